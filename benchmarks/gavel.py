@@ -59,7 +59,7 @@ def main() -> None:
         scheduler = SchedulerConfig(parse_part(name), mechanism=parse_part(mechanism), round_s=360.0)
         began = time.process_time()
         run = simulate(Simulation(jobs, Cluster.parse(cluster), scheduler, table, measure=measure))
-        everybody = run.state.everybody()
+        everybody = run.state.all_jobs()
         first, last = measure or (0, len(jobs.jobs))
         ours = float(np.mean((everybody.ended_s - everybody.submitted_s)[first:last]))
         theirs = json.loads(file.read_text())["average_jct_s"]

@@ -115,7 +115,7 @@ class Moment:
         self.state.apply(ev.RoundPlanned(RoundPlan(0.0, admitted=admitted)))
 
     def view(self) -> Snapshot:
-        view = self.state.snapshot(0.0).but(estimate=self.estimator.rates)
+        view = self.state.snapshot(0.0).with_changes(estimate=self.estimator.rates)
         view.rates  # noqa: B018 - what a decision has looked up before it asks the policy
         return view
 

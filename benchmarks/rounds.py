@@ -53,7 +53,7 @@ def one(policy: str, mechanism: str, workload: str, seed: int, jobs: int, restar
     scheduler = SchedulerConfig(parse_part(policy), mechanism=parse_part(mechanism), round_s=360.0)
     costs = Costs(restart_s=restart_s)
     run = simulate(Simulation(generator.trace(seed), Cluster.parse(CLUSTER), scheduler, table, costs=costs, measure=MEASURED))
-    everybody = run.state.everybody()
+    everybody = run.state.all_jobs()
     first, last = MEASURED
     jct_s = (everybody.ended_s - everybody.submitted_s)[first:last]
     return {

@@ -32,7 +32,7 @@ class GoodCompany:
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs, rates, free, single, chosen = view.jobs, view.rates, view.capacity.tolist(), dict[int, int](), []
         for i, workers in enumerate(jobs.workers.tolist()):
-            types = [t for t in rates.wishes[rates.row[i]] if jobs.fits[i] >> t & 1]  # fastest first
+            types = [t for t in rates.preferred_types[rates.row[i]] if jobs.fits[i] >> t & 1]  # fastest first
             if (room := next((t for t in types if free[t] >= workers), None)) is not None:
                 free[room], single[i] = free[room] - workers, room
                 chosen.append((i, room, i))

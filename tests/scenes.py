@@ -60,7 +60,7 @@ def state_of(
 def view_of(state: State, time: float = 0.0, table: ThroughputTable | None = None, **how: Any) -> Snapshot:
     """What a stage sees, with true rates (by default: of jobs that last so many seconds)."""
     known = table or ThroughputTable.timed(state.cluster.type_names)
-    return state.snapshot(time, **how).but(estimate=Oracle(known).rates)
+    return state.snapshot(time, **how).with_changes(estimate=Oracle(known).rates)
 
 
 def selection_of(jobs: Sequence[int], types: Sequence[int], workers: Sequence[int], **others: object) -> Selection:

@@ -89,12 +89,12 @@ def test_an_event_moves_a_job_only_along_the_table(old, new):
             state.apply(move_to(new, 10.0))
     elif (old, new) in WAYS:
         state.apply(move_to(new, 10.0, old))
-        assert state.everybody().phase.tolist() == [new]
+        assert state.all_jobs().phase.tolist() == [new]
         assert state.device_map.of(0).tolist() == ([1] if new is Phase.RUNNING else [])
         assert state.busy == (new not in ENDED)
     elif old in ENDED and new is Phase.CANCELLED:  # it ended while the cancellation was on its way
         state.apply(move_to(new, 10.0))
-        assert state.everybody().phase.tolist() == [old]
+        assert state.all_jobs().phase.tolist() == [old]
     else:
         with pytest.raises(IllegalTransition, match=f"job 'mover' cannot go from {old.name.lower()} to {new.name.lower()}"):
             state.apply(move_to(new, 10.0))
@@ -106,7 +106,7 @@ def test_who_does_not_run_cannot_be_suspended_and_is_not_interrupted(old):
         in_phase(old).apply(ev.RoundPlanned(RoundPlan(10.0, suspended=ONE)))
     state = in_phase(old)
     state.apply(ev.JobsInterrupted(10.0, ONE, np.array([0.0])))
-    assert state.everybody().phase.tolist() == [old]
+    assert state.all_jobs().phase.tolist() == [old]
 
 
 def test_of_several_jobs_the_error_names_the_one_that_cannot_go():

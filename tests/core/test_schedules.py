@@ -12,7 +12,7 @@ from fairlead.config.schedulers import parse_part
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, JournalError
-from fairlead.core.job import Job, Regime, departure, flags_of, foreseen, wrong_schedule
+from fairlead.core.job import Job, Regime, flags_of, planned_regimes, schedule_departure, wrong_schedule
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
@@ -85,22 +85,22 @@ def test_a_damaged_schedule_in_a_journal_is_told(written):
 
 def test_what_is_foreseen_follows_what_the_job_has_had():
     plan = ((8, 0.2), (16, 0.3), (8, 0.1), (32, 0.4))
-    assert foreseen(plan, []) == foreseen(plan, [8]) == [*plan]
-    assert foreseen(plan, [8, 16, 8]) == [*plan]
-    assert foreseen(plan, [8, 32]) == [(8, 0.2), (32, 0.4)]
-    assert foreseen(plan, [8, 64]) == [(8, 0.2), (64, 0.25)]
-    assert foreseen(plan, [8, 64, 16]) == [(8, 0.2), (64, 0.25), *plan[1:]], "it has come back"
+    assert planned_regimes(plan, []) == planned_regimes(plan, [8]) == [*plan]
+    assert planned_regimes(plan, [8, 16, 8]) == [*plan]
+    assert planned_regimes(plan, [8, 32]) == [(8, 0.2), (32, 0.4)]
+    assert planned_regimes(plan, [8, 64]) == [(8, 0.2), (64, 0.25)]
+    assert planned_regimes(plan, [8, 64, 16]) == [(8, 0.2), (64, 0.25), *plan[1:]], "it has come back"
 
 
 def test_who_departs_from_its_schedule_is_flagged_with_how():
     def told(done: float, *had: tuple[int, float]) -> str:
-        return departure(PLAN, 1000.0, had, done)
+        return schedule_departure(PLAN, 1000.0, had, done)
 
     assert told(340.0, (8, 0.0)) == told(0.0) == told(1000.0, (8, 0.0), (32, 330.0)) == ""
     assert told(360.0, (8, 0.0)) == "its batch size is not yet 32 after 36% of its steps, as its schedule has it"
     assert told(999.0) == "its batch size is not yet 32 after 100% of its steps, as its schedule has it"
-    assert departure(PLAN, 1000.0, (), 500.0, ended=True) == "its batch size never became 32, as its schedule has it"
-    assert departure(PLAN, 1000.0, (), 300.0, ended=True) == "", "it ended before that was due"
+    assert schedule_departure(PLAN, 1000.0, (), 500.0, ended=True) == "its batch size never became 32, as its schedule has it"
+    assert schedule_departure(PLAN, 1000.0, (), 300.0, ended=True) == "", "it ended before that was due"
     assert told(500.0, (8, 0.0), (32, 450.0)) == "its batch size became 32 after 45% of its steps, and 30% by its schedule"
     assert told(500.0, (8, 0.0), (16, 300.0)) == "its batch size became 16 where its schedule has 32"
     assert told(500.0, (8, 0.0), (32, 300.0), (64, 900.0)) == "its batch size became 64 behind the last of its schedule"

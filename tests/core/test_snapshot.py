@@ -198,7 +198,7 @@ def test_rates_are_asked_for_once_and_only_where_there_is_an_estimation():
     with pytest.raises(FairleadError, match="no estimation"):
         _ = view.rates
     asked = []
-    informed = view.but(estimate=lambda v: asked.append(v.time) or "rates")
+    informed = view.with_changes(estimate=lambda v: asked.append(v.time) or "rates")
     assert informed.rates == informed.rates == "rates"
     assert asked == [100.0]
 

@@ -122,7 +122,7 @@ def test_reasons_with_the_same_facts_are_equal_and_told_as_plain_data():
         Unplaced.no_place("x"),
         Unplaced.next_decision(),
         Unplaced.not_chosen(1, free=1),
-        Unplaced.tried_again(Failure(), 1, 4),
+        Unplaced.retrying(Failure(), 1, 4),
         Unplaced.failed(Failure("time limit"), 0, 1),
     ],
     ids=lambda reason: str(reason.code),

@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.core import events as ev
 from fairlead.core.errors import InputError, InvalidPlan
-from fairlead.core.job import Awaited, Job, Phase
+from fairlead.core.job import Blocked, Job, Phase
 from fairlead.core.reasons import Unplaced
 from fairlead.engine import state_codec as saved
 from fairlead.engine.codec import decode, encode
@@ -56,8 +56,8 @@ def test_it_is_cancelled_when_one_will_never_finish_and_so_are_those_behind_it(h
         Phase.FINISHED,
     ]
     how = {"failed": "has failed", "cancelled": "was cancelled", "refused": "was refused"}[why]
-    assert harness.state.refusals[1] == Unplaced.after_nobody("first", how)
-    assert harness.state.refusals[2] == Unplaced.after_nobody("second", "was cancelled")
+    assert harness.state.refusals[1] == Unplaced.dependency_failed("first", how)
+    assert harness.state.refusals[2] == Unplaced.dependency_failed("second", "was cancelled")
 
 
 def test_it_does_not_hold_up_those_behind_it_in_strict_order(harness):
@@ -77,15 +77,15 @@ def test_the_event_the_saved_state_and_a_fork_know_of_it(harness):
     assert decode(encode(event)) == event
     harness.round()
     state = harness.state
-    assert set(state.snapshot().waits) == {1}
+    assert set(state.snapshot().blocked) == {1}
     for other in (saved.load(saved.save(state)), State.from_snapshot(state.snapshot().detached())):
-        assert other.snapshot().waits == state.snapshot().waits
+        assert other.snapshot().blocked == state.snapshot().blocked
     fork = State.from_snapshot(state.snapshot().detached())
     for one, tell in ((state, harness.loop.record), (fork, fork.apply)):
         tell(ev.JobsFailed(300.0, one.live.copy(), one.store.arrays["since_s"][one.live] + 300, "x"))
-        assert one.snapshot().waits[1].lost == 0
+        assert one.snapshot().blocked[1].lost == 0
     again = State.from_snapshot(state.snapshot().detached())
-    assert again.snapshot().waits == state.snapshot().waits
+    assert again.snapshot().blocked == state.snapshot().blocked
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -99,7 +99,7 @@ def test_in_a_fork_who_comes_after_somebody_that_has_ended_fares_as_in_the_run(h
     fork = State.from_snapshot(pickle.loads(pickle.dumps(view)))
     for number, other in ((3, 0), (4, 1), (5, 2)):
         fork.apply(ev.JobSubmitted(1000.0, number, Job(f"after {other}", 1000.0, after=(other,))))
-    assert fork.snapshot().waits == {4: Awaited((), 1, Phase.REFUSED), 5: Awaited((2,))}
+    assert fork.snapshot().blocked == {4: Blocked((), 1, Phase.REFUSED), 5: Blocked((2,))}
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

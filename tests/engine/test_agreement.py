@@ -150,7 +150,7 @@ def decided(state: State, stages: Stages, now: float) -> tuple[object, ...]:
 
 
 def fates(state: State) -> dict[int, tuple[object, ...]]:
-    jobs = state.everybody()
+    jobs = state.all_jobs()
     columns = (jobs.ended_s, jobs.phase, jobs.starts, jobs.base_steps)
     return {number: tuple(of) for number, *of in zip(jobs.number.tolist(), *(column.tolist() for column in columns))}
 

@@ -76,12 +76,12 @@ def played(
         return SchedulerConfig.from_data(data).build(table)
 
     scheduler = {"policy": policy, "rounds": ROUND}
-    loop = Loop(State(CLUSTER), tape, compose(scheduler), journal=MemoryJournal(), patient=True, compose=compose)
-    loop.aside = Slowly(tape, takes_s, lead_s)
+    loop = Loop(State(CLUSTER), tape, compose(scheduler), journal=MemoryJournal(), allow_stalls=True, compose=compose)
+    loop.async_decider = Slowly(tape, takes_s, lead_s)
     loop.record(ev.JournalOpened(0.0, CLUSTER, scheduler))
     loop.run(until=until)
     assert State.replay(loop.journal).digest() == loop.state.digest()
-    return loop, loop.aside
+    return loop, loop.async_decider
 
 
 def submitted(second: float, number: int, workers: int = 1) -> ev.JobSubmitted:
@@ -89,7 +89,7 @@ def submitted(second: float, number: int, workers: int = 1) -> ev.JobSubmitted:
 
 
 def started(loop: Loop) -> dict[int, float]:
-    columns = loop.state.everybody()
+    columns = loop.state.all_jobs()
     found = zip(columns.number.tolist(), columns.first_started_s.tolist())
     return {number: second for number, second in found if not np.isnan(second)}
 

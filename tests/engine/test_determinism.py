@@ -70,7 +70,7 @@ def test_skipping_quiet_rounds_changes_no_byte_of_a_busy_run(name):
     how = {"count": 100, "costs": COSTS[1], "faults": True, "round_s": 120.0}
     (ours, loop), (theirs, _) = (log_of(POLICIES[name], "v100:4,v100:4", 11, skip=skip, **how) for skip in (True, False))
     assert ours == theirs, first_difference(ours, theirs)
-    assert (loop.state.everybody().phase > int(Phase.RUNNING)).all()
+    assert (loop.state.all_jobs().phase > int(Phase.RUNNING)).all()
     assert State.replay(loop.journal).digest() == loop.state.digest()
 
 

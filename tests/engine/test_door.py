@@ -154,7 +154,7 @@ def test_run_to_completion_leaves_whoever_runs_where_it_is():
     made = Harness(scheduler, table=table).cluster(Cluster.parse("1xfast:1,1xslow:1"))
     made.submit(Job("first", 0.0, 200.0, "m"), Job("second", 0.0, 1000.0, "m")).run()
     assert made.ended_s("second") == 1000.0
-    assert made.state.everybody().starts.tolist() == [1, 1]
+    assert made.state.all_jobs().starts.tolist() == [1, 1]
 
 
 # A decision is a function.

@@ -30,7 +30,7 @@ def test_who_runs_there_moves_and_nobody_comes(harness, policy):
     now = harness.round()
     assert len(now.running) == 2
     assert all(place >= 2 for name in now.running for place in harness.places(name))
-    assert now.reason(*now.waiting).code in (Code.OUTRANKED, Code.BEHIND_THE_HEAD, Code.NO_PLACE), now.reasons
+    assert now.reason(*now.waiting).code in (Code.OUTRANKED, Code.BEHIND_HEAD, Code.NO_PLACE), now.reasons
     harness.submit(job("late"))
     assert all(place >= 2 for name in harness.round().running for place in harness.places(name))
     drain(harness, 0, undo=True)

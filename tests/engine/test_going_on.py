@@ -67,7 +67,7 @@ def test_a_run_in_pieces_is_the_run_in_one():
             loop.run(until=until)
             assert loop.backend.now <= until
         loop.run()
-        ends.append(loop.state.everybody().ended_s)
+        ends.append(loop.state.all_jobs().ended_s)
     assert np.array_equal(*ends)
 
 
@@ -79,7 +79,7 @@ def test_a_fork_right_after_a_decision_knows_what_starting_costs():
     table = ThroughputTable.timed(("v100",))
     fork = Loop(State.from_snapshot(view), SimulatedBackend.from_snapshot(view, table, costs=given), loop.stages)
     fork.run()
-    assert fork.state.everybody().ended_s.tolist() == [1100.0]
+    assert fork.state.all_jobs().ended_s.tolist() == [1100.0]
 
 
 def test_a_fork_numbers_new_jobs_behind_all_that_ever_were():
@@ -100,7 +100,7 @@ def test_faults_of_the_past_do_not_reach_a_fork():
     backend = SimulatedBackend.from_snapshot(view, table, faults=listed([Outage(0, 100.0, 200.0)]))
     fork = Loop(State.from_snapshot(view), backend, loop.stages)
     fork.run()
-    assert fork.state.everybody().ended_s.tolist() == [5000.0]
+    assert fork.state.all_jobs().ended_s.tolist() == [5000.0]
 
 
 def test_a_detached_snapshot_with_a_queue_can_be_decided_on_elsewhere():
@@ -151,7 +151,7 @@ def test_whoever_is_protected_is_not_moved_to_a_faster_type_either(scheduler):
     stages = SchedulerConfig.from_data({"policy": "fifo", **scheduler}).build(table)
     loop = Loop(State(machine), SimulatedBackend(machine, table, jobs), stages)
     loop.run()
-    assert loop.state.everybody().moves.tolist() == [0, 0]
+    assert loop.state.all_jobs().moves.tolist() == [0, 0]
 
 
 def test_a_policy_that_combines_lives_with_a_minimum_run():
@@ -171,7 +171,7 @@ def test_a_policy_that_combines_lives_with_a_minimum_run():
     stages = Stages(**{**standard.__dict__, "policy": Pairs()})
     loop = Loop(State(machine), SimulatedBackend(machine, table, jobs), stages)
     loop.run(until=600.0)
-    running = loop.state.everybody()
+    running = loop.state.all_jobs()
     assert running.held.tolist() == [1, 1, 1]
     assert running.preemptions.tolist() == [0, 0, 0]
 
@@ -209,7 +209,7 @@ def test_gittins_without_rounds_looks_again_when_a_job_changes_its_queue():
     jobs = [Job("long", 0.0, 10000.0), Job("short", 1.0, 10.0)]
     loop = looped("v100:1", jobs, "gittins", round_s=0.0)
     loop.run()
-    ended = loop.state.everybody().ended_s
+    ended = loop.state.all_jobs().ended_s
     assert ended[1] < 3300.0
 
 

@@ -122,7 +122,7 @@ def test_a_switch_between_estimations_of_real_clusters_keeps_what_was_measured(f
     state.apply(ev.ObservationsRecorded(1.0, {f"measured 1 × resnet on {type_name}": 7.5}))
     state.apply(ev.SchedulerSwitched(2.0, {"policy": "horus", "estimator": second}))
     view = state.snapshot(2.0)
-    rates = {"measured": Measured, "watched": Monitored}[second]().rates(view.but(jobs=view.queued))
+    rates = {"measured": Measured, "watched": Monitored}[second]().rates(view.with_changes(jobs=view.queued))
     assert rates.alone[rates.row[0], 0] == 7.5
 
 

@@ -44,12 +44,12 @@ def loop_of(jobs, policy="fifo", cluster=ONE, *, round_s=300.0, table=None, skip
 
 
 def ends(loop: Loop) -> dict[str, float]:
-    jobs = loop.state.everybody()
+    jobs = loop.state.all_jobs()
     return {loop.state.job_of[n].name: end for n, end in zip(jobs.number.tolist(), jobs.ended_s.tolist())}
 
 
 def phases(loop: Loop) -> dict[str, Phase]:
-    jobs = loop.state.everybody()
+    jobs = loop.state.all_jobs()
     return {loop.state.job_of[n].name: Phase(phase) for n, phase in zip(jobs.number.tolist(), jobs.phase.tolist())}
 
 
@@ -234,7 +234,7 @@ def test_what_is_over_at_a_second_is_known_when_a_run_stops_there(policy):
 
 def test_a_run_stops_when_the_one_who_watches_says_so():
     loop = loop_of([Job(f"j{i}", 0.0, 100.0) for i in range(10)])
-    loop.run(stop=lambda state: int((state.everybody().phase == int(Phase.FINISHED)).sum()) >= 3)
+    loop.run(stop=lambda state: int((state.all_jobs().phase == int(Phase.FINISHED)).sum()) >= 3)
     assert list(phases(loop).values()).count(Phase.FINISHED) == 3
     assert loop.state.busy
 
@@ -263,7 +263,7 @@ class Nobody:
     promises: bool
 
     def select(self, view, memo):
-        return replace(Selection.nobody(), valid_until=math.inf if self.promises else None), memo
+        return replace(Selection.empty(), valid_until=math.inf if self.promises else None), memo
 
 
 def test_a_policy_that_promises_never_to_start_anybody_ends_the_loop():

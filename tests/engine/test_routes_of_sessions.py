@@ -13,7 +13,7 @@ from fairlead.core.routes import Route
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
-from fairlead.engine.validate import sound, still_possible
+from fairlead.engine.validate import revalidate_plan, validate_plan
 from fairlead.placement.basic import Consolidated
 from fairlead.placement.resource_aware import ResourceAware
 from fairlead.placement.synergy import Synergy
@@ -88,14 +88,14 @@ def test_damaged_routes_are_told(route, field):
 def test_a_route_leads_to_where_its_session_stands(number, places):
     state, wrong = serving(), RoundPlan(1.0, routes={number: Route(places, (1.0,) * len(places), 8, 9.0)})
     with pytest.raises(InvalidPlan, match="rout"):
-        sound(wrong, None, state.snapshot(1.0))
+        validate_plan(wrong, None, state.snapshot(1.0))
     with pytest.raises(InvalidPlan, match="rout"):
         state.apply(ev.RoundPlanned(wrong))
 
 
 def test_a_plan_with_a_route_that_a_journal_would_refuse_is_not_sound():
     with pytest.raises(JournalError, match=r"part is -0\.5"):
-        sound(RoundPlan(1.0, routes={0: Route((0, 1), (1.5, -0.5), 8, 9.0)}), None, serving().snapshot(1.0))
+        validate_plan(RoundPlan(1.0, routes={0: Route((0, 1), (1.5, -0.5), 8, 9.0)}), None, serving().snapshot(1.0))
 
 
 @pytest.mark.parametrize("sessions", [1, 2, 3, 4])
@@ -118,22 +118,22 @@ def test_of_an_overtaken_plan_the_routes_of_who_is_left_are():
         1.0, suspended=np.array([1]), launches=starts({1: (1,)}), routes={0: FIRST, 1: Route((1,), (1.0,), 8, 9.0)}
     )
     state.apply(ev.JobCancelled(2.0, 0))
-    left = still_possible(plan, state.snapshot(3.0))
+    left = revalidate_plan(plan, state.snapshot(3.0))
     assert set(left.routes) == {1}
     state.apply(ev.NodeLost(4.0, 0))
     state.apply(ev.JobsInterrupted(4.0, np.array([1, 2]), np.zeros(2)))
-    assert still_possible(plan, state.snapshot(5.0)).routes == {}
+    assert revalidate_plan(plan, state.snapshot(5.0)).routes == {}
 
 
 def test_sessions_may_stand_beside_each_other_and_beside_nobody_else():
     view = serving().snapshot(1.0)
     more = {1: Route((0, 1, 2), (0.2, 0.3, 0.5), 8, 90.0)}
-    sound(RoundPlan(1.0, suspended=np.array([1]), launches=starts({1: (0, 1, 2)}), routes=more), None, view)
+    validate_plan(RoundPlan(1.0, suspended=np.array([1]), launches=starts({1: (0, 1, 2)}), routes=more), None, view)
     with pytest.raises(InvalidPlan, match="share accelerator"):
-        sound(RoundPlan(1.0, launches=starts({3: (2,)})), None, view)
+        validate_plan(RoundPlan(1.0, launches=starts({3: (2,)})), None, view)
     routes = {1: Route((2, 3), (0.5, 0.5), 8, 90.0)}
     with pytest.raises(InvalidPlan, match="share accelerator"):
-        sound(RoundPlan(1.0, suspended=np.array([1]), launches=starts({1: (2, 3)}), routes=routes), None, view)
+        validate_plan(RoundPlan(1.0, suspended=np.array([1]), launches=starts({1: (2, 3)}), routes=routes), None, view)
 
 
 def test_after_a_switch_another_scheduler_may_combine_who_still_has_a_route():
@@ -141,7 +141,7 @@ def test_after_a_switch_another_scheduler_may_combine_who_still_has_a_route():
     state.apply(ev.JobsFinished(1.0, np.array([1]), np.array([1.0])))
     state.apply(ev.SchedulerSwitched(2.0, {"policy": "gandiva-packing"}))
     together = np.array([0, 3]), np.array([7, 7])
-    sound(RoundPlan(3.0, launches=starts({3: (1,)}), company=together), None, state.snapshot(3.0))
+    validate_plan(RoundPlan(3.0, launches=starts({3: (1,)}), company=together), None, state.snapshot(3.0))
 
 
 @pytest.mark.parametrize("placement", [Consolidated(), ResourceAware(), Synergy(), Synergy("proportional")], ids=str)

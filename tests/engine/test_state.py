@@ -51,7 +51,7 @@ def test_who_is_suspended_was_preempted_and_who_runs_again_at_once_has_moved():
     state = state_of(FOUR, [Job("a", steps=1e6), Job("b", steps=1e6)], {0: [0], 1: [1]})
     again = Launches(ONE, ONE, np.array([0, 1]), np.array([3]))
     state.apply(ev.RoundPlanned(RoundPlan(50.0, suspended=np.array([0, 1]), launches=again)))
-    jobs = state.everybody()
+    jobs = state.all_jobs()
     assert (jobs.preemptions.tolist(), jobs.moves.tolist(), jobs.starts.tolist()) == ([0, 1], [1, 0], [2, 1])
     assert state.device_map.of(0).tolist() == [3]
     assert state.device_map.of(1).tolist() == []
@@ -61,7 +61,7 @@ def test_an_interruption_is_no_preemption_and_counts_as_a_failure_only_where_it_
     state = state_of(FOUR, [Job("a", steps=1e6), Job("b", steps=1e6)], {0: [0], 1: [1]})
     state.apply(ev.JobsInterrupted(20.0, ONE, np.array([5.0])))
     state.apply(ev.JobsInterrupted(30.0, np.array([1]), np.array([7.0]), own_fault=True))
-    jobs = state.everybody()
+    jobs = state.all_jobs()
     assert jobs.preemptions.tolist() == [0, 0]
     assert jobs.failures.tolist() == [0, 1]
     assert jobs.steps_done.tolist() == [5.0, 7.0]
@@ -72,7 +72,7 @@ def test_a_finished_job_has_done_all_its_steps_and_a_failed_one_what_it_had_done
     state = state_of(FOUR, [Job("a", steps=100.0), Job("b", steps=100.0)], {0: [0], 1: [1]})
     state.apply(ev.JobsFinished(99.0, ONE, np.array([99.0])))
     state.apply(ev.JobsFailed(100.0, np.array([1]), np.array([60.0]), "time limit"))
-    jobs = state.everybody()
+    jobs = state.all_jobs()
     assert jobs.steps_done.tolist() == [100.0, 60.0]
     assert jobs.ended_s.tolist() == [99.0, 60.0]
     assert jobs.run_s.tolist() == [99.0, 60.0]
@@ -110,7 +110,7 @@ def test_numbers_may_have_gaps_and_do_not_come_twice():
     state = State(FOUR)
     state.apply(ev.JobSubmitted(0.0, 3, Job("a")))
     state.apply(ev.JobSubmitted(1.0, 700, Job("b", 1.0)))
-    assert state.everybody().number.tolist() == [3, 700]
+    assert state.all_jobs().number.tolist() == [3, 700]
     assert state.next_number == 701
     for number in (3, 700, 0):
         with pytest.raises(InvalidPlan, match="was given twice"):

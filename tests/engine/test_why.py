@@ -21,7 +21,7 @@ from fairlead.engine import state_codec as saved
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.explain import why_not_running
 from fairlead.engine.state import State
-from fairlead.engine.validate import still_possible
+from fairlead.engine.validate import revalidate_plan
 
 ONE = np.array([0])
 STARTS = Launches(ONE, ONE * 0, np.array([0, 1]), ONE)
@@ -55,7 +55,7 @@ def test_who_failed_and_is_tried_again_says_so_with_the_numbers():
     state = State.replay(events(FAILS))
     reason = why_not_running(state, LAUNCHED, 0, 12.5)
     assert reason is not None
-    assert reason.code is Code.TRIED_AGAIN
+    assert reason.code is Code.RETRYING
     expected = {"status": 3, "node": "v100-0", "next": 2, "tries": 2}
     assert expected.items() <= dict(reason.facts).items()
     assert reason.text == "its last try failed: worker 1 ended with status 3 on v100-0; try 2 of 2 at the next decision"
@@ -89,10 +89,10 @@ def test_who_lost_its_node_waits_for_the_next_decision_and_not_for_others():
 def test_who_fails_while_a_decision_is_made_waits_for_the_next_and_who_it_suspends_does_not():
     goes_on = RoundPlan(11.0, up=(4,), free=(3,))
     state = State.replay(events(FAILS))
-    late = still_possible(goes_on, state.snapshot(15.0))
-    assert why_not_running(state, late, 0, 20.0).code is Code.TRIED_AGAIN
+    late = revalidate_plan(goes_on, state.snapshot(15.0))
+    assert why_not_running(state, late, 0, 20.0).code is Code.RETRYING
     state = State.replay(events())
-    late = still_possible(replace(goes_on, suspended=ONE), state.snapshot(15.0))
+    late = revalidate_plan(replace(goes_on, suspended=ONE), state.snapshot(15.0))
     state.apply(ev.RoundPlanned(late))
     assert why_not_running(state, late, 0, 20.0) == Unplaced.not_chosen(1, free=3)
 

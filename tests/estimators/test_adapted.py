@@ -41,7 +41,7 @@ def table() -> ThroughputTable:
 
 
 def rates_of(state: State, oracle: Oracle) -> Floats:
-    return state.snapshot().but(estimate=oracle.rates).rates.of_jobs
+    return state.snapshot().with_changes(estimate=oracle.rates).rates.of_jobs
 
 
 def told(state: State, size: float, second: float) -> None:

@@ -15,7 +15,7 @@ from fairlead.core.job import ELASTIC, Job
 from fairlead.core.plan import TUNED, Launches, RoundPlan
 from fairlead.engine.decide import decide
 from fairlead.engine.state import State
-from fairlead.engine.validate import sound
+from fairlead.engine.validate import validate_plan
 from fairlead.estimators.fitted import Fitted
 from fairlead.estimators.measured import Measured
 from fairlead.models import convergence, goodput
@@ -84,10 +84,10 @@ def test_speeds_at_sizes_that_were_not_seen_follow_from_those_that_were():
 def test_a_job_gets_no_more_workers_than_can_share_its_largest_batch():
     state = scene()
     runs(state, [0], 10.0, 1.0)
-    view = state.snapshot(2.0).but(estimate=Measured().rates)
+    view = state.snapshot(2.0).with_changes(estimate=Measured().rates)
     assert Optimus().select(view, None)[0].workers.tolist() == [8]
     tell(state, 3.0, batch__smallest=32.0, batch__largest=96.0, batch__least_local=32.0, batch__most_local=96.0)
-    view = state.snapshot(4.0).but(estimate=Measured().rates)
+    view = state.snapshot(4.0).with_changes(estimate=Measured().rates)
     assert Optimus().select(view, None)[0].workers.tolist() == [3]
 
 
@@ -116,7 +116,7 @@ def test_it_learns_of_elastic_jobs_what_fitted_learns():
     table = random_table(1, ("v100",))
     state.apply(ev.MetricsReported(1.0, "loss", ONE, np.array([2.0])))
     runs(state, [0, 1], 10.0, 1.0)
-    other = Fitted(table).observe(state.snapshot(2.0).but(observations={})).values
+    other = Fitted(table).observe(state.snapshot(2.0).with_changes(observations={})).values
     assert other == {name: fact for name, fact in state.observations.items() if not name.startswith("measured")}
     assert set(other) == {speeds.fact_of(0), convergence.fact_of(0)}
 
@@ -143,7 +143,7 @@ def test_whatever_nonsense_jobs_tell_others_are_scheduled(policy):
             )
             view = state.snapshot(second + 0.5)
             plan, memo = decide(view, memo, stages)
-            sound(plan, memo, view)
+            validate_plan(plan, memo, view)
             if plan.observations:
                 state.apply(ev.ObservationsRecorded(second + 0.5, plan.observations))
             state.apply(ev.RoundPlanned(plan))

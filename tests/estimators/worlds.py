@@ -67,7 +67,7 @@ def learned(estimator: LearningEstimator, state: State, at: float | None = None)
     if lesson.values:
         state.apply(ev.ObservationsRecorded(view.time, lesson.values))
     view = state.snapshot(at)
-    return view.but(jobs=view.jobs if len(view.jobs) else view.queued), lesson
+    return view.with_changes(jobs=view.jobs if len(view.jobs) else view.queued), lesson
 
 
 def known(estimator: LearningEstimator, state: State, at: float | None = None) -> Rates:

@@ -46,7 +46,7 @@ def test_average_completion_times_are_gavels(case, policy, mechanism, theirs):
     jobs = TraceFile(SHARED / "data" / "gavel" / trace).read(table)
     scheduler = SchedulerConfig(parse_part(policy), mechanism=parse_part(mechanism), round_s=360.0)
     run = simulate(Simulation(jobs, Cluster.parse(cluster), scheduler, table, measure=measure))
-    everybody = run.state.everybody()
+    everybody = run.state.all_jobs()
     first, last = measure or (0, len(jobs.jobs))
     ours = float(np.mean((everybody.ended_s - everybody.submitted_s)[first:last]))
     expected = json.loads((SHARED / "expected" / "gavel" / f"{prefix}{theirs}.json").read_text())["average_jct_s"]

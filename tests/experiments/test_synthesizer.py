@@ -57,7 +57,7 @@ def test_what_is_foreseen_comes_true_where_nobody_else_comes(policy, costs, seco
     arrivals = tuple(job for job in backend._arrivals if job.submitted_s > backend.now)
     outlook = look_ahead(Moment(view.detached(), scheduler, loop.state.memo, arrivals, costs), scheduler, table)
     loop.run()
-    everybody = loop.state.everybody()
+    everybody = loop.state.all_jobs()
     came = np.maximum(everybody.submitted_s, second)
     counted = np.isin(everybody.number, numbers) | (everybody.submitted_s > second)
     assert outlook.complete

@@ -161,4 +161,4 @@ def test_in_runs_with_two_jobs_to_an_accelerator_hosts_hold_what_they_have():
     for where, seed in SCENES:
         state, events = play(stages, where, seed, faults=True, hosts=True)
         check_events(events, residents=2, hosts=True)
-        assert (state.everybody().phase > int(Phase.RUNNING)).all()
+        assert (state.all_jobs().phase > int(Phase.RUNNING)).all()

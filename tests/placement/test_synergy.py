@@ -107,24 +107,24 @@ def test_who_can_use_more_gets_what_others_leave_and_gives_it_back():
     jobs = [Job("hungry", 0.0, 10_000.0, "image"), Job("modest", 0.0, 1000.0, "text"), Job("late", 300.0, 3000.0, "text", 2)]
     loop, _ = at_work(placement, *jobs)
     advance(loop, 0.0)
-    state = loop.state.everybody()
+    state = loop.state.all_jobs()
     assert state.cpus_given.tolist() == [9.0, 1.0]
     assert state.memory_given_gb.tolist() == [16.0, 16.0]
     assert state.rate.tolist() == [2.5, 1.0]
     advance(loop, 300.0)
-    assert loop.state.everybody().cpus_given.tolist() == [9.0, 1.0, 1.0], "12 less 1 less 2 times 1"
-    assert loop.state.everybody().starts.tolist() == [1, 1, 1]
+    assert loop.state.all_jobs().cpus_given.tolist() == [9.0, 1.0, 1.0], "12 less 1 less 2 times 1"
+    assert loop.state.all_jobs().starts.tolist() == [1, 1, 1]
 
 
 def test_a_newcomer_has_its_share_whoever_has_more():
     placement = Synergy(cpus={"image": "3@1|12@4"})
     loop, journal = at_work(placement, Job("first", 0.0, 10_000.0, "image"), Job("second", 300.0, 3000.0, "image", 2))
     advance(loop, 0.0)
-    assert loop.state.everybody().rate.tolist() == [4.0]
+    assert loop.state.all_jobs().rate.tolist() == [4.0]
     advance(loop, 300.0)
-    assert loop.state.everybody().cpus_given.tolist() == [6.0, 3.0], "two times 3 is the gang's share"
-    assert loop.state.everybody().rate.tolist() == [2.0, 1.0]
-    assert loop.state.everybody().moves.tolist() == [1, 0]
+    assert loop.state.all_jobs().cpus_given.tolist() == [6.0, 3.0], "two times 3 is the gang's share"
+    assert loop.state.all_jobs().rate.tolist() == [2.0, 1.0]
+    assert loop.state.all_jobs().moves.tolist() == [1, 0]
     planned = [event for event in journal.events if isinstance(event, RoundPlanned)]
     assert planned[-1].plan.launches.cpus.tolist() == [3.0, 6.0]
     again = decode(encode(planned[-1])).plan.launches
@@ -141,7 +141,7 @@ def test_who_must_not_be_stopped_has_no_more_than_its_share():
     placement = Synergy(cpus={"image": "3@1|12@4"})
     loop, _ = at_work(placement, Job("bound", 0.0, 10_000.0, "image", min_run_s=600.0))
     advance(loop, 0.0)
-    assert loop.state.everybody().cpus_given.tolist() == [3.0]
+    assert loop.state.all_jobs().cpus_given.tolist() == [3.0]
 
 
 def test_a_world_goes_on_from_a_moment_with_the_same_cpus():
@@ -159,7 +159,7 @@ def test_without_a_plan_for_hosts_everybody_has_its_share():
     backend = SimulatedBackend(cluster, table, [Job("job", 0.0, 1000.0, "image")], dynamics={"job": HostBound(curve)})
     loop = Loop(State(cluster), backend, SchedulerConfig().build(table))
     advance(loop, 0.0)
-    assert loop.state.everybody().rate.tolist() == [0.5]
+    assert loop.state.all_jobs().rate.tolist() == [0.5]
 
 
 def test_rounds_can_be_skipped_and_no_node_gives_more_than_it_has():

@@ -84,7 +84,7 @@ def moment(
         )
         state.apply(ev.JobSubmitted(job.submitted_s, index, job))
     state.apply(ev.RoundPlanned(RoundPlan(max(now, state.time), admitted=np.arange(count))))
-    return Moment(state.snapshot(max(now, state.time)).but(estimate=Oracle(table).rates))
+    return Moment(state.snapshot(max(now, state.time)).with_changes(estimate=Oracle(table).rates))
 
 
 def random_moment(

@@ -190,7 +190,7 @@ def test_a_fork_that_knows_no_natures_goes_on_at_the_sizes_that_were_given(workl
     backend = SimulatedBackend.from_snapshot(view, begun.table, coming)
     fork = Loop(State.from_snapshot(view), backend, scheduler.build(begun.table))
     fork.run()
-    assert (fork.state.everybody().phase > int(Phase.RUNNING)).all()
+    assert (fork.state.all_jobs().phase > int(Phase.RUNNING)).all()
 
 
 def test_a_job_that_tells_nonsense_still_runs():

@@ -78,7 +78,7 @@ def test_a_gang_that_has_no_place_any_more_is_forgotten(space_sharing):
     nothing = {"spread": np.zeros((2, 2)), "paired": np.zeros((2, 2, 2))}
     view = moment([[0.0, 2.0]] * 3 + [[1.0, 0.0]] * 2, "p100:2,v100:8,v100:4,v100:4", workers=workers, **nothing).view
     assert policy.allocate(view, None)[0].first.tolist() == [0, 3, 4]
-    left = view.but(up=view.cluster.node_of != 1)
+    left = view.with_changes(up=view.cluster.node_of != 1)
     assert policy.allocate(left, None)[0].first.tolist() == [3, 4]
 
 

@@ -258,7 +258,7 @@ def test_once_nobody_waits_bad_company_makes_use_of_idle_accelerators():
         harness.round()
         assert together(harness) == {frozenset({"h1", "h2"}), frozenset({"m"})}
         harness.run()
-    assert [harness.state.everybody().moves.sum() for harness in (packed, plain)] == [1, 0]
+    assert [harness.state.all_jobs().moves.sum() for harness in (packed, plain)] == [1, 0]
     assert packed.ended_s("h2") < 3800 < 6800 < plain.ended_s("h2"), "two heavy ones take 1.9 times as long"
 
 
@@ -269,7 +269,7 @@ def test_company_that_is_good_enough_stays_together():
     harness.submit(of("light", "l2")).round()
     assert frozenset({"l1", "l2"}) in together(harness)
     harness.run()
-    assert harness.state.everybody().moves.sum() == 0
+    assert harness.state.all_jobs().moves.sum() == 0
 
 
 def test_who_was_parted_has_no_other_company_at_once():
@@ -378,7 +378,7 @@ def test_costs_of_starting_do_not_count_as_slowness():
     config = SchedulerConfig(Part("horus", {"slo": 1.5}), estimator=believed(), round_s=60.0)
     harness = Harness(config, table=table(), costs=Costs(launch_s=300.0, restart_s=300.0), residents=2).cluster(machine(size=1))
     harness.submit(of("light", "l1"), of("light", "l2")).run()
-    assert harness.state.everybody().preemptions.tolist() == [0, 0]
+    assert harness.state.all_jobs().preemptions.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(

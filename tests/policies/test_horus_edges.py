@@ -30,7 +30,7 @@ USES = {"light": (20.0, 2.0), "middle": (55.0, 4.0), "heavy": (95.0, 8.0)}
 def seen_by(view: Snapshot, spread: float = 1.0) -> Snapshot:
     """With predictions; gangs on more nodes than they need have a part of their speed."""
     known = replace(table(), spread=table().alone * spread)
-    return view.but(estimate=Predicted(known, USES).rates)
+    return view.with_changes(estimate=Predicted(known, USES).rates)
 
 
 def judged(view: Snapshot) -> Judge:
@@ -116,7 +116,7 @@ def test_who_suffers_from_company_is_critical_sooner():
     slowly[1:, 1:, 0] = [[1 / 3, 1 / 3], [1.0, 1.0]]
     rates = table_of(("gpu",), {("touchy", 1): (1.0,), ("easy", 1): (1.0,)}, paired=slowly)
     jobs = [Job("long", 0.0, 100.0, "touchy"), *(Job(str(at), 0.0, 10.0, "easy") for at in range(19))]
-    view = at_work(jobs, {}, Node("n", "gpu", 1)).but(estimate=Oracle(rates).rates)
+    view = at_work(jobs, {}, Node("n", "gpu", 1)).with_changes(estimate=Oracle(rates).rates)
     assert critical(view, judged(view), looks_of(view, {})) == [0]
     alone = Judge(view, Limits(slo=1.0), 0.5, 0.5, {})
     assert critical(view, alone, looks_of(view, {})) == [], "where nobody has company, everybody is one after the other"
@@ -188,8 +188,8 @@ def test_a_speed_counts_from_when_it_tells_of_now():
     view = seen_by(at_work([Job(name, 0.0, 1e6, "light") for name in "ab"], {0: [0], 1: [0]}, Node("n", "gpu", 1)))
     (group,) = running_groups(view, looks_of(view, {}))
     assert slowdowns_seen(group, view) == [1.0, 1.0]
-    rates = replace(view.rates, tells_s=np.array([view.time + 1.0, view.time]))
-    assert slowdowns_seen(group, view.but(estimate=lambda _: rates)) == [0.0, 1.0]
+    rates = replace(view.rates, current_since_s=np.array([view.time + 1.0, view.time]))
+    assert slowdowns_seen(group, view.with_changes(estimate=lambda _: rates)) == [0.0, 1.0]
 
 
 def test_what_two_did_to_each_other_is_remembered_of_both():

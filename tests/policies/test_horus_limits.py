@@ -116,7 +116,7 @@ def test_a_gang_that_is_spread_is_held_against_its_speed_on_so_many_nodes(facts,
     machines = Cluster((Node("n0", "gpu", 2), Node("n1", "gpu", 2)), (AcceleratorType("gpu", 16.0),))
     state = state_of(machines, [Job("gang", 0.0, 1e6, "light", 2)], {0: [0, 2]})
     state.apply(ObservationsRecorded(0.0, {f"measured 2 × light on gpu{how}": rate for how, rate in facts.items()}))
-    view = state.snapshot(10.0).but(estimate=MeasuredRates().rates)
+    view = state.snapshot(10.0).with_changes(estimate=MeasuredRates().rates)
     group = running_groups(view, looks_of(view, {}))[0]
     assert slowdowns_seen(group, view) == [factor], "it makes one step in a second"
 
@@ -158,7 +158,7 @@ def test_nobody_makes_room_for_a_newcomer_that_has_not_made_its_first_step():
         harness.round()
     harness.submit(of("worse", "w"))
     assert [harness.round().suspended for _ in range(4)] == [set(), set(), set(), {"w"}]
-    assert harness.state.everybody().starts.tolist()[0] == 1
+    assert harness.state.all_jobs().starts.tolist()[0] == 1
     harness.run()
 
 
@@ -166,7 +166,7 @@ def test_of_gangs_that_look_alike_the_one_on_fewer_nodes_is_joined():
     nodes = tuple(Node(f"n{i}", "gpu", 2) for i in range(3))
     jobs = [Job(name, 0.0, 1e6, "light", 2) for name in ("spread", "near", "new")]
     state = state_of(Cluster(nodes, (AcceleratorType("gpu", 16.0),)), jobs, {0: [0, 2], 1: [4, 5]})
-    view = state.snapshot(10.0).but(estimate=Predicted(table(), {"light": (20.0, 2.0)}).rates)
+    view = state.snapshot(10.0).with_changes(estimate=Predicted(table(), {"light": (20.0, 2.0)}).rates)
     looks = looks_of(view, {})
     floor = floor_of(view, Judge(view, Limits(), 0.5, 0.5, {}), running_groups(view, looks), local_from=2)
     spot = floor.best(looks[2])

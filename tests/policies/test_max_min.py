@@ -126,7 +126,7 @@ def test_company_never_does_worse(seed: int) -> None:
     count = len(given.view.rates.alone)
     beside = given.view.rates.alone[:, None, :] * rng.uniform(0.3, 1.0, (count, count, 3))
     rates = given.view.rates
-    shared = given.view.but(estimate=lambda view: type(rates)(rates.row, rates.alone, rates.spread, beside))
+    shared = given.view.with_changes(estimate=lambda view: type(rates)(rates.row, rates.alone, rates.spread, beside))
     together = Moment(shared)
     alone, paired = level(given, MaxMinFairnessPerf()), level(together, MaxMinFairnessPerf(space_sharing=True))
     assert paired >= alone - 1e-6
@@ -149,7 +149,7 @@ def test_company_against_the_textbook(seed: int) -> None:
     rates = given.view.rates
     count = len(rates.alone)
     beside = rates.alone[:, None, :] * rng.uniform(0.3, 1.0, (count, count, 3))
-    together = Moment(given.view.but(estimate=lambda view: type(rates)(rates.row, rates.alone, rates.spread, beside)))
+    together = Moment(given.view.with_changes(estimate=lambda view: type(rates)(rates.row, rates.alone, rates.spread, beside)))
     jobs, types = given.rates.shape
     pairs = [(a, b) for a in range(jobs) for b in range(a + 1, jobs)]
     x, y = cp.Variable((jobs, types), nonneg=True), cp.Variable((len(pairs), types), nonneg=True)
@@ -212,7 +212,7 @@ def test_a_type_whose_nodes_are_all_down_has_no_share(policy: Allocator) -> None
     given = random_moment(3, everywhere=True)
     capacity = given.view.capacity.copy()
     capacity[1] = 0
-    down = Moment(given.view.but(capacity=capacity))
+    down = Moment(given.view.with_changes(capacity=capacity))
     x = shares(down, policy)
     assert is_valid(down, x)
     assert x[:, 1].sum() == 0

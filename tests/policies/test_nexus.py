@@ -46,7 +46,7 @@ def ran(cluster: str, jobs: list[Job], others: list[ev.Event], policy: Nexus, un
 
 
 def held(loop: Loop) -> dict[str, int]:
-    jobs = loop.state.everybody()
+    jobs = loop.state.all_jobs()
     return {loop.state.job_of[number].name: size for number, size in zip(jobs.number.tolist(), jobs.held.tolist()) if size}
 
 
@@ -81,7 +81,7 @@ def test_a_session_that_is_not_elastic_has_the_replicas_it_was_submitted_with():
     jobs = [rigid, Job("wide", 10.0, steps=1000.0, workers=6)]
     loop = ran("8xv100:4", jobs, told, Nexus({"photos": PHOTOS}), 200.0)
     assert held(loop) == {"photos": 3}
-    assert loop.state.everybody().starts.tolist() == [1, 0]
+    assert loop.state.all_jobs().starts.tolist() == [1, 0]
     route = loop.state.routes[0]
     assert (len(route.accelerators), route.batch, route.rate) == (3, 32, 3000.0)
 
@@ -121,7 +121,7 @@ def test_who_must_be_left_alone_gives_nothing_back_and_who_waits_is_told_what_is
     assert alone.plan.reasons[1] == Unplaced.outranked(3, free=2)
     other = ran("4xv100:4,4xp100:4", jobs, QUIETER, policy, 1000.0)
     assert held(other) == {"photos": 2, "rigid": 3}
-    assert other.state.cluster.type_names[other.state.everybody().type[1]] == "p100"
+    assert other.state.cluster.type_names[other.state.all_jobs().type[1]] == "p100"
 
 
 @pytest.mark.parametrize(("rate", "size"), [(1e-300, 2), (1e-20, 2), (1e300, 8), (np.inf, 2), (np.nan, 2), (-5.0, 2)])
@@ -142,9 +142,9 @@ def test_a_session_that_ends_leaves_its_accelerators_to_training():
     jobs = [session(), Job("wide", 10.0, steps=100.0, workers=4)]
     cancelled = [ev.JobCancelled(500.0, 0)]
     loop = ran("4xv100:4", jobs, cancelled, Nexus({"photos": PHOTOS}), 2000.0)
-    phases = loop.state.everybody().phase.tolist()
+    phases = loop.state.all_jobs().phase.tolist()
     assert [Phase(phase) for phase in phases] == [Phase.CANCELLED, Phase.FINISHED]
-    assert loop.state.everybody().first_started_s[1] >= 500.0
+    assert loop.state.all_jobs().first_started_s[1] >= 500.0
     assert loop.state.routes == {}
 
 
@@ -152,7 +152,7 @@ def test_a_session_takes_the_type_on_which_it_needs_fewest_or_what_there_is():
     jobs = [session("photos"), session("more")]
     policy = Nexus({"photos": PHOTOS, "more": PHOTOS})
     two = ran("2xv100:2,8xp100:4", jobs, [], policy, 50.0)
-    assert [two.state.cluster.type_names[kind] for kind in two.state.everybody().type.tolist()] == ["v100", "p100"]
+    assert [two.state.cluster.type_names[kind] for kind in two.state.all_jobs().type.tolist()] == ["v100", "p100"]
     short = ran("1xv100:1", jobs, [], policy, 50.0)
     assert held(short) == {"photos": 1}
     assert "accelerator" in str(short.plan.reasons[1])
@@ -196,7 +196,7 @@ def test_one_session_that_grows_does_not_start_the_others_again():
     names = [f"session-{n}" for n in range(8)]
     told = [ev.MetricsReported(100.0, REPORTED, np.array([3]), np.array([1200.0]))]
     loop = ran("8xv100:4", [session(name) for name in names], told, Nexus(dict.fromkeys(names, SMALL)), 300.0)
-    assert loop.state.everybody().starts.tolist() == [1, 1, 1, 2, 1, 1, 1, 1]
+    assert loop.state.all_jobs().starts.tolist() == [1, 1, 1, 2, 1, 1, 1, 1]
     assert loop.state.routes[3].rate == 1200.0
     assert len({place for route in loop.state.routes.values() for place in route.accelerators}) == 4
 
@@ -204,7 +204,7 @@ def test_one_session_that_grows_does_not_start_the_others_again():
 def test_a_batch_that_changes_alone_travels_without_a_start():
     told = [ev.MetricsReported(100.0, REPORTED, np.array([0]), np.array([90.0]))]
     loop = ran("8xv100:4", [session()], told, Nexus({"photos": PHOTOS}), 300.0)
-    assert loop.state.everybody().starts.tolist() == [1]
+    assert loop.state.all_jobs().starts.tolist() == [1]
     assert loop.state.routes[0].rate == 90.0
     assert loop.state.routes[0].batch < 32
     assert [len(e.plan.launches) for e in loop.journal.events if isinstance(e, ev.RoundPlanned) and e.plan.routes] == [1, 0]
@@ -213,8 +213,8 @@ def test_a_batch_that_changes_alone_travels_without_a_start():
 def test_training_that_goes_on_stays_where_it_is():
     jobs = [*(Job(f"train-{n}", steps=5000.0) for n in range(8)), session(submitted_s=600.0)]
     loop = ran("8xv100:4", jobs, [], Nexus({"photos": PHOTOS}), 700.0)
-    assert loop.state.everybody().moves.tolist() == [0] * 9
-    assert loop.state.everybody().preemptions.tolist() == [0] * 6 + [1, 1] + [0]  # the last of fifo's order
+    assert loop.state.all_jobs().moves.tolist() == [0] * 9
+    assert loop.state.all_jobs().preemptions.tolist() == [0] * 6 + [1, 1] + [0]  # the last of fifo's order
 
 
 def test_sessions_of_a_lost_node_come_back_beside_the_others():
@@ -249,10 +249,10 @@ def test_a_scheduler_that_learns_of_sessions_midway_serves_them():
     loop.record(ev.JournalOpened(0.0, machine, back))
     loop.run(300.0)
     assert len(loop.state.routes[0].accelerators) == 3
-    assert loop.state.everybody().rate.tolist() == [1.0, 1.0]
+    assert loop.state.all_jobs().rate.tolist() == [1.0, 1.0]
     loop.run()
     check_events(loop.journal.events)
-    assert loop.state.everybody().ended_s.tolist() == [1000.0, 1000.0]
+    assert loop.state.all_jobs().ended_s.tolist() == [1000.0, 1000.0]
 
 
 def test_who_must_be_left_alone_and_would_need_more_takes_nothing_from_others_for_that():
@@ -262,7 +262,7 @@ def test_who_must_be_left_alone_and_would_need_more_takes_nothing_from_others_fo
     policy = Nexus({"busy": PHOTOS, "own": PHOTOS})
     loop = ran("8xv100:4", jobs, told, policy, 590.0)
     assert held(loop) == {"busy": 2, "own": 2}
-    assert loop.state.everybody().starts.tolist() == [1, 1]
+    assert loop.state.all_jobs().starts.tolist() == [1, 1]
     assert held(ran("8xv100:4", jobs, told, policy, 700.0))["busy"] >= 6
 
 
@@ -289,7 +289,7 @@ def test_a_fork_after_a_switch_of_schedulers_goes_on_as_the_run_does():
     for one in (loop, fork):
         one.run()
     check_events(loop.journal.events)
-    assert fork.state.everybody().ended_s.tolist() == loop.state.everybody().ended_s.tolist()
+    assert fork.state.all_jobs().ended_s.tolist() == loop.state.all_jobs().ended_s.tolist()
     assert loop.state.routes == {}
 
 
@@ -302,8 +302,8 @@ def test_a_fork_carries_the_routes():
     world = SimulatedBackend.from_snapshot(view, ThroughputTable.timed(view.cluster.type_names))
     fork = Loop(state, world, loop.stages, MemoryJournal())
     fork.run(500.0)
-    assert state.everybody().starts.tolist() == [1] * 4
-    assert state.everybody().rate.tolist() == [1.0] * 4
+    assert state.all_jobs().starts.tolist() == [1] * 4
+    assert state.all_jobs().rate.tolist() == [1.0] * 4
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from fairlead.core.allocation import Allocation, NotYet
+from fairlead.core.allocation import Allocation, AllocationPending
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocated
@@ -27,7 +27,7 @@ class Later:
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         self._asked.append(view.detached())
         if len(self._asked) <= self.rounds:
-            raise NotYet("soon")
+            raise AllocationPending("soon")
         moment = self._asked[0]
         self._asked.clear()
         shares = np.zeros((len(moment.jobs), len(moment.capacity)))

@@ -100,6 +100,6 @@ def test_noise_that_was_estimated_below_zero_counts_as_none_and_limits_of_zero_a
 def test_with_more_jobs_than_accelerators_nobody_is_stopped_and_who_came_first_is_next(mode):
     harness = Harness().cluster("v100:2").policy("pollux")
     harness.submit(*(job(f"job-{n}").at(10.0 * n).lasting(1000 + 10 * n).with_(mode=mode) for n in range(8)))
-    everybody = harness.run().state.everybody()
+    everybody = harness.run().state.all_jobs()
     assert everybody.starts.tolist() == 8 * [1]
     assert everybody.first_started_s.tolist() == sorted(everybody.first_started_s.tolist())

@@ -308,7 +308,7 @@ def test_of_who_has_told_no_speed_yet_a_whole_lease_counts() -> None:
     view = harness.state.snapshot()
     silent = view.jobs.number[view.jobs.running]
     harness.state.apply(ProgressReported(view.time, silent, view.jobs.steps_done[silent], np.zeros(1), np.full(1, view.time)))
-    later = harness.state.snapshot(view.time + 120.0).but(estimate=Oracle(random_table(0, ("v100",))).rates)
+    later = harness.state.snapshot(view.time + 120.0).with_changes(estimate=Oracle(random_table(0, ("v100",))).rates)
     selection, memo = policy.select(later, harness.state.memo)
     assert isinstance(memo, dict)
     assert memo["received"].tolist() == [120.0, 0.0]

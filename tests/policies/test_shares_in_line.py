@@ -84,10 +84,10 @@ def test_who_may_not_use_a_type_or_is_too_many_for_it_has_no_time_there():
     cluster = Cluster.parse("2xv100:2,1xk80:1")
     jobs = [Job("wide", 0.0, 400.0, "fast", workers=2), Job("picky", 0.0, 400.0, "fast", allowed_types=("k80",))]
     view = view_of(state_of(cluster, jobs), 0.0, TABLE)
-    one_less = view.but(capacity=np.array([1, 1]))
+    one_less = view.with_changes(capacity=np.array([1, 1]))
     got = [FifoPerf().allocate(one, None)[0].matrix(view.jobs.number, 2).tolist() for one in (view, one_less)]
     assert got == [[[1.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [0.0, 1.0]]]
-    assert not len(FifoPerf().allocate(view.but(capacity=np.array([1, 0])), None)[0])
+    assert not len(FifoPerf().allocate(view.with_changes(capacity=np.array([1, 0])), None)[0])
 
 
 def test_a_sticky_job_keeps_its_type_when_a_faster_one_falls_free():

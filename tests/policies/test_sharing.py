@@ -80,7 +80,7 @@ class TestEvery:
         made = moment(3, jobs=40)
         rates = made.view.rates
         beside = 0.5 * np.repeat(rates.alone[:, None, :], len(rates.alone), axis=1)
-        alone = made.view.but(estimate=lambda view: type(rates)(rates.row, rates.alone, rates.spread, beside))
+        alone = made.view.with_changes(estimate=lambda view: type(rates)(rates.row, rates.alone, rates.spread, beside))
         allocation, _ = policy(space_sharing=True).allocate(alone, None)
         assert (allocation.second == -1).all()
 
@@ -351,5 +351,5 @@ def test_a_scaled_model_that_seems_infeasible_is_solved_as_it_is():
     cluster = Cluster.parse("8xv100:4,8xp100:4,8xk80:4")
     table = catalogue().for_types(cluster.type_names)
     scheduler = SchedulerConfig(parse_part("hierarchical-perf:space_sharing=true"))
-    done = simulate(Simulation(workload.trace(0), cluster, scheduler, table, measure=(0, 10))).state.everybody()
+    done = simulate(Simulation(workload.trace(0), cluster, scheduler, table, measure=(0, 10))).state.all_jobs()
     assert np.isfinite(done.ended_s[:10]).all()

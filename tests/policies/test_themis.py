@@ -86,7 +86,7 @@ def test_where_there_is_enough_for_all_nobody_is_disturbed():
     harness = Harness().cluster("v100:4").policy(Themis(lease_s=300.0))
     harness.submit(job("a").workers(2).lasting(4000), job("b").workers(2).lasting(4000))
     harness.run()
-    assert harness.state.everybody().starts.tolist() == [1, 1]
+    assert harness.state.all_jobs().starts.tolist() == [1, 1]
 
 
 def test_a_winner_whose_presence_costs_others_much_has_a_shorter_lease():
@@ -97,7 +97,7 @@ def test_a_winner_whose_presence_costs_others_much_has_a_shorter_lease():
         harness.submit(job("a").lasting(6000), job("b").lasting(6000))
         for _ in range(6):
             harness.round()
-        return harness.state.everybody().starts.tolist()
+        return harness.state.all_jobs().starts.tolist()
 
     assert starts(payments=False) == [1, 0]
     assert starts(payments=True) == [1, 1]
@@ -118,7 +118,7 @@ def test_an_elastic_job_grows_into_what_others_leave():
     first = harness.round()
     assert dict(zip(first.plan.launches.jobs.tolist(), first.plan.launches.workers.tolist())) == {0: 2, 1: 2}
     harness.round()
-    assert harness.state.everybody().held.tolist() == [0, 4]
+    assert harness.state.all_jobs().held.tolist() == [0, 4]
     harness.run()
     assert harness.ended_s("wide") == 300 + 3000 - 150, "half as fast with half of its workers"
 

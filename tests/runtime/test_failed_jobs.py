@@ -32,13 +32,13 @@ def test_who_fails_is_told_of_with_its_status_and_its_last_lines(tmp_path: Path,
         assert asked("queue") == "no jobs\n"
         told: list[dict[str, Any]] = []
 
-        def tried_again(jobs: dict[str, dict[str, Any]]) -> bool:
+        def retrying(jobs: dict[str, dict[str, Any]]) -> bool:
             told.append(jobs["fails"].get("reason", {}))
             return told[-1].get("code") == "tried-again" and "in_s" in told[-1]["facts"]
 
         run = [sys.executable, "-c", SAYS]
         cluster.submit({"name": "fails", "run": run, "retries": 1, "directory": str(tmp_path)}, ends="failed")
-        cluster.until("it is tried again", tried_again)
+        cluster.until("it is tried again", retrying)
         facts = told[-1]["facts"]
         assert (facts["status"], facts["next"], facts["tries"]) == (3, 2, 2)
         assert 0 < facts["in_s"] <= 2 * round_s, "a decision that was being made just then does not know of it"

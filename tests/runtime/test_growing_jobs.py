@@ -94,7 +94,7 @@ def would_stand(cluster: ClusterAtWork, new: ev.MemoChanged) -> bool:
         if not (isinstance(event, ev.MetricsReported) and event.name == BATCH_SIZE and LARGE in event.values.tolist()):
             events.append(event)
     state, stages = State.replay(events), compose({"preset": "shockwave", "rounds": 0.5})
-    view = state.snapshot(new.time, round_s=0.5).but(estimate=stages.estimator.rates)
+    view = state.snapshot(new.time, round_s=0.5).with_changes(estimate=stages.estimator.rates)
     return stages.policy.select(view, state.memo)[1] is state.memo
 
 

@@ -36,7 +36,7 @@ POLICIES = {
 
 
 def ends_of(state: State) -> dict[str, tuple[float, int]]:
-    jobs = state.everybody()
+    jobs = state.all_jobs()
     columns = (jobs.number.tolist(), jobs.ended_s.tolist(), jobs.phase.tolist())
     return {state.job_of[number].name: (ended, phase) for number, ended, phase in zip(*columns)}
 
@@ -95,7 +95,7 @@ def test_going_on_works_without_rounds_too(name):
 def test_going_on_at_any_moment_costs_what_it_would_have_cost(second, name, outages):
     whole, rest, now = halves(Part(name), "v100:4,v100:2", second, 300.0, costs=ALL_COSTS, outages=outages)
     assert ends_of(rest) == still_to_come(whole, now)
-    assert whole.everybody().preemptions.sum() >= 10, "else this shows nothing"
+    assert whole.all_jobs().preemptions.sum() >= 10, "else this shows nothing"
 
 
 def test_who_is_through_and_has_not_said_so_ends_at_once():
@@ -134,7 +134,7 @@ def test_who_has_run_before_pays_for_a_restart_and_not_for_a_launch():
     world.submit(RoundPlan(100.0, launches=Launches(one, one, np.array([0, 1]), one)))
     told = world.wait(math.inf, 0.0)
     assert told[-1].at.tolist() == [100.0 + 40.0 + 410.0]
-    assert loop.state.everybody().starts.tolist() == [1]
+    assert loop.state.all_jobs().starts.tolist() == [1]
 
 
 @pytest.mark.parametrize(("every_s", "saved"), [(math.inf, 0.0), (40.0, 80.0), (100.0, 100.0)])

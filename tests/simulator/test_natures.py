@@ -111,7 +111,7 @@ def test_a_job_that_overruns_is_scheduled_on_and_flagged():
     assert view.jobs.overran.tolist() == [True]
     assert view.jobs.steps_left.tolist() == [0.0]
     loop.run()
-    everybody = loop.state.everybody()
+    everybody = loop.state.all_jobs()
     assert everybody.overran.tolist() == [True, False]
     assert everybody.ended_s.tolist() == [2000.0, 1000.0]
     assert float(everybody.base_steps[0]) == 2000.0

@@ -140,7 +140,7 @@ def test_reports_of_who_has_ended_keep_no_run_going():
     loop = Loop(State(machine), world, SchedulerConfig(round_s=60.0).build(table), MemoryJournal())
     loop.record(ev.JournalOpened(0.0, machine, {}))
     loop.run()
-    assert loop.state.everybody().ended_s.max() < 200.0
+    assert loop.state.all_jobs().ended_s.max() < 200.0
     assert loop.state.time < 200.0
     assert [event.time for event in loop.journal if isinstance(event, ev.MetricsReported)] == [50.0]
 

@@ -107,7 +107,7 @@ def test_a_job_that_is_moved_pays_for_its_restart():
 
 def test_service_counts_the_time_a_job_holds_its_accelerators_whether_it_progresses_or_not():
     made = with_costs(Costs(launch_s=30.0)).submit(job("a").lasting(50.0).workers(1)).run()
-    assert made.state.everybody().run_s.tolist() == [80.0]
+    assert made.state.all_jobs().run_s.tolist() == [80.0]
 
 
 # Time limits.
@@ -169,20 +169,20 @@ JOBS = [Job("first", 0.0, 500.0), Job("second", 0.0, 50.0), Job("third", 10.0, 2
 
 
 def outcome(loop: Loop) -> list[tuple[Phase, float]]:
-    jobs = loop.state.everybody()
+    jobs = loop.state.all_jobs()
     return [(Phase(phase), end) for phase, end in zip(jobs.phase.tolist(), jobs.ended_s.tolist())]
 
 
 def test_a_job_cancelled_while_it_runs_frees_its_accelerator_for_the_next_round():
     loop = cancelled_at(130.0, 0, JOBS)
     assert outcome(loop) == [(Phase.CANCELLED, 130.0), (Phase.FINISHED, 250.0), (Phase.FINISHED, 320.0)]
-    assert loop.state.everybody().run_s.tolist() == [130.0, 50.0, 20.0]
+    assert loop.state.all_jobs().run_s.tolist() == [130.0, 50.0, 20.0]
 
 
 def test_a_job_cancelled_while_it_waits_never_runs():
     loop = cancelled_at(130.0, 1, JOBS)
     assert outcome(loop) == [(Phase.FINISHED, 500.0), (Phase.CANCELLED, 130.0), (Phase.FINISHED, 520.0)]
-    assert math.isnan(loop.state.everybody().first_started_s[1])
+    assert math.isnan(loop.state.all_jobs().first_started_s[1])
 
 
 def test_a_job_cancelled_before_it_was_let_in_never_enters():

@@ -80,8 +80,8 @@ def test_lost_nodes_do_not_count_against_the_retry_limit():
         made.outage(0, start, start + 10.0)
     made.run()
     assert made.phase("a") is Phase.FINISHED
-    assert made.state.everybody().failures.tolist() == [0]
-    assert made.state.everybody().starts.tolist() == [4]
+    assert made.state.all_jobs().failures.tolist() == [0]
+    assert made.state.all_jobs().starts.tolist() == [4]
 
 
 def test_at_one_moment_repairs_come_before_losses():
@@ -148,7 +148,7 @@ def test_a_run_with_random_faults_is_reproducible_and_ends():
     logs = [[encode(event) for event in loop.journal] for loop in (first, second, other)]
     assert logs[0] == logs[1]
     assert logs[0] != logs[2]
-    assert (first.state.everybody().phase == int(Phase.FINISHED)).all()
+    assert (first.state.all_jobs().phase == int(Phase.FINISHED)).all()
     assert any(isinstance(event, ev.JobsInterrupted) for event in first.journal)
     assert check_events(first.journal).digest() == first.state.digest()
 

@@ -239,6 +239,6 @@ def test_a_job_added_too_late_comes_now():
         made.round()
     made.submit(job("late").lasting(5.0).at(10))
     made.run()
-    submitted = made.state.everybody().submitted_s[made.number("late")]
+    submitted = made.state.all_jobs().submitted_s[made.number("late")]
     assert submitted >= 200.0
     assert made.ended_s("late") >= submitted + 5.0

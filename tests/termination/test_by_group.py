@@ -163,7 +163,7 @@ def test_while_somebody_is_left_who_comes_joins_the_group():
     assert dict(state.snapshot().group_sizes) == {0: 10}
     state.apply(ev.JobCancelled(200.0, 8))
     state.apply(ev.JobCancelled(200.0, 9))
-    assert not state.groups.through
+    assert not state.groups.completed_trials
     state.apply(ev.JobSubmitted(200.0, 10, trials(1)[0]))
     assert dict(state.snapshot().group_sizes) == {0: 1}
 

@@ -85,4 +85,4 @@ def test_parts_work_together(policy: int) -> None:
         check_events(events, residents=2)
         left = [state.job_of[n].name for n in (*state.live.tolist(), *state.queue.tolist())]
         assert not left, f"{scheduler.to_data()} on {where} with seed {seed}: some never ended: {left}"
-        assert (state.everybody().phase > int(Phase.RUNNING)).all()
+        assert (state.all_jobs().phase > int(Phase.RUNNING)).all()

@@ -150,4 +150,4 @@ def test_whoever_waits_can_be_told_why_by_the_plan_or_from_its_numbers():
 def test_a_played_scene_ends_and_replays():
     state, events = play(lambda table: SchedulerConfig().build(table), "v100:4", 3, count=10, faults=True)
     assert State.replay(events).digest() == state.digest()
-    assert (state.everybody().phase > int(Phase.RUNNING)).all()
+    assert (state.all_jobs().phase > int(Phase.RUNNING)).all()

@@ -63,7 +63,7 @@ def test_shares_need_not_add_up_to_what_was_declared(parts, work):
     run = simulate(
         Simulation(Trace.of([job], dynamics={"net": regimes}), Cluster.parse("1xv100:1"), table=table({8: 1.0, 16: 1.0}))
     )
-    assert run.state.everybody().overran.tolist() == [work > 1000.0]
+    assert run.state.all_jobs().overran.tolist() == [work > 1000.0]
     assert not run.state.busy
 
 

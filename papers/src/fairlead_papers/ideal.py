@@ -53,7 +53,7 @@ def ideal(
         if entered:
             state.apply(ev.RoundPlanned(RoundPlan(now, admitted=np.array(entered, dtype=np.int64))))
         # 2. Shares, and the speed they give.
-        view = state.snapshot(now).but(estimate=stages.estimator.rates)
+        view = state.snapshot(now).with_changes(estimate=stages.estimator.rates)
         numbers, left = view.jobs.number, view.jobs.steps_left
         speed = np.zeros(len(numbers))
         if len(numbers):

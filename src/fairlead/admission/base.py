@@ -57,7 +57,7 @@ class Chain:
                 told.append(through.reasons)
             if through.others is not None and not passes.all():
                 told.append(_all_told(view, passes, through.others))
-            view = view.but(queued=view.queued.only(passes))
+            view = view.with_changes(queued=view.queued.only(passes))
         return Admitted(view.queued.number, ChainMap(*told) if told else {})  # type: ignore[arg-type]
 
 

@@ -24,7 +24,7 @@ from fairlead.runtime.protocol.task_file import TaskSpec, parse_task
 if TYPE_CHECKING:
     from fairlead.runtime.http_client import ControlPlaneClient
 
-MOST_LISTED = 1000
+MAX_LISTED = 1000
 """Jobs that a control plane tells of at a time."""
 
 LIVE = ("queued", "waiting", "running")
@@ -163,8 +163,8 @@ def queue(
         out.print(f"none of yours; --all shows everybody's, {others:,} of them alive" if others else "no jobs", highlight=False)
         return
     out.print(job_table(jobs, out.width, users=everybody))
-    if len(jobs) == MOST_LISTED:
-        note(f"of all jobs, those that run and the youngest are shown, {MOST_LISTED:,} in all")
+    if len(jobs) == MAX_LISTED:
+        note(f"of all jobs, those that run and the youngest are shown, {MAX_LISTED:,} in all")
 
 
 def info(name: NameArgument, json: JsonOption = False) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from fairlead.config.yaml_source import Value, read_yaml
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError, near_or_all
-from fairlead.core.routes import MOST_IN_A_BATCH, MOST_REQUESTS_PER_S, Session, latencies
+from fairlead.core.routes import MAX_BATCH_SIZE, MAX_REQUESTS_PER_S, Session, latencies
 from fairlead.models.sensitivity import EXPECTED, Curve, Sensitivity
 from fairlead.simulator.costs import Costs
 
@@ -80,7 +80,7 @@ def _curve(value: Value) -> Curve:
 #
 # photos: [[0, 700], [3600, 2100], [7200, 900]]     # from this second on, so many a second
 
-_SECOND, _RATE = "a second from 0 on", f"requests per second above 0, at most {MOST_REQUESTS_PER_S:,.0f}"
+_SECOND, _RATE = "a second from 0 on", f"requests per second above 0, at most {MAX_REQUESTS_PER_S:,.0f}"
 
 
 def read_request_rates(path: Path | str, sessions: Collection[str]) -> dict[str, tuple[tuple[float, float], ...]]:
@@ -107,7 +107,7 @@ def _rate(value: Value) -> tuple[float, float]:
     if len(parts) != 2:
         raise value.error("a second and a rate, as in [3600, 700]")
     rate = parts[1].number(_RATE, above=True)
-    if rate > MOST_REQUESTS_PER_S:
+    if rate > MAX_REQUESTS_PER_S:
         raise parts[1].error(_RATE)
     return parts[0].number(_SECOND, least=0.0), rate
 
@@ -150,9 +150,9 @@ def sessions_from(value: Value) -> tuple[Session, ...]:
 
 def _model(entry: Value) -> Mapping[str, Floats]:
     fields = _all_of(entry, _MODEL_FIELDS)
-    batches = [size.whole(f"a whole number from 1 to {MOST_IN_A_BATCH}", 1) for size in fields["batches"].items()]
-    if not batches or any(one >= other for one, other in pairwise(batches)) or batches[-1] > MOST_IN_A_BATCH:
-        raise fields["batches"].error(f"batch sizes in ascending order, at most {MOST_IN_A_BATCH}")
+    batches = [size.whole(f"a whole number from 1 to {MAX_BATCH_SIZE}", 1) for size in fields["batches"].items()]
+    if not batches or any(one >= other for one, other in pairwise(batches)) or batches[-1] > MAX_BATCH_SIZE:
+        raise fields["batches"].error(f"batch sizes in ascending order, at most {MAX_BATCH_SIZE}")
     known: dict[str, Floats] = {}
     for name, column in fields["latency_ms"].mapping().items():
         seconds = [one.number("milliseconds above 0", above=True) / 1000 for one in column.items()]
@@ -172,8 +172,8 @@ def _session(entry: Value, models: Mapping[str, Mapping[str, Floats]]) -> Sessio
     if model not in models:
         raise fields["model"].error(f"one of the models of this file ({near_or_all(model, models)})")
     rate = fields["rate"].number("requests per second above 0", above=True)
-    if rate > MOST_REQUESTS_PER_S:
-        raise fields["rate"].error(f"at most {MOST_REQUESTS_PER_S:,.0f} requests per second")
+    if rate > MAX_REQUESTS_PER_S:
+        raise fields["rate"].error(f"at most {MAX_REQUESTS_PER_S:,.0f} requests per second")
     slo = fields["slo_ms"].number("milliseconds above 0", above=True)
     return Session(fields["name"].text("a name"), rate, slo / 1000, models[model])
 

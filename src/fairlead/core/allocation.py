@@ -25,7 +25,7 @@ DIGITS = 9
 """Shares are kept to so many digits, so that an optimum reached along another way is the same number."""
 
 
-class NotYet(FairleadError):
+class AllocationPending(FairleadError):
     """The allocation that was asked for is still being computed; the last one stands until it is there. Only on wall time."""
 
 

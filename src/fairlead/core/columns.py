@@ -25,7 +25,7 @@ def _constant(value: bool | int | float) -> Any:
     return operand
 
 
-NOBODY: Ints = _constant(-1)
+NO_JOB: Ints = _constant(-1)
 NO: Ints = _constant(0)
 ONE: Ints = _constant(1)
 ZERO: Floats = _constant(0.0)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from fairlead.core.cluster import Bools, Ints
-from fairlead.core.columns import FALSE, NOBODY, TRUE
+from fairlead.core.columns import FALSE, NO_JOB, TRUE
 
 NONE: Ints = np.empty(0, dtype=np.int64)
 
@@ -102,7 +102,7 @@ class DeviceMap:
         marks = self._marks
         marks[jobs] = TRUE
         for layer in self._layers:
-            layer[marks[layer]] = NOBODY
+            layer[marks[layer]] = NO_JOB
         marks[jobs] = FALSE
         if self.shared:
             self._settle_down()

@@ -71,11 +71,11 @@ class JournalError(FairleadError):
     """A journal is damaged, of another version, or not a journal."""
 
 
-class JournalAway(JournalError):
+class JournalUnreachable(JournalError):
     """A journal's server does not answer. It may come back; nothing is known to be lost."""
 
 
-MOST_LISTED = 24
+MAX_LISTED = 24
 """Names that are listed where none is near."""
 
 
@@ -97,8 +97,8 @@ def near_or_all(name: str, known: Iterable[str]) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """All of them, as far as one reads them."""
-    more = f", … and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
-    return f"{', '.join(names[:MOST_LISTED])}{more}"
+    more = f", … and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return f"{', '.join(names[:MAX_LISTED])}{more}"
 
 
 def _input_error(source: str, expected: str, line: int | None, field: str | None, value: object) -> InputError:

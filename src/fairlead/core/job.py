@@ -41,7 +41,7 @@ def wrong_schedule(schedule: Schedule, mode: str) -> str:
     return "" if abs(total - 1.0) <= _SUM else f"shares that add up to 1; these make {total:g}"
 
 
-def foreseen(schedule: Schedule, had: Sequence[int]) -> list[tuple[int, float]]:
+def planned_regimes(schedule: Schedule, had: Sequence[int]) -> list[tuple[int, float]]:
     """All regimes of a job that has had some batch sizes, the present one last: those, and what the schedule has behind them,
     each with its declared share. Who skips some is where it has come to; who is at a size that is not ahead in its schedule has
     left it, and goes on as it is."""
@@ -54,7 +54,9 @@ def foreseen(schedule: Schedule, had: Sequence[int]) -> list[tuple[int, float]]:
     return [*course, *(schedule[at + 1 :] if kept else ())]
 
 
-def departure(schedule: Schedule, steps: float, had: Sequence[tuple[int, float]], done: float, *, ended: bool = False) -> str:
+def schedule_departure(
+    schedule: Schedule, steps: float, had: Sequence[tuple[int, float]], done: float, *, ended: bool = False
+) -> str:
     """How a job that has `done` some of its declared `steps` has departed from its schedule, if it has; `had` are the batch
     sizes that it announced, each with the steps from which on it ran at it. Of one that has `ended` nothing is said of how
     far it was: whoever ends well counts as done, after however few steps."""
@@ -82,7 +84,7 @@ TIMED = ""
 ELASTIC = "elastic"
 """The mode of a job that runs at any number of workers, and at any batch size within its limits."""
 
-LEAST_WEIGHT, MOST_WEIGHT = 1e-3, 1e3
+MIN_WEIGHT, MAX_WEIGHT = 1e-3, 1e3
 """Beyond these, programs that weigh jobs or accounts against each other are not solved exactly any more."""
 
 
@@ -179,7 +181,7 @@ BATCH_SIZE = "batch_size"
 
 LARGEST = 2.0**53
 
-Look: TypeAlias = tuple[int, int, int]
+JobSignature: TypeAlias = tuple[int, int, int]
 """The code of a kind, workers, and a batch size that is not the kind's own."""
 
 
@@ -196,7 +198,7 @@ class Adaptations:
 
     regimes: dict[int, tuple[Regime, ...]] = field(default_factory=dict)
     """By number, the present one last; each ends where the next begins."""
-    looks: dict[Look, int] = field(default_factory=dict)  # in the order in which they first occurred: 0, 1, …
+    signatures: dict[JobSignature, int] = field(default_factory=dict)  # in the order in which they first occurred: 0, 1, …
     changes: int = 0  # how often a batch size has become another
 
     def __bool__(self) -> bool:
@@ -213,22 +215,22 @@ class Adaptations:
         own = batch_size_of(kind)
         self.changes += (past[-1].batch_size if past else own) != int(size)
         if own is not None and own != int(size):
-            self.looks.setdefault((code, workers, int(size)), len(self.looks))
+            self.signatures.setdefault((code, workers, int(size)), len(self.signatures))
 
     def of(self, numbers: Collection[int]) -> Adaptations:
         """A copy with some of the jobs."""
         regimes = {number: each for number, each in self.regimes.items() if number in numbers}
-        return Adaptations(regimes, dict(self.looks), self.changes)
+        return Adaptations(regimes, dict(self.signatures), self.changes)
 
     def to_data(self) -> dict[str, Any]:
         regimes = [(number, [*map(list, each)]) for number, each in self.regimes.items()]
-        return {"regimes": regimes, "looks": [*map(list, self.looks)], "changes": self.changes}
+        return {"regimes": regimes, "signatures": [*map(list, self.signatures)], "changes": self.changes}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Adaptations:
         regimes = {number: tuple(Regime(*one) for one in each) for number, each in data["regimes"]}
-        looks: dict[Look, int] = {(kind, workers, size): at for at, (kind, workers, size) in enumerate(data["looks"])}
-        return cls(regimes, looks, data["changes"])
+        signatures = {(kind, workers, size): at for at, (kind, workers, size) in enumerate(data["signatures"])}
+        return cls(regimes, signatures, data["changes"])
 
 
 def flags_of(job: Job, regimes: Sequence[Regime], overran: bool, done: float = 0.0, *, ended: bool = False) -> tuple[str, ...]:
@@ -243,7 +245,7 @@ def flags_of(job: Job, regimes: Sequence[Regime], overran: bool, done: float = 0
         flags.append(f"declared accordion, and had {len(set(sizes))} batch sizes")
     elif job.mode == "gns" and falls:
         flags.append(f"declared gns, and its batch size fell to {falls[0]}")
-    elif job.schedule and (departed := departure(job.schedule, job.steps, regimes, done, ended=ended)):
+    elif job.schedule and (departed := schedule_departure(job.schedule, job.steps, regimes, done, ended=ended)):
         flags.append(f"declared a schedule, and {departed}")
     return tuple(flags)
 
@@ -253,7 +255,7 @@ def flags_of(job: Job, regimes: Sequence[Regime], overran: bool, done: float = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
+class Blocked:
     """Whom one job waits for, by number."""
 
     unfinished: tuple[int, ...] = ()  # not ended yet
@@ -261,25 +263,25 @@ class Awaited:
     how: Phase = Phase.FINISHED  # it ended
 
 
-Waits: TypeAlias = Mapping[int, Awaited]
+BlockedJobs: TypeAlias = Mapping[int, Blocked]
 """By number, jobs at the door that do not enter yet or never will."""
 
-NO_WAITS: Waits = {}
+NO_BLOCKED_JOBS: BlockedJobs = {}
 
 
-def awaited(after: Iterable[int], phase_of: Callable[[int], Phase]) -> Awaited | None:
+def blocked_by(after: Iterable[int], phase_of: Callable[[int], Phase]) -> Blocked | None:
     """None where all have finished."""
     phases = [(number, phase_of(number)) for number in after]
     unfinished = tuple(number for number, phase in phases if phase not in ENDED)
     bad = [(number, phase) for number, phase in phases if phase in ENDED and phase is not Phase.FINISHED]
     if bad:
-        return Awaited(unfinished, *bad[0])
-    return Awaited(unfinished) if unfinished else None
+        return Blocked(unfinished, *bad[0])
+    return Blocked(unfinished) if unfinished else None
 
 
 # How a try of a job ended badly, as whoever ran it told. Words and numbers for people: no decision rests on them.
 
-NOT_BEGUN = 126
+LAUNCH_FAILED = 126
 """The exit status of a launch that was never begun."""
 
 

@@ -11,11 +11,11 @@ from fairlead.core.plan import ObservedValues
 What: TypeAlias = Literal["steps", "speed", "loss", "company"]
 
 
-def fact_about(what: What, number: int) -> str:
+def observation_name(what: What, number: int) -> str:
     return f"{what} of {number}"
 
 
-def about_whom(name: str) -> int | None:
+def observed_job(name: str) -> int | None:
     """The job that a fact of this name is about, by number; None where it is about none."""
     what, _, number = name.partition(" of ")
     return int(number) if what in get_args(What) and number.isdecimal() else None
@@ -23,5 +23,5 @@ def about_whom(name: str) -> int | None:
 
 def without_jobs(facts: ObservedValues, gone: Iterable[int]) -> ObservedValues:
     """The same facts, less those about these jobs; the very same where there are none."""
-    about = {fact_about(what, number) for number in gone for what in get_args(What)} & facts.keys()
+    about = {observation_name(what, number) for number in gone for what in get_args(What)} & facts.keys()
     return {name: fact for name, fact in facts.items() if name not in about} if about else facts

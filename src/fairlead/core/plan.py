@@ -21,7 +21,7 @@ from fairlead.core.routes import NO_ROUTES, Routes
 BUSY, TAKEN_GB = "accelerator_busy", "accelerator_memory_gb"
 """Metrics of jobs that agents measure, where a job has its accelerators to itself: the share of time in which they are busy,
 and the memory in use on one. No job says them of itself, and they are of its last launch: another one may be elsewhere."""
-SEEN = frozenset({BUSY, TAKEN_GB})
+MEASURED_METRICS = frozenset({BUSY, TAKEN_GB})
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class DeviceUsage:
 T = TypeVar("T")
 
 
-def filled(kind: type[T], **fields: Any) -> T:
+def unchecked(kind: type[T], **fields: Any) -> T:
     """A value of a frozen dataclass, every field given and none checked. The class's own way writes each field through
     `object.__setattr__`, which a decision that makes a handful of them would feel."""
     made = object.__new__(kind)
@@ -112,12 +112,12 @@ class Rates:
     paired_uncertainty: Floats | None = None
     best: Floats | None = None  # `alone.max(axis=1)`, where an estimation keeps it
     mask: Ints | None = None  # `runs_on`, likewise
-    ranked: Sequence[tuple[int, ...]] | None = None  # `wishes`, likewise
+    ranked: Sequence[tuple[int, ...]] | None = None  # `preferred_types`, likewise
     other_sizes: OtherSizes | None = None  # None: there is nothing to know
     other_batches: OtherBatches | None = None  # likewise
     usage: DeviceUsage | None = None  # likewise
     spread_uncertainty: Floats | None = None  # None: `uncertainty`
-    tells_s: Floats | None = None  # by job, from when on what it reports is of how it runs now; None: it always is
+    current_since_s: Floats | None = None  # by job, from when on what it reports is of how it runs now; None: it always is
 
     @property
     def of_jobs(self) -> Floats:
@@ -138,7 +138,7 @@ class Rates:
         return (self.alone > 0) @ (1 << np.arange(self.alone.shape[1]))
 
     @property
-    def wishes(self) -> Sequence[tuple[int, ...]]:
+    def preferred_types(self) -> Sequence[tuple[int, ...]]:
         """By class, the types it can run on, fastest first."""
         if self.ranked is not None:
             return self.ranked
@@ -188,7 +188,7 @@ class Selection:
                 raise InvalidPlan(f"jobs {one} and {other} share accelerators with different {what}: {values}")
 
     @classmethod
-    def nobody(cls) -> Selection:
+    def empty(cls) -> Selection:
         return _NOBODY
 
     @classmethod
@@ -223,7 +223,7 @@ class Selection:
             routes={number: route for number, route in self.routes.items() if number in there},
         )
 
-    def because(self, reasons: Mapping[int, Reason]) -> Selection:
+    def with_reasons(self, reasons: Mapping[int, Reason]) -> Selection:
         """The same selection, with more to say about some who were left out."""
         other = object.__new__(Selection)
         other.__dict__.update(self.__dict__, reasons={**self.reasons, **reasons})
@@ -263,7 +263,7 @@ class Launches:
         """On accelerators that are known to be free, each job on its own; `workers` is what `offsets` say."""
         workers.setflags(write=False)
         fields = {"jobs": jobs, "types": types, "offsets": offsets, "accelerators": places, "batch_sizes": sizes}
-        return filled(cls, **fields, exclusive=True, _workers=workers)
+        return unchecked(cls, **fields, exclusive=True, _workers=workers)
 
     @property
     def workers(self) -> Ints:
@@ -274,7 +274,7 @@ class Launches:
         return known
 
     @property
-    def gives(self) -> bool:
+    def has_overrides(self) -> bool:
         """Whether more is said than where each job runs: its batch size, or how much it gets of its host."""
         return self.batch_sizes is not None or self.cpus is not None or self.host_memory_gb is not None
 
@@ -317,7 +317,7 @@ class RoundPlan:
     launches: Launches = field(default_factory=lambda: NO_LAUNCHES)
     routes: Routes = field(default_factory=lambda: NO_ROUTES)  # that are new: of who is launched, or goes on where it is
     # What follows is for people and for the loop; it is not part of the journal.
-    seen_s: float | None = field(default=None, compare=False)  # what happened later it knows nothing of; None: than `time`
+    snapshot_s: float | None = field(default=None, compare=False)  # what happened later it knows nothing of; None: than `time`
     valid_until: float | None = field(default=None, compare=False)
     revisit: float = field(default=math.inf, compare=False)
     free: tuple[int, ...] = field(default=(), compare=False)  # accelerators left by type
@@ -326,7 +326,7 @@ class RoundPlan:
     reasons: Mapping[int, Reason] = field(default_factory=dict, compare=False)
     not_admitted: Reason | None = field(default=None, compare=False)
     observations: ObservedValues = field(default_factory=lambda: NO_OBSERVATIONS, compare=False)  # an event of its own
-    company: tuple[Ints, Ints] | None = field(default=None, compare=False)  # jobs and their combinations; None: all alone
+    combinations: tuple[Ints, Ints] | None = field(default=None, compare=False)  # jobs and their combinations; None: all alone
 
     @property
     def changes(self) -> bool:

@@ -14,19 +14,19 @@ class Code(enum.StrEnum):
     NO_SUITABLE_TYPE = "no-suitable-type"
     NOT_ADMITTED = "not-admitted"
     OUTRANKED = "outranked"
-    BEHIND_THE_HEAD = "behind-the-head"
+    BEHIND_HEAD = "behind-the-head"
     NODES_DOWN = "nodes-down"
     NO_PLACE = "no-place"
     NEXT_DECISION = "next-decision"
     SLO_INFEASIBLE = "slo-infeasible"
-    AFTER_OTHERS = "after-others"
-    AFTER_NOBODY = "after-nobody"
-    UNDECIDED = "undecided"
+    WAITING_FOR_JOBS = "after-others"
+    DEPENDENCY_FAILED = "after-nobody"
+    NO_DECISION = "undecided"
     PLANNED_LATER = "planned-later"
     NOT_CHOSEN = "not-chosen"
-    TRIED_AGAIN = "tried-again"
+    RETRYING = "tried-again"
     FAILED = "failed"
-    NOT_BEGUN = "not-begun"
+    LAUNCH_FAILED = "not-begun"
 
 
 _TEXT = {
@@ -34,20 +34,20 @@ _TEXT = {
     Code.NO_SUITABLE_TYPE: "no accelerator type of this cluster suits it: {what}",
     Code.NOT_ADMITTED: "not admitted: {what} ({demand:g} of at most {limit:g})",
     Code.OUTRANKED: "others go first: needs {needed:accelerators}, free where it may run: {free:g}",
-    Code.BEHIND_THE_HEAD: "behind the head of the line, job {head}, which waits for {needed:accelerators}{stuck}",
+    Code.BEHIND_HEAD: "behind the head of the line, job {head}, which waits for {needed:accelerators}{stuck}",
     Code.NODES_DOWN: "needs {needed:accelerators}, up where it may run: {at_most:g}",
     Code.NO_PLACE: "selected, but without a place: {what}",
     Code.NEXT_DECISION: "waits for the next decision{due}",
     Code.SLO_INFEASIBLE: "its deadline in {left_s:g} s is given up: {what} ({needed_s:g} s of work on its fastest type)",
-    Code.AFTER_OTHERS: "waits until {whom} has finished",
-    Code.AFTER_NOBODY: "it was to come after {whom}, which {how}",
-    Code.UNDECIDED: "nobody new starts for now, what was decided last stands: {what}",
+    Code.WAITING_FOR_JOBS: "waits until {whom} has finished",
+    Code.DEPENDENCY_FAILED: "it was to come after {whom}, which {how}",
+    Code.NO_DECISION: "nobody new starts for now, what was decided last stands: {what}",
     Code.PLANNED_LATER: "the plan has it in {rounds:g} of {window:g} rounds{when}; it is predicted to end at {rho:.2f} times"
     " its fair end, and a round costs {cost:.2g} of its budget",
     Code.NOT_CHOSEN: "the policy left it out for now: needs {needed:accelerators}, free where it may run: {free:g}",
-    Code.TRIED_AGAIN: "its last try failed: {how}; try {next:g} of {tries:g} at the next decision{due}",
+    Code.RETRYING: "its last try failed: {how}; try {next:g} of {tries:g} at the next decision{due}",
     Code.FAILED: "{how}, in try {at:g} of {tries:g}",
-    Code.NOT_BEGUN: "its node could not begin it: {how}; tried again at the next decision{due}",
+    Code.LAUNCH_FAILED: "its node could not begin it: {how}; tried again at the next decision{due}",
 }
 
 
@@ -96,7 +96,7 @@ class Reason:
 
     def due(self, in_s: float) -> Reason:
         """The same of a job that waits for a decision, and that says when this will be made."""
-        waits = self.code in (Code.NEXT_DECISION, Code.TRIED_AGAIN, Code.NOT_BEGUN) and 0 < in_s < math.inf
+        waits = self.code in (Code.NEXT_DECISION, Code.RETRYING, Code.LAUNCH_FAILED) and 0 < in_s < math.inf
         return Reason(self.by, self.code, (*self.facts, ("in_s", in_s))) if waits else self
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ class Unplaced:
     def behind(head: str, *, needed: float, up: float | None = None) -> Reason:
         """`up`: how many there are for the head, where those are fewer than it needs."""
         facts = (("head", head), ("needed", needed))
-        return Reason("policy", Code.BEHIND_THE_HEAD, facts if up is None else (*facts, ("up", up)))
+        return Reason("policy", Code.BEHIND_HEAD, facts if up is None else (*facts, ("up", up)))
 
     @staticmethod
     def nodes_down(needed: float, *, up: float) -> Reason:
@@ -149,15 +149,15 @@ class Unplaced:
 
     @staticmethod
     def after(whom: str) -> Reason:
-        return Reason("door", Code.AFTER_OTHERS, (("whom", whom),))
+        return Reason("door", Code.WAITING_FOR_JOBS, (("whom", whom),))
 
     @staticmethod
-    def after_nobody(whom: str, how: str) -> Reason:
-        return Reason("door", Code.AFTER_NOBODY, (("whom", whom), ("how", how)))
+    def dependency_failed(whom: str, how: str) -> Reason:
+        return Reason("door", Code.DEPENDENCY_FAILED, (("whom", whom), ("how", how)))
 
     @staticmethod
-    def undecided(what: str) -> Reason:
-        return Reason("loop", Code.UNDECIDED, (("what", what),))
+    def no_decision(what: str) -> Reason:
+        return Reason("loop", Code.NO_DECISION, (("what", what),))
 
     @staticmethod
     def planned_later(rounds: int, window: int, *, from_s: float, rho: float, cost: float) -> Reason:
@@ -172,13 +172,13 @@ class Unplaced:
         return Reason("policy", Code.NOT_CHOSEN, (("needed", needed), ("free", free)))
 
     @staticmethod
-    def tried_again(failure: Failure, failures: int, tries: int, node: str = "") -> Reason:
+    def retrying(failure: Failure, failures: int, tries: int, node: str = "") -> Reason:
         told = _told(failure, node, "no more is known")
-        return Reason("loop", Code.TRIED_AGAIN, (*told, ("next", failures + 1), ("tries", tries)))
+        return Reason("loop", Code.RETRYING, (*told, ("next", failures + 1), ("tries", tries)))
 
     @staticmethod
-    def not_begun(failure: Failure, node: str = "") -> Reason:
-        return Reason("backend", Code.NOT_BEGUN, _told(failure, node, "no more is known"))
+    def launch_failed(failure: Failure, node: str = "") -> Reason:
+        return Reason("backend", Code.LAUNCH_FAILED, _told(failure, node, "no more is known"))
 
     @staticmethod
     def failed(failure: Failure, failures: int, tries: int, node: str = "") -> Reason:

@@ -13,18 +13,18 @@ import numpy as np
 
 from fairlead.core.cluster import Floats
 
-MOST_IN_A_BATCH = 4096
+MAX_BATCH_SIZE = 4096
 
-MOST_REQUESTS_PER_S = 1e6
+MAX_REQUESTS_PER_S = 1e6
 
 REPORTED = "request_rate"
 """The name under which a session reports how many requests a second it gets."""
 
 
-def rate_told(reported: float, said: float) -> float:
+def reported_rate(reported: float, said: float) -> float:
     """How many requests a second a session gets, by what it reported last: 0 where it is idle. What cannot be (below 0, or not
     finite) says nothing, so that what was said of it before holds."""
-    return min(reported, MOST_REQUESTS_PER_S) if 0 <= reported < math.inf else said
+    return min(reported, MAX_REQUESTS_PER_S) if 0 <= reported < math.inf else said
 
 
 def latencies(batches: Sequence[int], seconds: Sequence[float]) -> Floats:

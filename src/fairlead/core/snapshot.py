@@ -12,7 +12,7 @@ from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import ColumnStore, JobColumns
 from fairlead.core.device_map import DeviceMap
 from fairlead.core.errors import FairleadError
-from fairlead.core.job import ELASTIC, NO_WAITS, Adaptations, Job, Phase, Regime, Waits
+from fairlead.core.job import ELASTIC, NO_BLOCKED_JOBS, Adaptations, BlockedJobs, Job, Phase, Regime
 from fairlead.core.plan import NO_OBSERVATIONS, ObservedValues, Rates
 from fairlead.core.routes import NO_ROUTES, Routes
 
@@ -58,9 +58,9 @@ class Snapshot:
     observations: ObservedValues = field(default_factory=lambda: NO_OBSERVATIONS)  # by estimation, so far
     observation_count: int = 0  # how often something was learned
     group_sizes: Mapping[int, int] = field(default_factory=dict)  # by the group's code, how many came since it began
-    through: JobColumns = field(default_factory=_nobody)  # who did all their steps, of groups that others are still in
+    completed_trials: JobColumns = field(default_factory=_nobody)  # who did all their steps, of groups that others are still in
     adaptations: Adaptations = field(default_factory=Adaptations)  # how batch sizes have changed so far
-    waits: Waits = field(default_factory=lambda: NO_WAITS)  # who of the queued waits for others
+    blocked: BlockedJobs = field(default_factory=lambda: NO_BLOCKED_JOBS)  # who of the queued waits for others
     routes: Routes = field(default_factory=lambda: NO_ROUTES)  # of those who run and serve requests
     kept_lost: tuple[Ints, Ints] | None = field(default=None, compare=False)  # `lost`, of a detached one
 
@@ -125,7 +125,7 @@ class Snapshot:
         lost = (phase > int(Phase.FINISHED)).nonzero()[0]
         return lost, phase[lost]
 
-    def but(self, **changes: object) -> Snapshot:
+    def with_changes(self, **changes: object) -> Snapshot:
         """The same moment with some fields replaced: `dataclasses.replace` without its cost, which a round would feel."""
         other = object.__new__(Snapshot)
         other.__dict__.update(self.__dict__, _rates=None, **changes)
@@ -134,7 +134,7 @@ class Snapshot:
     def admitting(self, numbers: Ints, **changes: object) -> Snapshot:
         """The same moment with some of the queued jobs let in, and some fields replaced."""
         if not len(numbers):
-            return self.but(**changes) if changes else self
+            return self.with_changes(**changes) if changes else self
         rows = self.queued.rows
         left = rows[:0]
         if len(numbers) < len(rows):
@@ -145,23 +145,24 @@ class Snapshot:
         if len(mine) and len(rows) and mine[-1] > rows[0]:
             merged.sort()
         jobs = self.jobs.with_rows(merged, self.jobs.runners.rows)
-        return self.but(jobs=jobs, queued=self.queued.with_rows(left), **changes)
+        return self.with_changes(jobs=jobs, queued=self.queued.with_rows(left), **changes)
 
     def without(self, numbers: Ints) -> Snapshot:
         """The same moment without some of the jobs; a placement may give their accelerators away."""
         if not len(numbers):
             return self
         stay = ~np.isin(self.jobs.number, numbers)
-        return self.but(jobs=self.jobs.only(stay))
+        return self.with_changes(jobs=self.jobs.only(stay))
 
     def detached(self) -> Snapshot:
         """A copy that no later event touches and that can travel to another process (without its estimation)."""
-        rows = np.sort(np.concatenate((self.jobs.rows, self.queued.rows, self.through.rows)))
+        rows = np.sort(np.concatenate((self.jobs.rows, self.queued.rows, self.completed_trials.rows)))
         both = self.jobs.with_rows(rows).detached()  # in one store, so that a queued job can still be admitted
-        jobs, queued, through = (both.with_rows(rows.searchsorted(p.rows)) for p in (self.jobs, self.queued, self.through))
+        parts = (self.jobs, self.queued, self.completed_trials)
+        jobs, queued, through = (both.with_rows(rows.searchsorted(part.rows)) for part in parts)
         here = {*jobs.number.tolist(), *queued.number.tolist()}
-        here |= {other for waits in self.waits.values() for other in (*waits.unfinished, waits.lost)} & self.job_of.keys()
-        return self.but(
+        here |= {other for waits in self.blocked.values() for other in (*waits.unfinished, waits.lost)} & self.job_of.keys()
+        return self.with_changes(
             jobs=jobs,
             queued=queued,
             device_map=self.device_map.copy(),
@@ -173,7 +174,7 @@ class Snapshot:
             job_of={number: self.job_of[number] for number in sorted(here)},
             group_sizes=dict(self.group_sizes),
             adaptations=self.adaptations.of(here),
-            through=through,
+            completed_trials=through,
             estimate=None,
             kept_lost=self.lost,
         )

@@ -47,10 +47,10 @@ class Policy(Protocol):
 
 
 @runtime_checkable
-class Planning(Policy, Protocol):
+class PlanningPolicy(Policy, Protocol):
     """A policy whose memo is a plan of what comes next: it stands where the next one is not there in time."""
 
-    def meanwhile(self, view: Snapshot, memo: Memo) -> Selection:
+    def interim_selection(self, view: Snapshot, memo: Memo) -> Selection:
         """What an old plan says of a moment at which others may be there than it is about. It takes no time."""
         ...
 
@@ -65,8 +65,8 @@ class Allocator(Protocol):
 
 @runtime_checkable
 class Mechanism(Protocol):
-    """What turns the time fractions of an allocator into the selection of each round. Where the allocator says `NotYet`, the
-    last allocation stands; a mechanism that lets this through is asked again when the answer is there."""
+    """Turns the time fractions of an allocator into the selection of each round. Where the allocator raises
+    `AllocationPending`, the last allocation stands; a mechanism that lets this through is asked again when the answer is there."""
 
     def select(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]: ...
 

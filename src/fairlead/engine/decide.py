@@ -14,12 +14,12 @@ from fairlead.core.columns import JobColumns, without
 from fairlead.core.device_map import NONE
 from fairlead.core.events import Memo
 from fairlead.core.job import Job, Phase
-from fairlead.core.plan import NO_OBSERVATIONS, Observations, Placed, RoundPlan, Selection, filled
+from fairlead.core.plan import NO_OBSERVATIONS, Observations, Placed, RoundPlan, Selection, unchecked
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.routes import NO_ROUTES, Routes
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Stages
-from fairlead.engine.feasibility import why_never
+from fairlead.engine.feasibility import infeasible_reason
 
 
 def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]:
@@ -27,19 +27,20 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
     # 0. What there is to learn from who came and how fast who runs. It must be known before anybody asks for rates.
     lesson = _lesson(view, stages)
     if lesson is not None and lesson.values:
-        view = view.but(observations={**view.observations, **lesson.values}, observation_count=view.observation_count + 1)
+        known, count = {**view.observations, **lesson.values}, view.observation_count + 1
+        view = view.with_changes(observations=known, observation_count=count)
 
     # 1. Whoever can never run here is refused with the reason, so that it cannot hold up a queue or an optimum. So is who
     #    waits for somebody that will never finish; who waits for others stays at the door.
     refused = _refused(view, stages)
-    if view.waits:
+    if view.blocked:
         refused = _without_hope(view, refused)
     if refused:
         gone = np.array([number for number, _ in refused], dtype=np.int64)
-        view = view.but(queued=view.queued.only(~np.isin(view.queued.number, gone)))
+        view = view.with_changes(queued=view.queued.only(~np.isin(view.queued.number, gone)))
 
-    if view.waits:
-        view = view.but(queued=view.queued.only(~np.isin(view.queued.number, list(view.waits))))
+    if view.blocked:
+        view = view.with_changes(queued=view.queued.only(~np.isin(view.queued.number, list(view.blocked))))
 
     # 2. Who may enter. Policies see admitted jobs only.
     admitted = stages.admission.admit(view)
@@ -70,14 +71,14 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
         again = view.time if moves and stages.round_s > 0 else lesson.valid_until
         valid_until = None if valid_until is None else min(valid_until, again)
         revisit = min(revisit, again)
-    if len(ended) and (view.waits or len(view.queued)):  # who waited for them, or for their room, may enter at the next look
+    if len(ended) and (view.blocked or len(view.queued)):  # who waited for them, or for their room, may enter at the next look
         valid_until, revisit = None if valid_until is None else min(valid_until, view.time), min(revisit, view.time)
     routes = _new_routes(selection, placed, view) if selection.routes else NO_ROUTES
     reasons = {**selection.reasons, **placed.unplaced}
-    plan = filled(
+    plan = unchecked(
         RoundPlan,
         time=view.time,
-        seen_s=None,
+        snapshot_s=None,
         refused=refused,
         admitted=admitted.jobs,
         ended=ended,
@@ -92,7 +93,7 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
         reasons=reasons if not admitted.reasons else ChainMap(admitted.reasons, reasons),  # type: ignore[arg-type]
         not_admitted=admitted.others,
         observations=NO_OBSERVATIONS if lesson is None else lesson.values,
-        company=None if selection.combination is None else (selection.jobs, selection.combination),
+        combinations=None if selection.combination is None else (selection.jobs, selection.combination),
     )
     return plan, memo
 
@@ -105,7 +106,7 @@ def _lesson(view: Snapshot, stages: Stages) -> Observations | None:
 
 def why_waiting(plan: RoundPlan | None, number: int, job: Job, view: Snapshot) -> Reason:
     """Why a job that is alive does not run after this plan, or before the first; every waiting job has an answer."""
-    if (waits := view.waits.get(number)) is not None:
+    if (waits := view.blocked.get(number)) is not None:
         return Unplaced.after(", ".join(_name(view, other) for other in waits.unfinished or (waits.lost,)))
     if plan is None or _not_yet_seen(plan, number, view):
         return Unplaced.next_decision()
@@ -141,32 +142,32 @@ def _not_yet_seen(plan: RoundPlan, number: int, view: Snapshot) -> bool:
         return True
     if number in plan.suspended:
         return False
-    seen_s = plan.time if plan.seen_s is None else plan.seen_s
+    snapshot_s = plan.time if plan.snapshot_s is None else plan.snapshot_s
     since_s = (jobs.waiting_since_s[jobs.number == number] for jobs in (view.jobs, view.queued))
-    return any(bool((column > seen_s).any()) for column in since_s)
+    return any(bool((column > snapshot_s).any()) for column in since_s)
 
 
 def _refused(view: Snapshot, stages: Stages) -> tuple[tuple[int, Reason], ...]:
     queued = view.queued
     if not len(queued):
         return ()
-    rates = stages.estimator.rates(view.but(jobs=queued))
+    rates = stages.estimator.rates(view.with_changes(jobs=queued))
     suits = queued.fits & rates.runs_on[rates.row]
     if np.count_nonzero(suits) == len(suits):
         return ()
     hopeless = suits == 0
     numbers = queued.number[hopeless].tolist()
-    return tuple((number, why_never(view.job_of[number], view.cluster)) for number in numbers)
+    return tuple((number, infeasible_reason(view.job_of[number], view.cluster)) for number in numbers)
 
 
 def _without_hope(view: Snapshot, refused: tuple[tuple[int, Reason], ...]) -> tuple[tuple[int, Reason], ...]:
     """Those who leave now, with everybody who waits for one of them, or for somebody who has left before."""
     gone = dict(refused)
     how = dict.fromkeys(gone, Phase.REFUSED)
-    for number, waits in sorted(view.waits.items()):  # whom one waits for has a lower number
+    for number, waits in sorted(view.blocked.items()):  # whom one waits for has a lower number
         lost = waits.lost if waits.lost >= 0 else next((other for other in waits.unfinished if other in gone), -1)
         if lost >= 0 and number not in gone:
-            gone[number] = Unplaced.after_nobody(_name(view, lost), _HOW[how.get(lost, waits.how)])
+            gone[number] = Unplaced.dependency_failed(_name(view, lost), _HOW[how.get(lost, waits.how)])
             how[number] = Phase.CANCELLED
     return tuple(sorted(gone.items()))
 

@@ -8,7 +8,7 @@ from fairlead.core.job import Job
 from fairlead.core.reasons import Reason, Unplaced
 
 
-def types_that_fit(job: Job, cluster: Cluster) -> int:
+def feasible_types(job: Job, cluster: Cluster) -> int:
     """With bit t set where it could run on type t."""
     mask = 0
     for code, kind in enumerate(cluster.types):
@@ -19,7 +19,7 @@ def types_that_fit(job: Job, cluster: Cluster) -> int:
     return mask
 
 
-def why_never(job: Job, cluster: Cluster) -> Reason:
+def infeasible_reason(job: Job, cluster: Cluster) -> Reason:
     """Why a job that fits on no type does not."""
     suits = [t for t in cluster.types if not job.allowed_types or t.name in job.allowed_types]
     if not suits:

@@ -27,7 +27,7 @@ from fairlead.core.stages import Backend, Stages
 from fairlead.engine.decide import decide
 from fairlead.engine.event_journal import Journal, NoJournal
 from fairlead.engine.state import State
-from fairlead.engine.validate import sound, still_possible, undecided
+from fairlead.engine.validate import no_op_plan, revalidate_plan, validate_plan
 
 STALLED_AFTER = 20_000
 """So many decisions without a step of progress: this run would not end."""
@@ -43,7 +43,7 @@ class Stalled(FairleadError):
 Decision: TypeAlias = tuple[RoundPlan, Memo]
 
 
-class Aside(Protocol):
+class AsyncDecider(Protocol):
     """Where decisions are made while the loop goes on listening: for wall time, which does not wait for them."""
 
     @property
@@ -74,11 +74,11 @@ class Loop:
     stages: Stages
     journal: Journal = field(default_factory=NoJournal)
     skip_quiet_rounds: bool = True
-    patient: bool = False  # never give up on jobs that make no progress; for real ones
+    allow_stalls: bool = False  # never give up on jobs that make no progress; for real ones
     compose: Callable[[Mapping[str, Any]], Stages] | None = None  # makes the stages of a switched scheduler
     stopwatch: Callable[[], float] = lambda: 0.0
     on_decision: Callable[[RoundPlan], None] | None = None  # for progress bars and tests; it may look, not touch
-    aside: Aside | None = None  # None: a decision is made at its moment, and nothing happens until it is
+    async_decider: AsyncDecider | None = None  # None: a decision is made at its moment, and nothing happens until it is
 
     decisions: int = 0
     rounds: int = 0  # that have passed, skipped ones included; without rounds, decisions
@@ -99,7 +99,7 @@ class Loop:
             self._wake_s = boundary_at(self.backend.now, self.stages.round_s)
         while self.state.busy or not self.backend.exhausted:
             # 1. What happened: up to the next decision that is due in any case, or, after an event, to the next round.
-            due = self._wake_s if self.aside is None else self._wake_s - self._lead_s(self.aside)
+            due = self._wake_s if self.async_decider is None else self._wake_s - self._lead_s(self.async_decider)
             happened = self.backend.wait(min(due, until), self.stages.round_s)
             if happened:
                 self._hear(happened)
@@ -108,18 +108,18 @@ class Loop:
             now = self.backend.now
             if happened:  # whatever happened is decided on at the next boundary, which may be now
                 self._wake_s = min(self._wake_s, boundary_at(now, self.stages.round_s))
-                due = self._wake_s if self.aside is None else self._wake_s - self._lead_s(self.aside)
+                due = self._wake_s if self.async_decider is None else self._wake_s - self._lead_s(self.async_decider)
             if now < due:
                 if now >= until or (self.backend.exhausted and self._wake_s == math.inf):
                     return
                 continue
             # 2. Decide, 3. record, 4. carry out.
-            plan = self.step() if self.aside is None else self._step_aside(self.aside)
+            plan = self.step() if self.async_decider is None else self._step_aside(self.async_decider)
             if plan is None:
                 continue
             # 5. When to look again at the latest.
             self._wake_s = self._next_look(plan)
-            if self.decisions % 1000 == 0 and not self.patient:
+            if self.decisions % 1000 == 0 and not self.allow_stalls:
                 self._watch_progress()
             if self._wake_s == math.inf and not plan.changes and self.backend.exhausted:
                 return
@@ -132,8 +132,8 @@ class Loop:
         where the decision takes longer than it should, and where only what happens asks for one."""
         due = self._wake_s
         if self._making is not None:
-            seen_s, moment = self._making
-            due = moment if since_s <= seen_s else self._round_after(moment)
+            snapshot_s, moment = self._making
+            due = moment if since_s <= snapshot_s else self._round_after(moment)
         return due if due > now else math.inf
 
     def may_decide_s(self, since_s: float, now: float) -> float:
@@ -165,21 +165,21 @@ class Loop:
         """One decision at the backend's present moment."""
         return self._act(*self._decide(self._view(self.backend.now), self.state.memo, self.stages))
 
-    def _step_aside(self, aside: Aside) -> RoundPlan | None:
+    def _step_aside(self, aside: AsyncDecider) -> RoundPlan | None:
         """One decision for the start of a round, made elsewhere. What happens meanwhile is recorded; of the plan, what it has
         made impossible is left out. Where a stage fails, nothing changes. None where nobody wants the decision any more."""
-        seen_s, stages, memo = self.backend.now, self.stages, self.state.memo
-        moment = max(seen_s, self._wake_s)
+        snapshot_s, stages, memo = self.backend.now, self.stages, self.state.memo
+        moment = max(snapshot_s, self._wake_s)
         view = self._view(moment).detached()
         made, overtaken = aside.begin(lambda: self._sound(view, memo, stages)), False
-        self._making = seen_s, moment
+        self._making = snapshot_s, moment
         decision: Decision | None = None
         missed = 0
         while True:
             try:
                 decision = decision or made()
             except Exception as problem:  # whatever a plug-in may raise
-                decision = undecided(view, aside.failed(problem)), memo
+                decision = no_op_plan(view, aside.failed(problem)), memo
             if (begun := self._rounds_since(moment)) > missed:
                 self.missed, missed = self.missed + begun - missed, begun
                 if decision is None:
@@ -195,7 +195,7 @@ class Loop:
         self._making = None
         now = self.backend.now
         plan, left = decision
-        plan = still_possible(replace(plan, seen_s=seen_s), self.state.snapshot(now))
+        plan = revalidate_plan(replace(plan, snapshot_s=snapshot_s), self.state.snapshot(now))
         if overtaken:  # what happened is not in the view, so there is another look, whatever the policy promised
             plan = replace(plan, valid_until=now)
         return self._act(plan, left)
@@ -227,7 +227,7 @@ class Loop:
     def _sound(self, view: Snapshot, memo: Memo, stages: Stages) -> Decision:
         """A decision that can be carried out and kept: raises before anything of it is."""
         plan, left = decision = self._decide(view, memo, stages)
-        sound(plan, None if left is memo else left, view)
+        validate_plan(plan, None if left is memo else left, view)
         return decision
 
     def _act(self, plan: RoundPlan, memo: Memo) -> RoundPlan:
@@ -275,7 +275,7 @@ class Loop:
             self.rounds += round((self.backend.now - self._last_round) / length)
         self._last_round = self.backend.now
 
-    def _lead_s(self, aside: Aside) -> float:
+    def _lead_s(self, aside: AsyncDecider) -> float:
         return min(aside.lead_s, self.stages.round_s / 2)
 
     def _next_look(self, plan: RoundPlan) -> float:

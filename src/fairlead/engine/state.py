@@ -13,13 +13,13 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.columns import NO, ONE, ZERO, moment, without
 from fairlead.core.errors import FairleadError, InvalidPlan
-from fairlead.core.job import BATCH_SIZE, ELASTIC, LEGAL, NOT_BEGUN, Failure, Phase, check_transition
-from fairlead.core.observations import about_whom, without_jobs
-from fairlead.core.plan import SEEN, Launches, ObservedValues
+from fairlead.core.job import BATCH_SIZE, ELASTIC, LAUNCH_FAILED, LEGAL, Failure, Phase, check_transition
+from fairlead.core.observations import observed_job, without_jobs
+from fairlead.core.plan import MEASURED_METRICS, Launches, ObservedValues
 from fairlead.core.reasons import Code
 from fairlead.core.routes import Routes
 from fairlead.core.snapshot import NameTable
-from fairlead.engine.feasibility import types_that_fit
+from fairlead.engine.feasibility import feasible_types
 from fairlead.engine.state_views import CODED, Known
 from fairlead.models.convergence import LOSS, note_losses
 
@@ -83,7 +83,7 @@ class State(Known):
         known = self._looks.get(look)
         if known is None:
             codes = [self._code(name, getattr(job, name)) for name in CODED]
-            known = self._looks[look] = (*codes, types_that_fit(job, self.cluster))
+            known = self._looks[look] = (*codes, feasible_types(job, self.cluster))
         a["kind"][number], a["user"][number], a["account"][number], a["group"][number], a["fits"][number] = known
         a["group_order"][number] = job.group_order
         if job.group:
@@ -153,7 +153,7 @@ class State(Known):
 
     def without_the_ended(self, facts: ObservedValues) -> ObservedValues:
         """Less those about jobs that have ended."""
-        phase, about = self.store.arrays["phase"], map(about_whom, facts)
+        phase, about = self.store.arrays["phase"], map(observed_job, facts)
         return without_jobs(facts, [n for n in about if n is not None and n in self.job_of and phase[n] > RUNNING])
 
     def _planned(self, event: ev.RoundPlanned) -> None:
@@ -161,7 +161,7 @@ class State(Known):
         if plan.refused:
             self.refusals.update(plan.refused)
             for phase, wanted in ((REFUSED, False), (CANCELLED, True)):
-                gone = [number for number, reason in plan.refused if (reason.code is Code.AFTER_NOBODY) is wanted]
+                gone = [number for number, reason in plan.refused if (reason.code is Code.DEPENDENCY_FAILED) is wanted]
                 if gone:
                     self._end(np.array(gone, dtype=np.int64), now, phase)
         if len(plan.admitted):
@@ -205,7 +205,7 @@ class State(Known):
         self.device_map.take(jobs, launches.offsets, launches.accelerators, exclusive=launches.exclusive)
         a["held"][jobs] = launches.workers
         a["type"][jobs] = launches.types
-        if launches.gives or self.given:
+        if launches.has_overrides or self.given:
             self.given = True
             a["batch_size"][jobs] = 0 if launches.batch_sizes is None else launches.batch_sizes
             a["cpus_given"][jobs] = 0.0 if launches.cpus is None else launches.cpus
@@ -217,7 +217,7 @@ class State(Known):
         first[jobs] = np.fmin(first[jobs], time)
         a["starts"][jobs] += ONE
         if self.store.metrics:
-            for name in SEEN & self.store.metrics.keys():  # what was seen of them was seen where they stood before
+            for name in MEASURED_METRICS & self.store.metrics.keys():  # what was seen of them was seen where they stood before
                 self.store.metrics[name][jobs] = np.nan
 
     def _progress(self, event: ev.ProgressReported) -> None:
@@ -251,7 +251,7 @@ class State(Known):
             tried = event.jobs[a["phase"][event.jobs] <= RUNNING]
             a["failures"][tried] += 1
             self._note_failure(event, tried)
-        elif event.code == NOT_BEGUN and event.node >= 0:
+        elif event.code == LAUNCH_FAILED and event.node >= 0:
             self._note_failure(event, jobs)
 
     # What the above are made of.

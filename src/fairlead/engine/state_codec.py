@@ -177,7 +177,7 @@ def _group(state: State, since: Mapping[int, int]) -> None:
     for group, number in members:
         whole = a["phase"][number] == int(Phase.FINISHED) and a["base_steps"][number] >= a["steps"][number]
         if whole and groups.there[group]:
-            groups.through.setdefault(group, set()).add(number)
+            groups.completed_trials.setdefault(group, set()).add(number)
 
 
 def _text(data: bytes) -> npt.NDArray[np.uint8]:

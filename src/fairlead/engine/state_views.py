@@ -15,7 +15,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import ALL_COLUMNS, ColumnStore, JobColumns
 from fairlead.core.device_map import NONE, DeviceMap
-from fairlead.core.job import NO_WAITS, Adaptations, Failure, Job, Phase, Waits, awaited, flags_of
+from fairlead.core.job import NO_BLOCKED_JOBS, Adaptations, BlockedJobs, Failure, Job, Phase, blocked_by, flags_of
 from fairlead.core.plan import NO_OBSERVATIONS, ObservedValues
 from fairlead.core.reasons import Reason
 from fairlead.core.routes import NO_ROUTES, Routes
@@ -31,7 +31,7 @@ class Groups:
     sizes: dict[int, int] = field(default_factory=dict)  # how many came
     since: dict[int, int] = field(default_factory=dict)  # the number of the first of them
     there: dict[int, int] = field(default_factory=dict)  # how many have not ended
-    through: dict[int, set[int]] = field(default_factory=dict)  # who did all their steps, of groups that live
+    completed_trials: dict[int, set[int]] = field(default_factory=dict)  # who did all their steps, of groups that live
 
     def enter(self, group: int, number: int) -> None:
         if not self.there.get(group):
@@ -45,13 +45,13 @@ class Groups:
             return  # it is in none
         self.there[group] -= 1
         if not self.there[group]:
-            self.through.pop(group, None)
+            self.completed_trials.pop(group, None)
         elif whole:
-            self.through.setdefault(group, set()).add(number)
+            self.completed_trials.setdefault(group, set()).add(number)
 
     @property
     def all_through(self) -> list[int]:
-        return sorted(number for numbers in self.through.values() for number in numbers)
+        return sorted(number for numbers in self.completed_trials.values() for number in numbers)
 
 
 CODED = ("kind", "user", "account", "group")  # columns of codes for names
@@ -107,7 +107,7 @@ class Known:
         state.store.reserve(state.next_number)
         state.store.arrays["phase"][: state.next_number] = int(Phase.FINISHED)  # who is not in the view
         state.store.arrays["phase"][view.lost[0]] = view.lost[1]
-        for columns in (view.jobs, view.queued, view.through):
+        for columns in (view.jobs, view.queued, view.completed_trials):
             for name in ALL_COLUMNS:
                 state.store.arrays[name][columns.number] = getattr(columns, name)
             for name in columns.metrics:
@@ -138,7 +138,7 @@ class Known:
         now = self.time if time is None else time
         if self._blank is None:
             self._blank = self._nobody()
-        view = self._blank.but(
+        view = self._blank.with_changes(
             time=now,
             jobs=JobColumns(self.store, self.live, now, self.running),
             queued=JobColumns(self.store, self.queue, now),
@@ -148,9 +148,9 @@ class Known:
             first_step_s=first_step_s,
             round_s=round_s,
         )
-        if self.groups.through or self.followers:
-            through = self._through(now) if self.groups.through else view.through
-            return view.but(through=through, waits=self._waits() if self.followers else NO_WAITS)
+        if self.groups.completed_trials or self.followers:
+            through = self._through(now) if self.groups.completed_trials else view.completed_trials
+            return view.with_changes(completed_trials=through, blocked=self._waits() if self.followers else NO_BLOCKED_JOBS)
         return view
 
     def _nobody(self) -> Snapshot:
@@ -180,13 +180,13 @@ class Known:
             routes=self.routes,
         )
 
-    def everybody(self) -> JobColumns:
+    def all_jobs(self) -> JobColumns:
         """All jobs there ever were, in order of submission."""
         return JobColumns(self.store, np.array(sorted(self.job_of), dtype=np.int64), self.time)
 
     def flags(self) -> dict[int, tuple[str, ...]]:
         """By number, what jobs did that they had not declared."""
-        everybody = self.everybody()
+        everybody = self.all_jobs()
         planned = {number for number, job in self.job_of.items() if job.schedule}
         suspects = {*everybody.number[everybody.overran].tolist(), *self.adaptations.regimes, *planned}
         columns = (everybody.overran, everybody.steps_done, everybody.phase > Phase.RUNNING)
@@ -249,9 +249,9 @@ class Known:
         for column in (self.present, self.drained, self.up, self.capacity):  # snapshots hand them out as they are
             column.setflags(write=False)
 
-    def _waits(self) -> Waits:
+    def _waits(self) -> BlockedJobs:
         phase = self.store.arrays["phase"]
-        found = {n: awaited(self.job_of[n].after, lambda other: Phase(int(phase[other]))) for n in self.followers}
+        found = {n: blocked_by(self.job_of[n].after, lambda other: Phase(int(phase[other]))) for n in self.followers}
         return {number: waits for number, waits in found.items() if waits is not None}
 
     def _through(self, now: float) -> JobColumns:
@@ -263,8 +263,8 @@ class Known:
         self.groups.since = dict.fromkeys(view.group_sizes, 0)
         there = Counter((*view.jobs.group.tolist(), *view.queued.group.tolist()))
         self.groups.there = {group: there[group] for group in view.group_sizes}
-        for group, number in zip(view.through.group.tolist(), view.through.number.tolist()):
-            self.groups.through.setdefault(group, set()).add(number)
+        for group, number in zip(view.completed_trials.group.tolist(), view.completed_trials.number.tolist()):
+            self.groups.completed_trials.setdefault(group, set()).add(number)
 
     def _remember(self, services: Floats) -> None:
         end = self._finished_count + len(services)

@@ -19,7 +19,7 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.engine.codec import decode, encode
 
 
-def undecided(view: Snapshot, why: Reason) -> RoundPlan:
+def no_op_plan(view: Snapshot, why: Reason) -> RoundPlan:
     """Who runs goes on, whoever waits is told why, and the next round tries again."""
     waiting = view.jobs.number[~view.jobs.running]
     return RoundPlan(
@@ -30,7 +30,7 @@ def undecided(view: Snapshot, why: Reason) -> RoundPlan:
     )
 
 
-def sound(plan: RoundPlan, memo: Memo, view: Snapshot) -> None:
+def validate_plan(plan: RoundPlan, memo: Memo, view: Snapshot) -> None:
     """Raises where a plan cannot be carried out, or the journal could not keep it."""
     queued, alive = view.queued.number, view.jobs.number
     starts = plan.launches
@@ -101,7 +101,7 @@ def _apart(plan: RoundPlan, staying: Ints, view: Snapshot) -> None:
 
 def _groups(plan: RoundPlan, jobs: Ints) -> Ints:
     """Of each job, a number that it has in common with those that it may share accelerators with."""
-    selected, combination = (NONE, NONE) if plan.company is None else plan.company
+    selected, combination = (NONE, NONE) if plan.combinations is None else plan.combinations
     _, group = np.unique(combination, return_inverse=True)
     known = dict(zip(selected.tolist(), group.tolist()))
     return np.array([known.get(job, -1 - job) for job in jobs.tolist()], dtype=np.int64)
@@ -119,7 +119,7 @@ def _among(what: str, numbers: Ints, known: Ints) -> None:
 # has come since is for the next plan; accelerators are only ever taken by plans, so those that were free still are.
 
 
-def still_possible(plan: RoundPlan, view: Snapshot) -> RoundPlan:
+def revalidate_plan(plan: RoundPlan, view: Snapshot) -> RoundPlan:
     """The plan without what has been overtaken, at the moment of the view."""
     queued = view.queued.number
     admitted = _still_there(queued, plan.admitted)
@@ -128,7 +128,7 @@ def still_possible(plan: RoundPlan, view: Snapshot) -> RoundPlan:
     return replace(
         plan,
         time=view.time,
-        seen_s=plan.time if plan.seen_s is None else plan.seen_s,
+        snapshot_s=plan.time if plan.snapshot_s is None else plan.snapshot_s,
         refused=tuple((number, reason) for number, reason in plan.refused if number in queued),
         admitted=admitted,
         ended=ended,

@@ -300,11 +300,11 @@ def _as_asked(jobs: JobColumns, view: Snapshot) -> Bools:
     fine: Bools = (jobs.held == jobs.workers) & (jobs.rate > 0)
     for index in jobs.batch_size.nonzero()[0].tolist():
         fine[index] &= batch_size_of(view.names.kinds[int(jobs.kind[index])]) == int(jobs.batch_size[index])
-    if view.adaptations.looks:
+    if view.adaptations.signatures:
         sizes = jobs.metric(BATCH_SIZE)
         for index in (~np.isnan(sizes)).nonzero()[0].tolist():
             look = (int(jobs.kind[index]), int(jobs.workers[index]), int(sizes[index]))
-            fine[index] &= look not in view.adaptations.looks
+            fine[index] &= look not in view.adaptations.signatures
     return fine
 
 

@@ -67,7 +67,7 @@ class Measured:
             if abs(mean - known) > TELLS * known:
                 facts[name] = mean
         if len(elastic := elastic_rows(view)):
-            facts |= lessons(view.but(jobs=view.jobs.only(elastic)))
+            facts |= lessons(view.with_changes(jobs=view.jobs.only(elastic)))
         return Observations(facts)
 
     def rates(self, view: Snapshot) -> Rates:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import FairleadError
-from fairlead.core.job import BATCH_SIZE, TIMED, Look, batch_size_of, kind_of, model_of
+from fairlead.core.job import BATCH_SIZE, TIMED, JobSignature, batch_size_of, kind_of, model_of
 from fairlead.core.plan import Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.estimators.base import RateTable, Rows
@@ -104,7 +104,7 @@ class Adapted:
 
     def rates(self, view: Snapshot, rows: Ints) -> Rates:
         """`rows` are those of the jobs as they were declared."""
-        looks, jobs = view.adaptations.looks, view.jobs
+        looks, jobs = view.adaptations.signatures, view.jobs
         if self._of != (known := (view.names.kinds, tuple(looks))):
             self._of, self._rates = known, self._extended(*known)
         rows, sizes = rows.copy(), jobs.metric(BATCH_SIZE)
@@ -114,7 +114,7 @@ class Adapted:
                 rows[at] = len(self._table.keys) + look
         return Rates(rows, **self._rates)
 
-    def _extended(self, kinds: tuple[str, ...], looks: tuple[Look, ...]) -> dict[str, Any]:
+    def _extended(self, kinds: tuple[str, ...], looks: tuple[JobSignature, ...]) -> dict[str, Any]:
         table = self._table
         like, factor = list(range(len(table.keys))), [1.0] * len(table.keys)
         for code, workers, size in looks:
@@ -126,7 +126,7 @@ class Adapted:
         spread: Floats = table.spread[at] * times_all
         paired: Floats = table.paired[np.ix_(at, at)] * times_all[:, :, None]
         plain = Rates(at, alone, spread, paired)
-        derived = {"best": alone.max(axis=1), "mask": plain.runs_on, "ranked": plain.wishes}
+        derived = {"best": alone.max(axis=1), "mask": plain.runs_on, "ranked": plain.preferred_types}
         sizes = TableSizes(table, at, times_all[:, 0])
         return {
             "alone": alone,
@@ -159,13 +159,13 @@ class Oracle:
         if not self._rows:
             self._rows.append(Rows(table))
         rows = self._rows[0].of(view.jobs, view.names)
-        if view.adaptations.looks:
+        if view.adaptations.signatures:
             if not self._adapted:
                 self._adapted.append(Adapted(table))
             return self._adapted[0].rates(view, rows)
         if not self._kept:  # what follows from the table alone
             plain = Rates(rows, table.alone, table.spread, table.paired)
-            best, mask, ranked = table.alone.max(axis=1), plain.runs_on, plain.wishes
+            best, mask, ranked = table.alone.max(axis=1), plain.runs_on, plain.preferred_types
             kept = Rates(
                 *(rows, table.alone, table.spread, table.paired),
                 best=best,

@@ -10,7 +10,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats
 from fairlead.core.columns import JobColumns
-from fairlead.core.observations import fact_about
+from fairlead.core.observations import observation_name
 from fairlead.core.plan import Observations, ObservedValues, Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.estimators.base import RateTable, Rows, mates
@@ -65,7 +65,7 @@ class Predicted:
         alone, kinds = self.table.alone, [kind for kind, _ in self.table.keys]
         paired, off, usage = self.colocation_model().rates_of(view, kinds, alone)
         plain = Rates(view.jobs.number[:0], alone, self.table.spread, paired)
-        follows = {"best": alone.max(axis=1), "mask": plain.runs_on, "ranked": plain.wishes, "usage": usage}
+        follows = {"best": alone.max(axis=1), "mask": plain.runs_on, "ranked": plain.preferred_types, "usage": usage}
         return {"alone": alone, "spread": self.table.spread, "paired": paired, "paired_uncertainty": off, **follows}
 
 
@@ -109,9 +109,9 @@ class Monitored(Measured):
         """Rates of those without company only: beside another, a rate is not the kind's, nor is it for a while after."""
         jobs = view.jobs.runners
         alone, facts = mates(jobs, view) == -1, _company_seen(jobs, view)
-        tells_s = _tells_s(jobs, {**view.observations, **facts})
-        lesson = super().observe(view.but(jobs=jobs.only(alone & (tells_s <= view.time))))
-        again = float(tells_s[alone & (tells_s > view.time)].min(initial=lesson.valid_until))
+        current_since_s = _current_since_s(jobs, {**view.observations, **facts})
+        lesson = super().observe(view.with_changes(jobs=jobs.only(alone & (current_since_s <= view.time))))
+        again = float(current_since_s[alone & (current_since_s > view.time)].min(initial=lesson.valid_until))
         return Observations({**lesson.values, **usage_observations(view), **facts}, again)
 
     def rates(self, view: Snapshot) -> Rates:
@@ -120,8 +120,8 @@ class Monitored(Measured):
         for row, code in zip(base.row.tolist(), view.jobs.kind.tolist()):
             kinds[row] = view.names.kinds[code]
         paired, off, usage = self.colocation_model().rates_of(view, kinds, base.alone)
-        tells_s = _tells_s(view.jobs, view.observations)
-        return replace(base, paired=paired, paired_uncertainty=off, usage=usage, tells_s=tells_s)
+        current_since_s = _current_since_s(view.jobs, view.observations)
+        return replace(base, paired=paired, paired_uncertainty=off, usage=usage, current_since_s=current_since_s)
 
 
 def _company_seen(jobs: JobColumns, view: Snapshot) -> dict[str, object]:
@@ -129,7 +129,7 @@ def _company_seen(jobs: JobColumns, view: Snapshot) -> dict[str, object]:
     one left, and `NEVER` alone that somebody is there of whom no more was written down."""
     facts = dict[str, object]()
     for number, others in zip(jobs.number.tolist(), _others(jobs, view)):
-        name = fact_about("company", number)
+        name = observation_name("company", number)
         known: Any = view.observations.get(name)
         left_s, *before = known if isinstance(known, list | tuple) else (NEVER if known is None else known,)
         gone = not others.issuperset(before) or (known == NEVER and not others)
@@ -152,13 +152,13 @@ def _others(jobs: JobColumns, view: Snapshot) -> list[set[int]]:
     return [set[int]().union(*(there[one] for one in mine.get(number, ()))) - {number} for number in jobs.number.tolist()]
 
 
-def _tells_s(jobs: JobColumns, facts: ObservedValues) -> Floats:
+def _current_since_s(jobs: JobColumns, facts: ObservedValues) -> Floats:
     """From which second on the rate of each is of how it runs now. Agents tell a mean, which takes time to follow when somebody
     has left, and meanwhile is of whoever that was."""
-    tells_s = np.full(len(jobs), -np.inf)
+    current_since_s = np.full(len(jobs), -np.inf)
     for at, (number, rate) in enumerate(zip(jobs.number.tolist(), jobs.rate.tolist())):
-        known: Any = facts.get(fact_about("company", number)) if rate > 0 else None
+        known: Any = facts.get(observation_name("company", number)) if rate > 0 else None
         left_s = known[0] if isinstance(known, list | tuple) else known
         if left_s is not None and left_s != NEVER:
-            tells_s[at] = left_s + max(FOLLOWS_S, FOLLOWS_STEPS / rate)
-    return tells_s
+            current_since_s[at] = left_s + max(FOLLOWS_S, FOLLOWS_STEPS / rate)
+    return current_since_s

@@ -135,7 +135,7 @@ class Estimates:
             "paired_uncertainty": paired_off,
             "best": alone.max(axis=1),
             "mask": plain.runs_on,
-            "ranked": plain.wishes,
+            "ranked": plain.preferred_types,
         }
 
     def rates(self, row: Ints) -> Rates:

@@ -72,7 +72,7 @@ class RunRecord:
 
 def outcomes(state: State, rates: Mapping[str, tuple[float, ...]] | None) -> JobOutcomes:
     """One row per job, as the state knows them at its present moment. `rates` are by "kind|workers"."""
-    jobs = state.everybody()
+    jobs = state.all_jobs()
     described = [state.job_of[number] for number in jobs.number.tolist()]
     return JobOutcomes(
         names=tuple(job.name for job in described),
@@ -97,7 +97,7 @@ def outcomes(state: State, rates: Mapping[str, tuple[float, ...]] | None) -> Job
 
 def _exclusive(state: State, rates: Mapping[str, tuple[float, ...]] | None) -> Floats:
     """Run time alone on the fastest type that a job may use."""
-    jobs = state.everybody()
+    jobs = state.all_jobs()
     if rates is None:
         return np.full(len(jobs), np.nan)
     types = np.arange(len(state.cluster.types))
@@ -118,7 +118,7 @@ def _exclusive(state: State, rates: Mapping[str, tuple[float, ...]] | None) -> F
 
 def service_by_type(state: State) -> Floats:
     """Accelerator-seconds by type for which somebody held an accelerator, stretches that still run included."""
-    jobs = state.everybody()
+    jobs = state.all_jobs()
     if len(state.cluster.types) == 1:
         return state.service_by_type + float(jobs.accelerator_s.sum())
     present = (jobs.accelerator_s - jobs.settled_accelerator_s)[jobs.running]

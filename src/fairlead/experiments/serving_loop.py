@@ -116,8 +116,8 @@ def _looped(
     serving = history.sampled(most_requests, end_s=duration_s, seed=seed, how=arrivals)
     seconds, counts = _in_use(run.loop.journal, duration_s)
     mean = float(np.average(counts, weights=seconds))
-    starts = run.state.everybody().starts[: len(sessions)].mean()
-    gave_way = run.state.everybody().preemptions[len(sessions) :].mean()
+    starts = run.state.all_jobs().starts[: len(sessions)].mean()
+    gave_way = run.state.all_jobs().preemptions[len(sessions) :].mean()
     worst = min(one.attainment for one in serving.sessions)
     return Looped(
         seed, len(sessions), least, int(counts.max()), mean, serving.attainment, worst, float(starts), float(gave_way)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from fairlead.core.errors import JournalAway, JournalError
+from fairlead.core.errors import JournalError, JournalUnreachable
 from fairlead.journal.sql_journal import Cursor, DatabaseJournal, Taken
 
 SCHEMA = (
@@ -92,7 +92,7 @@ class _Postgres:
         try:
             return self._once(work)
         except _Lost as error:
-            raise JournalAway(f"{self.where}: the connection was lost: {error}") from error
+            raise JournalUnreachable(f"{self.where}: the connection was lost: {error}") from error
 
     def tidy(self) -> None:
         """The server does this by itself."""
@@ -155,7 +155,7 @@ class _Postgres:
         try:
             yield
         except psycopg.Error as error:
-            kind = JournalAway if isinstance(error, psycopg.OperationalError) else JournalError
+            kind = JournalUnreachable if isinstance(error, psycopg.OperationalError) else JournalError
             raise kind(f"{self.where}: cannot open the journal: {_one_line(error)}") from error
 
     @contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.columns import ColumnStore, JobColumns
-from fairlead.core.observations import fact_about
+from fairlead.core.observations import observation_name
 from fairlead.core.plan import ObservedValues
 
 MORE, LESS = 0.1, 0.01
@@ -29,7 +29,7 @@ _FLOORS = 40
 
 def fact_of(number: int) -> str:
     """The name of the fact that holds what a job reported of its loss, and the curve."""
-    return fact_about("loss", number)
+    return observation_name("loss", number)
 
 
 def learned(points: Sequence[Sequence[float]]) -> dict[str, Any]:

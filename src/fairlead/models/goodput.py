@@ -21,7 +21,7 @@ import numpy as np
 from fairlead.client.batch_arithmetic import accumulation_steps
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.columns import JobColumns
-from fairlead.core.observations import fact_about
+from fairlead.core.observations import observation_name
 from fairlead.core.plan import ObservedValues
 
 NODES, WORKERS, LOCAL, COMPUTE, STEP = "step.nodes", "step.workers", "step.local_batch", "step.compute_s", "step.s"
@@ -47,7 +47,7 @@ Seen = Sequence[Sequence[float]]
 
 def fact_of(number: int) -> str:
     """The name of the fact that holds what was seen of a job's steps, and the model."""
-    return fact_about("steps", number)
+    return observation_name("steps", number)
 
 
 def believable_steps(told: Floats) -> Bools:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.core.cluster import Floats
-from fairlead.core.observations import fact_about
+from fairlead.core.observations import observation_name
 
 TELLS = 0.1
 """A difference of rates that is worth remembering."""
@@ -25,7 +25,7 @@ SLOWEST, FASTEST = 1e-9, 1e12
 
 def fact_of(number: int) -> str:
     """The name of the fact that holds the speeds a job was seen at, and the curve."""
-    return fact_about("speed", number)
+    return observation_name("speed", number)
 
 
 def learned(seen: Sequence[Sequence[float]], workers: int, rate: float) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from fairlead.core.cluster import Bools, Cluster, Ints
 from fairlead.core.columns import FALSE, NO, ONE
 from fairlead.core.device_map import NONE, offsets_of
 from fairlead.core.errors import InvalidPlan
-from fairlead.core.plan import NO_LAUNCHES, Launches, Placed, Selection, filled
+from fairlead.core.plan import NO_LAUNCHES, Launches, Placed, Selection, unchecked
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
 from fairlead.placement.session_slots import sessions_first
@@ -241,7 +241,7 @@ def pack(
         jobs, types, workers = jobs[placed], types[placed], workers[placed]
         offsets, sizes = offsets_of(workers), None if sizes is None else sizes[placed]
     launches = Launches.alone(jobs, types, workers, offsets, places, sizes) if len(jobs) else NO_LAUNCHES
-    return filled(Placed, kept=kept, launches=launches, free=room.left(), unplaced=unplaced)
+    return unchecked(Placed, kept=kept, launches=launches, free=room.left(), unplaced=unplaced)
 
 
 def _can_stay(selection: Selection, view: Snapshot) -> Bools:

@@ -50,7 +50,7 @@ def sessions_first(selection: Selection, view: Snapshot) -> tuple[Serving, Selec
     offsets, places = ragged(routes[job] for job in some.jobs.tolist())
     launches = Launches(some.jobs, some.types, offsets, places, some.batch_sizes)
     serving = Serving(np.array(kept, dtype=np.int64), launches, unplaced)
-    beside = view.but(
+    beside = view.with_changes(
         up=view.up & ~taken,
         drained=view.drained | taken,  # who stands there leaves
         any_drained=view.any_drained or bool(taken.any()),

@@ -21,7 +21,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Floats
 from fairlead.core.plan import RoundPlan
 from fairlead.core.rng import stream
-from fairlead.core.routes import REPORTED, Resident, Server, ServingPlan, Session, rate_told
+from fairlead.core.routes import REPORTED, Resident, Server, ServingPlan, Session, reported_rate
 
 Arrivals = Literal["poisson", "uniform"]
 _NEARLY = 1e-9
@@ -294,7 +294,7 @@ class Requests:
             case ev.MetricsReported(time, name, jobs, values) if name == REPORTED:
                 for number, rate in zip(jobs.tolist(), values.tolist()):
                     if (one := self.jobs.get(number)) is not None:
-                        one.rates.append((time, rate_told(rate, one.session.rate)))
+                        one.rates.append((time, reported_rate(rate, one.session.rate)))
             case ev.RoundPlanned(plan):
                 self._plan(plan)
             case ev.ProgressReported(time, jobs, _, rates, since):

@@ -58,14 +58,15 @@ class _OfGroups(ABC):
         if not view.group_sizes or self.metric not in view.jobs.metrics:
             return NONE
         groups = view.jobs.group
-        outside = set(view.queued.group.tolist()) | {view.names.groups.index(view.job_of[n].group) for n in view.waits}
+        outside = set(view.queued.group.tolist()) | {view.names.groups.index(view.job_of[n].group) for n in view.blocked}
         out = [NONE]
         for group in np.unique(groups).tolist():
             size = view.group_sizes.get(group, 0)
             if size > 1 and group not in outside:
                 members = view.jobs.rows[groups == group]
-                if len(view.through):
-                    members = np.sort(np.concatenate((members, view.through.rows[view.through.group == group])))
+                if len(view.completed_trials):
+                    through = view.completed_trials
+                    members = np.sort(np.concatenate((members, through.rows[through.group == group])))
                 for bracket, ladder in self._brackets(view.jobs.with_rows(members), size):
                     out.append(self._out(bracket, ladder))
         return np.sort(np.concatenate(out))

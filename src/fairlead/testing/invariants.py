@@ -32,7 +32,7 @@ def check_events(events: Iterable[ev.Event], *, residents: int = 1, real: bool =
     state, copy = State(opened.cluster), State(opened.cluster)
     saved: Floats = np.zeros(0)
     for event in (opened, *stream):
-        jobs = state.everybody()
+        jobs = state.all_jobs()
         before = jobs.steps_done.copy()
         # In company progress is told anew when a neighbour comes or goes, which saves nothing: what counts there is where the
         # job began to run.
@@ -52,7 +52,7 @@ def check_events(events: Iterable[ev.Event], *, residents: int = 1, real: bool =
 
 def check_state(state: State, *, residents: int = 1) -> None:
     """Accelerators, gangs and phases agree with each other. Any number of sessions may share an accelerator."""
-    jobs = state.everybody()
+    jobs = state.all_jobs()
     held, serving = np.zeros(state.cluster.size, dtype=np.int64), np.zeros(state.cluster.size, dtype=np.int64)
     for number, phase, size, kind in zip(*(c.tolist() for c in (jobs.number, jobs.phase, jobs.held, jobs.type))):
         places = state.device_map.of(number)
@@ -79,7 +79,7 @@ def check_state(state: State, *, residents: int = 1) -> None:
 
 def check_hosts(state: State) -> None:
     """No node has more workers on it than it has CPUs and memory for."""
-    cluster, jobs = state.cluster, state.everybody().runners
+    cluster, jobs = state.cluster, state.all_jobs().runners
     owner, place = state.device_map.places(jobs.number)
     needs = jobs.of(owner)
     for what, each, there in (
@@ -108,13 +108,13 @@ def check_reasons(plan: RoundPlan, view: Snapshot) -> None:
 
 def _check_progress(state: State, event: ev.Event, before: Floats, saved: Floats) -> None:
     """Steps are lost only to interruptions and to the cost of saving, and never beyond the last checkpoint."""
-    after = state.everybody().steps_done
+    after = state.all_jobs().steps_done
     same = after[: len(before)]
     lost = same < before - 1e-6 * np.maximum(before, 1.0)
     if not lost.any():
         return
     if isinstance(event, ev.JobsFailed):  # told a little after it happened; until then they seemed to go on
-        lost[np.isin(state.everybody().number[: len(before)], event.jobs)] = False
+        lost[np.isin(state.all_jobs().number[: len(before)], event.jobs)] = False
     told = isinstance(event, (ev.JobsInterrupted, ev.ProgressReported)) or not lost.any()
     _require(told, f"{type(event).__name__} took steps away from {np.flatnonzero(lost).tolist()}")
     beyond = same < saved - 1e-6 * np.maximum(saved, 1.0)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fairlead.core.errors import InputError
-from fairlead.core.job import LEAST_WEIGHT, MOST_WEIGHT, TIMED, Job, wrong_schedule
+from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT, TIMED, Job, wrong_schedule
 from fairlead.workloads.dynamics import JobDynamics, LossCurve
 
 OnBad: TypeAlias = Callable[[InputError], None]
@@ -22,7 +22,7 @@ LONGEST_S = 1e11
 """Three thousand years: beyond it a clock of 64 bits no longer tells milliseconds apart."""
 MOST_STEPS = 1e15
 
-_WEIGHT = f"a number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}"
+_WEIGHT = f"a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
 _WITHIN = f"seconds from 0 to {LONGEST_S:g}"
 _STEPS = f"a number above 0, at most {MOST_STEPS:g}"
 _POSITIVE = "a number above 0"
@@ -91,7 +91,7 @@ def _wrong_field(job: Job) -> tuple[str, str] | None:
         return "steps", _STEPS
     if not job.workers >= 1:
         return "workers", "a whole number of at least 1"
-    if not LEAST_WEIGHT <= job.weight <= MOST_WEIGHT:
+    if not MIN_WEIGHT <= job.weight <= MAX_WEIGHT:
         return "weight", _WEIGHT
     if not job.deadline_s > 0:
         return "deadline_s", _POSITIVE

@@ -97,13 +97,13 @@ def test_an_old_plan_says_what_to_do_of_those_who_are_still_here_and_lets_others
     _, memo = policy.select(view_of(state), None)
     schedule = policy.schedule(memo)
     for second, now in ((0.0, 0), (29.9, 2), (30.0, 3), (75.0, 3)):  # behind its window, as in its last round
-        found = policy.meanwhile(view_of(state, second), memo)
+        found = policy.interim_selection(view_of(state, second), memo)
         assert set(found.jobs.tolist()) == set(np.flatnonzero(schedule[:, now]))
     state.apply(ev.JobSubmitted(80.0, 4, Job("new", steps=1000.0)))
     state.apply(ev.RoundPlanned(RoundPlan(80.0, admitted=np.array([4]))))
     for gone, left in ((3, {0, 1, 2, 4}), (0, {1, 2, 4}), (2, {1, 4}), (1, {4})):
         state.apply(ev.JobCancelled(80.0, gone))
-        chosen = set(policy.meanwhile(view_of(state, 80.0), memo).jobs.tolist())
+        chosen = set(policy.interim_selection(view_of(state, 80.0), memo).jobs.tolist())
         assert len(chosen) == min(2, len(left))
         assert 4 not in chosen or len(left) <= 2, "who is in the plan comes first"
 

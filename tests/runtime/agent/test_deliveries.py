@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from workshop import Node, order
 
-from fairlead.core.job import NOT_BEGUN
+from fairlead.core.job import LAUNCH_FAILED
 from fairlead.runtime.agent.agent_service import Agent
 from fairlead.runtime.agent.code_delivery import Deliveries
 from fairlead.runtime.control.code_store import CodeStore
@@ -76,7 +76,7 @@ def test_a_launch_whose_code_never_comes_has_ended(node, store, bad):
     piece = store.piece(digest, 0) if bad == "gone" else CodeChunk(digest, 0, 4, "bm8hIQ==")
     assert deliveries.take(piece) == []
     begin, ended = finished(node, deliveries)
-    assert (begin, [(end.job, end.code, end.yielded) for end in ended]) == ([], [(1, NOT_BEGUN, False)])
+    assert (begin, [(end.job, end.code, end.yielded) for end in ended]) == ([], [(1, LAUNCH_FAILED, False)])
     assert ("submit it again" if bad == "gone" else "SHA-256") in ended[0].why
 
 
@@ -92,7 +92,7 @@ def test_code_that_a_node_cannot_unpack_is_not_the_jobs_fault(node, store):
     while asked:
         asked = deliveries.take(store.piece(asked[0].digest, asked[0].offset))
     begin, ended = finished(node, deliveries)
-    assert (begin, [(end.job, end.code, end.yielded) for end in ended]) == ([], [(1, NOT_BEGUN, True)])
+    assert (begin, [(end.job, end.code, end.yielded) for end in ended]) == ([], [(1, LAUNCH_FAILED, True)])
     assert str(place) in ended[0].why
 
 

@@ -61,7 +61,7 @@ class Scene:
         stages = SchedulerConfig.from_data({"policy": policy, "rounds": ROUND, **parts}).build(
             table or table_of(self.cluster.type_names, {("", 2): [1.0], ("", 3): [1.0]}), Registry.installed()
         )
-        self.loop = Loop(state or State(self.cluster), self.live, stages, journal=self.journal, patient=True)
+        self.loop = Loop(state or State(self.cluster), self.live, stages, journal=self.journal, allow_stalls=True)
         if state is None:
             self.loop.record(ev.JournalOpened(0.0, self.cluster, {}))
             for node in range(len(self.cluster.nodes)):

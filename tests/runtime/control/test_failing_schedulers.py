@@ -19,7 +19,7 @@ from fairlead.core.events import Memo
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, Placed, RoundPlan, Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.engine.validate import sound
+from fairlead.engine.validate import validate_plan
 from fairlead.placement.basic import Consolidated
 from fairlead.policies.ranking.fifo import Fifo
 from fairlead.runtime.control.views import job_record
@@ -186,7 +186,7 @@ def test_only_combinations_share_accelerators(starts, together, why):
     company = None if together is None else (np.arange(len(together)), np.array(together))
     plan = RoundPlan(1.0, launches=starts, company=company)
     with pytest.raises(InvalidPlan, match=why) if why else nullcontext():
-        sound(plan, None, state.snapshot(1.0))
+        validate_plan(plan, None, state.snapshot(1.0))
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_only_combinations_share_accelerators(starts, together, why):
 def test_only_elastic_jobs_are_given_other_sizes(mode, starts, why):
     state = state_of(cluster("v100:6"), [Job("one", workers=2, mode=mode)])
     with pytest.raises(InvalidPlan, match=why) if why else nullcontext():
-        sound(RoundPlan(1.0, launches=starts), None, state.snapshot(1.0))
+        validate_plan(RoundPlan(1.0, launches=starts), None, state.snapshot(1.0))
 
 
 def test_in_a_simulation_a_mistake_is_an_error() -> None:

@@ -234,14 +234,14 @@ def test_people_are_answered_while_a_node_is_awaited_after_a_restart():
     scene.play(before)
     again = Scene(scene.journal)
 
-    async def meanwhile() -> None:
+    async def interim_selection() -> None:
         admin = again.who("admin")
         answer = await admin.post("/v1/jobs", json={"jobs": [{"name": "new", "run": "x"}]})
         assert answer.status_code == 201
         assert (await admin.get("/v1/jobs/new")).json()["phase"] == "queued", "nothing is decided before the node is heard"
         assert (await admin.delete("/v1/jobs/new")).status_code == 200
 
-    again.play(meanwhile)
+    again.play(interim_selection)
 
 
 def test_of_too_many_jobs_those_that_run_and_the_youngest_are_told():

@@ -109,7 +109,7 @@ def test_who_could_not_be_begun_is_told_by_which_node_and_why():
         scene.at(10.0 * generation + 2)
         told = why_in(scene.loop, 0, 10.0 * generation + 2)
         if generation < 3:
-            assert told.code is Code.NOT_BEGUN
+            assert told.code is Code.LAUNCH_FAILED
             could_not = "its node could not begin it: /full: No space left on device on v100-0"
             assert told.text == f"{could_not}; tried again at the next decision, in 8 s"
     scene.at(40.0)

@@ -127,7 +127,7 @@ def test_half_a_gang_that_was_still_to_begin_never_does_once_the_other_half_leav
     if how in ("cancelled", "revoked"):
         orders, (became,) = launches.heard(0, Ended(7, 1, 0, True, 9, 9))
         assert (orders, became.fate) == ([], Fate.DROPPED if how == "cancelled" else Fate.YIELDED)
-    assert launches.everybody() == []
+    assert launches.all_jobs() == []
 
 
 def test_a_gang_that_two_nodes_have_lost_one_after_the_other_begins_on_both():

@@ -232,7 +232,7 @@ class Walk:
         state = self.scene.loop.state
         check_state(state)
         for agent in self.agents:
-            known = {run.key for run in self.live.launches.everybody() if agent.node in {seat.node for seat in run.seats}}
+            known = {run.key for run in self.live.launches.all_jobs() if agent.node in {seat.node for seat in run.seats}}
             strangers = sorted(agent.alive.keys() - known)
             assert not strangers, f"nobody knows of {strangers} on node {agent.node}"
         for number in range(state.next_number):
@@ -262,10 +262,10 @@ class Walk:
                             if key in other.alive:
                                 other.end(key, 0, work.asked)
                                 self.tell(other, other.unheard[key])
-            if not self.scene.loop.state.busy and not self.live.launches.everybody():
+            if not self.scene.loop.state.busy and not self.live.launches.all_jobs():
                 return
         left = [(number, self.scene.phase(number)) for number in range(self.scene.loop.state.next_number)]
-        runs = [(run.key, run.sent, run.waits_for, run.ended, run.lost) for run in self.live.launches.everybody()]
+        runs = [(run.key, run.sent, run.waits_for, run.ended, run.lost) for run in self.live.launches.all_jobs()]
         pytest.fail(f"somebody is stuck: {[one for one in left if one[1] not in ENDED]}, {runs}")
 
 

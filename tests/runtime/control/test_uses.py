@@ -158,7 +158,7 @@ def test_what_was_seen_takes_the_place_of_what_was_predicted():
     assert np.isfinite(view.jobs.metric(BUSY)).all()
     assert facts.keys() == {"use of a on v100", "use of b on v100"}
     assert facts["use of a on v100"] == pytest.approx([30.0, 5.0])
-    after = view.but(observations=facts)
+    after = view.with_changes(observations=facts)
     assert predicted.observe(after).values == {}, "it is known"
     row = table.row("a", 1)
     believed, corrected = predicted.rates(view), predicted.rates(after)
@@ -175,7 +175,7 @@ def test_a_kind_without_a_prediction_is_known_once_it_was_seen():
     table = table_of(("v100",), {("a", 1): [2.0]})
     predicted, view = Predicted(table), State(Scene().cluster).snapshot(0.0)
     assert not predicted.rates(view).paired.any()
-    seen = predicted.rates(view.but(observations={"use of a on v100": [30.0, 4.0]}))
+    seen = predicted.rates(view.with_changes(observations={"use of a on v100": [30.0, 4.0]}))
     assert seen.paired[table.row("a", 1), table.row("a", 1), 0] > 0
 
 

@@ -36,4 +36,4 @@ def moment(cluster: Cluster, jobs: Sequence[Job], stages: Stages) -> Snapshot:
     for number, job in enumerate(jobs):
         state.apply(ev.JobSubmitted(0.0, number, job))
     state.apply(ev.RoundPlanned(RoundPlan(0.0, admitted=np.arange(len(jobs), dtype=np.int64))))
-    return state.snapshot(0.0).but(estimate=stages.estimator.rates)
+    return state.snapshot(0.0).with_changes(estimate=stages.estimator.rates)

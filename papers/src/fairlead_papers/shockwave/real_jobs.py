@@ -37,7 +37,7 @@ class Real:
     round_s: float = 5.0
     models: tuple[str, ...] = ("ResNet-18", "Transformer")
     gangs: tuple[int, ...] = tuple(GANGS)
-    seen_s: float = 2.5  # at each batch size of a job that is measured: so long that its speed is told at least once
+    snapshot_s: float = 2.5  # at each batch size of a job that is measured: so long that its speed is told at least once
     stays_s: float = 10.0  # run time of those that keep their batch size meanwhile
 
     @property
@@ -107,7 +107,7 @@ class Real:
         """Each batch size with the work to be done at it, in steps of the smallest."""
         model, own = model_of(job.kind), batch_size_of(job.kind) or 1
         sizes = sizes_of(catalogue(), job.kind, job.workers)
-        steps = {size: max(SEEN_STEPS, self.seen_s * self._rate(kind_of(model, size), job.workers)) for size in sizes}
+        steps = {size: max(SEEN_STEPS, self.snapshot_s * self._rate(kind_of(model, size), job.workers)) for size in sizes}
         return [(size, steps[size] * size / own) for size in sizes]
 
     def _rate(self, kind: str, workers: int) -> float:

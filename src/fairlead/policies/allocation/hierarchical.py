@@ -16,7 +16,7 @@ import numpy as np
 from fairlead.core.allocation import Allocation
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
-from fairlead.core.job import LEAST_WEIGHT, MOST_WEIGHT
+from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
 from fairlead.policies.allocation.water_filling import Parties, filled
@@ -61,8 +61,8 @@ class HierarchicalPerf(SharingOptions, Hierarchical):
 
 def check_weights(who: str, weights: Mapping[str, float]) -> None:
     for name, weight in weights.items():
-        if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
-            expected = f"numbers from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}"
+        if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+            expected = f"numbers from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
             raise InputError(who, expected, field=f"weights.{name}", value=weight)
 
 

@@ -227,7 +227,7 @@ class Horus:
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
-            return Selection.nobody(), memo
+            return Selection.empty(), memo
         before = Seen.from_memo(memo)
         looks = looks_of(view, before.least_gb)
         judge = self._judge(view, before)
@@ -257,7 +257,7 @@ class Horus:
         selection = selected(floor, min(again, self._holds(view, judge, floor.groups, found)))
         left = [number for number in (*starving, *pressing, *rest) if number not in found]
         stopped = view.jobs.number[view.jobs.starts > 0]
-        return selection.because(reasons_of(floor, looks, left, stopped)), memo if seen is before else seen.to_memo()
+        return selection.with_reasons(reasons_of(floor, looks, left, stopped)), memo if seen is before else seen.to_memo()
 
     def _judge(self, view: Snapshot, seen: Seen) -> Judge:
         return Judge(view, self.limits, self.memory_weight, self.slowdown_weight, seen.slower)
@@ -318,8 +318,8 @@ class Horus:
         jobs = view.jobs.waiters
         ends = jobs.waiting_since_s + self.starving_s
         until = [float(ends[ends > view.time].min(initial=math.inf)), view.protection_ends]
-        tells_s = view.rates.tells_s
-        begins_s = view.jobs.since_s if tells_s is None else np.maximum(view.jobs.since_s, tells_s)
+        current_since_s = view.rates.current_since_s
+        begins_s = view.jobs.since_s if current_since_s is None else np.maximum(view.jobs.since_s, current_since_s)
         begins = dict(zip(view.jobs.number.tolist(), begins_s.tolist()))
         for group in groups:
             watched = self.unpack < math.inf or any(judge.limit(look) < math.inf for look in group.looks)

@@ -37,7 +37,7 @@ class OpportunisticPacking:
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
-            return Selection.nobody(), memo
+            return Selection.empty(), memo
         given = _Given.of(view, memo, self.max_jobs)
         moving = sorted(stranded(view, given.groups))
         floor = given.floor(set(moving))
@@ -71,7 +71,7 @@ class PerformanceAwarePacking:
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
-            return Selection.nobody(), memo
+            return Selection.empty(), memo
         own: Mapping[str, Any] = memo or {}
         given = _Given.of(view, own.get("seen"), self.max_jobs)
         trials, sent, enemies = self._judged(view, own, given.groups)

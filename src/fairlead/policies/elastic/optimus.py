@@ -34,7 +34,7 @@ class Optimus:
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
-            return Selection.nobody(), memo
+            return Selection.empty(), memo
         options = _Options.of(view, self._left(view), self._elastic(view))
         free = view.capacity.tolist()
         given: dict[int, int] = {}  # by position: a type

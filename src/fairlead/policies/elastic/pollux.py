@@ -49,7 +49,7 @@ class Pollux:
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs = view.jobs
         if not len(jobs):
-            return Selection.nobody(), memo
+            return Selection.empty(), memo
         crowd = _Crowd.of(view)
         rows, types, places = list[int](), list[int](), list[list[int]]()
         for kind in range(len(view.capacity)):

@@ -52,10 +52,10 @@ class Sia:
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
-            return Selection.nobody(), memo
+            return Selection.empty(), memo
         job, kind, size, gain = self._options(view)
         if not len(job):
-            return Selection.nobody(), memo
+            return Selection.empty(), memo
         chosen = _chosen(job, kind, size, gain, len(view.jobs), view.capacity)
         return Selection(view.jobs.number[job[chosen]], kind[chosen], size[chosen]), memo
 

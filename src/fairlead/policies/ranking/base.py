@@ -31,7 +31,7 @@ def in_order(
     whoever runs goes first. `prefer` is a type for each job that it gets where there is room, wherever it is now; -1: none.
     """
     if not len(view.jobs):
-        return Selection.nobody()
+        return Selection.empty()
     jobs, protected = view.jobs, view.protected if preempt else None
     if protected is not None:
         valid_until = None if valid_until is None else min(valid_until, view.protection_ends)
@@ -152,7 +152,7 @@ def _several_types(
 ) -> Selection:
     jobs, rates = view.jobs, view.rates
     order = np.arange(len(jobs)) if key is None else key.argsort(kind="stable")
-    wishes = rates.wishes
+    wishes = rates.preferred_types
     free = view.capacity.tolist()
     rows, fits, workers = rates.row[order].tolist(), jobs.fits[order].tolist(), jobs.workers[order].tolist()
     present = np.where(jobs.running, jobs.type, -1)

@@ -58,7 +58,7 @@ class FifoAnyType:
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs, running = view.jobs, view.jobs.running
         if not len(jobs):
-            return Selection.nobody(), memo
+            return Selection.empty(), memo
         held = np.bincount(jobs.type[running], jobs.held[running], minlength=len(view.capacity))
         free = (view.capacity - held.astype(np.int64)).tolist()
         numbers, types, workers = (column[running].tolist() for column in (jobs.number, jobs.type, jobs.held))

@@ -123,7 +123,7 @@ class Themis:
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs = view.jobs
         if not len(jobs):
-            return Selection.nobody(), memo
+            return Selection.empty(), memo
         leased = _leased_until(view, memo)
         table = _Table(view)
         bound = table.keep(_bound(view, leased))
@@ -175,7 +175,7 @@ class ThemisRanking:
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs = view.jobs
         if not len(jobs):
-            return Selection.nobody(), memo
+            return Selection.empty(), memo
         fair, fastest = fair_s(view), view.rates.fastest
         ratio = (view.time - jobs.submitted_s + jobs.steps_left / fastest) / fair
         selection = in_order(view, -ratio, backfill=self.backfill, valid_until=math.inf if self.backfill else None)
@@ -241,7 +241,7 @@ class _Table:
         self.elastic = view.elastic
         self.workers: Ints = np.zeros(len(view.jobs), dtype=np.int64)
         self.types: Ints = np.where(view.jobs.running, view.jobs.type, -1)
-        self._wishes, self._row, self._fits = view.rates.wishes, view.rates.row.tolist(), view.jobs.fits.tolist()
+        self._wishes, self._row, self._fits = view.rates.preferred_types, view.rates.row.tolist(), view.jobs.fits.tolist()
 
     def keep(self, bound: Bools) -> Bools:
         """Leave who is bound as it is, where its type still has as many accelerators; tell who was."""

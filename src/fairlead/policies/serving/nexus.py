@@ -26,7 +26,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.reasons import Reason, Unplaced
-from fairlead.core.routes import MOST_IN_A_BATCH, MOST_REQUESTS_PER_S, REPORTED, Route, Session, latencies, rate_told
+from fairlead.core.routes import MAX_BATCH_SIZE, MAX_REQUESTS_PER_S, REPORTED, Route, Session, latencies, reported_rate
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Policy
 from fairlead.policies.ranking.fifo import Fifo
@@ -92,7 +92,7 @@ class Nexus:
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         serving = self._serving(view)
-        training = view.but(jobs=view.jobs.only(~serving))
+        training = view.with_changes(jobs=view.jobs.only(~serving))
         policy = _TRAINING[self.training]
         if not serving.any():
             return policy.select(training, None)[0], memo
@@ -102,7 +102,7 @@ class Nexus:
         jobs = self._session_jobs(view, serving)
         assigner = ReplicaAssigner(view.cluster.type_names, self._options, self.spare)
         replicas = assigner.assign(jobs, np.maximum(room, 0))
-        rest, _ = policy.select(training.but(capacity=view.capacity - assigned_by_type(replicas, len(room))), None)
+        rest, _ = policy.select(training.with_changes(capacity=view.capacity - assigned_by_type(replicas, len(room))), None)
         replicas = _with_new_accelerators(replicas, rest, training)
         reasons = _reasons(jobs, replicas, room - assigned_by_type(replicas, len(room)))
         selection = _combined(view, replicas, reasons, self._routes(replicas), rest)
@@ -127,7 +127,7 @@ class Nexus:
         found = []
         for number, reported, fits, runs, kind, workers, stays, resized in zip(*(column.tolist() for column in columns)):
             name = view.job_of[number].name
-            session = self.session(name, rate_told(reported, self.sessions[name].rate))
+            session = self.session(name, reported_rate(reported, self.sessions[name].rate))
             held = view.device_map.of(number) if runs else NONE
             keeps = stays or bool(usable[held].all()) or resized
             places = tuple(held.tolist() if stays else held[usable[held]].tolist()) if keeps else ()
@@ -165,7 +165,7 @@ class Nexus:
         """The session of a name, at its specified rate or at the given one."""
         spec = self.sessions[name]
         latency = {kind: latencies(spec.batches, [ms / 1000 for ms in column]) for kind, column in spec.latency_ms.items()}
-        known = min(max(spec.rate if rate is None else rate, _MIN_REQUESTS_PER_S), MOST_REQUESTS_PER_S)
+        known = min(max(spec.rate if rate is None else rate, _MIN_REQUESTS_PER_S), MAX_REQUESTS_PER_S)
         return Session(name, float(known), spec.slo_ms / 1000, latency)
 
     def _loads(self, session: Session, types: Sequence[str], fits: int) -> dict[int, SessionLoad]:
@@ -256,11 +256,11 @@ def _check(name: str, spec: SessionSpec) -> None:
         value = getattr(spec, parameter)
         if not 0 < value < math.inf:
             raise wrong(parameter, "a number above 0", value)
-    if spec.rate > MOST_REQUESTS_PER_S:
-        raise wrong("rate", f"at most {MOST_REQUESTS_PER_S:,.0f} requests per second", spec.rate)
+    if spec.rate > MAX_REQUESTS_PER_S:
+        raise wrong("rate", f"at most {MAX_REQUESTS_PER_S:,.0f} requests per second", spec.rate)
     sizes = list(spec.batches)
-    if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] > MOST_IN_A_BATCH:
-        raise wrong("batches", f"batch sizes from 1 to {MOST_IN_A_BATCH} in ascending order", sizes)
+    if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] > MAX_BATCH_SIZE:
+        raise wrong("batches", f"batch sizes from 1 to {MAX_BATCH_SIZE} in ascending order", sizes)
     for kind, column in spec.latency_ms.items():
         if len(column) != len(sizes) or not all(0 < one < math.inf for one in column):
             raise wrong(f"latency_ms.{kind}", f"{len(sizes)} numbers above 0, one for each of the batches", list(column))

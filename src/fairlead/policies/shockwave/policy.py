@@ -152,11 +152,11 @@ class Shockwave:
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
-            return Selection.nobody(), memo
+            return Selection.empty(), memo
         kept = memo if memo and self._stands(view, memo) else self._planned(view, memo)
         return self._as_planned(view, kept), kept
 
-    def meanwhile(self, view: Snapshot, memo: Memo) -> Selection:
+    def interim_selection(self, view: Snapshot, memo: Memo) -> Selection:
         return self._as_planned(view, memo) if memo and len(view.jobs) else in_order(view)
 
     def _as_planned(self, view: Snapshot, kept: Mapping[str, Any]) -> Selection:
@@ -172,7 +172,7 @@ class Shockwave:
         prefer = np.where(runs, kept["type"][rows], -1)
         chosen = in_order(view, key, valid_until=begun + (turn - _EARLY) * round_s, prefer=prefer)
         waits = there & ~chosen.chosen(view.jobs.number) & ~runs
-        return chosen.because(self._reasons(kept, schedule[:, now:], begun + now * round_s, rows[waits]))
+        return chosen.with_reasons(self._reasons(kept, schedule[:, now:], begun + now * round_s, rows[waits]))
 
     def schedule(self, memo: Mapping[str, Any]) -> Bools:
         """Jobs × rounds: who runs in which round of a plan."""

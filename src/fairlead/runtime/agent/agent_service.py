@@ -16,7 +16,7 @@ from pathlib import Path
 import grpc
 
 from fairlead.core.errors import FairleadError
-from fairlead.core.job import NOT_BEGUN
+from fairlead.core.job import LAUNCH_FAILED
 from fairlead.files import atomic_write
 from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.code_delivery import Deliveries
@@ -334,7 +334,7 @@ class Agent:
             elif (ended := self._deliveries.drop(order)) is not None:
                 return ended
             elif not self.supervisor.has(order.job, order.generation):
-                return Ended(order.job, order.generation, NOT_BEGUN, False, 0, 0, "it never came here")
+                return Ended(order.job, order.generation, LAUNCH_FAILED, False, 0, 0, "it never came here")
             elif isinstance(order, Revoke):
                 self.supervisor.revoke(order)
             else:
@@ -342,7 +342,7 @@ class Agent:
         except FairleadError as problem:
             log.error("order refused: %s", problem)
             left = isinstance(problem, NodeError)  # the node failed it, such as by a folder that cannot be made
-            ended = Ended(order.job, order.generation, NOT_BEGUN, left, 0, 0, str(problem))
+            ended = Ended(order.job, order.generation, LAUNCH_FAILED, left, 0, 0, str(problem))
             return ended if isinstance(order, Launch) else None
         return None
 

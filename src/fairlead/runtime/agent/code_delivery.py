@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass, field, replace
 
 from fairlead.core.errors import FairleadError
-from fairlead.core.job import NOT_BEGUN
+from fairlead.core.job import LAUNCH_FAILED
 from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.protocol.messages import CodeChunk, CodeRequest
@@ -88,7 +88,7 @@ class Deliveries:
             for key in [key for key, launch in self._waiting.items() if launch.task.code == digest]:
                 launch = self._waiting.pop(key)
                 if one.problem:
-                    ended.append(Ended(*key, NOT_BEGUN, one.failed_by_node, 0, 0, one.problem))
+                    ended.append(Ended(*key, LAUNCH_FAILED, one.failed_by_node, 0, 0, one.problem))
                 else:
                     begin.append(launch)
         return begin, ended

@@ -140,4 +140,4 @@ class DecidedAside:
 
     def failed(self, problem: Exception) -> Reason:
         self._trouble.failed("scheduler", problem)
-        return Unplaced.undecided(self._trouble.kind)
+        return Unplaced.no_decision(self._trouble.kind)

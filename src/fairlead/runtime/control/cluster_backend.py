@@ -19,7 +19,7 @@ import numpy as np
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError
-from fairlead.core.job import NOT_BEGUN, Job, Phase
+from fairlead.core.job import LAUNCH_FAILED, Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.inbox import Inbox, Request
@@ -331,7 +331,7 @@ class ClusterBackend:
             return
         if isinstance(word, Ended) and word.could_not_start:
             self.resting.failed(node, word.why)
-        elif not isinstance(word, Ended) or word.code != NOT_BEGUN:
+        elif not isinstance(word, Ended) or word.code != LAUNCH_FAILED:
             self.resting.began(node)
 
     def _rest(self, node: int, now: float) -> list[ev.Event]:

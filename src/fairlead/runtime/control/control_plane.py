@@ -71,12 +71,12 @@ class ControlPlane:
         chronicle = Chronicle(lambda: self.loop.state, lambda: self.loop.stages.round_s)
         patient = PatientJournal(self.journal, lambda: self.stopping)
         watched = WatchedJournal(patient, (self.metrics.watch, chronicle.watch))
-        self.loop = Loop(state, self.live, stages, journal=watched, compose=self._composed, patient=True)
+        self.loop = Loop(state, self.live, stages, journal=watched, compose=self._composed, allow_stalls=True)
         self.loop.stopwatch = time.perf_counter
         self.decisions = Decisions(self.cluster)
         self.loop.on_decision = self.decisions.note
         self.cleaner = Cleaner(self.loop, self.live, self.code, self.keep_ended_s)
-        self.loop.aside = DecidedAside(self.live.wake, (self.metrics.decided, chronicle.decided), self.trouble)
+        self.loop.async_decider = DecidedAside(self.live.wake, (self.metrics.decided, chronicle.decided), self.trouble)
         self.metrics.stand_under(self.loop, lambda: len(self.hub.connected), self.live.lock, lambda: patient.away_s)
         self.keeper: Keeper | None = None
         if isinstance(self.journal, DatabaseJournal):

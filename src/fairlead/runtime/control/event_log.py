@@ -74,7 +74,7 @@ class Chronicle:
     def _planned(self, event: ev.RoundPlanned) -> None:
         plan, cluster = event.plan, self._state().cluster
         for number, reason in plan.refused:
-            what = "job cancelled" if reason.code is Code.AFTER_NOBODY else "job refused"
+            what = "job cancelled" if reason.code is Code.DEPENDENCY_FAILED else "job refused"
             log.warning(what, extra=self._job(number) | {"why": reason.text})
         for number in plan.ended.tolist():
             log.info("job finished", extra=self._job(number) | {"early": True})

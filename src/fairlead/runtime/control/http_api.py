@@ -18,7 +18,7 @@ from fairlead import __version__
 from fairlead.core import events as ev
 from fairlead.core.errors import near_names, near_or_all
 from fairlead.core.job import ENDED, Job, Phase
-from fairlead.engine.feasibility import types_that_fit, why_never
+from fairlead.engine.feasibility import feasible_types, infeasible_reason
 from fairlead.engine.state import State
 from fairlead.runtime.agent.agent_errors import ArchiveRefused
 from fairlead.runtime.control import views
@@ -402,9 +402,9 @@ def _checked(plane: ControlPlane, jobs: Sequence[Job], names: Names, pending: se
         code = task_of(job).code
         if code and (plane.code is None or not plane.code.has(code)):
             raise HTTPException(422, f"the code of {job.name or 'it'} was not sent: PUT /v1/code/{code} first")
-        mask = types_that_fit(job, state.cluster)
+        mask = feasible_types(job, state.cluster)
         if not mask:
-            raise HTTPException(422, f"{job.name or 'it'} can never run here: {why_never(job, state.cluster).text}")
+            raise HTTPException(422, f"{job.name or 'it'} can never run here: {infeasible_reason(job, state.cluster).text}")
         if job.name and (job.name in seen or job.name in pending or names.taken(state, job.name)):
             raise HTTPException(409, f"the name {job.name!r} is taken by a job that has not ended")
         seen.add(job.name)

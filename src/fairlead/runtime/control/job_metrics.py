@@ -13,7 +13,7 @@ import numpy as np
 
 from fairlead.core.events import MetricsReported
 from fairlead.core.job import BATCH_SIZE
-from fairlead.core.plan import BUSY, SEEN, TAKEN_GB
+from fairlead.core.plan import BUSY, MEASURED_METRICS, TAKEN_GB
 from fairlead.core.snapshot import Snapshot
 from fairlead.models import goodput
 from fairlead.models.convergence import DERIVED, LOSS, TARGET
@@ -59,7 +59,7 @@ class Measures:
 
     def hear(self, said: Metric, user: str = "") -> None:
         """Names that are too many are passed over, and those of what the state makes of reports or agents see."""
-        if said.name in DERIVED or said.name in SEEN:
+        if said.name in DERIVED or said.name in MEASURED_METRICS:
             return
         mine = self._names.get(said.job, set())
         if said.name not in mine:
@@ -82,7 +82,7 @@ class Measures:
 
     def launched(self, job: int) -> None:
         """What was seen of it and is not told yet was seen where it stood before."""
-        for name in SEEN & self._held.keys():
+        for name in MEASURED_METRICS & self._held.keys():
             self._held[name].pop(job, None)
             if not self._held[name]:
                 del self._held[name]

@@ -17,13 +17,13 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from fairlead.core.allocation import Allocation, NotYet
+from fairlead.core.allocation import Allocation, AllocationPending
 from fairlead.core.errors import FairleadError
 from fairlead.core.events import Memo
 from fairlead.core.plan import Observations, Rates, Selection
 from fairlead.core.reasons import Unplaced
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.stages import Allocated, Allocator, Estimator, LearningEstimator, Mechanism, Planning, Policy, Stages
+from fairlead.core.stages import Allocated, Allocator, Estimator, LearningEstimator, Mechanism, PlanningPolicy, Policy, Stages
 from fairlead.runtime.control.async_decider import Trouble, in_a_thread
 
 LONGEST_PATIENCE_S = 10.0
@@ -45,21 +45,21 @@ class Question(Generic[T]):
         return self._answer is not None
 
     def within(self, seconds: float, view: Snapshot, ask: Callable[[Snapshot], T]) -> tuple[T, Snapshot | None]:
-        """The answer, where it is there in so many seconds, or else `NotYet`: this question's, or that of an earlier one, with
-        the moment that was about."""
+        """The answer, if it is there in so many seconds, or `AllocationPending`: this question's, or that of an earlier one,
+        with the moment that was about."""
         late = self._answer is not None
         if self._answer is None:
             self._moment = view
             self._answer = in_a_thread(self._name, lambda: ask(view))
         wait_for([self._answer], None if seconds == math.inf else seconds)
         if not self._answer.done():
-            raise NotYet(f"the {self._name} is being computed")
+            raise AllocationPending(f"the {self._name} is being computed")
         answer, self._answer = self._answer, None
         return answer.result(), self._moment if late else None
 
 
 class Ahead:
-    """An allocator that says `NotYet` where the true one fails, or takes longer than `patience_s`."""
+    """An allocator that says `AllocationPending` where the true one fails, or takes longer than `patience_s`."""
 
     def __init__(self, allocator: Allocator, patience_s: float, trouble: Trouble) -> None:
         self._allocator, self._patience_s, self._trouble = allocator, patience_s, trouble
@@ -68,11 +68,11 @@ class Ahead:
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         try:
             return self.within(0.0 if self._question.open else self._patience_s, view, memo)
-        except NotYet:
+        except AllocationPending:
             raise
         except Exception as problem:  # nothing of it is used; it is asked again in the next round
             self._trouble.failed("allocation", problem)
-            raise NotYet(str(problem)) from problem
+            raise AllocationPending(str(problem)) from problem
 
     def within(self, seconds: float, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         lasting = view if self._question.open else _lasting(view)
@@ -101,7 +101,7 @@ class Unhurried:
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         try:
             return self.mechanism.select(self.ahead, view, memo)
-        except NotYet:
+        except AllocationPending:
             return self.mechanism.select(_Patiently(self.ahead), view, memo)
 
 
@@ -125,7 +125,7 @@ class Standing:
             (selection, left), moment = self._question.within(patience_s, view, lambda asked: self._policy.select(asked, memo))
             if moment is not None:
                 selection = _of_those_here(selection, view)
-        except NotYet:
+        except AllocationPending:
             self._trouble.late("policy")
             return self._stands(view, memo), memo
         except Exception as problem:
@@ -147,14 +147,14 @@ class Standing:
         if last is None:
             last = _who_runs(view) if self._last is None else _of_those_here(self._last, view)
         others = np.setdiff1d(view.jobs.number[~view.jobs.running], last.jobs).tolist()
-        return replace(last, head=None, reasons=dict.fromkeys(others, Unplaced.undecided(self._trouble.kind)))
+        return replace(last, head=None, reasons=dict.fromkeys(others, Unplaced.no_decision(self._trouble.kind)))
 
     def _planned(self, view: Snapshot, memo: Memo) -> Selection | None:
         """What the policy's plan has for this moment, unless the last decision could not be made with it."""
-        if not isinstance(self._policy, Planning) or memo is None or self._last is None:
+        if not isinstance(self._policy, PlanningPolicy) or memo is None or self._last is None:
             return None
         try:
-            return replace(self._policy.meanwhile(view, memo), valid_until=None, revisit=view.time)
+            return replace(self._policy.interim_selection(view, memo), valid_until=None, revisit=view.time)
         except Exception as problem:
             self._trouble.failed("plan", problem)
             return None
@@ -200,7 +200,7 @@ def _lasting(view: Snapshot) -> Snapshot:
             raise FairleadError("an allocator that works beside the loop knows the rates of the jobs in its view, of no others")
         return rates
 
-    return lasting.but(estimate=known)
+    return lasting.with_changes(estimate=known)
 
 
 def _of_those_here(selection: Selection, view: Snapshot) -> Selection:

@@ -93,7 +93,7 @@ class Metrics(Collector):
                 self._started.inc(len(plan.launches))
                 self._preempted.inc(int(np.count_nonzero(~np.isin(plan.suspended, plan.launches.jobs))))
                 for _, reason in plan.refused:
-                    self._ended.labels("cancelled" if reason.code is Code.AFTER_NOBODY else "refused").inc()
+                    self._ended.labels("cancelled" if reason.code is Code.DEPENDENCY_FAILED else "refused").inc()
                 self._ended.labels("finished").inc(len(plan.ended))
 
     def answered(self, method: str, route: str, status: int) -> None:

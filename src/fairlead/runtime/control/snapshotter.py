@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.core.errors import InputError, JournalAway, JournalError
+from fairlead.core.errors import InputError, JournalError, JournalUnreachable
 from fairlead.core.events import Event, SchedulerSwitched
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.event_journal import Journal
@@ -125,7 +125,7 @@ class PatientJournal:
             try:
                 self._journal.commit()
                 break
-            except JournalAway as problem:
+            except JournalUnreachable as problem:
                 if self._hopeless():
                     raise
                 now = time.monotonic()

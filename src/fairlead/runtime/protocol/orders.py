@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fairlead.core.job import NOT_BEGUN
+from fairlead.core.job import LAUNCH_FAILED
 
 MAX_METRICS = 32
 """Names under which one job reports something; of more, agents and the control plane take no notice."""
@@ -159,7 +159,7 @@ class Ended:
     @property
     def could_not_start(self) -> bool:
         """Whether the node could not begin it, of a launch that nobody asked to leave."""
-        return self.yielded and self.code == NOT_BEGUN
+        return self.yielded and self.code == LAUNCH_FAILED
 
 
 Report: TypeAlias = Progress | Metric | RenewalRequest | Ended

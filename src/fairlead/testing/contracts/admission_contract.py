@@ -31,13 +31,13 @@ class AdmissionContract:
         for where, seed in SCENES:
             state, events = play(self.stages, where, seed, count=16, faults=True)
             check_events(events)
-            left = [Phase(p).name for p in state.everybody().phase.tolist() if p <= int(Phase.RUNNING)]
+            left = [Phase(p).name for p in state.all_jobs().phase.tolist() if p <= int(Phase.RUNNING)]
             assert not left, f"on {where} some jobs never ended: {left}"
 
     def test_it_works_without_rounds(self) -> None:
         state, events = play(lambda table: self.stages(table, 0.0), *SCENES[1], count=16)
         check_events(events)
-        assert (state.everybody().phase > int(Phase.RUNNING)).all()
+        assert (state.all_jobs().phase > int(Phase.RUNNING)).all()
 
     def test_skipping_quiet_rounds_changes_nothing(self) -> None:
         for where, seed in SCENES:
@@ -68,7 +68,7 @@ class AdmissionContract:
                 fresh = type(contract).make().admit(view).jobs.tolist()
                 assert fresh == numbers, "a fresh one lets others in: state outside of the snapshot"
                 front = view.queued.only(np.arange(len(view.queued) // 2))
-                first = type(contract).make().admit(view.but(queued=front)).jobs.tolist()
+                first = type(contract).make().admit(view.with_changes(queued=front)).jobs.tolist()
                 kept = [number for number in numbers if number in front.number]
                 assert sorted(first) == sorted(kept), "whether a job enters depends on who came later"
                 return admitted

@@ -49,7 +49,7 @@ class EstimationContract:
             for where, seed in SCENES[1:]:
                 state, events = play(self.stages(policy), where, seed, costs=Costs(10.0, 30.0, 5.0, 600.0), faults=True)
                 replayed = check_events(events, residents=2)
-                assert (state.everybody().phase > int(Phase.RUNNING)).all()
+                assert (state.all_jobs().phase > int(Phase.RUNNING)).all()
                 assert replayed.digest() == state.digest()
                 assert replayed.observations == state.observations
                 decoded = State.replay([decode(encode(event)) for event in events])
@@ -98,7 +98,7 @@ class EstimationContract:
                 assert isinstance(fresh, LearningEstimator)
                 lesson = self.estimator.observe(view)
                 assert fresh.observe(view) == lesson, "a fresh one learns something else: state outside the facts"
-                again = self.estimator.observe(view.but(observations={**view.observations, **lesson.values}))
+                again = self.estimator.observe(view.with_changes(observations={**view.observations, **lesson.values}))
                 assert not again.values, "the same was learned twice at one moment"
                 assert again.valid_until == lesson.valid_until
                 return lesson

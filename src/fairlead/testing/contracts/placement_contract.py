@@ -30,13 +30,13 @@ class PlacementContract:
         for where, seed in SCENES:
             state, events = play(self.stages, where, seed, faults=True)
             check_events(events)
-            assert (state.everybody().phase > int(Phase.RUNNING)).all()
+            assert (state.all_jobs().phase > int(Phase.RUNNING)).all()
 
     def test_where_cpus_and_memory_are_scarce_every_job_ends_all_the_same(self) -> None:
         for where, seed in SCENES:
             state, events = play(self.stages, where, seed, faults=True, hosts=True)
             check_events(events, hosts=self.counts_hosts)
-            assert (state.everybody().phase > int(Phase.RUNNING)).all()
+            assert (state.all_jobs().phase > int(Phase.RUNNING)).all()
 
     def test_who_stays_selected_stays_in_place(self) -> None:
         def watch(plan: RoundPlan, view: Snapshot) -> None:

@@ -71,12 +71,12 @@ class TerminationContract:
         for where, seed in SCENES:
             state, events = play_searches(self.stages, where, seed)
             assert check_events(events).digest() == state.digest()
-            assert (state.everybody().phase > int(Phase.RUNNING)).all()
+            assert (state.all_jobs().phase > int(Phase.RUNNING)).all()
 
     def test_it_works_without_rounds(self) -> None:
         state, events = play_searches(lambda table: self.stages(table, 0.0), *SCENES[1], count=8)
         check_events(events)
-        assert (state.everybody().phase > int(Phase.RUNNING)).all()
+        assert (state.all_jobs().phase > int(Phase.RUNNING)).all()
 
     def test_skipping_quiet_rounds_changes_nothing(self) -> None:
         for where, seed in SCENES:

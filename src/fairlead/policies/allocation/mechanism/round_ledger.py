@@ -10,10 +10,10 @@ import numpy as np
 
 from fairlead.core.allocation import DIGITS, Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.core.columns import NOBODY, ZERO, moment, rounded
+from fairlead.core.columns import NO_JOB, ZERO, moment, rounded
 from fairlead.core.device_map import NONE
 from fairlead.core.events import Memo
-from fairlead.core.plan import filled
+from fairlead.core.plan import unchecked
 from fairlead.core.reasons import Code, Reason
 from fairlead.core.snapshot import Snapshot
 
@@ -51,7 +51,7 @@ class RoundLedger:
     @classmethod
     def blank(cls, view: Snapshot) -> RoundLedger:
         """Before the first allocation is there: all are newcomers."""
-        return cls.opened(view, Allocation(NONE, NONE, NONE, _NOTHING), None).but(known=NONE)
+        return cls.opened(view, Allocation(NONE, NONE, NONE, _NOTHING), None).with_changes(known=NONE)
 
     def reopened(self, view: Snapshot, allocation: Allocation, own: Memo, lease_s: float) -> RoundLedger:
         """A new allocation; what the old one still owed is carried over."""
@@ -65,12 +65,12 @@ class RoundLedger:
             keys, debts = keys[order], debts[order]
         fresh, wanted = RoundLedger.opened(view, allocation, own), _keys(allocation)
         if len(keys) <= len(wanted) and _same(keys, wanted[: len(keys)]):  # nobody has another share, or who came last
-            return fresh.but(deficit=np.concatenate((debts, np.zeros(len(wanted) - len(keys)))))
+            return fresh.with_changes(deficit=np.concatenate((debts, np.zeros(len(wanted) - len(keys)))))
         at, found = _found(keys, wanted)
         elsewhere = np.abs(debts) > 1e-3
         elsewhere[at[found]] = False
         deficit = np.where(found, debts[at], 0.0) if len(debts) else np.zeros(len(wanted))
-        return fresh.but(deficit=deficit, debt_keys=keys[elsewhere], debts=debts[elsewhere])
+        return fresh.with_changes(deficit=deficit, debt_keys=keys[elsewhere], debts=debts[elsewhere])
 
     def joined_by(self, view: Snapshot, numbers: Ints) -> RoundLedger:
         """Jobs that came since get an equal part of the time on every type they can use, until the next recomputation."""
@@ -91,7 +91,7 @@ class RoundLedger:
         if not len(new):
             return self, where
         where[new] = len(mine) + np.arange(len(new))
-        backfill = Allocation(numbers[new], NOBODY.repeat(len(new)), types[new], np.zeros(len(new)))
+        backfill = Allocation(numbers[new], NO_JOB.repeat(len(new)), types[new], np.zeros(len(new)))
         changes: dict[str, object] = {}
         if len(strangers := backfill.first[~among(self.known, backfill.first)]):
             changes["joined"] = np.union1d(self.joined, strangers)
@@ -105,8 +105,8 @@ class RoundLedger:
 
     def _with(self, more: Allocation, deficit: Floats, **changes: object) -> RoundLedger:
         x = self.allocation
-        return self.but(
-            allocation=filled(
+        return self.with_changes(
+            allocation=unchecked(
                 Allocation,
                 first=np.concatenate((x.first, more.first)),
                 second=np.concatenate((x.second, more.second)),
@@ -121,7 +121,7 @@ class RoundLedger:
             **changes,
         )
 
-    def but(self, **changes: object) -> RoundLedger:
+    def with_changes(self, **changes: object) -> RoundLedger:
         """The same with some fields replaced: `dataclasses.replace` without its cost, which a round would feel."""
         other = object.__new__(RoundLedger)
         other.__dict__.update(self.__dict__, **changes)
@@ -194,7 +194,7 @@ class RoundLedger:
 
     def after(self, view: Snapshot, received: Floats, chosen: Ints) -> RoundLedger:
         """Settled now, with these entries running from here on."""
-        return self.but(received=received, running=chosen, settled_s=view.time)
+        return self.with_changes(received=received, running=chosen, settled_s=view.time)
 
     # As data.
 
@@ -211,8 +211,8 @@ class RoundLedger:
             int(number): Reason(by, Code(code), tuple(facts.items())) for number, (by, code, facts) in memo["reasons"].items()
         }
         columns = {name: memo[name] for name in ("first", "second", "types", "share")}
-        allocation = filled(Allocation, **columns, reasons=told, moment=None)
-        return filled(cls, allocation=allocation, **{name: memo[name] for name in _FIELDS})
+        allocation = unchecked(Allocation, **columns, reasons=told, moment=None)
+        return unchecked(cls, allocation=allocation, **{name: memo[name] for name in _FIELDS})
 
 
 _FIELDS = (

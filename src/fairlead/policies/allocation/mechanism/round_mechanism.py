@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fairlead.core.allocation import DIGITS, Allocation, NotYet
+from fairlead.core.allocation import DIGITS, Allocation, AllocationPending
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.columns import NO, ZERO, rounded
 from fairlead.core.device_map import NONE
@@ -152,7 +152,7 @@ class RoundMechanism:
 
     def select(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
-            return Selection.nobody(), memo
+            return Selection.empty(), memo
         ledger, fresh, pending = self._ledger(allocator, view, memo)
         by_type = self.leftovers and self.types != "together"  # what is left of a type is given away before the next is filled
         if by_type:
@@ -187,7 +187,7 @@ class RoundMechanism:
         if ledger is None or self._is_due(ledger, view):
             try:
                 allocation, own = allocator.allocate(view, None if ledger is None else ledger.own)
-            except NotYet:
+            except AllocationPending:
                 ledger = ledger or RoundLedger.blank(view)
             else:
                 if ledger is None:

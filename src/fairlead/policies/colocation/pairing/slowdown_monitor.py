@@ -79,8 +79,8 @@ def slowdowns_seen(group: Group, view: Snapshot) -> list[float]:
     off = rates.spread_uncertainty if spread and rates.spread_uncertainty is not None else rates.uncertainty
     if off is not None:
         steady &= off[rows, group.kind] < SURE
-    if rates.tells_s is not None:
-        steady &= rates.tells_s[view.jobs.number.searchsorted(group.members)] <= view.time
+    if rates.current_since_s is not None:
+        steady &= rates.current_since_s[view.jobs.number.searchsorted(group.members)] <= view.time
     factors: list[float] = np.where(steady, alone / np.where(steady, jobs.rate, 1.0), 0.0).tolist()
     return factors
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError
-from fairlead.core.job import Job, Regime, batch_size_of, departure, foreseen
+from fairlead.core.job import Job, Regime, batch_size_of, planned_regimes, schedule_departure
 from fairlead.core.plan import OtherBatches
 from fairlead.core.snapshot import Snapshot
 
@@ -164,7 +164,7 @@ def trajectories(view: Snapshot, rule: Rule, pace_s: Floats, types: Ints, least_
         job, past = view.job_of[number], view.regimes.get(number, ())
         courses.append(_course(job, past, batches, type_))
         if job.schedule:
-            promised[at] = not departure(job.schedule, job.steps, past, float(jobs.steps_done[at]))
+            promised[at] = not schedule_departure(job.schedule, job.steps, past, float(jobs.steps_done[at]))
     width = max((len(course.times) for course in courses), default=1)
     begun = np.full((len(courses), width + 1), np.inf)
     times, prior = np.ones((len(courses), width)), np.zeros((len(courses), width))
@@ -199,7 +199,7 @@ def _course(job: Job, past: Sequence[Regime], batches: OtherBatches | None, type
     if now is None:
         return _Course(starts, [1.0] * len(starts), [1.0] * len(starts))
     if job.schedule:
-        course = foreseen(job.schedule, had)
+        course = planned_regimes(job.schedule, had)
         sizes, prior = [size for size, _ in course], [share for _, share in course]
     else:
         sizes = had or [present]
