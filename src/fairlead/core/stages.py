@@ -66,7 +66,7 @@ class Allocator(Protocol):
 @runtime_checkable
 class Mechanism(Protocol):
     """Turns the time fractions of an allocator into the selection of each round. Where the allocator raises
-    `AllocationPending`, the last allocation stands; a mechanism that lets this through is asked again when the answer is there."""
+    `AllocationPending`, the last allocation stands; a mechanism that re-raises it is asked again later."""
 
     def select(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]: ...
 
