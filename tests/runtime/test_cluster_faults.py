@@ -13,6 +13,7 @@ from cluster_at_work import ClusterAtWork, Gone, wait_for
 from wire import Wire
 
 from fairlead.core import events as ev
+from fairlead.files import atomic_write
 from fairlead.journal.recovery import read_journal
 
 ONE = {"machines": "1xv100:1", "policy": "fifo"}
@@ -130,7 +131,7 @@ def test_a_calendar_that_is_set_forward_and_back_changes_nothing(tmp_path: Path)
         for number, seconds in enumerate((86_400.0, -86_400.0)):
             cluster.submit(cluster.job(f"running-{number}", steps=15))
             cluster.until("it runs", lambda jobs, n=number: jobs[f"running-{n}"]["steps_done"] > 2)
-            wrong.write_text(str(seconds))
+            atomic_write(wrong, str(seconds).encode())  # a process reads it at any moment
             cluster.submit(cluster.job(f"then-{number}", steps=2))
             cluster.until("steps are done", lambda jobs, n=number: jobs[f"running-{n}"]["steps_done"] > 5)
             cluster.kill_plane()

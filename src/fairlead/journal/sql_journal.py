@@ -110,18 +110,21 @@ class DatabaseJournal:
 
     def __iter__(self) -> Iterator[Event]:
         """All events there are; where some were dropped, those that are left."""
-        self._flush()
-        with self._turn:
-            first = self._ask("SELECT min(seq) FROM events")[0][0]
-        return self.after(self.last if first is None else first - 1)
+        return self._events(None)
 
     def after(self, seq: int) -> Iterator[Event]:
         """The events behind one, in order and without a gap."""
+        return self._events(seq)
+
+    def _events(self, seq: int | None) -> Iterator[Event]:
+        """The events behind `seq`, or (None) from the first one that a single query finds: others may be dropped meanwhile."""
         self._flush()
         while True:
             with self._turn:
                 self._must_be_open()
-                rows = self._ask(f"SELECT seq, body FROM events WHERE seq > ? ORDER BY seq LIMIT {_PAGE}", seq)
+                rows = self._ask(f"SELECT seq, body FROM events WHERE seq > ? ORDER BY seq LIMIT {_PAGE}", seq or 0)
+            if seq is None:
+                seq = rows[0][0] - 1 if rows else self.last
             for number, body in rows:
                 seq += 1
                 if number != seq:
@@ -160,13 +163,14 @@ class DatabaseJournal:
 
     def snapshots(self) -> Iterator[tuple[int, bytes]]:
         """Saved states with the number of the last event in each, the youngest first."""
-        with self._turn:
-            numbers = [seq for (seq,) in self._ask("SELECT seq FROM snapshots ORDER BY seq DESC")]
-        for number in numbers:
+        below = 1 << 62
+        while True:  # each query finds what is there then: snapshots come and go meanwhile
             with self._turn:
-                rows = self._ask("SELECT body FROM snapshots WHERE seq = ?", number)
-            if rows:
-                yield number, rows[0][0]
+                rows = self._ask("SELECT seq, body FROM snapshots WHERE seq < ? ORDER BY seq DESC LIMIT 1", below)
+            if not rows:
+                return
+            below, body = rows[0]
+            yield below, body
 
     def youngest_snapshot(self) -> int:
         """The number of the last event in it, or 0."""

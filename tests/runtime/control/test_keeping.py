@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairlead.config.schedulers import compose
+from fairlead.core import events as ev
 from fairlead.core.errors import InputError, JournalError
 from fairlead.engine.state import State
 from fairlead.journal.recovery import open_journal, read_journal, recover
@@ -94,6 +97,34 @@ def test_old_events_go_and_their_jobs_are_still_known(tmp_path):
     journal.close()
     assert again.digest() == state.digest()
     assert sorted(again.job_of) == list(range(state.next_number))
+
+
+def test_a_reader_finds_events_and_a_snapshot_while_older_ones_are_dropped(tmp_path, monkeypatch):
+    journal = opened(tmp_path)
+    state = State(cluster("v100:2"))
+    for second in range(20):
+        journal.append(ev.NodeDrained(float(second), 0, second % 2 == 1))
+    journal.snapshot(state)
+    ask = DatabaseJournal._ask
+
+    def dropping(self: DatabaseJournal, sql: str, *values: object) -> list[Any]:
+        """Between any two queries of the reader, a snapshot is taken and everything before it goes."""
+        found = ask(self, sql, *values)
+        with monkeypatch.context() as calm:
+            calm.setattr(DatabaseJournal, "_ask", ask)
+            self.append(ev.NodeDrained(100.0, 0))
+            self.snapshot(state)
+            self.append(ev.NodeDrained(101.0, 0))
+            self.commit()
+            self.retain(1, math.inf)
+        return found
+
+    monkeypatch.setattr(DatabaseJournal, "_ask", dropping)
+    assert next(iter(journal)).time == 0.0
+    assert next(iter(journal)).time == 101.0
+    assert next(journal.snapshots())[0] == journal.last - 3
+    monkeypatch.undo()
+    journal.close()
 
 
 def test_one_is_taken_after_some_time_where_anything_has_happened(tmp_path):
