@@ -15,7 +15,7 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.engine.event_journal import NoJournal
 from fairlead.experiments.inputs import table_for
 from fairlead.experiments.simulate import Simulation, begin
-from fairlead.experiments.synthesizer import Advisor, Objective, combinations
+from fairlead.experiments.synthesize import Advisor, Objective, combinations
 from fairlead.workloads.generate import Generator
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -47,14 +47,14 @@ def main() -> None:
             row: dict[str, object] = {"seed": seed, "metric": "+".join(metrics), "jobs": len(view.jobs)}
             for processes in (1, 2):
                 with Advisor(
-                    combinations(running, POLICIES, DOORS), table, wanted=Objective(metrics), processes=processes
+                    combinations(running, POLICIES, DOORS), table, objective=Objective(metrics), processes=processes
                 ) as advisor:
                     advisor.advise(view, running)  # processes start once, not at every look
                     began = time.perf_counter()
                     advice = advisor.advise(view, running)
                     row[f"{processes} cores: s"] = round(time.perf_counter() - began, 3)
             row["chosen"] = advice.chosen.label
-            row["given up"] = sum(not outlook.complete for _, outlook in advice.outlooks)
+            row["given up"] = sum(not outlook.complete for _, outlook in advice.forecasts)
             rows.append(row)
     if given.json:
         print(json.dumps({"looks": rows}))

@@ -6,7 +6,7 @@ import numpy as np
 
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.job import Job
-from fairlead.experiments.synthesizer import combinations
+from fairlead.experiments.synthesize import combinations
 
 THREE = (Part("fifo"), Part("srtf"), Part("las"))
 SIX = combinations(SchedulerConfig(), THREE, (Part("accept-all"), Part("accept-up-to", {"factor": 1.2})))

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import fairlead
-from fairlead.experiments.cases import code_mark, digest_of, versions
+from fairlead.experiments.cases import code_fingerprint, dependency_versions, files_digest
 
 SWEEP = "schedulers: [las]\nover: {load: [8]}\njobs: 5\ncluster: 8xv100:4\n"
 RUN = """
@@ -42,22 +42,22 @@ def test_names_and_contents_count_and_what_python_makes_of_them_does_not(tmp_pat
     folder = tmp_path / "package"
     (folder / "part").mkdir(parents=True)
     (folder / "part" / "a.py").write_text("1")
-    seen = [digest_of([folder])]
+    seen = [files_digest([folder])]
     (folder / "part" / "a.py").write_text("2")
-    seen.append(digest_of([folder]))
+    seen.append(files_digest([folder]))
     (folder / "part" / "a.py").rename(folder / "part" / "b.py")
-    seen.append(digest_of([folder]))
+    seen.append(files_digest([folder]))
     (folder / "table.csv").write_text("")
-    seen.append(digest_of([folder]))
+    seen.append(files_digest([folder]))
     assert len(set(seen)) == 4
     (folder / "b.cpython.pyc").write_text("")
-    assert digest_of([folder]) == seen[-1]
+    assert files_digest([folder]) == seen[-1]
 
 
 def test_the_version_is_told():
-    assert code_mark().startswith(f"{fairlead.__version__} ")
+    assert code_fingerprint().startswith(f"{fairlead.__version__} ")
 
 
 def test_the_solvers_version_counts():
-    assert f"highspy={version('highspy')}" in versions()
-    assert set(code_mark().split()) > set(versions())
+    assert f"highspy={version('highspy')}" in dependency_versions()
+    assert set(code_fingerprint().split()) > set(dependency_versions())

@@ -9,7 +9,7 @@ from fairlead.core import events as ev
 from fairlead.core.errors import UnknownName
 from fairlead.core.job import Job
 from fairlead.engine.state import State
-from fairlead.experiments.synthesizer.live_advice import open_ended, with_ends
+from fairlead.experiments.live_inputs import open_ended_jobs, with_assumed_ends
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 from fairlead.testing.builders import cluster
 from scenes import state_of, table_of
@@ -28,20 +28,20 @@ def scene(*kinds: str, steps: float = UNKNOWN_STEPS) -> State:
 
 
 def test_who_has_ended_comes_again_for_an_hour_and_who_runs_goes_on_for_one():
-    state = with_ends(scene("known", "known"), TABLE)
+    state = with_assumed_ends(scene("known", "known"), TABLE)
     assert [state.job_of[number].steps for number in (0, 1)] == [7200.0, 7300.0]
 
 
 @pytest.mark.parametrize(("said", "taken"), [(99.0, 7300.0), (100.0, 100.0), (300.0, 300.0)])
 def test_who_has_done_more_than_it_said_goes_on_for_an_hour_too(said: float, taken: float):
     state = scene("known", "known", steps=said)
-    assert open_ended(state) == ([1] if taken > 300 else [])
-    assert [with_ends(state, TABLE).job_of[number].steps for number in (0, 1)] == [said, taken]
+    assert open_ended_jobs(state) == ([1] if taken > 300 else [])
+    assert [with_assumed_ends(state, TABLE).job_of[number].steps for number in (0, 1)] == [said, taken]
     assert state.store.arrays["steps"][1] == taken
 
 
 def test_kinds_that_have_ended_and_are_not_in_the_table_keep_nobody_from_looking_ahead():
-    state = with_ends(scene("strange", "known"), TABLE)
+    state = with_assumed_ends(scene("strange", "known"), TABLE)
     assert [state.job_of[number].steps for number in (0, 1)] == [UNKNOWN_STEPS, 7300.0]
     with pytest.raises(UnknownName):
-        with_ends(scene("known", "strange"), TABLE)
+        with_assumed_ends(scene("known", "strange"), TABLE)

@@ -12,7 +12,7 @@ from foundry import ends, environment
 
 KILLED = """
 import os, time
-from fairlead.experiments.process_pool import ProcessPool
+from fairlead.experiments.cases import ProcessPool
 
 if __name__ == "__main__":
     with ProcessPool(2) as pool:

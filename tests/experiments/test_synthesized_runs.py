@@ -17,9 +17,9 @@ from fairlead.core.errors import InputError
 from fairlead.core.events import SchedulerSwitched
 from fairlead.core.job import Job
 from fairlead.engine.event_journal import MemoryJournal
+from fairlead.experiments.lookahead import ArrivalForecast
 from fairlead.experiments.simulate import Run, Simulation, simulate
-from fairlead.experiments.synthesizer import Advisor, Forecast, Objective
-from fairlead.experiments.synthesizer.synthesize import synthesize
+from fairlead.experiments.synthesize import Advisor, Objective, synthesize
 from fairlead.testing import check_events
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
@@ -72,7 +72,7 @@ def test_the_same_inputs_give_the_same_log():
     logs = []
     for _ in range(2):
         journal = MemoryJournal()
-        advisor = Advisor(SIX, ONE_TYPE, forecast=Forecast("recent", window_s=HOUR, seed=5))
+        advisor = Advisor(SIX, ONE_TYPE, arrivals=ArrivalForecast("recent", window_s=HOUR, seed=5))
         synthesize(given(crowd(count=30)), advisor, journal=journal)
         logs.append(list(map(repr, journal)))
     assert logs[0] == logs[1]
@@ -94,8 +94,8 @@ def test_it_looks_again_though_nobody_came():
 
 
 def test_weights_choose_between_ending_soon_and_beginning_soon():
-    found = synthesize(behind_long_ones(), Advisor(SIX, ONE_TYPE, wanted=Objective({"responsiveness": 1.0})))
-    chosen, seen = found.advice[0].chosen.label, dict(found.advice[0].outlooks)
+    found = synthesize(behind_long_ones(), Advisor(SIX, ONE_TYPE, objective=Objective({"responsiveness": 1.0})))
+    chosen, seen = found.advice[0].chosen.label, dict(found.advice[0].forecasts)
     assert all(not other.complete or seen[chosen].responsiveness_s <= other.responsiveness_s for other in seen.values())
 
 
@@ -122,7 +122,7 @@ def test_the_command_compares_with_each_by_itself(tmp_path):
 
 @pytest.mark.parametrize(
     ("option", "value", "said"),
-    [("--metric", "speed", "speed"), ("--metric", "jct=x", "name=weight"), ("--forecast", "never", "nobody or recent")],
+    [("--metric", "speed", "speed"), ("--metric", "jct=x", "name=weight"), ("--forecast", "never", "none or recent")],
 )
 def test_the_command_says_what_is_wrong_before_it_looks_for_jobs(option, value, said):
     done = CliRunner().invoke(app, ["synthesize", "--trace", "absent.csv", option, value])

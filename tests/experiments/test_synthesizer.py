@@ -13,8 +13,16 @@ from fairlead.core.errors import FairleadError, InputError
 from fairlead.core.job import Job
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.experiments.synthesizer import Advisor, CandidateForecast, Forecast, Objective, combinations
-from fairlead.experiments.synthesizer.outlook import Limit, Moment, look_ahead
+from fairlead.experiments.lookahead import ArrivalForecast, StartingPoint
+from fairlead.experiments.synthesize import (
+    Advisor,
+    CandidateForecast,
+    Objective,
+    ScoreLimit,
+    combinations,
+    equivalence_key,
+    forecast_candidate,
+)
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.testing import cluster, random_jobs, random_table
@@ -38,7 +46,7 @@ def test_candidates_that_differ_in_what_names_have_no_room_for_are_told_apart():
     assert (some.label, more.label) == ("nexus(sessions: 1)", "nexus(sessions: 1) (2)")
     unnamed = Advisor([replace(some, name=""), replace(more, name="")], ONE_TYPE)
     advice = unnamed.advise(moment_of(1)[0].view, replace(more, name=""))
-    assert [label for label, _ in advice.outlooks] == [more.label, some.label]
+    assert [label for label, _ in advice.forecasts] == [more.label, some.label]
 
 
 @pytest.mark.parametrize("policy", ["fifo", "srtf", "las", "max-min-fairness"])
@@ -55,7 +63,7 @@ def test_what_is_foreseen_comes_true_where_nobody_else_comes(policy, costs, seco
     assert len(view.jobs) or len(view.queued)
     numbers = np.concatenate((view.jobs.number, view.queued.number))
     arrivals = tuple(job for job in backend._arrivals if job.submitted_s > backend.now)
-    outlook = look_ahead(Moment(view.detached(), scheduler, loop.state.memo, arrivals, costs), scheduler, table)
+    outlook = forecast_candidate(StartingPoint(view.detached(), scheduler, loop.state.memo, arrivals, costs), scheduler, table)
     loop.run()
     everybody = loop.state.all_jobs()
     came = np.maximum(everybody.submitted_s, second)
@@ -72,17 +80,17 @@ def test_a_candidate_whose_rounds_are_shorter_than_starts_is_looked_at_as_it_wou
     backend = SimulatedBackend(machine, ONE_TYPE, [Job("one", 0.0, 200.0), Job("two", 1.0, 200.0)])
     loop = Loop(State(machine), backend, short.build(ONE_TYPE))
     loop.run(until=10.0)
-    moment = Moment(loop.state.snapshot(backend.now).detached(), short, loop.state.memo, costs=Costs(restart_s=11.0))
-    assert look_ahead(moment, short, ONE_TYPE).complete
-    assert "first_step_s" in look_ahead(moment, replace(short, first_step_s=0.0), ONE_TYPE).problem
+    moment = StartingPoint(loop.state.snapshot(backend.now).detached(), short, loop.state.memo, costs=Costs(restart_s=11.0))
+    assert forecast_candidate(moment, short, ONE_TYPE).complete
+    assert "first_step_s" in forecast_candidate(moment, replace(short, first_step_s=0.0), ONE_TYPE).problem
 
 
-def moment_of(seed: int) -> tuple[Moment, Loop]:
+def moment_of(seed: int) -> tuple[StartingPoint, Loop]:
     machine = cluster("v100:4,v100:4")
     backend = SimulatedBackend(machine, ONE_TYPE, crowd(seed, 90))
     loop = Loop(State(machine), backend, SIX[0].build(ONE_TYPE))
     loop.run(until=12_000.0)
-    return Moment(loop.state.snapshot(backend.now).detached(), SIX[0], loop.state.memo), loop
+    return StartingPoint(loop.state.snapshot(backend.now).detached(), SIX[0], loop.state.memo), loop
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -90,13 +98,13 @@ def moment_of(seed: int) -> tuple[Moment, Loop]:
 def test_who_is_given_up_could_not_have_won(seed, weights):
     moment, _ = moment_of(seed)
     wanted = Objective(weights)
-    whole = {one.label: look_ahead(moment, one, ONE_TYPE) for one in SIX}
+    whole = {one.label: forecast_candidate(moment, one, ONE_TYPE) for one in SIX}
     running = whole["fifo"]
     scores = {label: wanted.score(outlook, running) for label, outlook in whole.items()}
     best = min(scores.values())
     given_up = 0
     for one in SIX:
-        seen = look_ahead(moment, one, ONE_TYPE, Limit(wanted, running, best))
+        seen = forecast_candidate(moment, one, ONE_TYPE, ScoreLimit(wanted, running, best))
         if seen.complete:
             assert seen == whole[one.label]
         else:
@@ -105,7 +113,7 @@ def test_who_is_given_up_could_not_have_won(seed, weights):
             assert seen.jct_s <= whole[one.label].jct_s + 1e-6
             assert seen.responsiveness_s <= whole[one.label].responsiveness_s + 1e-6
     assert given_up, "else this shows nothing"
-    advice = Advisor(SIX, ONE_TYPE, wanted=wanted, margin=0.0).advise(moment.view, SIX[0])
+    advice = Advisor(SIX, ONE_TYPE, objective=wanted, margin=0.0).advise(moment.view, SIX[0])
     assert scores[advice.chosen.label] == pytest.approx(best)
     assert advice.gain == pytest.approx(1 - best)
 
@@ -146,32 +154,32 @@ def test_a_candidate_that_fails_is_not_chosen_and_one_that_runs_and_fails_is_lef
     advisor = Advisor([good, bad], ONE_TYPE)
     advice = advisor.advise(moment.view, good)
     assert not advice.switch
-    assert dict(advice.outlooks)["bad"].problem == "FairleadError: no idea"
+    assert dict(advice.forecasts)["bad"].problem == "FairleadError: no idea"
     assert advisor.advise(moment.view, bad).chosen == good
 
 
 def test_the_recent_past_comes_again():
     past = [Job(f"old{n}", submitted_s=100.0 * n, steps=50.0 + n) for n in range(100)][::-1]
-    forecast = Forecast("recent", window_s=5000.0, seed=1)
-    coming = forecast.coming(10_000.0, past)
-    assert coming == forecast.coming(10_000.0, past)
-    assert coming != Forecast("recent", window_s=5000.0, seed=2).coming(10_000.0, past)
-    assert 25 <= len(coming) <= 80  # fifty, give or take
-    assert all(10_000.0 <= one.submitted_s <= 15_000.0 for one in coming)
-    assert {one.steps for one in coming} <= {job.steps for job in past if job.submitted_s >= 5000.0}
-    assert len({one.name for one in coming}) == len(coming)
-    assert forecast.coming(1e6, past) == ()  # nobody came lately
-    assert Forecast().coming(10_000.0, past) == ()
+    forecast = ArrivalForecast("recent", window_s=5000.0, seed=1)
+    draw = forecast.draw(10_000.0, past)
+    assert draw == forecast.draw(10_000.0, past)
+    assert draw != ArrivalForecast("recent", window_s=5000.0, seed=2).draw(10_000.0, past)
+    assert 25 <= len(draw) <= 80  # fifty, give or take
+    assert all(10_000.0 <= one.submitted_s <= 15_000.0 for one in draw)
+    assert {one.steps for one in draw} <= {job.steps for job in past if job.submitted_s >= 5000.0}
+    assert len({one.name for one in draw}) == len(draw)
+    assert forecast.draw(1e6, past) == ()  # nobody came lately
+    assert ArrivalForecast().draw(10_000.0, past) == ()
 
 
 def test_where_nobody_stands_at_the_door_and_nobody_comes_admission_makes_no_difference():
     moment, _ = moment_of(1)
     for free, limited in zip(SIX[::2], SIX[1::2]):
         assert free.policy == limited.policy
-        assert moment.fate_of(free) == moment.fate_of(limited)
-        assert look_ahead(moment, free, ONE_TYPE) == look_ahead(moment, limited, ONE_TYPE)
-    coming = replace(moment, arrivals=(Job("late", 20_000.0, 3600.0),))
-    assert len({coming.fate_of(one) for one in SIX}) == len(SIX)
+        assert equivalence_key(moment, free) == moment.fate_of(limited)
+        assert forecast_candidate(moment, free, ONE_TYPE) == forecast_candidate(moment, limited, ONE_TYPE)
+    draw = replace(moment, arrivals=(Job("late", 20_000.0, 3600.0),))
+    assert len({equivalence_key(draw, one) for one in SIX}) == len(SIX)
 
 
 def test_an_outlook_of_nobody_is_no_reason_to_switch():
@@ -187,8 +195,8 @@ def test_an_outlook_of_nobody_is_no_reason_to_switch():
         (lambda: Objective({"jtc": 1.0}), "field 'metric' is 'jtc': expected a metric .near: 'jct'"),
         (lambda: Objective({"jct": 0.0}), "field 'jct' is 0.0: expected a weight above 0"),
         (lambda: Objective({}), "at least one metric"),
-        (lambda: Forecast("tomorrow"), "nobody or recent"),
-        (lambda: Forecast("recent", 0.0), "field 'window_s' is 0.0: expected seconds above 0"),
+        (lambda: ArrivalForecast("tomorrow"), "none or recent"),
+        (lambda: ArrivalForecast("recent", 0.0), "field 'window_s' is 0.0: expected seconds above 0"),
         (lambda: combinations(SchedulerConfig(), ()), "field 'policies': expected at least one policy"),
         (lambda: combinations(SchedulerConfig(), THREE[:1] * 2), "field 'candidates' is 'fifo': expected every candidate once"),
     ],

@@ -16,9 +16,15 @@ from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.experiments.lookahead import JobForecast, JobTimes, forecast_jobs, look
-from fairlead.experiments.synthesizer.arrivals import Forecast
-from fairlead.experiments.synthesizer.outlook import Moment
+from fairlead.experiments.lookahead import (
+    ArrivalForecast,
+    JobForecast,
+    JobTimes,
+    ForecastOptions,
+    StartingPoint,
+    forecast_jobs,
+    simulate_forward,
+)
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.testing import cluster, random_jobs, random_table
@@ -47,7 +53,9 @@ def test_what_is_foreseen_comes_true_where_nobody_else_comes(policy: str, costs:
     loop.run(until=second)
     view = loop.state.snapshot(loop.backend.now)
     numbers = [*view.jobs.number.tolist(), *view.queued.number.tolist()]
-    foreseen = look(Moment(view.detached(), SchedulerConfig(Part(policy)), loop.state.memo, costs=costs), table, numbers)
+    foreseen = simulate_forward(
+        StartingPoint(view.detached(), SchedulerConfig(Part(policy)), loop.state.memo, costs=costs), table, numbers
+    )
     began = dict.fromkeys(view.jobs.number[view.jobs.running].tolist(), view.time)
 
     def note(plan: RoundPlan) -> None:
@@ -58,7 +66,7 @@ def test_what_is_foreseen_comes_true_where_nobody_else_comes(policy: str, costs:
     loop.run()
     ended = loop.state.store.arrays["ended_s"]
     assert len(numbers) > len(view.jobs.number[view.jobs.running]) > 0, "somebody runs, and somebody waits"
-    for number, turn in zip(numbers, foreseen.turns):
+    for number, turn in zip(numbers, foreseen.times):
         assert turn.starts_s + view.time == pytest.approx(began[number])
         assert turn.ends_s + view.time == pytest.approx(ended[number])
 
@@ -75,49 +83,49 @@ def test_others_that_may_come_make_it_later_and_less_sure_under_srtf_and_not_und
     def looked(policy: str) -> list[JobForecast]:
         state = waiting()
         state.scheduler = SchedulerConfig(Part(policy), round_s=300.0).to_data()
-        return [one for one in forecast_jobs(state, TIMED, looks=4) if not one.runs]
+        return [one for one in forecast_jobs(state, TIMED, ForecastOptions(simulations=4)) if not one.running]
 
     first_come = looked("fifo")
     assert len(first_come) > 5
-    assert all({turn.starts_s for turn in one.with_others} == {one.by_itself.starts_s} for one in first_come)
+    assert all({turn.starts_s for turn in one.with_arrivals} == {one.without_arrivals.starts_s} for one in first_come)
     shortest = looked("srtf")
-    later = [one.range(lambda turn: turn.starts_s)[1] - one.by_itself.starts_s for one in shortest]
+    later = [one.range(lambda turn: turn.starts_s)[1] - one.without_arrivals.starts_s for one in shortest]
     assert max(later) > 3600
     assert np.mean(later) > 0
-    least, _, most = max(shortest, key=lambda one: one.by_itself.starts_s).range(lambda turn: turn.starts_s)
+    least, _, most = max(shortest, key=lambda one: one.without_arrivals.starts_s).range(lambda turn: turn.starts_s)
     assert least < most
     assert looked("srtf") == shortest, "the same moment, the same answer"
 
 
 def test_of_one_the_same_is_foreseen_as_among_all():
-    for one in forecast_jobs(waiting(), TIMED, looks=2):
-        assert forecast_jobs(waiting(), TIMED, looks=2, of=one.number) == (one,)
-    assert forecast_jobs(waiting(), TIMED, of=10**6) == ()
+    for one in forecast_jobs(waiting(), TIMED, ForecastOptions(simulations=2)):
+        assert forecast_jobs(waiting(), TIMED, ForecastOptions(simulations=2, job=one.number)) == (one,)
+    assert forecast_jobs(waiting(), TIMED, ForecastOptions(job=10**6)) == ()
 
 
 def test_nobody_is_made_to_come_in_looks_that_are_not_made(monkeypatch):
     """A hundred looks of a busy cluster would take longer to prepare than the first takes to be made."""
     seeds: list[int] = []
-    coming = Forecast.coming
-    monkeypatch.setattr(Forecast, "coming", lambda self, *past: seeds.append(self.seed) or coming(self, *past))
+    draw = ArrivalForecast.draw
+    monkeypatch.setattr(ArrivalForecast, "coming", lambda self, *past: seeds.append(self.seed) or draw(self, *past))
     left = iter((True, True, False))
-    (one, *_) = forecast_jobs(waiting(), TIMED, looks=100, another=lambda: next(left))
-    assert len(one.with_others) == 2
+    (one, *_) = forecast_jobs(waiting(), TIMED, ForecastOptions(simulations=100), start_another=lambda: next(left))
+    assert len(one.with_arrivals) == 2
     assert seeds == [0, 1]
 
 
 def test_a_look_ends_and_who_has_not_begun_by_then_has_no_time():
-    found = forecast_jobs(waiting(), TIMED, looks=0, within_s=3600.0)
-    assert any(one.by_itself.starts_s == math.inf for one in found)
-    assert all(one.by_itself.starts_s < 3600 for one in found if one.by_itself.starts_s < math.inf)
-    assert all(one.range(lambda turn: turn.starts_s)[1] == one.by_itself.starts_s for one in found)
+    found = forecast_jobs(waiting(), TIMED, ForecastOptions(simulations=0), horizon_s=3600.0)
+    assert any(one.without_arrivals.starts_s == math.inf for one in found)
+    assert all(one.without_arrivals.starts_s < 3600 for one in found if one.without_arrivals.starts_s < math.inf)
+    assert all(one.range(lambda turn: turn.starts_s)[1] == one.without_arrivals.starts_s for one in found)
 
 
 def test_on_a_cluster_that_everybody_left_nobody_begins():
     state = waiting()
     state.apply(NodeDrained(state.time, 0))
-    found = forecast_jobs(state, TIMED, looks=1)
-    assert {one.by_itself.starts_s for one in found if not one.runs} == {math.inf}
+    found = forecast_jobs(state, TIMED, ForecastOptions(simulations=1))
+    assert {one.without_arrivals.starts_s for one in found if not one.running} == {math.inf}
 
 
 def test_who_will_be_refused_never_begins_and_that_has_an_end():
@@ -125,19 +133,21 @@ def test_who_will_be_refused_never_begins_and_that_has_an_end():
     loop = begun(jobs, SchedulerConfig(Part("fifo"), round_s=60.0), TIMED, "v100:4")
     loop.run(until=100.0)
     loop.state.time = 100.0
-    long, wide, behind = forecast_jobs(loop.state, TIMED, looks=1)
-    assert (wide.by_itself, behind.by_itself) == (JobTimes(math.inf, 20.0), JobTimes(math.inf, 20.0)), "at the next round"
-    assert wide.by_itself.never
-    assert not long.by_itself.never
-    assert not JobTimes(math.inf, math.inf).never, "not within the look is not never"
+    long, wide, behind = forecast_jobs(loop.state, TIMED, ForecastOptions(simulations=1))
+    assert (wide.without_arrivals, behind.without_arrivals) == (JobTimes(math.inf, 20.0), JobTimes(math.inf, 20.0)), (
+        "at the next round"
+    )
+    assert wide.without_arrivals.never_starts
+    assert not long.without_arrivals.never_starts
+    assert not JobTimes(math.inf, math.inf).never_starts, "not within the look is not never"
 
 
 def test_a_look_in_which_nobody_gets_any_further_is_over(monkeypatch):
     monkeypatch.setattr("fairlead.engine.loop.STALLED_AFTER", 2000)
     state = waiting()
     state.scheduler = SchedulerConfig(Part("las"), round_s=300.0).to_data()
-    found = forecast_jobs(state, TIMED, looks=0, costs=Costs(launch_s=1000.0, restart_s=1000.0))
-    assert any(one.by_itself.ends_s == math.inf for one in found), "starts cost more than a round"
+    found = forecast_jobs(state, TIMED, ForecastOptions(simulations=0, costs=Costs(launch_s=1000.0, restart_s=1000.0)))
+    assert any(one.without_arrivals.ends_s == math.inf for one in found), "starts cost more than a round"
 
 
 def test_who_came_lately_and_cannot_be_simulated_does_not_come_again():
@@ -146,8 +156,8 @@ def test_who_came_lately_and_cannot_be_simulated_does_not_come_again():
     loop.run(until=100.0)
     state = loop.state
     state.job_of[0] = replace(state.job_of[0], kind="strange")
-    (one,) = forecast_jobs(state, table, looks=3)
-    assert {turn.starts_s for turn in one.with_others} == {one.by_itself.starts_s}
+    (one,) = forecast_jobs(state, table, ForecastOptions(simulations=3))
+    assert {turn.starts_s for turn in one.with_arrivals} == {one.without_arrivals.starts_s}
 
 
 def test_the_middle_of_an_even_number_of_looks_is_one_that_was_seen():
@@ -157,29 +167,32 @@ def test_the_middle_of_an_even_number_of_looks_is_one_that_was_seen():
 
 def test_looks_end_when_no_other_is_wanted():
     left = iter([True, False])
-    (one, *_) = forecast_jobs(waiting(), TIMED, looks=4, another=lambda: next(left))
-    assert len(one.with_others) == 1
+    (one, *_) = forecast_jobs(waiting(), TIMED, ForecastOptions(simulations=4), start_another=lambda: next(left))
+    assert len(one.with_arrivals) == 1
 
 
 def test_a_look_that_is_broken_off_tells_what_it_saw_and_how_far_it_went():
-    whole = forecast_jobs(waiting(), TIMED, looks=0)
-    ends = sorted(one.by_itself.ends_s for one in whole)
+    whole = forecast_jobs(waiting(), TIMED, ForecastOptions(simulations=0))
+    ends = sorted(one.without_arrivals.ends_s for one in whole)
     middle_s = ends[len(ends) // 2]
     told: list[float] = []
 
-    def go_on(ahead_s: float) -> bool:
+    def keep_running(ahead_s: float) -> bool:
         told.append(ahead_s)
         return ahead_s <= middle_s
 
-    found = forecast_jobs(waiting(), TIMED, looks=3, go_on=go_on)
-    (within_s,) = {one.within_s for one in found}
-    assert middle_s < within_s < ends[-1]
+    found = forecast_jobs(waiting(), TIMED, ForecastOptions(simulations=3), keep_running=keep_running)
+    (horizon_s,) = {one.horizon_s for one in found}
+    assert middle_s < horizon_s < ends[-1]
     assert told == sorted(told)
-    assert not any(one.with_others for one in found), "nothing that others come to is looked at after it"
+    assert not any(one.with_arrivals for one in found), "nothing that others come to is looked at after it"
     for cut, full in zip(found, whole):
-        assert full.within_s > within_s
-        for seen, true in ((cut.by_itself.starts_s, full.by_itself.starts_s), (cut.by_itself.ends_s, full.by_itself.ends_s)):
-            assert seen == (true if true <= within_s else math.inf)
+        assert full.horizon_s > horizon_s
+        for seen, true in (
+            (cut.without_arrivals.starts_s, full.without_arrivals.starts_s),
+            (cut.without_arrivals.ends_s, full.without_arrivals.ends_s),
+        ):
+            assert seen == (true if true <= horizon_s else math.inf)
 
 
 def test_a_look_with_others_that_is_broken_off_does_not_count():
@@ -190,7 +203,15 @@ def test_a_look_with_others_that_is_broken_off_does_not_count():
         made += 1
         return True
 
-    found = forecast_jobs(waiting(), TIMED, looks=4, another=another, go_on=lambda ahead_s: made < 2 or ahead_s < 3600.0)
-    assert {len(one.with_others) for one in found} == {1}
+    found = forecast_jobs(
+        waiting(),
+        TIMED,
+        ForecastOptions(simulations=4),
+        start_another=another,
+        keep_running=lambda ahead_s: made < 2 or ahead_s < 3600.0,
+    )
+    assert {len(one.with_arrivals) for one in found} == {1}
     assert made == 2
-    assert found == forecast_jobs(waiting(), TIMED, looks=1), "what was seen in whole looks stays what it was"
+    assert found == forecast_jobs(waiting(), TIMED, ForecastOptions(simulations=1)), (
+        "what was seen in whole looks stays what it was"
+    )

@@ -10,7 +10,7 @@ import pytest
 
 from cli.command import fairlead
 from fairlead.core.errors import InputError, UnknownName
-from fairlead.experiments.cases import Answers, Store, answer_all, key_of
+from fairlead.experiments.cases import Answers, CaseStore, key_of, run_cases
 from fairlead.reporting.findings import Findings, Line, Lines, Row, Wants
 from fairlead_papers import ExperimentInputs, Paper, Reproduction, reproduce
 from fairlead_papers.blox import BLOX
@@ -70,7 +70,7 @@ def test_a_damaged_case_is_run_again(finished):
     given, _ = finished
     small = replace(given, only=GAVEL.chosen(["fig13"]))
     (case,) = small.cases()
-    path = Store(given.folder / "cases", given.world).path(case)
+    path = CaseStore(given.folder / "cases", given.inputs).path(case)
     whole = path.read_bytes()
     for damaged in (whole[:-20], b"", b"[]", whole.replace(b'"throughput":[[', b'"throughput":[[9')):
         path.write_bytes(damaged)
@@ -111,14 +111,14 @@ def test_a_trace_beside_the_rates_makes_the_key_too(tmp_path):
 class Broken:
     why: str
 
-    def run(self, world):
+    def run(self, inputs):
         raise ValueError(self.why)
 
 
 def test_a_case_that_fails_is_told_and_the_rest_goes_on(tmp_path):
     good = Run("fifo", TINY.cluster, Jobs(1.0, measure=(0, 3)))
-    store = Store(tmp_path, ExperimentInputs())
-    answers = answer_all([Broken("out of\nluck"), good], store, processes=1)
+    store = CaseStore(tmp_path, ExperimentInputs())
+    answers = run_cases([Broken("out of\nluck"), good], store, processes=1)
     assert answers.of(good)["figures"]["finished"] == 3
     with pytest.raises(Exception, match="ValueError: out of luck"):
         answers.of(Broken("out of\nluck"))
@@ -211,7 +211,10 @@ def test_what_is_called_a_trace_and_is_a_folder_is_no_part_of_a_world(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "rates.csv").write_text("")
     (tmp_path / "with" / "old.trace").mkdir()
-    assert ExperimentInputs(tmp_path / "with" / "rates.csv").mark == ExperimentInputs(tmp_path / "plain" / "rates.csv").mark
+    assert (
+        ExperimentInputs(tmp_path / "with" / "rates.csv").fingerprint
+        == ExperimentInputs(tmp_path / "plain" / "rates.csv").fingerprint
+    )
 
 
 def test_a_trace_that_is_absent_says_what_to_pass():
@@ -226,8 +229,8 @@ def test_a_trace_that_does_not_lie_beside_the_table_says_where_it_was_looked_for
 
 
 def test_the_published_traces_come_out_as_the_paper_says(public_data, tmp_path):
-    world = ExperimentInputs((public_data / "gavel" / "simulation_throughputs.json").resolve())
-    outcome = reproduce(Reproduction(GAVEL, TINY, world, tmp_path, GAVEL.chosen(["table3"])), processes=1)
+    inputs = ExperimentInputs((public_data / "gavel" / "simulation_throughputs.json").resolve())
+    outcome = reproduce(Reproduction(GAVEL, TINY, inputs, tmp_path, GAVEL.chosen(["table3"])), processes=1)
     assert {row.verdict for _, row in outcome.rows} == {"met"}
 
 
@@ -279,7 +282,7 @@ def test_studies_that_are_not_run_again_stay_in_the_report_with_their_pictures(t
 
     said = ["Rates: some."]
     studies = tuple(Study(name, f"Study {name} <b>", lambda scale: [], read(f"claim-{name}")) for name in ("a", "b", "c"))
-    paper = Paper("Somebody", studies, {"tiny": TINY}, lambda scale, world: said)
+    paper = Paper("Somebody", studies, {"tiny": TINY}, lambda scale, inputs: said)
 
     def told(*names: str) -> tuple[str, str, list[str]]:
         outcome = reproduce(Reproduction(paper, TINY, ExperimentInputs(), tmp_path, paper.chosen(names)), processes=1)

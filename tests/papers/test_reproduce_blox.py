@@ -82,37 +82,37 @@ def test_phillys_work_is_that_of_its_gangs(public_data):
 
 
 def test_at_another_load_the_same_philly_jobs_come_at_other_times(public_data):
-    world = PublicTraces(data=public_data)
-    few, many = (world.jobs(Workload("philly", load, (0, 20)), 0) for load in (1.0, 4.0))
+    inputs = PublicTraces(data=public_data)
+    few, many = (inputs.jobs(Workload("philly", load, (0, 20)), 0) for load in (1.0, 4.0))
     assert [(job.kind, job.steps, job.workers) for job in few.jobs] == [(job.kind, job.steps, job.workers) for job in many.jobs]
     assert few.span_s == pytest.approx(4 * many.span_s)
-    assert world.jobs(Workload("philly", 1.0, (0, 20)), 1).jobs != few.jobs
+    assert inputs.jobs(Workload("philly", 1.0, (0, 20)), 1).jobs != few.jobs
 
 
 def test_what_comes_on_top_leaves_the_usual_jobs_alone():
-    world = PublicTraces()
-    usual, spiked, bursty = (world.jobs(replace(GENERATED, **more), 0) for more in ({}, {"spike": 3}, {"bursts": True}))
+    inputs = PublicTraces()
+    usual, spiked, bursty = (inputs.jobs(replace(GENERATED, **more), 0) for more in ({}, {"spike": 3}, {"bursts": True}))
     times = {job.name: job.submitted_s for job in usual.jobs}
     for trace, prefix in ((spiked, "spike"), (bursty, "burst")):
         extra = [job for job in trace.jobs if job.name not in times]
         assert extra
         assert all(job.name.startswith(prefix) for job in extra)
         assert {job.name: job.submitted_s for job in trace.jobs if job.name in times} == times
-        assert all(job.kind in world.table.kinds for job in trace.jobs)
+        assert all(job.kind in inputs.table.kinds for job in trace.jobs)
 
 
 def test_of_figure_11s_models_the_last_ones_become_sensitive_one_by_one():
-    world = PublicTraces()
-    whole, column = world.table, world.table.types.index("v100")
+    inputs = PublicTraces()
+    whole, column = inputs.table, inputs.table.types.index("v100")
     for count in (5, 7, 8):
-        table = world.table_with(count)
+        table = inputs.table_with(count)
         kept = {kind for row, (kind, n) in enumerate(table.keys) if n == 4 and (table.spread[row] == whole.spread[row]).all()}
         assert kept.issuperset(KINDS[:count])
         assert kept.isdisjoint(KINDS[count:])
     loses = whole.spread[:, column] / whole.alone[:, column]
     assert all(loses[whole.row(kind, 4)] < 0.67 for kind in KINDS)
     assert set(SKEWED) < set(KINDS)
-    assert {job.kind for job in world.jobs(replace(GENERATED, sensitive=5), 0).jobs} <= set(KINDS)
+    assert {job.kind for job in inputs.jobs(replace(GENERATED, sensitive=5), 0).jobs} <= set(KINDS)
 
 
 def test_sides_of_a_comparison_have_the_same_jobs():
@@ -175,7 +175,7 @@ def test_tiresias_trace_comes_out_as_its_own_simulator_says(public_data, expecte
 
 def test_a_folder_without_the_traces_is_told_before_anything_runs(tmp_path):
     with pytest.raises(InputError, match=r"philly\.csv"):
-        _ = PublicTraces(data=tmp_path).mark
+        _ = PublicTraces(data=tmp_path).fingerprint
     absent = fairlead("reproduce", "blox", "--data", tmp_path, "--out", tmp_path)
     assert absent.returncode == 2
     assert "philly.csv" in absent.stderr.replace("\n", "")

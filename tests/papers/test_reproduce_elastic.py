@@ -70,15 +70,15 @@ def test_other_tables_of_pollux_are_another_world(public_data, tmp_path):
     here.mkdir()
     for name in ("philly", "pollux"):
         (here / name).symlink_to(public_data / name)
-    without_tiresias = PublicTraces(data=here).mark
+    without_tiresias = PublicTraces(data=here).fingerprint
     (here / "tiresias").symlink_to(public_data / "tiresias")
-    same = PublicTraces(data=here).mark
-    assert same == PublicTraces(data=public_data).mark != without_tiresias
+    same = PublicTraces(data=here).fingerprint
+    assert same == PublicTraces(data=public_data).fingerprint != without_tiresias
     other = tmp_path / "other"
     (other / "pollux").mkdir(parents=True)
     (other / "philly").symlink_to(public_data / "philly")
     (other / "pollux" / "bert").symlink_to(public_data / "pollux" / "bert")
-    assert PublicTraces(data=other).mark != same
+    assert PublicTraces(data=other).fingerprint != same
 
 
 def test_tuned_cpus_are_worth_something_where_jobs_can_use_them_and_nothing_elsewhere():

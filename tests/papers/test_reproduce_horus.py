@@ -73,12 +73,12 @@ def test_true_is_the_mean_of_the_sessions_or_what_one_says_and_nothing_of_that_i
     }
     kinds = [one.kind for one in WORLD.trainings]
     for session, slower in (("", mean), *by_session.items()):
-        world = replace(WORLD, session=session)
+        inputs = replace(WORLD, session=session)
         for one, two in ((kinds[0], kinds[-1]), (kinds[-1], kinds[-2])):
-            row, beside = world.table.row(one, 1), world.table.row(two, 1)
-            found = world.table.alone[row, 0] / world.table.paired[row, beside, 0]
+            row, beside = inputs.table.row(one, 1), inputs.table.row(two, 1)
+            found = inputs.table.alone[row, 0] / inputs.table.paired[row, beside, 0]
             assert found == pytest.approx(max(1.0, slower[one, two][0]))
-        assert (world.believed(), world.mark) == (WORLD.believed(), WORLD.mark)
+        assert (inputs.believed(), inputs.fingerprint) == (WORLD.believed(), WORLD.fingerprint)
     runs = [Run(HORUS_ARM.policy, "2xh200:2", "W-Large", 12, 0, session=each) for each in ("", *WORLD.sessions)]
     assert len({run.run(WORLD)["makespan_s"] for run in runs}) == 3
 

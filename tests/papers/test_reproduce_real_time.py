@@ -12,7 +12,7 @@ import pytest
 
 from fairlead.config.schedulers import compose
 from fairlead.core.job import batch_size_of
-from fairlead.experiments.cases import Answer, Answers, Store, Tell, answer_all, key_of
+from fairlead.experiments.cases import Answer, Answers, CaseStore, ReportProgress, key_of, run_cases
 from fairlead.runtime.embedded import NotUp
 from fairlead.workloads.dynamics import Regimes
 from fairlead_papers import ExperimentInputs, Reproduction, reproduce
@@ -78,10 +78,10 @@ def _answer(makespan_s: float, jct_s: float, unfair: float) -> Answer:
 
 
 def test_rows_are_means_over_policies_of_how_far_both_sides_are_apart():
-    scale, world = SHOCKWAVE.scale("small"), AdaptiveJobs()
+    scale, inputs = SHOCKWAVE.scale("small"), AdaptiveJobs()
     told = [_answer(190.0, 104.0, 0.5), _answer(208.0, 97.0, 0.54), _answer(200.0, 100.0, 0.45)]
-    keys = [key_of(case, world) for case in cases(scale)]
-    found = read(scale, Answers(world, dict(zip(keys, told, strict=True)), {}))
+    keys = [key_of(case, inputs) for case in cases(scale)]
+    found = read(scale, Answers(inputs, dict(zip(keys, told, strict=True)), {}))
     assert [row.ours for row in found.rows] == pytest.approx([3.0, 7 / 3, 3.0, 3.0])
     assert [row.verdict for row in found.rows] == ["met", "met", "met", ""]
     assert [note.split(",")[0] for note in found.notes[1:]] == ["Shockwave", "Gavel", "Themis"]
@@ -111,7 +111,7 @@ class Counted:
     folder: str
     number: int
 
-    def run(self, world: ExperimentInputs) -> Answer:
+    def run(self, inputs: ExperimentInputs) -> Answer:
         before = len(os.listdir(self.folder))
         (Path(self.folder) / str(self.number)).touch()
         return {"before": before, "process": os.getpid()}
@@ -119,9 +119,9 @@ class Counted:
 
 @dataclass(frozen=True)
 class Alone(Counted):
-    def run_alone(self, world: ExperimentInputs, tell: Tell) -> Answer:
-        tell(f"case {self.number}")
-        return self.run(world)
+    def run_alone(self, inputs: ExperimentInputs, report: ReportProgress) -> Answer:
+        report(f"case {self.number}")
+        return self.run(inputs)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -129,8 +129,8 @@ def test_who_needs_the_machine_for_itself_runs_behind_all_others_and_is_heard(tm
     folder, said = tmp_path / "ran", list[str]()
     folder.mkdir()
     every = [Alone(str(folder), 0), Counted(str(folder), 1), Alone(str(folder), 2), Counted(str(folder), 3)]
-    store = Store(tmp_path / "cases", ExperimentInputs())
-    answers = answer_all(every, store, processes=processes, tell=said.append)
+    store = CaseStore(tmp_path / "cases", ExperimentInputs())
+    answers = run_cases(every, store, processes=processes, report=said.append)
     alone = [answers.of(case) for case in every if isinstance(case, Alone)]
     assert [answer["before"] for answer in alone] == [2, 3]
     assert {answer["process"] for answer in alone} == {os.getpid()}
@@ -141,5 +141,5 @@ def test_a_place_where_no_answer_can_be_kept_is_told_before_the_work(tmp_path):
     (tmp_path / "ran").mkdir()
     (tmp_path / "cases").symlink_to(tmp_path / "nowhere")
     with pytest.raises(OSError, match="cases"):
-        answer_all([Alone(str(tmp_path / "ran"), 0)], Store(tmp_path / "cases", ExperimentInputs()))
+        run_cases([Alone(str(tmp_path / "ran"), 0)], CaseStore(tmp_path / "cases", ExperimentInputs()))
     assert not list((tmp_path / "ran").iterdir())

@@ -8,7 +8,7 @@ import pytest
 from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import Part
 from fairlead.core.errors import InputError
-from fairlead.experiments.cases import Store
+from fairlead.experiments.cases import CaseStore
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.policies.shockwave.planning.planner import TOLERANCE
 from fairlead.policies.shockwave.planning.relaxation import LEVELS
@@ -48,12 +48,12 @@ def test_every_study_is_told_and_none_fails_but_those_whose_jobs_are_not_here(fi
 
 
 def test_pollux_jobs_have_the_batch_sizes_they_had_and_the_workers_they_asked_for(public_data, tmp_path):
-    world = AdaptiveJobs(data=public_data)
-    given = Reproduction(SHOCKWAVE, SHOCKWAVE.scale("tiny"), world, tmp_path, SHOCKWAVE.chosen(ON_POLLUX_JOBS))
+    inputs = AdaptiveJobs(data=public_data)
+    given = Reproduction(SHOCKWAVE, SHOCKWAVE.scale("tiny"), inputs, tmp_path, SHOCKWAVE.chosen(ON_POLLUX_JOBS))
     outcome = reproduce(given, processes=1)
     assert [told for _, told in outcome.rows if told.verdict == "failed"] == []
     assert {file.name for file in outcome.files} >= {"fig11.png", "fig17.png"}
-    asked = every_so_many(world.pollux_jobs(6), 16, 8)
+    asked = every_so_many(inputs.pollux_jobs(6), 16, 8)
     found = replayed(asked, 8)
     assert [(job.name, job.workers, job.submitted_s) for job in found.trace.jobs] == [
         (job.name, job.workers, job.submitted_s) for job in asked.jobs
@@ -88,7 +88,7 @@ def test_what_is_foreseen_is_nearer_to_the_truth_than_what_is_not(finished):
 def test_the_longer_a_plan_is_searched_for_the_nearer_it_is_to_its_bound(finished):
     """A window in which the load alone counts, and one with a few very long jobs; how long it took is told and not judged."""
     given, _ = finished
-    kept = Store(given.folder / "cases", given.world)
+    kept = CaseStore(given.folder / "cases", given.inputs)
     for penalty in (TEXT, STRONG):
         found = [kept.read(windows(given.scale, 60, penalty))[searched.name] for searched in CURVE]
         gaps = np.array([each["relative"] for each in found])
@@ -114,9 +114,9 @@ def test_in_every_other_window_some_jobs_take_longer_than_any_of_the_others_can(
 
 def test_a_search_cut_short_is_the_preset_but_for_its_levels_and_its_plans_are_worse(finished):
     given, _ = finished
-    kept = Store(given.folder / "cases", given.world)
+    kept = CaseStore(given.folder / "cases", given.inputs)
     whole, usual = kept.read(Cut(LEVELS, 15)), kept.read(Run(ARM.scheduler, Jobs(15, public=True), 4, 0))
-    none = Cut(0, 15).run(given.world)
+    none = Cut(0, 15).run(given.inputs)
     assert makespan(whole) == makespan(usual)
     assert worst_rho(whole) == worst_rho(usual)
     assert none["gap"] > whole["gap"]
@@ -144,7 +144,7 @@ def test_a_folder_without_the_traces_is_told_what_it_lacks(tmp_path):
     """To pass --data is no mend for who has passed it."""
     given = AdaptiveJobs(data=tmp_path)
     with pytest.raises(InputError, match=f"^--data {tmp_path}: expected a folder with shockwave/tacc_throughputs.json in it$"):
-        _ = given.mark
+        _ = given.fingerprint
     with pytest.raises(InputError, match=r"a folder with pollux/workloads/workload-6\.csv in it$"):
         given.pollux_jobs(6)
     (tmp_path / "shockwave").mkdir()
@@ -160,9 +160,9 @@ def test_answers_are_kept_for_these_jobs_and_regimes_and_not_for_others(tmp_path
     names = ("tacc_throughputs.json", "wisr_throughputs.json", "120_0.trace", "trace120_regimes.json")
     for name in names:
         (folder / name).write_text("some")
-    marks = [AdaptiveJobs(data=tmp_path).mark]
+    marks = [AdaptiveJobs(data=tmp_path).fingerprint]
     for name in names:
         (folder / name).write_text("others")
-        marks.append(AdaptiveJobs(data=tmp_path).mark)
+        marks.append(AdaptiveJobs(data=tmp_path).fingerprint)
     assert len(set(marks)) == 5
-    assert AdaptiveJobs(data=tmp_path).mark == marks[-1]
+    assert AdaptiveJobs(data=tmp_path).fingerprint == marks[-1]

@@ -72,7 +72,7 @@ def test_a_job_is_in_a_file_of_regimes_once(tmp_path: Path):
         lambda path: with_regimes(Trace.of([]), path),
         load,
         lambda path: ResultsFile(path, {}),
-        lambda path: ExperimentInputs(path).mark,
+        lambda path: ExperimentInputs(path).fingerprint,
         lambda path: TraceFile(path).read(),
         read_yaml,
         lambda path: list(read_events(path)),

@@ -198,13 +198,13 @@ def horus(
 
 
 def _asked(
-    paper: Paper[S], scale: str, only: str | None, folder: Path | None, world: Callable[[], ExperimentInputs]
+    paper: Paper[S], scale: str, only: str | None, folder: Path | None, inputs: Callable[[], ExperimentInputs]
 ) -> Reproduction[S]:
     names = [name.strip() for name in (only or "").split(",") if name.strip()]
     if only is not None and not names:
         raise InputError("--only", "names of studies, separated by commas", field="only", value=only)
-    studies, size, rates = paper.chosen(names), paper.scale(scale), world()
-    _ = rates.mark, rates.table  # what cannot be read is told before anything runs
+    studies, size, rates = paper.chosen(names), paper.scale(scale), inputs()
+    _ = rates.fingerprint, rates.table  # what cannot be read is told before anything runs
     apart = paper.title.lower() if scale == PUBLIC[0] else f"{paper.title.lower()}-{scale}"
     return Reproduction(paper, size, rates, folder or Path("out") / apart, studies)
 
@@ -212,7 +212,7 @@ def _asked(
 def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:
     distinct([], [], [given.folder])
     with kept_in(given.folder / "cases"), progress(len(given.cases()), "running", quiet=json) as bar:
-        outcome = run_reproduction(given, processes=processes, on_done=lambda _: bar.advance(), tell=bar.say)
+        outcome = run_reproduction(given, processes=processes, on_done=lambda _: bar.advance(), report=bar.say)
     if json:
         rows = [
             {
@@ -226,11 +226,11 @@ def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:
             }
             for study, row in outcome.rows
         ]
-        print_json({"scale": given.scale.name, "rates": given.world.rates_are, "ran": outcome.ran, "rows": rows})
+        print_json({"scale": given.scale.name, "rates": given.inputs.rates_note, "ran": outcome.ran, "rows": rows})
         return
     title = f"{given.paper.title}, reproduced"
     narrow = out.is_terminal and out.width < WIDE
-    caption = f"{given.scale.description}; {given.world.rates_are}"
+    caption = f"{given.scale.description}; {given.inputs.rates_note}"
     out.print(_shown(outcome, title, caption, out.width if narrow else None))
     for reason in _why_not(outcome):
         note(reason)

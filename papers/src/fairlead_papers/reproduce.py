@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
-from fairlead.experiments.cases import Answers, Case, Store, Tell, answer_all, distinct, silent
+from fairlead.experiments.cases import Answers, Case, CaseStore, ReportProgress, distinct_cases, run_cases, silent
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.reporting.findings import Findings, Row
 from fairlead_papers.pages import Report, Told, check_folder, paragraphs, sections, write_pages
@@ -20,7 +20,7 @@ class Reproduction(Generic[S]):
 
     paper: Paper[S]
     scale: S
-    world: ExperimentInputs
+    inputs: ExperimentInputs
     folder: Path
     only: tuple[Study[S], ...] = ()
 
@@ -31,7 +31,7 @@ class Reproduction(Generic[S]):
     def cases(self) -> list[Case]:
         """Each once, whichever studies need it."""
         every = (case for study in self.studies for case in study.cases(self.scale))
-        return list(distinct(every, self.world).values())
+        return list(distinct_cases(every, self.inputs).values())
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ def reproduce(
     *,
     processes: int | None = None,
     on_done: Callable[[bool], None] | None = None,
-    tell: Tell = silent,
+    report: ReportProgress = silent,
 ) -> Outcome:
     """Answer what is not answered yet, and write the report; `on_done` is told of each case whether it had to be run, and
-    `tell` what long ones say meanwhile."""
+    `report` what long ones say meanwhile."""
     ran = 0
 
     def note(new: bool) -> None:
@@ -64,15 +64,15 @@ def reproduce(
             on_done(new)
 
     check_folder(given.folder, given.paper.title, given.scale.name)
-    store = Store(given.folder / "cases", given.world)
-    answers = answer_all(given.cases(), store, processes=processes, on_done=note, tell=tell)
+    store = CaseStore(given.folder / "cases", given.inputs)
+    answers = run_cases(given.cases(), store, processes=processes, on_done=note, report=report)
     told = [Told(study, _read(study, given.scale, answers)) for study in given.studies]
-    introduction = given.paper.introduction(given.scale, given.world)
+    introduction = given.paper.introduction(given.scale, given.inputs)
     others = [study for study in given.paper.studies if study not in given.studies]
     kept = sections(given.folder, others, paragraphs(introduction))
     order = [study.name for study in given.paper.studies]
-    report = Report(given.paper.title, given.scale, introduction, told, kept, order)
-    return Outcome(told, write_pages(report, given.folder), ran, [*kept])
+    pages = Report(given.paper.title, given.scale, introduction, told, kept, order)
+    return Outcome(told, write_pages(pages, given.folder), ran, [*kept])
 
 
 def _read(study: Study[S], scale: S, answers: Answers) -> Findings:

@@ -136,7 +136,7 @@ def serve(
     SIGHUP reads --config again; a scheduler with a mistake is refused in the log, and the old one stays. Without --config, a
     plane that is started again goes on with the scheduler of its journal; `fairlead scheduler set` gives it another.
     """
-    from fairlead.experiments.lookahead import foresee
+    from fairlead.experiments.lookahead_process import forecast_in_process
     from fairlead.runtime.protocol.network import Certificate, check_encryption
 
     certificate = Certificate.load(tls_cert, tls_key)
@@ -164,7 +164,7 @@ def serve(
         term,
         grace,
     )
-    serve_control_plane(settings, foresee, _print_addresses)
+    serve_control_plane(settings, forecast_in_process, _print_addresses)
 
 
 def _print_addresses(started: Started) -> None:
@@ -247,7 +247,7 @@ def up(
     Then, in another terminal in this directory: fairlead submit -- python train.py; fairlead queue; fairlead nodes. With
     another --root it says first what has to be set there for these to find it.
     """
-    from fairlead.experiments.lookahead import foresee
+    from fairlead.experiments.lookahead_process import forecast_in_process
     from fairlead.runtime.protocol.network import check_encryption
 
     if leashed:
@@ -265,5 +265,5 @@ def up(
             token = (root / "admin.token").absolute()
             note(f'in other terminals: export {URL}={started.url} {TOKEN}="$(cat {shlex.quote(str(token))})"')
 
-    run_local_cluster(settings, foresee, log_format, begun, lambda: note("letting jobs save and ending them …"))
+    run_local_cluster(settings, forecast_in_process, log_format, begun, lambda: note("letting jobs save and ending them …"))
     note(f"ended; jobs that had not finished were asked to save. `fairlead up` with the same --root ({root}) goes on with them")

@@ -20,15 +20,15 @@ from fairlead.config.schedulers import parse_part, scheduler_of
 from fairlead.core.errors import InputError
 from fairlead.experiments.compare import Comparison, Workload
 from fairlead.experiments.compare import compare as run_comparison
-from fairlead.experiments.forward_rates import with_company
 from fairlead.experiments.inputs import TraceFile, read_table, table_for
+from fairlead.experiments.live_inputs import fetch_state, measured_table, with_colocated_rates
+from fairlead.experiments.lookahead import ArrivalForecast
 from fairlead.experiments.metric_columns import duration
 from fairlead.experiments.metrics import summarize
 from fairlead.experiments.simulate import Simulation
-from fairlead.experiments.synthesizer import Advice, Advisor, Forecast, Objective, combinations
-from fairlead.experiments.synthesizer.live_advice import advise as look_at
-from fairlead.experiments.synthesizer.live_advice import rates_of, state_of
-from fairlead.experiments.synthesizer.synthesize import synthesize as run_synthesis
+from fairlead.experiments.synthesize import Advice, Advisor, Objective, combinations
+from fairlead.experiments.synthesize import advise as advise_state
+from fairlead.experiments.synthesize import synthesize as run_synthesis
 from fairlead.reporting.html import write_report
 from fairlead.reporting.tables import comparison_table
 from fairlead.runtime.http_client import OVERTAKEN, ControlPlaneClient, RefusedRequest, Unreachable
@@ -52,7 +52,7 @@ MetricOption: TypeAlias = Annotated[
 ]
 ForecastOption: TypeAlias = Annotated[
     str,
-    typer.Option("--forecast", help="Who will come: 'nobody', or as in the 'recent' past."),
+    typer.Option("--forecast", help="Jobs that will arrive: 'none', or as in the 'recent' past."),
 ]
 WindowOption: TypeAlias = Annotated[
     float, typer.Option("--window", help="With --forecast recent: hours of the past, and of the future.", min=0.01)
@@ -65,7 +65,7 @@ POLICIES, ADMISSIONS = "fifo,srtf,las", "accept-all,accept-up-to:factor=1.2,acce
 EVERY = 10
 """The nine combinations of Blox §5.2, and how often it looks."""
 
-METRIC, FORECAST, WINDOW_H, MARGIN = "jct", "nobody", 6.0, 0.01
+METRIC, FORECAST, WINDOW_H, MARGIN = "jct", "none", 6.0, 0.01
 
 
 @dataclass(frozen=True)
@@ -93,15 +93,16 @@ class Asked:
         return Advisor(
             candidates,
             table,
-            wanted=wanted_of(self.metric),
-            forecast=self._forecast(seed),
+            objective=wanted_of(self.metric),
+            arrivals=self._forecast(seed),
             costs=costs,
             margin=self.margin,
             processes=self.processes or os.cpu_count() or 1,
         )
 
-    def _forecast(self, seed: int) -> Forecast:
-        return Forecast(self.forecast, 3600.0 * self.window_h, seed)  # type: ignore[arg-type]  # it says what is wrong
+    def _forecast(self, seed: int) -> ArrivalForecast:
+        arrivals: Any = "none" if self.forecast == "nobody" else self.forecast  # "nobody" is the former name
+        return ArrivalForecast(arrivals, 3600.0 * self.window_h, seed)
 
     @property
     def _parts(self) -> tuple[str, str, str]:
@@ -124,7 +125,7 @@ def outlook_table(advice: Advice) -> Table:
     table = Table(box=box.SIMPLE, title=f"from second {advice.time:,.0f} on", title_justify="left")
     for name, side in (("scheduler", "left"), ("jobs end after", "right"), ("begin after", "right"), ("", "left")):
         table.add_column(name, justify=side)  # type: ignore[arg-type]
-    for label, outlook in advice.outlooks:
+    for label, outlook in advice.forecasts:
         least = "" if outlook.complete else "> "
         marks = [
             mark for mark, holds in (("runs", label == advice.running.label), ("best", label == advice.chosen.label)) if holds
@@ -150,7 +151,7 @@ def advice_data(advice: Advice) -> dict[str, object]:
             label: {"jct_s": seen.jct_s, "responsiveness_s": seen.responsiveness_s, "complete": seen.complete}
             if not seen.problem
             else {"problem": seen.problem}
-            for label, seen in advice.outlooks
+            for label, seen in advice.forecasts
         },
     }
 
@@ -303,7 +304,7 @@ def advise(
     most = looks if looks is not None else 0 if switch else 1
     while True:
         try:
-            state = state_of(plane)
+            state = fetch_state(plane)
             measured = None if known is not None else plane.rates()
         except Unreachable as problem:  # it may come back; whoever decided last goes on deciding
             if made == 0:
@@ -314,12 +315,12 @@ def advise(
         running = scheduler_of(state.scheduler)
         if running.round_s == 0:
             raise InputError("advise", "a cluster with rounds", field="rounds", value="event-driven")
-        table = known.for_types(state.cluster.type_names) if known is not None else rates_of(measured or {}, state)
-        table = with_company(table, state)
+        table = known.for_types(state.cluster.type_names) if known is not None else measured_table(measured or {}, state)
+        table = with_colocated_rates(table, state)
         candidates, alive = asked.candidates(running), len(state.live) + len(state.queue)
         looking = f"{len(candidates)} candidates, {alive} jobs"
         with asked.advisor(candidates, table, spent) as advisor, progress(None, looking, quiet=json):
-            advice = look_at(state, advisor)
+            advice = advise_state(state, advisor)
         if json:
             print_json(advice_data(advice))
         else:

@@ -19,9 +19,17 @@ from fairlead.cli.job_tables import legible
 from fairlead.cli.output import note, out, print_json, progress
 from fairlead.core.job import ENDED, Phase
 from fairlead.experiments.inputs import read_table
-from fairlead.experiments.lookahead import WITHIN_S, JobForecast, JobTimes, Lookahead, LookaheadOptions, forecast, read
+from fairlead.experiments.live_inputs import fetch_state
+from fairlead.experiments.lookahead import (
+    HORIZON_S,
+    JobForecast,
+    JobTimes,
+    ClusterForecast,
+    ForecastOptions,
+    forecast,
+    forecast_from_json,
+)
 from fairlead.experiments.metric_columns import duration, to_the_second, until
-from fairlead.experiments.synthesizer.live_advice import state_of
 from fairlead.runtime.http_client import FORBIDDEN, MISSING, ControlPlaneClient, RefusedRequest
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -78,7 +86,7 @@ def when(
 
       fairlead when --looks 20 --window 24
     """
-    asked = LookaheadOptions(
+    asked = ForecastOptions(
         looks, 3600 * window, budget, opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
     )
     table = read_table(throughputs)
@@ -87,7 +95,7 @@ def when(
     if wanted is not None and Phase[wanted["phase"].upper()] in ENDED and not json:
         out.print(f"{legible(wanted['name'])} is {wanted['phase']}", highlight=False, markup=False)
         return
-    ahead, here = _looked(plane, table, replace(asked, of=None if wanted is None else wanted["number"]), quiet=json)
+    ahead, here = _looked(plane, table, replace(asked, job=None if wanted is None else wanted["number"]), quiet=json)
     reasons = _reasons(plane, wanted, ahead, everybody=here)
     if json:
         print_json(_data(ahead, reasons))
@@ -104,22 +112,22 @@ def when(
 
 
 def _looked(
-    plane: ControlPlaneClient, table: ThroughputTable | None, asked: LookaheadOptions, quiet: bool
-) -> tuple[Lookahead, bool]:
+    plane: ControlPlaneClient, table: ThroughputTable | None, asked: ForecastOptions, quiet: bool
+) -> tuple[ClusterForecast, bool]:
     """Here, from the state that an admin gets. In it are everybody's jobs with their commands, so for others the control plane
     looks ahead, as it sees fit, and tells them of theirs. And whether it was here."""
-    with progress(1 + asked.looks, LOOKING, quiet=quiet) as bar:
+    with progress(1 + asked.simulations, LOOKING, quiet=quiet) as bar:
         try:
-            state = state_of(plane)
+            state = fetch_state(plane)
         except RefusedRequest as answer:
             if answer.status != FORBIDDEN:
                 raise
         else:
             return forecast(state, plane.rates() if table is None else table, asked, _Shown(bar).at), True
-        ahead = read(_told(plane))
-    if table is not None or replace(asked, of=None) != LookaheadOptions():
+        ahead = forecast_from_json(_told(plane))
+    if table is not None or replace(asked, job=None) != ForecastOptions():
         note("the cluster looked ahead by itself, as for everybody: --looks and the other options count with an admin's token")
-    jobs = tuple(one for one in ahead.jobs if asked.of in (None, one.number))
+    jobs = tuple(one for one in ahead.jobs if asked.job in (None, one.number))
     return replace(ahead, jobs=jobs), False
 
 
@@ -136,7 +144,7 @@ def _told(plane: ControlPlaneClient) -> dict[str, Any]:
 
 
 def _reasons(
-    plane: ControlPlaneClient, wanted: Mapping[str, Any] | None, ahead: Lookahead, everybody: bool
+    plane: ControlPlaneClient, wanted: Mapping[str, Any] | None, ahead: ClusterForecast, everybody: bool
 ) -> dict[int, Mapping[str, Any]]:
     """Why those do not run for whom no time was seen however far it was looked, as `why` says it."""
     timeless = {one.number for one in ahead.jobs if _timeless(one)}
@@ -147,7 +155,12 @@ def _reasons(
 
 
 def _timeless(one: JobForecast) -> bool:
-    return not one.runs and not one.by_itself.never and one.within_s == WITHIN_S and one.range(_start)[1] == math.inf
+    return (
+        not one.running
+        and not one.without_arrivals.never_starts
+        and one.horizon_s == HORIZON_S
+        and one.range(_start)[1] == math.inf
+    )
 
 
 class _Shown:
@@ -165,11 +178,11 @@ class _Shown:
             self._last = now
 
 
-def _tell(ahead: Lookahead, wanted: Mapping[str, Any] | None, here: bool, reasons: Mapping[int, Mapping[str, Any]]) -> None:
-    found, made, looks, budget = ahead.jobs, ahead.made, ahead.asked.looks, duration(ahead.asked.budget_s)
+def _tell(ahead: ClusterForecast, wanted: Mapping[str, Any] | None, here: bool, reasons: Mapping[int, Mapping[str, Any]]) -> None:
+    found, made, looks, budget = ahead.jobs, ahead.completed, ahead.options.simulations, duration(ahead.options.budget_s)
     why = {number: legible(str(reason["text"])) for number, reason in reasons.items()}
     if wanted is not None:
-        told = _sentence(found[0], ahead.lately_s, wanted["starts"] > 0, why.get(wanted["number"], ""))
+        told = _sentence(found[0], ahead.history_s, wanted["starts"] > 0, why.get(wanted["number"], ""))
         out.print(told, highlight=False, markup=False, soft_wrap=True)
     else:
         out.print(_table(found))
@@ -178,7 +191,7 @@ def _tell(ahead: Lookahead, wanted: Mapping[str, Any] | None, here: bool, reason
         if len(found) > MOST_SHOWN:
             note(f"{len(found) - MOST_SHOWN:,} more are not shown; --json has all, or name one")
     if not made:
-        far = to_the_second(found[0].within_s)
+        far = to_the_second(found[0].horizon_s)
         note(f"in {budget} it was looked {far} ahead and no further" + "; --budget gives it more time" * here)
     elif made <= looks:
         note(f"{made - 1} of {looks} looks with others were made in {budget}" + "; --budget gives them more time" * here)
@@ -191,28 +204,28 @@ _IN_PROPORTION = "measured with other numbers of workers, so taken to be faster 
 _ENDLESS = "did not say how many steps {they} will do, or did more, so taken to go on for an hour"
 
 
-def _guesses(ahead: Lookahead) -> Iterator[str]:
+def _guesses(ahead: ClusterForecast) -> Iterator[str]:
     if ahead.guesses.unmeasured:
         yield f"{_UNMEASURED}: {_kinds(ahead.guesses.unmeasured)}"
-    if ahead.guesses.in_proportion:
-        yield f"{_IN_PROPORTION}: {_kinds(ahead.guesses.in_proportion)}"
-    if many := len(ahead.endless):
+    if ahead.guesses.scaled:
+        yield f"{_IN_PROPORTION}: {_kinds(ahead.guesses.scaled)}"
+    if many := len(ahead.open_ended):
         yield f"{_ENDLESS.format(they='they')}: {many} of the jobs"
 
 
-def _guesses_for(one: JobForecast, ahead: Lookahead, here: bool) -> Iterator[str]:
+def _guesses_for(one: JobForecast, ahead: ClusterForecast, here: bool) -> Iterator[str]:
     """What is guessed of one, and where it waits, of how many others: those may stand before it. Nothing where no time was
     seen for it, which rests on none of that."""
     if _timeless(one):
         return
     if one.number in ahead.guesses.unmeasured:
         yield f"{_UNMEASURED}: {legible(ahead.guesses.unmeasured[one.number])}"
-    if one.number in ahead.guesses.in_proportion:
-        yield f"{_IN_PROPORTION}: {legible(ahead.guesses.in_proportion[one.number])}"
-    if one.number in ahead.endless:
+    if one.number in ahead.guesses.scaled:
+        yield f"{_IN_PROPORTION}: {legible(ahead.guesses.scaled[one.number])}"
+    if one.number in ahead.open_ended:
         yield f"it {_ENDLESS.format(they='it')}"
-    others = {*ahead.guesses.unmeasured, *ahead.guesses.in_proportion, *ahead.endless} - {one.number}
-    if others and one.by_itself.starts_s > 0:
+    others = {*ahead.guesses.unmeasured, *ahead.guesses.scaled, *ahead.open_ended} - {one.number}
+    if others and one.without_arrivals.starts_s > 0:
         many = f"{len(others):,} other {'job' if len(others) == 1 else 'jobs'}" + " of yours" * (not here)
         yield f"when it starts may rest on guesses of {many}; `fairlead when` tells which"
 
@@ -222,30 +235,30 @@ def _kinds(guesses: Mapping[int, str]) -> str:
     return ", ".join([*map(legible, named[:MOST_KINDS]), *["…"] * (len(named) > MOST_KINDS)])
 
 
-def _sentence(one: JobForecast, lately_s: float, again: bool, why: str = "") -> str:
+def _sentence(one: JobForecast, history_s: float, again: bool, why: str = "") -> str:
     begins = "go on" if again else "start"
-    if one.by_itself.never:
+    if one.without_arrivals.never_starts:
         return f"{legible(one.name)} should never {begins}: it is refused or cancelled {_span(one, _end)}"
-    if not one.runs and one.range(_start)[0] == math.inf:
+    if not one.running and one.range(_start)[0] == math.inf:
         name = legible(one.name)
-        if one.within_s < WITHIN_S:
-            seen = f"not within {to_the_second(one.within_s)}, further was not looked"
+        if one.horizon_s < HORIZON_S:
+            seen = f"not within {to_the_second(one.horizon_s)}, further was not looked"
             return f"when {name} should {begins} cannot be told yet: {seen}"
-        within = f"within {duration(WITHIN_S)}"
-        if one.by_itself.starts_s < math.inf:
-            alone = f"if nobody does, it {'goes on' if again else 'starts'} {_in(one.by_itself.starts_s)}"
-            return f"{name} should not {begins} {within}, if others come as in the last {to_the_second(lately_s)}; {alone}"
+        within = f"within {duration(HORIZON_S)}"
+        if one.without_arrivals.starts_s < math.inf:
+            alone = f"if nobody does, it {'goes on' if again else 'starts'} {_in(one.without_arrivals.starts_s)}"
+            return f"{name} should not {begins} {within}, if others come as in the last {to_the_second(history_s)}; {alone}"
         return f"{name} should not {begins} {within} as things are" + (f": {why}" if why else "")
-    told = f"{legible(one.name)} " + ("runs" if one.runs else f"should {begins} {_span(one, _start)}")
+    told = f"{legible(one.name)} " + ("runs" if one.running else f"should {begins} {_span(one, _start)}")
     told += f" and should have ended {_span(one, _end)}"
-    if not one.with_others:
+    if not one.with_arrivals:
         return told
-    told_of = [_end] if one.runs else [_start, _end]
-    if all({_long(of(turn)) for turn in one.with_others} == {_long(of(one.by_itself))} for of in told_of):
+    told_of = [_end] if one.running else [_start, _end]
+    if all({_long(of(turn)) for turn in one.with_arrivals} == {_long(of(one.without_arrivals))} for of in told_of):
         return f"{told}, whoever comes"
     verbs = {_start: "goes on" if again else "starts", _end: "ends"}
-    alone = " and ".join(f"{verbs[of]} {_in(of(one.by_itself))}" for of in told_of)
-    return f"{told}, if others come as in the last {to_the_second(lately_s)}; if nobody does, it {alone}"
+    alone = " and ".join(f"{verbs[of]} {_in(of(one.without_arrivals))}" for of in told_of)
+    return f"{told}, if others come as in the last {to_the_second(history_s)}; if nobody does, it {alone}"
 
 
 def _no_times(found: Iterable[JobForecast], why: Mapping[int, str]) -> Iterator[str]:
@@ -268,10 +281,10 @@ def _table(found: Iterable[JobForecast]) -> Table:
     for one in sorted(found, key=lambda one: (one.range(_start)[1], one.number))[:MOST_SHOWN]:
         cells: list[str] = []
         for of in (_start, _end):
-            least, middle, most = (_long(seconds, one.within_s) for seconds in one.range(of))
+            least, middle, most = (_long(seconds, one.horizon_s) for seconds in one.range(of))
             between = ["", ""] if least == most else [least, most]
-            if of is _start and (one.runs or one.by_itself.never):
-                middle, between = "runs" if one.runs else "never", ["", ""]
+            if of is _start and (one.running or one.without_arrivals.never_starts):
+                middle, between = "runs" if one.running else "never", ["", ""]
             cells += [middle, *between]
         table.add_row(Text(legible(one.name)), *cells)
     return table
@@ -280,7 +293,7 @@ def _table(found: Iterable[JobForecast]) -> Table:
 def _span(one: JobForecast, of: Any) -> str:
     least, middle, most = one.range(of)
     if _long(least) == _long(most):
-        return _in(middle, one.within_s)
+        return _in(middle, one.horizon_s)
     return f"{_in(middle)} ({_long(least)} to {_long(most)})"
 
 
@@ -292,39 +305,39 @@ def _end(turn: JobTimes) -> float:
     return turn.ends_s
 
 
-def _long(seconds: float, within_s: float = WITHIN_S) -> str:
-    return f"over {to_the_second(within_s)}" if seconds == math.inf else to_the_second(seconds)
+def _long(seconds: float, horizon_s: float = HORIZON_S) -> str:
+    return f"over {to_the_second(horizon_s)}" if seconds == math.inf else to_the_second(seconds)
 
 
-def _in(seconds: float, within_s: float = WITHIN_S) -> str:
-    return f"in {_long(seconds, within_s)}" if seconds == math.inf else until(seconds)
+def _in(seconds: float, horizon_s: float = HORIZON_S) -> str:
+    return f"in {_long(seconds, horizon_s)}" if seconds == math.inf else until(seconds)
 
 
-def _data(ahead: Lookahead, reasons: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+def _data(ahead: ClusterForecast, reasons: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "jobs": [{**_job(one), "guessed": _guess(one.number, ahead), "reason": reasons.get(one.number)} for one in ahead.jobs],
-        "without_known_steps": len(ahead.endless),
+        "without_known_steps": len(ahead.open_ended),
         "unmeasured_kinds": sorted({*ahead.guesses.unmeasured.values()}),
-        "kinds_of_other_sizes": sorted({*ahead.guesses.in_proportion.values()}),
-        "looks": max(ahead.made - 1, 0),
-        "complete": ahead.made > 0 or not ahead.jobs,
+        "kinds_of_other_sizes": sorted({*ahead.guesses.scaled.values()}),
+        "looks": max(ahead.completed - 1, 0),
+        "complete": ahead.completed > 0 or not ahead.jobs,
         "missed": ahead.missed,
-        "looked_ahead_s": ahead.jobs[0].within_s if ahead.jobs else 0.0,
+        "looked_ahead_s": ahead.jobs[0].horizon_s if ahead.jobs else 0.0,
     }
 
 
 def _job(one: JobForecast) -> dict[str, Any]:
     spans = {what: [_finite(each) for each in one.range(of)] for what, of in (("starts_s", _start), ("ends_s", _end))}
-    alone = {"starts_s": _finite(one.by_itself.starts_s), "ends_s": _finite(one.by_itself.ends_s)}
-    return {"number": one.number, "name": one.name, "runs": one.runs, **spans, "if_nobody_comes": alone}
+    alone = {"starts_s": _finite(one.without_arrivals.starts_s), "ends_s": _finite(one.without_arrivals.ends_s)}
+    return {"number": one.number, "name": one.name, "runs": one.running, **spans, "if_nobody_comes": alone}
 
 
-def _guess(number: int, ahead: Lookahead) -> str | None:
+def _guess(number: int, ahead: ClusterForecast) -> str | None:
     """What of a job is no more than a guess, in a word."""
     guesses = {
-        "endless": ahead.endless,
+        "endless": ahead.open_ended,
         "unmeasured": ahead.guesses.unmeasured,
-        "in_proportion": ahead.guesses.in_proportion,
+        "in_proportion": ahead.guesses.scaled,
     }
     return next((word for word, whom in guesses.items() if number in whom), None)
 

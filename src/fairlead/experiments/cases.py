@@ -1,44 +1,133 @@
-"""A case: one piece of work of a reproduction, as data, with what it answers. The same settings in the same world have the same
-key while the code is the same, and under that key the answer is kept."""
+"""The experiment engine: cases run in a process pool, and their answers may be kept in a store.
+
+A case is a frozen dataclass of settings with a `run`. `compare`, `sweep` and the reproductions of papers run their cases here.
+In a store, an answer's key is made of the code, the inputs and the settings: while these are the same, the case does not run
+again. The engine does not know what a case simulates."""
 
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import as_completed
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from types import TracebackType
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import orjson
 
 import fairlead
 from fairlead.config.registry import Registry
 from fairlead.core.errors import FairleadError, InputError, NotInstalled
-from fairlead.experiments.inputs import ExperimentInputs, NotHere
-from fairlead.experiments.process_pool import ProcessPool
+from fairlead.experiments.inputs import DataMissing, ExperimentInputs
 from fairlead.files import atomic_write
 
-# Which code answers: a mark that changes when any file of Fairlead, or of a package that plugs something into it, does, or
-# the version of one that Fairlead needs, such as its solver. More changes it than need be, such as a comment; nothing that
-# matters leaves it as it is.
+T = TypeVar("T")
+C = TypeVar("C")
+
+
+class ProcessPool:
+    """Spawned worker processes, each of which first calls `initialize(*arguments)`.
+
+    A fork would copy locks of threads, such as a progress bar's. Workers never see an interrupt: it is for this process, which
+    then terminates them. They end by themselves if this process is killed."""
+
+    def __init__(self, size: int, initialize: Callable[..., object] | None = None, arguments: tuple[Any, ...] = ()) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(size, context, _start_worker, (initialize, arguments))
+
+    def __enter__(self) -> ProcessPool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self._pool.shutdown()
+            return
+        running = list((self._pool._processes or {}).values())
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in running:
+            process.terminate()
+
+    def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
+        """Call a function in a worker."""
+        with _interrupts_blocked():
+            return self._pool.submit(function, *arguments)
+
+
+def _start_worker(initialize: Callable[..., object] | None, arguments: tuple[Any, ...]) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if initialize is not None:
+        initialize(*arguments)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """A process that is started meanwhile inherits the mask. An interrupt that comes meanwhile is raised afterwards."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    came: list[int] = []
+    main = threading.current_thread() is threading.main_thread()
+    usual = signal.signal(signal.SIGINT, lambda number, frame: came.append(number)) if main else None
+    try:
+        yield
+    finally:
+        if main:  # another thread may have received it, and this one acts on it
+            signal.signal(signal.SIGINT, usual)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
+def run_in_processes(
+    function: Callable[..., T],
+    cases: Sequence[C],
+    inputs: object,
+    processes: int | None,
+    on_result: Callable[[int, T], None],
+) -> None:
+    """Call `function(case, inputs)` for each case; `on_result` gets each result with its case's position as it comes. What the
+    function raises ends all."""
+    workers = min(processes or os.cpu_count() or 1, len(cases))
+    if workers <= 1:
+        for position, case in enumerate(cases):
+            on_result(position, function(case, inputs))
+        return
+    with ProcessPool(workers) as pool:
+        positions = {pool.submit(function, case, inputs): position for position, case in enumerate(cases)}
+        for future in as_completed(positions):
+            on_result(positions[future], future.result())
+
+
+# The fingerprint of the code: it changes with any file of Fairlead or of a package that plugs a part into it, and with the
+# version of a package that Fairlead needs, such as its solver.
 
 
 @lru_cache(maxsize=1)
-def code_mark() -> str:
-    """Of the files as they are when it is first asked for."""
+def code_fingerprint() -> str:
+    """Of the files as they are at the first call."""
     plugged = {module.partition(".")[0] for module in Registry.installed().modules()}
     places = [place for package in sorted({"fairlead", *plugged}) for place in _places(package)]
-    return f"{fairlead.__version__} {digest_of(places)} {' '.join(versions())}"
+    return f"{fairlead.__version__} {files_digest(places)} {' '.join(dependency_versions())}"
 
 
-def versions() -> Iterator[str]:
-    """Of the packages that Fairlead needs wherever it runs, as they are installed."""
+def dependency_versions() -> Iterator[str]:
+    """The installed versions of the packages that Fairlead always needs."""
     try:
         needed = requires("fairlead") or ()
     except PackageNotFoundError:  # run from its files
@@ -48,7 +137,7 @@ def versions() -> Iterator[str]:
 
 
 def _places(package: str) -> list[Path]:
-    """Its folder, or the one file that it is; nothing of it is run."""
+    """The folder or the file of a package, found without importing it."""
     spec = find_spec(package)
     if spec is None:
         return []
@@ -57,8 +146,8 @@ def _places(package: str) -> list[Path]:
     return [] if spec.origin is None else [Path(spec.origin)]
 
 
-def digest_of(places: Iterable[Path]) -> str:
-    """Of all files there, by name and content, except for what Python makes of them."""
+def files_digest(places: Iterable[Path]) -> str:
+    """Of all files there but compiled ones, by name and content."""
     digest = hashlib.sha256()
     for place in places:
         for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
@@ -69,71 +158,78 @@ def digest_of(places: Iterable[Path]) -> str:
 
 
 Answer: TypeAlias = dict[str, Any]
-Tell: TypeAlias = Callable[[str], None]
-"""What is said of a case while it runs, such as how far it is."""
+ReportProgress: TypeAlias = Callable[[str], None]
+"""Called with what a long case has to say while it runs."""
 
 
-def silent(_: str) -> None: ...
+def silent(_: str) -> None:
+    """Report nothing."""
 
 
 @runtime_checkable
 class Case(Protocol):
-    """A frozen dataclass of plain values."""
+    """A frozen dataclass of plain values that are the settings of one run."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        """What comes of it, as JSON can hold it."""
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        """The answer, as JSON data."""
         ...
 
 
 @runtime_checkable
-class CaseInRealTime(Case, Protocol):
-    """It measures the machine that it runs on, so nothing else of the reproduction runs beside it."""
+class ExclusiveCase(Case, Protocol):
+    """A case that measures the machine: no other case runs at the same time."""
 
-    def run_alone(self, world: ExperimentInputs, tell: Tell) -> Answer: ...
+    def run_alone(self, inputs: ExperimentInputs, report: ReportProgress) -> Answer: ...
 
 
-ABSENT, LACKING = "no data", "not installed"
-"""So begins the reason of a case that wants data, or a library, that is not at hand: nothing is wrong with it."""
+NO_DATA, NOT_INSTALLED = "no data", "not installed"
+"""The reason of a case that lacks data or a library begins so: nothing is wrong with it."""
 
 
 class CaseFailed(FairleadError):
-    """A case that others build upon has no answer."""
+    """A case has no answer; the message is the reason."""
 
 
 def settings_of(case: Case) -> dict[str, Any]:
-    return {"does": type(case).__name__, **asdict(case)}
+    """The settings as data, with the class of the case."""
+    return {"case": type(case).__name__, **asdict(case)}
 
 
-def key_of(case: Case, world: ExperimentInputs) -> str:
-    told = orjson.dumps([code_mark(), world.mark, settings_of(case)], option=orjson.OPT_SORT_KEYS)
-    return hashlib.sha256(told).hexdigest()[:24]
+def key_of(case: Case, inputs: ExperimentInputs) -> str:
+    """The key of an answer in a store."""
+    settings = orjson.dumps([code_fingerprint(), inputs.fingerprint, settings_of(case)], option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(settings).hexdigest()[:24]
 
 
 class Answers:
-    """What the cases came to; asking for one that failed raises with the reason."""
+    """The answers of cases."""
 
-    def __init__(self, world: ExperimentInputs, by_key: Mapping[str, Answer], failed: Mapping[str, str]) -> None:
-        self._world, self._by_key, self._failed = world, by_key, failed
+    def __init__(self, inputs: ExperimentInputs, by_key: Mapping[str, Answer], failed: Mapping[str, str]) -> None:
+        self._inputs, self._by_key, self._failed = inputs, by_key, failed
 
     def of(self, case: Case) -> Answer:
-        key = key_of(case, self._world)
+        """The answer of a case.
+
+        Raises:
+            CaseFailed: it has none.
+        """
+        key = key_of(case, self._inputs)
         if key in self._by_key:
             return self._by_key[key]
         raise CaseFailed(self._failed.get(key, "it was not run"))
 
 
-# Answers as small files in a folder, one for each case, named by its key. A file that is damaged counts as absent.
-
-
 @dataclass(frozen=True)
-class Store:
+class CaseStore:
+    """Answers as files in a folder, named by their keys. A damaged file counts as absent."""
+
     folder: Path
-    world: ExperimentInputs
+    inputs: ExperimentInputs
 
     def path(self, case: Case) -> Path:
-        return self.folder / f"{key_of(case, self.world)}.json"
+        return self.folder / f"{key_of(case, self.inputs)}.json"
 
     def read(self, case: Case) -> Answer | None:
         try:
@@ -145,7 +241,7 @@ class Store:
         return answer if content.get("check") == _check(answer) else None
 
     def write(self, case: Case, answer: Answer) -> Answer:
-        """Keep it; what comes back is what reading it later will give."""
+        """Keep an answer; returns what reading it later will give."""
         kept: Answer = orjson.loads(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY))
         atomic_write(self.path(case), orjson.dumps({"case": settings_of(case), "check": _check(kept), "answer": kept}))
         return kept
@@ -155,28 +251,29 @@ def _check(answer: Answer) -> str:
     return hashlib.sha256(orjson.dumps(answer, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
-# Runs cases in parallel processes, and behind them one by one those that need the machine for themselves. What is kept
-# already
-# is not run; what fails is told, and the rest goes on.
-
-
-def distinct(cases: Iterable[Case], world: ExperimentInputs) -> dict[str, Case]:
+def distinct_cases(cases: Iterable[Case], inputs: ExperimentInputs) -> dict[str, Case]:
     """By key: studies may share cases."""
-    return {key_of(case, world): case for case in cases}
+    return {key_of(case, inputs): case for case in cases}
 
 
-def answer_all(
+def run_cases(
     cases: Iterable[Case],
-    store: Store,
+    store: CaseStore,
     *,
     processes: int | None = None,
     on_done: Callable[[bool], None] | None = None,
-    tell: Tell = silent,
+    report: ReportProgress = silent,
 ) -> Answers:
-    """The answers of all cases; `on_done` is told, for each, whether it had to be run, and `tell` what those that take long
-    say meanwhile."""
-    store.folder.mkdir(parents=True, exist_ok=True)  # where that cannot be, it is told before the work
-    wanted = distinct(cases, store.world)
+    """Run the cases whose answers are not in the store; exclusive ones come last, one by one.
+
+    A case that fails has a reason instead of an answer, and the others run. After an interrupt, finished answers are kept.
+
+    Args:
+        on_done: called after each case, with whether it had to run.
+        report: called with what long cases have to say.
+    """
+    store.folder.mkdir(parents=True, exist_ok=True)  # an error here comes before the work
+    wanted = distinct_cases(cases, store.inputs)
     answers: dict[str, Answer] = {}
     failed: dict[str, str] = {}
     for key, case in wanted.items():
@@ -184,45 +281,43 @@ def answer_all(
             answers[key] = kept
             if on_done:
                 on_done(False)
-    todo = {key: case for key, case in wanted.items() if key not in answers}
+    missing = {key: case for key, case in wanted.items() if key not in answers}
 
     def note(key: str, answer: Answer | str) -> None:
         if isinstance(answer, str):
             failed[key] = answer  # not kept: the next run tries again
         else:
-            answers[key] = store.write(todo[key], answer)
+            answers[key] = store.write(missing[key], answer)
         if on_done:
             on_done(True)
 
-    alone = {key: case for key, case in todo.items() if isinstance(case, CaseInRealTime)}
-    workers = min(processes or os.cpu_count() or 1, len(todo) - len(alone))
-    if workers <= 1:
-        for key, case in todo.items():
-            if key not in alone:
-                note(key, _run(case, store.world))
-    else:
-        with ProcessPool(workers) as crew:  # after an interrupt, what has ended is kept
-            of = {crew.submit(_run, case, store.world): key for key, case in todo.items() if key not in alone}
-            for future in as_completed(of):
-                note(of[future], future.result())
-    for key, case in alone.items():
-        note(key, _run(case, store.world, tell))
-    return Answers(store.world, answers, failed)
+    exclusive = {key: case for key, case in missing.items() if isinstance(case, ExclusiveCase)}
+    together = [key for key in missing if key not in exclusive]
+    run_in_processes(
+        _answer_or_reason,
+        [missing[key] for key in together],
+        store.inputs,
+        processes,
+        lambda position, answer: note(together[position], answer),
+    )
+    for key, case in exclusive.items():
+        note(key, _answer_or_reason(case, store.inputs, report))
+    return Answers(store.inputs, answers, failed)
 
 
-def _run(case: Case, world: ExperimentInputs, tell: Tell = silent) -> Answer | str:
-    """The answer, or in one line why there is none: a policy may raise anything, and other studies go on."""
+def _answer_or_reason(case: Case, inputs: ExperimentInputs, report: ReportProgress = silent) -> Answer | str:
+    """The answer, or in one line why there is none: a policy may raise anything."""
     try:
-        return case.run_alone(world, tell) if isinstance(case, CaseInRealTime) else case.run(world)
-    except NotHere as problem:
-        return _in_one_line(f"{ABSENT}: {problem}")
+        return case.run_alone(inputs, report) if isinstance(case, ExclusiveCase) else case.run(inputs)
+    except DataMissing as problem:
+        return _one_line(f"{NO_DATA}: {problem}")
     except NotInstalled as problem:
-        return _in_one_line(f"{LACKING}: {problem}")
+        return _one_line(f"{NOT_INSTALLED}: {problem}")
     except InputError as problem:
-        return _in_one_line(str(problem))
+        return _one_line(str(problem))
     except Exception as problem:
-        return _in_one_line(f"{type(problem).__name__}: {problem}")
+        return _one_line(f"{type(problem).__name__}: {problem}")
 
 
-def _in_one_line(text: str) -> str:
+def _one_line(text: str) -> str:
     return " ".join(text.split())[:300]

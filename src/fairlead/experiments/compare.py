@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import as_completed
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
+from fairlead.experiments.cases import run_in_processes
 from fairlead.experiments.inputs import TraceFile
 from fairlead.experiments.metrics import DEFAULTS, MetricOptions, Summary, interval, summarize
-from fairlead.experiments.process_pool import ProcessPool
 from fairlead.experiments.run_record import RunRecord
 from fairlead.experiments.simulate import Faults, Simulation, simulate
 from fairlead.models.sensitivity import Sensitivity
@@ -61,22 +59,41 @@ class Comparison:
     fill_workers: bool = False
     others: Sequence[Other] = ()  # what else comes from outside, such as cancellations
 
-    def cases(self) -> list[ComparisonCase]:
+    def cases(self, keep_records: bool = False) -> list[ComparisonCase]:
+        """By load, then seed, then scheduler; `keep_records` applies to the first seed."""
         return [
-            ComparisonCase(index, load, seed)
+            ComparisonCase(index, load, seed, keep_records and seed == self.seeds[0])
             for load in self.loads
             for seed in self.seeds
             for index in range(len(self.schedulers))
         ]
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class ComparisonCase:
-    """One run of a comparison: which scheduler (by position), at which load, with which seed."""
+    """One run of a comparison: a scheduler by position, a load and a seed."""
 
     scheduler: int
     load: float | None
     seed: int
+    keep_record: bool = False
+
+    def run(self, given: Comparison) -> CaseOutcome:
+        """Simulate it."""
+        simulation = Simulation(
+            given.workload.trace(self.load, self.seed),
+            given.cluster,
+            given.schedulers[self.scheduler],
+            given.workload.table,
+            given.costs,
+            given.faults,
+            self.seed,
+            given.measure,
+            given.fill_workers,
+            others=given.others,
+        )
+        record = simulate(simulation, gantt=self.keep_record).record
+        return CaseOutcome(self, summarize(record, given.metrics), record if self.keep_record else None)
 
 
 @dataclass(frozen=True)
@@ -104,24 +121,17 @@ def compare(
     keep_records: bool = False,
     on_done: Callable[[CaseOutcome], None] | None = None,
 ) -> list[CaseOutcome]:
-    """Run every case; in the order of `given.cases()`, whatever finishes first. Records are kept of the first seed only."""
-    cases = given.cases()
-    workers = min(processes or os.cpu_count() or 1, len(cases))
-    if workers <= 1:
-        done = []
-        for case in cases:
-            done.append(_run(given, case, keep_records))
-            if on_done:
-                on_done(done[-1])
-        return done
-    results: dict[ComparisonCase, CaseOutcome] = {}
-    with ProcessPool(workers) as crew:
-        for future in as_completed([crew.submit(_run, given, case, keep_records) for case in cases]):
-            outcome = future.result()
-            results[outcome.case] = outcome
-            if on_done:
-                on_done(outcome)
-    return [results[case] for case in cases]
+    """Run every case; returns outcomes in the order of `given.cases()`. Records are kept of the first seed only."""
+    cases = given.cases(keep_records)
+    outcomes: dict[int, CaseOutcome] = {}
+
+    def note(position: int, outcome: CaseOutcome) -> None:
+        outcomes[position] = outcome
+        if on_done:
+            on_done(outcome)
+
+    run_in_processes(ComparisonCase.run, cases, given, processes, note)
+    return [outcomes[position] for position in range(len(cases))]
 
 
 def aggregate(given: Comparison, outcomes: Iterable[CaseOutcome]) -> list[Aggregate]:
@@ -150,24 +160,3 @@ def averaged(
         mean[name], width = interval(values)
         half[name] = width if np.isfinite(width) else None
     return mean, half
-
-
-def _run(given: Comparison, case: ComparisonCase, keep_record: bool) -> CaseOutcome:
-    trace = given.workload.trace(case.load, case.seed)
-    keep = keep_record and case.seed == given.seeds[0]
-    run = simulate(
-        Simulation(
-            trace,
-            given.cluster,
-            given.schedulers[case.scheduler],
-            given.workload.table,
-            given.costs,
-            given.faults,
-            case.seed,
-            given.measure,
-            given.fill_workers,
-            others=given.others,
-        ),
-        gantt=keep,
-    )
-    return CaseOutcome(case, summarize(run.record, given.metrics), run.record if keep else None)

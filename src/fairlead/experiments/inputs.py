@@ -199,7 +199,7 @@ def _explain_missing(trace: Trace, table: ThroughputTable, kind: str, workers: i
 TABLE, TRACE = "simulation_throughputs.json", ".trace"
 
 
-class NotHere(InputError):
+class DataMissing(InputError):
     """What was published, and is not at hand."""
 
 
@@ -207,10 +207,10 @@ def public_file(data: Path | None, pattern: str) -> Path:
     """A file in the folder of public traces, or the first that looks so. Who named no folder is told to name one, and who did
     is told what it lacks."""
     if data is None:
-        raise NotHere(pattern, "it in the folder of public traces: pass --data FOLDER")
+        raise DataMissing(pattern, "it in the folder of public traces: pass --data FOLDER")
     found = [path for path in sorted(data.glob(pattern)) if path.is_file()]
     if not found:
-        raise NotHere(f"--data {data}", f"a folder with {pattern} in it")
+        raise DataMissing(f"--data {data}", f"a folder with {pattern} in it")
     return found[0]
 
 
@@ -225,28 +225,28 @@ class ExperimentInputs:
         return catalogue() if self.throughputs is None else _table(self.throughputs)
 
     @property
-    def rates_mark(self) -> str:
+    def rates_fingerprint(self) -> str:
         """Tells one table from another, whatever the file is called."""
         return "catalogue" if self.throughputs is None else _digest(self.throughputs)
 
     @property
-    def mark(self) -> str:
+    def fingerprint(self) -> str:
         """Tells one world from another: the table, and the traces that lie beside it."""
         beside = "" if self.throughputs is None else _traces_in(self.throughputs.parent)
-        return f"{self.rates_mark} {beside}".rstrip()
+        return f"{self.rates_fingerprint} {beside}".rstrip()
 
     @property
-    def rates_are(self) -> str:
+    def rates_note(self) -> str:
         if self.throughputs is None:
             return "rates: the bundled catalogue, which is modelled, not Gavel's measurements"
         return f"rates: {self.throughputs.name}"
 
     def trace(self, name: str) -> Trace:
         if self.throughputs is None:
-            raise NotHere(f"trace {name}", f"it beside the throughput table: pass --throughputs FILE (Gavel's {TABLE})")
+            raise DataMissing(f"trace {name}", f"it beside the throughput table: pass --throughputs FILE (Gavel's {TABLE})")
         path = self.throughputs.parent / name
         if not path.is_file():
-            raise NotHere(f"--throughputs {self.throughputs}", f"{name} beside it")
+            raise DataMissing(f"--throughputs {self.throughputs}", f"{name} beside it")
         return TraceFile(path, "gavel").read(self.table)
 
 

@@ -1,235 +1,299 @@
-"""A look ahead from a running cluster's state, in a budget of seconds, with what of it is guessed; and how it is spelled, as it
-may be made in one process and read in another."""
+"""Forward simulation from a state: when will each job start and end under the scheduler that decides?
+
+One simulation assumes that no job arrives any more. A few others draw arrivals from the recent past, and how far these differ
+says how certain the forecast is. `synthesize` simulates its candidates with the same loop."""
 
 from __future__ import annotations
 
-import asyncio
 import math
-import os
-import signal
 import statistics
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import Any, Literal
 
 import numpy as np
-import orjson
 
+from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
-from fairlead.config.schedulers import scheduler_of
-from fairlead.core.errors import FairleadError
-from fairlead.core.job import Phase
+from fairlead.config.schedulers import scheduler_of, simulated_with
+from fairlead.core.errors import FairleadError, InputError
+from fairlead.core.events import Memo
+from fairlead.core.job import Job, Phase
 from fairlead.core.plan import RoundPlan
+from fairlead.core.rng import stream
+from fairlead.core.snapshot import Snapshot
 from fairlead.engine.loop import Loop, Stalled
 from fairlead.engine.state import State
-from fairlead.engine.state_codec import load
-from fairlead.experiments.forward_rates import with_company
-from fairlead.experiments.synthesizer.arrivals import Forecast, lately
-from fairlead.experiments.synthesizer.live_advice import Guessed, guessed, open_ended, rates_of, with_ends
-from fairlead.experiments.synthesizer.outlook import Moment
+from fairlead.experiments.live_inputs import (
+    RateGuesses,
+    measured_table,
+    open_ended_jobs,
+    rate_guesses,
+    recent_jobs,
+    with_assumed_ends,
+    with_colocated_rates,
+)
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.throughput_tables import ThroughputTable
 
-# When who waits will run: the state of a moment, simulated on under the scheduler that decides. Once as if nobody else came,
-# and a few times with jobs that come as they did lately, each time others of them: how far those differ is how sure it is.
+HORIZON_S = 30 * 86400.0
+"""A forecast reaches this far."""
 
-WITHIN_S = 30 * 86400.0
-"""So far is looked ahead; who has not begun by then may never."""
+
+@dataclass(frozen=True)
+class ArrivalForecast:
+    """The jobs that a forward simulation assumes to arrive: `none` (Blox §5.2), or as in the `recent` past.
+
+    `recent`: for `window_s`, or the length of the past if that is shorter, jobs arrive as often as before. Each is a copy of a
+    job of that time, drawn by `seed`."""
+
+    arrivals: Literal["none", "recent"] = "none"
+    window_s: float = 6 * 3600.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.arrivals not in ("none", "recent"):
+            raise InputError("forecast", "none or recent", field="arrivals", value=self.arrivals)
+        if not 0 < self.window_s < math.inf:
+            raise InputError("forecast", "seconds above 0", field="window_s", value=self.window_s)
+
+    def draw(self, now: float, past: Iterable[Job]) -> tuple[Job, ...]:
+        """The jobs that are assumed to arrive; `past` are those that did, most recent first."""
+        if self.arrivals == "none":
+            return ()
+        known = self._recent(now, past)
+        if not known:
+            return ()
+        draw = stream(self.seed, "forecast", round(now * 1000))
+        span_s = min(self.window_s, now)
+        count = int(draw.poisson(len(known)))
+        times = sorted((now + span_s * draw.random(count)).tolist())
+        copied = draw.integers(len(known), size=count).tolist()
+        return tuple(
+            replace(known[one], name=f"forecast-{place}", submitted_s=second, after=(), group="", command="")
+            for place, (second, one) in enumerate(zip(times, copied))
+        )
+
+    def _recent(self, now: float, past: Iterable[Job]) -> Sequence[Job]:
+        found = []
+        for job in past:
+            if job.submitted_s < now - self.window_s:
+                break
+            found.append(job)
+        return found[::-1]
+
+
+@dataclass(frozen=True)
+class StartingPoint:
+    """Where a forward simulation starts: a detached snapshot, the scheduler with its memo, and the jobs that will arrive."""
+
+    view: Snapshot
+    scheduler: SchedulerConfig
+    memo: Memo = None
+    arrivals: tuple[Job, ...] = ()
+    costs: Costs = field(default_factory=Costs)
+
+
+def forward_loop(
+    start: StartingPoint,
+    scheduler: SchedulerConfig,
+    table: ThroughputTable,
+    *,
+    registry: Registry | None = None,
+    on_decision: Callable[[RoundPlan], None] | None = None,
+) -> Loop:
+    """The loop that simulates a scheduler from a starting point. A switch to another scheduler forgets the memo, as on a
+    cluster."""
+    memo = start.memo if scheduler == start.scheduler else None
+    backend = SimulatedBackend.from_snapshot(start.view, table, start.arrivals, costs=start.costs)
+    stages = simulated_with(start.costs, scheduler).build(table, registry or Registry.installed())
+    return Loop(State.from_snapshot(start.view, memo), backend, stages, on_decision=on_decision)
 
 
 @dataclass(frozen=True)
 class JobTimes:
-    """What was seen of a job in one look: seconds from now until it runs, 0 where it does, and until it has ended. Infinity:
-    not within the look."""
+    """Seconds from now until a job runs, 0 if it does, and until it has ended. Infinity: not within the simulation."""
 
     starts_s: float
     ends_s: float
 
     @property
-    def never(self) -> bool:
-        """Whether it ends without having run: refused, or cancelled as one that it comes after was."""
+    def never_starts(self) -> bool:
+        """Whether it ends without having run: it is refused, or cancelled as a job that it depends on was."""
         return self.starts_s == math.inf > self.ends_s
 
 
 @dataclass(frozen=True)
-class Look:
-    """One look ahead: the turns of those who were asked for, and how far it went. `whole`, unless it was broken off."""
+class ForwardRun:
+    """One forward simulation: the times of the jobs of interest, and how far it went; `complete` unless it was stopped."""
 
-    turns: list[JobTimes]
-    ahead_s: float
-    whole: bool = True
+    times: list[JobTimes]
+    simulated_s: float
+    complete: bool = True
+
+
+def simulate_forward(
+    start: StartingPoint,
+    table: ThroughputTable,
+    numbers: Sequence[int],
+    horizon_s: float = HORIZON_S,
+    registry: Registry | None = None,
+    keep_running: Callable[[float], bool] = lambda simulated_s: True,
+) -> ForwardRun:
+    """Simulate until the jobs of these numbers have ended, no job can progress, or `keep_running` says no."""
+    view = start.view
+    started = dict.fromkeys(view.jobs.number[view.jobs.running].tolist(), view.time)
+
+    def note(plan: RoundPlan) -> None:
+        for number in plan.launches.jobs.tolist():
+            started.setdefault(number, plan.time)
+
+    loop = forward_loop(start, start.scheduler, table, registry=registry, on_decision=note)
+    wanted, complete = np.array(numbers, dtype=np.int64), True
+
+    def stop(state: State) -> bool:
+        nonlocal complete
+        if (state.store.arrays["phase"][wanted] > int(Phase.RUNNING)).all():
+            return True
+        complete = keep_running(loop.backend.now - view.time)
+        return not complete
+
+    with suppress(Stalled):
+        loop.run(until=view.time + horizon_s, stop=stop)
+    ended = loop.state.store.arrays["ended_s"][wanted] - view.time
+    times = [
+        JobTimes(started.get(number, math.inf) - view.time, math.inf if math.isnan(end) else end)
+        for number, end in zip(numbers, ended.tolist())
+    ]
+    return ForwardRun(times, loop.backend.now - view.time, complete)
 
 
 @dataclass(frozen=True)
 class JobForecast:
-    """A job that has not ended: its turn if nobody else comes, and its turns in looks in which others do. Infinity there is
-    beyond `within_s`: less than all where the look without others was broken off."""
+    """A job that has not ended: its times without further arrivals, and in each simulation with some. Infinity is beyond
+    `horizon_s`, which is shorter where the simulation without arrivals was stopped."""
 
     number: int
     name: str
-    runs: bool
-    by_itself: JobTimes
-    with_others: tuple[JobTimes, ...]
-    within_s: float = WITHIN_S
+    running: bool
+    without_arrivals: JobTimes
+    with_arrivals: tuple[JobTimes, ...]
+    horizon_s: float = HORIZON_S
 
     def range(self, of: Callable[[JobTimes], float]) -> tuple[float, float, float]:
-        """The least, the middle and the most of all looks with others; of the one without where there is no such look."""
-        seen = sorted(map(of, self.with_others)) or [of(self.by_itself)]
-        return seen[0], statistics.median_high(seen), seen[-1]
+        """Minimum, median and maximum over the simulations with arrivals; without any, of the one without."""
+        values = sorted(map(of, self.with_arrivals)) or [of(self.without_arrivals)]
+        return values[0], statistics.median_high(values), values[-1]
+
+
+@dataclass(frozen=True)
+class ForecastOptions:
+    """How to forecast: the number of simulations with arrivals as in the last `window_s`, all within `budget_s`; of all jobs,
+    or of one `job` by number."""
+
+    simulations: int = 5
+    window_s: float = 6 * 3600.0
+    budget_s: float = 60.0
+    costs: Costs = field(default_factory=Costs)
+    job: int | None = None
 
 
 def forecast_jobs(
     state: State,
     table: ThroughputTable,
+    options: ForecastOptions,
     *,
-    looks: int = 5,
-    window_s: float = 6 * 3600.0,
-    costs: Costs | None = None,
-    within_s: float = WITHIN_S,
-    of: int | None = None,
-    another: Callable[[], bool] = lambda: True,
-    go_on: Callable[[float], bool] = lambda ahead_s: True,
+    horizon_s: float = HORIZON_S,
+    start_another: Callable[[], bool] = lambda: True,
+    keep_running: Callable[[float], bool] = lambda simulated_s: True,
 ) -> tuple[JobForecast, ...]:
-    """Of everybody who is there, in order of their numbers, or `of` one alone: then a look ends when that one has. After each
-    look it is asked whether there should be `another`, and all the while whether to `go_on`, so many seconds ahead. Of a look
-    that is broken off, what was seen until then counts where it is the first, and nothing where others come in it. Every job
-    must end at a rate that `table` knows."""
+    """Forecast the jobs that have not ended, by number. Every job must end at a rate that `table` has.
+
+    Args:
+        start_another: called after each simulation; False ends the forecast.
+        keep_running: called during a simulation with the simulated seconds; False stops it. A stopped simulation counts only if
+            it is the first.
+    """
     view = state.snapshot().detached()
-    alone = Moment(view, scheduler_of(state.scheduler), state.memo, costs=costs or Costs())
-    past = list(lately(state, table))
-    comings = (Forecast("recent", window_s, seed).coming(view.time, past) for seed in range(looks))
+    start = StartingPoint(view, scheduler_of(state.scheduler), state.memo, costs=options.costs)
+    past = list(recent_jobs(state, table))
+    drawn = (ArrivalForecast("recent", options.window_s, seed).draw(view.time, past) for seed in range(options.simulations))
     numbers = sorted([*view.jobs.number.tolist(), *view.queued.number.tolist()])
-    if of is not None:
-        numbers = [number for number in numbers if number == of]
+    numbers = [number for number in numbers if options.job in (None, number)]
     if not numbers:
         return ()
-    seen: list[Look] = []
-    for arrivals in chain([()], comings):
-        made = look(replace(alone, arrivals=arrivals), table, numbers, within_s, go_on=go_on)
-        if made.whole or not seen:
-            seen.append(made)
-        if not made.whole or not another():
+    runs: list[ForwardRun] = []
+    for arrivals in chain([()], drawn):
+        run = simulate_forward(replace(start, arrivals=arrivals), table, numbers, horizon_s, keep_running=keep_running)
+        if run.complete or not runs:
+            runs.append(run)
+        if not run.complete or not start_another():
             break
-    first, *others = seen
+    first, *others = runs
     running = {*view.jobs.number[view.jobs.running].tolist()}
     return tuple(
         JobForecast(
             number,
             view.job_of[number].name,
             number in running,
-            first.turns[place],
-            tuple(one.turns[place] for one in others),
-            within_s if first.whole else first.ahead_s,
+            first.times[place],
+            tuple(one.times[place] for one in others),
+            horizon_s if first.complete else first.simulated_s,
         )
         for place, number in enumerate(numbers)
     )
 
 
-def look(
-    moment: Moment,
-    table: ThroughputTable,
-    numbers: Sequence[int],
-    within_s: float = WITHIN_S,
-    registry: Registry | None = None,
-    go_on: Callable[[float], bool] = lambda ahead_s: True,
-) -> Look:
-    """Of jobs that are there, by number, in one look from the moment on. It ends when they have, when nobody gets any further,
-    or when it should not `go_on`."""
-    view = moment.view
-    state = State.from_snapshot(view, moment.memo)
-    backend = SimulatedBackend.from_snapshot(view, table, moment.arrivals, costs=moment.costs)
-    began = dict.fromkeys(view.jobs.number[view.jobs.running].tolist(), view.time)
-
-    def note(plan: RoundPlan) -> None:
-        for number in plan.launches.jobs.tolist():
-            began.setdefault(number, plan.time)
-
-    asked = np.array(numbers, dtype=np.int64)
-
-    whole = True
-
-    def over(now: State) -> bool:
-        nonlocal whole
-        if (now.store.arrays["phase"][asked] > int(Phase.RUNNING)).all():
-            return True
-        whole = go_on(backend.now - view.time)
-        return not whole
-
-    loop = Loop(state, backend, moment.running.build(table, registry or Registry.installed()), on_decision=note)
-    with suppress(Stalled):
-        loop.run(until=view.time + within_s, stop=over)
-    ended = state.store.arrays["ended_s"][asked] - view.time
-    turns = [
-        JobTimes(began.get(number, math.inf) - view.time, math.inf if math.isnan(end) else end)
-        for number, end in zip(numbers, ended.tolist())
-    ]
-    return Look(turns, backend.now - view.time, whole)
-
-
 @dataclass(frozen=True)
-class LookaheadOptions:
-    """How to look: so often with others who come as they did in the last `window_s`, all in `budget_s`; `of` everybody, or of
-    one."""
-
-    looks: int = 5
-    window_s: float = 6 * 3600.0
-    budget_s: float = 60.0
-    costs: Costs = field(default_factory=Costs)
-    of: int | None = None
-
-
-@dataclass(frozen=True)
-class Lookahead:
-    """What was seen, with how many whole looks, the one without others among them: none where that was broken off. `endless`
-    did not say how many steps they will do; `missed` more came or stopped meanwhile, and nothing is known of them."""
+class ClusterForecast:
+    """A forecast of a cluster's jobs. `completed` counts the simulations, the one without arrivals included. `open_ended` jobs
+    have unknown steps. `missed` jobs arrived or stopped meanwhile, and have no forecast."""
 
     jobs: tuple[JobForecast, ...]
-    made: int
-    asked: LookaheadOptions
-    lately_s: float
-    guesses: Guessed = field(default_factory=Guessed)
-    endless: tuple[int, ...] = ()
+    completed: int
+    options: ForecastOptions
+    history_s: float
+    guesses: RateGuesses = field(default_factory=RateGuesses)
+    open_ended: tuple[int, ...] = ()
     missed: int = 0
 
 
-Shown = Callable[[int, float], None]
-"""Is told how many looks are done, and how far ahead the one that is being made has come."""
+OnSimulated = Callable[[int, float], None]
+"""Called with the number of completed simulations, and the simulated seconds of the present one."""
 
 
 def forecast(
-    state: State, rates: Mapping[str, Any] | ThroughputTable, asked: LookaheadOptions, shown: Shown = lambda made, ahead_s: None
-) -> Lookahead:
-    """By the rates that the cluster has measured, or by a table. The state is used up."""
+    state: State,
+    rates: Mapping[str, Any] | ThroughputTable,
+    options: ForecastOptions,
+    on_simulated: OnSimulated = lambda completed, simulated_s: None,
+) -> ClusterForecast:
+    """Forecast from a cluster's state, with the rates that it has measured, or a table. The state is consumed."""
     if isinstance(rates, ThroughputTable):
-        table, guesses = rates.for_types(state.cluster.type_names), Guessed()
+        table, guesses = rates.for_types(state.cluster.type_names), RateGuesses()
     else:
-        table, guesses = rates_of(rates, state), guessed(rates, state)
-    table = with_company(table, state)
-    endless, now, left = open_ended(state), state.time, _TimeLeft(asked.budget_s, shown)
+        table, guesses = measured_table(rates, state), rate_guesses(rates, state)
+    table = with_colocated_rates(table, state)
+    open_ended, now, budget = open_ended_jobs(state), state.time, _Budget(options.budget_s, on_simulated)
     try:
         found = forecast_jobs(
-            with_ends(state, table),
+            with_assumed_ends(state, table),
             table,
-            looks=asked.looks,
-            window_s=asked.window_s,
-            costs=asked.costs,
-            of=asked.of,
-            another=left.another,
-            go_on=left.go_on,
+            options,
+            start_another=budget.start_another,
+            keep_running=budget.keep_running,
         )
-    except Exception as problem:  # whatever a part does wrong, or jobs that would never end
-        raise FairleadError(f"nobody can look ahead from here: {type(problem).__name__}: {problem}") from problem
-    return Lookahead(found, left.made, asked, min(asked.window_s, now), guesses, tuple(endless))
+    except Exception as problem:  # a faulty part, or jobs that would never end
+        raise FairleadError(f"cannot simulate ahead from this state: {type(problem).__name__}: {problem}") from problem
+    return ClusterForecast(found, budget.completed, options, min(options.window_s, now), guesses, tuple(open_ended))
 
 
-def unseen(state: State, asked: LookaheadOptions) -> Lookahead:
-    """Everybody who is there, as they are: what can be told before anything was seen."""
+def without_simulation(state: State, options: ForecastOptions) -> ClusterForecast:
+    """The jobs as they are: the answer before any simulation has been made."""
     running = {*state.running.tolist()}
     jobs = tuple(
         JobForecast(
@@ -242,164 +306,94 @@ def unseen(state: State, asked: LookaheadOptions) -> Lookahead:
         )
         for number in sorted((*state.live.tolist(), *state.queue.tolist()))
     )
-    return Lookahead(jobs, 0, asked, min(asked.window_s, state.time))
+    return ClusterForecast(jobs, 0, options, min(options.window_s, state.time))
 
 
-class _TimeLeft:
-    """What looks may take in all."""
+class _Budget:
+    """Seconds that all simulations may take."""
 
-    def __init__(self, budget_s: float, shown: Shown) -> None:
-        self.made = 0  # whole ones
-        self._budget_s, self._shown, self._began = budget_s, shown, time.monotonic()
+    def __init__(self, budget_s: float, on_simulated: OnSimulated) -> None:
+        self.completed = 0
+        self._budget_s, self._on_simulated, self._began = budget_s, on_simulated, time.monotonic()
 
-    def another(self) -> bool:
-        """Whether one more like those before would be done in time."""
-        self.made += 1
-        self._shown(self.made, 0.0)
-        return (time.monotonic() - self._began) * (self.made + 1) / self.made <= self._budget_s
+    def start_another(self) -> bool:
+        """Whether one more simulation, as long as the mean so far, would end in time."""
+        self.completed += 1
+        self._on_simulated(self.completed, 0.0)
+        return (time.monotonic() - self._began) * (self.completed + 1) / self.completed <= self._budget_s
 
-    def go_on(self, ahead_s: float) -> bool:
-        self._shown(self.made, ahead_s)
+    def keep_running(self, simulated_s: float) -> bool:
+        self._on_simulated(self.completed, simulated_s)
         return time.monotonic() - self._began < self._budget_s
 
 
-def spelled(ahead: Lookahead) -> dict[str, Any]:
-    """As JSON can have it; infinity is null."""
+_OLD_KEYS = {
+    "completed": "made",
+    "simulations": "looks",
+    "history_s": "lately_s",
+    "scaled": "in_proportion",
+    "open_ended": "endless",
+    "running": "runs",
+    "without_arrivals": "by_itself",
+    "with_arrivals": "with_others",
+    "horizon_s": "within_s",
+}
+"""Keys of control planes before this version."""
+
+
+def forecast_to_json(found: ClusterForecast) -> dict[str, Any]:
+    """As JSON data; infinity is null."""
     return {
         "jobs": [
             {
                 "number": one.number,
                 "name": one.name,
-                "runs": one.runs,
-                "by_itself": _seconds(one.by_itself),
-                "with_others": [_seconds(turn) for turn in one.with_others],
-                "within_s": one.within_s,
+                "running": one.running,
+                "without_arrivals": _seconds(one.without_arrivals),
+                "with_arrivals": [_seconds(times) for times in one.with_arrivals],
+                "horizon_s": one.horizon_s,
             }
-            for one in ahead.jobs
+            for one in found.jobs
         ],
-        "made": ahead.made,
-        "looks": ahead.asked.looks,
-        "budget_s": ahead.asked.budget_s,
-        "lately_s": ahead.lately_s,
-        "window_s": ahead.asked.window_s,
-        "in_proportion": list(ahead.guesses.in_proportion.items()),
-        "unmeasured": list(ahead.guesses.unmeasured.items()),
-        "endless": list(ahead.endless),
-        "missed": ahead.missed,
+        "completed": found.completed,
+        "simulations": found.options.simulations,
+        "budget_s": found.options.budget_s,
+        "history_s": found.history_s,
+        "window_s": found.options.window_s,
+        "scaled": list(found.guesses.scaled.items()),
+        "unmeasured": list(found.guesses.unmeasured.items()),
+        "open_ended": list(found.open_ended),
+        "missed": found.missed,
     }
 
 
-def read(told: Mapping[str, Any]) -> Lookahead:
-    return Lookahead(
-        tuple(
-            JobForecast(
-                one["number"],
-                one["name"],
-                one["runs"],
-                _turn(one["by_itself"]),
-                tuple(map(_turn, one["with_others"])),
-                one["within_s"],
-            )
-            for one in told["jobs"]
-        ),
-        told["made"],
-        LookaheadOptions(told["looks"], told["window_s"], told["budget_s"]),
-        told["lately_s"],
-        Guessed(dict(told["in_proportion"]), dict(told["unmeasured"])),
-        tuple(told["endless"]),
-        told.get("missed", 0),  # which older control planes do not tell
+def forecast_from_json(data: Mapping[str, Any]) -> ClusterForecast:
+    """The forecast that `forecast_to_json` has written, here or in an older version."""
+    data = _with_new_keys(data)
+    jobs = []
+    for one in map(_with_new_keys, data["jobs"]):
+        with_arrivals = tuple(map(_times, one["with_arrivals"]))
+        known = (one["number"], one["name"], one["running"], _times(one["without_arrivals"]), with_arrivals)
+        jobs.append(JobForecast(*known, one["horizon_s"]))
+    return ClusterForecast(
+        tuple(jobs),
+        data["completed"],
+        ForecastOptions(data["simulations"], data["window_s"], data["budget_s"]),
+        data["history_s"],
+        RateGuesses(dict(data["scaled"]), dict(data["unmeasured"])),
+        tuple(data["open_ended"]),
+        data.get("missed", 0),  # older control planes lack it
     )
 
 
-def _seconds(turn: JobTimes) -> list[float | None]:
-    return [None if each == math.inf else each for each in (turn.starts_s, turn.ends_s)]
+def _with_new_keys(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {**data, **{new: data[old] for new, old in _OLD_KEYS.items() if old in data and new not in data}}
 
 
-def _turn(seconds: list[float | None]) -> JobTimes:
+def _seconds(times: JobTimes) -> list[float | None]:
+    return [None if each == math.inf else each for each in (times.starts_s, times.ends_s)]
+
+
+def _times(seconds: list[float | None]) -> JobTimes:
     starts, ends = (math.inf if each is None else each for each in seconds)
     return JobTimes(starts, ends)
-
-
-# A look ahead for who may not see everybody's jobs: a control plane has it made by this module as a process beside it, with
-# what is idle of the machine, and tells each what is theirs. `python -m fairlead.experiments.lookahead` reads a line of JSON
-# and a state
-# as a journal's snapshots spell it, and prints lines of which the last one counts: that nothing was seen yet, and what was.
-
-BUDGET_S = 15.0
-TO_BEGIN_S = 20.0  # to start, to read the state and to end; a machine may have much else to do
-TO_END_S = 5.0
-NICE = 15
-
-
-async def foresee(now: float, saved: bytes, rates: Mapping[str, Any]) -> dict[str, Any]:
-    """What a process that looks ahead says, or had said when it took too long; an error with its last line where it fails."""
-    about = orjson.dumps({"now": now, "rates": rates, "budget_s": BUDGET_S})
-    try:
-        with TemporaryFile() as said, TemporaryFile() as problems:  # no pipes, which whoever it leaves behind would hold open
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", __name__),  # nothing is imported from where the control plane happens to stand
-                stdin=asyncio.subprocess.PIPE,
-                stdout=said,
-                stderr=problems,
-                env={name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")},
-                start_new_session=True,
-            )
-            failed: int | None = 0
-            try:
-                async with asyncio.timeout(BUDGET_S + TO_BEGIN_S):
-                    await process.communicate(about + b"\n" + saved)
-                    failed = process.returncode
-            except TimeoutError:
-                pass  # one decision may take longer than all looks should
-            finally:
-                await _end(process)
-            if failed:
-                lines = _text(problems).decode(errors="replace").strip().splitlines()
-                raise FairleadError(lines[-1] if lines else f"what looks ahead ended with {failed}")
-            *whole, _ = _text(said).split(b"\n")
-    except OSError as problem:
-        raise FairleadError(f"no process that looks ahead can be had: {problem}") from None
-    if not whole:
-        raise FairleadError(f"what looks ahead said nothing in {BUDGET_S + TO_BEGIN_S:g} s")
-    told: dict[str, Any] = orjson.loads(whole[-1])
-    return told
-
-
-def _text(file: IO[bytes]) -> bytes:
-    file.seek(0)
-    return file.read()
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """With all that it has started; who holds its pipes open all the same is not waited for."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), TO_END_S)
-
-
-def main() -> None:
-    failed = 1
-    with os.fdopen(os.dup(1), "wb") as answer:
-        os.dup2(2, 1)  # what a policy prints is no answer
-        os.nice(NICE)
-        about = orjson.loads(sys.stdin.buffer.readline())
-        signal.alarm(math.ceil(about["budget_s"] + TO_BEGIN_S))  # it ends then, also where nobody is left to end it
-
-        def say(ahead: Lookahead) -> None:
-            answer.write(orjson.dumps(spelled(ahead)) + b"\n")
-            answer.flush()
-
-        try:
-            state, asked = load(sys.stdin.buffer.read()), LookaheadOptions(budget_s=about["budget_s"])
-            state.time = max(state.time, about["now"])
-            say(unseen(state, asked))
-            say(forecast(state, about["rates"], asked))
-            failed = 0
-        except FairleadError as problem:
-            print(problem, file=sys.stderr, flush=True)
-    os._exit(failed)  # threads that a policy has started are not waited for
-
-
-if __name__ == "__main__":
-    main()

@@ -15,9 +15,9 @@ from fairlead.core.errors import FairleadError, JournalError
 from fairlead.core.job import ELASTIC, TIMED, Job, Phase
 from fairlead.engine.state import State
 from fairlead.experiments.compare import CaseOutcome, Comparison, Workload
-from fairlead.experiments.forward_rates import believed
 from fairlead.experiments.inputs import used_rates
 from fairlead.experiments.launch_history import Place, Watched, costs_of
+from fairlead.experiments.live_inputs import with_estimated_interference
 from fairlead.experiments.metrics import DEFAULTS, MetricOptions, Summary, summarize
 from fairlead.experiments.run_record import RunRecord, record_of
 from fairlead.experiments.simulate import Faults
@@ -89,7 +89,7 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[Outside, RunRecord]:
     table = ThroughputTable.timed(types)
     if rates:
         table = drafted(rates.values(), types, Path(name)).finish().for_types(types)
-        table = believed(table, state, SchedulerConfig.from_data(state.scheduler, name))
+        table = with_estimated_interference(table, state, SchedulerConfig.from_data(state.scheduler, name))
     trace = Trace(tuple(jobs.values()), name)
     world = Outside(
         opened.cluster,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TypeAlias
 
-from fairlead.experiments.cases import ABSENT, LACKING, CaseFailed
+from fairlead.experiments.cases import NO_DATA, NOT_INSTALLED, CaseFailed
 from fairlead.experiments.metrics import interval
 
 NEAR = 0.1
@@ -55,7 +55,7 @@ class Row:
     @property
     def verdict(self) -> str:
         if self.ours is None:
-            return next((wanting for wanting in (ABSENT, LACKING) if self.note.startswith(wanting)), "failed")
+            return next((wanting for wanting in (NO_DATA, NOT_INSTALLED) if self.note.startswith(wanting)), "failed")
         if self.wants is Wants.NOTHING or self.paper is None:
             return ""
         if self.wants is Wants.GAIN:

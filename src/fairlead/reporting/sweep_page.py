@@ -50,7 +50,7 @@ def page(swept: SweepResult) -> str:
 
 
 def introduction(sweep: Sweep) -> list[str]:
-    file = sweep.world.trace_file
+    file = sweep.inputs.trace_file
     jobs = f"the jobs of {file.path.name}" if file is not None else f"{sweep.jobs:,} generated jobs, {sweep.workers} workers"
     fixed = [] if any(axis.name == "cluster" for axis in sweep.axes) else [f"on {sweep.clusters[sweep.cluster]}"]
     if sweep.load is not None and all(axis.name != "load" for axis in sweep.axes):
@@ -59,7 +59,7 @@ def introduction(sweep: Sweep) -> list[str]:
     told = (
         f"Mean ± half the 95 % interval over {seeds} seeds; bands in the pictures are the same." if seeds > 1 else "One seed."
     )
-    return [f"{', '.join([jobs, *fixed])}; {sweep.world.rates_are}.", told]
+    return [f"{', '.join([jobs, *fixed])}; {sweep.inputs.rates_note}.", told]
 
 
 def headings(sweep: Sweep) -> list[str]:

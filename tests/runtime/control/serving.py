@@ -15,7 +15,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.state import State
-from fairlead.experiments.lookahead import foresee
+from fairlead.experiments.lookahead_process import forecast_in_process
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.lookahead_service import Lookahead
@@ -37,7 +37,7 @@ class Served:
 
 
 @contextmanager
-def served(machines: str = "v100:4", state: State | None = None, lookahead: Lookahead = foresee) -> Iterator[Served]:
+def served(machines: str = "v100:4", state: State | None = None, lookahead: Lookahead = forecast_in_process) -> Iterator[Served]:
     """In a thread of its own, with an event loop of its own; with a state, one that is started again."""
     up, over = threading.Event(), threading.Event()
     found: list[Any] = []

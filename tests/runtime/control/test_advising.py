@@ -21,8 +21,8 @@ from fairlead.core.events import JobSubmitted, ProgressReported, RoundPlanned, S
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.state import State
-from fairlead.experiments.lookahead import JobForecast, JobTimes, forecast_jobs
-from fairlead.experiments.synthesizer.live_advice import Guessed, guessed, rates_of, state_of, with_ends
+from fairlead.experiments.live_inputs import RateGuesses, fetch_state, measured_table, rate_guesses, with_assumed_ends
+from fairlead.experiments.lookahead import JobForecast, JobTimes, ForecastOptions, forecast_jobs
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 from fairlead.testing import cluster
@@ -52,13 +52,13 @@ def until(reached: Callable[[], bool], patience_s: float = 20.0) -> None:
 
 def test_the_state_that_is_told_is_the_state(busy):
     cluster, plane = busy
-    told = state_of(plane)
+    told = fetch_state(plane)
     with cluster.plane.live.lock:
         mine = cluster.plane.loop.state
         assert told.next_number == mine.next_number == 4
         assert [one.name for one in told.job_of.values()] == ["long", "short-0", "short-1", "short-2"]
         assert told.scheduler == mine.scheduler
-    table = rates_of(plane.rates(), told)
+    table = measured_table(plane.rates(), told)
     assert table.alone[table.row("slow", 4), 0] == pytest.approx(10.0)  # nobody has measured it: an hour's run
     assert table.types == ("v100",)
 
@@ -66,12 +66,12 @@ def test_the_state_that_is_told_is_the_state(busy):
 def test_who_did_not_say_how_many_steps_it_will_do_is_taken_to_go_on_for_an_hour(busy):
     _, plane = busy
     plane.submit([{"name": "open", "run": "sleep 99", "kind": "slow"}])
-    told = state_of(plane)
-    table = rates_of(plane.rates(), told)
-    ended = with_ends(told, table)
+    told = fetch_state(plane)
+    table = measured_table(plane.rates(), told)
+    ended = with_assumed_ends(told, table)
     (number,) = [number for number, job in ended.job_of.items() if job.name == "open"]
-    forecast_jobs = 3600 * table.alone[table.row("slow", 1), 0]
-    assert (ended.job_of[number].steps, ended.store.arrays["steps"][number]) == (forecast_jobs, forecast_jobs)
+    an_hour = 3600 * table.alone[table.row("slow", 1), 0]
+    assert (ended.job_of[number].steps, ended.store.arrays["steps"][number]) == (an_hour, an_hour)
     assert ended.job_of[0].steps == 36_000
 
 
@@ -80,7 +80,7 @@ def test_a_kind_that_nobody_measured_runs_for_an_hour_also_where_its_first_job_d
     plane.submit(
         [{"name": "open", "run": "sleep 99", "kind": "new"}, {"name": "told", "run": "sleep 99", "kind": "new", "steps": 72}]
     )
-    table = rates_of(plane.rates(), state_of(plane))
+    table = measured_table(plane.rates(), fetch_state(plane))
     assert table.alone[table.row("new", 1), 0] == pytest.approx(72 / 3600)
 
 
@@ -99,9 +99,9 @@ def seen(*rates: tuple[str, int, float]) -> dict:
 def test_an_elastic_job_is_as_fast_as_it_was_measured_at_other_sizes_and_not_taken_to_run_for_an_hour():
     state = there(Job("grows", steps=90.0, kind="net", workers=1, mode="elastic"))
     told = seen(("net", 4, 8.0), ("net", 2, 5.0))
-    table = rates_of(told, state)
+    table = measured_table(told, state)
     assert table.alone[[table.row("net", size) for size in (1, 2, 4)], 0].tolist() == [2.5, 5.0, 8.0], "of the nearest size"
-    assert guessed(told, state) == Guessed(in_proportion={0: "net"})
+    assert rate_guesses(told, state) == RateGuesses(scaled={0: "net"})
 
 
 def test_who_runs_and_of_whose_kind_nothing_is_remembered_goes_on_as_fast_as_it_is_seen_to():
@@ -109,24 +109,24 @@ def test_who_runs_and_of_whose_kind_nothing_is_remembered_goes_on_as_fast_as_it_
     one = np.array([0])
     starts = Launches(one, one * 0, np.array([0, 2]), np.array([0, 1]))
     state.apply(RoundPlanned(RoundPlan(1.0, admitted=one, launches=starts)))
-    assert guessed(seen(), state) == Guessed(unmeasured={0: "net"}), "it has told nothing yet"
+    assert rate_guesses(seen(), state) == RateGuesses(unmeasured={0: "net"}), "it has told nothing yet"
     state.apply(ProgressReported(3.0, one, np.array([10.0]), np.array([5.0]), np.array([3.0])))
-    table = rates_of(seen(), state)
+    table = measured_table(seen(), state)
     assert table.alone[[table.row("net", size) for size in (1, 2)], 0].tolist() == [2.5, 5.0]
-    assert guessed(seen(), state) == Guessed(in_proportion={0: "net"})
+    assert rate_guesses(seen(), state) == RateGuesses(scaled={0: "net"})
     state.scheduler = {"policy": "fifo", "rounds": 5}
-    (found,) = forecast_jobs(with_ends(state, table), table, looks=0)
-    assert found.by_itself.ends_s < 40.0, "80 steps, with one worker or two"
+    (found,) = forecast_jobs(with_assumed_ends(state, table), table, ForecastOptions(simulations=0))
+    assert found.without_arrivals.ends_s < 40.0, "80 steps, with one worker or two"
     measured = seen(("net", 2, 4.0))
-    table = rates_of(measured, state)
+    table = measured_table(measured, state)
     assert table.alone[table.row("net", 2), 0] == 4.0, "what is remembered counts first"
 
 
 def test_of_a_job_without_an_end_one_guess_is_told_and_of_a_kind_that_was_measured_none():
     endless = Job("open", steps=UNKNOWN_STEPS, kind="new")
-    assert guessed(seen(), there(endless)) == Guessed(), "it goes on for an hour, which is said of it already"
-    assert guessed(seen(), there(endless, Job("ends", steps=9.0, kind="new"))) == Guessed(unmeasured={1: "new"})
-    assert guessed(seen(("new", 1, 1.0)), there(Job("ends", steps=9.0, kind="new"))) == Guessed()
+    assert rate_guesses(seen(), there(endless)) == RateGuesses(), "it goes on for an hour, which is said of it already"
+    assert rate_guesses(seen(), there(endless, Job("ends", steps=9.0, kind="new"))) == RateGuesses(unmeasured={1: "new"})
+    assert rate_guesses(seen(("new", 1, 1.0)), there(Job("ends", steps=9.0, kind="new"))) == RateGuesses()
 
 
 def test_only_an_admin_gets_it(busy):
@@ -291,9 +291,9 @@ def test_of_one_job_it_is_told_what_is_guessed_of_it_and_that_others_are(busy):
 def test_who_ended_between_two_questions_is_told_as_ended(busy, monkeypatch):
     def later(plane: ControlPlaneClient):
         plane.cancel("short-2")
-        return state_of(plane)
+        return fetch_state(plane)
 
-    monkeypatch.setattr("fairlead.cli.cmd_when.state_of", later)
+    monkeypatch.setattr("fairlead.cli.cmd_when.fetch_state", later)
     assert "short-2 is cancelled" in CliRunner().invoke(app, ["when", "short-2"]).stdout
 
 
@@ -328,10 +328,10 @@ def test_what_is_due_in_less_than_a_second_is_due_at_once():
         "j should start in 1.0 min (0 s to 1.0 min) and should have ended in 1.0 h, if others come as in the last 13 s; "
         "if nobody does, it starts at once and ends in 1.0 h"
     )
-    cut = _sentence(JobForecast(0, "j", False, JobTimes(5.0, math.inf), (), within_s=7200.0), 13.3, again=False)
+    cut = _sentence(JobForecast(0, "j", False, JobTimes(5.0, math.inf), (), horizon_s=7200.0), 13.3, again=False)
     assert cut == "j should start in 5 s and should have ended in over 2.0 h"
-    never = JobTimes(math.inf, math.inf)
-    kept_out = _sentence(JobForecast(0, "j", False, JobTimes(5.0, 10.0), (never, never)), 90.0, again=False)
+    never_starts = JobTimes(math.inf, math.inf)
+    kept_out = _sentence(JobForecast(0, "j", False, JobTimes(5.0, 10.0), (never_starts, never_starts)), 90.0, again=False)
     assert (
         kept_out == "j should not start within 30.0 d, if others come as in the last 1.5 min; if nobody does, it starts in 5 s"
     )

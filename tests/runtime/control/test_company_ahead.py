@@ -12,10 +12,9 @@ from played import Scene
 from fairlead.core.job import Phase
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
-from fairlead.experiments.forward_rates import with_company
-from fairlead.experiments.lookahead import LookaheadOptions, forecast
+from fairlead.experiments.live_inputs import measured_table, with_colocated_rates
+from fairlead.experiments.lookahead import ForecastOptions, forecast
 from fairlead.experiments.resimulate import outside
-from fairlead.experiments.synthesizer.live_advice import rates_of
 from fairlead.runtime.protocol.orders import Progress
 
 USES = {"small": (30.0, 4.0), "other": (90.0, 4.0)}
@@ -47,9 +46,9 @@ def state_of(scene: Scene, **other: str) -> State:
 
 
 def test_who_shares_is_looked_ahead_of_and_company_costs_what_is_believed():
-    ahead = forecast(state_of(shared()), RATES, LookaheadOptions(looks=2))
-    first, second, third = (one.by_itself for one in ahead.jobs)
-    assert ahead.made == 3
+    ahead = forecast(state_of(shared()), RATES, ForecastOptions(simulations=2))
+    first, second, third = (one.without_arrivals for one in ahead.jobs)
+    assert ahead.completed == 3
     assert (first.starts_s, second.starts_s) == (0.0, 0.0)
     assert third.starts_s >= min(first.ends_s, second.ends_s)
     assert 490 < first.ends_s < second.ends_s < third.ends_s, "980 steps are left, of 2 in a second alone"
@@ -57,22 +56,22 @@ def test_who_shares_is_looked_ahead_of_and_company_costs_what_is_believed():
 
 def test_a_table_has_the_rates_in_company_that_estimation_believes():
     state = state_of(shared())
-    table = with_company(rates_of(RATES, state), state)
+    table = with_colocated_rates(measured_table(RATES, state), state)
     small, other = (table.row(kind, 1) for kind in USES)
     assert table.paired[small, small, 0] == pytest.approx(2.0, rel=0.05), "two light ones do not feel each other"
     assert 1.0 < table.paired[other, other, 0] < 1.9 < table.paired[small, other, 0] <= 2.0 + 1e-9
     half = table.paired / 2
-    measured = with_company(replace(table, paired=half), state)
+    measured = with_colocated_rates(replace(table, paired=half), state)
     assert np.array_equal(measured.paired, half), "what was measured stays"
 
 
 def test_who_shares_goes_on_as_it_runs_where_nobody_believes_anything_of_company():
     state = state_of(shared(), policy="fifo", estimator="measured")
-    table = with_company(rates_of(RATES, state), state)
+    table = with_colocated_rates(measured_table(RATES, state), state)
     small, other = (table.row(kind, 1) for kind in USES)
     assert (table.paired[small, other, 0], table.paired[other, small, 0]) == (1.5, 1.5)
     assert table.paired[small, small, 0] == 0
-    assert forecast(state, RATES, LookaheadOptions(looks=0)).made == 1
+    assert forecast(state, RATES, ForecastOptions(simulations=0)).completed == 1
 
 
 def test_the_same_days_are_simulated_again_with_company_as_it_was_believed_to_be():

@@ -27,22 +27,21 @@ from fairlead.core.errors import FairleadError
 from fairlead.core.job import Job
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import freeze
+from fairlead.experiments.live_inputs import RateGuesses
 from fairlead.experiments.lookahead import (
-    TO_BEGIN_S,
     JobForecast,
     JobTimes,
-    Lookahead,
-    LookaheadOptions,
-    foresee,
-    read,
-    spelled,
+    ClusterForecast,
+    ForecastOptions,
+    forecast_from_json,
+    forecast_to_json,
 )
-from fairlead.experiments.synthesizer.live_advice import Guessed
+from fairlead.experiments.lookahead_process import STARTUP_S, forecast_in_process
 from fairlead.runtime.control.lookahead_service import KEPT_S, Foresight
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.testing import Harness, cluster
 
-NOTHING: dict[str, Any] = spelled(Lookahead((), 1, LookaheadOptions(), 0.0))
+NOTHING: dict[str, Any] = forecast_to_json(ClusterForecast((), 1, ForecastOptions(), 0.0))
 
 
 def filled(plane: ControlPlaneClient, user: ControlPlaneClient, joined: Any) -> None:
@@ -64,7 +63,7 @@ def test_a_user_is_told_of_their_jobs_and_of_nobody_elses(monkeypatch):
         assert [one["name"] for one in answer.json()["jobs"]] == ["mine", "open"]
         for word in ("secret", "hidden", "next", "unknown"):
             assert word not in answer.text
-        assert len(answer.json()["endless"]) == 1
+        assert len(answer.json()["open_ended"]) == 1
         done = CliRunner().invoke(app, ["when", "mine"])
         assert done.exit_code == 0, (done.output, done.exception)
         assert " ".join(done.stdout.split()).startswith("mine should start in 2.0 h"), "an hour for each of the two before it"
@@ -101,8 +100,8 @@ def test_what_began_or_came_since_a_look_is_looked_at_again_for_who_asks():
         while user.job("mine")["phase"] != "running" and time.monotonic() < patience:
             time.sleep(0.1)
         told = {one["name"]: one for one in user.when()["jobs"]}
-        assert told["mine"]["runs"]
-        assert told["mine"]["by_itself"][0] == 0.0
+        assert told["mine"]["running"]
+        assert told["mine"]["without_arrivals"][0] == 0.0
 
 
 def test_a_user_is_not_told_the_name_of_anothers_job_at_the_head_of_the_line():
@@ -146,7 +145,7 @@ def test_a_look_serves_all_who_ask_meanwhile_and_for_some_seconds():
         assert not any(one.done() for one in asked)
         going.set()
         assert all(one.result()["jobs"] == [] for one in asked)
-        assert ControlPlaneClient(up.url, up.user).when()["made"] == 1
+        assert ControlPlaneClient(up.url, up.user).when()["completed"] == 1
         assert len(made) == 1
 
 
@@ -154,7 +153,7 @@ def seeing(made: int, **seen: bool) -> Any:
     """Looks in which jobs of these names, in order of their numbers, run or wait for a while, and that see 600 s ahead."""
     turns = {True: JobTimes(0.0, 300.0), False: JobTimes(100.0, 400.0)}
     jobs = (JobForecast(n, name, runs, turns[runs], (turns[runs],), 600.0) for n, (name, runs) in enumerate(seen.items()))
-    told = spelled(Lookahead(tuple(jobs), made, LookaheadOptions(), 0.0))
+    told = forecast_to_json(ClusterForecast(tuple(jobs), made, ForecastOptions(), 0.0))
 
     async def look(now: float, saved: bytes, rates: Any) -> dict[str, Any]:
         await asyncio.sleep(0.05)
@@ -179,11 +178,11 @@ def test_of_what_changed_while_it_was_looked_ahead_only_what_is_still_so_is_told
         told = user.when()
         began, waits = told["jobs"]
         assert (began["name"], waits["name"]) == ("began", "waits")
-        assert began["runs"]
-        assert [turn[0] for turn in (began["by_itself"], *began["with_others"])] == [0.0, 0.0], "it has begun"
-        assert 0 < began["by_itself"][1] < 400, "and ends when it was seen to"
-        assert not waits["runs"]
-        assert 0 < waits["by_itself"][0] < 100
+        assert began["running"]
+        assert [turn[0] for turn in (began["without_arrivals"], *began["with_arrivals"])] == [0.0, 0.0], "it has begun"
+        assert 0 < began["without_arrivals"][1] < 400, "and ends when it was seen to"
+        assert not waits["running"]
+        assert 0 < waits["without_arrivals"][0] < 100
         assert told["missed"] == 2
         done = CliRunner().invoke(app, ["when"])
         assert "2 jobs came or stopped while it was looked ahead" in " ".join(done.stderr.split())
@@ -197,8 +196,8 @@ def test_how_far_was_seen_is_told_from_now_on_where_a_look_was_broken_off():
         with served(lookahead=seeing(made, mine=False)) as up:
             user = ControlPlaneClient(up.url, up.user)
             user.submit([{"name": "mine", "run": "sleep 1"}])
-            assert user.when()["jobs"][0]["within_s"] <= far
-            assert made == 0 or user.when()["jobs"][0]["within_s"] == far
+            assert user.when()["jobs"][0]["horizon_s"] <= far
+            assert made == 0 or user.when()["jobs"][0]["horizon_s"] == far
 
 
 def test_who_asks_waits_for_a_look_longer_than_for_other_answers():
@@ -207,7 +206,7 @@ def test_who_asks_waits_for_a_look_longer_than_for_other_answers():
         return NOTHING
 
     with served(lookahead=slowly) as up:
-        assert ControlPlaneClient(up.url, up.user, timeout_s=1.0).when()["made"] == 1
+        assert ControlPlaneClient(up.url, up.user, timeout_s=1.0).when()["completed"] == 1
 
 
 @pytest.mark.parametrize("how", ["it is to leave", "its loop has ended"])
@@ -255,7 +254,7 @@ def test_a_look_ends_when_who_asked_for_it_hangs_up():
 
 
 def test_what_goes_wrong_is_told_to_admins_and_the_log_and_asked_for_again(caplog):
-    answers = [FairleadError("nobody can look ahead from here: secret is odd"), None]
+    answers = [FairleadError("cannot simulate ahead from this state: secret is odd"), None]
 
     async def fails(now: float, saved: bytes, rates: Any) -> dict[str, Any]:
         if problem := answers.pop():
@@ -268,7 +267,7 @@ def test_what_goes_wrong_is_told_to_admins_and_the_log_and_asked_for_again(caplo
             ControlPlaneClient(up.url, up.user).when()
         assert "secret" not in str(refused.value)
         assert [(one.message, one.why) for one in caplog.records if one.name.endswith("foresight")] == [
-            ("it could not be looked ahead", "nobody can look ahead from here: secret is odd")
+            ("it could not be looked ahead", "cannot simulate ahead from this state: secret is odd")
         ]
         answers[:] = [answers[0]]
         with pytest.raises(RefusedRequest, match="secret is odd"):
@@ -323,15 +322,41 @@ def test_who_all_leave_break_a_look_off():
 
 def test_what_was_seen_is_read_as_it_was_spelled():
     turns = (JobTimes(1.0, 2.5), JobTimes(math.inf, math.inf))
-    ahead = Lookahead(
+    ahead = ClusterForecast(
         (JobForecast(3, "j", False, turns[0], turns, 77.0),),
         3,
-        LookaheadOptions(looks=4, budget_s=9.0),
+        ForecastOptions(simulations=4, budget_s=9.0),
         60.0,
-        Guessed({3: "a"}, {4: "b"}),
+        RateGuesses({3: "a"}, {4: "b"}),
         (3,),
     )
-    assert read(json.loads(json.dumps(spelled(ahead)))) == ahead
+    assert forecast_from_json(json.loads(json.dumps(forecast_to_json(ahead)))) == ahead
+
+
+def test_a_forecast_of_an_older_control_plane_is_read():
+    old = {
+        "jobs": [
+            {
+                "number": 3,
+                "name": "j",
+                "runs": False,
+                "by_itself": [1.0, None],
+                "with_others": [[2.0, 3.0]],
+                "within_s": 9.0,
+            }
+        ],
+        "made": 2,
+        "looks": 4,
+        "budget_s": 9.0,
+        "lately_s": 60.0,
+        "window_s": 70.0,
+        "in_proportion": [[3, "a"]],
+        "unmeasured": [],
+        "endless": [3],
+    }
+    forecast = JobForecast(3, "j", False, JobTimes(1.0, math.inf), (JobTimes(2.0, 3.0),), 9.0)
+    options = ForecastOptions(simulations=4, window_s=70.0, budget_s=9.0)
+    assert forecast_from_json(old) == ClusterForecast((forecast,), 2, options, 60.0, RateGuesses({3: "a"}), (3,))
 
 
 def test_what_a_policy_prints_is_no_answer_and_what_it_leaves_behind_is_ended(tmp_path, monkeypatch):
@@ -351,9 +376,9 @@ def test_what_a_policy_prints_is_no_answer_and_what_it_leaves_behind_is_ended(tm
     monkeypatch.chdir(tmp_path)
     state = State(cluster("v100:4"))
     with pytest.raises(FairleadError, match="the name of a policy"):  # nor is anybody waited for where it fails
-        asyncio.run(foresee(0.0, freeze(state)(), {"rates": []}))
+        asyncio.run(forecast_in_process(0.0, freeze(state)(), {"rates": []}))
     state.scheduler = {"policy": "fifo", "rounds": 5.0}
-    assert asyncio.run(foresee(0.0, freeze(state)(), {"rates": []}))["jobs"] == []
+    assert asyncio.run(forecast_in_process(0.0, freeze(state)(), {"rates": []}))["jobs"] == []
     left, patience = Path("/proc") / (tmp_path / "left").read_text() / "stat", time.monotonic() + 20
     while _lives(left) and time.monotonic() < patience:  # it was killed, and dies when it is its turn
         time.sleep(0.05)
@@ -369,16 +394,16 @@ def _lives(stat: Path) -> bool:
 
 def test_a_process_that_cannot_look_ahead_says_why():
     with pytest.raises(FairleadError, match=r"^not a saved state$"):
-        asyncio.run(foresee(0.0, b"no state", {"rates": []}))
+        asyncio.run(forecast_in_process(0.0, b"no state", {"rates": []}))
     with pytest.raises(FairleadError, match="KeyError"):
-        asyncio.run(foresee(0.0, freeze(State(cluster("v100:4")))(), {}))
+        asyncio.run(forecast_in_process(0.0, freeze(State(cluster("v100:4")))(), {}))
 
 
 def test_a_process_that_looks_ahead_begins_with_everybody_as_they_are_and_ends_by_itself(tmp_path):
     """So that there is something to tell where a decision does not end, and nothing is left where nobody is there to end it.
     Here no look ends."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import fairlead.experiments.lookahead as w, time\nw.look = lambda *_, **__: time.sleep(90)\n"
+        "import fairlead.experiments.lookahead as w, time\nw.simulate_forward = lambda *_, **__: time.sleep(90)\n"
     )
     harness = (
         Harness(SchedulerConfig(Part("fifo")))
@@ -386,9 +411,9 @@ def test_a_process_that_looks_ahead_begins_with_everybody_as_they_are_and_ends_b
         .submit(Job("runs", steps=900.0, workers=4), Job("waits", steps=900.0))
     )
     harness.round()
-    about = json.dumps({"now": 61.0, "rates": {"rates": []}, "budget_s": 5.0 - TO_BEGIN_S}).encode()
+    about = json.dumps({"now": 61.0, "rates": {"rates": []}, "budget_s": 5.0 - STARTUP_S}).encode()
     looking = subprocess.Popen(
-        [sys.executable, "-m", "fairlead.experiments.lookahead"],
+        [sys.executable, "-m", "fairlead.experiments.lookahead_process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
@@ -396,25 +421,25 @@ def test_a_process_that_looks_ahead_begins_with_everybody_as_they_are_and_ends_b
     with looking:
         looking.stdin.write(about + b"\n" + freeze(harness.state)())
         looking.stdin.close()
-        told = read(json.loads(looking.stdout.readline()))
+        told = forecast_from_json(json.loads(looking.stdout.readline()))
         assert looking.wait(60) == -signal.SIGALRM
-    assert told.made == 0
-    assert [(one.name, one.runs, one.by_itself.starts_s, one.within_s) for one in told.jobs] == [
+    assert told.completed == 0
+    assert [(one.name, one.running, one.without_arrivals.starts_s, one.horizon_s) for one in told.jobs] == [
         ("runs", True, 0.0, 0.0),
         ("waits", False, math.inf, 0.0),
     ]
 
 
 def test_of_a_process_that_does_not_end_counts_what_it_has_said_last(tmp_path, monkeypatch):
-    monkeypatch.setattr("fairlead.experiments.lookahead.BUDGET_S", 0.0)
-    monkeypatch.setattr("fairlead.experiments.lookahead.TO_BEGIN_S", 2.0)
+    monkeypatch.setattr("fairlead.experiments.lookahead_process.BUDGET_S", 0.0)
+    monkeypatch.setattr("fairlead.experiments.lookahead_process.STARTUP_S", 2.0)
     looks = tmp_path / "looks"
     monkeypatch.setattr(sys, "executable", str(looks))
     for said, told in (("""{"made": 0}\\n{"made": 1}\\n{"ma""", {"made": 1}), ('{"ma', None)):
         looks.write_text(f"#!/bin/sh\nprintf '{said}'\ncat > /dev/null\nsleep 90\n")
         looks.chmod(0o700)
         if told is not None:
-            assert asyncio.run(foresee(0.0, b"", {})) == told
+            assert asyncio.run(forecast_in_process(0.0, b"", {})) == told
         else:
-            with pytest.raises(FairleadError, match="said nothing"):
-                asyncio.run(foresee(0.0, b"", {}))
+            with pytest.raises(FairleadError, match="printed nothing"):
+                asyncio.run(forecast_in_process(0.0, b"", {}))

@@ -11,12 +11,12 @@ from fairlead_papers.study import Paper
 __all__ = ["BLOX", "PublicTraces"]
 
 
-def introduction(scale: Scale, world: ExperimentInputs) -> list[str]:
+def introduction(scale: Scale, inputs: ExperimentInputs) -> list[str]:
     first, last = scale.measure
     hours = first / scale.load(HIGH), last / scale.load(HIGH)
     return [
         f"Scale {scale.description}.",
-        f"{world.rates_are[0].upper()}{world.rates_are[1:]}.",
+        f"{inputs.rates_note[0].upper()}{inputs.rates_note[1:]}.",
         "V100s, four to a node, rounds of five minutes, no costs of preemption unless a row says otherwise, gangs of 1, 2, 4"
         " and 8. Loads are those of the paper's 128 accelerators; a smaller cluster gets its part.",
         f"At {HIGH:g} jobs per hour the measured jobs come in hours {hours[0]:.0f} to {hours[1]:.0f}, the paper's in hours 375"

@@ -62,9 +62,9 @@ class Trained:
     load: float | None = None
     seed: int = 0
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        assert isinstance(world, PublicTraces)
-        trace = world.pollux_jobs(self.workload)
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        assert isinstance(inputs, PublicTraces)
+        trace = inputs.pollux_jobs(self.workload)
         trace = replace(trace, jobs=trace.jobs[: self.jobs])
         if self.load is not None:
             trace = retime_poisson(trace, self.load, self.seed)
@@ -81,9 +81,9 @@ class Streamed:
     measure: tuple[int, int]
     seed: int = 0
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        assert isinstance(world, PublicTraces)
-        trace = world.all_pollux_jobs()
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        assert isinstance(inputs, PublicTraces)
+        trace = inputs.all_pollux_jobs()
         coming = replace(trace, jobs=trace.jobs[: 2 * self.measure[1]])  # as many again as with the last measured one
         return trained(retime_poisson(coming, self.load, self.seed), self.scheduler, self.measure)
 

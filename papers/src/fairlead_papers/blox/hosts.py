@@ -66,13 +66,13 @@ class Hosted:
     hungry: bool
     seed: int
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        assert isinstance(world, PublicTraces)
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        assert isinstance(inputs, PublicTraces)
         profiles = {**HUNGRY, **MODEST} if self.hungry else MODEST
-        trace = with_random_kinds(world.jobs(self.workload, self.seed), world.table, list(profiles), self.seed, "v100")
+        trace = with_random_kinds(inputs.jobs(self.workload, self.seed), inputs.table, list(profiles), self.seed, "v100")
         trace = bound_to_hosts(trace, {kind: Sensitivity(Curve.parse(text)) for kind, text in profiles.items()})
         config = Arm("studied", self.scheduler).config
-        given = Simulation(trace, sixteen_nodes(), config, world.table, seed=self.seed, measure=self.workload.measure)
+        given = Simulation(trace, sixteen_nodes(), config, inputs.table, seed=self.seed, measure=self.workload.measure)
         return answer(simulate(given).record, self.workload, len(trace))
 
 

@@ -38,11 +38,11 @@ class Sixty:
 
     schedule: str
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        assert isinstance(world, PublicTraces)
-        theirs = world.published(self.schedule)
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        assert isinstance(inputs, PublicTraces)
+        theirs = inputs.published(self.schedule)
         config = Arm("studied", f"policy: {SCHEDULES[self.schedule]}, rounds: event-driven").config
-        record = simulate(Simulation(world.sixty_jobs(), Cluster.parse("8xv100:4"), config)).record
+        record = simulate(Simulation(inputs.sixty_jobs(), Cluster.parse("8xv100:4"), config)).record
         jct = dict(zip(record.jobs.names, (record.jobs.ended_s - record.jobs.submitted_s).tolist()))
         pairs = [[float(jct[name]), float(seconds)] for name, seconds in theirs["jct"].items()]
         return {"figures": summarize(record).to_dict(), "jct_s": pairs, "average_jct_s": float(theirs["avg_jct"])}
@@ -79,9 +79,9 @@ class Bandwidth:
     workload: Workload
     seed: int
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        assert isinstance(world, PublicTraces)
-        trace = slice_jobs(world.jobs(self.workload, self.seed), 0, self.workload.measure[1])
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        assert isinstance(inputs, PublicTraces)
+        trace = slice_jobs(inputs.jobs(self.workload, self.seed), 0, self.workload.measure[1])
         fitting = tuple(job for job in trace.jobs if job.workers <= MACHINES[self.machine])
         found = compare_bandwidth(replace(trace, jobs=fitting), self.machine, self.machines, seed=self.seed)
         return {"random": found.random.gbps, "aware": found.aware.gbps, "starts": sum(found.aware.starts.values())}

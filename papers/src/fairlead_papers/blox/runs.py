@@ -43,17 +43,19 @@ class Run:
     seed: int
     restart_s: float = 0.0
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        given = simulation(Arm("studied", self.scheduler).config, self.cluster, self.workload, self.seed, world, self.restart_s)
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        given = simulation(
+            Arm("studied", self.scheduler).config, self.cluster, self.workload, self.seed, inputs, self.restart_s
+        )
         return answer(simulate(given).record, self.workload, len(given.trace))
 
 
 def simulation(
-    config: SchedulerConfig, cluster: str, workload: Workload, seed: int, world: ExperimentInputs, restart_s: float = 0.0
+    config: SchedulerConfig, cluster: str, workload: Workload, seed: int, inputs: ExperimentInputs, restart_s: float = 0.0
 ) -> Simulation:
-    assert isinstance(world, PublicTraces)
+    assert isinstance(inputs, PublicTraces)
     machine = Cluster.parse(cluster, accelerator_types())
-    trace, table = world.jobs(workload, seed), world.table_with(workload.sensitive)
+    trace, table = inputs.jobs(workload, seed), inputs.table_with(workload.sensitive)
     return Simulation(trace, machine, config, table, Costs(restart_s=restart_s), seed=seed, measure=workload.measure)
 
 

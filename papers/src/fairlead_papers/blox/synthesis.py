@@ -14,8 +14,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import parse_part
 from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed
 from fairlead.experiments.inputs import ExperimentInputs, table_for
-from fairlead.experiments.synthesizer import Advisor, Objective, combinations
-from fairlead.experiments.synthesizer.synthesize import Synthesized, synthesize
+from fairlead.experiments.synthesize import Advisor, Objective, Synthesized, combinations, synthesize
 from fairlead.reporting.findings import Findings, Row, Stack, Wants, row
 from fairlead_papers.arms import average_jct
 from fairlead_papers.blox.policies import responsiveness
@@ -61,10 +60,10 @@ class Chosen:
     seed: int
     by: tuple[str, ...] = JCT
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        given = simulation(candidates()[0], self.cluster, self.workload, self.seed, world)
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        given = simulation(candidates()[0], self.cluster, self.workload, self.seed, inputs)
         table = table_for(given.trace, given.cluster, given.table)
-        with Advisor(candidates(), table, wanted=Objective(dict.fromkeys(self.by, 1.0))) as advisor:
+        with Advisor(candidates(), table, objective=Objective(dict.fromkeys(self.by, 1.0))) as advisor:
             found = synthesize(given, advisor)
         looks = {"looks": len(found.advice), "switches": sum(one.switch for one in found.advice)}
         return {**answer(found.run.record, self.workload, len(given.trace)), **looks, "decided": decided(found)}

@@ -77,7 +77,7 @@ class PublicTraces(ExperimentInputs):
         return catalogue(TEN_GBPS)
 
     @property
-    def mark(self) -> str:
+    def fingerprint(self) -> str:
         if self.data is None:
             return "10 Gb/s"
         sixty = [_digest(path) for path in (self.data / SIXTY, self.data / THEIRS) if path.is_file()]
@@ -85,7 +85,7 @@ class PublicTraces(ExperimentInputs):
         return " ".join(filter(None, ["10 Gb/s", philly, pollux, *sixty]))
 
     @property
-    def rates_are(self) -> str:
+    def rates_note(self) -> str:
         rates = "rates: the bundled catalogue, which is modelled, at 10 Gb/s between nodes"
         return rates if self.data is not None else f"{rates}; Philly's durations are not here: generated ones alone"
 

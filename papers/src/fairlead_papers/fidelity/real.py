@@ -25,7 +25,7 @@ LOOK_S = 0.5
 PATIENCE_S = 600.0
 """For which nobody may end before the cluster counts as stuck."""
 
-Tell = Callable[[str], None]
+ReportProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RealCluster:
     def cluster(self) -> Cluster:
         return Cluster.parse(self.machines)
 
-    def run(self, trace: Trace, scheduler: Mapping[str, Any], tell: Tell = lambda _: None) -> list[ev.Event]:
+    def run(self, trace: Trace, scheduler: Mapping[str, Any], report: ReportProgress = lambda _: None) -> list[ev.Event]:
         """The journal, once everybody has ended. Second 0 of the trace is the beginning of a round."""
         table, round_s = self.table.for_types(self.cluster.type_names), scheduler_of(scheduler).round_s
         with scratch("study") as folder:
@@ -49,7 +49,7 @@ class RealCluster:
             with embedded(root, "--cluster", self.machines, "--config", str(config)) as plane:
                 now = float(plane.overview()["second"])
                 began = time.monotonic() - now + (round_s * math.ceil(now / round_s) if round_s else now)
-                waiting = _Waiting(plane, len(trace), tell)
+                waiting = _Waiting(plane, len(trace), report)
                 for job in trace.jobs:
                     waiting.until(began + job.submitted_s)
                     plane.submit([task_of(job, parts_of(job, trace.dynamics.get(job.name), table), script)])
@@ -60,8 +60,8 @@ class RealCluster:
 class _Waiting:
     """For the next submission and for the end, with a word now and then on how far it is."""
 
-    def __init__(self, plane: ControlPlaneClient, jobs: int, tell: Tell) -> None:
-        self._plane, self._jobs, self._tell = plane, jobs, tell
+    def __init__(self, plane: ControlPlaneClient, jobs: int, report: ReportProgress) -> None:
+        self._plane, self._jobs, self._report = plane, jobs, report
         self._ended, self._last = -1, time.monotonic()
 
     def until(self, moment: float) -> None:
@@ -78,7 +78,7 @@ class _Waiting:
         ended = len(self._plane.jobs(["finished", "failed", "cancelled", "refused"]))
         if ended > self._ended:
             self._ended, self._last = ended, time.monotonic()
-            self._tell(f"{ended} of {self._jobs} jobs")
+            self._report(f"{ended} of {self._jobs} jobs")
         elif time.monotonic() > self._last + PATIENCE_S:
             raise NotUp(f"on the real cluster nobody has ended for {PATIENCE_S:g} s; {ended} of {self._jobs} jobs have")
         return ended

@@ -11,11 +11,11 @@ HIGH_LOAD = 5.6
 """Figure 9's high load, by which a scale's window is put beside the paper's."""
 
 
-def introduction(scale: Scale, world: ExperimentInputs) -> list[str]:
+def introduction(scale: Scale, inputs: ExperimentInputs) -> list[str]:
     (first, last), (from_h, to_h) = scale.hours(HIGH_LOAD), SCALES["full"].hours(HIGH_LOAD)
     return [
         f"Scale {scale.description}.",
-        f"{world.rates_are[0].upper()}{world.rates_are[1:]}.",
+        f"{inputs.rates_note[0].upper()}{inputs.rates_note[1:]}.",
         "Rounds of six minutes and no costs of preemption, unless a study says otherwise. Both sides of a comparison have the"
         " same jobs and the same options. Loads are those of the paper's 108 accelerators; a smaller cluster gets its part.",
         f"At {HIGH_LOAD} jobs per hour the measured jobs come in hours {first:.0f} to {last:.0f}; the paper's in hours"

@@ -39,10 +39,10 @@ class Shares:
     order: int
     per_type: int = 3
 
-    def run(self, world: ExperimentInputs) -> Answer:
+    def run(self, inputs: ExperimentInputs) -> Answer:
         cluster = Cluster.parse(cluster_of(self.per_type))
-        stages = stages_of(self.policy, world.table, cluster)
-        jobs = _jobs(world, self.order)
+        stages = stages_of(self.policy, inputs.table, cluster)
+        jobs = _jobs(inputs, self.order)
         memo, found = None, []
         for there in range(1, len(jobs) + 1):
             view = moment(cluster, jobs[:there], stages)
@@ -53,8 +53,8 @@ class Shares:
         return {"throughput": found}
 
 
-def _jobs(world: ExperimentInputs, order: int) -> list[Job]:
-    table = world.table
+def _jobs(inputs: ExperimentInputs, order: int) -> list[Job]:
+    table = inputs.table
     kinds = [kind for kind in table.kinds if (kind, 1) in table.row_of and (table.alone[table.row(kind, 1)] > 0).all()]
     drawn = (stream(order, "entities").random(EACH * len(WEIGHTS)) * len(kinds)).astype(int).tolist()
     names = [name for name in WEIGHTS for _ in range(EACH)]

@@ -57,13 +57,13 @@ class Jobs:
     slos: tuple[float, ...] = ()
     trace: str = ""
 
-    def read(self, world: ExperimentInputs, seed: int) -> Trace:
+    def read(self, inputs: ExperimentInputs, seed: int) -> Trace:
         if self.trace:
-            return world.trace(self.trace)
+            return inputs.trace(self.trace)
         generator = Generator(
             jobs=self.count or self._enough(),
             jobs_per_hour=self.load,
-            table=world.table,
+            table=inputs.table,
             kinds=self.kinds,
             durations=self.durations_s or "gavel",
             workers=self.workers,
@@ -91,8 +91,8 @@ class Run:
     costs_s: tuple[tuple[str, float], ...] = ()
     ideal: bool = False
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        trace = self.jobs.read(world, self.seed)
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        trace = self.jobs.read(inputs, self.seed)
         cluster = Cluster.parse(self.cluster, accelerator_types())
         scheduler = SchedulerConfig(
             policy=parse_part(self.policy),
@@ -102,9 +102,9 @@ class Run:
         )
         by_kind = {model: Costs(restart_s=s / 2, checkpoint_s=s / 2) for model, s in self.costs_s}
         costs = Costs(by_kind=by_kind)
-        given = Simulation(trace, cluster, scheduler, world.table, costs, seed=self.seed, measure=self.jobs.measure)
+        given = Simulation(trace, cluster, scheduler, inputs.table, costs, seed=self.seed, measure=self.jobs.measure)
         record = ideal(given) if self.ideal else simulate(given).record
-        rates = used_rates(trace.jobs, table_for(trace, cluster, world.table))
+        rates = used_rates(trace.jobs, table_for(trace, cluster, inputs.table))
         return _answer(record, rates, self.jobs, len(trace))
 
 

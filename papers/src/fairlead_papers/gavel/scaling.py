@@ -38,12 +38,12 @@ class Timing:
     policy: str
     jobs: int
 
-    def run(self, world: ExperimentInputs) -> Answer:
+    def run(self, inputs: ExperimentInputs) -> Answer:
         cluster = Cluster.parse(cluster_of(max(1, self.jobs // (2 * len(TYPES)))))
-        jobs = _jobs(world, self.jobs)
+        jobs = _jobs(inputs, self.jobs)
         took = []
         for _ in range(REPEATS):
-            stages = stages_of(self.policy, world.table, cluster)
+            stages = stages_of(self.policy, inputs.table, cluster)
             view = moment(cluster, jobs, stages)
             _ = view.rates
             began = time.process_time()
@@ -52,8 +52,8 @@ class Timing:
         return {"cpu_s": min(took)}
 
 
-def _jobs(world: ExperimentInputs, count: int) -> list[Job]:
-    kinds = [kind for kind in world.table.kinds if (kind, 1) in world.table.row_of]
+def _jobs(inputs: ExperimentInputs, count: int) -> list[Job]:
+    kinds = [kind for kind in inputs.table.kinds if (kind, 1) in inputs.table.row_of]
     drawn = (stream(0, "scaling").random(count) * len(kinds)).astype(int).tolist()
     return [Job(f"job-{i}", steps=1e9, kind=kinds[kind], account=f"entity-{i % ENTITIES}") for i, kind in enumerate(drawn)]
 

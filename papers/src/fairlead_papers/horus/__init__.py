@@ -11,12 +11,12 @@ from fairlead_papers.study import Paper
 __all__ = ["HORUS", "MeasuredPairs"]
 
 
-def introduction(scale: Scale, world: ExperimentInputs) -> list[str]:
-    assert isinstance(world, MeasuredPairs)
+def introduction(scale: Scale, inputs: ExperimentInputs) -> list[str]:
+    assert isinstance(inputs, MeasuredPairs)
     return [
         f"Scale {scale.description}.",
-        f"{world.rates_are[0].upper()}{world.rates_are[1:]}.",
-        f"What the scheduler believes: {world.beliefs_are}. At most two jobs share an accelerator; rounds of one minute; a"
+        f"{inputs.rates_note[0].upper()}{inputs.rates_note[1:]}.",
+        f"What the scheduler believes: {inputs.beliefs_are}. At most two jobs share an accelerator; rounds of one minute; a"
         " restart takes 30 s. All jobs are there at second 0, which is what the paper's makespans and waits look like.",
         "W-Large is 30 % short and light, 15 % short and heavy, 35 % long and light, 20 % long and heavy; W-Small 55, 20, 20"
         " and 5 %. Short is 3 to 13 minutes alone, long 13 minutes to 2 hours, log-uniform; light is below 60 % utilization.",

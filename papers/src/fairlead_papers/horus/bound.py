@@ -28,9 +28,9 @@ class Bound:
     jobs: int
     seed: int
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        assert isinstance(world, MeasuredPairs)
-        jobs, table = trace(self.workload, self.jobs, world.trainings, self.seed).jobs, world.table
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        assert isinstance(inputs, MeasuredPairs)
+        jobs, table = trace(self.workload, self.jobs, inputs.trainings, self.seed).jobs, inputs.table
         row = np.array([table.row(job.kind, job.workers) for job in jobs])
         alone_s = np.array([job.steps for job in jobs]) / table.alone[row, 0]
         kinds, of = np.unique(row, return_inverse=True)

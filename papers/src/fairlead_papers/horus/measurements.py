@@ -41,8 +41,8 @@ MOST_SHOWN = 12
 class Alone:
     """Every configuration by itself."""
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        data = _data(world)
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        data = _data(inputs)
         flops = [column["flops"] for column in data.columns]
         return {"family": list(data.families), "utilization": data.utilization.tolist(), "flops": flops}
 
@@ -54,11 +54,11 @@ class Together:
 
     sharing: str
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        assert isinstance(world, MeasuredPairs)
-        known = profiles(world.device, SPANNING[self.sharing])
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        assert isinstance(inputs, MeasuredPairs)
+        known = profiles(inputs.device, SPANNING[self.sharing])
         busy, pairs = {name: one.utilization for name, one in known.alone.items()}, known.pairs[self.sharing]
-        held = self._held(known, _data(world)) if self.sharing in trained(world.device).at_once else None
+        held = self._held(known, _data(inputs)) if self.sharing in trained(inputs.device).at_once else None
         off = evaluation.of_slowdown(pairs, busy, busy, held)
         each = [(busy[one], busy[other], slower) for (one, other), (slower, _) in pairs.items()]
         own, others, slower = (list(column) for column in zip(*each))
@@ -77,8 +77,8 @@ class Learned:
 
     learner: str
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        data, learner = _data(world), LEARNERS[self.learner]
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        data, learner = _data(inputs), LEARNERS[self.learner]
         mixed, left = evaluation.at_random(data, learner), evaluation.by_family(data, learner)
         return {"at_random": mixed.rmsle, "by_family": left.rmsle}
 
@@ -87,15 +87,15 @@ class Learned:
 class Important:
     """What the predictor that ships goes by."""
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        assert isinstance(world, MeasuredPairs)
-        predictor = trained(world.device)
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        assert isinstance(inputs, MeasuredPairs)
+        predictor = trained(inputs.device)
         return {"learner": predictor.utilization.learner, "shares": predictor.utilization.importance()}
 
 
-def _data(world: ExperimentInputs) -> Dataset:
-    assert isinstance(world, MeasuredPairs)
-    return dataset(measured_set(world.device)[1], measured_set(f"{world.device}_features")[1])
+def _data(inputs: ExperimentInputs) -> Dataset:
+    assert isinstance(inputs, MeasuredPairs)
+    return dataset(measured_set(inputs.device)[1], measured_set(f"{inputs.device}_features")[1])
 
 
 SPANNING = {"time-slicing": SelectionMetric.UTILIZATION, "mps": SelectionMetric.SHARE}

@@ -57,21 +57,21 @@ class Run:
     longest_first: bool = False  # in the order of submission
     session: str = ""  # whose slowdowns are true, in place of the mean of all
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        assert isinstance(world, MeasuredPairs)
-        world = replace(world, session=self.session)
-        estimator = TRUTH if self.told else world.believed()
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        assert isinstance(inputs, MeasuredPairs)
+        inputs = replace(inputs, session=self.session)
+        estimator = TRUTH if self.told else inputs.believed()
         scheduler = {"policy": yaml.safe_load(self.policy), "estimator": estimator, "rounds": ROUND_S}
-        jobs = trace(self.workload, self.jobs, world.trainings, self.seed)
+        jobs = trace(self.workload, self.jobs, inputs.trainings, self.seed)
         if self.longest_first:
-            jobs = longest_first(jobs, world.trainings)
+            jobs = longest_first(jobs, inputs.trainings)
         machine = Cluster.parse(self.cluster, (H200,))
         config, journal = SchedulerConfig.from_data(scheduler, "study"), MemoryJournal()
-        given = Simulation(jobs, machine, config, world.table, Costs(restart_s=RESTART_S), seed=self.seed)
+        given = Simulation(jobs, machine, config, inputs.table, Costs(restart_s=RESTART_S), seed=self.seed)
         done = simulate(given, journal=journal).record.jobs
         if (done.phase != Phase.FINISHED).any():  # who fails ends early, which no makespan may gain by
             raise CaseFailed(f"{int((done.phase != Phase.FINISHED).sum())} of {len(done)} jobs did not finish")
-        seen = Watch(world).over(journal)
+        seen = Watch(inputs).over(journal)
         makespan, first = float(done.ended_s.max()), done.first_started_s
         return {
             "makespan_s": makespan,
@@ -83,15 +83,15 @@ class Run:
             "shared": seen.shared_s / seen.held_s,
             "longest_beyond_s": seen.longest_beyond_s,
             "beyond": seen.beyond_s / seen.job_s,
-            "utilization": busy_s(jobs, world) / (machine.size * makespan),
+            "utilization": busy_s(jobs, inputs) / (machine.size * makespan),
             "busy": seen.line(makespan, machine.size),
         }
 
 
-def busy_s(jobs: Trace, world: MeasuredPairs) -> float:
+def busy_s(jobs: Trace, inputs: MeasuredPairs) -> float:
     """Accelerator time in which a kernel runs, in all: the same, whoever is beside whom."""
-    share = {one.kind: one.utilization / 100 for one in world.trainings}
-    table = world.table
+    share = {one.kind: one.utilization / 100 for one in inputs.trainings}
+    table = inputs.table
     alone = (float(table.alone[table.row(job.kind, job.workers), 0]) for job in jobs.jobs)
     return sum(share[job.kind] * job.workers * job.steps / rate for job, rate in zip(jobs.jobs, alone))
 
@@ -101,7 +101,7 @@ class Watch:
     """What accelerators and jobs did, from the events of a run. A job is beyond its limit while it makes fewer steps per second
     than 1 / `SLO` of what it makes alone."""
 
-    world: MeasuredPairs
+    inputs: MeasuredPairs
     held_s: float = 0.0  # accelerator time with somebody on it, and
     shared_s: float = 0.0  # with two
     job_s: float = 0.0
@@ -115,7 +115,7 @@ class Watch:
         opened = next(stream)
         state, now = State(opened.cluster), 0.0  # type: ignore[union-attr]
         state.apply(opened)
-        self._share = {one.kind: one.utilization / 100 for one in self.world.trainings}
+        self._share = {one.kind: one.utilization / 100 for one in self.inputs.trainings}
         for event in stream:
             if event.time > now:
                 self._pass(state, now, event.time)
@@ -124,7 +124,7 @@ class Watch:
         return self
 
     def _pass(self, state: State, begin: float, end: float) -> None:
-        seconds, occupancy, table = end - begin, state.device_map.occupancy, self.world.table
+        seconds, occupancy, table = end - begin, state.device_map.occupancy, self.inputs.table
         self.held_s += seconds * int((occupancy > 0).sum())
         self.shared_s += seconds * int((occupancy > 1).sum())
         jobs = state.snapshot(begin).jobs.runners

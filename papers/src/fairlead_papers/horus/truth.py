@@ -46,13 +46,13 @@ class MeasuredPairs(ExperimentInputs):
         return tuple(name for name, found in ours.items() if found.keys() == known.pairs[SHARING].keys())
 
     @cached_property
-    def mark(self) -> str:
+    def fingerprint(self) -> str:
         """Of what is true and of what is believed."""
         true = b"".join(_table(self.device, session).paired.tobytes() for session in ("", *self.sessions))
         return hashlib.sha256(repr((self.trainings, self.uses, self.model)).encode() + true).hexdigest()[:16]
 
     @property
-    def rates_are(self) -> str:
+    def rates_note(self) -> str:
         many = len(self.trainings)
         pairs = f"all {many * (many + 1) // 2} pairs of them, {SHARING}, the mean of {len(self.sessions)} sessions"
         return f"rates: {many} trainings on {_profiles(self.device).device}, and {pairs}"

@@ -12,10 +12,10 @@ from fairlead_papers.study import Paper
 __all__ = ["SHOCKWAVE", "AdaptiveJobs"]
 
 
-def introduction(scale: Scale, world: ExperimentInputs) -> list[str]:
+def introduction(scale: Scale, inputs: ExperimentInputs) -> list[str]:
     return [
         f"Scale {scale.description}.",
-        f"{world.rates_are[0].upper()}{world.rates_are[1:]}.",
+        f"{inputs.rates_note[0].upper()}{inputs.rates_note[1:]}.",
         f"One type, rounds of {ROUND_S:.0f} s, {RESTART_S:.0f} s for each start after the first. Shockwave is the preset of"
         " that name in every study; the others realise their shares as Gavel's simulator does, and Themis is finish-time"
         " fairness as an optimization, as in the published comparison. All of them see a batch size that has changed.",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.core.events import Event
-from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed, Tell, silent
+from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed, ReportProgress, silent
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import summarize
 from fairlead.reporting.findings import Findings, Points, Wants, row
@@ -51,15 +51,15 @@ class RealRun:
     real: Real
     seed: int
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        return self.run_alone(world, silent)
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        return self.run_alone(inputs, silent)
 
-    def run_alone(self, world: ExperimentInputs, tell: Tell) -> Answer:
+    def run_alone(self, inputs: ExperimentInputs, report: ReportProgress) -> Answer:
         real, scheduler = self.real, self.real.scheduler(self.scheduler)
         cluster, trace = real.cluster, real.trace(self.seed)
 
         def ran(which: Trace, under: Mapping[str, Any], what: str) -> list[Event]:
-            return cluster.run(which, under, lambda how_far: tell(f"table3: {what} on a real cluster, {how_far}"))
+            return cluster.run(which, under, lambda how_far: report(f"table3: {what} on a real cluster, {how_far}"))
 
         try:
             told = measured(ran(real.calibration(), {**TAKING_TURNS, "rounds": real.round_s}, "measuring"), cluster.table)

@@ -34,9 +34,9 @@ class Errors:
     jobs: int
     seed: int
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        assert isinstance(world, AdaptiveJobs)
-        trace, table = world.jobs(Jobs(self.jobs), self.seed)
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        assert isinstance(inputs, AdaptiveJobs)
+        trace, table = inputs.jobs(Jobs(self.jobs), self.seed)
         batches = TableBatches(table)
         column = table.types.index("v100")
         found = []

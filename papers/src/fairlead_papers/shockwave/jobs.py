@@ -45,7 +45,7 @@ class AdaptiveJobs(ExperimentInputs):
         return catalogue() if self.data is None else _table(self._path("wisr_throughputs.json"))
 
     @cached_property
-    def mark(self) -> str:
+    def fingerprint(self) -> str:
         """Of rates, jobs and regimes alike."""
         if self.data is None:
             return "generated"
@@ -56,7 +56,7 @@ class AdaptiveJobs(ExperimentInputs):
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
     @property
-    def rates_are(self) -> str:
+    def rates_note(self) -> str:
         if self.data is None:
             return "rates: the bundled catalogue, which is modelled; the public traces are not here: generated jobs alone"
         return "rates: those published with Shockwave's traces"

@@ -73,7 +73,7 @@ class Windows:
     makespan: float
     windows: int
 
-    def run(self, world: ExperimentInputs) -> Answer:
+    def run(self, inputs: ExperimentInputs) -> Answer:
         given = [drawn(self.jobs, self.accelerators, self.makespan, seed) for seed in range(self.windows)]
         told = ("relative", "nats", "cpu_s")
         answer: Answer = {searched.name: {what: [math.inf] * self.windows for what in told} for searched in SEARCHES}
@@ -95,10 +95,10 @@ class Cut:
     levels: int
     jobs: int
 
-    def run(self, world: ExperimentInputs) -> Answer:
+    def run(self, inputs: ExperimentInputs) -> Answer:
         accelerators, journal = accelerators_for(self.jobs), MemoryJournal()
         given = Run(cut_short(self.levels).scheduler, Jobs(self.jobs, public=True), accelerators, 0)
-        record = given.record(world, journal=journal)
+        record = given.record(inputs, journal=journal)
         memos = [event.memo for event in journal if isinstance(event, MemoChanged) and event.memo]
         gaps = [float(memo["relative_gap"]) for memo in memos if len(memo["number"]) > accelerators]
         gap = 100.0 * float(np.median(gaps)) if gaps else 0.0

@@ -41,8 +41,8 @@ class Elastic:
     every: int
     accelerators: int
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        found = _found(world, self.workload, self.every, self.accelerators)
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        found = _found(inputs, self.workload, self.every, self.accelerators)
         return _answer(replace(found.record, jobs=replace(found.record.jobs, exclusive_s=found.alone_s)))
 
 
@@ -55,22 +55,22 @@ class Rigid:
     every: int
     accelerators: int
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        found = _found(world, self.workload, self.every, self.accelerators)
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        found = _found(inputs, self.workload, self.every, self.accelerators)
         config = SchedulerConfig.from_data(yaml.safe_load(f"{{{self.scheduler}}}"), "study")
         cluster, costs = cluster_of(self.accelerators), Costs(launch_s=START_S, restart_s=START_S)
         return _answer(simulate(Simulation(found.trace, cluster, config, found.table, costs)).record)
 
 
-def _found(world: ExperimentInputs, workload: int, every: int, accelerators: int) -> Replayed:
-    assert isinstance(world, AdaptiveJobs)
-    return _kept(world, workload, every, accelerators)
+def _found(inputs: ExperimentInputs, workload: int, every: int, accelerators: int) -> Replayed:
+    assert isinstance(inputs, AdaptiveJobs)
+    return _kept(inputs, workload, every, accelerators)
 
 
 @lru_cache(maxsize=4)
-def _kept(world: AdaptiveJobs, workload: int, every: int, accelerators: int) -> Replayed:
+def _kept(inputs: AdaptiveJobs, workload: int, every: int, accelerators: int) -> Replayed:
     """Pollux is most of the work, and all cases of a workload rest on it."""
-    return replayed(every_so_many(world.pollux_jobs(workload), every, accelerators), accelerators)
+    return replayed(every_so_many(inputs.pollux_jobs(workload), every, accelerators), accelerators)
 
 
 def _answer(record: RunRecord) -> Answer:

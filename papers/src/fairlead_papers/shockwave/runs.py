@@ -68,16 +68,16 @@ class Run:
     accelerators: int
     seed: int
 
-    def record(self, world: ExperimentInputs, *, gantt: bool = False, journal: Journal | None = None) -> RunRecord:
-        assert isinstance(world, AdaptiveJobs)
-        trace, table = world.jobs(self.jobs, self.seed)
+    def record(self, inputs: ExperimentInputs, *, gantt: bool = False, journal: Journal | None = None) -> RunRecord:
+        assert isinstance(inputs, AdaptiveJobs)
+        trace, table = inputs.jobs(self.jobs, self.seed)
         config = SchedulerConfig.from_data(yaml.safe_load(f"{{{self.scheduler}}}"), "study")
         cluster = Cluster.parse(f"{self.accelerators}xv100:{self.accelerators}")
         given = Simulation(trace, cluster, config, table, Costs(restart_s=RESTART_S))
         return simulate(given, journal=journal, gantt=gantt).record
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        record = self.record(world)
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        record = self.record(inputs)
         rho = finish_time_fairness(record, STATIC.contention).round(4).tolist()
         return {"figures": summarize(record, STATIC).to_dict(), "rho": rho}
 

@@ -34,8 +34,8 @@ class Schedule:
     accelerators: int
     seed: int
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        record = Run(self.scheduler, Jobs(self.jobs), self.accelerators, self.seed).record(world, gantt=True)
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        record = Run(self.scheduler, Jobs(self.jobs), self.accelerators, self.seed).record(inputs, gantt=True)
         rho = finish_time_fairness(record, STATIC.contention)
         end = float(np.nanmax(record.jobs.ended_s))
         edges = np.linspace(0.0, end, STEPS + 1)

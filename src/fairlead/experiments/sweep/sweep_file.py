@@ -81,14 +81,14 @@ def read_sweep(path: Path | str) -> Sweep:
         raise InputError(
             value.source, f"at most {MOST_RUNS:,} runs", field="over", value=len(given.points()) * len(given.seeds)
         )
-    _ = given.world.mark  # files that cannot be read are told now
+    _ = given.inputs.fingerprint  # files that cannot be read are told now
     _check_jobs(given, fields)
     return given
 
 
 def _check_jobs(given: Sweep, fields: dict[str, Value]) -> None:
     """The jobs that are measured are there, and have rates on every cluster."""
-    trace, table = given.world.jobs(), given.world.given_table
+    trace, table = given.inputs.jobs(), given.inputs.given_table
     counts = [value.data for axis in given.axes if axis.name == "jobs" for value in axis.values] or [given.jobs]
     fewest = min(counts) if trace is None else len(trace)
     if given.measure is not None and given.measure[0] >= fewest:
@@ -98,7 +98,7 @@ def _check_jobs(given: Sweep, fields: dict[str, Value]) -> None:
     for name in said or (given.cluster,):
         try:
             if trace is None:
-                given.world.table.for_types(given.clusters[name].type_names)
+                given.inputs.table.for_types(given.clusters[name].type_names)
             else:
                 table_for(trace, given.clusters[name], table, fill=given.fill_workers)
         except UnknownName as error:
@@ -162,7 +162,7 @@ def _check_axes(given: Sweep, axes: Sequence[Axis], entries: Sequence[Value], re
                 _load(value)
             elif axis.name == "jobs":
                 _jobs(value)
-                if given.world.trace_file is not None:
+                if given.inputs.trace_file is not None:
                     raise value.error("no number of jobs where there is a trace")
             elif axis.name.startswith("costs."):
                 field = axis.name.removeprefix("costs.")

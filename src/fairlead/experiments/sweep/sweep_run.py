@@ -16,7 +16,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
-from fairlead.experiments.cases import Answer, CaseFailed, Store, answer_all
+from fairlead.experiments.cases import Answer, CaseFailed, CaseStore, run_cases
 from fairlead.experiments.compare import averaged
 from fairlead.experiments.inputs import ExperimentInputs, TraceFile
 from fairlead.experiments.metrics import MetricOptions, summarize
@@ -39,8 +39,10 @@ class SweepInputs(ExperimentInputs):
     trace_file: TraceFile | None = None
 
     @property
-    def mark(self) -> str:
-        return self.rates_mark if self.trace_file is None else f"{self.rates_mark} {_digest(self.trace_file.path)}"
+    def fingerprint(self) -> str:
+        return (
+            self.rates_fingerprint if self.trace_file is None else f"{self.rates_fingerprint} {_digest(self.trace_file.path)}"
+        )
 
     @property
     def given_table(self) -> ThroughputTable | None:
@@ -66,14 +68,14 @@ class SweepRun:
     measure: tuple[int, int] | None = None
     fill_workers: bool = False
 
-    def run(self, world: ExperimentInputs) -> Answer:
-        assert isinstance(world, SweepInputs)
+    def run(self, inputs: ExperimentInputs) -> Answer:
+        assert isinstance(inputs, SweepInputs)
         config = SchedulerConfig.from_data(yaml.safe_load(self.scheduler))
         given = Simulation(
-            self._trace(world),
+            self._trace(inputs),
             self.cluster,
             config,
-            world.given_table,
+            inputs.given_table,
             self.costs,
             seed=self.seed,
             measure=self.measure,
@@ -81,17 +83,17 @@ class SweepRun:
         )
         return {"figures": summarize(simulate(given).record, MetricOptions(measure=self.measure)).to_dict()}
 
-    def _trace(self, world: SweepInputs) -> Trace:
-        read = world.jobs()
+    def _trace(self, inputs: SweepInputs) -> Trace:
+        read = inputs.jobs()
         if read is not None:
             return read if self.load is None else retime_poisson(read, self.load, self.seed)
-        made = Generator(self.jobs, self.load, table=world.table, workers=self.workers, users=USERS)
+        made = Generator(self.jobs, self.load, table=inputs.table, workers=self.workers, users=USERS)
         return made.trace(self.seed)
 
 
 @lru_cache(maxsize=2)
-def _trace(file: TraceFile, world: SweepInputs) -> Trace:
-    return file.read(world.given_table)
+def _trace(file: TraceFile, inputs: SweepInputs) -> Trace:
+    return file.read(inputs.given_table)
 
 
 @lru_cache(maxsize=2)
@@ -117,7 +119,7 @@ class SweepScheduler:
 @dataclass(frozen=True)
 class Sweep:
     title: str
-    world: SweepInputs
+    inputs: SweepInputs
     arms: tuple[SweepScheduler, ...]
     axes: tuple[Axis, ...]
     seeds: tuple[int, ...]
@@ -216,7 +218,7 @@ def run_sweep(
 
     runs = {point: [given.run(point, seed) for seed in given.seeds] for point in given.points()}
     every = (run for of_point in runs.values() for run in of_point)
-    answers = answer_all(every, Store(folder / "cases", given.world), processes=processes, on_done=note)
+    answers = run_cases(every, CaseStore(folder / "cases", given.inputs), processes=processes, on_done=note)
     results = []
     for point, of_point in runs.items():
         try:

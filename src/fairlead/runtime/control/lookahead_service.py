@@ -23,7 +23,7 @@ KEPT_S = 15.0  # or as long as it took to look
 GLANCE_S = 0.2
 AT_REST_WITHIN_S = 2.0
 HUNG_UP = 499  # which nobody reads; it is counted
-TELLS = ("made", "looks", "budget_s", "window_s", "lately_s")
+TELLS = ("completed", "simulations", "budget_s", "window_s", "history_s")
 """What is told to everybody."""
 
 Lookahead: TypeAlias = Callable[[float, bytes, Mapping[str, Any]], Awaitable[dict[str, Any]]]
@@ -41,7 +41,7 @@ class Seen(NamedTuple):
 
 class Foresight:
     def __init__(self, lookahead: Lookahead, frozen: Frozen, now: Callable[[], float]) -> None:
-        self._foresee, self._frozen, self._now = lookahead, frozen, now
+        self._lookahead, self._frozen, self._now = lookahead, frozen, now
         self._look: asyncio.Task[Seen] | None = None
         self._asking = 0
 
@@ -68,7 +68,7 @@ class Foresight:
 
     async def _made(self) -> Seen:
         at, saved, rates = await asyncio.to_thread(self._frozen)
-        told = await self._foresee(at, saved, rates)
+        told = await self._lookahead(at, saved, rates)
         return Seen(at, self._now(), told)
 
 
@@ -139,21 +139,21 @@ async def _hung_up(request: Request) -> None:
 
 
 def _runs(seen: Seen) -> dict[int, bool]:
-    return {one["number"]: one["runs"] for one in seen.told["jobs"]}
+    return {one["number"]: one["running"] for one in seen.told["jobs"]}
 
 
 def _of(seen: Seen, now: float, mine: Mapping[int, bool]) -> dict[str, Any]:
     """What somebody may know of it, from now on: of their jobs, who have at most begun since. Of those who came or stopped it
     says nothing, and how many they are is `missed`."""
     told, age_s = seen.told, max(0.0, now - seen.at)
-    as_seen = (one for one in told["jobs"] if one["number"] in mine and mine[one["number"]] >= one["runs"])
-    jobs = [_later(one, mine[one["number"]], age_s, whole=told["made"] > 0) for one in as_seen]
+    as_seen = (one for one in told["jobs"] if one["number"] in mine and mine[one["number"]] >= one["running"])
+    jobs = [_later(one, mine[one["number"]], age_s, whole=told["completed"] > 0) for one in as_seen]
     return {
         **{name: told[name] for name in TELLS},
         "jobs": jobs,
         "missed": len(mine) - len(jobs),
-        "endless": [number for number in told["endless"] if number in mine],
-        "in_proportion": [guess for guess in told["in_proportion"] if guess[0] in mine],
+        "open_ended": [number for number in told["open_ended"] if number in mine],
+        "scaled": [guess for guess in told["scaled"] if guess[0] in mine],
         "unmeasured": [guess for guess in told["unmeasured"] if guess[0] in mine],
     }
 
@@ -167,8 +167,8 @@ def _later(one: Mapping[str, Any], runs: bool, by_s: float, whole: bool) -> dict
 
     return {
         **one,
-        "runs": runs,
-        "by_itself": turn(one["by_itself"]),
-        "with_others": [turn(each) for each in one["with_others"]],
-        "within_s": one["within_s"] if whole else max(0.0, one["within_s"] - by_s),
+        "running": runs,
+        "without_arrivals": turn(one["without_arrivals"]),
+        "with_arrivals": [turn(each) for each in one["with_arrivals"]],
+        "horizon_s": one["horizon_s"] if whole else max(0.0, one["horizon_s"] - by_s),
     }
