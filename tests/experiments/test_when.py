@@ -18,9 +18,9 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.experiments.lookahead import (
     ArrivalForecast,
+    ForecastOptions,
     JobForecast,
     JobTimes,
-    ForecastOptions,
     StartingPoint,
     forecast_jobs,
     simulate_forward,

@@ -22,10 +22,10 @@ from fairlead.experiments.inputs import read_table
 from fairlead.experiments.live_inputs import fetch_state
 from fairlead.experiments.lookahead import (
     HORIZON_S,
-    JobForecast,
-    JobTimes,
     ClusterForecast,
     ForecastOptions,
+    JobForecast,
+    JobTimes,
     forecast,
     forecast_from_json,
 )
@@ -178,7 +178,9 @@ class _Shown:
             self._last = now
 
 
-def _tell(ahead: ClusterForecast, wanted: Mapping[str, Any] | None, here: bool, reasons: Mapping[int, Mapping[str, Any]]) -> None:
+def _tell(
+    ahead: ClusterForecast, wanted: Mapping[str, Any] | None, here: bool, reasons: Mapping[int, Mapping[str, Any]]
+) -> None:
     found, made, looks, budget = ahead.jobs, ahead.completed, ahead.options.simulations, duration(ahead.options.budget_s)
     why = {number: legible(str(reason["text"])) for number, reason in reasons.items()}
     if wanted is not None:

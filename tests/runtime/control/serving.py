@@ -37,7 +37,9 @@ class Served:
 
 
 @contextmanager
-def served(machines: str = "v100:4", state: State | None = None, lookahead: Lookahead = forecast_in_process) -> Iterator[Served]:
+def served(
+    machines: str = "v100:4", state: State | None = None, lookahead: Lookahead = forecast_in_process
+) -> Iterator[Served]:
     """In a thread of its own, with an event loop of its own; with a state, one that is started again."""
     up, over = threading.Event(), threading.Event()
     found: list[Any] = []

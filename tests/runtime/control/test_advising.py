@@ -22,7 +22,7 @@ from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.state import State
 from fairlead.experiments.live_inputs import RateGuesses, fetch_state, measured_table, rate_guesses, with_assumed_ends
-from fairlead.experiments.lookahead import JobForecast, JobTimes, ForecastOptions, forecast_jobs
+from fairlead.experiments.lookahead import ForecastOptions, JobForecast, JobTimes, forecast_jobs
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 from fairlead.testing import cluster

@@ -29,10 +29,10 @@ from fairlead.engine.state import State
 from fairlead.engine.state_codec import freeze
 from fairlead.experiments.live_inputs import RateGuesses
 from fairlead.experiments.lookahead import (
-    JobForecast,
-    JobTimes,
     ClusterForecast,
     ForecastOptions,
+    JobForecast,
+    JobTimes,
     forecast_from_json,
     forecast_to_json,
 )
