@@ -29,7 +29,7 @@ from fairlead.simulator.costs import Costs
 from fairlead.testing.builders import asking_of_hosts, cluster, random_table, with_hosts
 from fairlead.testing.contracts.termination_contract import random_searches
 from fairlead.testing.invariants import check_events
-from fairlead.workloads.dynamics import JobDynamics, Speed, Standing
+from fairlead.workloads.dynamics import JobDynamics, RunConditions, Speed
 from fairlead.workloads.throughput_tables import Measured, shared_table
 
 ASKED = {"slo_ms": 100, "batches": [1, 32], "latency_ms": {"v100": [9, 40], "k80": [20, 90]}, "rate": 300}
@@ -69,9 +69,9 @@ class Stairs(JobDynamics):
     each: float
     more: float  # times the declared steps
 
-    def speed(self, standing: Standing) -> Speed:
-        stair = min(int(standing.steps / self.each + 1e-12), 3)
-        return Speed(float(standing.workers * 2**stair), math.inf if stair == 3 else (stair + 1) * self.each, 8 * 2**stair)
+    def speed(self, conditions: RunConditions) -> Speed:
+        stair = min(int(conditions.steps / self.each + 1e-12), 3)
+        return Speed(float(conditions.workers * 2**stair), math.inf if stair == 3 else (stair + 1) * self.each, 8 * 2**stair)
 
     def work(self, declared: float) -> float:
         return self.more * declared

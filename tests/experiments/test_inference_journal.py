@@ -25,7 +25,7 @@ from fairlead.engine.state import State
 from fairlead.experiments.serving import read_history
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
-from fairlead.simulator.sessions import Requests
+from fairlead.simulator.sessions import SessionTracker
 from fairlead.workloads.throughput_tables import ThroughputTable
 
 PHOTOS = {"slo_ms": 100, "rate": 200, "batches": [1, 32], "latency_ms": {"v100": [9, 40]}}
@@ -96,7 +96,7 @@ def test_a_sample_of_requests_tells_what_all_of_them_do(journal):
 def test_batches_and_company_are_those_that_were_planned_at_the_time():
     machine = Cluster.parse("2xv100:2")
     sessions = {name: Session(name, 10.0, 0.1, {"v100": np.full(32, 0.01)}) for name in "ab"}
-    requests = Requests(machine, sessions)
+    requests = SessionTracker(machine, sessions)
     one, both = np.array([0]), np.array([0, 1])
     launch = Launches(one, one * 0, np.array([0, 2]), np.array([0, 1]))
     beside = Launches(one + 1, one * 0, np.array([0, 1]), np.array([1]))
@@ -110,7 +110,7 @@ def test_batches_and_company_are_those_that_were_planned_at_the_time():
         ev.RoundPlanned(RoundPlan(7.0, routes={0: Route((0, 1), (0.5, 0.5), 16, 20.0)})),
         ev.JobsFinished(9.0, both, np.array([8.0, 9.0])),
     ):
-        requests.see(event)
+        requests.observe(event)
     history = requests.history()
     told = [
         (window, {r.session: r.batch for r in server.residents})

@@ -20,7 +20,7 @@ from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.models.goodput import LOCAL, STEP
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.applications import Application, Split, Training, as_training, consolidated, read_applications, table_of
-from fairlead.workloads.dynamics import Standing
+from fairlead.workloads.dynamics import RunConditions
 from fairlead.workloads.trace import Trace
 from toy_applications import EPOCHS, STEPS_OF_AN_EPOCH, times, write_applications
 
@@ -81,14 +81,14 @@ def test_speed_turns_at_the_ends_of_epochs_and_is_told(toy):
     job_dynamics = Training(toy, 128)
     steps, turns = 0.0, []
     while steps < toy.steps:
-        speed = job_dynamics.speed(Standing(steps, "v100", 4, (4,)))
+        speed = job_dynamics.speed(RunConditions(steps, "v100", 4, (4,)))
         assert (speed.batch_size, speed.reports[LOCAL]) == (128, 32.0)
         assert speed.reports[STEP] == pytest.approx(times(1, 4, 32)[0])
         turns.append(speed.until)
         steps = min(speed.until, toy.steps)
     assert turns == [STEPS_OF_AN_EPOCH * (epoch + 1) for epoch in range(EPOCHS - 1)] + [math.inf]
-    assert job_dynamics.speed(Standing(0.0, "v100", 4, (4,), 256)).batch_size == 256
-    assert job_dynamics.speed(Standing(0.0, "v100", 4, (4,), TUNED)).batch_size == toy.tuned((4,), 0).batch_size(4)
+    assert job_dynamics.speed(RunConditions(0.0, "v100", 4, (4,), 256)).batch_size == 256
+    assert job_dynamics.speed(RunConditions(0.0, "v100", 4, (4,), TUNED)).batch_size == toy.tuned((4,), 0).batch_size(4)
 
 
 def test_a_job_alone_takes_as_long_as_its_application(tmp_path):

@@ -20,7 +20,7 @@ from fairlead.files import is_stream
 from fairlead.policies.shockwave.planning.window import window
 from fairlead.prediction.predictor import load
 from fairlead.profiling.results import ResultsFile
-from fairlead.workloads.dynamics import Regimes, Standing
+from fairlead.workloads.dynamics import Regimes, RunConditions
 from fairlead.workloads.formats import read_trace
 from fairlead.workloads.formats.shockwave_trace import with_regimes
 from fairlead.workloads.generate import Generator
@@ -53,7 +53,9 @@ def test_shares_beyond_all_steps_are_told(tmp_path: Path):
 def test_of_many_regimes_the_one_at_hand_is_found():
     parts = tuple((8 + 8 * (place % 2), 0.25) for place in range(4))
     regimes = Regimes.of(Job("net", 0.0, 100.0, NET), parts)
-    found = [regimes.speed(Standing(steps, "v100", 1, (1,), 0, lambda _: 1.0, 1.0)) for steps in (0, 24.9, 25, 74.9, 75, 100)]
+    found = [
+        regimes.speed(RunConditions(steps, "v100", 1, (1,), 0, lambda _: 1.0, 1.0)) for steps in (0, 24.9, 25, 74.9, 75, 100)
+    ]
     assert [speed.batch_size for speed in found] == [8, 8, 16, 8, 16, 16]
 
 

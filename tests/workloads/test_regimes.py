@@ -20,7 +20,7 @@ from fairlead.engine.event_journal import MemoryJournal
 from fairlead.experiments.inputs import TraceFile, read_table
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.simulator.costs import Costs
-from fairlead.workloads.dynamics import Regimes, Standing, parsed, run_time_s
+from fairlead.workloads.dynamics import Regimes, RunConditions, parsed, run_time_s
 from fairlead.workloads.formats import read_trace, write_trace
 from fairlead.workloads.formats.shockwave_trace import with_regimes
 from fairlead.workloads.generate import Generator
@@ -69,7 +69,7 @@ def test_shares_need_not_add_up_to_what_was_declared(parts, work):
 
 def test_a_batch_size_that_a_plan_gives_stays():
     _, regimes = net("8@0.5|16@0.5")
-    speed = regimes.speed(Standing(0.0, "v100", 1, (1,), 32, lambda size: 100.0 / size))
+    speed = regimes.speed(RunConditions(0.0, "v100", 1, (1,), 32, lambda size: 100.0 / size))
     assert (speed.rate, speed.until, speed.batch_size) == (100.0 / 32 * 4, math.inf, 32)
 
 
@@ -177,7 +177,7 @@ def test_generated_jobs_change_as_their_mode_says_and_last_as_long_as_they_shoul
             kind = kind_of(job.kind.rpartition(" (")[0], size)
             return float(made.table.alone[made.table.row(kind, job.workers), column])
 
-        alone = run_time_s(regimes, job.steps, Standing(0.0, "v100", job.workers, (job.workers,), table=rate))
+        alone = run_time_s(regimes, job.steps, RunConditions(0.0, "v100", job.workers, (job.workers,), table=rate))
         assert alone == pytest.approx(3600.0, rel=0.01), "steps are whole"
     assert changing > 20
     again = made.trace(3)

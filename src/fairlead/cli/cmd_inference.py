@@ -17,7 +17,7 @@ from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.routes import ServingPlan, Session
 from fairlead.experiments.serving import MIXES, Tried, packed, read_history, served, try_mixes
 from fairlead.policies.serving.packing.pooled import DEFAULT_POOLING, PoolingOptions
-from fairlead.simulator.sessions import Serving
+from fairlead.simulator.sessions import ServingResult
 
 inference_app = typer.Typer(
     help="Simulate inference: requests with a latency objective.", no_args_is_help=True, rich_markup_mode=None
@@ -198,7 +198,7 @@ def _why_unserved(session: Session, types: Collection[str], part: float) -> str:
 _HEADINGS = ("session", "in time", "SLO ms", "99 % ms", "accelerators", "batch", "rate", "requests", "dropped", "median ms")
 
 
-def _rows(plan: ServingPlan, serving: Serving, sessions: tuple[Session, ...]) -> list[tuple[str, ...]]:
+def _rows(plan: ServingPlan, serving: ServingResult, sessions: tuple[Session, ...]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for one, session in zip(serving.sessions, sessions):
         here = [resident for server in plan.servers for resident in server.residents if resident.session == one.session]
@@ -220,7 +220,7 @@ def _rows(plan: ServingPlan, serving: Serving, sessions: tuple[Session, ...]) ->
     return rows
 
 
-def _told(plan: ServingPlan, serving: Serving) -> dict[str, object]:
+def _told(plan: ServingPlan, serving: ServingResult) -> dict[str, object]:
     return {
         "attainment": serving.attainment,
         "accelerators": [
@@ -238,7 +238,7 @@ def _told(plan: ServingPlan, serving: Serving) -> dict[str, object]:
     }
 
 
-def _results(serving: Serving) -> list[dict[str, object]]:
+def _results(serving: ServingResult) -> list[dict[str, object]]:
     return [
         {
             "session": one.session,

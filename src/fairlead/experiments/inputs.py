@@ -15,7 +15,7 @@ from fairlead.core.job import TIMED, Job, kind_of, model_of
 from fairlead.files import is_stream
 from fairlead.workloads.applications import as_training, read_applications, table_of
 from fairlead.workloads.catalogue import catalogue
-from fairlead.workloads.dynamics import JobDynamics, Regimes, Standing, run_time_s
+from fairlead.workloads.dynamics import JobDynamics, Regimes, RunConditions, run_time_s
 from fairlead.workloads.formats import BUILT_IN, Format, read_trace, read_trace_skipping_bad
 from fairlead.workloads.formats.gavel_trace import GavelTrace, RunTime
 from fairlead.workloads.formats.shockwave_trace import with_regimes
@@ -140,7 +140,7 @@ def rates_by_nature(trace: Trace, table: ThroughputTable, cluster: Cluster) -> d
     return rates
 
 
-def _alone(job: Job, type_: int, table: ThroughputTable, cluster: Cluster) -> Standing:
+def _alone(job: Job, type_: int, table: ThroughputTable, cluster: Cluster) -> RunConditions:
     """On an empty cluster, before the first step."""
     largest = int(cluster.largest_node_of_type[type_])
     nodes, rest = divmod(job.workers, largest)
@@ -153,7 +153,7 @@ def _alone(job: Job, type_: int, table: ThroughputTable, cluster: Cluster) -> St
     own = float(table.alone[table.row(job.kind, job.workers), type_])
     mine = cluster.node_type == type_
     cpus, memory = (float((there / cluster.node_size)[mine].min()) for there in (cluster.node_cpus, cluster.node_memory_gb))
-    return Standing(0.0, cluster.type_names[type_], job.workers, per_node, 0, rate, own, cpus, memory)
+    return RunConditions(0.0, cluster.type_names[type_], job.workers, per_node, 0, rate, own, cpus, memory)
 
 
 def _later(job: Job, job_dynamics: JobDynamics | None) -> Iterator[tuple[Job, str, str]]:

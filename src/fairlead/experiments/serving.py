@@ -21,7 +21,14 @@ from fairlead.engine.state import State
 from fairlead.policies.serving.nexus import Nexus
 from fairlead.policies.serving.packing.pooled import DEFAULT_POOLING, PoolingOptions, pack_pooled, pooled_batch
 from fairlead.policies.serving.packing.squishy import back_to_back_batch, pack_squishy
-from fairlead.simulator.sessions import Arrivals, History, Requests, Serving, arrivals_of, serve
+from fairlead.simulator.sessions import (
+    ArrivalProcess,
+    ServingHistory,
+    ServingResult,
+    SessionTracker,
+    request_arrivals,
+    serve_requests,
+)
 
 Packing = Literal["pooled", "squishy"]
 
@@ -42,10 +49,10 @@ def packed(
 
 
 def served(
-    plan: ServingPlan, sessions: Sequence[Session], *, duration_s: float = 60.0, seed: int = 0, how: Arrivals = "poisson"
-) -> Serving:
+    plan: ServingPlan, sessions: Sequence[Session], *, duration_s: float = 60.0, seed: int = 0, how: ArrivalProcess = "poisson"
+) -> ServingResult:
     """What becomes of the requests of so many seconds."""
-    return serve(plan, sessions, {s.name: arrivals_of(s, duration_s, seed, how) for s in sessions})
+    return serve_requests(plan, sessions, {s.name: request_arrivals(s, duration_s, seed, how) for s in sessions})
 
 
 def least_accelerators(sessions: Sequence[Session], type_name: str) -> float:
@@ -133,7 +140,7 @@ def try_mixes(
     *,
     packing: Packing = "pooled",
     how: PoolingOptions = DEFAULT_POOLING,
-    arrivals: Arrivals = "poisson",
+    arrivals: ArrivalProcess = "poisson",
     duration_s: float = 20.0,
     on_done: Callable[[], object] = lambda: None,
 ) -> list[Tried]:
@@ -167,17 +174,17 @@ def sessions_in(schedulers: Iterable[Mapping[str, Any]]) -> dict[str, Session]:
     return found
 
 
-def read_history(path: Path) -> History:
+def read_history(path: Path) -> ServingHistory:
     """The sessions of a journal that has a scheduler with policy `nexus`."""
     return history_of(read_events(path), path)
 
 
-def history_of(events: Iterable[ev.Event], path: Path | str) -> History:
+def history_of(events: Iterable[ev.Event], path: Path | str) -> ServingHistory:
     told = list(events)
     if not told or not isinstance(told[0], ev.JournalOpened):
         raise InputError(path, "a journal, which begins with an 'opened' event")
     schedulers = (event.scheduler for event in told if isinstance(event, (ev.JournalOpened, ev.SchedulerSwitched)))
-    requests = Requests(told[0].cluster, sessions_in(schedulers))
+    requests = SessionTracker(told[0].cluster, sessions_in(schedulers))
     state = State(told[0].cluster)
     for line, event in enumerate(told, start=1):
         if isinstance(event, ev.MemoChanged) and _routed_by_memo(event.memo, requests.sessions):
@@ -187,7 +194,7 @@ def history_of(events: Iterable[ev.Event], path: Path | str) -> History:
             state.apply(event)
         except (FairleadError, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
             raise JournalError(f"{path}:{line}: an event that cannot have happened: {error}") from error
-        requests.see(event)
+        requests.observe(event)
     if not requests.jobs:
         raise InputError(path, "a journal of policy 'nexus' with jobs that are sessions")
     return requests.history()

@@ -21,7 +21,7 @@ from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.policies.serving.packing.pooled import DEFAULT_POOLING, PoolingOptions
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
-from fairlead.simulator.sessions import Arrivals
+from fairlead.simulator.sessions import ArrivalProcess
 from fairlead.workloads.trace import Trace
 
 ROUND_S = 60.0
@@ -64,7 +64,7 @@ def through_loop(
     seeds: Sequence[int],
     *,
     how: PoolingOptions = DEFAULT_POOLING,
-    arrivals: Arrivals = "poisson",
+    arrivals: ArrivalProcess = "poisson",
     duration_s: float = 20.0,
     swings: Swings = STEADY,
     costs: Costs = FREE,
@@ -87,7 +87,7 @@ def _looped(
     seed: int,
     sessions: Sequence[Session],
     how: PoolingOptions,
-    arrivals: Arrivals,
+    arrivals: ArrivalProcess,
     duration_s: float,
     swings: Swings,
     costs: Costs,
@@ -111,8 +111,8 @@ def _looped(
     run = simulate(given, journal=MemoryJournal())
     world = run.loop.backend
     assert isinstance(world, SimulatedBackend)
-    assert world.requests is not None
-    history = world.requests.history()
+    assert world.sessions is not None
+    history = world.sessions.history()
     serving = history.sampled(most_requests, end_s=duration_s, seed=seed, how=arrivals)
     seconds, counts = _in_use(run.loop.journal, duration_s)
     mean = float(np.average(counts, weights=seconds))

@@ -25,7 +25,7 @@ from fairlead.experiments.serving import sessions_in
 from fairlead.simulator.backend import Other, SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage, listed, random_process
-from fairlead.simulator.sessions import Serving
+from fairlead.simulator.sessions import ServingResult
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
 
@@ -145,12 +145,12 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
     return Begun(loop, table, rates)
 
 
-def requests_of(run: Run, most: float = 4e6, seed: int = 0) -> Serving | None:
+def requests_of(run: Run, most: float = 4e6, seed: int = 0) -> ServingResult | None:
     """What became of the requests to a simulation's sessions, of at most about so many of them; None where it had none."""
     world = run.loop.backend
-    if not isinstance(world, SimulatedBackend) or world.requests is None or not world.requests.jobs:
+    if not isinstance(world, SimulatedBackend) or world.sessions is None or not world.sessions.jobs:
         return None
-    return world.requests.history().sampled(most, seed=seed)
+    return world.sessions.history().sampled(most, seed=seed)
 
 
 def left_waiting(run: Run) -> dict[str, Reason]:

@@ -28,7 +28,7 @@ from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.job import ELASTIC, TIMED, batch_size_of, model_of
 from fairlead.core.plan import TUNED
 from fairlead.models import goodput
-from fairlead.workloads.dynamics import JobDynamics, Speed, Standing
+from fairlead.workloads.dynamics import JobDynamics, RunConditions, Speed
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
 
@@ -311,10 +311,10 @@ class Training(JobDynamics):
     batch_size: int
     _known: dict[tuple[tuple[int, ...], int, int], Speed] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def speed(self, standing: Standing) -> Speed:
+    def speed(self, conditions: RunConditions) -> Speed:
         """The same for all who stand alike in an epoch, and so looked up."""
-        epoch = self.application.epoch(standing.steps)
-        key = standing.per_node, standing.batch_size, epoch
+        epoch = self.application.epoch(conditions.steps)
+        key = conditions.per_node, conditions.batch_size, epoch
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._speed(*key)

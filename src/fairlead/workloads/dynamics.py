@@ -19,7 +19,7 @@ def _no_table(batch_size: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RunConditions:
     """Where a job stands: how far it is, and on what it runs."""
 
     steps: float  # done so far
@@ -48,23 +48,23 @@ class JobDynamics(Protocol):
     """The same standing is always answered with the same speed. Steps are those that the job declared: of one size, whatever
     the batch size is."""
 
-    def speed(self, standing: Standing) -> Speed: ...
+    def speed(self, conditions: RunConditions) -> Speed: ...
 
     def work(self, declared: float) -> float:
         """How many steps it really does."""
         return declared
 
 
-def run_time_s(job_dynamics: JobDynamics, declared: float, standing: Standing) -> float:
+def run_time_s(job_dynamics: JobDynamics, declared: float, conditions: RunConditions) -> float:
     """How long a job would run from this standing on, if it were left alone; infinity where it would not get on."""
     work, seconds = job_dynamics.work(declared), 0.0
-    while standing.steps < work:
-        speed = job_dynamics.speed(standing)
+    while conditions.steps < work:
+        speed = job_dynamics.speed(conditions)
         until = min(speed.until, work)
-        if not (speed.rate > 0 and until > standing.steps):
+        if not (speed.rate > 0 and until > conditions.steps):
             return math.inf
-        seconds += (until - standing.steps) / speed.rate
-        standing = replace(standing, steps=until)
+        seconds += (until - conditions.steps) / speed.rate
+        conditions = replace(conditions, steps=until)
     return seconds
 
 
@@ -112,13 +112,13 @@ class Regimes(JobDynamics):
     def batch_sizes(self) -> tuple[int, ...]:
         return tuple(dict.fromkeys(size for size, _ in self.parts))
 
-    def speed(self, standing: Standing) -> Speed:
+    def speed(self, conditions: RunConditions) -> Speed:
         """A batch size that a plan gives stays, in place of the regimes'."""
-        at = min(bisect_right(self.ends, standing.steps), len(self.ends) - 1)
+        at = min(bisect_right(self.ends, conditions.steps), len(self.ends) - 1)
         last = at == len(self.ends) - 1
-        size = standing.batch_size or self.parts[at][0]
-        rate = standing.table(size) * size / self.declared_size
-        return Speed(rate, math.inf if last or standing.batch_size else self.ends[at], size)
+        size = conditions.batch_size or self.parts[at][0]
+        rate = conditions.table(size) * size / self.declared_size
+        return Speed(rate, math.inf if last or conditions.batch_size else self.ends[at], size)
 
     def work(self, declared: float) -> float:
         return self.ends[-1]

@@ -16,7 +16,7 @@ from fairlead.core.job import TIMED, Job, model_of
 from fairlead.core.rng import stream
 from fairlead.core.routes import REPORTED
 from fairlead.models.sensitivity import Sensitivity
-from fairlead.workloads.dynamics import JobDynamics, LossCurve, Speed, Standing
+from fairlead.workloads.dynamics import JobDynamics, LossCurve, RunConditions, Speed
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
 
@@ -216,8 +216,8 @@ class HostBound(JobDynamics):
 
     sensitivity: Sensitivity
 
-    def speed(self, standing: Standing) -> Speed:
-        return Speed(standing.rate * self.sensitivity.speed(standing.cpus, standing.host_memory_gb))
+    def speed(self, conditions: RunConditions) -> Speed:
+        return Speed(conditions.rate * self.sensitivity.speed(conditions.cpus, conditions.host_memory_gb))
 
 
 def bound_to_hosts(trace: Trace, known: Mapping[str, Sensitivity]) -> Trace:

@@ -21,7 +21,7 @@ from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage, listed
 from fairlead.testing import check_events, cluster, random_jobs, random_table
-from fairlead.workloads.dynamics import JobDynamics, Speed, Standing
+from fairlead.workloads.dynamics import JobDynamics, RunConditions, Speed
 from fairlead.workloads.throughput_tables import ThroughputTable
 
 POLICIES = {
@@ -221,8 +221,8 @@ def test_another_scheduler_can_go_on_from_the_same_moment():
 class Telling(JobDynamics):
     """It says how far it is at every hundredth step, and always the same of itself."""
 
-    def speed(self, standing: Standing) -> Speed:
-        hundreds = standing.steps // 100
+    def speed(self, conditions: RunConditions) -> Speed:
+        hundreds = conditions.steps // 100
         return Speed(1.0, 100 * (hundreds + 1), 32, {"hundreds": hundreds, "likes": 7.0})
 
 

@@ -18,7 +18,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
-from fairlead.simulator.sessions import History, Requests
+from fairlead.simulator.sessions import ServingHistory, SessionTracker
 from fairlead.simulator.world import World
 from fairlead.testing import cluster
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -29,12 +29,12 @@ ROUTE = {0: Route((0,), (1.0,), 8, 10.0)}
 UP = ev.ProgressReported(0.0, ONE, np.zeros(1), np.ones(1), np.zeros(1))
 
 
-def told(*events: ev.Event) -> History:
+def told(*events: ev.Event) -> ServingHistory:
     """Of a session that is launched at second 0."""
-    requests = Requests(Cluster.parse("2xv100:2"), {"a": Session("a", 10.0, 0.1, {"v100": np.full(32, 0.01)})})
+    requests = SessionTracker(Cluster.parse("2xv100:2"), {"a": Session("a", 10.0, 0.1, {"v100": np.full(32, 0.01)})})
     begin = (ev.JobSubmitted(0.0, 0, Job("a")), ev.RoundPlanned(RoundPlan(0.0, launches=LAUNCH, routes=ROUTE)))
     for event in (*begin, *events):
-        requests.see(event)
+        requests.observe(event)
     return requests.history()
 
 
@@ -46,10 +46,10 @@ def reported(second: float, rate: float) -> ev.MetricsReported:
     return ev.MetricsReported(second, REPORTED, ONE, np.array([rate]))
 
 
-def at_rate(rate: float, accelerators: int, seconds: float) -> History:
+def at_rate(rate: float, accelerators: int, seconds: float) -> ServingHistory:
     session = Session("a", rate, 0.1, {"v100": latencies([1, 32], [0.009, 0.04])})
     plan = ServingPlan((Server("v100", (Resident("a", 32, 1.0, 1.0),)),) * accelerators, {})
-    return History((session,), {"a": ((0.0, seconds, rate),)}, plan, ((0.0, seconds),) * accelerators)
+    return ServingHistory((session,), {"a": ((0.0, seconds, rate),)}, plan, ((0.0, seconds),) * accelerators)
 
 
 @pytest.mark.parametrize("rate", [1500.0, 1700.0, 2400.0])
@@ -148,7 +148,7 @@ def test_reports_of_who_has_ended_keep_no_run_going():
 def session_in_a_world() -> World:
     machine = cluster("v100:4")
     world = World(machine, ThroughputTable.timed(machine.type_names), Costs())
-    world.arrive(0, Job("s", steps=1e6, mode=ELASTIC))
+    world.add({0: Job("s", steps=1e6, mode=ELASTIC)})
     return world
 
 

@@ -21,7 +21,7 @@ def rates(*sizes: int, **fields) -> list[float]:
     """The rates of one job that is launched again and again, with these numbers of workers."""
     table = ThroughputTable(("v100",), KEYS, ALONE, ALONE, np.zeros((4, 4, 1)), "made up")
     world = World(cluster("v100:8"), table, Costs())
-    world.arrive(0, Job("job", steps=1000.0, **fields))
+    world.add({0: Job("job", steps=1000.0, **fields)})
     found, one = [], np.array([0])
     for second, size in enumerate(sizes):
         world.launch(Launches(one, one, np.array([0, size]), np.arange(size)), float(second))
@@ -48,7 +48,7 @@ def test_memory_is_judged_at_the_size_that_a_job_is_started_with_not_at_the_one_
     )
     machine = Cluster((Node("n", "v100", 8),), (AcceleratorType("v100", 16.0),))
     world, one = World(machine, table, Costs()), np.array([0])
-    world.arrive(0, Job("job", steps=1000.0, kind="net", workers=4))
+    world.add({0: Job("job", steps=1000.0, kind="net", workers=4)})
 
     def started(size: int) -> Launches:
         return Launches(one, one, np.array([0, size]), np.arange(size))

@@ -31,12 +31,8 @@ def plain_rate(world: World, number: int) -> float:
 
 
 def plain_mates(world: World, number: int) -> list[int]:
-    mine = set(world.where.device_map(world.running).of(number).tolist())
-    return [
-        n
-        for n in sorted(world.running.tolist())
-        if n != number and mine & set(world.where.device_map(world.running).of(n).tolist())
-    ]
+    mine = set(world.devices.of(number).tolist())
+    return [n for n in sorted(world.running.tolist()) if n != number and mine & set(world.devices.of(n).tolist())]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -46,7 +42,7 @@ def test_rates_and_neighbours_are_those_of_a_plain_count(seed):
     world, rng = World(machine, table, Costs()), stream(seed, "company", "plan")
     sizes = rng.choice([1, 1, 2, 4], 40)
     for number, size in enumerate(sizes.tolist()):
-        world.arrive(number, Job(f"j{number}", 0.0, 1e9, table.kinds[number % len(table.kinds)], workers=int(size)))
+        world.add({number: Job(f"j{number}", 0.0, 1e9, table.kinds[number % len(table.kinds)], workers=int(size))})
     waiting, now = list(range(40)), 0.0
     for _ in range(12):
         now += 100.0
@@ -62,7 +58,7 @@ def test_rates_and_neighbours_are_those_of_a_plain_count(seed):
         world.refresh(touched, now)
         leaving = np.sort(rng.choice(world.running, min(len(world.running), 6), replace=False))
         left = {mate for n in leaving.tolist() for mate in plain_mates(world, n)} - set(leaving.tolist())
-        assert world.stop(leaving, now, saved=True).tolist() == (sorted(left) if world.where.shared or left else [])
+        assert world.stop(leaving, now, saved=True).tolist() == (sorted(left) if world.devices.shared or left else [])
         world.refresh(np.array(sorted(left), dtype=np.int64), now)
         waiting += leaving.tolist()
         running = np.sort(world.running).tolist()

@@ -22,7 +22,7 @@ from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage, listed
 from fairlead.testing.builders import cluster, random_jobs, random_table
 from fairlead.testing.invariants import check_events
-from fairlead.workloads.dynamics import JobDynamics, Speed, Standing
+from fairlead.workloads.dynamics import JobDynamics, RunConditions, Speed
 from fairlead.workloads.throughput_tables import ThroughputTable
 
 
@@ -34,10 +34,10 @@ class Stairs(JobDynamics):
     more: float = 1.0  # times the declared steps
     limit: int = 3
 
-    def speed(self, standing: Standing) -> Speed:
-        stair = min(int(standing.steps / self.each + 1e-12), self.limit)
+    def speed(self, conditions: RunConditions) -> Speed:
+        stair = min(int(conditions.steps / self.each + 1e-12), self.limit)
         until = math.inf if stair == self.limit else (stair + 1) * self.each
-        return Speed(float(standing.workers * 2**stair), until, 8 * 2**stair)
+        return Speed(float(conditions.workers * 2**stair), until, 8 * 2**stair)
 
     def work(self, declared: float) -> float:
         return self.more * declared
@@ -147,11 +147,11 @@ def test_a_job_that_falls_back_behind_a_turn_runs_as_it_did_there():
     assert loop.state.adaptations.regimes[0][:2] == (Regime(8, 0.0), Regime(16, 10_000.0))
 
 
-def test_a_nature_that_would_be_asked_for_ever_is_an_error():
+def test_dynamics_that_never_advance_are_an_error():
     @dataclass(frozen=True)
     class Stuck(JobDynamics):
-        def speed(self, standing: Standing) -> Speed:
-            return Speed(1.0, min(standing.steps, 100.0))
+        def speed(self, conditions: RunConditions) -> Speed:
+            return Speed(1.0, min(conditions.steps, 100.0))
 
-    with pytest.raises(FairleadError, match="nature of job 'stuck' wants to be asked again at step 0"):
+    with pytest.raises(FairleadError, match="dynamics of job 'stuck' must give a speed that lasts beyond step 0"):
         opened([Job("stuck")], {"stuck": Stuck()}, "fifo").run()

@@ -89,11 +89,11 @@ def test_a_plan_that_puts_a_job_where_it_has_no_throughput_is_an_error():
     backend = SimulatedBackend(Cluster.parse("1xfast:1,1xslow:1"), rates, [Job("a", 0.0, 100.0, "m")])
     backend.wait(0.0, 0.0)
     one = np.array([0])
-    with pytest.raises(InvalidPlan, match="job 'a' was put on fast, where it has no throughput"):
+    with pytest.raises(InvalidPlan, match="job 'a' was placed on fast, where it has no throughput"):
         backend.submit(RoundPlan(0.0, launches=Launches(one, one, np.array([0, 1]), one)))
 
 
-# In company.
+# Co-location.
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Together:
 
 
 def shared_table():
-    """Beside m, m runs at half its speed and n at a quarter; beside n, m runs at three quarters, n at half."""
+    """With m, m runs at half its speed and n at a quarter; with n, m runs at three quarters, n at half."""
     paired = np.zeros((len(RATES) + 1, len(RATES) + 1, 2))
     rates = table()
     row = rates.row_of
@@ -130,19 +130,19 @@ def test_two_on_one_accelerator_slow_each_other_and_speed_up_when_the_partner_en
     assert made.ended_s("n") == 125.0
 
 
-def test_company_of_which_the_table_has_no_rate_is_an_error_that_names_both():
+def test_an_unmeasured_pair_is_an_error_that_names_both():
     rates = shared_table()
     rates.paired[rates.row_of["n", 1], rates.row_of["m", 1]] = 0.0
     made = Harness(SchedulerConfig(round_s=0.0), table=rates, residents=2).cluster(Cluster.parse("1xfast:1")).policy(Together())
-    told = "on fast beside 'a', and the throughput table has no 'n' beside 'm' there; it needs every two that may meet"
-    with pytest.raises(InvalidPlan, match=f"{told}, as `fairlead profile table --together` writes them"):
+    text = "on fast with 'a', and the throughput table has no rate of 'n' with 'm' there; it needs every two that may"
+    with pytest.raises(InvalidPlan, match=f"{text} be co-located, as `fairlead profile table --together` writes them"):
         made.submit(Job("a", 0.0, 300.0, "m"), Job("b", 0.0, 100.0, "n")).run()
 
 
-def test_company_of_gangs_of_which_the_table_has_no_rate_is_told_with_their_size():
+def test_an_unmeasured_pair_of_gangs_is_reported_with_their_size():
     rates = fill_workers(shared_table(), [("m", 2), ("n", 2)])
     made = Harness(SchedulerConfig(round_s=0.0), table=rates, residents=2).cluster(Cluster.parse("2xfast:2")).policy(Together())
-    with pytest.raises(InvalidPlan, match=r"has no '[mn]' beside '[mn]' there with 2 workers; it needs every two"):
+    with pytest.raises(InvalidPlan, match=r"has no rate of '[mn]' with '[mn]' there with 2 workers; it needs every two"):
         made.submit(Job("a", 0.0, 300.0, "m", 2), Job("b", 0.0, 100.0, "n", 2)).run()
 
 
