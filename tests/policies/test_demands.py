@@ -8,6 +8,7 @@ import pytest
 from fairlead.core.errors import SolverError
 from fairlead.policies.allocation.lp.demands import Demands, no_prices
 from fairlead.policies.allocation.lp.job_classes import classes_of
+from fairlead.policies.allocation.lp.levels import Paces
 from fairlead.policies.allocation.lp.program import Model, Program
 from policies.per_job import cp, moment, solved
 
@@ -142,27 +143,63 @@ def test_a_level_that_does_not_exist_is_an_error():
     if demands.fit(demands.asked(full)).excess <= 0:
         pytest.fail("choose a seed whose cluster is too small")
     with pytest.raises(SolverError):
-        demands.least_level(lambda level: (full, np.zeros(len(full))), 1.0, 2.0)
+        ones = np.ones(len(full))
+        demands.least_level(Paces(full, ones, 0.0 * ones, ones, least=full), 1.0, 2.0)
 
 
-@pytest.mark.parametrize("before", [np.less, np.less_equal])
-@pytest.mark.parametrize("seed", [52, 88, 817, 1113, 1141, 1359, 1404])
-def test_the_least_level_is_found_from_any_prices_even_where_demands_just_fill_the_cluster(seed, before):
-    """Who asks for its fastest type, all of it, does so over a stretch of levels; at its end a demand may be told to fall."""
+def paces_of(demands, seed):
+    rng = np.random.default_rng(seed)
+    soonest = rng.uniform(0.5, 20.0, len(demands.of))
+    unit, spent = rng.uniform(1.0, 30.0, len(soonest)), rng.uniform(0.0, 10.0, len(soonest))
+    paces = Paces(demands.fastest * soonest, unit, spent, soonest, 1e-5 * demands.fastest)
+    alone = (spent + soonest) / unit
+    return paces, float(alone.min()), float(alone.max())
+
+
+def every_start(types):
+    """No prices, and all on one type each."""
+    yield no_prices(types)
+    for kind in range(types):
+        near = no_prices(types)
+        near[0, 0, kind] = 1.0
+        yield near
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_level_does_not_depend_on_the_prices_that_the_search_starts_with(seed):
     made = moment(seed)
-    plain, types = demands_of(made), len(made.capacity)
+    classes = classes_of(made.view)
+    plain = Demands("test", classes, made.capacity)
+    paces, lowest, highest = paces_of(plain, seed)
+    expected, grid, fitted = plain.least_level(paces, lowest, highest)
+    shares = plain.shares(grid, fitted.used)
+    for near in every_start(len(made.capacity)):
+        demands = Demands("test", classes, made.capacity, near)
+        level, grid, fit = demands.least_level(paces, lowest, highest)
+        assert level == pytest.approx(expected, rel=1e-9)
+        paid = demands.cost_of(grid, demands.costs(fit.prices)).sum() - 1.0
+        assert fit.prices @ made.capacity == pytest.approx(1.0)
+        assert paid == pytest.approx(fit.excess, abs=1e-8)  # the prices prove it
+        assert fit.excess == pytest.approx(fitted.excess, abs=1e-8)
+        x = demands.shares(grid, fit.used)
+        assert (x * made.rates).sum(axis=1) == pytest.approx(paces.at(level), rel=1e-9)
+        assert (x.sum(axis=1) <= 1 + 1e-9).all()
+        assert (made.workers @ x <= (1 + 1e-8) * made.capacity).all()
+        assert x == pytest.approx(shares, abs=1e-6)  # of several optima always the same one
+
+
+@pytest.mark.parametrize("seed", [52, 88, 817, 1113, 1141, 1359, 1404])
+def test_the_level_is_the_least_even_where_demands_just_fill_the_cluster(seed):
+    """Who asks for its fastest type, all of it, does so over a stretch of levels."""
+    made = moment(seed)
+    plain = Demands("test", classes_of(made.view), made.capacity)
     alone_s = np.random.default_rng(seed + 7).uniform(0.5, 20.0, len(plain.of))
-
-    def demand(level):
-        falls = before(alone_s, level)
-        return plain.fastest * np.minimum(alone_s / level, 1.0), np.where(falls, -plain.fastest * alone_s / level**2, 0.0)
-
+    nothing = np.zeros(len(alone_s))
+    paces = Paces(plain.fastest * alone_s, nothing + 1.0, nothing, alone_s, nothing)
     low, high = alone_s.min(), 100.0 * alone_s.max()
     for _ in range(60):  # by halving
         level = 0.5 * (low + high)
-        low, high = (low, level) if plain.fit(plain.asked(demand(level)[0])).has_room else (level, high)
-    for type_ in range(types):
-        near = no_prices(types)
-        near[0, 0, type_] = 1.0
+        low, high = (low, level) if plain.fit(plain.asked(paces.at(level))).has_room else (level, high)
+    for near in every_start(len(made.capacity)):
         demands = Demands("test", plain.classes, made.capacity, near)
-        assert demands.least_level(demand, alone_s.min(), alone_s.max())[0] == pytest.approx(high, rel=1e-7)
+        assert demands.least_level(paces, alone_s.min(), alone_s.max())[0] == pytest.approx(high, rel=1e-7)

@@ -23,7 +23,6 @@ from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, SharingOptions, check_among
 from fairlead.policies.allocation.lp.deadlines import Among, Hurry, fastest_of, in_time
-from fairlead.policies.allocation.lp.dual_simplex_walk import Walking
 from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of
 from fairlead.policies.allocation.max_min import nothing
 
@@ -71,7 +70,7 @@ def _fairest(
     alone = spent + np.divide(left, rate, out=np.zeros(len(left)), where=rate > 0)
     hurry = Hurry(left, unit=alone, spent=view.time - view.jobs.submitted_s)
     name = "finish-time fairness"
-    x, near = in_time(name, view, classes, hurry, memo, alike=alike, sharing=sharing, among=among, alone=Walking)
+    x, near = in_time(name, view, classes, hurry, memo, alike=alike, sharing=sharing, among=among)
     return x, {**kept, **near}
 
 

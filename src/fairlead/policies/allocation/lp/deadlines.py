@@ -21,7 +21,7 @@ from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.analytic_centre import centre
 from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
-from fairlead.policies.allocation.lp.demands import Demands, no_prices
+from fairlead.policies.allocation.lp.demands import no_prices
 from fairlead.policies.allocation.lp.job_classes import JobClasses
 from fairlead.policies.allocation.lp.levels import Paces, along_tangent, worth_level
 from fairlead.policies.allocation.lp.shared_programs import Answer, Means, shared
@@ -61,10 +61,8 @@ def in_time(
     alike: bool,
     sharing: SharingOptions,
     among: Among,
-    alone: type[Demands] = Demands,
 ) -> tuple[Allocation, Mapping[str, Any]]:
-    """`memo` has what was returned with it the last time: level and prices, from which the next ones are found sooner. `alone`
-    is how that is done where nobody shares."""
+    """`memo` has what was returned with it the last time: level and prices, from which the next ones are found sooner."""
     near: Mapping[str, Any] = memo if isinstance(memo, Mapping) and "prices" in memo else {"level": 0.0, "prices": None}
     if alike:
         hurry = Hurry(hurry.left / fastest_of(view, classes), hurry.unit, hurry.spent)
@@ -86,7 +84,7 @@ def in_time(
             used = means.most(asked, means.worth(unit, ordered=True), fit.excess)
         return Answer(used, asked, {}, {"level": level, "prices": means.near}, level)
 
-    x, kept = shared(name, view, classes, sharing, answer, near["prices"], alone)
+    x, kept = shared(name, view, classes, sharing, answer, near["prices"])
     if among == "centre" and kept:
         return _middle(view, classes, hurry, kept["level"]), kept
     if alike:

@@ -17,18 +17,19 @@ class enter a program by their weights on the grid 0 ≤ T_g1 ≤ … ≤ T_gJ a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fairlead.core.allocation import Allocation
-from fairlead.core.cluster import Floats, Ints
+from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.errors import SolverError
 from fairlead.core.reasons import Reason
-from fairlead.policies.allocation.lp.job_classes import JobClasses, in_class_order
-from fairlead.policies.allocation.lp.levels import FITS, Cost, Fitted, Paces, Spending, along_tangent, least_level, worth_level
+from fairlead.policies.allocation.lp.job_classes import JobClasses, in_class_order, lots
+from fairlead.policies.allocation.lp.levels import FITS, Fitted, Paces, Spending, least_level, worth_level
 from fairlead.policies.allocation.lp.lower_hulls import hulls_of
-from fairlead.policies.allocation.lp.program import TOLERANCE, Model, Program
+from fairlead.policies.allocation.lp.program import TOLERANCE, Entries, Model, Program
 
 # Classes that have several answers equally cheap, and how far each leans to which, such that types that have a price are
 # full.
@@ -85,6 +86,7 @@ def filling(columns: Sequence[Sequence[float]], free: Sequence[float], full: Seq
 
 _REMEMBERED = 12  # prices
 _SPARE = 1e-9
+_CLOSE = 1e-8  # of a level: where one job stops falling within the last step, that is a small part of it
 
 
 @dataclass(frozen=True)
@@ -206,30 +208,43 @@ class Demands:
             if likely:
                 _put_first(near, near[likely].copy())
             return float(-bound[likely]), np.zeros(self.valid.shape)
-        known = self._at(near[likely], net[:, :, likely], use, room, loose=loose)
+        ruled = enough < np.inf
+        known = self._at(near[likely], net[:, :, likely], use, room, loose=loose, ruled=ruled)
         if known is not None:
             if likely:
                 _put_first(near, near[likely].copy())
             return known
         g, f = (barred == 0).nonzero()
-        columns, j = len(g), np.arange(types)
-        entries = (
-            np.concatenate((np.tile(j, columns), types + g, j)),
-            np.concatenate((np.arange(columns).repeat(types), np.arange(columns), np.full(types, columns))),
-            np.concatenate((use[g, f].ravel(), np.ones(columns), -(self.capacity > 0).astype(np.float64))),
-        )
+        columns, entries = len(g), self._entries(g, f, use)
         cost = np.append(gain[g, f], -1.0 if loose else 0.0)  # the last column is the excess
         lower, upper = np.zeros(columns + 1), np.full(columns + 1, np.inf)
         lower[-1], upper[-1] = (-np.inf, np.inf) if loose else (0.0, 0.0)
         one = np.ones(len(self.classes))
         row_lower, row_upper = np.concatenate((np.full(types, -np.inf), one)), np.concatenate((room, one))
         # With the usual tolerance the excess itself would be no better than 1e-7.
-        found = Program(self.name, Model(cost, lower, upper, row_lower, row_upper, entries), tolerance=1e-10).solve()
-        _put_first(near, np.maximum(found.duals[:types], 0.0))
+        program = Program(self.name, Model(cost, lower, upper, row_lower, row_upper, entries), tolerance=1e-10)
+        warm = ruled and bound[likely] < np.inf
+        if warm:  # each class has its cheapest answer, and the excess is that of the fullest type
+            groups, first = np.arange(len(net)), net[:, :, likely].argmax(axis=1)
+            basic = np.zeros(net.shape[:2], dtype=np.bool_)
+            basic[groups, first] = True
+            slack = np.arange(types) != np.where(self.capacity > 0, use[groups, first].sum(axis=0), -np.inf).argmax()
+            program.start_at(np.append(basic[g, f], True), np.append(slack, np.zeros(len(net), dtype=np.bool_)))
+        found = program.solve(primal=warm)
+        prices = np.maximum(found.duals[:types], 0.0)
+        _put_first(near, prices)
+        if ruled:
+            at_prices = -(use.reshape(-1, types) @ prices).reshape(gain.shape) - barred
+            known = self._at(prices, at_prices, use, room, loose=loose, ruled=True)
+            if known is not None:
+                return known
         return float(found.values[-1]), self._mix(g, f, found.values[:-1])
 
-    def _at(self, prices: Floats, net: Floats, use: Floats, room: Floats, *, loose: bool) -> tuple[float, Floats] | None:
-        """The same where these prices prove it; None where they do not, or not so simply. `net` is gained beyond the prices."""
+    def _at(
+        self, prices: Floats, net: Floats, use: Floats, room: Floats, *, loose: bool, ruled: bool = False
+    ) -> tuple[float, Floats] | None:
+        """The same where these prices prove it; None where they do not, or not so simply. `net` is gained beyond the prices.
+        `ruled`: of several optima, the one of `_by_rule`."""
         priced = [j for j, price in enumerate(prices.tolist()) if price > FITS]
         if loose and not priced:
             return None
@@ -246,6 +261,9 @@ class Demands:
         if loose:
             columns.append((-1.0 * (self.capacity > 0)).tolist())
         free = (room - base.sum(axis=0)).tolist()
+        if ruled and len(columns) > len(priced):
+            tied[groups, first] = True
+            return self._by_rule(tied, use, room, priced)
         part = filling(columns, free, priced)
         if part is None or any(
             sum(much * column[j] for much, column in zip(part, columns)) > left + FITS for j, left in enumerate(free)
@@ -259,6 +277,33 @@ class Demands:
                 return None
             mix[tie.group, first[tie.group]], mix[tie.group, tie.answer] = max(stays, 0.0), max(much, 0.0)
         return part[-1] if loose else 0.0, mix
+
+    def _by_rule(self, tied: Bools, use: Floats, room: Floats, full: Sequence[int]) -> tuple[float, Floats] | None:
+        """The excess and the mix where several mixes of tied answers fill the full types: the one that is cheapest at numbers
+        which follow from what each class is. So the optimum does not depend on the prices that the search started with."""
+        g, f = tied.nonzero()
+        types, columns, groups = len(self.capacity), len(g), len(tied)
+        cost = np.append(-lots((self.classes.keys[one], answer) for one, answer in zip(g.tolist(), f.tolist())), 0.0)
+        entries = self._entries(g, f, use)
+        below = np.full(types + groups, -np.inf)
+        below[full], below[types:] = room[full], 1.0
+        above = np.concatenate((room, np.ones(groups)))
+        lower, upper = np.append(np.zeros(columns), -np.inf), np.full(columns + 1, np.inf)
+        try:
+            found = Program(self.name, Model(cost, lower, upper, below, above, entries), tolerance=1e-10).solve(prices=False)
+        except SolverError:
+            return None
+        return float(found.values[-1]), self._mix(g, f, found.values[:-1])
+
+    def _entries(self, g: Ints, f: Ints, use: Floats) -> Entries:
+        """Columns for some answers of classes, and one for the excess; rows for the types and the classes."""
+        types, columns = len(self.capacity), len(g)
+        every, j = np.arange(columns), np.arange(types)
+        return (
+            np.concatenate((np.tile(j, columns), types + g, j)),
+            np.concatenate((every.repeat(types), every, np.full(types, columns))),
+            np.concatenate((use[g, f].ravel(), np.ones(columns), -(self.capacity > 0).astype(np.float64))),
+        )
 
     def best_ratio(self, grid: Grid, worth: Floats, prices: Floats, over: float = 0.0) -> Floats:
         """The mix that meets the demands and maximises Σ worth·time / Σ prices·accelerators' time; among these, the most of
@@ -298,15 +343,8 @@ class Demands:
 
     def shares(self, grid: Grid, mix: Floats) -> Floats:
         """The time of each job by type: rows of the view × types."""
-        return self._dealt(grid, self._by_point(mix))
-
-    def _by_point(self, mix: Floats) -> Floats:
-        """What a mix of answers comes to: classes · points × types."""
-        points: Floats = np.matmul(mix[:, None, :], self._hulls.answers.reshape(*mix.shape, -1))
-        return points.reshape(-1, len(self.capacity))
-
-    def _dealt(self, grid: Grid, points: Floats) -> Floats:
         types = len(self.capacity)
+        points: Floats = np.matmul(mix[:, None, :], self._hulls.answers.reshape(*mix.shape, -1)).reshape(-1, types)
         low = points[grid.at - 1]
         time: Floats = low + (points[grid.at] - low) * grid.part[:, None]
         if len(self.there) == len(self.classes.of):
@@ -344,19 +382,49 @@ class Demands:
         """The least level at which the demands fit the cluster, the demands, and how they do. Below `lowest` demands grow no
         more. A good `guess` of the level saves time."""
         asked = list[Grid]()
+        edges = self._edges(demand)
+        if not self.near[0, 0].any():
+            self.near[0, 0] = self._first_prices() * self._room
 
         def fit(r: Floats) -> Fit:
             asked[:] = [self.asked(r)]
             return self.fit(asked[0], at_least=True)
 
         def spending(prices: Floats) -> Spending:
-            return along_tangent(demand, self.cost_at(prices))
+            return self._spending(demand, edges, self.costs(prices))
 
-        first = worth_level(spending(self._first_prices()), lowest, highest, guess)
-        level, _, found = least_level(
-            self.name, lambda at: demand(at)[0], fit, lambda fit: spending(fit.prices), first, highest
-        )
+        first = worth_level(spending(self._first_prices()), lowest, highest, guess, _CLOSE)
+        level, _, found = least_level(self.name, demand.at, fit, lambda fit: spending(fit.prices), first, highest, _CLOSE)
         return level, asked[0], found
+
+    def _edges(self, demand: Paces) -> Floats:
+        """Types × jobs: up to which level each demands more than each point of its grid; the last, all that it could."""
+        above = self.grid.T[1:, self.of]
+        time = np.full(above.shape, np.inf)
+        np.divide(demand.left, above, out=time, where=above > demand.least)
+        time[-1] = demand.soonest
+        edges: Floats = (time + demand.spent) / demand.unit
+        return edges
+
+    def _spending(self, demand: Paces, edges: Floats, costs: Floats) -> Spending:
+        """What falls with the level is guessed to fall as the demand of one job would that costs as much and falls as fast:
+        closer than a tangent, and never beyond where the costs really are nothing."""
+        slope = np.zeros(costs.shape)  # from each point on a job costs `offset + slope · r`; at the last no more
+        slope[:, :-1] = (costs[:, 1:] - costs[:, :-1]) * self._hulls.inverse[:, 1:]
+        slopes, offsets, start = slope.ravel(), (costs - slope * self.grid).ravel(), self._first - 1
+        left, unit, spent, soonest, least = demand.left, demand.unit, demand.spent, demand.soonest, demand.least
+
+        def spending(level: float) -> tuple[float, float]:
+            time = np.maximum(level * unit - spent, soonest)
+            at = (edges > level).sum(axis=0) + start
+            paid = slopes[at] * np.maximum(left / time, least)
+            falling, fall = float(paid.sum()), float(paid @ (unit / time))
+            over = float(offsets[at].sum()) + falling - 1.0
+            if not fall > 0:
+                return over, np.inf
+            return over, level + over / fall * (falling / (falling - over) if over < 0.5 * falling else 1.0)
+
+        return spending
 
     def _first_prices(self) -> Floats:
         """Of the last optimum, or by how fast types are: those whose sum over the cluster is 1."""
@@ -368,16 +436,16 @@ class Demands:
         worth /= float(worth @ self.capacity)
         return worth
 
-    def cost_at(self, prices: Floats) -> Cost:
+    def cost_at(self, prices: Floats) -> Callable[[Floats], float]:
+        """The function that tells what demands cost at these prices; 1 is all that there is."""
         costs = self.costs(prices)
         slope_to = np.zeros(costs.shape)  # each point; between two, a job costs `offset + slope · r`
         slope_to[:, 1:] = (costs[:, 1:] - costs[:, :-1]) * self._hulls.inverse[:, 1:]
         offsets, slopes = (costs - slope_to * self.grid).ravel(), slope_to.ravel()
 
-        def cost(r: Floats) -> tuple[float, Floats]:
+        def cost(r: Floats) -> float:
             at = self._above(r)
-            rise = slopes[at]
-            return float(offsets[at].sum() + rise @ r) - 1.0, rise
+            return 1.0 + (float(offsets[at].sum() + slopes[at] @ r) - 1.0)
 
         return cost
 

@@ -29,7 +29,6 @@ class Hulls:
     by_point: Floats  # all: classes × points × (answers · types)
     valid: Bools  # classes × answers
     barred: Floats  # the same as a price: infinite where there is no such answer
-    sums: Floats  # `plain` over all points: classes × answers / 2 × types
 
     @property
     def each(self) -> int:
@@ -63,17 +62,9 @@ class Chosen:
     by_point = _Column[np.float64]()
     valid = _Column[np.bool_]()
     barred = _Column[np.float64]()
-    sums = _Column[np.float64]()
 
     def __init__(self, known: Hulls, which: Ints) -> None:
         self.known, self.which = known, which
-
-    def plain_of(self, classes: Ints | int, answers: Ints | int) -> Floats:
-        """Some answers of some classes, none of which lift: so many × points × types of time."""
-        count, points = self.known.grid.shape
-        plain = self.known.plain.reshape(count, -1, points, points - 1)
-        found: Floats = plain[self.which[classes], answers]
-        return found
 
 
 def hulls_of(rates: Floats) -> Chosen:
@@ -111,8 +102,7 @@ def _found(by_type: Floats) -> Hulls:
     answers, valid = _answers(ascending, order)
     plain = answers[:, : answers.shape[1] // 2].reshape(len(by_type), -1, by_type.shape[1])
     by_point = answers.transpose(0, 2, 1, 3).reshape(*grid.shape, -1)
-    sums = plain.reshape(len(by_type), -1, *answers.shape[2:]).sum(axis=2)
-    return Hulls(grid, inverse, answers, plain, by_point, valid, np.where(valid, 0.0, np.inf), sums)
+    return Hulls(grid, inverse, answers, plain, by_point, valid, np.where(valid, 0.0, np.inf))
 
 
 @lru_cache(maxsize=16)

@@ -88,6 +88,15 @@ class Program:
     def row_bounds(self, rows: Ints, lower: Floats, upper: Floats) -> None:
         self._must(self._highs.changeRowsBounds(len(rows), rows.astype(np.int32), lower, upper))
 
+    def start_at(self, columns: Bools, rows: Bools) -> None:
+        """Start the next solve at the basis of these columns and rows."""
+        basis = highspy.HighsBasis()
+        status = (highspy.HighsBasisStatus.kLower, highspy.HighsBasisStatus.kBasic)
+        above = (highspy.HighsBasisStatus.kUpper, highspy.HighsBasisStatus.kBasic)
+        basis.col_status = [status[one] for one in columns.tolist()]
+        basis.row_status = [above[one] for one in rows.tolist()]
+        self._must(self._highs.setBasis(basis))
+
     def coefficient(self, row: int, column: int, value: float) -> None:
         self._must(self._highs.changeCoeff(row, column, value))
 

@@ -75,17 +75,15 @@ def shared(
     sharing: SharingOptions,
     answer: Callable[[Means, Answer | None], Answer],
     near: Floats | None = None,
-    alone: type[Demands] = Demands,
 ) -> tuple[Allocation, Memo]:
-    """The allocation that a policy's answer comes to, and what it remembers. `near` are prices of an earlier moment; `alone` is
-    how demands are met where nobody shares.
+    """The allocation that a policy's answer comes to, and what it remembers. `near` are prices of an earlier moment.
 
     Where it is asked again, it is told its last answer, for classes that were larger: it can do as well, but no better."""
     found: Answer | None = None
     while True:
         means: Means
         if sharing.alone and len(view.capacity) <= MANY:
-            means = alone(name, classes, view.capacity, near)
+            means = Demands(name, classes, view.capacity, near)
         else:
             wanted = {"space_sharing": sharing.space_sharing, "placement_sensitive": sharing.placement_sensitive}
             means = Supply(name, classes, view.capacity, ways_of(classes, view, **wanted))

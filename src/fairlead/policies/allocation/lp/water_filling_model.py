@@ -68,8 +68,8 @@ class AtWill(_OfTypes):
         return ()  # demands themselves know the prices of before
 
     def cost(self, fit: alone.Fit) -> Callable[[Floats], float]:
-        beyond = self._demands.cost_at(fit.prices)
-        return lambda level: 1.0 + beyond(level * self._unit)[0]
+        cost = self._demands.cost_at(fit.prices)
+        return lambda level: cost(level * self._unit)
 
     def _without(self, priced: Bools) -> Floats:
         fastest: Floats = np.where(priced, 0.0, self._demands.classes.rates).max(axis=1)
