@@ -142,8 +142,8 @@ def test_a_level_that_does_not_exist_is_an_error():
     full = demands.fastest * 1.0
     if demands.fit(demands.asked(full)).excess <= 0:
         pytest.fail("choose a seed whose cluster is too small")
+    ones = np.ones(len(full))
     with pytest.raises(SolverError):
-        ones = np.ones(len(full))
         demands.least_level(Paces(full, ones, 0.0 * ones, ones, least=full), 1.0, 2.0)
 
 
