@@ -17,7 +17,7 @@ from fairlead.core.job import Job, batch_size_of, kind_of, model_of
 from fairlead.engine.event_journal import read_events
 from fairlead.experiments.inputs import TraceFile, table_for
 from fairlead.files import is_stream
-from fairlead.policies.shockwave.planning.window import window
+from fairlead.policies.shockwave.planning.window import make_window
 from fairlead.prediction.predictor import load
 from fairlead.profiling.results import ResultsFile
 from fairlead.workloads.dynamics import Regimes, RunConditions
@@ -131,8 +131,10 @@ def test_long_work_on_fast_types_or_with_a_limit_or_nowhere_to_run_is_in_order()
 
 def test_more_rounds_than_whole_numbers_count_are_as_many_as_the_window_has():
     one = np.array([1.0, 1.0])
-    made = window(np.zeros((2, 4)), np.array([1e24, 150.0]), np.array([1, 1]), one, 2, round_s=100.0, makespan=1.0, scale_s=1.0)
-    assert made.most.tolist() == [3, 2]
+    made = make_window(
+        np.zeros((2, 4)), np.array([1e24, 150.0]), np.array([1, 1]), one, 2, round_s=100.0, makespan=1.0, scale_s=1.0
+    )
+    assert made.max_rounds.tolist() == [3, 2]
 
 
 def test_jobs_that_come_after_the_longest_time_or_are_too_many_are_told():

@@ -10,53 +10,53 @@ from fairlead.core.errors import InputError
 from fairlead.core.rng import stream
 from fairlead.policies.shockwave.planning.regime_forecast import (
     RULES,
-    ahead,
-    evenly,
-    greedy,
-    noised,
-    restated,
+    even_prior,
+    greedy_forecast,
+    next_batch_sizes,
+    remaining_epochs,
+    restatement,
     run_time,
-    standard,
-    to_come,
+    standard_posterior,
+    with_noise,
 )
 
 
 def test_a_mode_says_what_may_come_and_no_more() -> None:
-    assert to_come("static", 32, 256) == ()
-    assert to_come("accordion", 32, 256) == (256,)
-    assert to_come("accordion", 256, 256) == ()
-    assert to_come("gns", 32, 256) == (64, 128, 256)
-    assert to_come("gns", 32, 200) == (64, 128, 200)
+    assert next_batch_sizes("static", 32, 256) == ()
+    assert next_batch_sizes("accordion", 32, 256) == (256,)
+    assert next_batch_sizes("accordion", 256, 256) == ()
+    assert next_batch_sizes("gns", 32, 256) == (64, 128, 256)
+    assert next_batch_sizes("gns", 32, 200) == (64, 128, 200)
     with pytest.raises(InputError, match="forecast: field 'mode' is 'pollux'"):
-        to_come("pollux", 32, 256)
+        next_batch_sizes("pollux", 32, 256)
 
 
 def test_the_restatement_rule_knows_the_past_and_divides_the_rest_evenly() -> None:
-    epochs, prior = np.array([100.0]), evenly(np.array([4]), 4)
-    new = restated(epochs, np.zeros((1, 4)), np.array([0]), prior)
+    epochs, prior = np.array([100.0]), even_prior(np.array([4]), 4)
+    new = restatement(epochs, np.zeros((1, 4)), np.array([0]), prior)
     assert new.tolist() == [[25.0, 25.0, 25.0, 25.0]]
-    second = restated(epochs, np.array([[10.0, 5.0, 0.0, 0.0]]), np.array([1]), prior)
+    second = restatement(epochs, np.array([[10.0, 5.0, 0.0, 0.0]]), np.array([1]), prior)
     assert second.tolist() == [[10.0, 30.0, 30.0, 30.0]]
-    outlived = restated(epochs, np.array([[10.0, 60.0, 0.0, 0.0]]), np.array([1]), prior)
+    outlived = restatement(epochs, np.array([[10.0, 60.0, 0.0, 0.0]]), np.array([1]), prior)
     assert outlived.tolist() == [[10.0, 60.0, 15.0, 15.0]]
 
 
 def test_declared_shares_are_the_prior_and_are_restated_by_what_happened() -> None:
     epochs, prior = np.array([100.0]), np.array([[0.2, 0.3, 0.5]])
-    new = restated(epochs, np.zeros((1, 3)), np.array([0]), prior)
+    new = restatement(epochs, np.zeros((1, 3)), np.array([0]), prior)
     assert new == pytest.approx(np.array([[20.0, 30.0, 50.0]]))
-    longer = restated(epochs, np.array([[36.0, 1.0, 0.0]]), np.array([1]), prior)
+    longer = restatement(epochs, np.array([[36.0, 1.0, 0.0]]), np.array([1]), prior)
     assert longer == pytest.approx(np.array([[36.0, 24.0, 40.0]])), "what is left, as three to five"
-    outlived = restated(epochs, np.array([[36.0, 34.0, 0.0]]), np.array([1]), prior)
+    outlived = restatement(epochs, np.array([[36.0, 34.0, 0.0]]), np.array([1]), prior)
     assert outlived == pytest.approx(np.array([[36.0, 34.0, 30.0]]))
-    assert standard(epochs, np.zeros((1, 3)), np.array([0]), prior) == pytest.approx(new)
-    assert greedy(epochs, np.zeros((1, 3)), np.array([0]), prior).tolist() == [[100.0, 0.0, 0.0]]
+    assert standard_posterior(epochs, np.zeros((1, 3)), np.array([0]), prior) == pytest.approx(new)
+    assert greedy_forecast(epochs, np.zeros((1, 3)), np.array([0]), prior).tolist() == [[100.0, 0.0, 0.0]]
 
 
 def test_the_standard_update_is_slower_and_greedy_sees_no_change() -> None:
-    epochs, lived, ongoing, prior = np.array([100.0]), np.array([[20.0, 0.0]]), np.array([1]), np.ones((1, 2))
-    assert standard(epochs, lived, ongoing, prior) == pytest.approx(np.array([[70 / 1.2, 50 / 1.2]]))
-    assert greedy(epochs, np.array([[20.0, 0.0]]), np.array([0]), prior).tolist() == [[100.0, 0.0]]
+    epochs, trained, current, prior = np.array([100.0]), np.array([[20.0, 0.0]]), np.array([1]), np.ones((1, 2))
+    assert standard_posterior(epochs, trained, current, prior) == pytest.approx(np.array([[70 / 1.2, 50 / 1.2]]))
+    assert greedy_forecast(epochs, np.array([[20.0, 0.0]]), np.array([0]), prior).tolist() == [[100.0, 0.0]]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -64,16 +64,16 @@ def test_what_is_ahead_adds_up_to_what_is_left(rule: str) -> None:
     rng = np.random.default_rng(1)
     jobs, width = 200, 5
     count = rng.integers(1, width + 1, jobs)
-    ongoing = rng.integers(0, count)
-    prior = evenly(count, width) * rng.uniform(0.1, 1.0, (jobs, width))
-    lived = np.where(np.arange(width) <= ongoing[:, None], rng.integers(0, 30, (jobs, width)), 0).astype(float)
+    current = rng.integers(0, count)
+    prior = even_prior(count, width) * rng.uniform(0.1, 1.0, (jobs, width))
+    trained = np.where(np.arange(width) <= current[:, None], rng.integers(0, 30, (jobs, width)), 0).astype(float)
     epochs = rng.integers(1, 100, jobs).astype(float)
-    expected = RULES[rule](epochs, lived, ongoing, prior)
-    coming = ahead(expected, epochs, lived, ongoing)
+    expected = RULES[rule](epochs, trained, current, prior)
+    coming = remaining_epochs(expected, epochs, trained, current)
     assert (coming >= 0).all()
-    assert (coming[np.arange(width) < ongoing[:, None]] == 0).all()
-    assert coming.sum(axis=1) == pytest.approx(np.maximum(epochs - lived.sum(axis=1), 0))
-    late = lived.sum(axis=1) > epochs
+    assert (coming[np.arange(width) < current[:, None]] == 0).all()
+    assert coming.sum(axis=1) == pytest.approx(np.maximum(epochs - trained.sum(axis=1), 0))
+    late = trained.sum(axis=1) > epochs
     assert late.any()
     assert (run_time(coming, np.ones_like(coming))[late] == 0).all()
 
@@ -102,10 +102,10 @@ def test_on_jobs_of_a_public_trace_that_adapt_the_forecast_is_good() -> None:
 
 def test_noise_is_as_large_as_asked_for_and_keyed() -> None:
     seconds = np.full(1000, 100.0)
-    once, again = (noised(seconds, 0.4, stream(3, "noise")) for _ in range(2))
+    once, again = (with_noise(seconds, 0.4, stream(3, "noise")) for _ in range(2))
     assert (once == again).all()
     assert 60 <= once.min() < 65
     assert 135 < once.max() <= 140
-    assert (noised(seconds, 0.0, stream(3, "noise")) == seconds).all()
+    assert (with_noise(seconds, 0.0, stream(3, "noise")) == seconds).all()
     with pytest.raises(InputError, match=r"forecast: field 'noise' is 1\.5"):
-        noised(seconds, 1.5, stream(3, "noise"))
+        with_noise(seconds, 1.5, stream(3, "noise"))

@@ -8,7 +8,7 @@ import pytest
 from fairlead.core.cluster import Cluster, Floats
 from fairlead.core.job import Job
 from fairlead.policies.ranking.base import in_order
-from fairlead.policies.shockwave.planning.planner import chosen_types
+from fairlead.policies.shockwave.planning.planner import choose_types
 from fairlead.policies.shockwave.policy import Shockwave
 from scenes import state_of, table_of, view_of
 
@@ -27,7 +27,7 @@ def worth_of(speed: Floats) -> list[Floats]:
 
 def test_who_gains_most_by_a_type_is_planned_there() -> None:
     speed = np.array([[4.0, 1.1], [1.0, 1.0]])
-    found = chosen_types(worth_of(speed), np.ones(2, dtype=np.int64), [10, 10], np.zeros((2, 2)))
+    found = choose_types(worth_of(speed), np.ones(2, dtype=np.int64), [10, 10], np.zeros((2, 2)))
     assert found.tolist() == [0, 1]
 
 
@@ -35,7 +35,7 @@ def test_who_gains_most_by_a_type_is_planned_there() -> None:
 def test_no_other_choice_of_types_is_much_better_by_brute_force(seed: int) -> None:
     """Six jobs that each want all rounds of one accelerator, two types with room for three each: an assignment."""
     speed = np.random.default_rng(seed).uniform(0.5, 4.0, (2, 6))
-    found = chosen_types(worth_of(speed), np.ones(6, dtype=np.int64), [30, 30], np.zeros((2, 6)))
+    found = choose_types(worth_of(speed), np.ones(6, dtype=np.int64), [30, 30], np.zeros((2, 6)))
     gain = np.log(0.1 + 10 * speed)
     half = [bits for bits in range(64) if bits.bit_count() == 3]
     best = max(sum(gain[bits >> j & 1, j] for j in range(6)) for bits in half)

@@ -11,7 +11,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import BATCH_SIZE, Job
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.state import State
-from fairlead.policies.shockwave.planning.regime_forecast import Trajectories, restated, trajectories
+from fairlead.policies.shockwave.planning.regime_forecast import Trajectories, forecast_trajectories, restatement
 from fairlead.policies.shockwave.policy import Shockwave
 from fairlead.testing import Harness, job
 from scenes import state_of, table_of, view_of
@@ -29,15 +29,15 @@ def announce(state: State, second: float, number: int, size: int) -> None:
 
 
 def foreseen(view: Snapshot) -> Trajectories:
-    pace_s = 1.0 / view.rates.of_jobs[:, 0]
-    return trajectories(view, restated, pace_s, np.zeros(len(view.jobs), dtype=np.int64), least_s=120.0)
+    step_s = 1.0 / view.rates.of_jobs[:, 0]
+    return forecast_trajectories(view, restatement, step_s, np.zeros(len(view.jobs), dtype=np.int64), min_left_s=120.0)
 
 
 def test_what_a_mode_may_bring_is_foreseen_at_the_speed_that_the_table_has_there() -> None:
     state = state_of(Cluster.parse("4xv100:4"), [of_mode(mode) for mode in ("static", "gns", "accordion", "expert")])
     found = foreseen(view_of(state, table=TABLE))
-    assert found.ahead.tolist() == [[900, 0, 0], [300, 300, 300], [450, 450, 0], [900, 0, 0]]
-    assert found.pace_s[1] == pytest.approx([1.0, 1 / 1.5, 0.5])
+    assert found.remaining.tolist() == [[900, 0, 0], [300, 300, 300], [450, 450, 0], [900, 0, 0]]
+    assert found.step_s[1] == pytest.approx([1.0, 1 / 1.5, 0.5])
     assert found.left_s == pytest.approx([900.0, 300 + 200 + 150, 450 + 225, 900.0])
     assert found.longest_s.tolist() == [900.0] * 4, "nobody is sure to become faster"
     assert found.past_s.tolist() == [0.0] * 4
@@ -48,8 +48,8 @@ def test_what_was_announced_is_known_and_the_rest_is_divided_anew() -> None:
     announce(state, 0.0, 0, 8)
     announce(state, 100.0, 0, 16)
     found = foreseen(view_of(state, 250.0, TABLE))
-    assert found.lived.tolist() == [[100.0, 150.0, 0.0]]
-    assert found.ahead.tolist() == [[0.0, 250.0, 400.0]]
+    assert found.trained.tolist() == [[100.0, 150.0, 0.0]]
+    assert found.remaining.tolist() == [[0.0, 250.0, 400.0]]
     assert found.past_s == pytest.approx([100 + 150 / 1.5])
     assert found.left_s == pytest.approx([250 / 1.5 + 400 / 2])
 
@@ -61,7 +61,7 @@ def planned(*schedule: tuple[int, float]) -> Job:
 def test_an_owners_schedule_is_foreseen_as_it_was_declared_and_counted_on() -> None:
     state = state_of(Cluster.parse("2xv100:2"), [planned((8, 0.25), (32, 0.75)), of_mode("accordion")])
     found = foreseen(view_of(state, table=TABLE))
-    assert found.ahead.tolist() == [[225.0, 675.0], [450.0, 450.0]]
+    assert found.remaining.tolist() == [[225.0, 675.0], [450.0, 450.0]]
     assert found.left_s == pytest.approx([225 + 675 / 2, 675.0])
     assert found.longest_s == pytest.approx([225 + 675 / 2, 900.0]), "an owner's word counts, what a mode may bring does not"
     slower = state_of(Cluster.parse("1xv100:1"), [planned((32, 0.5), (8, 0.5))])
@@ -73,23 +73,23 @@ def test_a_schedule_is_restated_by_what_is_announced() -> None:
     announce(state, 0.0, 0, 8)
     announce(state, 200.0, 0, 16)
     found = foreseen(view_of(state, 200.0, TABLE))
-    assert found.lived.tolist() == [[200.0, 0.0, 0.0]]
-    assert found.ahead == pytest.approx(np.array([[0.0, 700 * 3 / 8, 700 * 5 / 8]]))
-    assert found.promised.tolist() == [True], "so little is no departure"
+    assert found.trained.tolist() == [[200.0, 0.0, 0.0]]
+    assert found.remaining == pytest.approx(np.array([[0.0, 700 * 3 / 8, 700 * 5 / 8]]))
+    assert found.scheduled.tolist() == [True], "so little is no departure"
 
 
 def test_who_departs_from_its_schedule_is_foreseen_from_where_it_is_and_no_longer_counted_on() -> None:
     state = state_of(Cluster.parse("1xv100:1"), [planned((8, 0.2), (16, 0.3), (32, 0.5))], {0: [0]})
     announce(state, 0.0, 0, 8)
     late = foreseen(view_of(state, 450.0, TABLE))
-    assert late.ahead == pytest.approx(np.array([[0.0, 450 * 3 / 8, 450 * 5 / 8]])), "it may still come"
+    assert late.remaining == pytest.approx(np.array([[0.0, 450 * 3 / 8, 450 * 5 / 8]])), "it may still come"
     assert late.longest_s.tolist() == [450.0], "and nobody counts on it"
     announce(state, 450.0, 0, 32)
     skipped = foreseen(view_of(state, 450.0, TABLE))
-    assert skipped.ahead.tolist() == [[0.0, 450.0]]
+    assert skipped.remaining.tolist() == [[0.0, 450.0]]
     announce(state, 600.0, 0, 16)
     elsewhere = foreseen(view_of(state, 600.0, TABLE))
-    assert elsewhere.ahead.tolist() == [[0.0, 0.0, 300.0]], "nothing of the schedule is ahead"
+    assert elsewhere.remaining.tolist() == [[0.0, 0.0, 300.0]], "nothing of the schedule is ahead"
 
 
 def test_plans_know_a_schedule_and_not_the_course_that_a_job_really_takes() -> None:
@@ -106,8 +106,8 @@ def test_a_size_that_nobody_declared_or_measured_is_taken_as_it_comes() -> None:
     announce(state, 0.0, 0, 8)
     announce(state, 90.0, 0, 12)
     found = foreseen(view_of(state, 300.0, TABLE))
-    assert found.lived.tolist() == [[90.0, 210.0]]
-    assert found.ahead.tolist() == [[0.0, 600.0]]
+    assert found.trained.tolist() == [[90.0, 210.0]]
+    assert found.remaining.tolist() == [[0.0, 600.0]]
 
 
 @pytest.mark.parametrize("done", [900.0, 870.0])

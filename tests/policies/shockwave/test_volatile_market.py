@@ -1,4 +1,4 @@
-"""The market over time: an optimum of Nash welfare that is an equilibrium, held against cvxpy and against brute force."""
+"""The volatile market: the optimum of Nash welfare is an equilibrium; checked against cvxpy and brute force."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from volatile_market import Chances, Equilibrium, expected_market, leontief_market, linear_market
+from volatile_market import Equilibrium, JobProcess, expected_market, leontief_market, linear_market
 
 from fairlead.core.cluster import Floats
-from fairlead.core.errors import InputError
 
 MARKETS = {"linear": linear_market, "leontief": leontief_market}
 
@@ -30,7 +29,7 @@ def drawn(seed: int, kind: str) -> tuple[Floats, Floats]:
 
 
 def cost_of_a_unit(kind: str, given: Floats, prices: Floats) -> Floats:
-    """The least that each job pays for a unit of utility, anywhere."""
+    """The least price of a unit of utility for each job."""
     if kind == "linear":
         with np.errstate(divide="ignore"):
             return (prices / given).min(axis=(1, 2))
@@ -54,14 +53,14 @@ def test_the_optimum_is_an_equilibrium(kind: str, seed: int) -> None:
     assert found.spent == pytest.approx(budgets, rel=1e-6)  # budgets are spent
     assert found.prices.sum() == pytest.approx(budgets.sum(), rel=1e-6)
     assert gained(kind, given, found.shares) == pytest.approx(found.utility, rel=1e-9)
-    # Nobody could buy more with its budget: it pays the least price there is for all it gains.
+    # No job could buy more with its budget: it pays the least price there is for its utility.
     assert cost_of_a_unit(kind, given, found.prices) * found.utility == pytest.approx(budgets, rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", MARKETS)
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_under_equal_budgets_nobody_is_worse_off_than_with_an_equal_part(kind: str, seed: int) -> None:
+def test_under_equal_budgets_every_job_has_at_least_its_equal_part(kind: str, seed: int) -> None:
     _, given = drawn(seed, kind)
     found = MARKETS[kind](np.ones(len(given)), given)
     assert gained(kind, given, np.full(given.shape, 1.0 / len(given))) == pytest.approx(found.fair)
@@ -70,7 +69,7 @@ def test_under_equal_budgets_nobody_is_worse_off_than_with_an_equal_part(kind: s
 
 @pytest.mark.parametrize("kind", MARKETS)
 @pytest.mark.parametrize("seed", range(5))
-def test_no_division_has_more_welfare(kind: str, seed: int) -> None:
+def test_no_allocation_has_more_welfare(kind: str, seed: int) -> None:
     budgets, given = drawn(seed, kind)
     found = MARKETS[kind](budgets, given)
     x = [cp.Variable(given.shape[1:], nonneg=True) for _ in budgets]
@@ -102,7 +101,7 @@ def test_a_job_whose_utility_doubles_half_way_accrues_thirty_and_not_twenty() ->
     assert linear_market(np.ones(1), np.ones((1, 1, 20))).utility == pytest.approx([20.0])
 
 
-def test_who_will_speed_up_buys_later_and_both_gain() -> None:
+def test_a_job_that_will_speed_up_buys_later_and_both_gain() -> None:
     """One job's utility doubles half-way, another's does not: the market over time gives the first rounds to the second."""
     utilities = np.ones((2, 1, 20))
     utilities[0, 0, 10:] = 2.0
@@ -117,27 +116,11 @@ def test_weights_are_budgets() -> None:
     assert found.utility == pytest.approx([3.0, 1.0])
 
 
-@pytest.mark.parametrize(
-    ("market", "budgets", "given", "field"),
-    [
-        (linear_market, [1.0], [[[0.0]]], "utilities"),
-        (linear_market, [0.0], [[[1.0]]], "budgets"),
-        (linear_market, [1.0], [[[-1.0]]], "utilities"),
-        (linear_market, [1.0], [[1.0]], "utilities"),
-        (leontief_market, [1.0], [[[np.inf]]], "needs"),
-        (leontief_market, [1.0], [[[0.0]]], "needs"),
-    ],
-)
-def test_what_is_no_market_is_told(market, budgets, given, field) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(InputError, match=f"volatile Fisher market: field '{field}'"):
-        market(np.array(budgets), np.array(given))
-
-
-def scaling_up(chance: float, faster: float) -> Chances:
-    """A job that with its unit goes on at 1 a round and, by chance, changes to a faster regime for good."""
+def scaling_up(chance: float, faster: float) -> JobProcess:
+    """A job that gains 1 a round with its unit and changes to a faster regime at random."""
     moves = np.array([np.eye(2), [[1 - chance, chance], [0.0, 1.0]]])
     gains = np.array([np.zeros((2, 2)), [[1.0, 1.0], [0.0, faster]]])
-    return Chances(moves, gains)
+    return JobProcess(moves, gains)
 
 
 def test_in_expectation_a_certain_future_is_the_market_itself() -> None:
@@ -151,7 +134,7 @@ def test_in_expectation_no_policy_is_better_by_brute_force() -> None:
     jobs = [scaling_up(0.5, 3.0), scaling_up(0.25, 2.0)]
     found = expected_market(np.ones(2), jobs, units=1, rounds=2)
     outcomes = []
-    for first, *second in product((0, 1), repeat=5):  # who runs: first, and in each joint state after it
+    for first, *second in product((0, 1), repeat=5):  # the job that runs: first, and in each joint state after it
         u = np.zeros(2)
         u[first] += 1.0
         chance = jobs[first].moves[1, 0, 1]
@@ -167,8 +150,3 @@ def test_in_expectation_no_policy_is_better_by_brute_force() -> None:
     welfare = np.log(found.utility).sum()
     assert best <= welfare + found.gap + 1e-9
     assert welfare == pytest.approx(best, abs=1e-3)
-
-
-def test_chances_must_add_up() -> None:
-    with pytest.raises(InputError, match="market in expectation: field 'moves'"):
-        Chances(np.full((1, 2, 2), 0.4), np.zeros((1, 2, 2)))

@@ -9,11 +9,18 @@ from hypothesis import strategies as st
 from windows import best, drawn
 
 from fairlead.core.errors import InputError
-from fairlead.policies.shockwave.planning.exact import exact
-from fairlead.policies.shockwave.planning.planner import plan, relative_gap
+from fairlead.policies.shockwave.planning.exact import solve_exact
+from fairlead.policies.shockwave.planning.planner import plan_window, relative_gap
 from fairlead.policies.shockwave.planning.relaxation import hull_slopes, relax
-from fairlead.policies.shockwave.planning.window import EPSILON, Window, critical_part, progress, window
-from fairlead.policies.shockwave.policy import Deadlines, contention, deadlines, projected, published, rho
+from fairlead.policies.shockwave.planning.window import EPSILON, Window, critical_fraction, epoch_progress, make_window
+from fairlead.policies.shockwave.policy import (
+    FairnessDeadlines,
+    fairness_deadlines,
+    mean_contention,
+    projected_jct,
+    published_program,
+    rho,
+)
 
 PENALTIES = st.sampled_from([0.0, 1e-3, 0.1, 1.0, 10.0])
 
@@ -22,7 +29,7 @@ def test_a_regime_that_begins_at_minute_20_of_the_window_counts_twice_from_there
     """Appendix G: at epoch 5, the second regime from epoch 15 on, epochs of two minutes and then of one, a window of 30
     minutes."""
     ahead, epoch_s = np.array([[10.0, 35.0]]), np.array([[120.0, 60.0]])
-    after = progress(np.array([5.0]), ahead, epoch_s, np.array([50.0]), rounds=15, round_s=120.0)[0] * 50
+    after = epoch_progress(np.array([5.0]), ahead, epoch_s, np.array([50.0]), rounds=15, round_s=120.0)[0] * 50
     assert after[10] == pytest.approx(15.0)  # 20 minutes
     assert np.diff(after)[:10] == pytest.approx(1.0)
     assert np.diff(after)[10:] == pytest.approx(2.0)
@@ -31,12 +38,14 @@ def test_a_regime_that_begins_at_minute_20_of_the_window_counts_twice_from_there
 
 def test_utility_that_doubles_half_way_is_thirty_and_not_twenty() -> None:
     """§1's example as the planner sees it: epochs take half as long in the last ten of twenty rounds."""
-    after = progress(np.zeros(1), np.array([[10.0, 20.0]]), np.array([[120.0, 60.0]]), np.array([30.0]), 20, 120.0)[0] * 30
+    after = (
+        epoch_progress(np.zeros(1), np.array([[10.0, 20.0]]), np.array([[120.0, 60.0]]), np.array([30.0]), 20, 120.0)[0] * 30
+    )
     assert after[20] == pytest.approx(30.0)
 
 
 def test_a_job_that_has_done_nothing_has_the_utility_epsilon() -> None:
-    made = window(
+    made = make_window(
         np.array([[0.0, 0.5]]),
         np.array([240.0]),
         np.array([1]),
@@ -58,12 +67,12 @@ def test_a_plan_can_be_carried_out_and_idles_nobody(seed: int, makespan: float, 
     made, urgency = drawn(
         rng, int(rng.integers(1, 40)), accelerators, 12, makespan=makespan, sizes=(1, 2, 3, 4, 8), loads=loads
     )
-    found = plan(made, urgency, nodes=20 if loads else 0)
+    found = plan_window(made, urgency, nodes=20 if loads else 0)
     used = made.workers @ found.schedule
     assert (used <= accelerators).all()
-    assert (found.rounds <= made.most).all()
+    assert (found.rounds <= made.max_rounds).all()
     idle = ~found.schedule & (made.workers[:, None] <= accelerators - used)
-    assert not idle[found.rounds < made.most].any()
+    assert not idle[found.rounds < made.max_rounds].any()
     assert found.value == pytest.approx(made.value(found.rounds))
     assert found.gap == pytest.approx((found.bound - found.value) / made.weight.sum())
     assert found.gap >= 0
@@ -74,7 +83,7 @@ def test_a_plan_can_be_carried_out_and_idles_nobody(seed: int, makespan: float, 
 def test_no_schedule_exceeds_the_bound_by_brute_force(seed: int, makespan: float, loads: bool) -> None:
     rng = np.random.default_rng(seed)
     made, urgency = drawn(rng, 4, int(rng.integers(2, 6)), 3, makespan=makespan, sizes=(1, 2, 3), loads=loads)
-    found, optimum = plan(made, urgency), best(made)
+    found, optimum = plan_window(made, urgency), best(made)
     assert found.value <= optimum + 1e-9
     assert optimum <= found.bound + 1e-9
     assert optimum <= relax(made, 1e-3).bound + 1e-9
@@ -85,7 +94,7 @@ def test_no_schedule_exceeds_the_bound_by_brute_force(seed: int, makespan: float
 def test_patterns_of_gangs_lead_to_the_optimum_of_brute_force(seed: int, makespan: float, loads: bool) -> None:
     rng = np.random.default_rng(seed)
     made, urgency = drawn(rng, 4, int(rng.integers(2, 7)), 3, makespan=makespan, sizes=(1, 2, 3, 5), loads=loads)
-    found, optimum = exact(made, urgency, gap=0.0, nodes=1000), best(made)
+    found, optimum = solve_exact(made, urgency, gap=0.0, nodes=1000), best(made)
     assert found is not None
     assert (made.workers @ found.schedule <= made.accelerators).all()
     assert made.value(found.schedule.sum(axis=1)) == pytest.approx(optimum, abs=1e-6)
@@ -95,10 +104,10 @@ def test_patterns_of_gangs_lead_to_the_optimum_of_brute_force(seed: int, makespa
 def test_gangs_that_do_not_fit_beside_each_other_are_seen() -> None:
     """Half the window for a gang of 8 and all of it for one of 4 is all that 8 accelerators have, and cannot be."""
     left_s, workers = np.array([1200.0, 2400.0]), np.array([8, 4])
-    gains = progress(np.ones(2), left_s[:, None] / 60, np.full((2, 1), 60.0), 1 + left_s / 60, 20, 120.0)
-    made = window(gains, left_s, workers, np.ones(2), 8, round_s=120.0, makespan=1e-3, scale_s=3600.0)
+    gains = epoch_progress(np.ones(2), left_s[:, None] / 60, np.full((2, 1), 60.0), 1 + left_s / 60, 20, 120.0)
+    made = make_window(gains, left_s, workers, np.ones(2), 8, round_s=120.0, makespan=1e-3, scale_s=3600.0)
     assert relax(made, 1e-6).rounds.tolist() == [10, 20]
-    found = plan(made, np.ones(2))
+    found = plan_window(made, np.ones(2))
     assert found.gap <= 1e-3
     assert (found.schedule.sum(axis=0) == 1).all()
 
@@ -106,20 +115,20 @@ def test_gangs_that_do_not_fit_beside_each_other_are_seen() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_on_a_small_cluster_the_mixed_integer_program_closes_the_gap(seed: int) -> None:
     made, urgency = drawn(np.random.default_rng(seed), 12, 8, 20, sizes=(1, 2, 4, 8))
-    assert plan(made, urgency).gap <= 1e-3
+    assert plan_window(made, urgency).gap <= 1e-3
 
 
 @pytest.mark.parametrize("makespan", [1e-3, 0.3, 10.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_on_a_large_cluster_plans_are_near_their_bounds(seed: int, makespan: float) -> None:
     made, urgency = drawn(np.random.default_rng(seed), 200, 64, 20, makespan=makespan, sizes=(1, 1, 1, 2, 2, 4, 8))
-    assert plan(made, urgency).gap <= (1e-3 if makespan < 1 else 5e-3)
+    assert plan_window(made, urgency).gap <= (1e-3 if makespan < 1 else 5e-3)
 
 
 def test_the_longer_the_search_the_nearer_the_plan_and_no_bound_is_ever_too_low() -> None:
     made, urgency = drawn(np.random.default_rng(4), 200, 64, 20, makespan=10.0, sizes=(1, 1, 1, 2, 2, 4, 8), loads=False)
-    best_known = plan(made, urgency, tolerance=0.0, nodes=0).value
-    cut = [plan(made, urgency, tolerance=0.0, nodes=0, levels=levels) for levels in (0, 1, 2, 4, 8, 16)]
+    best_known = plan_window(made, urgency, tolerance=0.0, nodes=0).value
+    cut = [plan_window(made, urgency, tolerance=0.0, nodes=0, levels=levels) for levels in (0, 1, 2, 4, 8, 16)]
     gaps = [found.gap for found in cut]
     assert gaps == sorted(gaps, reverse=True)
     assert gaps[0] > 0.1
@@ -129,7 +138,7 @@ def test_the_longer_the_search_the_nearer_the_plan_and_no_bound_is_ever_too_low(
 
 def test_a_relative_gap_is_a_part_of_what_the_plan_is_worth() -> None:
     made, urgency = drawn(np.random.default_rng(4), 200, 64, 20, makespan=10.0, sizes=(1, 1, 1, 2, 2, 4, 8), loads=False)
-    found = plan(made, urgency, levels=0)
+    found = plan_window(made, urgency, levels=0)
     assert found.value < 0
     assert found.relative_gap == pytest.approx(found.gap * made.weight.sum() / -found.value)
     assert found.relative_gap > 1e-3
@@ -139,10 +148,12 @@ def test_a_relative_gap_is_a_part_of_what_the_plan_is_worth() -> None:
 def test_the_most_urgent_run_first_and_jobs_run_in_one_piece() -> None:
     jobs, rounds = 40, 20
     left_s, workers = np.full(jobs, 600.0), np.ones(jobs, dtype=np.int64)
-    gains = progress(np.zeros(jobs), np.full((jobs, 1), 5.0), np.full((jobs, 1), 120.0), np.full(jobs, 5.0), rounds, 120.0)
-    made = window(gains, left_s, workers, np.ones(jobs), 8, round_s=120.0, makespan=1e-3, scale_s=600.0 * jobs)
+    gains = epoch_progress(
+        np.zeros(jobs), np.full((jobs, 1), 5.0), np.full((jobs, 1), 120.0), np.full(jobs, 5.0), rounds, 120.0
+    )
+    made = make_window(gains, left_s, workers, np.ones(jobs), 8, round_s=120.0, makespan=1e-3, scale_s=600.0 * jobs)
     urgency = np.random.default_rng(2).permutation(jobs).astype(float)
-    found = plan(made, urgency)
+    found = plan_window(made, urgency)
     first = found.schedule.argmax(axis=1)
     assert set(np.flatnonzero(found.schedule[:, 0])) == set(np.argsort(-urgency)[:8])
     assert (np.diff(first[np.argsort(-urgency)]) >= 0).all()
@@ -153,10 +164,10 @@ def test_who_would_make_the_makespan_runs_though_its_utility_is_small() -> None:
     """One job is far longer than the others; with a large penalty it runs in every round."""
     left_s = np.array([*([1200.0] * 8), 24000.0])
     jobs = len(left_s)
-    gains = progress(np.full(jobs, 50.0), left_s[:, None] / 60, np.full((jobs, 1), 60.0), 50 + left_s / 60, 10, 120.0)
+    gains = epoch_progress(np.full(jobs, 50.0), left_s[:, None] / 60, np.full((jobs, 1), 60.0), 50 + left_s / 60, 10, 120.0)
     rounds = {}
     for makespan in (0.0, 10.0):
-        made = window(
+        made = make_window(
             gains,
             left_s,
             np.ones(jobs, dtype=np.int64),
@@ -166,7 +177,7 @@ def test_who_would_make_the_makespan_runs_though_its_utility_is_small() -> None:
             makespan=makespan,
             scale_s=left_s.sum(),
         )
-        rounds[makespan] = plan(made, np.ones(jobs)).rounds[-1]
+        rounds[makespan] = plan_window(made, np.ones(jobs)).rounds[-1]
     assert rounds[10.0] == 10
     assert rounds[0.0] < 10
 
@@ -188,15 +199,15 @@ def test_how_critical_the_longest_job_is() -> None:
     """Of the time from its coming until all is done, the part in which it must run."""
     left_s, past_s, here_s, ones = np.array([4000.0, 1000.0, 1000.0]), np.array([2000.0, 0.0, 0.0]), np.zeros(3), np.ones(3)
     workers = ones.astype(np.int64)
-    assert critical_part(left_s, past_s, here_s, workers, accelerators=1) == 1.0, "it has run for as long as all is left"
-    assert critical_part(left_s, 0 * past_s, here_s, workers, accelerators=1) == pytest.approx(4 / 6)
-    assert critical_part(left_s, past_s, here_s + 3000.0, workers, accelerators=1) == pytest.approx(6 / 9)
-    assert critical_part(left_s, past_s, here_s, workers, accelerators=8) == 1.0, "nobody is in its way"
-    assert critical_part(left_s[:0], past_s[:0], here_s[:0], workers[:0], accelerators=8) == 1.0
+    assert critical_fraction(left_s, past_s, here_s, workers, accelerators=1) == 1.0, "it has run for as long as all is left"
+    assert critical_fraction(left_s, 0 * past_s, here_s, workers, accelerators=1) == pytest.approx(4 / 6)
+    assert critical_fraction(left_s, past_s, here_s + 3000.0, workers, accelerators=1) == pytest.approx(6 / 9)
+    assert critical_fraction(left_s, past_s, here_s, workers, accelerators=8) == 1.0, "nobody is in its way"
+    assert critical_fraction(left_s[:0], past_s[:0], here_s[:0], workers[:0], accelerators=8) == 1.0
 
 
 def test_rho_is_what_equation_9_says() -> None:
-    met = contention(np.array([3600.0 * 8, 0.0]), np.array([1200.0, 0.0]), accelerators=8)
+    met = mean_contention(np.array([3600.0 * 8, 0.0]), np.array([1200.0, 0.0]), accelerators=8)
     assert met.tolist() == [3.0, 1.0]
     found = rho(np.array([100.0]), np.array([200.0]), np.array([300.0]), np.array([3.0]))
     assert found == pytest.approx([(100 + 200 + 900) / 1200])
@@ -211,13 +222,13 @@ def test_what_makes_no_window_is_told(field: str, value: float) -> None:
     accelerators = int(given.pop("accelerators"))
     one = np.ones(1)
     with pytest.raises(InputError, match=f"shockwave planner: field '{field}'"):
-        window(np.zeros((1, 2)), one, np.ones(1, dtype=np.int64), one, accelerators, **given)
+        make_window(np.zeros((1, 2)), one, np.ones(1, dtype=np.int64), one, accelerators, **given)
 
 
 def test_an_empty_window_is_planned() -> None:
     none = np.zeros(0)
-    made = window(np.zeros((0, 5)), none, np.zeros(0, dtype=np.int64), none, 4, round_s=120.0, makespan=1.0, scale_s=1.0)
-    assert plan(made, none).schedule.shape == (0, 4)
+    made = make_window(np.zeros((0, 5)), none, np.zeros(0, dtype=np.int64), none, 4, round_s=120.0, makespan=1.0, scale_s=1.0)
+    assert plan_window(made, none).schedule.shape == (0, 4)
 
 
 def test_rounds_that_a_projected_end_needs() -> None:
@@ -225,26 +236,26 @@ def test_rounds_that_a_projected_end_needs() -> None:
     now."""
     left_s = np.array([1200.0, 1200.0, 120.0])
     gains = np.linspace(0.1, 1.0, 11) * np.ones((3, 1))
-    made = window(
+    made = make_window(
         gains, left_s, np.ones(3, dtype=np.int64), np.ones(3), 2, round_s=120.0, makespan=1.0, scale_s=1.0, loads=False
     )
     here_s = np.array([0.0, 3000.0, 0.0])
-    ends = projected(made, left_s, here_s, np.full(3, 2.0))
+    ends = projected_jct(made, left_s, here_s, np.full(3, 2.0))
     assert ends[0, 0] == 1200 + 2 * 1200
     assert ends[0, 10] == 1200
     assert ends[2, 1] == 240
-    found = deadlines(made, left_s, here_s, left_s, np.full(3, 2.0), rho_max=1.0)
-    assert found.least.tolist() == [5, 10, 1]
+    found = fairness_deadlines(made, left_s, here_s, left_s, np.full(3, 2.0), rho_max=1.0)
+    assert found.min_rounds.tolist() == [5, 10, 1]
     assert found.late.tolist() == [False, True, False]
     assert found.ratio[0] == pytest.approx(1.5)
     with pytest.raises(InputError, match="shockwave planner: field 'rho_max'"):
-        deadlines(made, left_s, here_s, left_s, np.full(3, 2.0), rho_max=0.0)
+        fairness_deadlines(made, left_s, here_s, left_s, np.full(3, 2.0), rho_max=0.0)
 
 
-def two_that_ask(here_s: float) -> tuple[Window, Deadlines]:
+def two_that_ask(here_s: float) -> tuple[Window, FairnessDeadlines]:
     left_s = np.array([1200.0, 1200.0])
     gains = np.linspace(0.1, 1.0, 11) * np.ones((2, 1))
-    made = window(
+    made = make_window(
         gains,
         left_s,
         np.ones(2, dtype=np.int64),
@@ -255,29 +266,29 @@ def two_that_ask(here_s: float) -> tuple[Window, Deadlines]:
         scale_s=1.0,
         loads=False,
     )
-    return made, deadlines(made, left_s, np.array([0.0, here_s]), left_s, np.full(2, 2.0), rho_max=1.05)
+    return made, fairness_deadlines(made, left_s, np.array([0.0, here_s]), left_s, np.full(2, 2.0), rho_max=1.05)
 
 
 def test_as_published_a_projected_end_is_a_constraint() -> None:
     made, ends = two_that_ask(here_s=0.0)
-    assert ends.least.tolist() == [5, 5]
-    assert plan(made, np.ones(2)).rounds[1] < 5
-    assert plan(published(made, ends, 1.05, 5.0), np.ones(2)).rounds.tolist() == [5, 5]
+    assert ends.min_rounds.tolist() == [5, 5]
+    assert plan_window(made, np.ones(2)).rounds[1] < 5
+    assert plan_window(published_program(made, ends, 1.05, 5.0), np.ones(2)).rounds.tolist() == [5, 5]
 
 
 def test_as_published_who_breaks_it_weighs_by_its_ratio_where_it_cannot_be_kept() -> None:
     made, ends = two_that_ask(here_s=3000.0)
     assert ends.late.tolist() == [False, True]
-    seen = published(made, ends, 1.05, 5.0)
-    assert (seen.least == 0).all()
+    seen = published_program(made, ends, 1.05, 5.0)
+    assert (seen.min_rounds == 0).all()
     assert seen.weight / made.weight == pytest.approx(ends.ratio**5)
-    before, after = (plan(one, np.ones(2)).rounds[1] for one in (made, seen))
+    before, after = (plan_window(one, np.ones(2)).rounds[1] for one in (made, seen))
     assert after > before
     with pytest.raises(InputError, match="shockwave planner: field 'power'"):
-        published(made, ends, 1.05, -1.0)
+        published_program(made, ends, 1.05, -1.0)
 
 
 def test_least_rounds_that_do_not_fit_are_told() -> None:
     made, _ = two_that_ask(here_s=0.0)
-    with pytest.raises(InputError, match="shockwave planner: field 'least'"):
-        plan(made.at_least(np.array([10, 10])), np.ones(2))
+    with pytest.raises(InputError, match="shockwave planner: field 'min_rounds'"):
+        plan_window(made.at_least(np.array([10, 10])), np.ones(2))

@@ -12,7 +12,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats
 from fairlead.core.rng import stream
-from fairlead.policies.shockwave.planning.regime_forecast import Rule, ahead, evenly, run_time, to_come
+from fairlead.policies.shockwave.planning.regime_forecast import Rule, even_prior, next_batch_sizes, remaining_epochs, run_time
 
 TRACES = Path(__file__).resolve().parents[4] / "shared" / "data" / "shockwave"
 
@@ -90,7 +90,7 @@ def of_trace(name: str) -> list[Trajectory]:
         model = job["job_type"].split(" (")[0]
         regimes = tuple((r["batch_size"], r["epochs"], r["seconds_per_epoch"]) for r in job["regimes"])
         known = {size: s for (m, workers, size), s in seconds.items() if (m, workers) == (model, job["workers"])}
-        for size in to_come(job["mode"], regimes[0][0], limits[model, job["mode"]]):
+        for size in next_batch_sizes(job["mode"], regimes[0][0], limits[model, job["mode"]]):
             known.setdefault(size, known[max(k for k in known if k < size)])
         found.append(Trajectory(job["mode"], limits[model, job["mode"]], regimes, known))
     return found
@@ -120,15 +120,15 @@ def errors(rule: Rule, jobs: Sequence[Trajectory], points: int = 10) -> Errors:
 
 def _at(rule: Rule, job: Trajectory, epoch: int) -> tuple[float, float]:
     past = job.seen(epoch)
-    sizes = [size for size, _ in past] + list(to_come(job.mode, past[-1][0], job.limit))
+    sizes = [size for size, _ in past] + list(next_batch_sizes(job.mode, past[-1][0], job.limit))
     width = max(len(sizes), len(job.regimes))
-    lived = _row([epochs for _, epochs in past], width)
+    trained = _row([epochs for _, epochs in past], width)
     seconds = _row([job.epoch_s[size] for size in sizes], width)
-    epochs, ongoing = np.array([float(job.epochs)]), np.array([len(past) - 1])
-    expected = rule(epochs, lived, ongoing, evenly(np.array([len(sizes)]), width))
+    epochs, current = np.array([float(job.epochs)]), np.array([len(past) - 1])
+    expected = rule(epochs, trained, current, even_prior(np.array([len(sizes)]), width))
     true = _row([epochs for _, epochs, _ in job.regimes], width)
     share = np.abs(expected - true).sum() / job.epochs / len(job.regimes)
-    total = run_time(lived, seconds) + run_time(ahead(expected, epochs, lived, ongoing), seconds)
+    total = run_time(trained, seconds) + run_time(remaining_epochs(expected, epochs, trained, current), seconds)
     return float(share), float(abs(total[0] - job.run_s) / job.run_s)
 
 

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
-from fairlead.policies.shockwave.planning.window import Window, progress, window
+from fairlead.policies.shockwave.planning.window import Window, epoch_progress, make_window
 
 
 def drawn(
@@ -28,9 +28,9 @@ def drawn(
     done = np.where(rng.random(jobs) < 0.4, 0.0, rng.integers(1, 10, jobs)).astype(float)
     left_s = (ahead * epoch_s).sum(axis=1)
     urgency = rng.uniform(0.6, 1.6, jobs)
-    gains = progress(done, ahead, epoch_s, done + ahead.sum(axis=1), rounds, 120.0)
+    gains = epoch_progress(done, ahead, epoch_s, done + ahead.sum(axis=1), rounds, 120.0)
     workers = rng.choice([size for size in sizes if size <= accelerators], jobs)
-    made = window(
+    made = make_window(
         gains,
         left_s,
         workers,
@@ -61,7 +61,7 @@ def packs(rounds: Ints, workers: Ints, accelerators: int, length: int) -> bool:
 def best(window: Window) -> float:
     """The most that any schedule is worth."""
     found = -np.inf
-    for counts in product(*(range(least, most + 1) for least, most in zip(window.least, window.most))):
+    for counts in product(*(range(least, most + 1) for least, most in zip(window.min_rounds, window.max_rounds))):
         rounds = np.array(counts)
         value = window.value(rounds)
         if value > found and packs(rounds, window.workers, window.accelerators, window.rounds):

@@ -14,7 +14,7 @@ from fairlead.core.job import Job
 from fairlead.estimators.oracle import TableBatches
 from fairlead.experiments.cases import Answer, Answers, Case
 from fairlead.experiments.inputs import ExperimentInputs
-from fairlead.policies.shockwave.planning.regime_forecast import RULES, ahead, evenly, run_time, to_come
+from fairlead.policies.shockwave.planning.regime_forecast import RULES, even_prior, next_batch_sizes, remaining_epochs, run_time
 from fairlead.reporting.findings import Findings, Line, Lines, Wants, row
 from fairlead.workloads.dynamics import Regimes
 from fairlead_papers.shockwave.jobs import AdaptiveJobs, Jobs
@@ -53,18 +53,18 @@ def _error(rule: str, job: Job, job_dynamics: Regimes, rates: Mapping[int, float
     """When a part of the steps is `done`; steps are parts of all here. Shares are by the regimes that the job has, so that to
     foresee others that never come makes no error smaller."""
     starts = np.cumsum([0.0, *(share for _, share in job_dynamics.parts[:-1])])
-    ongoing = int(np.searchsorted(starts, done, side="right")) - 1
-    sizes = [size for size, _ in job_dynamics.parts[: ongoing + 1]]
-    sizes += [size for size in to_come(job.mode, sizes[-1], max(rates)) if size in rates]
+    current = int(np.searchsorted(starts, done, side="right")) - 1
+    sizes = [size for size, _ in job_dynamics.parts[: current + 1]]
+    sizes += [size for size in next_batch_sizes(job.mode, sizes[-1], max(rates)) if size in rates]
     width = max(len(sizes), len(job_dynamics.parts))
-    lived, true = (
-        _row([*np.diff([*starts[: ongoing + 1], done])], width),
+    trained, true = (
+        _row([*np.diff([*starts[: current + 1], done])], width),
         _row([share for _, share in job_dynamics.parts], width),
     )
     pace = _row([1 / rates[size] for size in sizes], width)
-    one, here = np.ones(1), np.array([ongoing])
-    expected = RULES[rule](one, lived, here, evenly(np.array([len(sizes)]), width))
-    total = run_time(lived, pace) + run_time(ahead(expected, one, lived, here), pace)
+    one, here = np.ones(1), np.array([current])
+    expected = RULES[rule](one, trained, here, even_prior(np.array([len(sizes)]), width))
+    total = run_time(trained, pace) + run_time(remaining_epochs(expected, one, trained, here), pace)
     truth = sum(share / rates[size] for size, share in job_dynamics.parts)
     return float(np.abs(expected - true).sum() / len(job_dynamics.parts)), float(abs(total[0] - truth) / truth)
 

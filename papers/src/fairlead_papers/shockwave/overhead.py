@@ -19,7 +19,7 @@ from fairlead.engine.event_journal import MemoryJournal
 from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import summarize
-from fairlead.policies.shockwave.planning.planner import Plan, plan
+from fairlead.policies.shockwave.planning.planner import WindowPlan, plan_window
 from fairlead.policies.shockwave.planning.relaxation import LEVELS
 from fairlead.policies.shockwave.planning.window import Window
 from fairlead.reporting.findings import Findings, Line, Lines, Row, Wants, row
@@ -52,10 +52,10 @@ class Searched:
     def name(self) -> str:
         return "policy" if self.levels is None else f"{self.levels} levels"
 
-    def plan(self, window: Window, urgency: Floats) -> Plan:
+    def plan(self, window: Window, urgency: Floats) -> WindowPlan:
         if self.levels is None:
-            return plan(window, urgency)
-        return plan(window, urgency, tolerance=0.0, nodes=0, levels=self.levels)
+            return plan_window(window, urgency)
+        return plan_window(window, urgency, tolerance=0.0, nodes=0, levels=self.levels)
 
 
 POLICY = Searched(None)

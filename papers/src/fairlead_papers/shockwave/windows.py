@@ -9,7 +9,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats
 from fairlead.core.rng import stream
-from fairlead.policies.shockwave.planning.window import EPSILON, Window, progress, window
+from fairlead.policies.shockwave.planning.window import EPSILON, Window, epoch_progress, make_window
 
 ROUND_S, ROUNDS, REGIMES = 120.0, 20, 4
 
@@ -30,8 +30,8 @@ def drawn(jobs: int, accelerators: int, makespan: float, seed: int) -> tuple[Win
     planned = share * epochs[:, None]
     ahead = planned - np.clip(done[:, None] - (planned.cumsum(axis=1) - planned), 0.0, planned)
     rho = np.exp(rng.normal(0.0, 0.25, jobs))
-    made = window(
-        progress(done, ahead, epoch_s, epochs, ROUNDS, ROUND_S),
+    made = make_window(
+        epoch_progress(done, ahead, epoch_s, epochs, ROUNDS, ROUND_S),
         (ahead * epoch_s).sum(axis=1),
         rng.choice([1, 2, 4, 8], jobs, p=[0.6, 0.3, 0.09, 0.01]),
         rho**5,

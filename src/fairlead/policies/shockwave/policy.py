@@ -1,14 +1,13 @@
-"""Shockwave as a policy: plan a window of rounds, keep to the plan while nobody comes or goes, plan again when somebody does or
-the window is over, or when a job's batch size or speed is another (Zheng et al., NSDI'23, §6).
+"""The policy `shockwave` (Zheng et al., NSDI'23, §6): plan a window of rounds and follow the plan until jobs arrive or leave,
+the window ends, or a job's batch size or speed changes.
 
     max Σ_j w_j·ρ̂_j^k·log UTIL_j(n_j) − λ·N·M/Z_0·H(n)
 
-over the rounds n_j of each job in the window (`window.py`; k is `power`, λ is `makespan`, times the part of the time until all
-is done in which the longest job must run, to the power of `critical`). What n rounds are worth follows from
-the regimes through which they are expected to lead (`trajectory.py`). The plan is the memo: who runs in which round, from when
-on. A round's selection is the plan's column, in its order; where somebody does not fit after all, others take the room, longest
-first. Behind them is who came since: a plan also stands where the next one is not there in time. Where there are several types,
-each job is planned on one of them (`by_type.py`); what is fair is by its fastest."""
+over the rounds n_j of each job in the window (`planning/window.py`; k is `power`, λ is `makespan`, times the critical fraction
+to the power of `critical`). The utility of n rounds follows from the forecast regimes (`planning/regime_forecast.py`). The memo
+is the plan: the jobs of each round, and when the window began. A round's selection is the plan's column in order of urgency;
+other jobs fill free accelerators, longest first, then jobs that arrived since: a plan also serves where the next one is late.
+Where there are several types, each job is planned on one of them; fairness is relative to its fastest."""
 
 from __future__ import annotations
 
@@ -26,78 +25,81 @@ from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.ranking.base import in_order
-from fairlead.policies.shockwave.planning.planner import NODES, TypedPlan, on_types
-from fairlead.policies.shockwave.planning.regime_forecast import RULES, Trajectories, noised, trajectories
+from fairlead.policies.shockwave.planning.planner import NODES, TypedPlan, plan_on_types
+from fairlead.policies.shockwave.planning.regime_forecast import RULES, Trajectories, forecast_trajectories, with_noise
 from fairlead.policies.shockwave.planning.relaxation import LEVELS
-from fairlead.policies.shockwave.planning.window import EPSILON, Window, after, critical_part, progress, window
-
-# How fair a job's end will be, as far as one can tell (Shockwave, appendix G.2), and what that makes of its say in a plan.
+from fairlead.policies.shockwave.planning.window import (
+    EPSILON,
+    Window,
+    critical_fraction,
+    epoch_progress,
+    left_after,
+    make_window,
+)
 
 
 def rho(ran_s: Floats, waited_s: Floats, left_s: Floats, contention: Floats) -> Floats:
-    """Equation 9: (L + W + R·n) / (P·n) with P = L + R, where n is the contention that a job met on average in its time here,
-    jobs per accelerator and at least 1."""
+    """Forecast finish-time fairness (appendix G.2, Equation 9): (L + W + R·n) / (P·n) with P = L + R, where n is the mean
+    contention since the job's submission, in jobs per accelerator and at least 1."""
     total = np.maximum((ran_s + left_s) * contention, np.finfo(float).tiny)
     return (ran_s + waited_s + left_s * contention) / total
 
 
-def contention(demand_s: Floats, here_s: Floats, accelerators: int) -> Floats:
-    """Of each job: `demand_s` is the integral of the number of jobs over the time it has been here. Who has just come meets
-    those who are here now."""
+def mean_contention(demand_s: Floats, here_s: Floats, accelerators: int) -> Floats:
+    """The mean contention of each job: `demand_s` is the integral of the number of jobs since its submission. A new job has the
+    present contention."""
     here = here_s > 0
     mean = np.where(here, demand_s / np.where(here, here_s, 1.0), len(here_s)) / accelerators
     return np.maximum(mean, 1.0)
 
 
 @dataclass(frozen=True)
-class Deadlines:
-    """The published program's side of fairness: a job's projected end may be at most `rho_max` times its fair one."""
+class FairnessDeadlines:
+    """Fairness in the published program: a job's projected end may be at most `rho_max` times its fair end."""
 
-    least: Ints  # rounds without which a job's projected end is too late; as many as it can use where these do not suffice
-    ratio: Floats  # projected to fair end without a round in this window
-    late: Bools  # even with all rounds that it can use it ends too late
+    min_rounds: Ints  # rounds for a projected end in time; all that it can use where these do not suffice
+    ratio: Floats  # projected to fair end with no round in this window
+    late: Bools  # too late even with all rounds that it can use
 
 
-def projected(window: Window, left_s: Floats, here_s: Floats, contention: Floats) -> Floats:
-    """Jobs × (rounds + 1): seconds from submission to the end after n rounds, of jobs that have `left_s` to run. Who finishes
-    in the window does so as fast as its contention lets it; who does not goes on behind the window as slowly as that."""
+def projected_jct(window: Window, left_s: Floats, here_s: Floats, contention: Floats) -> Floats:
+    """Jobs × (rounds + 1): seconds from submission to the end, given n rounds in the window. After the window, and up to its
+    length inside it, the run time left is stretched by the contention."""
     span = window.rounds * window.round_s
-    left = after(left_s, window.rounds, window.round_s)
+    left = left_after(left_s, window.rounds, window.round_s)
     inside = here_s + np.minimum(span, contention * left_s)
     behind = here_s[:, None] + span + contention[:, None] * left
     return np.where(left > 0, behind, inside[:, None])
 
 
-def deadlines(window: Window, left_s: Floats, here_s: Floats, run_s: Floats, contention: Floats, rho_max: float) -> Deadlines:
-    """`run_s` is each job's whole run time alone; its fair end is that times its contention."""
+def fairness_deadlines(
+    window: Window, left_s: Floats, here_s: Floats, run_s: Floats, contention: Floats, rho_max: float
+) -> FairnessDeadlines:
+    """The deadlines of jobs. `run_s` is the whole exclusive run time of each job; its fair end is that times its contention."""
     if not rho_max > 0:
         raise InputError("shockwave planner", "a number above 0", field="rho_max", value=rho_max)
-    ratio = projected(window, left_s, here_s, contention) / np.maximum(run_s * contention, np.finfo(float).tiny)[:, None]
+    ratio = projected_jct(window, left_s, here_s, contention) / np.maximum(run_s * contention, np.finfo(float).tiny)[:, None]
     in_time = ratio <= rho_max
-    late = ~in_time[np.arange(len(window)), window.most]
-    least = np.where(late, window.most, in_time.argmax(axis=1))
-    return Deadlines(least, ratio[:, 0], late)
+    late = ~in_time[np.arange(len(window)), window.max_rounds]
+    min_rounds = np.where(late, window.max_rounds, in_time.argmax(axis=1))
+    return FairnessDeadlines(min_rounds, ratio[:, 0], late)
 
 
-# The program that Shockwave's published results were made with, beside the one that its text states: a job's projected end
-# is to be at most ρ_max times its fair end, as a constraint; H is the longest run time left alone (a window with
-# `loads=False`). Where the constraint cannot be kept by all, it is dropped, and who would break it counts by its ratio to a
-# power instead.
-
-
-def published(window: Window, ends: Deadlines, rho_max: float, power: float) -> Window:
-    """The window as that program sees it."""
+def published_program(window: Window, ends: FairnessDeadlines, rho_max: float, power: float) -> Window:
+    """The program of Shockwave's published results, which differs from the text: a job's projected end is at most ρ_max times
+    its fair end, as a constraint; H is the longest run time left (a window with `loads=False`). Where the constraint is
+    infeasible, jobs that violate it are weighted by their ratio to a power instead."""
     if not power >= 0:
         raise InputError("shockwave planner", "a number from 0 on", field="power", value=power)
-    if not ends.late.any() and int(ends.least @ window.workers) <= window.room:
-        return window.at_least(ends.least)
+    if not ends.late.any() and int(ends.min_rounds @ window.workers) <= window.room:
+        return window.at_least(ends.min_rounds)
     factor = np.where(ends.ratio > rho_max, ends.ratio**power, 1.0)
     return replace(window, worth=window.worth * factor[:, None], weight=window.weight * factor)
 
 
-_EARLY = 1e-9  # of a round: a second so near to the next round belongs to it
-_LEAST = 1e-2  # of its run time is left of a job, however wrong the forecast
-_ROUND_S = 120.0  # where the scheduler has no rounds
+_EARLY = 1e-9  # of a round: a time this close to the next round belongs to it
+_MIN_FACTOR = 1e-2  # of a noisy forecast
+_DEFAULT_ROUND_S = 120.0  # where the scheduler has no rounds
 
 _BOUNDS: Mapping[str, tuple[float, float]] = {
     "rounds": (1, 1000),
@@ -112,14 +114,14 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "nodes": (0, 1e6),
     "noise": (0, 1),
 }
-"""Within which a program's numbers stay such that a solver can tell them apart, and a plan is one that memory holds."""
+"""Bounds of parameters for which the program is well scaled and a plan fits into memory."""
 
 Program = Literal["text", "published"]
 
 
 @dataclass(frozen=True)
 class Shockwave:
-    """Plan a window of rounds for the most Nash welfare over time; who is treated unfairly has a larger say.
+    """Plan a window of rounds for the most Nash welfare over time; jobs with poor forecast fairness have a larger weight.
 
     A penalty on a bound of the makespan lets long jobs run in time.
     """
@@ -142,10 +144,10 @@ class Shockwave:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for field, (least, most) in _BOUNDS.items():
+        for field, (low, high) in _BOUNDS.items():
             value = getattr(self, field)
-            if value is not None and not least <= value <= most:
-                raise InputError("policy shockwave", f"a number from {least:g} to {most:,g}", field=field, value=value)
+            if value is not None and not low <= value <= high:
+                raise InputError("policy shockwave", f"a number from {low:g} to {high:,g}", field=field, value=value)
         for field, names in (("program", get_args(Program)), ("forecast", tuple(RULES))):
             if getattr(self, field) not in names:
                 raise InputError("policy shockwave", " or ".join(names), field=field, value=getattr(self, field))
@@ -153,35 +155,35 @@ class Shockwave:
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
             return Selection.empty(), memo
-        kept = memo if memo and self._stands(view, memo) else self._planned(view, memo)
-        return self._as_planned(view, kept), kept
+        plan = memo if memo and self._is_valid(view, memo) else self._plan(view, memo)
+        return self._as_planned(view, plan), plan
 
     def interim_selection(self, view: Snapshot, memo: Memo) -> Selection:
         return self._as_planned(view, memo) if memo and len(view.jobs) else in_order(view)
 
-    def _as_planned(self, view: Snapshot, kept: Mapping[str, Any]) -> Selection:
-        """The plan's round at this moment, of those who are here; behind its window, its last one."""
-        schedule, begun, round_s = self.schedule(kept), float(kept["begun"]), float(kept["round_s"])
+    def _as_planned(self, view: Snapshot, plan: Mapping[str, Any]) -> Selection:
+        """The present round of the plan for the jobs of the view; after its window, the last one."""
+        schedule, begun, round_s = self.schedule(plan), float(plan["begun"]), float(plan["round_s"])
         now = min(int((view.time - begun) / round_s + _EARLY), self.rounds - 1)
-        rows, there = _rows(kept["number"], view.jobs.number)
+        rows, there = _rows(plan["number"], view.jobs.number)
         runs = there & schedule[rows, now]
         last = np.flatnonzero((schedule[:, now:] != schedule[:, now : now + 1]).any(axis=0))
         turn = now + int(last[0]) if len(last) else self.rounds
-        key = np.where(runs, kept["urgent"][rows], kept["longest"][rows] + len(schedule))
+        key = np.where(runs, plan["urgent"][rows], plan["longest"][rows] + len(schedule))
         key = np.where(there, key, 2 * len(schedule))
-        prefer = np.where(runs, kept["type"][rows], -1)
+        prefer = np.where(runs, plan["type"][rows], -1)
         chosen = in_order(view, key, valid_until=begun + (turn - _EARLY) * round_s, prefer=prefer)
         waits = there & ~chosen.chosen(view.jobs.number) & ~runs
-        return chosen.with_reasons(self._reasons(kept, schedule[:, now:], begun + now * round_s, rows[waits]))
+        return chosen.with_reasons(self._reasons(plan, schedule[:, now:], begun + now * round_s, rows[waits]))
 
     def schedule(self, memo: Mapping[str, Any]) -> Bools:
-        """Jobs × rounds: who runs in which round of a plan."""
+        """Jobs × rounds: the schedule of a plan."""
         unpacked: Bools = np.unpackbits(memo["schedule"], axis=1, count=self.rounds).astype(np.bool_)
         return unpacked
 
-    def _stands(self, view: Snapshot, memo: Mapping[str, Any]) -> bool:
-        """Whether the plan is of these jobs on these accelerators, and not over; and of jobs of this size and speed."""
-        if "grown" not in memo:  # an older journal's
+    def _is_valid(self, view: Snapshot, memo: Mapping[str, Any]) -> bool:
+        """Whether the plan is for these jobs and accelerators, has not ended, and batch sizes and speeds are the same."""
+        if "grown" not in memo:  # from a journal of an older version
             return False
         over = float(memo["begun"]) + (self.rounds - _EARLY) * float(memo["round_s"])
         same = np.array_equal(memo["number"], view.jobs.number) and np.array_equal(memo["capacity"], view.capacity)
@@ -189,30 +191,30 @@ class Shockwave:
             return False
         if not self.reactive:
             return True
-        return np.array_equal(memo["grown"], _grown(view)) and np.array_equal(memo["pace_s"], _fastest(view)[0])
+        return np.array_equal(memo["grown"], _changed_batch_sizes(view)) and np.array_equal(memo["pace_s"], _fastest(view)[0])
 
-    def _reasons(self, kept: Mapping[str, Any], ahead: Bools, now_s: float, waits: Ints) -> dict[int, Reason]:
-        """Why the plan lets some wait; `ahead` are its rounds from the one on that began at `now_s`."""
-        number, ratio, cost = (kept[name][waits].tolist() for name in ("number", "rho", "cost"))
-        later = ahead[waits]
-        rounds, from_s = later.sum(axis=1).tolist(), (now_s + later.argmax(axis=1) * float(kept["round_s"])).tolist()
-        told = zip(number, rounds, from_s, ratio, cost)
-        return {n: Unplaced.planned_later(r, later.shape[1], from_s=s, rho=f, cost=c) for n, r, s, f, c in told}
+    def _reasons(self, plan: Mapping[str, Any], schedule: Bools, now_s: float, waits: Ints) -> dict[int, Reason]:
+        """Why jobs wait; `schedule` has the rounds from the one on that began at `now_s`."""
+        number, ratio, cost = (plan[name][waits].tolist() for name in ("number", "rho", "cost"))
+        later = schedule[waits]
+        rounds, from_s = later.sum(axis=1).tolist(), (now_s + later.argmax(axis=1) * float(plan["round_s"])).tolist()
+        facts = zip(number, rounds, from_s, ratio, cost)
+        return {n: Unplaced.planned_later(r, later.shape[1], from_s=s, rho=f, cost=c) for n, r, s, f, c in facts}
 
-    def _planned(self, view: Snapshot, memo: Memo) -> Mapping[str, Any]:
+    def _plan(self, view: Snapshot, memo: Memo) -> Mapping[str, Any]:
         accelerators = max(int(view.capacity.sum()), 1)
         demand_s, since_s = _demand(view, memo)
         here_s = view.time - view.jobs.submitted_s
-        met = contention(demand_s - since_s, here_s, accelerators)
+        met = mean_contention(demand_s - since_s, here_s, accelerators)
         made, unfair, urgency = self._window(view, accelerators, here_s, met)
-        # Whoever runs stays for a little more than its place in line: each start costs.
+        # Each start costs, so running jobs are a little more urgent.
         urgency = urgency * np.where(view.jobs.running, 1.0 + self.stay, 1.0)
         home = np.where(view.jobs.running, view.jobs.type, -1)
-        found = on_types(made, self._by_type(view, made), urgency, home, self.stay, levels=self.levels, nodes=self.nodes)
-        return self._kept(view, found, unfair, urgency, made, demand_s, since_s)
+        found = plan_on_types(made, self._by_type(view, made), urgency, home, self.stay, levels=self.levels, nodes=self.nodes)
+        return self._memo(view, found, unfair, urgency, made, demand_s, since_s)
 
     def _window(self, view: Snapshot, accelerators: int, here_s: Floats, met: Floats) -> tuple[Window, Floats, Floats]:
-        """The program of the next rounds, each job on its fastest type; how unfair its end will be; and how urgent it is."""
+        """The window of the next rounds, each job on its fastest type; its ρ̂; and its urgency."""
         jobs = view.jobs
         course, off = self._course(view, *_fastest(view))
         past_s, left_s = course.past_s, course.left_s * off
@@ -220,35 +222,35 @@ class Shockwave:
         unfair = rho(past_s, here_s - past_s, left_s, met)
         text = self.program == "text"
         weight = jobs.weight * unfair**self.power if text else jobs.weight
-        able = _rates(view).max(axis=1) > 0  # who can run nowhere never ends, and makes no makespan
+        able = _rates(view).max(axis=1) > 0  # a job that can run nowhere never ends, and is no part of the makespan
         longest_s = course.longest_s * off
-        part = critical_part(longest_s[able], past_s[able], here_s[able], jobs.workers[able], accelerators)
+        part = critical_fraction(longest_s[able], past_s[able], here_s[able], jobs.workers[able], accelerators)
         scale_s = max(float(total_s.sum()), self._round_s(view))
         made = self._made(view, course, off, weight, accelerators, self.makespan * part**self.critical, scale_s)
         if text:
             return made, unfair, unfair
-        ends = deadlines(made, left_s, here_s, total_s, met, self.rho_max)
-        return published(made, ends, self.rho_max, self.power), unfair, ends.ratio
+        ends = fairness_deadlines(made, left_s, here_s, total_s, met, self.rho_max)
+        return published_program(made, ends, self.rho_max, self.power), unfair, ends.ratio
 
     def _by_type(self, view: Snapshot, fastest: Window) -> dict[int, Window]:
-        """The same program with all jobs on each of several types, where they can run there."""
+        """The same window with all jobs on each type that they can run on."""
         if len(view.capacity) == 1:
             return {0: fastest}
         windows = {}
         rates = _rates(view)
         for type_ in np.flatnonzero(view.capacity).tolist():
             able = rates[:, type_] > 0
-            pace_s = 1.0 / np.where(able, rates[:, type_], 1.0)
-            course, off = self._course(view, pace_s, np.full(len(able), type_))
+            step_s = 1.0 / np.where(able, rates[:, type_], 1.0)
+            course, off = self._course(view, step_s, np.full(len(able), type_))
             there = int(view.capacity[type_])
             made = self._made(view, course, off, fastest.weight, there)
             penalty = fastest.penalty * there / fastest.accelerators
-            windows[type_] = replace(made, most=np.where(able, made.most, 0), penalty=penalty)
+            windows[type_] = replace(made, max_rounds=np.where(able, made.max_rounds, 0), penalty=penalty)
         return windows
 
-    def _course(self, view: Snapshot, pace_s: Floats, types: Ints) -> tuple[Trajectories, Floats]:
-        """What jobs are expected to be on some types, and by how much that is wrong on purpose."""
-        course = trajectories(view, RULES[self.forecast], pace_s, types, least_s=self._round_s(view))
+    def _course(self, view: Snapshot, step_s: Floats, types: Ints) -> tuple[Trajectories, Floats]:
+        """The forecast of jobs on these types, and its noise factors."""
+        course = forecast_trajectories(view, RULES[self.forecast], step_s, types, min_left_s=self._round_s(view))
         return course, self._off(view.jobs.number)
 
     def _made(
@@ -262,9 +264,9 @@ class Shockwave:
         scale_s: float = 1.0,
     ) -> Window:
         round_s = self._round_s(view)
-        return window(
-            progress(course.done, course.ahead, course.pace_s * off[:, None], course.steps, self.rounds, round_s),
-            course.longest_s * off,  # a bound of the makespan that counts on nobody's becoming faster
+        return make_window(
+            epoch_progress(course.done, course.remaining, course.step_s * off[:, None], course.steps, self.rounds, round_s),
+            course.longest_s * off,  # a bound of the makespan without speed-ups
             view.jobs.workers,
             weight,
             accelerators,
@@ -276,27 +278,27 @@ class Shockwave:
         )
 
     def _round_s(self, view: Snapshot) -> float:
-        return self.round_s or view.round_s or _ROUND_S
+        return self.round_s or view.round_s or _DEFAULT_ROUND_S
 
     def _off(self, numbers: Ints) -> Floats:
-        """By how much what is expected of each job is wrong on purpose (§8.10)."""
+        """Noise factors of the forecasts (§8.10)."""
         if not self.noise:
             return np.ones(len(numbers))
-        each = (noised(np.ones(1), self.noise, stream(self.seed, "forecast", number)) for number in numbers.tolist())
-        off: Floats = np.maximum(np.concatenate([*each]), _LEAST)
+        each = (with_noise(np.ones(1), self.noise, stream(self.seed, "forecast", number)) for number in numbers.tolist())
+        off: Floats = np.maximum(np.concatenate([*each]), _MIN_FACTOR)
         return off
 
-    def _kept(
+    def _memo(
         self, view: Snapshot, found: TypedPlan, unfair: Floats, urgency: Floats, made: Window, demand_s: float, since_s: Floats
     ) -> dict[str, Any]:
-        """The memo. ρ̂, prices, what a round costs each job of its budget, and the gaps are there for people to read."""
+        """The memo. ρ̂, prices, the cost of a round as a part of a job's budget, and the gaps are for users to read."""
         return {
             "begun": view.time,
             "round_s": self._round_s(view),
             "number": view.jobs.number.copy(),
             "capacity": view.capacity.copy(),
             "pace_s": _fastest(view)[0],
-            "grown": _grown(view),
+            "grown": _changed_batch_sizes(view),
             "schedule": np.packbits(found.schedule, axis=1),  # a byte for eight rounds, as every plan is journaled
             "type": found.types,
             "urgent": _rank(-urgency),
@@ -312,32 +314,32 @@ class Shockwave:
 
 
 def _demand(view: Snapshot, memo: Memo) -> tuple[float, Floats]:
-    """∫ (number of jobs) dt until now, and what it was when each job came. Between two plans nobody comes or goes."""
+    """∫ (number of jobs) dt until now, and its value at the submission of each job. The number is constant between plans."""
     number, submitted_s = view.jobs.number, view.jobs.submitted_s
     total, since = 0.0, np.full(len(number), np.nan)
     if memo:
         total = float(memo["demand_s"]) + len(memo["number"]) * (view.time - float(memo["begun"]))
         _, at, before = np.intersect1d(number, memo["number"], assume_unique=True, return_indices=True)
         since[at] = memo["since_s"][before]
-    came = np.isnan(since)  # it may have waited at the door: as crowded as now, for want of better knowledge
-    since[came] = total - len(number) * (view.time - submitted_s[came])
+    new = np.isnan(since)  # it may have waited for admission: the present contention is assumed
+    since[new] = total - len(number) * (view.time - submitted_s[new])
     return total, since
 
 
 def _rows(planned: Ints, here: Ints) -> tuple[Ints, Bools]:
-    """Where in a plan each job is, and who is in it at all."""
+    """The row of each job in a plan, and whether it is in it."""
     rows = np.minimum(planned.searchsorted(here), len(planned) - 1)
     return rows, planned[rows] == here
 
 
-def _grown(view: Snapshot) -> Ints:
-    """The batch size that each job has announced since it began with another; 0: none."""
+def _changed_batch_sizes(view: Snapshot) -> Ints:
+    """The batch size to which each job has changed since its start; 0: none."""
     past = (view.regimes.get(number, ()) for number in view.jobs.number.tolist())
     return np.fromiter((each[-1].batch_size if len(each) > 1 else 0 for each in past), np.int64, len(view.jobs))
 
 
 def _rates(view: Snapshot) -> Floats:
-    """Jobs × types: steps per second where a job may run and something is up, of those that have such a type."""
+    """Jobs × types: steps per second on the types that a job may use and that are up; on all if none of these is up."""
     allowed = (view.jobs.fits[:, None] >> np.arange(len(view.capacity))) & 1
     rates: Floats = view.rates.of_jobs * allowed
     up = rates * (view.capacity > 0)
@@ -345,7 +347,7 @@ def _rates(view: Snapshot) -> Floats:
 
 
 def _fastest(view: Snapshot) -> tuple[Floats, Ints]:
-    """Seconds a step on the fastest type of each job, and that type."""
+    """Seconds per step on the fastest type of each job, and that type."""
     rates = _rates(view)
     return 1.0 / np.maximum(rates.max(axis=1), np.finfo(float).tiny), rates.argmax(axis=1)
 

@@ -1,10 +1,9 @@
-"""A window's best plan by mixed-integer programming, for small clusters, where gangs that do not fit beside each other make
-plans fall short of the relaxation.
+"""The best plan of a window by mixed-integer programming, for small clusters, where gangs that do not fit side by side keep
+plans below the relaxation.
 
-Rounds are alike, so the program does not name them. It says how often each *pattern* occurs, which is how many gangs of
-each size run at once: u_q times pattern q with c_qw gangs of size w. Rounds n_j for the jobs of a size can be dealt out so
-if and only if for every i the i jobs with the most rounds have no more than Σ_q u_q·min(c_qw, i) together (Gale and Ryser).
-The sum of the i largest is min over τ of i·τ + Σ_j max(n_j − τ, 0), hence linear."""
+Rounds are interchangeable, so the program counts *patterns*: pattern q, with c_qw gangs of size w, occurs u_q times. Rounds n_j
+of the jobs of a size fit if and only if, for every i, the i jobs with the most rounds have at most Σ_q u_q·min(c_qw, i)
+together (Gale and Ryser). The sum of the i largest is min over τ of i·τ + Σ_j max(n_j − τ, 0), hence linear."""
 
 from __future__ import annotations
 
@@ -18,29 +17,31 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.policies.allocation.lp.program import Model, solve_mip
 from fairlead.policies.shockwave.planning.window import Window
 
-PATTERNS = 400
-"""Clusters on which gangs can be combined in more ways than this are not small."""
+MAX_PATTERNS = 400
+"""Limit on the number of patterns: clusters with more are not small."""
 
-LARGEST = 2000
-"""Nor are windows in which Σ over sizes of (jobs of it) × (gangs of it at once) is more: their programs take seconds."""
+MAX_PROGRAM_SIZE = 2000
+"""Limit on Σ over sizes of (jobs) × (gangs at once): larger programs take seconds."""
 
 
 @dataclass(frozen=True)
-class Exact:
+class ExactPlan:
+    """A schedule and an upper bound for all schedules."""
+
     schedule: Bools
     bound: float
 
 
-def exact(window: Window, urgency: Floats, *, gap: float, nodes: int) -> Exact | None:
-    """The best schedule up to `gap`, or of so many nodes of the search. None where the cluster is large or none is found."""
-    sizes = np.unique(window.workers[window.most > 0])[::-1]
+def solve_exact(window: Window, urgency: Floats, *, gap: float, nodes: int) -> ExactPlan | None:
+    """The best schedule up to `gap`, within a number of search nodes; None where the cluster is large or none is found."""
+    sizes = np.unique(window.workers[window.max_rounds > 0])[::-1]
     patterns = _patterns(sizes.tolist(), window.accelerators)
-    count = np.array([np.count_nonzero((window.workers == size) & (window.most > 0)) for size in sizes])
-    if not len(sizes) or patterns is None or int(count @ np.minimum(count, window.accelerators // sizes)) > LARGEST:
+    count = np.array([np.count_nonzero((window.workers == size) & (window.max_rounds > 0)) for size in sizes])
+    if not len(sizes) or patterns is None or int(count @ np.minimum(count, window.accelerators // sizes)) > MAX_PROGRAM_SIZE:
         return None
     model = _Model()
     jobs = range(len(window))
-    rounds = [model.column(0.0, int(window.least[j]), int(window.most[j]), whole=True) for j in jobs]
+    rounds = [model.column(0.0, int(window.min_rounds[j]), int(window.max_rounds[j]), whole=True) for j in jobs]
     span = model.column(-window.penalty, 0.0, np.inf)
     load: list[tuple[int, float]] = [(span, float(window.accelerators))]
     for j in jobs:
@@ -50,26 +51,25 @@ def exact(window: Window, urgency: Floats, *, gap: float, nodes: int) -> Exact |
     often = [model.column(0.0, 0.0, float(window.rounds), whole=True) for _ in patterns]
     model.row([(column, 1.0) for column in often], 0.0, float(window.rounds))
     for number, size in enumerate(sizes):
-        mine = [j for j in jobs if window.workers[j] == size and window.most[j]]
-        _dealt(model, [rounds[j] for j in mine], [int(pattern[number]) for pattern in patterns], often)
+        mine = [j for j in jobs if window.workers[j] == size and window.max_rounds[j]]
+        _add_patterns(model, [rounds[j] for j in mine], [int(pattern[number]) for pattern in patterns], often)
     found = solve_mip("shockwave plan", *model.program(), nodes=nodes, gap=gap)
     if found is None:
         return None
     wanted, times = found.values[rounds].round().astype(np.int64), found.values[often].round().astype(np.int64)
     schedule = _schedule(window, wanted, np.repeat(np.array(patterns), times, axis=0), sizes, urgency)
-    return Exact(schedule, found.bound + float(window.worth[:, 0].sum()))
+    return ExactPlan(schedule, found.bound + float(window.worth[:, 0].sum()))
 
 
 def _job(model: _Model, window: Window, job: int, rounds: int, span: int) -> list[tuple[int, float]]:
-    """What a job's rounds are worth and what they leave, by steps of one round each; and how much less load each
-    step leaves."""
-    most = int(window.most[job])
-    gains = np.diff(window.worth[job, : most + 1])
-    drops = -np.diff(window.left_s[job, : most + 1])
-    bent = bool((gains[1:] > gains[:-1] + 1e-12).any())
-    steps = [model.column(gains[k], 0.0, 1.0, whole=bent) for k in range(most)]
+    """Add a job: the worth of its rounds and the run time left, by steps of one round; returns the load that each removes."""
+    count = int(window.max_rounds[job])
+    gains = np.diff(window.worth[job, : count + 1])
+    drops = -np.diff(window.left_s[job, : count + 1])
+    nonconcave = bool((gains[1:] > gains[:-1] + 1e-12).any())
+    steps = [model.column(gains[k], 0.0, 1.0, whole=nonconcave) for k in range(count)]
     model.row([(rounds, -1.0), *((step, 1.0) for step in steps)], 0.0, 0.0)
-    if bent:  # no step before the one below it
+    if nonconcave:  # steps are taken in order
         for below, above in pairwise(steps):
             model.row([(below, 1.0), (above, -1.0)], 0.0, np.inf)
     if window.left_s[job, 0] > 0:
@@ -77,8 +77,8 @@ def _job(model: _Model, window: Window, job: int, rounds: int, span: int) -> lis
     return [(step, float(window.workers[job]) * drop) for step, drop in zip(steps, drops.tolist())]
 
 
-def _dealt(model: _Model, rounds: list[int], counts: list[int], often: list[int]) -> None:
-    """The jobs of one size find their rounds in the patterns."""
+def _add_patterns(model: _Model, rounds: list[int], counts: list[int], often: list[int]) -> None:
+    """Constrain the rounds of the jobs of one size to fit the patterns."""
     counts = [min(count, len(rounds)) for count in counts]
     model.row([*((r, -1.0) for r in rounds), *((u, float(c)) for u, c in zip(often, counts))], 0.0, np.inf)
     some = [(u, 1.0) for u, count in zip(often, counts) if count]
@@ -95,8 +95,8 @@ def _dealt(model: _Model, rounds: list[int], counts: list[int], often: list[int]
 
 
 def _schedule(window: Window, wanted: Ints, patterns: Ints, sizes: Ints, urgency: Floats) -> Bools:
-    """In each round those with the most rounds to go, which always works, and the more urgent of those alike. The rounds
-    that are most urgent in sum come first."""
+    """In each round the jobs with the most rounds left run, which is always feasible, urgent ones first among equals. Rounds of
+    high total urgency come first."""
     schedule = np.zeros((len(window), window.rounds), dtype=np.bool_)
     left = wanted.copy()
     order = np.argsort(-urgency, kind="stable")
@@ -110,30 +110,29 @@ def _schedule(window: Window, wanted: Ints, patterns: Ints, sizes: Ints, urgency
 
 
 def _patterns(sizes: list[int], accelerators: int) -> list[tuple[int, ...]] | None:
-    """The ways to fill the cluster with gangs to which none can be added; None where there are too many."""
+    """The patterns that fill the cluster; None where there are too many."""
     found: list[tuple[int, ...]] = []
     for pattern in _filled(sizes, accelerators):
         found.append(pattern)
-        if len(found) > PATTERNS:
+        if len(found) > MAX_PATTERNS:
             return None
     return found
 
 
 def _filled(sizes: list[int], room: int) -> Iterator[tuple[int, ...]]:
-    """From wide to narrow; of the narrowest as many as fit. Some may have room for one more of a wider size, which does no
-    harm."""
+    """From wide to narrow; of the narrowest as many as fit. Some leave room for a wider gang, which does no harm."""
     if not sizes:
         yield ()
         return
-    most = room // sizes[0]
-    for count in range(most, -1, -1) if len(sizes) > 1 else (most,):
+    fitting = room // sizes[0]
+    for count in range(fitting, -1, -1) if len(sizes) > 1 else (fitting,):
         for rest in _filled(sizes[1:], room - count * sizes[0]):
             yield (count, *rest)
 
 
 @dataclass
 class _Model:
-    """A program as it is written down, column by column and row by row."""
+    """A program under construction, column by column and row by row."""
 
     cost: list[float] = field(default_factory=list)
     lower: list[float] = field(default_factory=list)

@@ -1,6 +1,7 @@
-"""The planner: a window in, a schedule out, with a proof of how good it is. First how many rounds each job should have
-(`relaxation.py`), which leaves out that gangs must fit beside each other, so that its bound holds for every schedule; then
-who runs when (`packing.py`). Where gangs do not fit, on small clusters, a mixed-integer program decides both (`exact.py`)."""
+"""The planner: a window in, a schedule with a bound on its optimality out. `relaxation.py` finds the number of rounds of each
+job; it ignores whether gangs fit side by side, so its bound holds for every schedule. The schedule of rounds follows from these
+numbers. Where gangs do not fit, on small clusters, a mixed-integer program decides both (`exact.py`). The planner knows nothing
+of snapshots."""
 
 from __future__ import annotations
 
@@ -10,39 +11,38 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.policies.shockwave.planning.exact import exact
+from fairlead.policies.shockwave.planning.exact import solve_exact
 from fairlead.policies.shockwave.planning.relaxation import LEVELS, relax
 from fairlead.policies.shockwave.planning.window import Window
 
-# Rounds for jobs: who runs in which round of a window, when it is known in how many each should. The most urgent run
-# first, as far as all others still find their rounds later; holes are filled longest first.
 
+def schedule_rounds(window: Window, rounds: Ints, urgency: Floats) -> Bools:
+    """Jobs × rounds: the rounds in which each job runs, given how many it should have.
 
-def pack(rounds: Ints, most: Ints, workers: Ints, accelerators: int, length: int, urgency: Floats, left_s: Floats) -> Bools:
-    """Jobs × rounds: who runs when. Whoever has a place left over gets more rounds than asked for, up to `most`; some may get
-    fewer, where gangs do not fit beside each other. No accelerator idles that somebody could use."""
-    schedule = np.zeros((len(rounds), length), dtype=np.bool_)
-    left = rounds.copy()
+    Urgent jobs run first, as long as all others still find their rounds later. Idle accelerators go to jobs beyond `rounds`, up
+    to the window's `max_rounds`, longest first; a job may get fewer rounds where gangs do not fit side by side."""
+    schedule = np.zeros((len(window), window.rounds), dtype=np.bool_)
+    workers, left_s, left = window.workers, window.left_s[:, 0], rounds.copy()
     order = np.lexsort((-left_s, -urgency))
     sizes = np.unique(workers[rounds > 0])[::-1]
-    for now in range(length):
-        going = order[left[order] > 0]
-        if not len(going):
+    for now in range(window.rounds):
+        unfinished = order[left[order] > 0]
+        if not len(unfinished):
             break
-        chosen = _round(going, left, workers, accelerators, length - now, sizes, left_s)
+        chosen = _round(unfinished, left, workers, window.accelerators, window.rounds - now, sizes, left_s)
         schedule[chosen, now] = True
         left[chosen] -= 1
-    fill(schedule, most, workers, accelerators, left_s, left)
+    fill_idle(window, schedule, left)
     return schedule
 
 
-def _round(going: Ints, left: Ints, workers: Ints, accelerators: int, to_go: int, sizes: Ints, left_s: Floats) -> Ints:
-    """Who of those that still want rounds, most urgent first, runs in the first of the `to_go` rounds that are left.
+def _round(queue: Ints, left: Ints, workers: Ints, accelerators: int, to_go: int, sizes: Ints, left_s: Floats) -> Ints:
+    """The jobs of `queue` (those with rounds left, most urgent first) that run in the first of the `to_go` remaining rounds.
 
-    The longest head of the line is taken that leaves no more for later than fits, when what it leaves free is filled from
-    wide to narrow. What fits later is counted for each size w: Σ over wider gangs of ⌊s/w⌋·rounds ≤ ⌊M/w⌋·(rounds left)."""
-    must = left[going] >= to_go
-    line = np.concatenate((going[must], going[~must]))
+    Takes the longest head of the queue that leaves no more for later than fits, when its free accelerators are filled from wide
+    to narrow gangs. What fits later is counted for each size w: Σ over wider gangs of ⌊s/w⌋·rounds ≤ ⌊M/w⌋·(rounds left)."""
+    must = left[queue] >= to_go
+    line = np.concatenate((queue[must], queue[~must]))
     size, wanted = workers[line], left[line]
     taken = size.cumsum()
     heads = int(taken.searchsorted(accelerators, side="right"))
@@ -68,8 +68,8 @@ def _round(going: Ints, left: Ints, workers: Ints, accelerators: int, to_go: int
     return np.concatenate(chosen)
 
 
-def _as_fits(line: Ints, workers: Ints, room: int) -> tuple[Ints, int]:
-    """Of a line those that fit, each who does before those behind it; and what room is left."""
+def _as_fits(line: Ints, workers: Ints, room: int) -> Ints:
+    """The jobs of a line that fit, each before those behind it."""
     chosen = []
     while len(line) and room:
         line = line[workers[line] <= room]
@@ -80,34 +80,34 @@ def _as_fits(line: Ints, workers: Ints, room: int) -> tuple[Ints, int]:
         chosen.append(line[:fitting])
         room -= int(taken[fitting - 1])
         line = line[fitting:]
-    return (np.concatenate(chosen) if chosen else line[:0]), room
+    return np.concatenate(chosen) if chosen else line[:0]
 
 
-def fill(schedule: Bools, most: Ints, workers: Ints, accelerators: int, left_s: Floats, short: Ints) -> None:
-    """Nobody idles: what is free goes first to whoever is `short` of rounds, then to the longest. Changes the schedule."""
-    got = schedule.sum(axis=1)
-    free = accelerators - workers @ schedule
-    line = np.lexsort((-left_s, short <= 0))
+def fill_idle(window: Window, schedule: Bools, short: Ints) -> None:
+    """Give idle accelerators first to jobs that are `short` of rounds, then to the longest. Changes the schedule."""
+    workers, given = window.workers, schedule.sum(axis=1)
+    free = window.accelerators - workers @ schedule
+    line = np.lexsort((-window.left_s[:, 0], short <= 0))
     for now in free.argsort(kind="stable")[::-1]:
         if not free[now]:
             break
-        waiting = line[(got < most)[line] & ~schedule[line, now]]
-        more, _ = _as_fits(waiting, workers, int(free[now]))
+        waiting = line[(given < window.max_rounds)[line] & ~schedule[line, now]]
+        more = _as_fits(waiting, workers, int(free[now]))
         schedule[more, now] = True
-        got[more] += 1
+        given[more] += 1
 
 
 NODES = 200
-"""Of the search of a mixed-integer program, at most."""
+"""Limit on the search nodes of the mixed-integer program."""
 
 TOLERANCE = 1e-3
-"""The search ends when a plan is so near to its bound, in nats per weight."""
+"""The search ends when a plan is this near to its bound, in nats per weight."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Who runs in which round, what that is worth, and what no schedule exceeds. `price` is of an accelerator in a round,
-    in the units of `value`: what a job buys is paid for by its weight."""
+class WindowPlan:
+    """A schedule, its value and an upper bound for all schedules. `price` is that of an accelerator-round, in units of `value`:
+    a job pays with its weight."""
 
     schedule: Bools  # jobs × rounds
     value: float
@@ -126,66 +126,61 @@ class Plan:
 
     @property
     def starts(self) -> int:
-        """How often a job begins to run in the window; those that run in its first round count."""
+        """The number of starts in the window, including those in its first round."""
         return int(self.schedule[:, 0].sum() + (self.schedule[:, 1:] & ~self.schedule[:, :-1]).sum())
 
 
 def relative_gap(value: float, bound: float) -> float:
-    """|bound − value| / |value|, as solvers tell it. It is the same for an objective times any factor, but not for one with
-    another zero. Here that is where all jobs are done; near it, as when few are left, the smallest gap is large."""
+    """|bound − value| / |value|, as solvers report it. It depends on the zero of the objective, here where all jobs are done:
+    near it, when few jobs are left, small gaps look large."""
     return (bound - value) / max(abs(value), np.finfo(float).tiny)
 
 
-def plan(window: Window, urgency: Floats, tolerance: float = TOLERANCE, nodes: int = NODES, levels: int = LEVELS) -> Plan:
-    """The schedule of a window; the larger its urgency, the sooner a job runs. `levels` limits the search for numbers of
-    rounds, and `nodes` the mixed-integer program, which is tried where the tolerance is not kept without it; 0: none of it.
-    Both count steps and not seconds, so that a search cut short gives the same plan everywhere."""
+def plan_window(
+    window: Window, urgency: Floats, tolerance: float = TOLERANCE, nodes: int = NODES, levels: int = LEVELS
+) -> WindowPlan:
+    """Plan a window; jobs of high urgency run first.
+
+    `levels` limits the search for numbers of rounds, and `nodes` the mixed-integer program, which runs where the tolerance is
+    not met without it (0: never). Both count steps instead of seconds, so that a limited search is deterministic.
+    """
     if not len(window):
-        return Plan(np.zeros((0, window.rounds), dtype=np.bool_), 0.0, 0.0, 0.0, 0.0)
+        return WindowPlan(np.zeros((0, window.rounds), dtype=np.bool_), 0.0, 0.0, 0.0, 0.0)
     found = relax(window, tolerance, levels)
     weight = float(window.weight.sum())
-    schedule = _packed(window, found.rounds, urgency)
+    schedule = schedule_rounds(window, found.rounds, urgency)
     value, bound = window.value(schedule.sum(axis=1)), found.bound
     if nodes and bound - value > tolerance * weight:
-        better = exact(window, urgency, gap=0.5 * tolerance * weight, nodes=nodes)
+        better = solve_exact(window, urgency, gap=0.5 * tolerance * weight, nodes=nodes)
         if better is not None:
             bound = min(bound, better.bound)
-            # Packed anew the most urgent are first, and where that loses rounds the program's own schedule stands.
-            tried = (schedule, _packed(window, better.schedule.sum(axis=1), urgency), _filled(window, better.schedule))
+            # Scheduled again, urgent jobs run first; where that loses rounds, the program's own schedule is used.
+            again = schedule_rounds(window, better.schedule.sum(axis=1), urgency)
+            fill_idle(window, better.schedule, np.zeros(len(window), dtype=np.int64))
+            tried = (schedule, again, better.schedule)
             values = [window.value(one.sum(axis=1)) for one in tried]
             enough = max(values) - 0.5 * tolerance * weight
             schedule, value = next(pair for pair in zip(tried, values) if pair[1] >= enough)
     bound = max(bound, value)
-    return Plan(schedule, value, bound, (bound - value) / weight, found.price)
+    return WindowPlan(schedule, value, bound, (bound - value) / weight, found.price)
 
 
-def _packed(window: Window, rounds: Ints, urgency: Floats) -> Bools:
-    left_s = window.left_s[:, 0]
-    return pack(rounds, window.most, window.workers, window.accelerators, window.rounds, urgency, left_s)
-
-
-def _filled(window: Window, schedule: Bools) -> Bools:
-    nobody = np.zeros(len(window), dtype=np.int64)
-    fill(schedule, window.most, window.workers, window.accelerators, window.left_s[:, 0], nobody)
-    return schedule
-
-
-# Which type of accelerator each job is planned on, where there are several. An accelerator of a type has a price for a round;
-# at prices p a job wants the type and the number of rounds that leave it the most,
+# The accelerator type of each job, where there are several. An accelerator-round of a type has a price; at prices p a job takes
+# the type and the number of rounds with the largest surplus,
 #
 # max_{t, n} [w·log UTIL_t(n) − p_t·s·n],
 #
-# and the price of each type is the least at which what is wanted of it fits. Jobs buy of one type each, so a higher price of
-# one type never lowers the demand for another, and prices that rise in turns settle.
+# and the price of each type is the least at which its demand fits. Each job buys one type, so a higher price of one type never
+# lowers the demand for another, and prices that rise in turns converge.
 
-_TURNS = 12
-_SETTLED = 1e-3  # prices that differ by such a part are the same: types are chosen by them, and nothing is paid
+_ITERATIONS = 12
+_CONVERGED = 1e-3  # relative change of prices; these only choose types, so no more precision is needed
 
 
 @dataclass(frozen=True)
 class TypedPlan:
-    """A plan with the type that each job is planned on, and what an accelerator costs it there in a round. The gaps are of
-    the plans for types as they were chosen."""
+    """A plan with the type of each job and the price of an accelerator-round there. The gaps are those of the plans for the
+    chosen types."""
 
     schedule: Bools  # jobs × rounds
     types: Ints
@@ -194,7 +189,7 @@ class TypedPlan:
     relative_gap: float
 
 
-def on_types(
+def plan_on_types(
     fastest: Window,
     windows: Mapping[int, Window],
     urgency: Floats,
@@ -204,68 +199,67 @@ def on_types(
     levels: int,
     nodes: int,
 ) -> TypedPlan:
-    """The plans of all types, each for its own jobs. `windows` have all jobs on each type; none where nothing is up. Who runs
-    has its type as `home` (others -1), and takes what it does there for worth `stay` more. `levels` and `nodes` limit the
-    search for each plan."""
+    """Plan every type with its own jobs. `windows` have all jobs on each type that is up. A running job has its type as `home`
+    (others -1) and values it by `stay` more. `levels` and `nodes` limit the search of each plan."""
     count = len(fastest)
     if len(windows) <= 1:
         type_, only = next(iter(windows.items()), (0, fastest))
-        found = plan(only, urgency, levels=levels, nodes=nodes)
+        found = plan_window(only, urgency, levels=levels, nodes=nodes)
         return TypedPlan(found.schedule, np.full(count, type_), np.full(count, found.price), found.gap, found.relative_gap)
     numbers = np.array([*windows])
     rounds = np.arange(fastest.rounds + 1)
-    worth = [np.where(rounds <= each.most[:, None], each.worth, -np.inf) for each in windows.values()]
-    able = np.array([each.most > 0 for each in windows.values()])
-    head_start = np.where(home == numbers[:, None], fastest.weight * np.log1p(stay), 0.0)
-    head_start = np.where(able, head_start, -np.inf)
-    types = chosen_types(worth, fastest.workers, [each.room for each in windows.values()], head_start)
+    worth = [np.where(rounds <= each.max_rounds[:, None], each.worth, -np.inf) for each in windows.values()]
+    able = np.array([each.max_rounds > 0 for each in windows.values()])
+    bonus = np.where(home == numbers[:, None], fastest.weight * np.log1p(stay), 0.0)
+    bonus = np.where(able, bonus, -np.inf)
+    types = choose_types(worth, fastest.workers, [each.room for each in windows.values()], bonus)
     schedule, price, value, bound = np.zeros((count, fastest.rounds), dtype=np.bool_), np.zeros(count), 0.0, 0.0
     for place, each in enumerate(windows.values()):
         mine = types == place
-        found = plan(each.only(mine), urgency[mine], levels=levels, nodes=nodes)
+        found = plan_window(each.only(mine), urgency[mine], levels=levels, nodes=nodes)
         schedule[mine], price[mine] = found.schedule, found.price
         value, bound = value + found.value, bound + found.bound
     gap = (bound - value) / max(float(fastest.weight.sum()), np.finfo(float).tiny)
     return TypedPlan(schedule, numbers[types], price, gap, relative_gap(value, bound))
 
 
-def chosen_types(worth: Sequence[Floats], workers: Ints, room: Sequence[int], head_start: Floats) -> Ints:
-    """By place in `worth`, which has for each type jobs × (rounds + 1), −∞ where a job cannot run so. `room` are the
-    accelerator-rounds; `head_start` is types × jobs: by how much more a type is worth to a job than its rounds there."""
+def choose_types(worth: Sequence[Floats], workers: Ints, room: Sequence[int], bonus: Floats) -> Ints:
+    """The type of each job, by position in `worth`: for each type jobs × (rounds + 1), −∞ where infeasible. `room` has the
+    accelerator-rounds of each type; `bonus` is types × jobs, the extra value of a type to a job."""
     prices = np.zeros(len(worth))
-    left = np.array([_best(each, workers, 0.0)[0] for each in worth]) + head_start
-    for _ in range(_TURNS):
+    surplus = np.array([_best(each, workers, 0.0)[0] for each in worth]) + bonus
+    for _ in range(_ITERATIONS):
         before = prices.copy()
         for type_, each in enumerate(worth):
-            others = np.delete(left, type_, axis=0).max(axis=0, initial=-np.inf)
-            prices[type_] = _price(each, workers, others, head_start[type_], room[type_])
-            left[type_] = _best(each, workers, prices[type_])[0] + head_start[type_]
-        if (np.abs(prices - before) <= _SETTLED * prices).all():
+            others = np.delete(surplus, type_, axis=0).max(axis=0, initial=-np.inf)
+            prices[type_] = _price(each, workers, others, bonus[type_], room[type_])
+            surplus[type_] = _best(each, workers, prices[type_])[0] + bonus[type_]
+        if (np.abs(prices - before) <= _CONVERGED * prices).all():
             break
-    types: Ints = left.argmax(axis=0)
+    types: Ints = surplus.argmax(axis=0)
     return types
 
 
 def _best(worth: Floats, workers: Ints, price: float) -> tuple[Floats, Ints]:
-    """What a job is left with at a price, and the accelerator-rounds that it then takes, the fewest of those as good."""
-    wish = worth - (price * workers)[:, None] * np.arange(worth.shape[1])
-    rounds = wish.argmax(axis=1)
-    return wish[np.arange(len(wish)), rounds], rounds * workers
+    """The surplus of each job at a price, and the accelerator-rounds that it then takes, the fewest among equals."""
+    surplus = worth - (price * workers)[:, None] * np.arange(worth.shape[1])
+    rounds = surplus.argmax(axis=1)
+    return surplus[np.arange(len(surplus)), rounds], rounds * workers
 
 
-def _price(worth: Floats, workers: Ints, others: Floats, head_start: Floats, room: int) -> float:
-    """The least at which what is wanted of a type fits, where jobs could have `others` elsewhere."""
+def _price(worth: Floats, workers: Ints, others: Floats, bonus: Floats, room: int) -> float:
+    """The least price at which the demand for a type fits, where jobs have a surplus of `others` on other types."""
 
     def fits(price: float) -> bool:
-        left, taken = _best(worth, workers, price)
-        return int(taken[left + head_start > others].sum()) <= room
+        surplus, taken = _best(worth, workers, price)
+        return int(taken[surplus + bonus > others].sum()) <= room
 
     if fits(0.0):
         return 0.0
     low, high = 0.0, 1.0
     while not fits(high):
         low, high = high, 2.0 * high
-    while high - low > 0.1 * _SETTLED * high:
+    while high - low > 0.1 * _CONVERGED * high:
         middle = 0.5 * (low + high)
         if fits(middle):
             high = middle

@@ -1,11 +1,10 @@
-"""What a planner decides about: a window of T rounds, jobs that may run in n = 0…T of them, and what n rounds are worth to
-each.
+"""The input of the planner: a window of T rounds, jobs that may run in n = 0…T of them, and the value of n rounds to each.
 
     max Σ_j w_j·log UTIL_j(n_j) − c·H(n),   H(n) = max(Σ_j s_j·R_j(n_j) / M, max_j R_j(n_j))
 
 is Equation 11 of Shockwave times N·M, so that c = λ·N·M / Z_0; UTIL (Equation 7) is the part of a job's epochs done after n
-rounds, through whatever regimes these lead; R is the run time left, s the gang's size, M the number of accelerators. When a
-job runs in the window changes nothing about its utility, so a plan is judged by its numbers of rounds alone."""
+rounds, through all regimes in between; R is the run time left, s the gang size, M the number of accelerators. The utility of a
+job does not depend on when it runs in the window, so only numbers of rounds count. Windows know nothing of snapshots."""
 
 from __future__ import annotations
 
@@ -17,15 +16,15 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError
 
 EPSILON = 1e-6
-"""The utility of a job that has done nothing: log 0 would make every plan that leaves one such job out equally bad."""
+"""The utility of a job without progress: with log 0 every plan that leaves out one such job would be equally bad."""
 
-_WHOLE = 1e-9  # a part of a round so small is none
+_ROUNDING = 1e-9  # of a round
 
 
 @dataclass(frozen=True)
 class Window:
-    """`worth` and `left_s` are jobs × (rounds + 1): w·log UTIL and run time left after n rounds. Nobody gets fewer rounds than
-    `least` or more than `most`, which is as many as it can use."""
+    """Jobs that compete for the rounds of a window. `worth` and `left_s` are jobs × (rounds + 1): w·log UTIL and the run time
+    left after n rounds. A job gets from `min_rounds` to `max_rounds` rounds; it cannot use more."""
 
     worth: Floats
     left_s: Floats
@@ -34,8 +33,8 @@ class Window:
     accelerators: int
     weight: Floats
     penalty: float  # c, per second of H
-    least: Ints
-    most: Ints
+    min_rounds: Ints
+    max_rounds: Ints
     loads: bool = True  # H counts the mean load, not the longest job alone
 
     @property
@@ -58,20 +57,21 @@ class Window:
         return float(self.left_s[np.arange(len(self)), rounds].max(initial=0.0))
 
     def value(self, rounds: Ints) -> float:
-        """What so many rounds for each job are worth."""
+        """The objective for these numbers of rounds."""
         span = max(self.longest_s(rounds), self.load_s(rounds) if self.loads else 0.0)
         return float(self.worth[np.arange(len(self)), rounds].sum()) - self.penalty * span
 
     def only(self, chosen: Bools) -> Window:
         """Some of the jobs."""
-        columns = ("worth", "left_s", "workers", "weight", "least", "most")
+        columns = ("worth", "left_s", "workers", "weight", "min_rounds", "max_rounds")
         return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
 
-    def at_least(self, least: Ints) -> Window:
-        return replace(self, least=np.minimum(np.maximum(self.least, least), self.most))
+    def at_least(self, rounds: Ints) -> Window:
+        """The same with larger `min_rounds`."""
+        return replace(self, min_rounds=np.minimum(np.maximum(self.min_rounds, rounds), self.max_rounds))
 
 
-def window(
+def make_window(
     progress: Floats,
     left_s: Floats,
     workers: Ints,
@@ -84,8 +84,8 @@ def window(
     epsilon: float = EPSILON,
     loads: bool = True,
 ) -> Window:
-    """`progress` is jobs × (rounds + 1), the part of its epochs that each job has done after n rounds; `left_s` the run
-    time that each has left now; `makespan` is λ and `scale_s` Z_0, the sum of the jobs' run times."""
+    """Make a window. `progress` is jobs × (rounds + 1), the part of its epochs that each job has done after n rounds; `left_s`
+    the run time that each has left; `makespan` is λ and `scale_s` Z_0, the sum of the jobs' run times."""
     for field, value in (("round_s", round_s), ("scale_s", scale_s), ("epsilon", epsilon)):
         if not value > 0:
             raise InputError("shockwave planner", "a number above 0", field=field, value=value)
@@ -94,17 +94,21 @@ def window(
     if accelerators < 1:
         raise InputError("shockwave planner", "a whole number from 1 on", field="accelerators", value=accelerators)
     jobs, rounds = len(workers), progress.shape[1] - 1
-    useful = np.clip(np.ceil(left_s / round_s - _WHOLE), 0, rounds).astype(np.int64)  # of more than there are, so many
-    most = np.where(workers <= accelerators, useful, 0)
+    useful = np.clip(np.ceil(left_s / round_s - _ROUNDING), 0, rounds).astype(np.int64)
+    max_rounds = np.where(workers <= accelerators, useful, 0)
     worth = weight[:, None] * np.log(np.maximum(progress, epsilon))
     penalty = makespan * jobs * accelerators / scale_s
     none = np.zeros(jobs, dtype=np.int64)
-    return Window(worth, after(left_s, rounds, round_s), round_s, workers, accelerators, weight, penalty, none, most, loads)
+    return Window(
+        worth, left_after(left_s, rounds, round_s), round_s, workers, accelerators, weight, penalty, none, max_rounds, loads
+    )
 
 
-def critical_part(left_s: Floats, past_s: Floats, here_s: Floats, workers: Ints, accelerators: int) -> float:
-    """Of the time from the longest job's coming until all that is left could be done, the part in which it has run or has yet
-    to: 1 where the makespan grows with every second in which it waits, and small where there is work for long after its end."""
+def critical_fraction(left_s: Floats, past_s: Floats, here_s: Floats, workers: Ints, accelerators: int) -> float:
+    """The part of the time from the submission of the longest job until all work is done in which that job runs.
+
+    It is 1 where every second of waiting lengthens the makespan, and small where much work follows after its end.
+    """
     if not len(left_s):
         return 1.0
     longest = int(left_s.argmax())
@@ -112,16 +116,16 @@ def critical_part(left_s: Floats, past_s: Floats, here_s: Floats, workers: Ints,
     return min(float(past_s[longest] + left_s[longest]) / max(span, np.finfo(float).tiny), 1.0)
 
 
-def after(left_s: Floats, rounds: int, round_s: float) -> Floats:
+def left_after(left_s: Floats, rounds: int, round_s: float) -> Floats:
     """Jobs × (rounds + 1): the run time left after n rounds."""
     left: Floats = np.maximum(left_s[:, None] - round_s * np.arange(rounds + 1), 0.0)
     return left
 
 
-def progress(done: Floats, ahead: Floats, epoch_s: Floats, epochs: Floats, rounds: int, round_s: float) -> Floats:
-    """Equation 7: jobs × (rounds + 1), the part of its epochs that a job has done after n rounds. `done` epochs are trained,
-    `ahead` are still to train in each regime, in order, at `epoch_s` each."""
-    lasts = ahead * epoch_s
+def epoch_progress(done: Floats, remaining: Floats, epoch_s: Floats, epochs: Floats, rounds: int, round_s: float) -> Floats:
+    """Equation 7: jobs × (rounds + 1), the part of its epochs that a job has done after n rounds. `done` epochs are trained;
+    `remaining` has the epochs of each regime in order, at `epoch_s` each."""
+    lasts = remaining * epoch_s
     ends = lasts.cumsum(axis=1)
     ran = round_s * np.arange(rounds + 1)
     inside = np.clip(ran[:, None] - (ends - lasts)[:, None, :], 0.0, lasts[:, None, :])
