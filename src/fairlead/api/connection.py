@@ -1,0 +1,117 @@
+"""The functions of the public API that talk to a running cluster: `connect`, and jobs as handles."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fairlead.runtime.http_client import ControlPlaneClient
+
+
+def connect(url: str | None = None, token: str | None = None, *, authority: str = "") -> ClusterConnection:
+    """Connect to a control plane.
+
+    Args:
+        url: Its address; default: FAIRLEAD_URL, or the cluster that `fairlead up` started in this folder or one above.
+        token: An API token; default: FAIRLEAD_TOKEN, or that of `fairlead up`.
+        authority: File of the certificate authority for an https address; default: the system's.
+
+    Returns:
+        A connection, with `submit`, `job`, `jobs` and `nodes`. Nothing is sent before the first call.
+
+    Raises:
+        FairleadError: No control plane is known.
+    """
+    import os
+
+    from fairlead.runtime.http_client import TOKEN, ControlPlaneClient
+
+    if url is None:
+        client = ControlPlaneClient.found()
+    else:
+        client = ControlPlaneClient(url.rstrip("/"), os.environ.get(TOKEN, ""), authority=authority)
+    return ClusterConnection(replace(client, token=token) if token is not None else client)
+
+
+@dataclass(frozen=True)
+class ClusterConnection:
+    """A connection to a control plane; `client` has every call of the HTTP API."""
+
+    client: ControlPlaneClient
+
+    def submit(self, run: str | Sequence[str] | Mapping[str, Any], **fields: Any) -> JobHandle:
+        """Submit a job. It is in the journal, and will not be lost, when this returns.
+
+        Args:
+            run: The command, or a whole task as a mapping.
+            fields: Further fields of the task file, e.g. `name`, `workers`, `types`, `steps`, `env`, `directory`.
+
+        Returns:
+            A handle of the job.
+
+        Raises:
+            FairleadError: The control plane refused the job, or does not answer.
+        """
+        task = dict(run) if isinstance(run, Mapping) else {"run": run if isinstance(run, str) else list(run)}
+        [answer] = self.client.submit([{**task, **fields}])
+        return JobHandle(self.client, str(answer["name"]), int(answer["number"]))
+
+    def job(self, name: str) -> JobHandle:
+        """Return a handle of the most recent job with this name or number."""
+        record = self.client.job(name)
+        return JobHandle(self.client, str(record["name"]), int(record["number"]))
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Return a record of each of your jobs."""
+        return self.client.jobs()
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Return a record of each node."""
+        return self.client.nodes()
+
+
+@dataclass(frozen=True)
+class JobHandle:
+    """A job on a cluster."""
+
+    client: ControlPlaneClient = field(repr=False)
+    name: str
+    number: int
+
+    def status(self) -> dict[str, Any]:
+        """Return the job's record: phase, nodes, steps done, and the reason why it waits."""
+        return self.client.job(str(self.number))
+
+    def wait(self, timeout_s: float = math.inf, poll_s: float = 1.0) -> dict[str, Any]:
+        """Wait until the job has ended.
+
+        Args:
+            timeout_s: Give up after this many seconds.
+            poll_s: Seconds between two requests.
+
+        Returns:
+            The job's record; `phase` is `finished`, `failed`, `cancelled` or `refused`.
+
+        Raises:
+            TimeoutError: The job has not ended in time.
+            FairleadError: The control plane refused the request, or does not answer.
+        """
+        deadline = time.monotonic() + timeout_s
+        while (record := self.status())["ended_s"] is None:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"job {self.name!r} has not ended within {timeout_s:g} s; it is {record['phase']}")
+            time.sleep(min(poll_s, max(0.0, deadline - time.monotonic())))
+        return record
+
+    def logs(self, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """Yield what the job printed, piece by piece; with `follow`, until it ends."""
+        for piece in self.client.logs(str(self.number), follow=follow, tail=tail):
+            yield str(piece["text"])
+
+    def cancel(self) -> dict[str, Any]:
+        """Cancel the job."""
+        return self.client.cancel(str(self.number))

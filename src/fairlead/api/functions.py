@@ -1,0 +1,207 @@
+"""The functions of the public API that simulate: `simulate`, `compare` and `resimulate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairlead.config.registry import Registry
+from fairlead.config.schedulers import parse_part
+from fairlead.core.errors import InputError
+from fairlead.engine.event_journal import MemoryJournal
+from fairlead.experiments import metrics
+from fairlead.experiments import resimulate as recorded
+from fairlead.experiments.compare import Comparison, Workload
+from fairlead.experiments.compare import compare as run_comparison
+from fairlead.experiments.simulate import Faults, Simulation
+from fairlead.experiments.simulate import simulate as run_simulation
+from fairlead.simulator.costs import Costs
+from fairlead.workloads.generate import Generator
+
+if TYPE_CHECKING:
+    pass
+from fairlead.api.run_results import ComparisonResult, Run
+from fairlead.api.scheduler import (
+    ClusterLike,
+    SchedulerLike,
+    TableLike,
+    TraceLike,
+    to_cluster,
+    to_scheduler,
+    to_table,
+    to_trace,
+)
+
+
+def simulate(
+    trace: TraceLike,
+    cluster: ClusterLike,
+    policy: SchedulerLike = "fifo",
+    *,
+    round_s: float | None = None,
+    throughputs: TableLike = None,
+    costs: Costs | None = None,
+    faults: Faults | None = None,
+    measure: tuple[int, int] | None = None,
+    seed: int = 0,
+    keep_events: bool = True,
+    on_progress: Callable[[float], None] | None = None,
+) -> Run:
+    """Simulate one scheduler on one trace. The same arguments give the same events, byte for byte, on every machine.
+
+    Args:
+        trace: A trace file in any known format, a pandas, polars or pyarrow table, jobs, a `Trace` or a `Generator`.
+        cluster: Such as `"64xv100:8"` (64 GPUs of type v100, 8 per node), a cluster file, or a `Cluster`.
+        policy: A policy or preset by name, a `Scheduler`, a scheduler file, or a policy object of your own.
+        round_s: Round length in seconds; 0 decides at every event.
+        throughputs: A throughput table or its file; default: the bundled catalogue, or the trace's durations.
+        costs: Time to launch, restart and checkpoint a job.
+        faults: Node outages.
+        measure: Stop when the jobs with these indices (first, last) have ended.
+        seed: Seed of everything random.
+        keep_events: Keep all events for `run.events`, `run.rounds` and the Gantt chart.
+        on_progress: Called with the fraction of jobs that have ended.
+
+    Returns:
+        The run, with `summary`, `jobs`, `rounds`, `events` and `report`.
+
+    Raises:
+        FairleadError: An input is wrong; the message says which, where, and what to do.
+
+    Example:
+        >>> import fairlead
+        >>> jobs = [fairlead.Job(f"job-{n}", submitted_s=60.0 * n, steps=600.0, workers=2) for n in range(8)]
+        >>> run = fairlead.simulate(jobs, cluster="4xv100:4", policy="las", round_s=300)
+        >>> run.summary["finished"], run.summary["average_jct_s"]
+        (8, 1440.0)
+    """
+    table = to_table(throughputs)
+    scheduler = to_scheduler(policy, round_s)
+    options = replace(metrics.DEFAULTS, measure=measure)
+    given = Simulation(
+        to_trace(trace, table, seed),
+        to_cluster(cluster),
+        scheduler.config,
+        table,
+        costs or Costs(),
+        faults or Faults(),
+        seed,
+        measure,
+    )
+    journal = MemoryJournal() if keep_events else None
+    run = run_simulation(given, journal=journal, registry=scheduler.registry, gantt=keep_events, on_progress=on_progress)
+    return Run(run.record, tuple(journal) if journal is not None else (), options)
+
+
+def compare(
+    trace: TraceLike,
+    cluster: ClusterLike,
+    schedulers: Sequence[SchedulerLike],
+    *,
+    seeds: Iterable[int] = (0,),
+    loads: Sequence[float | None] = (None,),
+    round_s: float | None = None,
+    throughputs: TableLike = None,
+    costs: Costs | None = None,
+    faults: Faults | None = None,
+    measure: tuple[int, int] | None = None,
+    processes: int | None = None,
+    keep_records: bool = True,
+) -> ComparisonResult:
+    """Simulate several schedulers on the same jobs, for every load and seed, in parallel processes.
+
+    Args:
+        trace: As for `simulate`. A `Generator` draws new jobs for every seed; another trace is the same for every seed
+            unless `loads` re-times it.
+        cluster: As for `simulate`.
+        schedulers: Names, scheduler files or `Scheduler` objects. Policy objects of your own run in this process.
+        seeds: Seeds; intervals in the result are over these.
+        loads: Jobs per hour to which arrivals are re-timed; None keeps the trace's arrivals.
+        round_s: Round length for all schedulers; None keeps each one's own.
+        throughputs: As for `simulate`.
+        costs: As for `simulate`.
+        faults: As for `simulate`.
+        measure: As for `simulate`.
+        processes: Number of processes; default: one per core.
+        keep_records: Keep the records of the first seed for `result.report`.
+
+    Returns:
+        The runs, with `summary`, `paired`, `runs` and `report`.
+
+    Raises:
+        FairleadError: An input is wrong.
+
+    Example:
+        >>> import fairlead
+        >>> trace = fairlead.Generator(jobs=20, jobs_per_hour=30.0, durations=(600.0, 3600.0))
+        >>> result = fairlead.compare(trace, "4xv100:4", ["fifo", "las"], seeds=range(2), processes=1)
+        >>> result.paired("las", "fifo")["pairs"]
+        2
+    """
+    table = to_table(throughputs)
+    made = [to_scheduler(one, round_s) for one in schedulers]
+    given = Comparison(
+        Workload(trace if isinstance(trace, Generator) else to_trace(trace, table, 0), table),
+        to_cluster(cluster),
+        [one.config for one in made],
+        tuple(loads),
+        tuple(seeds),
+        costs or Costs(),
+        faults or Faults(),
+        measure,
+        replace(metrics.DEFAULTS, measure=measure),
+    )
+    installed = Registry.installed()
+    registry = installed
+    for one in made:
+        registry = registry.merged(one.registry)
+    if registry.entries != installed.entries:
+        processes = 1
+    outcomes = run_comparison(given, processes=processes, keep_records=keep_records, registry=registry)
+    rows = [
+        {
+            "scheduler": given.schedulers[one.case.scheduler].label,
+            "load": one.case.load,
+            "seed": one.case.seed,
+            **one.summary.to_dict(),
+        }
+        for one in outcomes
+    ]
+    return ComparisonResult(rows, [one.record for one in outcomes if one.record is not None], given.metrics)
+
+
+def resimulate(
+    journal: str | Path,
+    schedulers: Sequence[SchedulerLike] = ("fifo", "srtf", "max-min-fairness-perf"),
+    *,
+    processes: int | None = None,
+    keep_records: bool = True,
+) -> ComparisonResult:
+    """Simulate a recorded run under other schedulers: the same jobs, cancellations and outages, with measured throughputs.
+
+    Args:
+        journal: A journal (`x.sqlite`, `x.jsonl`, `postgresql://…`), also of a running cluster, or an event log.
+        schedulers: What to simulate. A name replaces the policy of the recorded scheduler; a `Scheduler` replaces it whole.
+        processes: Number of processes; default: one per core.
+        keep_records: Keep records for `result.report`.
+
+    Returns:
+        The runs; the first row is what happened.
+
+    Raises:
+        FairleadError: The journal is damaged or has no jobs, or a scheduler is unknown.
+    """
+    run = recorded.Recorded.read(str(journal))
+    configs = [run.under(parse_part(one)) if isinstance(one, str) else to_scheduler(one).config for one in schedulers]
+    if not run.world.trace.jobs:
+        raise InputError(journal, "a journal with jobs in it")
+    given = recorded.comparison(run, configs)
+    outcomes = run_comparison(given, processes=processes, keep_records=keep_records)
+    rows = [
+        {"scheduler": label, "load": None, "seed": 0, **summary.to_dict()}
+        for label, summary in recorded.beside(run, given, outcomes)
+    ]
+    kept = recorded.records(run, given, outcomes) if keep_records else ()
+    return ComparisonResult(rows, kept, given.metrics)

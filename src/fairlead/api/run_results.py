@@ -1,0 +1,288 @@
+"""What the public API returns: runs and comparisons as tables, reports and notebook views."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairlead.core.errors import FairleadError, InputError
+from fairlead.core.events import Event, RoundPlanned
+from fairlead.core.job import Phase
+from fairlead.experiments import metrics
+from fairlead.experiments.run_record import RunRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Run:
+    """A simulation that has run.
+
+    Attributes:
+        record: What the reports are made of.
+        events: Every event of the run, in order; empty if `keep_events=False`.
+    """
+
+    record: RunRecord
+    events: Sequence[Event] = ()
+    options: metrics.MetricOptions = metrics.DEFAULTS
+
+    @cached_property
+    def summary(self) -> dict[str, float | int | None]:
+        """Metrics of the run by name, e.g. `average_jct_s`, `makespan_s`, `utilization`, `worst_rho`."""
+        return metrics.summarize(self.record, self.options).to_dict()
+
+    @cached_property
+    def jobs(self) -> pa.Table:
+        """One row per job: names, times, phase, GPU seconds, preemptions, ρ. A `pyarrow.Table`."""
+        return job_table(self.record, self.options)
+
+    @cached_property
+    def rounds(self) -> pa.Table:
+        """One row per decision: time, jobs running and waiting, GPUs in use, launches and suspensions."""
+        return round_table(self.record, self.events)
+
+    def to_pandas(self) -> Any:
+        """Return `jobs` as a pandas DataFrame (needs pandas)."""
+        return self.jobs.to_pandas()
+
+    def to_polars(self) -> Any:
+        """Return `jobs` as a polars DataFrame (needs polars)."""
+        import polars
+
+        return polars.from_arrow(self.jobs)
+
+    def to_parquet(self, folder: str | Path) -> list[Path]:
+        """Write `jobs.parquet` and `rounds.parquet` into a folder.
+
+        Returns:
+            The files written.
+        """
+        return _write_tables(Path(folder), {"jobs": self.jobs, "rounds": self.rounds})
+
+    def report(self, path: str | Path) -> Path:
+        """Write an HTML report: tables, distributions, utilization, queue, and a Gantt chart to zoom."""
+        from fairlead.reporting.html import write_report
+
+        return write_report([self.record], Path(path), self.options, title=f"{self.record.scheduler} on {self.record.trace}")
+
+    def __repr__(self) -> str:
+        return f"Run({self.record.scheduler!r} on {self.record.trace!r}, {len(self.record.jobs)} jobs)"
+
+    def _repr_html_(self) -> str:
+        title = f"{self.record.scheduler} on {self.record.trace}, {self.record.cluster}"
+        return _html_table(title, ("metric", "value"), [(name, _number(value)) for name, value in self.summary.items()])
+
+
+@dataclass(frozen=True)
+class ComparisonResult:
+    """Schedulers on the same jobs, for every load and seed.
+
+    Attributes:
+        rows: One mapping per run: scheduler, load, seed, and every metric.
+        records: Records of the first seed, for reports.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    records: Sequence[RunRecord] = field(default=(), repr=False)
+    options: metrics.MetricOptions = metrics.DEFAULTS
+
+    @property
+    def schedulers(self) -> list[str]:
+        """The labels of the schedulers, in the order given."""
+        return list(dict.fromkeys(str(row["scheduler"]) for row in self.rows))
+
+    @cached_property
+    def runs(self) -> pa.Table:
+        """One row per run: scheduler, load, seed and metrics. A `pyarrow.Table`."""
+        import pyarrow
+
+        return pyarrow.Table.from_pylist([dict(row) for row in self.rows])
+
+    @cached_property
+    def summary(self) -> list[dict[str, Any]]:
+        """One row per scheduler and load: the mean of each metric over the seeds, and the half width of its 95 % interval
+        under `<metric>_ci95`."""
+        groups: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
+        for row in self.rows:
+            groups.setdefault((row["scheduler"], row["load"]), []).append(row)
+        return [self._mean(scheduler, load, rows) for (scheduler, load), rows in groups.items()]
+
+    def _mean(self, scheduler: str, load: float | None, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        result: dict[str, Any] = {"scheduler": scheduler, "load": load, "seeds": len(rows)}
+        for name in rows[0]:
+            if name in ("scheduler", "load", "seed"):
+                continue
+            values = [row[name] for row in rows]
+            mean, half = (math.nan, math.nan) if None in values else metrics.interval([float(v) for v in values])
+            result[name], result[f"{name}_ci95"] = mean, half
+        return result
+
+    def paired(self, first: str, second: str, metric: str = "average_jct_s") -> dict[str, Any]:
+        """Compare two schedulers run by run: the same jobs, load and seed under both.
+
+        Args:
+            first: Label of a scheduler.
+            second: Label of the scheduler it is compared with.
+            metric: Name of a metric in `summary`.
+
+        Returns:
+            `difference` (mean of first − second) with `difference_ci95`, `ratio` (mean of first / second) with `ratio_ci95`,
+            `pairs` (number of pairs) and `differences` (one per pair).
+
+        Raises:
+            FairleadError: A label or the metric is unknown, or no pair has a value.
+        """
+        sides: list[dict[tuple[Any, Any], float]] = []
+        for label in (first, second):
+            if label not in self.schedulers:
+                raise InputError("paired", f"one of {', '.join(self.schedulers)}", field="scheduler", value=label)
+            mine = [row for row in self.rows if row["scheduler"] == label]
+            if metric not in mine[0]:
+                raise InputError("paired", f"one of {', '.join(mine[0])}", field="metric", value=metric)
+            sides.append({(row["load"], row["seed"]): float(row[metric]) for row in mine if row[metric] is not None})
+        pairs = [(sides[0][key], sides[1][key]) for key in sides[0] if key in sides[1]]
+        if not pairs:
+            raise FairleadError(f"no pair of runs of {first!r} and {second!r} has a value for {metric}")
+        differences = [a - b for a, b in pairs]
+        difference, difference_half = metrics.interval(differences)
+        ratio, ratio_half = metrics.interval([a / b for a, b in pairs if b])
+        return {
+            "metric": metric,
+            "pairs": len(pairs),
+            "difference": difference,
+            "difference_ci95": difference_half,
+            "ratio": ratio,
+            "ratio_ci95": ratio_half,
+            "differences": differences,
+        }
+
+    def to_pandas(self) -> Any:
+        """Return `runs` as a pandas DataFrame (needs pandas)."""
+        return self.runs.to_pandas()
+
+    def to_polars(self) -> Any:
+        """Return `runs` as a polars DataFrame (needs polars)."""
+        import polars
+
+        return polars.from_arrow(self.runs)
+
+    def to_parquet(self, folder: str | Path) -> list[Path]:
+        """Write `runs.parquet`, and `jobs-<scheduler>.parquet` for every run of which records were kept."""
+        tables = {"runs": self.runs}
+        for record in self.records:
+            tables[f"jobs-{re.sub(r'[^\w.-]+', '-', record.scheduler).strip('-')}"] = job_table(record, self.options)
+        return _write_tables(Path(folder), tables)
+
+    def report(self, path: str | Path) -> Path:
+        """Write an HTML report of the runs of the first seed, side by side."""
+        from fairlead.reporting.html import write_report
+
+        if not self.records:
+            raise FairleadError("no records were kept: pass keep_records=True to compare")
+        return write_report(list(self.records), Path(path), self.options)
+
+    def __repr__(self) -> str:
+        return f"ComparisonResult({', '.join(self.schedulers)}; {len(self.rows)} runs)"
+
+    def _repr_html_(self) -> str:
+        shown = ("average_jct_s", "p99_jct_s", "makespan_s", "utilization", "worst_rho", "preemptions")
+        names = [name for name in shown if self.rows and name in self.rows[0]]
+        rows = [
+            (row["scheduler"], *(f"{_number(row[n])} ± {_number(row[f'{n}_ci95'])}" for n in names)) for row in self.summary
+        ]
+        return _html_table(f"{len(self.rows)} runs", ("scheduler", *names), rows)
+
+
+def job_table(record: RunRecord, options: metrics.MetricOptions = metrics.DEFAULTS) -> pa.Table:
+    """Return one row per job of a run: names, times, phase, GPU seconds, preemptions and ρ."""
+    import pyarrow
+
+    jobs = record.jobs
+    columns: dict[str, Any] = {}
+    names = {"entities": "accounts"}
+    for one in dataclasses.fields(jobs):
+        value = getattr(jobs, one.name)
+        singular = {"names": "name", "kinds": "kind", "users": "user", "accounts": "account"}
+        name = singular.get(names.get(one.name, one.name), one.name)
+        columns[name] = [Phase(int(p)).name.lower() for p in value] if name == "phase" else _cells(value)
+    columns["jct_s"] = _cells(np.where(jobs.phase == Phase.FINISHED, jobs.ended_s - jobs.submitted_s, np.nan))
+    columns["wait_s"] = _cells(jobs.first_started_s - jobs.submitted_s)
+    columns["rho"] = _cells(metrics.finish_time_fairness(record, options.contention))
+    return pyarrow.table(columns)
+
+
+def round_table(record: RunRecord, events: Iterable[Event]) -> pa.Table:
+    """Return one row per decision of a run: time, jobs running and waiting, GPUs in use, launches and suspensions."""
+    import pyarrow
+
+    plans = [event.plan for event in events if isinstance(event, RoundPlanned)]
+    times = np.array([plan.time for plan in plans], dtype=np.float64)
+    jobs, held = record.jobs, record.stretches
+    came = np.sort(jobs.submitted_s[jobs.phase != Phase.REFUSED])
+    left = np.sort(jobs.ended_s[~np.isnan(jobs.ended_s) & (jobs.phase != Phase.REFUSED)])
+    inside = np.searchsorted(came, times, "right") - np.searchsorted(left, times, "right")
+    running = np.zeros(len(times), dtype=np.int64)
+    in_use = np.zeros(len(times), dtype=np.int64)
+    if held is not None and len(held.job):
+        spans = np.unique(np.column_stack((held.job, held.start_s, held.end_s)), axis=0)
+        running = _count_at(spans[:, 1], spans[:, 2], times)
+        gpus = metrics.disjoint(held.accelerator, held.start_s, held.end_s)
+        in_use = _count_at(gpus.start_s, gpus.end_s, times)
+    return pyarrow.table(
+        {
+            "time_s": times,
+            "running": running,
+            "waiting": np.maximum(inside - running, 0),
+            "gpus_in_use": in_use,
+            "launched": np.array([len(plan.launches.jobs) for plan in plans], dtype=np.int64),
+            "suspended": np.array([len(plan.suspended) for plan in plans], dtype=np.int64),
+        }
+    )
+
+
+def _count_at(starts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], times: np.ndarray[Any, Any]) -> Any:
+    """How many half-open intervals contain each time."""
+    return np.searchsorted(np.sort(starts), times, "right") - np.searchsorted(np.sort(ends), times, "right")
+
+
+def _cells(values: Any) -> Any:
+    """A column for Arrow: NaN becomes null."""
+    if not isinstance(values, np.ndarray) or values.dtype.kind != "f":
+        return list(values) if not isinstance(values, np.ndarray) else values
+    import pyarrow
+
+    return pyarrow.array(values, mask=np.isnan(values))
+
+
+def _write_tables(folder: Path, tables: Mapping[str, pa.Table]) -> list[Path]:
+    import pyarrow.parquet
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, table in tables.items():
+        written.append(folder / f"{name}.parquet")
+        pyarrow.parquet.write_table(table, written[-1])
+    return written
+
+
+def _number(value: float | int | None) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _html_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    head = "".join(f"<th>{html.escape(str(one))}</th>" for one in headings)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><caption>{html.escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
