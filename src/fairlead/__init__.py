@@ -65,7 +65,7 @@ _PUBLIC = {
     "simulate": "fairlead.api.functions",
 }
 
-__all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604
+__all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> object:

@@ -5,8 +5,7 @@ A policy is a class with one method:
     from fairlead.plugin import Memo, Selection, Snapshot, in_order
 
     class EarliestDeadlineFirst:
-        """Rank jobs by submission time plus deadline, earliest first."""
-
+        # Rank jobs by submission time plus deadline, earliest first.
         def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
             return in_order(view, view.jobs.submitted_s + view.jobs.deadline_s), memo
 

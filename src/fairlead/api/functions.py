@@ -75,7 +75,7 @@ def simulate(
         >>> jobs = [fairlead.Job(f"job-{n}", submitted_s=60.0 * n, steps=600.0, workers=2) for n in range(8)]
         >>> run = fairlead.simulate(jobs, cluster="4xv100:4", policy="las", round_s=300)
         >>> run.summary["finished"], run.summary["average_jct_s"]
-        (8, 1440.0)
+        (8, 1890.0)
     """
     table = to_table(throughputs)
     scheduler = to_scheduler(policy, round_s)
@@ -153,13 +153,12 @@ def compare(
         measure,
         replace(metrics.DEFAULTS, measure=measure),
     )
-    installed = Registry.installed()
-    registry = installed
-    for one in made:
-        registry = registry.merged(one.registry)
-    if registry.entries != installed.entries:
-        processes = 1
-    outcomes = run_comparison(given, processes=processes, keep_records=keep_records, registry=registry)
+    if any(one.registry is not Registry.installed() for one in made):  # classes of a script or a notebook do not travel
+        registry = Registry.installed()
+        for one in made:
+            registry = registry.merged(one.registry)
+        given, processes = replace(given, registry=registry), 1
+    outcomes = run_comparison(given, processes=processes, keep_records=keep_records)
     rows = [
         {
             "scheduler": given.schedulers[one.case.scheduler].label,

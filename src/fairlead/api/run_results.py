@@ -181,7 +181,8 @@ class ComparisonResult:
         """Write `runs.parquet`, and `jobs-<scheduler>.parquet` for every run of which records were kept."""
         tables = {"runs": self.runs}
         for record in self.records:
-            tables[f"jobs-{re.sub(r'[^\w.-]+', '-', record.scheduler).strip('-')}"] = job_table(record, self.options)
+            label = re.sub(r"[^\w.-]+", "-", record.scheduler).strip("-")
+            tables[f"jobs-{label}"] = job_table(record, self.options)
         return _write_tables(Path(folder), tables)
 
     def report(self, path: str | Path) -> Path:
@@ -210,11 +211,10 @@ def job_table(record: RunRecord, options: metrics.MetricOptions = metrics.DEFAUL
 
     jobs = record.jobs
     columns: dict[str, Any] = {}
-    names = {"entities": "accounts"}
+    singular = {"names": "name", "kinds": "kind", "users": "user", "accounts": "account"}
     for one in dataclasses.fields(jobs):
         value = getattr(jobs, one.name)
-        singular = {"names": "name", "kinds": "kind", "users": "user", "accounts": "account"}
-        name = singular.get(names.get(one.name, one.name), one.name)
+        name = singular.get(one.name, one.name)
         columns[name] = [Phase(int(p)).name.lower() for p in value] if name == "phase" else _cells(value)
     columns["jct_s"] = _cells(np.where(jobs.phase == Phase.FINISHED, jobs.ended_s - jobs.submitted_s, np.nan))
     columns["wait_s"] = _cells(jobs.first_started_s - jobs.submitted_s)

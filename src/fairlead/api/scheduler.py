@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config import Part, SchedulerConfig, read_cluster
 from fairlead.config.registry import Registry, presets
 from fairlead.config.schedulers import parse_part
 from fairlead.core.cluster import Cluster
@@ -38,7 +38,7 @@ class Scheduler:
     """A scheduler composed of stages, each given by name, as `"name:parameter=value"`, or as an object of your own.
 
     Args:
-        policy: A policy (`fairlead policies` lists them), a preset, or an object with a `select` or `allocate` method.
+        policy: A policy (`fairlead policies` lists them) or else a preset, or an object with a `select` or `allocate` method.
         admission: Admission stage; default: accept every job.
         estimator: Throughput estimator; default: the true throughputs.
         mechanism: Round mechanism for allocation policies.
@@ -74,7 +74,7 @@ class Scheduler:
     ) -> None:
         registry = Registry.installed()
         base = SchedulerConfig()
-        if isinstance(policy, str) and policy in {preset.name for preset in presets()}:
+        if isinstance(policy, str) and policy in presets() and policy not in {one.name for one in registry.of("policy")}:
             base = SchedulerConfig.preset(policy)
             part = base.policy
             label = f"{policy}({', '.join(f'{k}={_shown(v)}' for k, v in parameters.items())})" if parameters else policy
@@ -158,7 +158,7 @@ def to_scheduler(value: SchedulerLike, round_s: float | None = None) -> Schedule
 
 
 def to_cluster(value: ClusterLike) -> Cluster:
-    return value if isinstance(value, Cluster) else readto_cluster(str(value), accelerator_types())
+    return value if isinstance(value, Cluster) else read_cluster(str(value), accelerator_types())
 
 
 def to_table(value: TableLike) -> ThroughputTable | None:
@@ -177,7 +177,7 @@ def to_trace(value: TraceLike, table: ThroughputTable | None, seed: int) -> Trac
     jobs = tuple(value)
     if not all(isinstance(job, Job) for job in jobs):
         raise InputError("trace", "a path, a data frame, a Trace, a Generator or jobs", value=type(value).__name__)
-    return Trace("jobs", tuple(sorted(jobs, key=lambda job: job.submitted_s)))
+    return Trace(tuple(sorted(jobs, key=lambda job: job.submitted_s)), "jobs")
 
 
 def _from_frame(frame: Any, table: ThroughputTable | None) -> Trace:
@@ -197,3 +197,20 @@ def _from_frame(frame: Any, table: ThroughputTable | None) -> Trace:
         path = Path(folder) / "frame.parquet"
         pyarrow.parquet.write_table(rows, path)
         return TraceFile(path, "native").read(table)
+
+
+def read_trace(path: str | Path, *, throughputs: TableLike = None, format: str | None = None) -> Trace:
+    """Read a trace file.
+
+    Args:
+        path: A trace in any known format (`fairlead trace --help` lists them).
+        throughputs: A throughput table or its file, for formats that count work in steps.
+        format: The name of the format; default: recognised by its content.
+
+    Returns:
+        The jobs in the order of their submission.
+
+    Raises:
+        FairleadError: The file is wrong; the message names file, line and field.
+    """
+    return TraceFile(Path(path), format).read(to_table(throughputs))

@@ -120,6 +120,11 @@ class Registry:
         sources = (claim.source for names in self.entries.values() for claims in names.values() for claim in claims)
         return {source.module if isinstance(source, EntryPoint) else source.__module__ for source in sources}
 
+    def merged(self, other: Registry) -> Registry:
+        """Return this registry with the parts of another that it lacks."""
+        entries = {what: {**other.entries.get(what, {}), **names} for what, names in self.entries.items()}
+        return Registry(entries)
+
     def plus(self, what: str, name: str, found: type[Any]) -> Registry:
         """This registry with one more; for stages that are not in a package of their own."""
         if what not in GROUPS:

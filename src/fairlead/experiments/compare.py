@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fairlead.config import SchedulerConfig
+from fairlead.config.registry import Registry
 from fairlead.core.cluster import Cluster
 from fairlead.experiments.cases import run_in_processes
 from fairlead.experiments.inputs import TraceFile
@@ -58,6 +59,7 @@ class Comparison:
     metrics: MetricOptions = DEFAULTS
     fill_workers: bool = False
     others: Sequence[Other] = ()  # what else comes from outside, such as cancellations
+    registry: Registry | None = None  # where names are looked up; None: the installed parts
 
     def cases(self, keep_records: bool = False) -> list[ComparisonCase]:
         """By load, then seed, then scheduler; `keep_records` applies to the first seed."""
@@ -92,7 +94,7 @@ class ComparisonCase:
             given.fill_workers,
             others=given.others,
         )
-        record = simulate(simulation, gantt=self.keep_record).record
+        record = simulate(simulation, registry=given.registry, gantt=self.keep_record).record
         return CaseOutcome(self, summarize(record, given.metrics), record if self.keep_record else None)
 
 
