@@ -124,7 +124,7 @@ def test_a_scheduler_takes_names_parameters_objects_and_files(tmp_path):
     assert fairlead.Scheduler("las", placement="spread", admission="accept-up-to:factor=1.5").label.startswith("las + accept-up-to")
     (tmp_path / "mine.yaml").write_text(fairlead.Scheduler("tiresias", thresholds=[100.0, 200.0]).to_yaml())
     assert fairlead.Scheduler.from_file(tmp_path / "mine.yaml").config.policy.parameters["thresholds"] == [100.0, 200.0]
-    with pytest.raises(FairleadError, match="did you mean|near|known"):
+    with pytest.raises(FairleadError, match=r"did you mean|near|known"):
         fairlead.Scheduler("laz")
     with pytest.raises(FairleadError, match="space_sharin"):
         fairlead.Scheduler("gavel", space_sharin=True)
