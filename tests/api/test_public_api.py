@@ -68,7 +68,8 @@ def test_a_trace_may_be_a_file_a_table_or_jobs(tmp_path):
     table = pyarrow.table(COLUMNS)
     pyarrow.parquet.write_table(table, tmp_path / "jobs.parquet")
     jobs = [fairlead.Job(n, s, w, workers=g) for n, s, w, g in zip(*COLUMNS.values(), strict=True)]
-    given = (tmp_path / "jobs.parquet", str(tmp_path / "jobs.parquet"), table, jobs, fairlead.read_trace(tmp_path / "jobs.parquet"))
+    path = tmp_path / "jobs.parquet"
+    given = (path, str(path), table, jobs, fairlead.read_trace(path))
     summaries = [fairlead.simulate(one, CLUSTER, "fifo").jobs["ended_s"].to_pylist() for one in given]
     assert all(one == summaries[0] for one in summaries)
 
@@ -121,7 +122,8 @@ def test_round_length_of_a_scheduler_is_kept_unless_given(trace):
 
 def test_a_scheduler_takes_names_parameters_objects_and_files(tmp_path):
     assert fairlead.Scheduler("gavel", space_sharing=True).config.policy.parameters == {"space_sharing": True}
-    assert fairlead.Scheduler("las", placement="spread", admission="accept-up-to:factor=1.5").label.startswith("las + accept-up-to")
+    composed = fairlead.Scheduler("las", placement="spread", admission="accept-up-to:factor=1.5")
+    assert composed.label.startswith("las + accept-up-to")
     (tmp_path / "mine.yaml").write_text(fairlead.Scheduler("tiresias", thresholds=[100.0, 200.0]).to_yaml())
     assert fairlead.Scheduler.from_file(tmp_path / "mine.yaml").config.policy.parameters["thresholds"] == [100.0, 200.0]
     with pytest.raises(FairleadError, match=r"did you mean|near|known"):
