@@ -74,7 +74,7 @@ def switches_on_a_signal() -> None:
     def watched(self: ControlPlane) -> None:
         begin(self)
         other = {**self.scheduler, "policy": "fifo"}
-        signal.signal(signal.SIGUSR1, lambda *_: self.live.switch(other, "a signal"))
+        signal.signal(signal.SIGUSR1, lambda *_: self.backend.switch(other, "a signal"))
 
     ControlPlane.__post_init__ = watched  # type: ignore[method-assign]
 

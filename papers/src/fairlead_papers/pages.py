@@ -15,7 +15,7 @@ from fairlead.files import atomic_write
 from fairlead.reporting.findings import Findings, Row, Wants
 from fairlead.reporting.pictures import png
 from fairlead.reporting.sweep_page import document
-from fairlead_papers.study import Sizes, Study
+from fairlead_papers.study import BatchSizeFilter, Study
 
 # The report that a folder has from before. One of another paper, or at another scale, is nobody's to write over. Of one that
 # is written anew, studies that are not run this time stay as they were told; the pictures that the new one lacks would stand
@@ -123,7 +123,7 @@ class Report:
     Studies that were not run this time are `kept` as an earlier report told them; all come in the paper's `order`."""
 
     title: str
-    scale: Sizes
+    scale: BatchSizeFilter
     introduction: Sequence[str]
     told: Sequence[Told]
     kept: Mapping[str, Section] = field(default_factory=dict)
@@ -158,7 +158,7 @@ def write_pages(report: Report, folder: Path) -> list[Path]:
     return written
 
 
-def cells(row: Row, scale: Sizes, study: Study[Any]) -> tuple[str, ...]:
+def cells(row: Row, scale: BatchSizeFilter, study: Study[Any]) -> tuple[str, ...]:
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
     shown = shown_paper(row), shown_ours(row)
     return (row.what, *shown, ratio, row.verdict, f"{scale.name}: {row.scale or study.size(scale)}", row.note)
@@ -193,7 +193,7 @@ def markdown(report: Report) -> str:
     return "\n".join(lines + report.in_order(new, {name: section.markdown for name, section in report.kept.items()}))
 
 
-def _markdown_section(one: Told, scale: Sizes) -> str:
+def _markdown_section(one: Told, scale: BatchSizeFilter) -> str:
     lines = [heading(one.study).markdown, _markdown_row(HEADINGS), _markdown_row(["---"] * len(HEADINGS))]
     lines += [_markdown_row(cells(row, scale, one.study)) for row in one.findings.rows]
     lines += ["", *(f"- {note}" for note in one.findings.notes)]
@@ -213,7 +213,7 @@ def page(report: Report, pictures: dict[str, bytes]) -> str:
     return document(f"{report.title}, reproduced", "".join([top, *parts]))
 
 
-def _html_section(one: Told, scale: Sizes, pictures: dict[str, bytes]) -> str:
+def _html_section(one: Told, scale: BatchSizeFilter, pictures: dict[str, bytes]) -> str:
     head = "".join(f"<th{' class=n' if name in NUMBERS else ''}>{name}</th>" for name in HEADINGS)
     body = "".join(_html_row(row, scale, one.study) for row in one.findings.rows)
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in one.findings.notes)
@@ -225,7 +225,7 @@ def _html_section(one: Told, scale: Sizes, pictures: dict[str, bytes]) -> str:
     return heading(one.study).html + tables
 
 
-def _html_row(row: Row, scale: Sizes, study: Study[Any]) -> str:
+def _html_row(row: Row, scale: BatchSizeFilter, study: Study[Any]) -> str:
     shown = [html.escape(cell) for cell in cells(row, scale, study)]
     kind = row.verdict.replace(" ", "-")
     parts = [f'<td class="n">{cell}</td>' if 1 <= index <= 3 else f"<td>{cell}</td>" for index, cell in enumerate(shown)]

@@ -12,7 +12,7 @@ from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.reporting.findings import Findings
 
 
-class Sizes(Protocol):
+class BatchSizeFilter(Protocol):
     """How large a reproduction is; what else there is to say of it is the paper's own."""
 
     @property
@@ -29,10 +29,10 @@ class Sizes(Protocol):
         ...
 
 
-S = TypeVar("S", bound=Sizes)
+S = TypeVar("S", bound=BatchSizeFilter)
 
 
-def usual_size(scale: Sizes) -> str:
+def usual_size(scale: BatchSizeFilter) -> str:
     return scale.size
 
 

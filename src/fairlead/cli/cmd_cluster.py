@@ -27,7 +27,7 @@ from fairlead.runtime.bootstrap import (
     run_local_cluster,
     serve_control_plane,
 )
-from fairlead.runtime.control.snapshotter import Retention, check_keepable
+from fairlead.runtime.control.snapshotter import Retention, check_serializable
 from fairlead.runtime.http_client import CONNECTION, TOKEN, URL
 from fairlead.runtime.log_format import LogFormat, log_to_stderr
 from fairlead.workloads.catalogue import accelerator_types
@@ -75,7 +75,7 @@ class Asked:
                 raise InputError("command line", f"either --config FILE or --{name}", field=name, value=value)
         asked = read_scheduler(self.config) if self.config is not None else self._spelled(usual_round_s)
         compose(asked.to_data())  # names and parameters are checked before any process is started
-        check_keepable(asked.to_data())
+        check_serializable(asked.to_data())
         return asked
 
     def _said(self) -> dict[str, object]:

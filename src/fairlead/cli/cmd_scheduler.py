@@ -16,7 +16,7 @@ from fairlead.config.registry import FORMER_KINDS, GROUPS, Preset, Registered, R
 from fairlead.config.registry import presets as all_presets
 from fairlead.config.schedulers import SchedulerConfig, parse_part, read_scheduler, scheduler_of
 from fairlead.core.errors import InputError, UnknownName, near_names
-from fairlead.runtime.control.snapshotter import check_keepable
+from fairlead.runtime.control.snapshotter import check_serializable
 
 scheduler_app = typer.Typer(help="Show or change which scheduler decides on a cluster.", no_args_is_help=True)
 
@@ -68,7 +68,7 @@ def set_(
         config = replace(config, policy=parse_part(policy), name="")
     if round_s is not None:
         config = config.with_rounds(round_s)
-    check_keepable(config.to_data())
+    check_serializable(config.to_data())
     tell_unseen(config)
     _tell(scheduler_of(plane.switch(config.to_data(), why, instead_of=present)), json)
 

@@ -55,13 +55,13 @@ class Scene:
         clock = WallClock(0.0, self.second, lambda: 0.0, lambda: self.second)
         clock._offset = 0.0
         number = 0 if state is None else state.next_number
-        self.live = ClusterBackend(self.cluster, self.wire, clock, lambda job: Task((job.command or "true",)), number)
-        self.live.lock.acquire()
+        self.backend = ClusterBackend(self.cluster, self.wire, clock, lambda job: Task((job.command or "true",)), number)
+        self.backend.lock.acquire()
         self.journal = journal or MemoryJournal()
         stages = SchedulerConfig.from_data({"policy": policy, "rounds": ROUND, **parts}).build(
             table or table_of(self.cluster.type_names, {("", 2): [1.0], ("", 3): [1.0]}), Registry.installed()
         )
-        self.loop = Loop(state or State(self.cluster), self.live, stages, journal=self.journal, allow_stalls=True)
+        self.loop = Loop(state or State(self.cluster), self.backend, stages, journal=self.journal, allow_stalls=True)
         if state is None:
             self.loop.record(ev.JournalOpened(0.0, self.cluster, {}))
             for node in range(len(self.cluster.nodes)):
@@ -76,14 +76,14 @@ class Scene:
 
     def join(self, *nodes: int) -> None:
         for node in nodes or range(len(self.cluster.nodes)):
-            self.live.joined(node, ())
+            self.backend.joined(node, ())
 
     def job(self, name: str, **about) -> None:
-        self.live.submit_jobs([Job(name, **about)], self.answers.append)
+        self.backend.submit_jobs([Job(name, **about)], self.answers.append)
 
     def reconcile(self) -> None:
         """After a restart, with what agents have said so far."""
-        for event in self.live.reconcile(self.loop.state.snapshot(self.second)):
+        for event in self.backend.reconcile(self.loop.state.snapshot(self.second)):
             self.loop.record(event)
 
     def phase(self, number: int) -> Phase:

@@ -35,7 +35,7 @@ def busy(monkeypatch):
         monkeypatch.setenv("FAIRLEAD_URL", cluster.url)
         monkeypatch.setenv("FAIRLEAD_TOKEN", cluster.token)
         plane = ControlPlaneClient(cluster.url, cluster.token)
-        cluster.plane.live.joined(0, ())
+        cluster.plane.backend.joined(0, ())
         plane.switch({"policy": "fifo", "estimator": "measured", "rounds": 0.2})
         jobs = [{"name": "long", "run": "sleep 99", "workers": 4, "kind": "slow", "steps": 36_000}]
         jobs += [{"name": f"short-{n}", "run": "sleep 1", "kind": "slow", "steps": 10} for n in range(3)]
@@ -53,7 +53,7 @@ def until(reached: Callable[[], bool], patience_s: float = 20.0) -> None:
 def test_the_state_that_is_told_is_the_state(busy):
     cluster, plane = busy
     told = fetch_state(plane)
-    with cluster.plane.live.lock:
+    with cluster.plane.backend.lock:
         mine = cluster.plane.loop.state
         assert told.next_number == mine.next_number == 4
         assert [one.name for one in told.job_of.values()] == ["long", "short-0", "short-1", "short-2"]
@@ -177,7 +177,7 @@ def test_a_switch_that_a_person_made_during_the_look_stands(busy, monkeypatch):
 def test_of_two_who_switch_instead_of_the_same_scheduler_one_does(busy):
     cluster, plane = busy
     present = plane.scheduler()
-    with cluster.plane.live.lock:  # both come before the loop looks
+    with cluster.plane.backend.lock:  # both come before the loop looks
         asked = [
             threading.Thread(target=lambda n=n: answers.append(_status(plane, {**present, "rounds": 0.3 + n}, present)))
             for n in range(2)

@@ -241,9 +241,9 @@ def test_a_token_says_whose_its_jobs_may_be(account, asked, given):
 
 def test_what_a_failing_stage_said_is_told_to_admins_only():
     async def scene(plane, who):
-        plane.live.stop()
+        plane.backend.stop()
         await plane.over()  # or the next good decision would say that it is over
-        plane.trouble.failed("policy", KeyError("bob's job"))
+        plane.decision_health.failed("policy", KeyError("bob's job"))
         told = {name: (await who(name).get("/v1/scheduler")).json()["trouble"] for name in ("root", "ann")}
         assert told == {"root": 'the policy failed: KeyError: "bob\'s job"', "ann": "the policy failed: KeyError"}
 

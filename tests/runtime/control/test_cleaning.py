@@ -21,7 +21,7 @@ def test_only_what_is_left_of_ended_jobs_goes(tmp_path):
         (tmp_path / f"source-{number}" / "main.py").write_text(f"print({number})")
 
     async def scene(plane, who):
-        ann, checkpoints = who("ann"), Path(plane.live.checkpoints)
+        ann, checkpoints = who("ann"), Path(plane.backend.checkpoints)
         for number in range(2):
             archive = pack_code(tmp_path / f"source-{number}")
             digests.append((await ann.put(f"/v1/code/{archive_digest(archive)}", content=archive)).json()["digest"])

@@ -1,4 +1,4 @@
-"""Plug-ins with mistakes, on wall time: what was decided last stands, people are told, and it goes on when the mistake is gone.
+"""Plug-ins with mistakes, on wall time: the last decision stands, people are told, and it goes on when the mistake is gone.
 In a simulation the mistake is an error."""
 
 from __future__ import annotations
@@ -121,20 +121,20 @@ def test_a_mistake_in_a_plugin_does_not_end_the_control_plane(tmp_path, caplog, 
         held = loop.state.device_map.of(0).tolist()
         plugin.gate.clear()
         await scene.submit("second")
-        await scene.until(lambda: bool(plane.trouble.now))
+        await scene.until(lambda: bool(plane.decision_health.message))
         decisions = loop.decisions
-        await scene.until(lambda: loop.decisions > decisions + 2 and plane.trouble.kind.startswith(told))
+        await scene.until(lambda: loop.decisions > decisions + 2 and plane.decision_health.summary.startswith(told))
         assert (loop.state.device_map.of(0).tolist(), scene.starts(0)) == (held, 1)
         if plugin is not Divides:  # newcomers have an agnostic share there
-            reason = job_record(loop, 1, plane.live.now)["reason"]
+            reason = job_record(loop, 1, plane.backend.now)["reason"]
             assert (reason["code"], scene.starts(1)) == ("undecided", 0)
             assert "secret" not in reason["text"]
         plugin.gate.set()
-        await scene.kept(lambda answered: plane.live.cancel(0, answered))
-        await scene.until(lambda: scene.runs(1) and not plane.trouble.now)
+        await scene.kept(lambda answered: plane.backend.cancel(0, answered))
+        await scene.until(lambda: scene.runs(1) and not plane.decision_health.message)
 
     scene.play(story)
-    assert sum("what was decided last stands" in line for line in caplog.messages) < loop.decisions, "not one line a round"
+    assert sum("the last decision stands" in line for line in caplog.messages) < loop.decisions, "not one line a round"
     assert b'fairlead_decisions_stood_total{why="failed"} 0.0' not in plane.metrics.text()
 
 
@@ -151,13 +151,15 @@ def test_a_selection_that_could_not_be_carried_out_does_not_stand(tmp_path):
         plugin.says = [Selection(one, one + 8, one)]  # of a type that is not there
         plugin.gate.clear()
         await scene.submit("second")
-        await scene.until(lambda: plane.trouble.kind == "the policy failed: IndexError" and not plugin.says)
+        await scene.until(lambda: plane.decision_health.summary == "the policy failed: IndexError" and not plugin.says)
         decisions = loop.decisions
-        await scene.until(lambda: loop.decisions > decisions + 2 and plane.trouble.kind == "the policy failed: IndexError")
+        await scene.until(
+            lambda: loop.decisions > decisions + 2 and plane.decision_health.summary == "the policy failed: IndexError"
+        )
         assert (scene.runs(0), scene.starts(0), scene.starts(1)) == (True, 1, 0)
         plugin.gate.set()
-        await scene.kept(lambda answered: plane.live.cancel(0, answered))
-        await scene.until(lambda: scene.runs(1) and not plane.trouble.now)
+        await scene.kept(lambda answered: plane.backend.cancel(0, answered))
+        await scene.until(lambda: scene.runs(1) and not plane.decision_health.message)
 
     scene.play(story)
 
@@ -183,8 +185,8 @@ def launches(*gangs: list[int]) -> Launches:
 )
 def test_only_combinations_share_accelerators(starts, together, why):
     state = state_of(cluster("v100:6"), [Job(f"job-{n}", workers=2) for n in range(3)], {2: [4, 5]})
-    company = None if together is None else (np.arange(len(together)), np.array(together))
-    plan = RoundPlan(1.0, launches=starts, company=company)
+    colocated = None if together is None else (np.arange(len(together)), np.array(together))
+    plan = RoundPlan(1.0, launches=starts, combinations=colocated)
     with pytest.raises(InvalidPlan, match=why) if why else nullcontext():
         validate_plan(plan, None, state.snapshot(1.0))
 

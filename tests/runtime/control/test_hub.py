@@ -9,7 +9,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from fairlead.runtime.control.agent_hub import Hub
+from fairlead.runtime.control.agent_hub import AgentHub
 from fairlead.runtime.protocol.messages import (
     METHOD,
     SERVICE,
@@ -78,8 +78,8 @@ class Agent:
 
 def with_hub(scene: Callable[..., Any], **about: Any) -> None:
     async def run() -> None:
-        hub = Hub(cluster("v100:2,v100:2"), may_join=lambda token: token == "secret", **about)
-        hub.live = backend = Backend()  # type: ignore[assignment]
+        hub = AgentHub(cluster("v100:2,v100:2"), may_join=lambda token: token == "secret", **about)
+        hub.backend = backend = Backend()  # type: ignore[assignment]
         server, port = await hub.serve("127.0.0.1:0")
         watching = asyncio.create_task(hub.watch())
         agents: list[Agent] = []

@@ -64,16 +64,16 @@ class Scene:
     async def story(self) -> None:
         """Two nodes come; one job finishes, one fails, one is cancelled, and one node goes."""
         for node in (0, 1):
-            self.plane.live.joined(node, ())
+            self.plane.backend.joined(node, ())
         jobs = [{"name": name, "run": ["true", "--secret"], "retries": 0} for name in ("good", "bad", "gone", "waits")]
         assert (await self.who("admin").post("/v1/jobs", json={"jobs": jobs})).status_code == 201
         for name in ("good", "bad", "gone", "waits"):
             await self.until(f"/v1/jobs/{name}", lambda job: job["phase"] == "running")
         for node in (0, 1):
-            self.plane.live.tell(node, [Ended(0, 1, 0, False, 0, 0), Ended(1, 1, 3, False, 0, 0)])
+            self.plane.backend.tell(node, [Ended(0, 1, 0, False, 0, 0), Ended(1, 1, 3, False, 0, 0)])
         await self.until("/v1/jobs/bad", lambda job: job["phase"] == "failed")
         assert (await self.who("admin").delete("/v1/jobs/gone")).status_code == 200
-        self.plane.live.left(1)
+        self.plane.backend.left(1)
         await self.until("/v1/nodes", lambda told: [node["up"] for node in told["nodes"]] == [True, False])
 
 
@@ -227,7 +227,7 @@ def test_people_are_answered_while_a_node_is_awaited_after_a_restart():
     scene = Scene()
 
     async def before() -> None:
-        scene.plane.live.joined(0, ())
+        scene.plane.backend.joined(0, ())
         assert (await scene.who("admin").post("/v1/jobs", json={"jobs": [{"name": "old", "run": "x"}]})).status_code == 201
         await scene.until("/v1/jobs/old", lambda job: job["phase"] == "running")
 
@@ -248,7 +248,7 @@ def test_of_too_many_jobs_those_that_run_and_the_youngest_are_told():
     scene = Scene()
 
     async def story() -> None:
-        scene.plane.live.joined(0, ())
+        scene.plane.backend.joined(0, ())
         jobs = [{"name": f"n-{n}", "run": "x"} for n in range(6)]
         assert (await scene.who("admin").post("/v1/jobs", json={"jobs": jobs})).status_code == 201
         await scene.until("/v1/jobs/n-0", lambda job: job["phase"] == "running")
@@ -262,16 +262,16 @@ def test_of_too_many_jobs_those_that_run_and_the_youngest_are_told():
 def test_a_name_is_taken_while_its_job_is_on_its_way_though_nobody_waits_for_it(monkeypatch):
     monkeypatch.setattr("fairlead.runtime.control.http_api.ANSWER_WITHIN_S", 0.1)
     scene, held = Scene(), []
-    live = scene.plane.live
-    deliver = live.inbox.ring
+    backend = scene.plane.backend
+    deliver = backend.inbox.ring
 
     async def story() -> None:
-        live.inbox.ring = held.append  # the loop has other things to do, such as waiting for a journal that is away
+        backend.inbox.ring = held.append  # the loop has other things to do, such as waiting for a journal that is away
         admin, body = scene.who("admin"), {"jobs": [{"name": "one", "run": "x"}]}
         assert (await admin.post("/v1/jobs", json=body)).status_code == 503
         monkeypatch.undo()
         assert (await admin.post("/v1/jobs", json=body)).status_code == 409
-        live.inbox.ring = deliver
+        backend.inbox.ring = deliver
         for request in held:
             deliver(request)
         await scene.until("/v1/jobs", lambda told: len(told["jobs"]) == 1)
@@ -289,7 +289,7 @@ def test_while_nobody_can_look_into_the_state_people_are_told_so(monkeypatch):
         taken, over = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with scene.plane.live.lock:
+            with scene.plane.backend.lock:
                 taken.set()
                 over.wait(PATIENCE_S)
 

@@ -49,12 +49,12 @@ def run_plane(
     async def submit() -> None:
         loop, kept = asyncio.get_running_loop(), asyncio.Event()
         job = TaskSpec(run="true").job("", "ann")
-        plane.live.submit_jobs([job], lambda events: loop.call_soon_threadsafe(kept.set))
+        plane.backend.submit_jobs([job], lambda events: loop.call_soon_threadsafe(kept.set))
         await kept.wait()
 
     async def story() -> None:
         await plane.start()
-        plane.live.joined(0, ())
+        plane.backend.joined(0, ())
         for _ in range(jobs):
             await submit()
         while not await asyncio.to_thread(reached, journal):

@@ -16,7 +16,7 @@ def test_a_user_sees_that_an_accelerator_is_held_and_not_by_what():
         await who("ann").post("/v1/jobs", json={"jobs": [{"name": "hers", "run": "x", "kind": "secret"}]})
         while (await who("ann").get("/v1/jobs/hers")).json()["phase"] == "queued":
             await asyncio.sleep(0.05)
-        with plane.live.lock:
+        with plane.backend.lock:
             now, one = plane.loop.state.time, np.array([0])
             plan = RoundPlan(now, launches=Launches(one, one, np.array([0, 1]), one))
             plane.loop.record(ev.RoundPlanned(plan))
@@ -40,10 +40,10 @@ def test_a_user_sees_that_an_accelerator_is_held_and_not_by_what():
 
 def test_what_an_agent_brings_along_from_another_journal_is_shown_to_nobody():
     async def scene(plane, who):
-        plane.live.joined(0, [(57, 1)])
+        plane.backend.joined(0, [(57, 1)])
         while not (await who("root").get("/v1/nodes")).json()["nodes"][0]["up"]:
             await asyncio.sleep(0.05)
-        assert plane.live.launches.jobs_on(0) == {57}
+        assert plane.backend.launches.jobs_on(0) == {57}
         for path in ("/v1/nodes", "/v1/overview"):
             assert (await who("root").get(path)).json()["nodes"][0]["jobs"] == []
 
@@ -57,7 +57,7 @@ def test_who_shares_is_told_of_it_and_others_jobs_have_no_names():
             await who(name).post("/v1/jobs", json={"jobs": [task]})
         while (await who("bob").get("/v1/jobs/of-bob")).json()["phase"] == "queued":
             await asyncio.sleep(0.05)
-        with plane.live.lock:
+        with plane.backend.lock:
             both, here = np.array([0, 1]), np.array([0, 0])
             plane.loop.record(
                 ev.RoundPlanned(RoundPlan(plane.loop.state.time, launches=Launches(both, here, np.arange(3), here)))

@@ -46,7 +46,7 @@ class Failing(Slow):
 @pytest.mark.parametrize(("policy", "trouble"), [(Slow, "takes longer than a round"), (Failing, "the policy failed")])
 def test_the_old_plan_goes_on_and_room_that_it_leaves_is_taken(tmp_path, policy, trouble):
     scene = Scene(tmp_path, policy)
-    loop, live = scene.plane.loop, scene.plane.live
+    loop, backend = scene.plane.loop, scene.plane.backend
 
     async def story() -> None:
         policy.gate.set()
@@ -55,15 +55,15 @@ def test_the_old_plan_goes_on_and_room_that_it_leaves_is_taken(tmp_path, policy,
         old = loop.state.memo
         policy.gate.clear()
         await scene.submit("new")
-        await scene.until(lambda: trouble in scene.plane.trouble.now)
+        await scene.until(lambda: trouble in scene.plane.decision_health.message)
         await scene.until(lambda: all(scene.starts(n) for n in range(3)))  # the plan's later rounds have come
         assert loop.state.memo["number"].tolist() == old["number"].tolist() == [0, 1, 2]
         assert scene.starts(3) == 0
-        await scene.kept(lambda answered: live.cancel(0, answered))
-        await scene.kept(lambda answered: live.cancel(1, answered))
+        await scene.kept(lambda answered: backend.cancel(0, answered))
+        await scene.kept(lambda answered: backend.cancel(1, answered))
         await scene.until(lambda: scene.runs(2) and scene.runs(3))
         assert loop.state.memo["number"].tolist() == [0, 1, 2]
         policy.gate.set()
-        await scene.until(lambda: loop.state.memo["number"].tolist() == [2, 3] and not scene.plane.trouble.now)
+        await scene.until(lambda: loop.state.memo["number"].tolist() == [2, 3] and not scene.plane.decision_health.message)
 
     scene.play(story)

@@ -64,8 +64,8 @@ class Walk:
         self._connect_wire()
 
     def _connect_wire(self) -> None:
-        self.scene.live.wire = self
-        self.live = self.scene.live
+        self.scene.backend.wire = self
+        self.backend = self.scene.backend
 
     # The wire.
 
@@ -81,14 +81,14 @@ class Walk:
     def submit(self) -> None:
         workers = self.chance.choice((1, 1, 1, 2, 3))
         limits = {"retry_limit": self.chance.randrange(3), "min_run_s": self.chance.choice((0.0, 0.0, 15.0))}
-        self.live.submit_jobs([Job("", workers=workers, steps=1000.0, **limits)], lambda events: None)
+        self.backend.submit_jobs([Job("", workers=workers, steps=1000.0, **limits)], lambda events: None)
 
     def cancel(self) -> None:
         if self.scene.loop.state.next_number:
-            self.live.cancel(self.chance.randrange(self.scene.loop.state.next_number))
+            self.backend.cancel(self.chance.randrange(self.scene.loop.state.next_number))
 
     def drain(self) -> None:
-        self.live.drain(self.chance.randrange(len(self.agents)), self.chance.random() < 0.7)
+        self.backend.drain(self.chance.randrange(len(self.agents)), self.chance.random() < 0.7)
 
     def hear(self) -> None:
         """An agent carries some of its orders out."""
@@ -167,7 +167,7 @@ class Walk:
     def connect(self, agent: PlayedAgent) -> None:
         agent.cut()
         agent.connected = True
-        self.live.joined(agent.node, agent.found())
+        self.backend.joined(agent.node, agent.found())
         for ended in list(agent.unheard.values()):
             self.tell(agent, ended)
 
@@ -176,7 +176,7 @@ class Walk:
         agent = self.chance.choice(self.agents)
         if not agent.connected:
             self.expire(agent)
-            self.live.left(agent.node)
+            self.backend.left(agent.node)
 
     def expire(self, agent: PlayedAgent) -> None:
         for key in list(agent.alive):
@@ -186,7 +186,7 @@ class Walk:
         """An old word comes late, or for the second time."""
         agent = self.chance.choice(self.agents)
         if agent.over and agent.connected:
-            self.live.tell(agent.node, [self.chance.choice(list(agent.over.values()))])
+            self.backend.tell(agent.node, [self.chance.choice(list(agent.over.values()))])
 
     def tell(self, agent: PlayedAgent, *words: Progress | Metric | Ended) -> None:
         if not agent.connected:
@@ -198,7 +198,7 @@ class Walk:
                     agent.over[word.job, word.generation] = word
                     agent.unheard.pop((word.job, word.generation), None)
 
-        self.live.tell(agent.node, words, answered)
+        self.backend.tell(agent.node, words, answered)
 
     def restart(self) -> None:
         """The control plane dies, with all that was not in the journal; agents come back, or are given up."""
@@ -212,9 +212,9 @@ class Walk:
                 self.connect(agent)
             else:
                 self.expire(agent)
-                self.live.left(agent.node)
+                self.backend.left(agent.node)
         loop = self.scene.loop
-        for event in self.live.reconcile(loop.state.snapshot(max(loop.state.time, self.second))):
+        for event in self.backend.reconcile(loop.state.snapshot(max(loop.state.time, self.second))):
             loop.record(event)
 
     def pass_time(self) -> None:
@@ -232,7 +232,9 @@ class Walk:
         state = self.scene.loop.state
         check_state(state)
         for agent in self.agents:
-            known = {run.key for run in self.live.launches.all_jobs() if agent.node in {seat.node for seat in run.seats}}
+            known = {
+                run.key for run in self.backend.launches.all_jobs() if agent.node in {seat.node for seat in run.assignment}
+            }
             strangers = sorted(agent.alive.keys() - known)
             assert not strangers, f"nobody knows of {strangers} on node {agent.node}"
         for number in range(state.next_number):
@@ -244,7 +246,7 @@ class Walk:
     def settle(self) -> None:
         """All is well again: everybody is there, and every job does its work when it may."""
         for node in range(len(self.agents)):
-            self.live.drain(node, True)
+            self.backend.drain(node, True)
         for agent in self.agents:
             self.connect(agent)
         for _ in range(400):
@@ -262,10 +264,10 @@ class Walk:
                             if key in other.alive:
                                 other.end(key, 0, work.asked)
                                 self.tell(other, other.unheard[key])
-            if not self.scene.loop.state.busy and not self.live.launches.all_jobs():
+            if not self.scene.loop.state.busy and not self.backend.launches.all_jobs():
                 return
         left = [(number, self.scene.phase(number)) for number in range(self.scene.loop.state.next_number)]
-        runs = [(run.key, run.sent, run.waits_for, run.ended, run.lost) for run in self.live.launches.all_jobs()]
+        runs = [(run.key, run.sent, run.waits_for, run.ended, run.lost) for run in self.backend.launches.all_jobs()]
         pytest.fail(f"somebody is stuck: {[one for one in left if one[1] not in ENDED]}, {runs}")
 
 

@@ -120,7 +120,7 @@ def test_after_a_solver_that_failed_the_last_allocation_stands_and_it_is_asked_a
     async def story() -> None:
         await scene.submit("first")
         await scene.until(lambda: scene.runs(0) and len(Unsolved.asked) > 1)
-        assert "allocation failed, what was decided last stands" in caplog.text
+        assert "allocation failed, the last decision stands" in caplog.text
         Unsolved.gate.set()
         await scene.until(lambda: loop.state.memo["known"].tolist() == [0])
 
@@ -145,14 +145,14 @@ def test_people_are_answered_while_a_decision_is_made(tmp_path, policy):
 
 def test_what_has_been_overtaken_is_not_done_and_what_came_since_is_decided_on_next(tmp_path):
     scene = Scene(tmp_path, SlowPlacement, "placement")
-    live, state = scene.plane.live, scene.plane.loop.state
+    backend, state = scene.plane.backend, scene.plane.loop.state
 
     async def story() -> None:
         await scene.submit("cancelled", "stays", "elsewhere", "on-a-node-that-goes")
         await scene.until(lambda: bool(SlowPlacement.asked))
         assert SlowPlacement.asked == [[0, 1, 2, 3]]
-        await scene.kept(lambda answered: live.cancel(0, answered))
-        live.left(1)
+        await scene.kept(lambda answered: backend.cancel(0, answered))
+        backend.left(1)
         await scene.submit("late")
         SlowPlacement.gate.set()
         await scene.until(lambda: scene.runs(1) and not scene.runs(3) and len(SlowPlacement.asked) > 1)
@@ -167,7 +167,7 @@ def test_what_has_been_overtaken_is_not_done_and_what_came_since_is_decided_on_n
 
 def test_rounds_go_on_with_the_last_selection_while_a_policy_thinks(tmp_path):
     scene = Scene(tmp_path, SlowFifo)
-    loop, live = scene.plane.loop, scene.plane.live
+    loop, backend = scene.plane.loop, scene.plane.backend
 
     async def story() -> None:
         SlowFifo.gate.set()
@@ -179,16 +179,16 @@ def test_rounds_go_on_with_the_last_selection_while_a_policy_thinks(tmp_path):
         await scene.until(lambda: len(SlowFifo.asked) > asked)
         decisions, missed = loop.decisions, loop.missed
         await scene.kept(
-            lambda answered: live.drain(int(loop.state.cluster.node_of[loop.state.device_map.of(0)][0]), False, answered)
+            lambda answered: backend.drain(int(loop.state.cluster.node_of[loop.state.device_map.of(0)][0]), False, answered)
         )
         await scene.until(lambda: loop.decisions > decisions + 3 and scene.starts(0) == 2)
-        await scene.until(lambda: scene.plane.trouble.now == "the policy takes longer than a round")
-        assert job_record(loop, 2, live.now)["reason"]["code"] == "undecided"
+        await scene.until(lambda: scene.plane.decision_health.message == "the policy takes longer than a round")
+        assert job_record(loop, 2, backend.now)["reason"]["code"] == "undecided"
         assert (len(SlowFifo.asked), scene.starts(2)) == (asked + 1, 0)
         assert loop.missed - missed < loop.decisions - decisions, "a machine may be late, the policy makes no round late"
-        await scene.kept(lambda answered: live.cancel(1, answered))
+        await scene.kept(lambda answered: backend.cancel(1, answered))
         SlowFifo.gate.set()
-        await scene.until(lambda: scene.runs(2) and not scene.plane.trouble.now)
+        await scene.until(lambda: scene.runs(2) and not scene.plane.decision_health.message)
 
     scene.play(story)
     assert (scene.starts(0), scene.starts(1)) == (2, 2)
@@ -198,7 +198,7 @@ def test_rounds_go_on_with_the_last_selection_while_a_policy_thinks(tmp_path):
 @pytest.mark.parametrize(("stage", "slow"), [("placement", SlowPlacement), ("estimator", SlowEstimation)])
 def test_who_runs_and_who_asks_does_not_suffer_from_a_placement_or_an_estimation_of_many_rounds(tmp_path, stage, slow):
     scene = Scene(tmp_path, slow, stage, round_s=1.0)
-    plane, loop, live = scene.plane, scene.plane.loop, scene.plane.live
+    plane, loop, backend = scene.plane, scene.plane.loop, scene.plane.backend
 
     async def story() -> None:
         slow.gate.set()
@@ -211,16 +211,16 @@ def test_who_runs_and_who_asks_does_not_suffer_from_a_placement_or_an_estimation
         await scene.until(lambda: len(slow.asked) > asked)
         before, decisions = loop.missed, loop.decisions
         await scene.until(lambda: loop.missed >= before + 3)
-        assert plane.trouble.now == "a decision takes longer than a round", "people see it while it lasts"
+        assert plane.decision_health.message == "a decision takes longer than a round", "people see it while it lasts"
         counted = plane.metrics.text().decode().partition('fairlead_decisions_stood_total{why="late"} ')[2]
         assert float(counted.split()[0]) >= 3, "and every round of it is counted"
-        await scene.kept(lambda answered: live.cancel(1, answered))
+        await scene.kept(lambda answered: backend.cancel(1, answered))
         await scene.submit("late")
         assert (scene.runs(0), loop.state.device_map.of(0).tolist(), scene.starts(0)) == (True, held, 1)
         assert not scene.runs(1)
         assert loop.decisions == decisions
         slow.gate.set()
-        await scene.until(lambda: scene.runs(2) and not plane.trouble.now)
+        await scene.until(lambda: scene.runs(2) and not plane.decision_health.message)
         assert (scene.runs(0), scene.starts(0), scene.starts(2)) == (True, 1, 1)
 
     scene.play(story)

@@ -16,7 +16,7 @@ def test_a_speed_beside_another_is_not_taken_for_the_one_alone_when_that_has_lef
     goes_on(scene, 10, a=2.0)
     goes_on(scene, 30, a=1.0, b=1.0)
     assert running(scene) == {"a", "b"}
-    scene.live.cancel(1)
+    scene.backend.cancel(1)
     scene.at(scene.second)
     leaves(scene, 1, code=-9)
     goes_on(scene, 15, a=1.0)  # as its agent tells it still
@@ -24,7 +24,7 @@ def test_a_speed_beside_another_is_not_taken_for_the_one_alone_when_that_has_lef
     assert scene.loop.state.observations[learned] == 2.0
     goes_on(scene, 40, a=3.0)
     assert scene.loop.state.observations[learned] == 3.0, "once it shows, it counts"
-    scene.live.cancel(0)
+    scene.backend.cancel(0)
     scene.at(scene.second + 20)
     assert not [name for name in scene.loop.state.observations if name.startswith("company of")], "it has ended"
     sound(scene)
@@ -40,7 +40,7 @@ def test_a_newcomer_is_not_blamed_for_what_its_forerunner_did():
     assert running(scene) == {"a", "b"}
     goes_on(scene, 19, a=1.0, b=1.0)
     assert running(scene) == {"a"}, "it made the other one twice as slow"
-    scene.live.cancel(1)
+    scene.backend.cancel(1)
     leaves(scene, 1, code=-9)
     scene.job("c", steps=1e6, kind="third")
     goes_on(scene, 15, a=1.1, c=1.0)  # as its agent tells it still

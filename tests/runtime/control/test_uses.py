@@ -14,26 +14,32 @@ from fairlead.core.job import Phase
 from fairlead.core.plan import BUSY, TAKEN_GB
 from fairlead.engine.state import State
 from fairlead.estimators.predicted import Monitored, Predicted
-from fairlead.runtime.control.job_metrics import FEWEST, LONGEST_START, Measures, Uses
-from fairlead.runtime.control.launches import Running, Seat
+from fairlead.runtime.control.job_metrics import FEWEST, LONGEST_START, MetricBuffer, UtilizationTracker
+from fairlead.runtime.control.launches import NodeRanks, TrackedLaunch
 from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.orders import Metric, Progress, Task
 from fairlead.testing.invariants import check_state
 from scenes import table_of
 
 
-def run(job: int, *places: int, node: int = 0, generation: int = 1, sent: bool = True) -> Running:
-    return Running(job, generation, str(job), Task(("true",)), (Seat(node, (0,), places),), sent=sent)
+def run(job: int, *places: int, node: int = 0, generation: int = 1, sent: bool = True) -> TrackedLaunch:
+    return TrackedLaunch(job, generation, str(job), Task(("true",)), (NodeRanks(node, (0,), places),), sent=sent)
 
 
-def seen(uses: Uses, runs: list[Running], busy: tuple[float, ...], memory: tuple[float, ...], beats: int = 1 + FEWEST):
+def seen(
+    uses: UtilizationTracker,
+    runs: list[TrackedLaunch],
+    busy: tuple[float, ...],
+    memory: tuple[float, ...],
+    beats: int = 1 + FEWEST,
+):
     found = [list(uses.see({0: Heartbeat(busy, memory)}, runs)) for _ in range(beats)]
     assert not any(found[:-1])
     return dict(found[-1])
 
 
 def test_who_has_its_accelerators_to_itself_is_told_of_and_others_are_not():
-    uses = Uses()
+    uses = UtilizationTracker()
     runs = [run(1, 0), run(2, 1), run(3, 1), run(4, 2, 3), run(5, 4, sent=False), run(6, 0, node=1)]
     found = seen(uses, runs, (0.2, 0.9, 0.4, 0.6, 0.1), (3.0, 9.0, 5.0, 6.0, 1.0))
     assert found.keys() == {1, 4}
@@ -42,7 +48,7 @@ def test_who_has_its_accelerators_to_itself_is_told_of_and_others_are_not():
 
 
 def test_it_is_said_again_when_it_is_another_and_a_new_launch_begins_anew():
-    uses, runs = Uses(), [run(1, 0)]
+    uses, runs = UtilizationTracker(), [run(1, 0)]
     assert seen(uses, runs, (0.2,), (3.0,))
     assert not seen(uses, runs, (0.21,), (3.0,), beats=30)
     assert any(list(uses.see({0: Heartbeat((0.6,), (3.0,))}, runs)) for _ in range(5))
@@ -54,7 +60,7 @@ def test_it_is_said_again_when_it_is_another_and_a_new_launch_begins_anew():
 
 
 def test_what_is_seen_before_the_first_steps_is_no_use_of_a_job():
-    uses, runs = Uses(), [run(1, 0)]
+    uses, runs = UtilizationTracker(), [run(1, 0)]
     idle, at_work = Heartbeat((0.0,), (1.0,)), Heartbeat((0.9,), (4.0,))
     for _ in range(LONGEST_START):
         assert not list(uses.see({0: idle}, runs, lambda job: False))
@@ -65,7 +71,7 @@ def test_what_is_seen_before_the_first_steps_is_no_use_of_a_job():
 
 
 def test_what_is_seen_of_the_second_in_which_company_left_is_no_use_of_who_stayed():
-    uses, alone, both = Uses(), [run(1, 0)], [run(1, 0), run(2, 0)]
+    uses, alone, both = UtilizationTracker(), [run(1, 0)], [run(1, 0), run(2, 0)]
     assert seen(uses, alone, (0.2,), (3.0,))[1][BUSY] == pytest.approx(0.2)
     for _ in range(FEWEST):
         assert not list(uses.see({0: Heartbeat((1.0,), (40.0,))}, both))
@@ -75,7 +81,7 @@ def test_what_is_seen_of_the_second_in_which_company_left_is_no_use_of_who_staye
 
 
 def test_who_never_tells_of_steps_is_seen_after_a_while():
-    uses, runs = Uses(), [run(1, 0)]
+    uses, runs = UtilizationTracker(), [run(1, 0)]
     told = [dict(uses.see({0: Heartbeat((0.9,), (4.0,))}, runs, lambda job: False)) for _ in range(LONGEST_START + 1 + FEWEST)]
     assert not any(told[:-1])
     assert told[-1][1] == pytest.approx({BUSY: 0.9, TAKEN_GB: 4.0})
@@ -87,8 +93,8 @@ def test_what_agents_see_is_journaled_and_a_job_cannot_say_it_itself():
     scene.job("a", steps=1e6)
     scene.at(0.0)
     for second in range(1, 3 * FEWEST):
-        scene.live.see(0, Heartbeat((0.4, 0.0), (7.0, 0.0)))
-        scene.live.tell(0, [Progress(0, 1, 2 * second, 0, 2.0), Metric(0, 1, BUSY, 0.9)])
+        scene.backend.see(0, Heartbeat((0.4, 0.0), (7.0, 0.0)))
+        scene.backend.tell(0, [Progress(0, 1, 2 * second, 0, 2.0), Metric(0, 1, BUSY, 0.9)])
         scene.at(float(second))
     view = scene.loop.state.snapshot(scene.second)
     assert view.jobs.metric(BUSY).tolist() == pytest.approx([0.4])
@@ -99,7 +105,7 @@ def test_what_agents_see_is_journaled_and_a_job_cannot_say_it_itself():
 
 
 def test_what_was_seen_before_a_launch_and_is_not_told_is_dropped():
-    measures = Measures()
+    measures = MetricBuffer()
     for job in (0, 1):
         measures.see(job, {BUSY: 0.4, TAKEN_GB: 7.0})
     measures.hear(Metric(0, 1, "loss", 0.1))
@@ -115,10 +121,10 @@ def test_every_beat_counts_also_while_nothing_else_happens():
     scene.join()
     scene.job("a", steps=1e6)
     scene.at(0.0)
-    scene.live.tell(0, [Progress(0, 1, 20, 0, 2.0)])
+    scene.backend.tell(0, [Progress(0, 1, 20, 0, 2.0)])
     scene.at(10.0)
     for _ in range(1 + FEWEST):
-        scene.live.see(0, Heartbeat((0.4, 0.0), (7.0, 0.0)))
+        scene.backend.see(0, Heartbeat((0.4, 0.0), (7.0, 0.0)))
     scene.at(60.0)
     scene.at(62.0)
     assert scene.loop.state.snapshot(scene.second).jobs.metric(BUSY).tolist() == pytest.approx([0.4])
@@ -129,12 +135,12 @@ def test_a_beat_wakes_who_waits_for_something_to_happen():
     scene = Scene()
     scene.join()
     scene.at(0.0)
-    lest_it_waits_for_ever = threading.Timer(20.0, scene.live.stop)
+    lest_it_waits_for_ever = threading.Timer(20.0, scene.backend.stop)
     lest_it_waits_for_ever.start()
-    scene.live.see(0, Heartbeat((0.4, 0.0), (7.0, 0.0)))
-    scene.live.wait(3600.0, 0.0)
+    scene.backend.see(0, Heartbeat((0.4, 0.0), (7.0, 0.0)))
+    scene.backend.wait(3600.0, 0.0)
     lest_it_waits_for_ever.cancel()
-    assert not scene.live.stopped
+    assert not scene.backend.stopped
 
 
 def test_what_was_seen_takes_the_place_of_what_was_predicted():
@@ -148,10 +154,10 @@ def test_what_was_seen_takes_the_place_of_what_was_predicted():
     before = scene.loop.state.snapshot(0.0)
     assert predicted.observe(before).values == {}
     for second in range(1, 2 * FEWEST):
-        scene.live.see(0, Heartbeat((0.8, 0.8), (6.0, 6.0)))
-        scene.live.see(1, Heartbeat((0.3,), (5.0,)))
+        scene.backend.see(0, Heartbeat((0.8, 0.8), (6.0, 6.0)))
+        scene.backend.see(1, Heartbeat((0.3,), (5.0,)))
         for number in range(3):
-            scene.live.tell(number // 2, [Progress(number, 1, 2 * second, 0, 2.0)])
+            scene.backend.tell(number // 2, [Progress(number, 1, 2 * second, 0, 2.0)])
         scene.at(float(second))
     view = scene.loop.state.snapshot(scene.second)
     facts = predicted.observe(view).values
@@ -188,18 +194,18 @@ def test_on_a_real_cluster_company_comes_once_agents_have_seen_who_leaves_room()
     scene.at(0.0)
     assert scene.phase(2) is Phase.WAITING, "nothing is known of it"
     alone = Heartbeat((0.3, 0.95), (4.0, 14.0))
-    generation = {number: scene.live.launches.latest(number).generation for number in (0, 1)}
+    generation = {number: scene.backend.launches.latest(number).generation for number in (0, 1)}
     for second in range(1, 40):
-        scene.live.see(0, alone)
-        scene.live.tell(0, [Progress(number, generation[number], 2 * second, 0, 2.0) for number in (0, 1)])
+        scene.backend.see(0, alone)
+        scene.backend.tell(0, [Progress(number, generation[number], 2 * second, 0, 2.0) for number in (0, 1)])
         scene.at(float(second))
     state = scene.loop.state
     assert state.observations["use of small on v100"] == pytest.approx([30.0, 4.0])
     assert state.observations["measured 1 × small on v100"] == 2.0
     assert scene.phase(2) is Phase.RUNNING
-    places = {number: scene.live.launches.latest(number).places for number in range(3)}
+    places = {number: scene.backend.launches.latest(number).places for number in range(3)}
     assert places[2] == places[0] != places[1]
-    scene.live.tell(0, [Progress(number, 1, 90, 0, 1.0) for number in (0, 2)])
+    scene.backend.tell(0, [Progress(number, 1, 90, 0, 1.0) for number in (0, 2)])
     scene.at(50.0)
     assert state.observations["measured 1 × small on v100"] == 2.0, "a rate in company is not the kind's"
     check_state(state, residents=2)

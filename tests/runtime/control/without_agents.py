@@ -41,7 +41,7 @@ class Scene:
         async def run() -> None:
             await self.plane.start()
             for node in range(2):
-                self.plane.live.joined(node, ())
+                self.plane.backend.joined(node, ())
             try:
                 await asyncio.wait_for(scene(), PATIENCE_S)
             finally:
@@ -62,11 +62,11 @@ class Scene:
 
     async def submit(self, *names: str, workers: int = 1) -> None:
         jobs = [TaskSpec(name=name, run="true", workers=workers).job(name, "ann") for name in names]
-        await self.kept(lambda answered: self.plane.live.submit_jobs(jobs, answered))
+        await self.kept(lambda answered: self.plane.backend.submit_jobs(jobs, answered))
 
     async def until(self, reached: Callable[[], bool]) -> None:
         def look() -> bool:
-            with self.plane.live.lock:
+            with self.plane.backend.lock:
                 return reached()
 
         while not await asyncio.to_thread(look):

@@ -62,7 +62,7 @@ class _Session:
 
 
 @dataclass(eq=False)
-class Hub:
+class AgentHub:
     """Give it the cluster, the length of an agent's lease, and how long after its end jobs may still be dying there at least.
 
     A node is given up `lease_s + grace_s` after the last beat that was answered, or later where a job on it has a longer grace
@@ -80,7 +80,7 @@ class Hub:
     def __post_init__(self) -> None:
         self._questions = count(1)
         self._answers: dict[int, asyncio.Future[LogChunk]] = {}
-        self.live: ClusterBackend | None = None  # set by who composes; the two need each other
+        self.backend: ClusterBackend | None = None  # set by who composes; the two need each other
         self._sessions: dict[int, _Session] = {}
         self._incarnation: dict[int, int] = {}
         self._address: dict[int, str] = {}
@@ -257,8 +257,8 @@ class Hub:
             session.out.put_nowait(None)
 
     def _alive(self) -> ClusterBackend:
-        assert self.live is not None, "a hub speaks to a backend"
-        return self.live
+        assert self.backend is not None, "a hub speaks to a backend"
+        return self.backend
 
 
 async def _first(requests: AsyncIterator[bytes]) -> Message:

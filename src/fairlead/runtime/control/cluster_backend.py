@@ -23,13 +23,13 @@ from fairlead.core.job import LAUNCH_FAILED, Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.inbox import Inbox, Request
-from fairlead.runtime.control.job_metrics import Measures, Uses
-from fairlead.runtime.control.job_tracker import KnownJobs, Limits
+from fairlead.runtime.control.job_metrics import MetricBuffer, UtilizationTracker
+from fairlead.runtime.control.job_tracker import TimeLimits, TrackedJobs
 from fairlead.runtime.control.launches import Addressed, Key, LaunchTracker
-from fairlead.runtime.control.node_backoff import Resting
-from fairlead.runtime.control.rank_assignment import Seating, gang_ports, given_before, given_by, routed
-from fairlead.runtime.control.report_handler import Hearing
-from fairlead.runtime.control.snapshotter import same
+from fairlead.runtime.control.node_backoff import NodeBackoff
+from fairlead.runtime.control.rank_assignment import RankAssignment, gang_ports, given_before, given_by, routed
+from fairlead.runtime.control.report_handler import ReportHandler
+from fairlead.runtime.control.snapshotter import same_scheduler
 from fairlead.runtime.control.wall_clock import WallClock
 from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.orders import Ended, Order, Report, Task
@@ -46,11 +46,11 @@ MOST_BEATS = 20_000
 """That are gathered while nobody looks, such as when the journal is away; the oldest go first."""
 
 
-class Busy(FairleadError):
+class StateBusy(FairleadError):
     """The state is not at rest. The loop goes on with it, some day."""
 
 
-class Wire(Protocol):
+class OrderTransport(Protocol):
     """How orders reach agents. An order to a node that is not connected is lost: what it would have done is found out when the
     node comes back and tells what runs there."""
 
@@ -64,7 +64,7 @@ class ClusterBackend:
     """Give it the cluster, a wire to the agents, and what each job runs."""
 
     cluster: Cluster
-    wire: Wire
+    wire: OrderTransport
     clock: WallClock
     task_of: Callable[[Job], Task]
     next_number: int = 0
@@ -76,15 +76,15 @@ class ClusterBackend:
         checkpoints = self.checkpoints
         self.launches = LaunchTracker(self.wire.address_of, lambda launch: gang_ports(launch, checkpoints), checkpoints)
         self.inbox = Inbox()
-        self._jobs = KnownJobs()
-        self._seating = Seating(self.cluster)
-        self._limits = Limits()
-        self._measures = Measures()
-        self._uses = Uses()
+        self._jobs = TrackedJobs()
+        self._seating = RankAssignment(self.cluster)
+        self._limits = TimeLimits()
+        self._measures = MetricBuffer()
+        self._uses = UtilizationTracker()
         self._seen: deque[tuple[int, Heartbeat]] = deque(maxlen=MOST_BEATS)  # by nodes, what agents saw of their accelerators
         self._see_s = -math.inf  # when that is looked at again
-        self._hearing = Hearing(self._jobs, self.launches, self._limits, self._measures, self._uses, self._send)
-        self.resting = Resting()
+        self._hearing = ReportHandler(self._jobs, self.launches, self._limits, self._measures, self._uses, self._send)
+        self.resting = NodeBackoff()
         self._done: set[int] = set()  # jobs that had finished before a restart, and may be saving still
         self._present: set[int] = set()  # nodes that are up, as the state knows it
         self._awaited: set[int] = set()  # nodes that were there before a restart and have not told what runs there
@@ -124,8 +124,8 @@ class ClusterBackend:
             known.at(known.steps, 0.0, plan.time)
             self._limits.started(number, plan.time)
             self._measures.launched(number)
-            seats, task = self._seating.seats(starts.accelerators[begin:end]), self.task_of(known.job)
-            self._send(self.launches.start(number, known.generation, known.job.name, task, seats, known.saved, given))
+            assignment, task = self._seating.assignment(starts.accelerators[begin:end]), self.task_of(known.job)
+            self._send(self.launches.start(number, known.generation, known.job.name, task, assignment, known.saved, given))
         launched = set(starts.jobs.tolist())
         for number, route in plan.routes.items():
             if number not in launched:
@@ -145,9 +145,11 @@ class ClusterBackend:
                 self._limits.add(number, view.job_of[number].time_limit_s, ran_s)
         for number in view.jobs.runners.number.tolist():
             self._limits.started(number, view.time)
-        seats = {number: self._seating.seats(view.device_map.of(number)) for number in view.jobs.runners.number.tolist()}
+        assignment = {
+            number: self._seating.assignment(view.device_map.of(number)) for number in view.jobs.runners.number.tolist()
+        }
         given = given_before(view)
-        for number, places in seats.items():
+        for number, places in assignment.items():
             known = self._jobs[number]
             name, task, saved = known.job.name, self.task_of(known.job), known.made
             self.launches.adopt(number, known.generation, name, task, places, saved, given[number])
@@ -156,7 +158,7 @@ class ClusterBackend:
         self._awaited = set(self._present) if bool((view.jobs.starts > 0).any()) else set()
         found = self._found = {}
         happened: list[ev.Event] = []
-        for node in sorted({seat.node for places in seats.values() for seat in places} - self._present):
+        for node in sorted({seat.node for places in assignment.values() for seat in places} - self._present):
             orders, outcomes = self.launches.node_gone(node)  # of a gang, the rest was on its way out
             self._send(orders)
             happened += self._hearing.became(outcomes, self.now)
@@ -175,7 +177,7 @@ class ClusterBackend:
     def at_rest(self, within_s: float = LOOK_WITHIN_S) -> Iterator[None]:
         """The state may be read meanwhile. Raises `Busy` where that cannot be for so long."""
         if not self.lock.acquire(timeout=within_s):
-            raise Busy(
+            raise StateBusy(
                 "the control plane is at work and cannot be looked into, such as when its journal is away; ask again later"
             )
         try:
@@ -231,7 +233,7 @@ class ClusterBackend:
         """With `instead_of`, only where that one decides when this comes; otherwise there is no event."""
 
         def happen(now: float) -> list[ev.Event]:
-            if instead_of is not None and not same(instead_of, self.scheduler):
+            if instead_of is not None and not same_scheduler(instead_of, self.scheduler):
                 return []
             self.scheduler = scheduler
             return [ev.SchedulerSwitched(now, scheduler, why)]

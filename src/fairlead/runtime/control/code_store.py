@@ -81,7 +81,7 @@ LEAST_CODE_S = 3600.0
 @dataclass(frozen=True)
 class Cleaner:
     loop: Loop
-    live: ClusterBackend
+    backend: ClusterBackend
     code: CodeStore | None
     keep_s: float = WEEK_S
 
@@ -97,7 +97,7 @@ class Cleaner:
     def clean(self) -> list[int]:
         """The jobs whose checkpoints are gone by this."""
         gone: list[int] = []
-        folder = Path(self.live.checkpoints) if self.live.checkpoints else None
+        folder = Path(self.backend.checkpoints) if self.backend.checkpoints else None
         if folder is not None and folder.is_dir():
             kept = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
             gone = self._long_ended(kept)
@@ -108,8 +108,8 @@ class Cleaner:
         return gone
 
     def _long_ended(self, numbers: list[int]) -> list[int]:
-        with self.live.lock:
-            state, before = self.loop.state, self.live.now - self.keep_s
+        with self.backend.lock:
+            state, before = self.loop.state, self.backend.now - self.keep_s
             a = state.store.arrays
             return [
                 number
@@ -117,10 +117,10 @@ class Cleaner:
                 if number in state.job_of
                 and Phase(int(a["phase"][number])) in ENDED
                 and a["ended_s"][number] <= before
-                and self.live.launches.latest(number) is None  # it may be dying yet, and writing
+                and self.backend.launches.latest(number) is None  # it may be dying yet, and writing
             ]
 
     def _wanted_code(self) -> set[str]:
-        with self.live.lock:
+        with self.backend.lock:
             state = self.loop.state
             return {task_of(state.job_of[number]).code for number in (*state.live.tolist(), *state.queue.tolist())}

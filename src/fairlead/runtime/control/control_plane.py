@@ -23,14 +23,14 @@ from fairlead.engine.event_journal import Journal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.journal.sql_journal import DatabaseJournal
-from fairlead.runtime.control.agent_hub import Hub
-from fairlead.runtime.control.async_decider import DecidedAside, Trouble
+from fairlead.runtime.control.agent_hub import AgentHub
+from fairlead.runtime.control.async_decider import AsyncDecider, DecisionHealth
 from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.control.code_store import WEEK_S, Cleaner, CodeStore
-from fairlead.runtime.control.event_log import Chronicle, Decisions, WatchedJournal
-from fairlead.runtime.control.policy_timeout import unhurried
-from fairlead.runtime.control.prometheus import Metrics
-from fairlead.runtime.control.snapshotter import Keeper, PatientJournal, Retention, check_keepable
+from fairlead.runtime.control.event_log import EventLog, ObservedJournal, RecentDecisions
+from fairlead.runtime.control.policy_timeout import with_timeout
+from fairlead.runtime.control.prometheus import ControlPlaneMetrics
+from fairlead.runtime.control.snapshotter import Retention, RetryingJournal, Snapshotter, check_serializable
 from fairlead.runtime.control.wall_clock import WallClock
 from fairlead.runtime.protocol.task_file import task_of
 
@@ -55,33 +55,35 @@ class ControlPlane:
     keep_ended_s: float = WEEK_S  # checkpoints of jobs that have ended
     origin: float = field(default_factory=time.time)  # Unix time of second 0
     retention: Retention = field(default_factory=Retention)
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: ControlPlaneMetrics = field(default_factory=ControlPlaneMetrics)
 
     def __post_init__(self) -> None:
         recovered = self.state is not None
         state = self.state or State(self.cluster)
         self.name = state.journal if recovered else secrets.token_hex(8)  # of the journal
-        self.hub = Hub(self.cluster, self.lease_s, self.grace_s, self.may_join, code=self.code, journal=self.name)
+        self.hub = AgentHub(self.cluster, self.lease_s, self.grace_s, self.may_join, code=self.code, journal=self.name)
         clock = WallClock(self.origin, state.time)
-        self.live = ClusterBackend(self.cluster, self.hub, clock, task_of, state.next_number, self._checkpoints())
-        self.live.scheduler = state.scheduler or self.scheduler
-        self.hub.live = self.live
-        self.trouble = Trouble(self.metrics.stood)
+        self.backend = ClusterBackend(self.cluster, self.hub, clock, task_of, state.next_number, self._checkpoints())
+        self.backend.scheduler = state.scheduler or self.scheduler
+        self.hub.backend = self.backend
+        self.decision_health = DecisionHealth(self.metrics.stood)
         stages = self._composed(state.scheduler if recovered else self.scheduler)
-        chronicle = Chronicle(lambda: self.loop.state, lambda: self.loop.stages.round_s)
-        patient = PatientJournal(self.journal, lambda: self.stopping)
-        watched = WatchedJournal(patient, (self.metrics.watch, chronicle.watch))
-        self.loop = Loop(state, self.live, stages, journal=watched, compose=self._composed, allow_stalls=True)
+        chronicle = EventLog(lambda: self.loop.state, lambda: self.loop.stages.round_s)
+        patient = RetryingJournal(self.journal, lambda: self.stopping)
+        watched = ObservedJournal(patient, (self.metrics.watch, chronicle.watch))
+        self.loop = Loop(state, self.backend, stages, journal=watched, compose=self._composed, allow_stalls=True)
         self.loop.stopwatch = time.perf_counter
-        self.decisions = Decisions(self.cluster)
+        self.decisions = RecentDecisions(self.cluster)
         self.loop.on_decision = self.decisions.note
-        self.cleaner = Cleaner(self.loop, self.live, self.code, self.keep_ended_s)
-        self.loop.async_decider = DecidedAside(self.live.wake, (self.metrics.decided, chronicle.decided), self.trouble)
-        self.metrics.stand_under(self.loop, lambda: len(self.hub.connected), self.live.lock, lambda: patient.away_s)
-        self.keeper: Keeper | None = None
+        self.cleaner = Cleaner(self.loop, self.backend, self.code, self.keep_ended_s)
+        self.loop.async_decider = AsyncDecider(
+            self.backend.wake, (self.metrics.decided, chronicle.decided), self.decision_health
+        )
+        self.metrics.stand_under(self.loop, lambda: len(self.hub.connected), self.backend.lock, lambda: patient.away_s)
+        self.keeper: Snapshotter | None = None
         if isinstance(self.journal, DatabaseJournal):
-            lock, rules = self.live.lock, self.retention
-            self.keeper = Keeper(self.journal, lambda: self.loop.state, lambda: self.live.now, lock, rules)
+            lock, rules = self.backend.lock, self.retention
+            self.keeper = Snapshotter(self.journal, lambda: self.loop.state, lambda: self.backend.now, lock, rules)
         self._recovered = recovered
         self.heard_s = state.time if recovered else math.inf  # until agents have told what became of their jobs
         self.failure: BaseException | None = None
@@ -117,7 +119,7 @@ class ControlPlane:
     async def stop(self) -> None:
         """The loop ends at once, what is in the journal stays, and jobs go on under their agents' leases."""
         self.stopping = True
-        self.live.stop()
+        self.backend.stop()
         await asyncio.to_thread(self._thread.join)
         if self.keeper is not None:
             await asyncio.to_thread(self.keeper.stop)
@@ -140,15 +142,15 @@ class ControlPlane:
     ) -> None:
         """Another scheduler from the next round on; raises what is wrong with it, and then the old one stays."""
         self.check(scheduler)
-        self.live.switch(scheduler, why, answered)
+        self.backend.switch(scheduler, why, answered)
 
     def check(self, scheduler: Mapping[str, Any]) -> None:
         """Raises what is wrong with a scheduler, before anybody switches to it."""
-        check_keepable(scheduler)
+        check_serializable(scheduler)
         self.compose(scheduler)
 
     def _composed(self, scheduler: Mapping[str, Any]) -> Stages:
-        return unhurried(self.compose(scheduler), self.trouble)
+        return with_timeout(self.compose(scheduler), self.decision_health)
 
     def _checkpoints(self) -> str:
         """A journal's own: another one in the same place must not find what this one's jobs saved."""
@@ -163,17 +165,17 @@ class ControlPlane:
         """The loop's thread. It holds the lock but while it waits, so that whoever else has it sees a state at rest."""
         loop = self.loop
         try:
-            with self.live.lock:
+            with self.backend.lock:
                 if self._recovered:
-                    view = loop.state.snapshot(max(loop.state.time, self.live.now))
-                    self._keep(self.live.reconcile(view, self._keep))
+                    view = loop.state.snapshot(max(loop.state.time, self.backend.now))
+                    self._keep(self.backend.reconcile(view, self._keep))
                     self.heard_s = math.inf
                 else:
                     loop.record(ev.JournalOpened(0.0, self.cluster, dict(self.scheduler), journal=self.name))
                     for node in range(len(self.cluster.nodes)):
                         loop.record(ev.NodeLost(0.0, node))
                     loop.journal.commit()
-                loop.run(stop=lambda state: self.live.stopped)
+                loop.run(stop=lambda state: self.backend.stopped)
         except FairleadError as problem:  # such as a journal that cannot be written: whoever started it tells
             self.failure = problem
         except BaseException as problem:

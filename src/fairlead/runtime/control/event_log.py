@@ -25,7 +25,7 @@ SLOW_S = 1.0
 """A decision that takes longer is told of; so is one of more than half a round."""
 
 
-class Chronicle:
+class EventLog:
     """Give it the way to the state. `watch` is for a watched journal, `decided` for whoever times decisions."""
 
     def __init__(self, state: Callable[[], State], round_s: Callable[[], float]) -> None:
@@ -119,7 +119,7 @@ Watcher = Callable[[Sequence[Event], float], None]
 """Is told the events of a commit, and the seconds that it took."""
 
 
-class WatchedJournal:
+class ObservedJournal:
     """Another journal, and those who watch it. They are called in the loop's thread; the state has seen the events."""
 
     def __init__(self, journal: Journal, watchers: Sequence[Watcher]) -> None:
@@ -150,7 +150,7 @@ class WatchedJournal:
 KEPT = 50
 
 
-class Decisions:
+class RecentDecisions:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._last: deque[RoundPlan] = deque(maxlen=KEPT)

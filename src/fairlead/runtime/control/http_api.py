@@ -24,9 +24,9 @@ from fairlead.runtime.agent.agent_errors import ArchiveRefused
 from fairlead.runtime.control import views
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_errors import DOCUMENTED, speak_plainly
-from fairlead.runtime.control.job_logs import LogAway, LogMissing, Logs
+from fairlead.runtime.control.job_logs import LogMissing, LogReader, LogUnreachable
 from fairlead.runtime.control.lookahead_service import Lookahead, when_routes
-from fairlead.runtime.control.prometheus import CONTENT, CountedRequests
+from fairlead.runtime.control.prometheus import CONTENT, RequestCounter
 from fairlead.runtime.control.scheduler_switch import scheduler_routes
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.runtime.protocol.task_file import TaskSpec, task_of
@@ -41,7 +41,7 @@ MOST_LOOKED_AT = 10_000
 """Jobs among which these are looked for: where others have many, one's own may be far back."""
 
 
-class Names:
+class JobNames:
     """Ask it under the control plane's lock only."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Names:
 # The order of the jobs of one submission: whoever comes after another of them is numbered behind it.
 
 
-def in_order(tasks: Sequence[TaskSpec], known: Callable[[str], int]) -> tuple[list[int], list[tuple[int, ...]]]:
+def submission_order(tasks: Sequence[TaskSpec], known: Callable[[str], int]) -> tuple[list[int], list[tuple[int, ...]]]:
     """Places in `tasks` as they are to be numbered, and for each whom it comes after: the number of a job that is there
     already, as `known` says, or -1 for the first of this order, -2 for the second, … Circles are refused."""
     place_of = {task.name: place for place, task in enumerate(tasks) if task.name}
@@ -123,9 +123,9 @@ def create_app(
     app = FastAPI(title="Fairlead", version=__version__, description=about, responses=DOCUMENTED)
     speak_plainly(app)
     scheme = HTTPBearer(auto_error=False)
-    names = Names()
+    names = JobNames()
     pending: set[str] = set()  # names that are on their way into the journal
-    logs = Logs(plane)
+    logs = LogReader(plane)
 
     async def bearer(given: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]) -> Bearer:
         found = None if given is None else tokens.bearer(given.credentials)
@@ -153,7 +153,7 @@ def create_app(
         return await go_on(request)
 
     def reading(read: Callable[[], Any]) -> Any:
-        with plane.live.at_rest(ANSWER_WITHIN_S):
+        with plane.backend.at_rest(ANSWER_WITHIN_S):
             return read()
 
     async def read(what: Callable[[], Any]) -> Any:
@@ -211,7 +211,7 @@ def create_app(
 
     @app.get("/v1/health")
     async def health() -> dict[str, Any]:
-        return {"version": __version__, "second": plane.live.now}
+        return {"version": __version__, "second": plane.backend.now}
 
     @app.get("/v1/digest", responses={403: {}})
     async def digest(who: Annotated[Bearer, Depends(admin)]) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def create_app(
 
     @app.post("/v1/jobs", status_code=201)
     async def submit(body: Submission, who: Who) -> dict[str, Any]:
-        order, after = await read(lambda: in_order(body.jobs, lambda name: awaited(name, who)))
+        order, after = await read(lambda: submission_order(body.jobs, lambda name: awaited(name, who)))
         for task in body.jobs:
             if who.account_of(task.account) is None:
                 theirs = who.account or who.user
@@ -248,7 +248,7 @@ def create_app(
                 pending.difference_update(new)  # not before, even where whoever asked is not waiting any more
                 answered(events)
 
-            plane.live.submit_jobs(jobs, kept)
+            plane.backend.submit_jobs(jobs, kept)
 
         events = await in_the_journal(ask)
         return as_asked({"number": e.number, "name": e.job.name} for e in events if isinstance(e, ev.JobSubmitted))
@@ -266,7 +266,7 @@ def create_app(
             raise HTTPException(422, f"phases are {', '.join(sorted(known))}")
 
         def collect() -> list[dict[str, Any]]:
-            state, now, whose = plane.loop.state, plane.live.now, None if who.role is Role.ADMIN else who.user
+            state, now, whose = plane.loop.state, plane.backend.now, None if who.role is Role.ADMIN else who.user
             mine = [n for n, job in state.job_of.items() if (everybody and who.role is Role.ADMIN) or job.user == who.user]
             phases = state.store.arrays["phase"]
             if phase is not None:
@@ -284,7 +284,7 @@ def create_app(
         def record() -> dict[str, Any]:
             number = find(name, who)
             whose = None if who.role is Role.ADMIN else who.user
-            told = views.job_record(plane.loop, number, plane.live.now, plane.heard_s, whose)
+            told = views.job_record(plane.loop, number, plane.backend.now, plane.heard_s, whose)
             return {**told, "earlier": [other for other in namesakes(told["name"], who) if other < number][-MOST_EARLIER:]}
 
         found: dict[str, Any] = await read(record)
@@ -302,7 +302,7 @@ def create_app(
         number = await read(lambda: find(name, who))
         try:
             return await logs.read(number, launch, rank, offset)
-        except LogAway as away:
+        except LogUnreachable as away:
             raise HTTPException(409, str(away)) from None
         except LogMissing as missing:
             raise HTTPException(404, str(missing)) from None
@@ -333,7 +333,7 @@ def create_app(
         number = await read(lambda: find(name, who))
         if await read(lambda: plane.loop.state.store.arrays["phase"][number] > int(Phase.RUNNING)):
             raise HTTPException(409, "it has ended already")
-        if not await in_the_journal(lambda answered: plane.live.cancel(number, answered)):
+        if not await in_the_journal(lambda answered: plane.backend.cancel(number, answered)):
             raise HTTPException(409, "it has ended already")
         return {"number": number, "cancelled": True}
 
@@ -348,7 +348,7 @@ def create_app(
         numbers = {node.name: number for number, node in enumerate(plane.cluster.nodes)}
         if name not in numbers:
             raise HTTPException(404, f"there is no node {name[:80]!r}; {near_or_all(name, numbers)}")
-        await in_the_journal(lambda answered: plane.live.drain(numbers[name], undo, answered))
+        await in_the_journal(lambda answered: plane.backend.drain(numbers[name], undo, answered))
         records = await read(lambda: views.node_records(plane))
         told: dict[str, Any] = records[numbers[name]]
         return told
@@ -378,21 +378,23 @@ def create_app(
 
     @app.get("/v1/usage")
     async def usage(who: Who) -> dict[str, Any]:
-        records = await read(lambda: views.usage(plane.loop.state, plane.live.now))
+        records = await read(lambda: views.usage(plane.loop.state, plane.backend.now))
         return {"usage": [r for r in records if who.role is Role.ADMIN or r["user"] == who.user]}
 
     @app.get("/metrics", dependencies=[] if metrics_open else [Depends(admin)], include_in_schema=False)  # not JSON
     async def metrics() -> Response:
         return Response(await asyncio.to_thread(plane.metrics.text), media_type=CONTENT)
 
-    app.add_middleware(CountedRequests, metrics=plane.metrics)
+    app.add_middleware(RequestCounter, metrics=plane.metrics)
     app.include_router(scheduler_routes(plane, bearer, admin, in_the_journal))
     if lookahead is not None:
         app.include_router(when_routes(plane, bearer, lookahead))
     return app
 
 
-def _checked(plane: ControlPlane, jobs: Sequence[Job], names: Names, pending: set[str], claimed: set[str]) -> list[list[str]]:
+def _checked(
+    plane: ControlPlane, jobs: Sequence[Job], names: JobNames, pending: set[str], claimed: set[str]
+) -> list[list[str]]:
     """The types each could run on. Refuses what can never run here, and names that are taken; those that are claimed are taken
     from now on."""
     state = plane.loop.state

@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
-from fairlead.runtime.control.cluster_backend import Busy
+from fairlead.runtime.control.cluster_backend import StateBusy
 
 LONGEST = 1000
 
@@ -41,8 +41,8 @@ def speak_plainly(app: FastAPI) -> None:
     async def refuse(request: Request, problem: RequestValidationError) -> JSONResponse:
         return JSONResponse({"detail": sentence(problem.errors()[0])}, 422)
 
-    @app.exception_handler(Busy)
-    async def later(request: Request, problem: Busy) -> JSONResponse:
+    @app.exception_handler(StateBusy)
+    async def later(request: Request, problem: StateBusy) -> JSONResponse:
         return JSONResponse({"detail": str(problem)}, 503)
 
 

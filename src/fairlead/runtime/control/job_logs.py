@@ -21,7 +21,7 @@ _Worker: TypeAlias = tuple[int, int, int]
 """A job's number, a launch and a rank."""
 
 
-class LogAway(FairleadError):
+class LogUnreachable(FairleadError):
     """Not to be read now: its node does not answer."""
 
 
@@ -41,7 +41,7 @@ class _Known:
 
 
 @dataclass(eq=False)
-class Logs:
+class LogReader:
     plane: ControlPlane
     _node_of: dict[_Worker, int] = field(default_factory=dict)  # found by asking everybody
 
@@ -57,18 +57,18 @@ class Logs:
         return {**told, "over": known.over, "offset": piece.offset, "next": piece.offset + used, "text": text}
 
     def _known(self, number: int, launch: int, rank: int) -> _Known:
-        with self.plane.live.at_rest():
+        with self.plane.backend.at_rest():
             a = self.plane.loop.state.store.arrays
             starts, phase = int(a["starts"][number]), Phase(int(a["phase"][number]))
             launch = launch or starts
             if launch > starts:
                 raise LogMissing(f"it has been launched {starts} times; there is no launch {launch}")
-            run = self.plane.live.launches.get(number, launch)
+            run = self.plane.backend.launches.get(number, launch)
             node = -1
             if run is not None:
                 if not 0 <= rank < run.world_size:
                     raise LogMissing(f"its workers are 0 to {run.world_size - 1}; there is no worker {rank}")
-                node = next(seat.node for seat in run.seats if rank in seat.ranks)
+                node = next(seat.node for seat in run.assignment if rank in seat.ranks)
             return _Known(launch, starts, run is None, phase in ENDED, node)
 
     async def _piece(self, known: _Known, wanted: LogRequest) -> LogChunk:
@@ -78,7 +78,9 @@ class Logs:
             self._remember(worker, node)
             found = await hub.read_log(node, wanted)
             if found is None:
-                raise LogAway(f"node {nodes[node].name}, where it ran, does not answer; its log can be read when it is back")
+                raise LogUnreachable(
+                    f"node {nodes[node].name}, where it ran, does not answer; its log can be read when it is back"
+                )
             if not found.problem:
                 return found
             if not known.over:  # it is about to begin
@@ -94,7 +96,9 @@ class Logs:
         away = silent + [node.name for one, node in enumerate(nodes) if one not in here]
         what = f"the log of worker {wanted.rank} in launch {wanted.generation}"
         if away:
-            raise LogAway(f"{what} is on no node that answers; away: {', '.join(away[:5])}{' …' if len(away) > 5 else ''}")
+            raise LogUnreachable(
+                f"{what} is on no node that answers; away: {', '.join(away[:5])}{' …' if len(away) > 5 else ''}"
+            )
         raise LogMissing(f"{what} is not kept any more, or never was")
 
     def _remember(self, worker: _Worker, node: int) -> None:

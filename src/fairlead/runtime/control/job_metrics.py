@@ -17,7 +17,7 @@ from fairlead.core.plan import BUSY, MEASURED_METRICS, TAKEN_GB
 from fairlead.core.snapshot import Snapshot
 from fairlead.models import goodput
 from fairlead.models.convergence import DERIVED, LOSS, TARGET
-from fairlead.runtime.control.launches import Running
+from fairlead.runtime.control.launches import TrackedLaunch
 from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.orders import MAX_METRICS, Metric
 
@@ -31,7 +31,7 @@ ALWAYS = frozenset({LOSS, TARGET, BATCH_SIZE, *goodput.REPORTED})
 """There is room for these, whoever else says what: decisions are made of them."""
 
 
-class Measures:
+class MetricBuffer:
     def __init__(self) -> None:
         self._names: dict[int, set[str]] = {}  # by job
         self._user_of: dict[int, str] = {}
@@ -164,12 +164,12 @@ class _Use:
         return abs(self.busy - busy) > BUSY_TELLS or abs(self.memory_gb - memory_gb) > MEMORY_TELLS * memory_gb
 
 
-class Uses:
+class UtilizationTracker:
     def __init__(self) -> None:
         self._of: dict[int, tuple[int, _Use]] = {}  # by job: a generation, and its use
 
     def see(
-        self, beats: Mapping[int, Heartbeat], runs: Sequence[Running], at_work: Callable[[int], bool] = lambda job: True
+        self, beats: Mapping[int, Heartbeat], runs: Sequence[TrackedLaunch], at_work: Callable[[int], bool] = lambda job: True
     ) -> Iterator[tuple[int, dict[str, float]]]:
         """Jobs of whom something new is known, and what, by the names of metrics. `beats` are of nodes, `runs` all launches.
         What is seen before a job is at work is of its imports and data, and no use of it; who never says so is taken to be. A

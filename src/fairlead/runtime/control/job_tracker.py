@@ -35,7 +35,7 @@ TELLS = 0.1
 """A difference of mean sizes that is worth telling."""
 
 
-class Sizes:
+class BatchSizeFilter:
     """Which batch size counts for one job, out of those seen from look to look."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Sizes:
         return self._mean
 
 
-class Counted:
+class StepCounter:
     """One job's batch sizes so far."""
 
     def __init__(self, regimes: Iterable[Regime] = ()) -> None:
@@ -95,11 +95,11 @@ class Counted:
         return stretch.size / self._stretches[0].size
 
 
-_AS_MADE = Counted()  # of jobs that have told no batch size
+_AS_MADE = StepCounter()  # of jobs that have told no batch size
 
 
 @dataclass
-class Known:
+class TrackedJob:
     """One job. Its progress is as the state knows it: at second t it has done `steps` + `rate` · (t − `since`)."""
 
     job: Job
@@ -109,11 +109,11 @@ class Known:
     rate: float = 0.0
     since: float = 0.0
     saved: int = 0  # steps in its last checkpoint, of who does not run
-    regimes: Counted | None = None  # where it has told its batch sizes
-    sizes: Sizes = field(default_factory=Sizes)
+    regimes: StepCounter | None = None  # where it has told its batch sizes
+    sizes: BatchSizeFilter = field(default_factory=BatchSizeFilter)
 
     @property
-    def counted(self) -> Counted:
+    def counted(self) -> StepCounter:
         return self.regimes or _AS_MADE
 
     @property
@@ -128,15 +128,15 @@ class Known:
         self.steps, self.rate, self.since = steps, rate, now
 
 
-class KnownJobs(dict[int, Known]):
+class TrackedJobs(dict[int, TrackedJob]):
     """By number."""
 
     def __init__(self) -> None:
         super().__init__()
         self._called: set[str] = set()  # names that look like those of jobs without one
 
-    def enter(self, number: int, job: Job) -> Known:
-        known = self[number] = Known(job)
+    def enter(self, number: int, job: Job) -> TrackedJob:
+        known = self[number] = TrackedJob(job)
         if job.name.startswith("job-"):
             self._called.add(job.name)
         return known
@@ -159,7 +159,7 @@ class KnownJobs(dict[int, Known]):
             known = self[number]
             known.at(steps, rate, since)
             if number in view.regimes:
-                known.regimes = Counted(view.regimes[number])
+                known.regimes = StepCounter(view.regimes[number])
             known.saved = 0 if rate else known.made
 
 
@@ -167,7 +167,7 @@ class KnownJobs(dict[int, Known]):
 # starts a job does, as it does in the state. Whoever asks brings the time.
 
 
-class Limits:
+class TimeLimits:
     """Only jobs that have a limit are remembered."""
 
     def __init__(self) -> None:

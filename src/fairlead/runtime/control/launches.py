@@ -30,7 +30,7 @@ MOST_STEPS, LONGEST_S = 2**53, 1e9
 """Of a lease, however often it is renewed; which renewal it is, is the job's own word."""
 
 
-class Fate(Enum):
+class LaunchEnd(Enum):
     """What became of a launch."""
 
     YIELDED = "yielded"  # saved and left because it was asked to
@@ -41,10 +41,10 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LaunchOutcome:
     job: int
     generation: int
-    fate: Fate
+    fate: LaunchEnd
     saved: int  # steps in its last checkpoint
     code: int = 0
     why: str = ""
@@ -54,7 +54,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Seat:
+class NodeRanks:
     """The workers of a launch on one node."""
 
     node: int
@@ -67,14 +67,14 @@ Key: TypeAlias = tuple[int, int]
 
 
 @dataclass
-class Running:
+class TrackedLaunch:
     """One launch. `waits_for` are the launches that are on their way off its accelerators."""
 
     job: int
     generation: int
     name: str
     task: Task
-    seats: tuple[Seat, ...]
+    assignment: tuple[NodeRanks, ...]
     waits_for: set[Key] = field(default_factory=set)
     sent: bool = False
     owed: set[int] = field(default_factory=set)  # nodes on which it is to begin, though it was sent
@@ -97,11 +97,11 @@ class Running:
     @property
     def places(self) -> set[tuple[int, int]]:
         """Nodes and accelerators on them."""
-        return {(seat.node, place) for seat in self.seats for place in seat.accelerators}
+        return {(seat.node, place) for seat in self.assignment for place in seat.accelerators}
 
     @property
     def over(self) -> bool:
-        return all(seat.node in self.ended or seat.node in self.lost for seat in self.seats)
+        return all(seat.node in self.ended or seat.node in self.lost for seat in self.assignment)
 
     @property
     def broken(self) -> bool:
@@ -110,7 +110,7 @@ class Running:
 
     @property
     def world_size(self) -> int:
-        return sum(len(seat.ranks) for seat in self.seats)
+        return sum(len(seat.ranks) for seat in self.assignment)
 
     def stay_away(self) -> None:
         """Where it has not begun it never will: an order that is still owed would come after the one to leave."""
@@ -135,17 +135,17 @@ class LaunchTracker:
         """`address_of(node)` is where the first worker of a gang is found; `ports(launch)` gives a gang two ports. Each job
         has a directory of its own under `checkpoints`, which all nodes see; empty: each agent keeps its own."""
         self._checkpoints = checkpoints
-        self._all: dict[Key, Running] = {}
+        self._all: dict[Key, TrackedLaunch] = {}
         self._address_of, self._ports = address_of, ports
 
-    def get(self, job: int, generation: int) -> Running | None:
+    def get(self, job: int, generation: int) -> TrackedLaunch | None:
         return self._all.get((job, generation))
 
-    def everybody(self) -> list[Running]:
+    def everybody(self) -> list[TrackedLaunch]:
         """A copy, for other threads too."""
         return list(self._all.values())
 
-    def latest(self, job: int) -> Running | None:
+    def latest(self, job: int) -> TrackedLaunch | None:
         return max((run for run in self._all.values() if run.job == job), key=lambda run: run.generation, default=None)
 
     def jobs_on(self, node: int) -> set[int]:
@@ -162,12 +162,12 @@ class LaunchTracker:
         generation: int,
         name: str,
         task: Task,
-        seats: Iterable[Seat],
+        assignment: Iterable[NodeRanks],
         saved: int = 0,
         given: LaunchParameters = NOTHING,
     ) -> list[Addressed]:
         """`saved` is what it will find in its last checkpoint: it has that many steps even if it comes to nothing."""
-        run = Running(job, generation, name, task, tuple(seats), saved=saved, given=given)
+        run = TrackedLaunch(job, generation, name, task, tuple(assignment), saved=saved, given=given)
         run.waits_for = self._before(run)
         self._all[run.key] = run
         return self._send(run)
@@ -178,12 +178,12 @@ class LaunchTracker:
         generation: int,
         name: str,
         task: Task,
-        seats: Iterable[Seat],
+        assignment: Iterable[NodeRanks],
         saved: int = 0,
         given: LaunchParameters = NOTHING,
     ) -> None:
         """A launch of a time before a restart. Whether its agents know of it is found out when they come back."""
-        run = Running(job, generation, name, task, tuple(seats), sent=True, saved=saved, given=given)
+        run = TrackedLaunch(job, generation, name, task, tuple(assignment), sent=True, saved=saved, given=given)
         self._all[run.key] = run
 
     def compare(
@@ -191,14 +191,14 @@ class LaunchTracker:
         found: Mapping[int, Collection[Key]],
         places: Callable[[int], tuple[int, ...]],
         may_save: Callable[[int], bool],
-    ) -> tuple[list[Addressed], list[Outcome]]:
+    ) -> tuple[list[Addressed], list[LaunchOutcome]]:
         """Agents are there, and tell what they found running, by node. What was ordered while nobody heard it is said again,
         and strangers that nobody knows of have to leave: a job that `may_save` does so first. `places(node)` are all
         accelerators of a node, which is as much as is known of where a stranger stands."""
         orders: list[Addressed] = []
-        outcomes: list[Outcome] = []
-        unheard: list[Running] = []
-        over: list[Running] = []
+        outcomes: list[LaunchOutcome] = []
+        unheard: list[TrackedLaunch] = []
+        over: list[TrackedLaunch] = []
         for run in [run for run in self._all.values() if run.sent]:
             here = [node for node in self._nodes_left(run) if node in found]
             missing = [node for node in here if run.key not in found[node]]
@@ -209,14 +209,14 @@ class LaunchTracker:
                     over.append(run)
             elif missing:
                 run.owed |= set(missing)
-                run.sent = len(run.owed) < len(run.seats)
+                run.sent = len(run.owed) < len(run.assignment)
                 unheard.append(run)
             if run.given.routing is not None and not run.leaving:  # a change may have got lost
                 orders += [(node, Reroute(*run.key, run.given.routing)) for node in here if node not in missing]
         # Strangers before anybody is sent: whoever begins, in place of who has left too, begins when they are gone.
         for node in found:
             for key in sorted(found[node]):
-                orders += self._dismiss(key, Seat(node, (), places(node)), may_save)
+                orders += self._dismiss(key, NodeRanks(node, (), places(node)), may_save)
         for run in self._all.values():
             if not run.sent or run.owed:
                 run.waits_for |= self._before(run)
@@ -228,18 +228,18 @@ class LaunchTracker:
             orders += self._send(run)
         return orders, outcomes
 
-    def _dismiss(self, key: Key, seat: Seat, may_save: Callable[[int], bool]) -> list[Addressed]:
+    def _dismiss(self, key: Key, seat: NodeRanks, may_save: Callable[[int], bool]) -> list[Addressed]:
         """A stranger has to leave, and whoever comes after it waits for that. Where a later launch of the job runs already it
         must not save."""
         run = self._all.get(key)
-        if run is not None and seat.node in {known.node for known in run.seats}:
+        if run is not None and seat.node in {known.node for known in run.assignment}:
             return []
         if run is None:
             later = any(other.sent and other.generation > key[1] for other in self._all.values() if other.job == key[0])
             saves = may_save(key[0]) and not later
-            run = Running(*key, "", Task(()), (), sent=True, revoked=saves, dropped=not saves)
+            run = TrackedLaunch(*key, "", Task(()), (), sent=True, revoked=saves, dropped=not saves)
             self._all[key] = run
-        run.seats += (seat,)
+        run.assignment += (seat,)
         return [(seat.node, _farewell(run))]
 
     def reroute(self, job: int, routed: RequestRouting) -> list[Addressed]:
@@ -283,7 +283,7 @@ class LaunchTracker:
         steps, length_s = min(leases * run.task.max_steps, MOST_STEPS), min(leases * run.task.max_s, LONGEST_S)
         return [(node, Extend(*run.key, wants.renewal, steps, length_s))]
 
-    def heard(self, node: int, ended: Ended) -> tuple[list[Addressed], list[Outcome]]:
+    def heard(self, node: int, ended: Ended) -> tuple[list[Addressed], list[LaunchOutcome]]:
         """The processes of a launch on one node have ended."""
         run = self.get(ended.job, ended.generation)
         if run is None or node not in self._nodes_left(run):
@@ -298,10 +298,10 @@ class LaunchTracker:
             return [(other, Kill(run.job, run.generation)) for other in self._nodes_left(run)], []
         return [], []
 
-    def node_gone(self, node: int) -> tuple[list[Addressed], list[Outcome]]:
+    def node_gone(self, node: int) -> tuple[list[Addressed], list[LaunchOutcome]]:
         """A node is gone, and all that ran there has stopped by now."""
         orders: list[Addressed] = []
-        outcomes: list[Outcome] = []
+        outcomes: list[LaunchOutcome] = []
         there = [run for run in self._all.values() if node in self._nodes_left(run)]
         for run in there:  # all of them before any is settled: whoever waited for one must not begin on a node that is gone
             run.lost.add(node)
@@ -317,26 +317,26 @@ class LaunchTracker:
 
     # What the above are made of.
 
-    def _before(self, run: Running) -> set[Key]:
+    def _before(self, run: TrackedLaunch) -> set[Key]:
         """Earlier launches of the job, and whoever is leaving the accelerators of this one."""
         others = [other for other in self._all.values() if other.key != run.key]
         earlier = {other.key for other in others if other.job == run.job and other.generation < run.generation}
         return earlier | {other.key for other in others if other.leaving and not run.places.isdisjoint(other.places)}
 
-    def _nodes_left(self, run: Running) -> list[int]:
+    def _nodes_left(self, run: TrackedLaunch) -> list[int]:
         """Where it may still run."""
-        return [seat.node for seat in run.seats if seat.node not in run.ended and seat.node not in run.lost]
+        return [seat.node for seat in run.assignment if seat.node not in run.ended and seat.node not in run.lost]
 
-    def _send(self, run: Running) -> list[Addressed]:
+    def _send(self, run: TrackedLaunch) -> list[Addressed]:
         if run.waits_for or run.lost or run.leaving or run.broken or (run.sent and not run.owed):
             return []
         orders = [(node, launch) for node, launch in self._orders(run) if not run.sent or node in run.owed]
         run.sent, run.owed = True, set()
         return orders
 
-    def _orders(self, run: Running) -> list[Addressed]:
+    def _orders(self, run: TrackedLaunch) -> list[Addressed]:
         master, gang = self._ports(run.key) if run.world_size > 1 else (0, 0)
-        host = self._address_of(run.seats[0].node)
+        host = self._address_of(run.assignment[0].node)
         return [
             (
                 seat.node,
@@ -352,14 +352,14 @@ class LaunchTracker:
                     gang_port=gang,
                     gang_token=run.gang_token if gang else "",
                     checkpoints=f"{self._checkpoints}/{run.job}" if self._checkpoints else "",
-                    nodes=len(run.seats),
+                    nodes=len(run.assignment),
                     parameters=run.given,
                 ),
             )
-            for seat in run.seats
+            for seat in run.assignment
         ]
 
-    def _settle(self, run: Running) -> tuple[list[Addressed], list[Outcome]]:
+    def _settle(self, run: TrackedLaunch) -> tuple[list[Addressed], list[LaunchOutcome]]:
         """A launch is over: whoever waited for that may begin."""
         del self._all[run.key]
         orders: list[Addressed] = []
@@ -371,33 +371,35 @@ class LaunchTracker:
         return orders, [_outcome(run)]
 
 
-def _farewell(run: Running) -> Order:
+def _farewell(run: TrackedLaunch) -> Order:
     return Revoke(*run.key) if run.revoked and not run.dropped else Kill(*run.key)
 
 
-def _outcome(run: Running) -> Outcome:
+def _outcome(run: TrackedLaunch) -> LaunchOutcome:
     ends = list(run.ended.values())
     overstayed = any(end.code and end.yielded for end in ends)  # killed by its agent, and the others because of that
     bad = None if overstayed else next((end for end in ends if end.code), None)
-    whole = len(ends) == len(run.seats)
+    whole = len(ends) == len(run.assignment)
     unable = next((end for end in ends if end.could_not_start and not run.revoked), None)
     end = bad or unable or next((end for end in ends if end.code), ends[0] if ends else None)
     node = next((place for place, told in run.ended.items() if told is end and end.code), -1)
     code, why = (end.code, end.why) if end is not None else (0, "its node is gone" if run.lost else "it had not begun")
     if run.dropped:
-        fate = Fate.DROPPED
+        fate = LaunchEnd.DROPPED
     elif whole and bad is None and not any(end.yielded for end in ends):
-        fate = Fate.FINISHED
+        fate = LaunchEnd.FINISHED
     elif whole and bad is not None and not (run.revoked and _may_leave_so(run, bad)):
-        fate = Fate.FAILED
+        fate = LaunchEnd.FAILED
     elif run.revoked:
-        fate = Fate.YIELDED
+        fate = LaunchEnd.YIELDED
     else:
-        fate = Fate.LOST
-    return Outcome(*run.key, fate, run.saved, code, why, run.revoked, node, end.rank if end is not None and end.code else 0)
+        fate = LaunchEnd.LOST
+    return LaunchOutcome(
+        *run.key, fate, run.saved, code, why, run.revoked, node, end.rank if end is not None and end.code else 0
+    )
 
 
-def _may_leave_so(run: Running, end: Ended) -> bool:
+def _may_leave_so(run: TrackedLaunch, end: Ended) -> bool:
     """Who knows no lease may end with any status when it is sent SIGTERM, and who takes too long is killed. Others that fail
     when they are asked to leave have failed."""
     return not run.task.cooperative or end.code == -signal.SIGKILL

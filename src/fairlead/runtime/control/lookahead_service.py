@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from fairlead.core.errors import FairleadError
 from fairlead.engine.state_codec import freeze
 from fairlead.runtime.control import views
-from fairlead.runtime.control.cluster_backend import Busy
+from fairlead.runtime.control.cluster_backend import StateBusy
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.tokens import Bearer, Role
 
@@ -31,7 +31,7 @@ Lookahead: TypeAlias = Callable[[float, bytes, Mapping[str, Any]], Awaitable[dic
 Frozen: TypeAlias = Callable[[], tuple[float, bytes, Mapping[str, Any]]]
 
 
-class Seen(NamedTuple):
+class LookaheadResult(NamedTuple):
     """What was seen, from which second on, and when that was known."""
 
     at: float
@@ -39,13 +39,13 @@ class Seen(NamedTuple):
     told: dict[str, Any]
 
 
-class Foresight:
+class LookaheadService:
     def __init__(self, lookahead: Lookahead, frozen: Frozen, now: Callable[[], float]) -> None:
         self._lookahead, self._frozen, self._now = lookahead, frozen, now
-        self._look: asyncio.Task[Seen] | None = None
+        self._look: asyncio.Task[LookaheadResult] | None = None
         self._asking = 0
 
-    async def seen(self, besides: Seen | None = None) -> Seen:
+    async def seen(self, besides: LookaheadResult | None = None) -> LookaheadResult:
         """The last look, or one that is being made, or a new one: one that is fresh, and not the one `besides` which another is
         wanted. Where all who wait for a look are cancelled, so is it."""
         if self._look is None or (self._look.done() and not self._serves(self._look, besides)):
@@ -60,19 +60,19 @@ class Foresight:
                 look.cancel()
                 self._look = None
 
-    def _serves(self, look: asyncio.Task[Seen], besides: Seen | None) -> bool:
+    def _serves(self, look: asyncio.Task[LookaheadResult], besides: LookaheadResult | None) -> bool:
         if look.cancelled() or look.exception() is not None or look.result() is besides:
             return False
         seen = look.result()
         return self._now() - seen.done <= max(KEPT_S, seen.done - seen.at)
 
-    async def _made(self) -> Seen:
+    async def _made(self) -> LookaheadResult:
         at, saved, rates = await asyncio.to_thread(self._frozen)
         told = await self._lookahead(at, saved, rates)
-        return Seen(at, self._now(), told)
+        return LookaheadResult(at, self._now(), told)
 
 
-def _heard(look: asyncio.Task[Seen]) -> None:
+def _heard(look: asyncio.Task[LookaheadResult]) -> None:
     """Why it failed users are not told, and maybe nobody waits for it any more."""
     if not look.cancelled() and (problem := look.exception()) is not None:
         log.warning("it could not be looked ahead", extra={"why": str(problem)})
@@ -82,20 +82,20 @@ def when_routes(plane: ControlPlane, bearer: Callable[..., Any], lookahead: Look
     router = APIRouter()
 
     def frozen() -> tuple[float, bytes, Mapping[str, Any]]:
-        with plane.live.at_rest(AT_REST_WITHIN_S):
-            now, spell, rates = plane.live.now, freeze(plane.loop.state), views.rates(plane.loop.state)
+        with plane.backend.at_rest(AT_REST_WITHIN_S):
+            now, spell, rates = plane.backend.now, freeze(plane.loop.state), views.rates(plane.loop.state)
         return now, spell(), {"rates": rates}
 
     def there(whose: str | None) -> dict[int, bool]:
         """Jobs that somebody may see and that have not ended, and whether they run."""
-        with plane.live.at_rest(AT_REST_WITHIN_S):
+        with plane.backend.at_rest(AT_REST_WITHIN_S):
             state = plane.loop.state
             running, alive = {*state.running.tolist()}, (*state.live.tolist(), *state.queue.tolist())
             return {number: number in running for number in alive if whose in (None, state.job_of[number].user)}
 
-    foresight = Foresight(lookahead, frozen, lambda: plane.live.now)
+    foresight = LookaheadService(lookahead, frozen, lambda: plane.backend.now)
 
-    async def looked(besides: Seen | None, gone: asyncio.Task[None]) -> Seen:
+    async def looked(besides: LookaheadResult | None, gone: asyncio.Task[None]) -> LookaheadResult:
         look = asyncio.create_task(foresight.seen(besides))
         try:
             while not look.done():
@@ -120,14 +120,14 @@ def when_routes(plane: ControlPlane, bearer: Callable[..., Any], lookahead: Look
             if not mine.items() <= _runs(seen).items():  # somebody came, began or stopped since
                 seen = await looked(seen, gone)
                 mine = await asyncio.to_thread(there, whose)
-        except Busy:
+        except StateBusy:
             raise
         except FairleadError as problem:
             about = f": {problem}" if whose is None else "; an admin is told why"
             raise HTTPException(503, f"it could not be looked ahead{about}") from None
         finally:
             gone.cancel()
-        return _of(seen, plane.live.now, mine)
+        return _of(seen, plane.backend.now, mine)
 
     return router
 
@@ -138,11 +138,11 @@ async def _hung_up(request: Request) -> None:
         pass
 
 
-def _runs(seen: Seen) -> dict[int, bool]:
+def _runs(seen: LookaheadResult) -> dict[int, bool]:
     return {one["number"]: one["running"] for one in seen.told["jobs"]}
 
 
-def _of(seen: Seen, now: float, mine: Mapping[int, bool]) -> dict[str, Any]:
+def _of(seen: LookaheadResult, now: float, mine: Mapping[int, bool]) -> dict[str, Any]:
     """What somebody may know of it, from now on: of their jobs, who have at most begun since. Of those who came or stopped it
     says nothing, and how many they are is `missed`."""
     told, age_s = seen.told, max(0.0, now - seen.at)

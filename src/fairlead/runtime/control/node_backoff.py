@@ -15,7 +15,7 @@ FIRST_S, LONGEST_S = 30.0, 900.0
 
 
 @dataclass
-class Inability:
+class LaunchFailures:
     """What a node could not do, how often in a row, and until when it rests (in the past: it does not)."""
 
     why: str
@@ -24,14 +24,14 @@ class Inability:
     until_s: float = -math.inf
 
 
-class Resting:
+class NodeBackoff:
     """Only nodes with an inability are remembered, until they have begun something."""
 
     def __init__(self) -> None:
-        self._unable: dict[int, Inability] = {}
+        self._unable: dict[int, LaunchFailures] = {}
 
     def failed(self, node: int, why: str) -> None:
-        one = self._unable.setdefault(node, Inability(why))
+        one = self._unable.setdefault(node, LaunchFailures(why))
         one.why, one.times = why, one.times + 1
 
     def began(self, node: int) -> None:
@@ -42,7 +42,7 @@ class Resting:
         one = self._unable.get(node)
         return one is not None and one.times >= TRIES and one.until_s == -math.inf
 
-    def rest(self, node: int, now: float) -> Inability:
+    def rest(self, node: int, now: float) -> LaunchFailures:
         """From now on."""
         one = self._unable[node]
         one.until_s = now + min(FIRST_S * 2**one.rests, LONGEST_S)
@@ -61,5 +61,5 @@ class Resting:
     def over(self, now: float) -> list[int]:
         return sorted(node for node, one in self._unable.items() if -math.inf < one.until_s <= now)
 
-    def of(self, node: int) -> Inability | None:
+    def of(self, node: int) -> LaunchFailures | None:
         return self._unable.get(node)

@@ -28,7 +28,7 @@ LOOK_WITHIN_S = 2.0
 CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Metrics(Collector):
+class ControlPlaneMetrics(Collector):
     """The numbers of one control plane, in a registry of its own. `stand_under` is called once, with the loop, the agents that
     are connected, the lock under which the state is read, and for how long the journal has been away."""
 
@@ -140,10 +140,10 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-class CountedRequests:
+class RequestCounter:
     """Around an ASGI application: tells each request's route and status. A path that no route answers to is not a label."""
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], metrics: Metrics) -> None:
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], metrics: ControlPlaneMetrics) -> None:
         self._app, self._metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,25 +11,25 @@ from fairlead.core.cluster import Cluster, Ints
 from fairlead.core.plan import Launches as Starts
 from fairlead.core.routes import Route, Routes
 from fairlead.core.snapshot import Snapshot
-from fairlead.runtime.control.launches import Key, Seat
+from fairlead.runtime.control.launches import Key, NodeRanks
 from fairlead.runtime.protocol.orders import LaunchParameters, RequestRouting
 
 FIRST_PORT, PORTS = 20_000, 10_000
 """For gangs to find each other."""
 
 
-class Seating:
+class RankAssignment:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._first_of_node: list[int] = np.searchsorted(cluster.node_of, np.arange(len(cluster.nodes))).tolist()
 
-    def seats(self, accelerators: Ints) -> tuple[Seat, ...]:
+    def assignment(self, accelerators: Ints) -> tuple[NodeRanks, ...]:
         """By node, in the order of ranks: the first worker stands on the first accelerator."""
         by_node: dict[int, list[tuple[int, int]]] = {}
         for rank, place in enumerate(accelerators.tolist()):
             node = int(self._cluster.node_of[place])
             by_node.setdefault(node, []).append((rank, place - self._first_of_node[node]))
-        return tuple(Seat(node, tuple(r for r, _ in here), tuple(p for _, p in here)) for node, here in by_node.items())
+        return tuple(NodeRanks(node, tuple(r for r, _ in here), tuple(p for _, p in here)) for node, here in by_node.items())
 
     def places(self, node: int) -> tuple[int, ...]:
         """All accelerators of a node, counted on it."""

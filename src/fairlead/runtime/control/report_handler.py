@@ -9,9 +9,9 @@ import numpy as np
 
 from fairlead.core import events as ev
 from fairlead.core.job import ELASTIC
-from fairlead.runtime.control.job_metrics import Measures, Uses
-from fairlead.runtime.control.job_tracker import Counted, Known, KnownJobs, Limits
-from fairlead.runtime.control.launches import Addressed, Fate, LaunchTracker, Outcome
+from fairlead.runtime.control.job_metrics import MetricBuffer, UtilizationTracker
+from fairlead.runtime.control.job_tracker import StepCounter, TimeLimits, TrackedJob, TrackedJobs
+from fairlead.runtime.control.launches import Addressed, LaunchEnd, LaunchOutcome, LaunchTracker
 from fairlead.runtime.protocol.orders import Ended, Metric, Progress, RenewalRequest, Report
 
 RATE_TELLS = 0.05
@@ -25,16 +25,16 @@ MOST_STEPS, FASTEST = 2.0**53, 1e12
 cannot have happened could not be read any more."""
 
 
-class Hearing:
+class ReportHandler:
     """`send` brings orders to agents."""
 
     def __init__(
         self,
-        jobs: KnownJobs,
+        jobs: TrackedJobs,
         launches: LaunchTracker,
-        limits: Limits,
-        measures: Measures,
-        uses: Uses,
+        limits: TimeLimits,
+        measures: MetricBuffer,
+        uses: UtilizationTracker,
         send: Callable[[Sequence[Addressed]], None],
     ) -> None:
         self._jobs, self._launches, self._limits = jobs, launches, limits
@@ -60,28 +60,28 @@ class Hearing:
             return ()
         return self._got_on(word, known, now)
 
-    def became(self, outcomes: Sequence[Outcome], now: float) -> list[ev.Event]:
+    def became(self, outcomes: Sequence[LaunchOutcome], now: float) -> list[ev.Event]:
         events: list[ev.Event] = []
         for end in outcomes:
             known = self._jobs.get(end.job)
             if known is None:  # it had ended before it left
                 continue
             known.saved = end.saved
-            if end.fate is not Fate.YIELDED:  # who was asked to leave stopped counting then
+            if end.fate is not LaunchEnd.YIELDED:  # who was asked to leave stopped counting then
                 self._limits.stopped(end.job, now)
             one, at = np.array([end.job], dtype=np.int64), np.array([now])
             done = _within(known.counted.declared(end.saved), MOST_STEPS)
             saved = np.array([float(done)])
-            if end.fate is Fate.FINISHED:
+            if end.fate is LaunchEnd.FINISHED:
                 self._send(self._launches.drop(end.job))  # it may have been about to go on elsewhere
                 self.forget(end.job)
                 events.append(ev.JobsFinished(now, one, at))
-            elif end.fate is Fate.YIELDED:
+            elif end.fate is LaunchEnd.YIELDED:
                 events.append(self._progressed(end.job, done, 0.0, now))
-            elif end.fate is Fate.LOST:
+            elif end.fate is LaunchEnd.LOST:
                 known.at(done, 0.0, now)
                 events.append(ev.JobsInterrupted(now, one, saved, False, *(_how(end) if end.code else ())))
-            elif end.fate is Fate.FAILED:
+            elif end.fate is LaunchEnd.FAILED:
                 known.at(done, 0.0, now)
                 known.failures += 1
                 if known.failures > known.job.retry_limit:
@@ -95,14 +95,14 @@ class Hearing:
                     events.append(ev.JobsInterrupted(now, one, saved, True, *_how(end)))
         return events
 
-    def _got_on(self, word: Progress, known: Known, now: float) -> Sequence[ev.Event]:
+    def _got_on(self, word: Progress, known: TrackedJob, now: float) -> Sequence[ev.Event]:
         another_size = False
         if word.batch_size and (word.rate or known.regimes is None):  # another size counts once it is known how fast it is
             elastic = known.job.mode == ELASTIC
             size = word.batch_size if elastic else known.sizes.see(word.batch_size)
             self._measures.hear_size(word.job, size, known.job.user)
             if not elastic:
-                known.regimes = known.regimes or Counted()
+                known.regimes = known.regimes or StepCounter()
                 another_size = known.regimes.hear(word.steps, size)
         done = _within(known.counted.declared(word.steps), MOST_STEPS)
         rate = _within(word.rate * known.counted.worth, FASTEST) or known.rate
@@ -128,5 +128,5 @@ def _within(said: float, most: float) -> float:
     return min(said, most) if said > 0 else 0.0
 
 
-def _how(end: Outcome) -> tuple[str, int, int, int]:
+def _how(end: LaunchOutcome) -> tuple[str, int, int, int]:
     return end.why or f"exit code {end.code}", end.code, end.node, end.rank

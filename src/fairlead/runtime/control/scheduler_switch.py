@@ -15,7 +15,7 @@ from fairlead.core import events as ev
 from fairlead.core.errors import FairleadError
 from fairlead.engine.state_codec import freeze
 from fairlead.runtime.control.control_plane import ControlPlane
-from fairlead.runtime.control.snapshotter import check_keepable
+from fairlead.runtime.control.snapshotter import check_serializable
 from fairlead.runtime.control.tokens import Bearer, Role
 
 Answered: TypeAlias = Callable[[Sequence[ev.Event]], None]
@@ -42,7 +42,7 @@ def scheduler_routes(
     @router.get("/v1/scheduler")
     async def scheduler(who: Annotated[Bearer, Depends(bearer)]) -> dict[str, Any]:
         """`trouble` says what keeps it from deciding; empty where nothing does. What a stage says of it is for admins."""
-        trouble = plane.trouble.now if who.role is Role.ADMIN else plane.trouble.kind
+        trouble = plane.decision_health.message if who.role is Role.ADMIN else plane.decision_health.summary
         counts = {"decisions": plane.loop.decisions, "missed": plane.loop.missed}
         return {"scheduler": dict(plane.scheduler_in_use), "trouble": trouble, **counts}
 
@@ -50,11 +50,11 @@ def scheduler_routes(
     async def switch(body: Switch, who: Annotated[Bearer, Depends(admin)]) -> dict[str, Any]:
         try:
             await asyncio.to_thread(plane.check, body.scheduler)
-            check_keepable(body.instead_of or {})
+            check_serializable(body.instead_of or {})
         except (FairleadError, TypeError, ValueError) as problem:  # a plug-in may find what is wrong in a way of its own
             raise HTTPException(422, str(problem)) from None
         why = body.why or f"{who.user} wanted it"
-        switch = partial(plane.live.switch, body.scheduler, why, instead_of=body.instead_of)
+        switch = partial(plane.backend.switch, body.scheduler, why, instead_of=body.instead_of)
         if not await in_the_journal(lambda answered: switch(answered=answered)):
             raise HTTPException(409, "somebody else has switched the scheduler meanwhile; look at it again")
         return {"scheduler": body.scheduler}
@@ -64,8 +64,8 @@ def scheduler_routes(
         """All that the scheduler knows, in the spelling of a journal's snapshots; `fairlead-now` is the second it is of."""
 
         def frozen() -> tuple[float, Callable[[], bytes]]:
-            with plane.live.at_rest():
-                return plane.live.now, freeze(plane.loop.state)
+            with plane.backend.at_rest():
+                return plane.backend.now, freeze(plane.loop.state)
 
         now, spell = await asyncio.to_thread(frozen)
         saved = await asyncio.to_thread(spell)

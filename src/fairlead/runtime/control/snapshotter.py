@@ -43,7 +43,7 @@ class Retention:
                 raise InputError("retention", "more than 0", field=name, value=value)
 
 
-class Keeper:
+class Snapshotter:
     """Give it the journal, the way to the state, the second it is now, and the lock under which the state is at rest."""
 
     def __init__(
@@ -103,7 +103,7 @@ PAUSE_S = 0.5
 REMIND_S = 60.0
 
 
-class PatientJournal:
+class RetryingJournal:
     """Another journal. `hopeless` says that nobody wants to wait any longer: then it fails as that one does."""
 
     def __init__(self, journal: Journal, hopeless: Callable[[], bool]) -> None:
@@ -152,7 +152,7 @@ class PatientJournal:
 LARGEST_SCHEDULER = 1 << 16
 
 
-def check_keepable(scheduler: Mapping[str, Any]) -> None:
+def check_serializable(scheduler: Mapping[str, Any]) -> None:
     """Raises what is in the way, with the field that it stands in."""
     for field, value in scheduler.items():
         try:
@@ -167,7 +167,7 @@ def check_keepable(scheduler: Mapping[str, Any]) -> None:
         raise InputError("scheduler", f"at most {LARGEST_SCHEDULER:,} bytes")
 
 
-def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def same_scheduler(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two would be kept alike."""
     return _kept(one) == _kept(other)
 

@@ -137,7 +137,7 @@ def node_records(plane: ControlPlane, whose: str | None = None) -> list[dict[str
     records = []
     for number, node in enumerate(state.cluster.nodes):
         mine = state.cluster.node_of == number
-        there = {*state.device_map.on(mine).tolist(), *plane.live.launches.jobs_on(number)}
+        there = {*state.device_map.on(mine).tolist(), *plane.backend.launches.jobs_on(number)}
         jobs = [state.job_of[job] for job in sorted(there) if job in state.job_of]  # an agent may bring jobs of another journal
         records.append(
             {
@@ -158,9 +158,9 @@ def node_records(plane: ControlPlane, whose: str | None = None) -> list[dict[str
 
 def _inability(plane: ControlPlane, node: int) -> dict[str, Any]:
     """What a node could not begin lately, and how long it rests because of that."""
-    if (unable := plane.live.resting.of(node)) is None:
+    if (unable := plane.backend.resting.of(node)) is None:
         return {}
-    return {"trouble": unable.why, "rests_s": max(0.0, unable.until_s - plane.live.now)}
+    return {"trouble": unable.why, "rests_s": max(0.0, unable.until_s - plane.backend.now)}
 
 
 def rates(state: State, whose: str | None = None) -> list[dict[str, Any]]:
@@ -183,7 +183,7 @@ def rates(state: State, whose: str | None = None) -> list[dict[str, Any]]:
 def overview(plane: ControlPlane, whose: str | None) -> dict[str, Any]:
     """Nodes with who holds each accelerator, jobs that have not ended, the last decisions: one moment. Of one user, or (None)
     of everybody; others' jobs are there without their names."""
-    state, now = plane.loop.state, plane.live.now
+    state, now = plane.loop.state, plane.backend.now
     nodes = node_records(plane, whose)
     holders: list[list[str]] = [[] for _ in range(state.cluster.size)]
     for number, place in zip(*(column.tolist() for column in state.device_map.places(state.running))):
