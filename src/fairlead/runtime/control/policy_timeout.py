@@ -59,7 +59,7 @@ class _Background(Generic[T]):
 
 
 class TimedAllocator:
-    """An allocator that raises `AllocationPending` if the inner one fails or is late. A mechanism then keeps the last allocation."""
+    """An allocator that raises `AllocationPending` if the inner one fails or is late: the last allocation stands."""
 
     def __init__(self, allocator: Allocator, wait_s: float, health: DecisionHealth) -> None:
         self._allocator, self._health = allocator, health
@@ -78,10 +78,10 @@ class TimedAllocator:
 
 
 class TimedPolicy:
-    """A policy whose last selection stands while it fails or is late. No other job starts then: only the policy knows the order.
+    """A policy whose last selection stands while it fails or is late. No new job starts then: only the policy knows the order.
 
-    A policy with a plan in its memo (`PlanningPolicy`) follows that plan instead. After a decision that could not be carried out,
-    running jobs stay as they are."""
+    A policy with a plan in its memo (`PlanningPolicy`) follows that plan instead. After a decision that could not be carried
+    out, running jobs stay as they are."""
 
     def __init__(self, policy: Policy, wait_s: float, health: DecisionHealth) -> None:
         self._policy, self._health = policy, health
