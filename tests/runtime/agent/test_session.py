@@ -16,7 +16,7 @@ from workshop import order
 from fairlead.runtime.agent.agent_service import Agent
 from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.supervisor import Supervisor
-from fairlead.runtime.control.agent_hub import Hub
+from fairlead.runtime.control.agent_hub import AgentHub
 from fairlead.runtime.protocol.messages import (
     METHOD,
     SERVICE,
@@ -71,7 +71,7 @@ class Listening:
     """A hub with ears, at a port that it keeps."""
 
     def __init__(self) -> None:
-        self.hub, self.ears, self.port = Hub(cluster("v100:2")), Ears(), 0
+        self.hub, self.ears, self.port = AgentHub(cluster("v100:2")), Ears(), 0
         self.hub.live = self.ears  # type: ignore[assignment]
 
     async def begin(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 from serving import served
 
 from fairlead.engine.state import State
-from fairlead.runtime.control.http_api import MOST_LOOKED_AT, Names
+from fairlead.runtime.control.http_api import MOST_LOOKED_AT, JobNames
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.testing.builders import cluster as cluster_of
 
@@ -44,5 +44,5 @@ def test_a_wrong_name_costs_no_look_at_all_jobs_of_others():
     state = State(cluster_of("v100:4"))
     state.next_number = 10 * MOST_LOOKED_AT
     looked_at = list[int]()
-    assert Names().near(state, "trian", lambda number: bool(looked_at.append(number))) == []
+    assert JobNames().near(state, "trian", lambda number: bool(looked_at.append(number))) == []
     assert (len(looked_at), looked_at[0]) == (MOST_LOOKED_AT, state.next_number - 1), "the youngest"
