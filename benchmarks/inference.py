@@ -10,7 +10,7 @@ import math
 import sys
 import time
 
-from fairlead.experiments.serving import MIXES, Tried, allowed, try_mixes
+from fairlead_papers.serving_mixes import MIXES, Tried, allowed, try_mixes
 
 
 def line(name: str, packing: str, arrivals: str, trials: list[Tried], took_s: float) -> str:

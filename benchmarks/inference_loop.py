@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import sys
 
-from fairlead.experiments.serving import MIXES
-from fairlead.experiments.serving_loop import Looped, Swings, through_loop
 from fairlead.simulator.world import Costs
+from fairlead_papers.serving_loop import Looped, Swings, through_loop
+from fairlead_papers.serving_mixes import MIXES
 
 HEADINGS = "| mix | most / least | within | in time, mean | lowest | ≥ 99 % | worst session | starts | gave way |"
 SWINGS = ((0.9, 1.1), (0.7, 1.3), (0.5, 1.5))

@@ -12,12 +12,14 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from fairlead.prediction import evaluation, learners
+from fairlead.prediction import learners
 from fairlead.prediction.dataset import dataset
+from fairlead.prediction.fit_predictor import errors_by_family
 from fairlead.prediction.measured_profiles import profiles, slowdowns
 from fairlead.prediction.predictor import trained
 from fairlead.profiling.pair_selection import SelectionMetric
-from fairlead.profiling.results import measured_set
+from fairlead_papers.measured_data import evaluation_set
+from fairlead_papers.prediction import evaluation
 
 TO = Path(__file__).parent / "img"
 
@@ -60,7 +62,7 @@ def repeated() -> None:
     """By how much steps per second differ where a pair was measured again minutes later, and slowdowns on two hosts."""
     figure, panels = plt.subplots(1, 3, figsize=(14, 3.6), layout="constrained")
     for name in AGAIN:
-        apart = 100 * np.sort(_apart(measured_set(name)[1]))
+        apart = 100 * np.sort(_apart(evaluation_set(name)[1]))
         panels[0].plot(apart, np.linspace(0, 100, len(apart)), label=f"{name} ({np.median(apart):.1f} %)", linewidth=1.2)
     panels[0].axvline(5, color="grey", linewidth=0.5)
     panels[0].axhline(50, color="grey", linewidth=0.5)
@@ -73,7 +75,7 @@ def repeated() -> None:
     panels[0].legend(loc="lower right", frameon=False, fontsize=7)
     alone = profiles().alone
     for panel, names in zip(panels[1:], (("h200_beside_ten", "h200_beside_ten_again"), ("h200_pairs", "h200_pairs_beside"))):
-        first, later = (slowdowns(measured_set(name)[1], alone) for name in names)
+        first, later = (slowdowns(evaluation_set(name)[1], alone) for name in names)
         both = [pair for pair in first if pair in later]
         own = [alone[one].utilization for one, _ in both]
         where = ([first[pair][0] for pair in both], [later[pair][0] for pair in both])
@@ -96,9 +98,9 @@ def _apart(rows: Sequence[Mapping[str, Any]]) -> list[float]:
 
 def predicted() -> None:
     """Utilization and memory of configurations of families that were left out."""
-    data = dataset(measured_set()[1], measured_set("h200_features")[1])
+    data = dataset(evaluation_set("h200")[1], evaluation_set("h200_features")[1])
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.8))
-    left = evaluation.by_family(data, learners.there().get(trained().utilization.learner, learners.line))
+    left = errors_by_family(data, learners.there().get(trained().utilization.learner, learners.line))
     panels[0].scatter(left.measured, left.predicted, s=8)
     panels[0].plot([0, 100], [0, 100], color="grey", linewidth=0.5)
     panels[0].set(title="utilization, family left out", xlabel="measured, percent", ylabel="predicted, percent")

@@ -9,9 +9,9 @@ import pytest
 
 from fairlead.core.errors import InputError
 from fairlead.core.routes import ServingPlan, Session, latencies
-from fairlead.experiments.serving import Mix, least_accelerators
 from fairlead.policies.serving.packing.pooled import PoolingOptions, pack_pooled, pooled_batch
 from fairlead.policies.serving.packing.squishy import back_to_back_batch, pack_squishy
+from fairlead_papers.serving_mixes import Mix, least_accelerators
 
 LINE = latencies((1, 41), (0.010, 0.050))  # 9 ms and 1 ms for each request
 

@@ -16,15 +16,16 @@ from fairlead.cli.main import app
 from fairlead.core.errors import InputError
 from fairlead.models import interference
 from fairlead.models.learned_models import Forest, Line, Tree, restored
-from fairlead.prediction import evaluation, learners, memory, utilization
+from fairlead.prediction import learners, memory, utilization
 from fairlead.prediction.dataset import dataset
 from fairlead.prediction.features import Features
-from fairlead.prediction.fit_predictor import kernels
+from fairlead.prediction.fit_predictor import FOLDS, KernelProfiles, errors_at_random, kernels
 from fairlead.prediction.measured_profiles import Alone, devices, each_slowdown, profiles, slowdowns
 from fairlead.prediction.multiprocessors import Interference
 from fairlead.prediction.predictor import Predictor, fingerprint, load, trained
 from fairlead.profiling.pair_selection import SelectionMetric
 from fairlead.profiling.results import measured_set
+from fairlead_papers.prediction import evaluation
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +134,7 @@ def test_slowdown_at_once_on_pairs_left_out_needs_what_multiprocessors_are_held(
     known = profiles("h200", SelectionMetric.SHARE)
     busy = {name: one.utilization for name, one in known.alone.items()}
     active = {name: one.multiprocessors for name, one in known.alone.items() if one.multiprocessors is not None}
-    held = evaluation.Held(active, kernels(data))
+    held = KernelProfiles(active, kernels(data))
     found = evaluation.of_slowdown(known.pairs["mps"], busy, busy, held)
     assert len(found.measured) == 34 * 34
     assert found.finer is not None
@@ -300,7 +301,7 @@ def test_memory_is_found_again_and_wrong_numbers_are_refused(data):
 
 def test_utilization_by_the_line_on_rows_left_out(data):
     assert len(data) >= 290
-    assert evaluation.at_random(data, learners.line).rmsle < 0.25
+    assert errors_at_random(data, learners.line).rmsle < 0.25
 
 
 def test_a_set_without_features_is_refused():
@@ -461,7 +462,7 @@ def test_how_far_predictions_are_off_is_told_beside_a_bar_that_reaches_its_end(m
     for words in ([], ["--json"]):
         assert CliRunner().invoke(app, ["predict", "evaluate", *words]).exit_code == 0
     assert [quiet for _, quiet, _ in seen] == [False, True]
-    assert all(total == sum(moved) > 2 * evaluation.FOLDS for total, _, moved in seen)
+    assert all(total == sum(moved) > 2 * FOLDS for total, _, moved in seen)
 
 
 def test_a_configuration_that_ships_is_predicted_without_a_file(tmp_path, monkeypatch):

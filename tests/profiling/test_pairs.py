@@ -28,6 +28,7 @@ from fairlead.profiling.pair_selection import (
 )
 from fairlead.profiling.profile_pairs import TOO_FEW, Bench, PairRates, PairTiming, Spell, Stretch, _told
 from fairlead.profiling.results import measured_set
+from fairlead_papers.measured_data import evaluation_set
 
 
 def test_those_who_meet_span_the_range_of_utilization_and_the_families():
@@ -311,7 +312,7 @@ def test_pairs_measured_again_are_what_they_were():
     """Sixty of the pairs by turns, evenly chosen, were measured twice more on one host: by how much their speeds differ. Who
     waits for its host varies with that; who keeps the device busy hardly does."""
     busy = {one["name"]: one["utilization"] for one in measured_set()[1]}
-    again = {row["name"]: row for row in measured_set("h200_repeated_pairs")[1] if "pair" in row}
+    again = {row["name"]: row for row in evaluation_set("h200_repeated_pairs")[1] if "pair" in row}
     twice = [(row, again[name.replace(" (2)", " (3)")]) for name, row in again.items() if name.replace(" (2)", " (3)") in again]
     twice = [(one, other) for one, other in twice if one["name"] != other["name"]]
     assert len(twice) == 60

@@ -11,11 +11,11 @@ from typing import Annotated
 import typer
 
 from fairlead.cli import options as opt
-from fairlead.cli.output import fitted, note, out, print_json, progress
+from fairlead.cli.output import fitted, note, out, print_json
 from fairlead.config.workload_files import read_sessions
-from fairlead.core.errors import InputError, near_or_all
+from fairlead.core.errors import InputError
 from fairlead.core.routes import ServingPlan, Session
-from fairlead.experiments.serving import MIXES, Tried, packed, read_history, served, try_mixes
+from fairlead.experiments.serving import packed, read_history, served
 from fairlead.policies.serving.packing.pooled import DEFAULT_POOLING, PoolingOptions
 from fairlead.simulator.sessions import ServingResult
 
@@ -132,57 +132,6 @@ def replay(
     out.print(fitted(str(journal), ("session", "in time", "SLO ms", "99 % ms", "requests", "dropped"), rows, 1, whole))
 
 
-@inference_app.command()
-def mixes(
-    name: Annotated[str, typer.Argument(help=f"Which kind of mix: {', '.join(MIXES)}.")] = "usual",
-    count: Annotated[int, typer.Option("--mixes", help="How many mixes, with seeds from 0 on.", min=1, max=10_000)] = 20,
-    packing: PackingOption = Packings.pooled,
-    arrivals: ArrivalsOption = ArrivalKinds.poisson,
-    duration: Annotated[float, typer.Option("--duration", help="Seconds in which requests come.", min=0.1, max=600)] = 20.0,
-    wait: WaitOption = DEFAULT_POOLING.wait,
-    headroom: HeadroomOption = DEFAULT_POOLING.headroom,
-    neighbours: NeighboursOption = DEFAULT_POOLING.neighbours,
-    json: opt.JsonOption = False,
-) -> None:
-    """Try a packing on random mixes of sessions. How many accelerators it takes beside the least, and what is answered in time.
-
-    'least' is the bound from each session's best throughput within its SLO, 'at rate' that from batches which can be gathered
-    at the session's rate. Allowed are a tenth more than the least, or one.
-    """
-    if name not in MIXES:
-        raise InputError("mixes", f"a kind of mix ({near_or_all(name, MIXES)})", field="name", value=name)
-    how = PoolingOptions(wait, headroom, neighbours)
-    with progress(count, f"serving {name} mixes", quiet=json) as bar:
-        trials = try_mixes(
-            MIXES[name],
-            range(count),
-            packing=packing.value,
-            how=how,
-            arrivals=arrivals.value,
-            duration_s=duration,
-            on_done=lambda: bar.advance(),
-        )
-    within, good = sum(one.within for one in trials), sum(one.attainment >= 0.99 for one in trials)
-    if json:
-        print_json({"mixes": [_tried(one) for one in trials], "within_bound": within, "at_least_99": good})
-        return
-    headings = ("mix", "sessions", "least", "at rate", "accelerators", "in time", "worst session")
-    rows = [
-        (
-            str(one.seed),
-            str(one.sessions),
-            f"{one.least:.2f}",
-            f"{one.at_rate:.2f}",
-            str(one.accelerators) + ("" if one.within else " !"),
-            f"{one.attainment:.2%}",
-            f"{one.worst:.2%}",
-        )
-        for one in trials
-    ]
-    summary = f"{within} of {count} within a tenth or one of the least, {good} with 99 % in time"
-    out.print(fitted(f"{name} mixes, {packing.value}, {arrivals.value} arrivals", headings, rows, 1, summary))
-
-
 def _why_unserved(session: Session, types: Collection[str], part: float) -> str:
     here = [kind for kind in types if kind in session.latency_s]
     if not here:
@@ -252,16 +201,3 @@ def _results(serving: ServingResult) -> list[dict[str, object]]:
         }
         for one in serving.sessions
     ]
-
-
-def _tried(one: Tried) -> dict[str, object]:
-    return {
-        "seed": one.seed,
-        "sessions": one.sessions,
-        "least": one.least,
-        "at_rate": one.at_rate,
-        "accelerators": one.accelerators,
-        "within_bound": one.within,
-        "attainment": one.attainment,
-        "worst_session": one.worst,
-    }

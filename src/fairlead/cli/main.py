@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from fairlead import __version__
-from fairlead.core.errors import FairleadError, install
+from fairlead.core.errors import FairleadError, NotInstalled, install
 
 # Commands that are imported when they are asked for: a quick question does not wait for what only other commands need.
 
@@ -65,10 +65,18 @@ COMMANDS = {
 """By name, in the order of `--help`: where the command stands, a function or a group of further ones."""
 
 
+IN_PAPERS = ("reproduce", "predict evaluate", "predict pairs", "inference mixes")
+"""Commands of the package fairlead-papers, which says so where it is not installed."""
+
+
+def _added() -> dict[str, str]:
+    """Return the commands of installed packages (entry points `fairlead.commands`); "predict pairs" is `pairs` of `predict`."""
+    return {entry.name: entry.value for entry in sorted(entry_points(group="fairlead.commands"), key=lambda entry: entry.name)}
+
+
 def commands() -> dict[str, str]:
-    """Return all commands: the built-in ones, then those that installed packages add (entry points `fairlead.commands`)."""
-    added = {entry.name: entry.value for entry in sorted(entry_points(group="fairlead.commands"), key=lambda entry: entry.name)}
-    return {**COMMANDS, **{name: target for name, target in added.items() if name not in COMMANDS}}
+    """Return all commands: the built-in ones, then those that installed packages add."""
+    return {**COMMANDS, **{name: target for name, target in _added().items() if name not in COMMANDS and " " not in name}}
 
 
 class OnDemand(TyperGroup):
@@ -84,12 +92,44 @@ class OnDemand(TyperGroup):
             interrupted()
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in IN_PAPERS and cmd_name not in commands():
+            return _in_papers(cmd_name)
         if cmd_name not in COMMANDS and cmd_name not in commands():  # all are there to be compared with
             self.commands = {name: self.get_command(ctx, name) for name in commands()}
             return None
         if cmd_name not in self.commands:
-            self.commands[cmd_name] = _loaded(cmd_name)
+            self.commands[cmd_name] = _loaded(cmd_name, COMMANDS.get(cmd_name) or commands()[cmd_name])
         return self.commands[cmd_name]
+
+
+class ExtensibleGroup(TyperGroup):
+    """A group of commands to which installed packages add some."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        added = (name.removeprefix(f"{self.name} ") for name in _added() if name.startswith(f"{self.name} "))
+        return [*super().list_commands(ctx), *(name for name in added if name not in self.commands)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        full = f"{self.name} {cmd_name}"
+        if cmd_name not in self.commands and full in (added := _added()):
+            return _loaded(cmd_name, added[full])
+        if cmd_name not in self.commands and full in IN_PAPERS:
+            return _in_papers(full)
+        return super().get_command(ctx, cmd_name)
+
+
+def _in_papers(name: str) -> Any:
+    """Return a command that says how to install itself."""
+
+    def missing(_: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+        raise NotInstalled(
+            f"fairlead {name} is in the package fairlead-papers: in the clone of Fairlead, pip install -e papers"
+        )
+
+    alone = typer.Typer(add_completion=False)
+    settings = {"ignore_unknown_options": True, "help_option_names": []}
+    alone.command(name.split()[-1], context_settings=settings)(missing)
+    return typer.main.get_command(alone)
 
 
 def interrupted() -> NoReturn:
@@ -98,12 +138,12 @@ def interrupted() -> NoReturn:
     sys.exit(130)
 
 
-def _loaded(name: str) -> Any:
-    module, _, attribute = (COMMANDS.get(name) or commands()[name]).partition(":")
+def _loaded(name: str, target: str) -> Any:
+    module, _, attribute = target.partition(":")
     found = getattr(import_module(module), attribute)
     command: Any
     if isinstance(found, typer.Typer):
-        found.rich_markup_mode = None
+        found.rich_markup_mode, found.info.cls = None, ExtensibleGroup
         command = typer.main.get_group(found)
     else:
         alone = typer.Typer(add_completion=False, **STYLE)

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fairlead.core.cluster import Floats
+from fairlead.core.cluster import Floats, Ints
+from fairlead.core.rng import stream
 from fairlead.models import interference
 from fairlead.models.interference import Slowdown
 from fairlead.prediction import memory, utilization
 from fairlead.prediction.dataset import Dataset
-from fairlead.prediction.evaluation import Held, at_random, by_family
 from fairlead.prediction.learners import Learner
 from fairlead.prediction.predictor import Predictor
-from fairlead.prediction.utilization import Utilization, kernel_s
+from fairlead.prediction.utilization import Utilization, kernel_s, rmsle
 
 Pairs = Mapping[tuple[str, str], tuple[float, float]]
 ENOUGH = 50  # configurations whose multiprocessors were counted, to learn from
+FOLDS = 5
 
 
-def train(
+@dataclass(frozen=True)
+class KernelProfiles:
+    """The multiprocessors that each training keeps busy, in percent, and the mean duration of its kernels."""
+
+    multiprocessors: Mapping[str, float]
+    kernel_s: Mapping[str, float]
+
+    def columns(self, pairs: Sequence[tuple[str, str]]) -> tuple[Floats, Floats]:
+        """Of each pair, what the second holds, and log₁₀ of the ratio of kernel durations, second to first."""
+        own, other = (np.array([self.kernel_s[pair[side]] for pair in pairs]) for side in (0, 1))
+        held: Floats = np.array([self.multiprocessors[pair[1]] for pair in pairs])
+        return held, np.log10(other / own)
+
+
+def fit_predictor(
     data: Dataset,
     busy: Mapping[str, float],
     pairs: Mapping[str, Pairs],
@@ -37,7 +53,7 @@ def train(
     held, finer = None, {}
     if len(active) >= ENOUGH:
         held, about["multiprocessors_rmsle"] = _best(active, learners)
-        known = Held(multiprocessors or {}, kernels(data))
+        known = KernelProfiles(multiprocessors or {}, kernels(data))
         for mode, found in (at_once or {}).items():
             counted = {pair: both for pair, both in found.items() if all(name in known.multiprocessors for name in pair)}
             finer[mode] = slowdown_at_once(counted, busy, known)
@@ -53,7 +69,9 @@ def train(
 
 def _best(data: Dataset, learners: Mapping[str, Learner]) -> tuple[Utilization, str]:
     """By the learner that errs least, on families and on rows that it has not seen, which count alike; and how far it errs."""
-    errors = {name: (by_family(data, one).rmsle + at_random(data, one).rmsle) / 2 for name, one in learners.items()}
+    errors = {
+        name: (errors_by_family(data, one).rmsle + errors_at_random(data, one).rmsle) / 2 for name, one in learners.items()
+    }
     best = min(errors, key=lambda name: (errors[name], name))
     return utilization.fit(best, learners[best], data.columns, data.utilization), f"{errors[best]:.3f}"
 
@@ -79,7 +97,7 @@ def slowdown(pairs: Pairs, busy: Mapping[str, float]) -> Slowdown:
     return interference.fit(*columns_of_pairs(list(pairs), pairs, busy))
 
 
-def slowdown_at_once(pairs: Pairs, busy: Mapping[str, float], held: Held) -> Slowdown:
+def slowdown_at_once(pairs: Pairs, busy: Mapping[str, float], held: KernelProfiles) -> Slowdown:
     own, _, slower = columns_of_pairs(list(pairs), pairs, busy)
     holds, grain = held.columns(list(pairs))
     return interference.fit(own, holds, slower, grain)
@@ -92,3 +110,52 @@ def columns_of_pairs(
     own: Any = np.array([busy[one] for one, _ in which])
     others: Any = np.array([busy[other] for _, other in which])
     return own, others, np.array([pairs[each][0] for each in which])
+
+
+@dataclass(frozen=True)
+class HeldOutErrors:
+    """Predictions and measurements of rows that were left out of the fit."""
+
+    predicted: Floats
+    measured: Floats
+    families: tuple[str, ...]
+
+    @property
+    def rmsle(self) -> float:
+        return rmsle(self.predicted, self.measured)
+
+    def of_families(self) -> dict[str, float]:
+        names = np.array(self.families)
+        return {
+            name: rmsle(self.predicted[names == name], self.measured[names == name]) for name in dict.fromkeys(self.families)
+        }
+
+
+def errors_by_family(data: Dataset, learner: Learner, on_fit: Callable[[], None] | None = None) -> HeldOutErrors:
+    """Predict each family from all others."""
+    families = np.array(data.families)
+    folds = [np.flatnonzero(families == name) for name in dict.fromkeys(data.families)]
+    return _held_out(data, learner, folds, on_fit)
+
+
+def errors_at_random(data: Dataset, learner: Learner, seed: int = 0, on_fit: Callable[[], None] | None = None) -> HeldOutErrors:
+    """Predict each random fold of rows from the others."""
+    return _held_out(data, learner, random_folds(len(data), seed), on_fit)
+
+
+def _held_out(data: Dataset, learner: Learner, folds: list[Ints], on_fit: Callable[[], None] | None) -> HeldOutErrors:
+    predicted = np.zeros(len(data))
+    for fold in folds:
+        rest = np.setdiff1d(np.arange(len(data)), fold)
+        known = data.only(rest)
+        model = utilization.fit("", learner, known.columns, known.utilization)
+        predicted[fold] = model.percent([data.columns[row] for row in fold])
+        if on_fit is not None:
+            on_fit()
+    return HeldOutErrors(predicted, data.utilization, data.families)
+
+
+def random_folds(rows: int, seed: int) -> list[Ints]:
+    """Rows in random folds of equal size."""
+    order = stream(seed, "folds").permutation(rows)
+    return [np.sort(part) for part in np.array_split(order, FOLDS)]

@@ -159,13 +159,13 @@ def test_advice_is_told_and_followed_when_wanted(busy):
 
 def test_a_switch_that_a_person_made_during_the_look_stands(busy, monkeypatch):
     cluster, plane = busy
-    look = advise.look_at
+    look = advise.advise_state
 
     def long_look(state, advisor):
         plane.switch({"policy": "las", "estimator": "measured", "rounds": 0.2}, "a person")
         return look(state, advisor)
 
-    monkeypatch.setattr(advise, "look_at", long_look)
+    monkeypatch.setattr(advise, "advise_state", long_look)
     asked = ["advise", "--policies", "fifo,srtf", "--admissions", "accept-all", "--looks", "1", "--processes", "1", "--switch"]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, (done.output, done.exception)

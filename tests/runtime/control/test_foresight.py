@@ -266,7 +266,7 @@ def test_what_goes_wrong_is_told_to_admins_and_the_log_and_asked_for_again(caplo
         with pytest.raises(RefusedRequest, match="an admin is told why") as refused:
             ControlPlaneClient(up.url, up.user).when()
         assert "secret" not in str(refused.value)
-        assert [(one.message, one.why) for one in caplog.records if one.name.endswith("foresight")] == [
+        assert [(one.message, one.why) for one in caplog.records if one.name.endswith("lookahead_service")] == [
             ("it could not be looked ahead", "cannot simulate ahead from this state: secret is odd")
         ]
         answers[:] = [answers[0]]

@@ -13,9 +13,8 @@ from fairlead.core.cluster import Floats
 from fairlead.experiments.cases import Answer, Answers, Case
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.models.interference import FULL
-from fairlead.prediction import evaluation
 from fairlead.prediction.dataset import Dataset, dataset
-from fairlead.prediction.fit_predictor import kernels
+from fairlead.prediction.fit_predictor import KernelProfiles, errors_at_random, errors_by_family, kernels
 from fairlead.prediction.learners import LEARNERS
 from fairlead.prediction.measured_profiles import Profiles, profiles
 from fairlead.prediction.predictor import trained
@@ -24,6 +23,7 @@ from fairlead.profiling.results import measured_set
 from fairlead.reporting.findings import Findings, Line, Lines, Points, Row, Wants, row
 from fairlead_papers.horus.scale import Scale
 from fairlead_papers.horus.truth import MeasuredPairs
+from fairlead_papers.prediction import evaluation
 from fairlead_papers.study import Study
 
 CONFIGURATIONS, PAIRS = 292.0, 600.0
@@ -66,9 +66,9 @@ class Together:
         return {"own": own, "others": others, "slower": slower, "pairs": len({frozenset(pair) for pair in pairs}), **scores}
 
     @staticmethod
-    def _held(known: Profiles, data: Dataset) -> evaluation.Held:
+    def _held(known: Profiles, data: Dataset) -> KernelProfiles:
         counted = {name: one.multiprocessors for name, one in known.alone.items() if one.multiprocessors is not None}
-        return evaluation.Held(counted, kernels(data))
+        return KernelProfiles(counted, kernels(data))
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Learned:
 
     def run(self, inputs: ExperimentInputs) -> Answer:
         data, learner = _data(inputs), LEARNERS[self.learner]
-        mixed, left = evaluation.at_random(data, learner), evaluation.by_family(data, learner)
+        mixed, left = errors_at_random(data, learner), errors_by_family(data, learner)
         return {"at_random": mixed.rmsle, "by_family": left.rmsle}
 
 

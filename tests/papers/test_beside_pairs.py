@@ -7,10 +7,10 @@ import statistics
 
 import pytest
 
-from fairlead.prediction.evaluation import of_slowdown
 from fairlead.prediction.measured_profiles import each_slowdown, profiles, slowdowns
 from fairlead.profiling.pair_selection import select_configurations
-from fairlead.profiling.results import measured_set, measured_sets
+from fairlead_papers.measured_data import evaluation_set, evaluation_sets
+from fairlead_papers.prediction.evaluation import of_slowdown
 
 ALONE = profiles("h200").alone
 TENS = ("h200_beside_ten", "h200_beside_ten_again", "h200_beside_ten_third")
@@ -19,7 +19,7 @@ NAMES = ("h200_beside_pairs", *TENS, *TENS_MPS, "h200_pairs_beside")
 
 
 def rows_of(name: str) -> list[dict]:
-    return [row for row in measured_set(name)[1] if "pair" in row]
+    return [row for row in evaluation_set(name)[1] if "pair" in row]
 
 
 def by_the_session(rows: list[dict]) -> dict[tuple[str, str], list[tuple[float, ...]]]:
@@ -42,21 +42,21 @@ def apart(one: float, other: float) -> float:
 
 
 def test_every_third_of_those_who_span_utilization_met_each_other():
-    twelve = select_configurations(measured_set()[1])[::3]
+    twelve = select_configurations(evaluation_set("h200")[1])[::3]
     met = {frozenset(row["pair"]) for row in rows_of("h200_beside_pairs")}
     assert met == {frozenset((one, other)) for one in twelve for other in twelve}
 
 
 def test_all_of_those_who_span_utilization_met_each_other():
     met = {frozenset(row["pair"]) for row in rows_of("h200_pairs_beside")}
-    names = select_configurations(measured_set()[1])
+    names = select_configurations(evaluation_set("h200")[1])
     assert len(met) == 595
     assert met == {frozenset((one, other)) for one in names for other in names}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_went_wrong(name: str):
-    rows = measured_set(name)[1]
+    rows = evaluation_set(name)[1]
     assert not [row for row in rows if "problem" in row]
     assert all(min(window) > 0 for row in rows_of(name) for window in (*row["windows"], *row["undisturbed_windows"]))
 
@@ -89,7 +89,7 @@ def test_speeds_measured_again_minutes_later_differ_by_less_than_five_percent_in
 
 def test_all_that_was_measured_twice_in_one_session_differs_by_less_than_five_percent_in_the_median():
     differ = []
-    for name in (one for one in measured_sets() if measured_set(one)[0].get("sharing")):
+    for name in (one for one in evaluation_sets() if evaluation_set(one)[0].get("sharing")):
         speeds: dict[tuple[object, ...], list[list[float]]] = {}
         for row in rows_of(name):
             speeds.setdefault((row.get("session"), *row["pair"]), []).append(row["steps_per_s"])
@@ -115,7 +115,7 @@ def test_how_far_from_one_those_are_seen_who_are_hardly_in_the_way_by_speeds_alo
 ):
     rows = rows_of(name)
     deviations = []
-    for table in (each_slowdown(measured_set(name)[1], ALONE), by_the_session(rows)):
+    for table in (each_slowdown(evaluation_set(name)[1], ALONE), by_the_session(rows)):
         light = [
             each
             for pair, found in table.items()
@@ -138,7 +138,7 @@ def test_how_far_from_one_those_are_seen_who_are_hardly_in_the_way_by_speeds_alo
     ],
 )
 def test_slowdowns_of_the_same_ten_are_the_same_on_other_hosts(names: tuple[str, str], many: int, told: float):
-    one, other = (slowdowns(measured_set(name)[1], ALONE) for name in names)
+    one, other = (slowdowns(evaluation_set(name)[1], ALONE) for name in names)
     both = [pair for pair in one if pair in other]
     assert len({frozenset(pair) for pair in both}) == many
     differ = statistics.median(apart(*each) for pair in both for each in zip(one[pair], other[pair]))
@@ -146,7 +146,7 @@ def test_slowdowns_of_the_same_ten_are_the_same_on_other_hosts(names: tuple[str,
 
 
 def test_alone_on_another_host_those_who_fill_the_card_are_as_fast_and_others_differ():
-    times = {row["name"]: row["steps_per_s"] / ALONE[row["name"]].steps_per_s for row in measured_set("h200_alone_again")[1]}
+    times = {row["name"]: row["steps_per_s"] / ALONE[row["name"]].steps_per_s for row in evaluation_set("h200_alone_again")[1]}
     full = [ratio for name, ratio in times.items() if ALONE[name].utilization > 95]
     assert (len(times), len(full)) == (20, 4)
     assert (min(full), max(full)) == pytest.approx((0.97, 1.00), abs=0.006)
@@ -156,7 +156,7 @@ def test_alone_on_another_host_those_who_fill_the_card_are_as_fast_and_others_di
 
 def test_slowdowns_of_all_of_them_follow_utilization():
     busy = {name: one.utilization for name, one in ALONE.items()}
-    first, later = (slowdowns(measured_set(name)[1], ALONE) for name in ("h200_pairs", "h200_pairs_beside"))
+    first, later = (slowdowns(evaluation_set(name)[1], ALONE) for name in ("h200_pairs", "h200_pairs_beside"))
     mean = {pair: ((first[pair][0] + later[pair][0]) / 2, (first[pair][1] + later[pair][1]) / 2) for pair in first}
     told = [of_slowdown(pairs, busy, busy).piecewise for pairs in (first, later, mean)]
     assert told == pytest.approx([0.78, 0.81, 0.86], abs=0.006)
@@ -164,7 +164,7 @@ def test_slowdowns_of_all_of_them_follow_utilization():
 
 @pytest.mark.parametrize("name", TENS)
 def test_those_advised_hardly_slow_each_other_and_those_advised_against_do(name: str):
-    found = each_slowdown(measured_set(name)[1], ALONE)
+    found = each_slowdown(evaluation_set(name)[1], ALONE)
     light = ("mobilenet_v1@32:128", "squeezenet1_1@32:64", "resnext50_32x4d@224:8")
     heavy = ("lstm-256x1@128:256", "vit-tiny@224:128", "unet-64@128:16")
     for names, least, most in ((light, 0.95, 1.09), (heavy, 2.19, 2.26)):

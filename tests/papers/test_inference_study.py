@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fairlead.core.errors import InputError
-from fairlead.experiments.serving import MIXES, Mix, allowed, least_accelerators, least_at_rate, packed, try_mixes
+from fairlead.experiments.serving import packed
+from fairlead_papers.serving_mixes import MIXES, Mix, allowed, least_accelerators, least_at_rate, try_mixes
 
 
 @pytest.mark.parametrize("arrivals", ["poisson", "uniform"])

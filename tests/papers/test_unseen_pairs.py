@@ -15,10 +15,11 @@ from fairlead.prediction import learners
 from fairlead.prediction.measured_profiles import paired_sets, profiles_of
 from fairlead.prediction.multiprocessors import Hold, Interference, holds
 from fairlead.prediction.predictor import trained
-from fairlead.prediction.unseen import Belief, Pair, ends, errors, foremost, in_order, seen
-from fairlead.profiling.results import MEASURED, measured_set
+from fairlead.profiling.results import MEASURED
+from fairlead_papers.measured_data import DATA, evaluation_set
+from fairlead_papers.prediction.unseen_pairs import Belief, Pair, ends, errors, foremost, in_order, seen
 
-UNSEEN = MEASURED / "h200_unseen_pairs.jsonl"
+UNSEEN = DATA / "h200_unseen_pairs.jsonl"
 
 
 def test_those_that_cost_least_come_first_and_memory_is_half_of_the_cost():
@@ -86,10 +87,10 @@ def test_errors_count_a_pair_of_likes_once():
 @pytest.mark.parametrize(("name", "least"), [("h200_unseen_ten", 0.9), ("h200_unseen_ten_mps", 0.74)])
 def test_slowdowns_of_ten_families_that_met_nobody_before_are_told(name, least):
     """One configuration of each of ten families, none of which is in a set that slowdowns were fitted to."""
-    about, rows = measured_set(name)
-    found = profiles_of(measured_set("h200"), {name: (about, rows)}, "h200")
+    about, rows = evaluation_set(name)
+    found = profiles_of(evaluation_set("h200"), {name: (about, rows)}, "h200")
     ((sharing, pairs),) = found.pairs.items()
-    fitted_to = {each for one in paired_sets("h200") for row in measured_set(one)[1] for each in row.get("pair", ())}
+    fitted_to = {each for one in paired_sets("h200") for row in evaluation_set(one)[1] for each in row.get("pair", ())}
     names = {each for pair in pairs for each in pair}
     assert len(names) == len({found.alone[each].family for each in names}) == 10
     assert not names & fitted_to

@@ -16,13 +16,13 @@ from fairlead.core.rng import stream
 from fairlead.core.routes import REPORTED, Session
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.state import State
-from fairlead.experiments.serving import Mix, allowed, least_accelerators
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.policies.serving.packing.pooled import DEFAULT_POOLING, PoolingOptions
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.sessions import ArrivalProcess
 from fairlead.workloads.trace import Trace
+from fairlead_papers.serving_mixes import Mix, allowed, least_accelerators
 
 ROUND_S = 60.0
 

@@ -10,9 +10,9 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.routes import Route
-from fairlead.experiments.serving import MIXES, Mix
-from fairlead.experiments.serving_loop import Swings, _in_use, through_loop
 from fairlead.simulator.costs import Costs
+from fairlead_papers.serving_loop import Swings, _in_use, through_loop
+from fairlead_papers.serving_mixes import MIXES, Mix
 
 
 @pytest.mark.parametrize("name", ["usual", "tight"])

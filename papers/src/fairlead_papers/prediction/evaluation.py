@@ -1,76 +1,24 @@
-"""How good predictions are on what they have not seen: families left out, rows left out, pairs left out."""
+"""Errors of predictions on what was left out of the fit: memory by family, and slowdowns by pair."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fairlead.core.cluster import Floats, Ints
-from fairlead.core.rng import stream
+from fairlead.core.cluster import Floats
 from fairlead.models import interference
 from fairlead.models.interference import FULL, terms
-from fairlead.prediction import memory, utilization
+from fairlead.prediction import memory
 from fairlead.prediction.dataset import Dataset
-from fairlead.prediction.learners import Learner
-from fairlead.prediction.utilization import rmsle
-
-FOLDS = 5
-
-
-@dataclass(frozen=True)
-class Errors:
-    """Of predictions for rows that were not learned from."""
-
-    predicted: Floats
-    measured: Floats
-    families: tuple[str, ...]
-
-    @property
-    def rmsle(self) -> float:
-        return rmsle(self.predicted, self.measured)
-
-    def of_families(self) -> dict[str, float]:
-        names = np.array(self.families)
-        return {
-            name: rmsle(self.predicted[names == name], self.measured[names == name]) for name in dict.fromkeys(self.families)
-        }
+from fairlead.prediction.fit_predictor import FOLDS, KernelProfiles, random_folds
 
 
 def fits(data: Dataset) -> int:
     """How often a learner is fitted for errors by family and at random."""
     return len(set(data.families)) + FOLDS
-
-
-def by_family(data: Dataset, learner: Learner, on_fit: Callable[[], None] | None = None) -> Errors:
-    """Each family predicted from all the others."""
-    families = np.array(data.families)
-    folds = [np.flatnonzero(families == name) for name in dict.fromkeys(data.families)]
-    return _held_out(data, learner, folds, on_fit)
-
-
-def at_random(data: Dataset, learner: Learner, seed: int = 0, on_fit: Callable[[], None] | None = None) -> Errors:
-    """A fifth of the rows predicted from the rest, five times over."""
-    return _held_out(data, learner, _folds(len(data), seed), on_fit)
-
-
-def _held_out(data: Dataset, learner: Learner, folds: list[Ints], on_fit: Callable[[], None] | None) -> Errors:
-    predicted = np.zeros(len(data))
-    for fold in folds:
-        rest = np.setdiff1d(np.arange(len(data)), fold)
-        seen = data.only(rest)
-        model = utilization.fit("", learner, seen.columns, seen.utilization)
-        predicted[fold] = model.percent([data.columns[row] for row in fold])
-        if on_fit is not None:
-            on_fit()
-    return Errors(predicted, data.utilization, data.families)
-
-
-def _folds(rows: int, seed: int) -> list[Ints]:
-    order = stream(seed, "folds").permutation(rows)
-    return [np.sort(part) for part in np.array_split(order, FOLDS)]
 
 
 @dataclass(frozen=True)
@@ -115,27 +63,12 @@ class SlowdownErrors:
     measured: Floats
 
 
-@dataclass(frozen=True)
-class Held:
-    """What is known beside utilization of those who share: the multiprocessors each keeps busy, in percent, and how long its
-    kernels take on average."""
-
-    multiprocessors: Mapping[str, float]
-    kernel_s: Mapping[str, float]
-
-    def columns(self, pairs: Sequence[tuple[str, str]]) -> tuple[Floats, Floats]:
-        """What the second of each holds, and by how much longer its kernels are than those of the first."""
-        own, other = (np.array([self.kernel_s[pair[side]] for pair in pairs]) for side in (0, 1))
-        held: Floats = np.array([self.multiprocessors[pair[1]] for pair in pairs])
-        return held, np.log10(other / own)
-
-
 def of_slowdown(
     pairs: Mapping[tuple[str, str], tuple[float, float]],
     busy: Mapping[str, float],
     believed: Mapping[str, float],
-    held: Held | None = None,
-    believed_held: Held | None = None,
+    held: KernelProfiles | None = None,
+    believed_held: KernelProfiles | None = None,
     seed: int = 0,
 ) -> SlowdownErrors:
     """Both orders of a pair are left out together. Fitted to what was measured, predicted from what is believed."""
@@ -148,7 +81,7 @@ def of_slowdown(
     believed_own, believed_others = (np.array([believed[order[side]] for order in orders]) for side in (0, 1))
     wanted = np.array([pairs[order][0] for order in orders])
     found = {name: np.zeros(len(rows)) for name in ("piecewise", "of_sum", "linear", "constant", "finer")}
-    for fold in _folds(len(which), seed):
+    for fold in random_folds(len(which), seed):
         left = np.isin(place, fold)
         seen = own[~left], others[~left], wanted[~left]
         asked = believed_own[left], believed_others[left]

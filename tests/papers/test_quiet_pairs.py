@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.prediction.evaluation import of_slowdown
 from fairlead.prediction.measured_profiles import profiles, slowdowns
-from fairlead.profiling.results import measured_set
+from fairlead_papers.measured_data import evaluation_set
+from fairlead_papers.prediction.evaluation import of_slowdown
 
-QUIET, FIRST = (measured_set(name)[1] for name in ("h200_quiet_pairs", "h200_pairs"))
+QUIET, FIRST = (evaluation_set(name)[1] for name in ("h200_quiet_pairs", "h200_pairs"))
 ALONE = profiles("h200").alone
 ELSEWHERE = {name: one.utilization for name, one in ALONE.items()}
 

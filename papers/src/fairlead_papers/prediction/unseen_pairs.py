@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.prediction.dataset import Dataset
-from fairlead.prediction.evaluation import by_family, r_squared
-from fairlead.prediction.fit_predictor import kernels
+from fairlead.prediction.fit_predictor import errors_by_family, kernels
 from fairlead.prediction.learners import Learner
 from fairlead.prediction.measured_profiles import Alone
 from fairlead.prediction.memory import Memory
 from fairlead.prediction.multiprocessors import UNKNOWN, Hold, Interference
+from fairlead_papers.prediction.evaluation import r_squared
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Pair:
 
 def believed(data: Dataset, counted: Mapping[str, float], memory: Memory, learner: Learner) -> dict[str, Belief]:
     """Of all trainings, each by what others' families tell. `counted` are the multiprocessors of those where they were."""
-    busy = by_family(data, learner).predicted.tolist()
+    busy = errors_by_family(data, learner).predicted.tolist()
     active, held = data.of(counted), dict[str, float]()
     if len(active) and len(set(active.families)) > 1:
-        held = dict(zip(active.names, by_family(active, learner).predicted.tolist()))
+        held = dict(zip(active.names, errors_by_family(active, learner).predicted.tolist()))
     long, memory_mb = kernels(data), memory.mb(data.columns).tolist()
     return {
         name: Belief(percent, mb, Hold(held[name], long[name]) if name in held else UNKNOWN)
