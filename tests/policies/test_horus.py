@@ -10,7 +10,7 @@ from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import InputError
 from fairlead.core.events import JobsFailed, JobsInterrupted
 from fairlead.core.job import Job, Phase
-from fairlead.policies.colocation.horus import Horus, clustered, in_turns
+from fairlead.policies.colocation.horus import Horus, clustered, weighted_turns
 from fairlead.policies.colocation.packers import OpportunisticPacking, PerformanceAwarePacking
 from fairlead.simulator.backend import OUT_OF_MEMORY
 from fairlead.simulator.costs import Costs
@@ -75,15 +75,15 @@ def test_jobs_that_are_alike_stand_in_one_queue_and_nothing_is_drawn():
 def test_a_queue_has_turns_by_its_length_and_median_wait():
     queue = np.array([0] * 12 + [1] * 4)
     waited = np.array([10.0] * 12 + [90.0] * 4)
-    first, *rest = in_turns(queue, waited, np.arange(16), 8)
+    first, *rest = weighted_turns(queue, waited, np.arange(16), 8)
     assert sum(at >= 12 for at in first) == 4, "weights are 120 and 360, and the second queue has no more"
     assert sorted([*first, *(at for batch in rest for at in batch)]) == list(range(16))
-    fresh = next(in_turns(queue, np.zeros(16), np.arange(16), 8))
+    fresh = next(weighted_turns(queue, np.zeros(16), np.arange(16), 8))
     assert sum(at >= 12 for at in fresh) == 2, "where nobody has waited, lengths count"
 
 
 def test_who_has_waited_longest_goes_first_in_its_queue():
-    (batch,) = in_turns(np.zeros(3, dtype=np.int64), np.array([5.0, 50.0, 20.0]), np.arange(3), 15)
+    (batch,) = weighted_turns(np.zeros(3, dtype=np.int64), np.array([5.0, 50.0, 20.0]), np.arange(3), 15)
     assert batch == [1, 2, 0]
 
 
@@ -339,7 +339,7 @@ def test_a_job_that_never_fits_fails_when_it_was_tried_too_often():
     assert harness.phase("l") is Phase.FINISHED
 
 
-# The packer that looks at speeds.
+# The packer that signatures at speeds.
 
 
 def test_a_newcomer_that_takes_half_of_anothers_speed_goes_back_after_the_warm_up():

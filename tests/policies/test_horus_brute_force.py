@@ -13,7 +13,7 @@ from test_horus import of
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.job import Job
-from fairlead.policies.colocation.horus import Horus, clustered, in_turns
+from fairlead.policies.colocation.horus import Horus, clustered, weighted_turns
 from fairlead.testing import Harness
 from fairlead.workloads.throughput_tables import Measured, ThroughputTable, shared_table
 
@@ -185,7 +185,7 @@ def test_queues_are_the_same_for_the_same_jobs_in_any_order_and_everybody_has_on
     queue, mixed = clustered(features, k), draw.permutation(many)
     assert len(set(queue.tolist())) <= min(k, max(many, 1))
     assert clustered(features[mixed], k).tolist() == queue[mixed].tolist()
-    turns = [at for batch in in_turns(queue, draw.uniform(0, 9, many), np.arange(many), beta) for at in batch]
+    turns = [at for batch in weighted_turns(queue, draw.uniform(0, 9, many), np.arange(many), beta) for at in batch]
     assert sorted(turns) == list(range(many))
 
 

@@ -16,10 +16,10 @@ from fairlead.core.job import Job
 from fairlead.core.snapshot import Snapshot
 from fairlead.estimators.oracle import Oracle
 from fairlead.estimators.predicted import Predicted
-from fairlead.policies.colocation.horus import _features, clustered, critical
-from fairlead.policies.colocation.pairing.compatibility import Judge, Limits, looks_of
-from fairlead.policies.colocation.pairing.slots import Floor, floor_of, running_groups
-from fairlead.policies.colocation.pairing.slowdown_monitor import Seen, harm_of, slowdowns_seen
+from fairlead.policies.colocation.horus import _features, clustered, critical_jobs
+from fairlead.policies.colocation.pairing.colocation_cost import ColocationCost, ColocationLimits, job_signatures
+from fairlead.policies.colocation.pairing.slots import SlotFinder, running_groups
+from fairlead.policies.colocation.pairing.slowdown_monitor import ColocationMemo, observed_slowdowns, slowdowns_with
 from fairlead.simulator.costs import Costs
 from fairlead.testing import Harness
 from scenes import state_of, table_of
@@ -33,12 +33,12 @@ def seen_by(view: Snapshot, spread: float = 1.0) -> Snapshot:
     return view.with_changes(estimate=Predicted(known, USES).rates)
 
 
-def judged(view: Snapshot) -> Judge:
-    return Judge(view, Limits(), 0.5, 0.5, {})
+def costs_of(view: Snapshot) -> ColocationCost:
+    return ColocationCost(view, ColocationLimits(), 0.5, 0.5, {})
 
 
-def floor(view: Snapshot, local_from: int = 8) -> Floor:
-    return floor_of(view, judged(view), running_groups(view, looks_of(view, {})), local_from)
+def slots_of(view: Snapshot, local_from: int = 8) -> SlotFinder:
+    return SlotFinder(view, costs_of(view), local_from, running_groups(view, job_signatures(view, {})))
 
 
 def at_work(jobs: list[Job], running: dict[int, list[int]], *nodes: Node) -> Snapshot:
@@ -60,9 +60,9 @@ def test_who_is_faster_on_a_type_goes_there_whichever_comes_first():
 def test_a_gang_that_would_be_spread_over_idle_ones_has_rather_company_where_that_costs_less(part, places):
     jobs = [Job("a", 0.0, 1e6, "light", 1), Job("b", 0.0, 1e6, "light", 1), *(Job(n, 0.0, 1e6, "light", 2) for n in "cd")]
     view = seen_by(at_work(jobs, {0: [0], 1: [2], 2: [4, 5]}, *(Node(f"n{i}", "gpu", 2) for i in range(3))), part)
-    spot = floor(view).best(looks_of(view, {})[3])
-    assert spot is not None
-    assert spot.places == places
+    slot = slots_of(view).best(job_signatures(view, {})[3])
+    assert slot is not None
+    assert slot.places == places
 
 
 def test_a_gang_looks_at_no_more_company_once_it_has_found_some_that_stands_on_the_fewest_nodes(monkeypatch):
@@ -72,9 +72,9 @@ def test_a_gang_looks_at_no_more_company_once_it_has_found_some_that_stands_on_t
     nodes = [Node("n0", "gpu", 2), Node("n1", "gpu", 3), *(Node(f"n{i}", "gpu", 2) for i in range(2, 5))]
     view = seen_by(at_work(jobs, running, *nodes))
     looked: list[tuple[int, ...]] = []
-    spot = Floor._spot
-    monkeypatch.setattr(Floor, "_spot", lambda self, *about: looked.append(about[2]) or spot(self, *about))
-    found = floor(view).best(looks_of(view, {})[4])
+    slot = SlotFinder._slot
+    monkeypatch.setattr(SlotFinder, "_slot", lambda self, *about: looked.append(about[2]) or slot(self, *about))
+    found = slots_of(view).best(job_signatures(view, {})[4])
     beside = [places for places in looked if places in {tuple(held) for held in running.values()}]
     assert beside == [(1, 2), (3, 4)], "the first is spread over two nodes, the second is not"
     assert found is not None
@@ -84,19 +84,19 @@ def test_a_gang_stands_where_its_hosts_have_enough_for_all_of_it():
     """The first node has two idle accelerators, and CPUs for one worker."""
     jobs = [Job("gang", 0.0, 1e6, "light", 2, cpus=4.0)]
     view = seen_by(at_work(jobs, {}, Node("n0", "gpu", 2, cpus=7.0), Node("n1", "gpu", 3, cpus=8.0)))
-    spot = floor(view).best(looks_of(view, {})[0])
-    assert spot is not None
-    assert spot.places == (2, 3)
+    slot = slots_of(view).best(job_signatures(view, {})[0])
+    assert slot is not None
+    assert slot.places == (2, 3)
 
 
 def test_room_is_kept_on_several_nodes_for_a_gang_that_no_node_holds():
     jobs = [Job("there", 0.0, 1e6, "light"), Job("wide", 0.0, 1e6, "light", 4), Job("widest", 0.0, 1e6, "light", 8)]
     view = seen_by(at_work(jobs, {0: [0]}, *(Node(f"n{i}", "gpu", 2) for i in range(3))))
-    ground, looks = floor(view), looks_of(view, {})
-    ground.keep_for(looks[1])
-    assert ground.kept_for == {1, 2, 3, 4}, "those that nobody uses"
-    ground.keep_for(looks[2])
-    assert ground.kept_for == set(), "there are not so many"
+    slots, signatures = slots_of(view), job_signatures(view, {})
+    slots.reserve_for(signatures[1])
+    assert slots.reserved == {1, 2, 3, 4}, "those that nobody uses"
+    slots.reserve_for(signatures[2])
+    assert slots.reserved == set(), "there are not so many"
 
 
 def test_who_is_on_a_node_that_is_to_be_left_goes_to_company_elsewhere_in_the_same_decision():
@@ -117,9 +117,11 @@ def test_who_suffers_from_company_is_critical_sooner():
     rates = table_of(("gpu",), {("touchy", 1): (1.0,), ("easy", 1): (1.0,)}, paired=slowly)
     jobs = [Job("long", 0.0, 100.0, "touchy"), *(Job(str(at), 0.0, 10.0, "easy") for at in range(19))]
     view = at_work(jobs, {}, Node("n", "gpu", 1)).with_changes(estimate=Oracle(rates).rates)
-    assert critical(view, judged(view), looks_of(view, {})) == [0]
-    alone = Judge(view, Limits(slo=1.0), 0.5, 0.5, {})
-    assert critical(view, alone, looks_of(view, {})) == [], "where nobody has company, everybody is one after the other"
+    assert critical_jobs(view, costs_of(view), job_signatures(view, {})) == [0]
+    alone = ColocationCost(view, ColocationLimits(slo=1.0), 0.5, 0.5, {})
+    assert critical_jobs(view, alone, job_signatures(view, {})) == [], (
+        "where nobody has company, everybody is one after the other"
+    )
 
 
 # Memory.
@@ -129,14 +131,14 @@ def test_who_says_what_it_needs_is_believed_where_nothing_is_predicted():
     said, silent = Job("says", 0.0, 1e6, "worse", memory_gb=3.0), Job("silent", 0.0, 1e6, "worse")
     more, less = Job("more", 0.0, 1e6, "light", memory_gb=5.0), Job("less", 0.0, 1e6, "light", memory_gb=1.0)
     view = seen_by(at_work([said, silent, more, less], {}, Node("n", "gpu", 2)))
-    judge, looks = judged(view), looks_of(view, {})
-    assert [judge.need_gb(looks[number], 0) for number in range(4)] == [3.0, np.inf, 5.0, 2.0]
+    costs, signatures = costs_of(view), job_signatures(view, {})
+    assert [costs.memory_gb(signatures[number], 0) for number in range(4)] == [3.0, np.inf, 5.0, 2.0]
 
 
 def test_queues_are_made_where_memory_is_not_known_of_everybody():
     kinds = ("light", "worse", "heavy", "worse")
     view = seen_by(at_work([Job(str(at), 0.0, 1e6, kind) for at, kind in enumerate(kinds)], {}, Node("n", "gpu", 2)))
-    features = _features(view, judged(view), view.jobs.number)
+    features = _features(view, costs_of(view), view.jobs.number)
     assert np.isfinite(features).all()
     assert features[:, 3].tolist() == [2.0, 16.0, 8.0, 16.0], "who needs nobody knows how much needs all there is"
     queue = clustered(features, 3)
@@ -155,19 +157,19 @@ def test_what_a_job_needs_that_ran_out_of_memory_is_more_than_others_left_it_and
     jobs = [Job("heavy", 0.0, 1e6, "heavy"), Job("light", 0.0, 1e6, "light", retry_limit=9)]
     state = state_of(Cluster((Node("n", "gpu", 2),), (AcceleratorType("gpu", 16.0),)), jobs, {0: [0], 1: [0]})
 
-    def after(seen: Seen) -> Seen:
+    def after(seen: ColocationMemo) -> ColocationMemo:
         state.apply(JobsInterrupted(state.time, np.array([1]), np.zeros(1), own_fault=True))
         view = seen_by(state.snapshot())
-        return seen.after_failures(view, judged(view), looks_of(view, seen.least_gb))
+        return seen.with_failures(view, costs_of(view))
 
-    first = after(Seen())
-    assert first.least_gb["1"] == pytest.approx(8.0, rel=1e-5)
-    assert first.least_gb["1"] > 8.0, "16 less what the heavy one takes, and a little"
+    first = after(ColocationMemo())
+    assert first.min_memory_gb["1"] == pytest.approx(8.0, rel=1e-5)
+    assert first.min_memory_gb["1"] > 8.0, "16 less what the heavy one takes, and a little"
     view = seen_by(state.snapshot())
-    assert not judged(view).fit(tuple(looks_of(view, first.least_gb).values()), 0)
-    assert first.after_failures(view, judged(view), looks_of(view, first.least_gb)) is first, "once for each failure"
-    known = replace(first, least_gb={"1": 12.0})
-    assert after(known).least_gb["1"] == 12.0, "what was known is not forgotten"
+    assert not costs_of(view).fits(tuple(job_signatures(view, first.min_memory_gb).values()), 0)
+    assert first.with_failures(view, costs_of(view)) is first, "once for each failure"
+    known = replace(first, min_memory_gb={"1": 12.0})
+    assert after(known).min_memory_gb["1"] == 12.0, "what was known is not forgotten"
 
 
 # Speeds.
@@ -181,23 +183,23 @@ def test_nobody_is_too_slow_while_it_loads():
     suspended = [
         event.plan.time for event in harness.journal.events if isinstance(event, RoundPlanned) and len(event.plan.suspended)
     ]
-    assert suspended[0] == 180.0, "at the first look after they have loaded, and somebody looks then"
+    assert suspended[0] == 180.0, "at the first look after they have loaded, and somebody signatures then"
 
 
 def test_a_speed_counts_from_when_it_tells_of_now():
     view = seen_by(at_work([Job(name, 0.0, 1e6, "light") for name in "ab"], {0: [0], 1: [0]}, Node("n", "gpu", 1)))
-    (group,) = running_groups(view, looks_of(view, {}))
-    assert slowdowns_seen(group, view) == [1.0, 1.0]
+    (group,) = running_groups(view, job_signatures(view, {}))
+    assert observed_slowdowns(group, view) == [1.0, 1.0]
     rates = replace(view.rates, current_since_s=np.array([view.time + 1.0, view.time]))
-    assert slowdowns_seen(group, view.with_changes(estimate=lambda _: rates)) == [0.0, 1.0]
+    assert observed_slowdowns(group, view.with_changes(estimate=lambda _: rates)) == [0.0, 1.0]
 
 
 def test_what_two_did_to_each_other_is_remembered_of_both():
     jobs = [Job("a", 0.0, 1e6, "light"), Job("b", 0.0, 1e6, "heavy")]
     view = seen_by(at_work(jobs, {0: [0], 1: [0]}, Node("n", "gpu", 1)))
-    (group,) = running_groups(view, looks_of(view, {}))
-    assert harm_of(group, [1.8, 2.5], 1) == {("light", "heavy", 0): 1.8, ("heavy", "light", 0): 2.5}
-    assert harm_of(group, [1.8, 0.0], 1) == {("light", "heavy", 0): 1.8}, "of the other nothing was seen"
+    (group,) = running_groups(view, job_signatures(view, {}))
+    assert slowdowns_with(group, [1.8, 2.5], 1) == {("light", "heavy", 0): 1.8, ("heavy", "light", 0): 2.5}
+    assert slowdowns_with(group, [1.8, 0.0], 1) == {("light", "heavy", 0): 1.8}, "of the other nothing was seen"
 
 
 def test_who_must_be_left_alone_does_not_leave_bad_company_for_an_idle_accelerator():

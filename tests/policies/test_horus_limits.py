@@ -16,9 +16,14 @@ from fairlead.core.plan import BUSY, TAKEN_GB, Observations, Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.estimators.measured import Measured as MeasuredRates
 from fairlead.estimators.predicted import Predicted
-from fairlead.policies.colocation.pairing.compatibility import SURE, Judge, Limits, looks_of
-from fairlead.policies.colocation.pairing.slots import floor_of, running_groups
-from fairlead.policies.colocation.pairing.slowdown_monitor import slowdowns_seen
+from fairlead.policies.colocation.pairing.colocation_cost import (
+    MAX_UNCERTAINTY,
+    ColocationCost,
+    ColocationLimits,
+    job_signatures,
+)
+from fairlead.policies.colocation.pairing.slots import SlotFinder, running_groups
+from fairlead.policies.colocation.pairing.slowdown_monitor import observed_slowdowns
 from fairlead.simulator.costs import Costs
 from fairlead.testing import Harness
 from scenes import state_of
@@ -87,7 +92,7 @@ class Unsure(Predicted):
     def rates(self, view: Snapshot) -> Rates:
         rates = super().rates(view)
         known = np.array([[f"alone {kind}" in view.observations] for kind, _ in self.table.keys])
-        factor, off = np.where(known, 1.0, 20.0), np.where(known, 0.0, 4 * SURE)
+        factor, off = np.where(known, 1.0, 20.0), np.where(known, 0.0, 4 * MAX_UNCERTAINTY)
         found = {"alone": rates.alone * factor, "paired": rates.paired * factor[:, None]}
         return Rates(
             rates.row, spread=rates.spread, uncertainty=np.broadcast_to(off, rates.alone.shape), usage=rates.usage, **found
@@ -117,8 +122,8 @@ def test_a_gang_that_is_spread_is_held_against_its_speed_on_so_many_nodes(facts,
     state = state_of(machines, [Job("gang", 0.0, 1e6, "light", 2)], {0: [0, 2]})
     state.apply(ObservationsRecorded(0.0, {f"measured 2 × light on gpu{how}": rate for how, rate in facts.items()}))
     view = state.snapshot(10.0).with_changes(estimate=MeasuredRates().rates)
-    group = running_groups(view, looks_of(view, {}))[0]
-    assert slowdowns_seen(group, view) == [factor], "it makes one step in a second"
+    group = running_groups(view, job_signatures(view, {}))[0]
+    assert observed_slowdowns(group, view) == [factor], "it makes one step in a second"
 
 
 def test_who_has_a_limit_is_alone_until_its_speed_is_known():
@@ -137,16 +142,18 @@ def test_cost_is_the_share_of_memory_and_the_mean_slowdown_in_equal_parts():
     harness.round()
     view = harness.state.snapshot(harness.loop.backend.now)
     view = view.admitting(np.zeros(0, dtype=np.int64), estimate=harness.loop.stages.estimator.rates)
-    looks = looks_of(view, {})
-    light, heavy = looks[harness.number("l")], looks[harness.number("h")]
-    judge = Judge(view, Limits(), 0.5, 0.5, {})
+    signatures = job_signatures(view, {})
+    light, heavy = signatures[harness.number("l")], signatures[harness.number("h")]
+    costs = ColocationCost(view, ColocationLimits(), 0.5, 0.5, {})
     slower = [
         float(view.rates.alone[a.row, 0] / view.rates.paired[a.row, b.row, 0]) for a, b in ((light, heavy), (heavy, light))
     ]
-    assert judge.cost((light,), 0) == pytest.approx(0.5 * 2 / 16)
-    assert judge.cost((light, heavy), 0) == pytest.approx(0.5 * 10 / 16 + 0.5 * (sum(slower) / 2 - 1))
-    told = Judge(view, Limits(), 0.5, 0.5, {("light", "heavy", 0): 3.0})
-    assert told.cost((light, heavy), 0) == pytest.approx(0.5 * 10 / 16 + 0.5 * ((3.0 + slower[1]) / 2 - 1)), "as it was seen"
+    assert costs.cost((light,), 0) == pytest.approx(0.5 * 2 / 16)
+    assert costs.cost((light, heavy), 0) == pytest.approx(0.5 * 10 / 16 + 0.5 * (sum(slower) / 2 - 1))
+    observed = ColocationCost(view, ColocationLimits(), 0.5, 0.5, {("light", "heavy", 0): 3.0})
+    assert observed.cost((light, heavy), 0) == pytest.approx(0.5 * 10 / 16 + 0.5 * ((3.0 + slower[1]) / 2 - 1)), (
+        "as it was seen"
+    )
 
 
 def test_nobody_makes_room_for_a_newcomer_that_has_not_made_its_first_step():
@@ -167,11 +174,11 @@ def test_of_gangs_that_look_alike_the_one_on_fewer_nodes_is_joined():
     jobs = [Job(name, 0.0, 1e6, "light", 2) for name in ("spread", "near", "new")]
     state = state_of(Cluster(nodes, (AcceleratorType("gpu", 16.0),)), jobs, {0: [0, 2], 1: [4, 5]})
     view = state.snapshot(10.0).with_changes(estimate=Predicted(table(), {"light": (20.0, 2.0)}).rates)
-    looks = looks_of(view, {})
-    floor = floor_of(view, Judge(view, Limits(), 0.5, 0.5, {}), running_groups(view, looks), local_from=2)
-    spot = floor.best(looks[2])
-    assert spot is not None
-    assert (spot.places, spot.far) == ((4, 5), 0)
+    signatures = job_signatures(view, {})
+    slots = SlotFinder(view, ColocationCost(view, ColocationLimits(), 0.5, 0.5, {}), 2, running_groups(view, signatures))
+    slot = slots.best(signatures[2])
+    assert slot is not None
+    assert (slot.places, slot.extra_nodes) == ((4, 5), 0)
 
 
 def test_nobody_takes_more_than_all_of_an_accelerator_whatever_an_agent_says():

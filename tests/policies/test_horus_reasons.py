@@ -20,18 +20,18 @@ def test_a_kind_of_which_nothing_is_predicted_is_told_of():
     uses = believed()
     known = {kind: use for kind, use in uses.parameters["usage"].items() if kind != "heavy"}
     told = why(of("light", "one"), of("heavy", "two"), estimator=type(uses)("predicted", {"usage": known}))
-    assert told == {"two": f"{ALONE}nothing is predicted of its kind"}
+    assert told == {"two": f"{ALONE}nothing is predicted for its kind"}
 
 
 def test_who_refuses_company_is_told_that_it_does():
     told = why(of("light", "one"), of("light", "two", max_slowdown=1.0))
-    assert told == {"two": f"{ALONE}it bears no slowdown (max_slowdown)"}
-    assert why(of("light", "one"), of("light", "two"), slo=1.0) == {"two": f"{ALONE}nobody may be slowed down here (slo)"}
+    assert told == {"two": f"{ALONE}it tolerates no slowdown (max_slowdown)"}
+    assert why(of("light", "one"), of("light", "two"), slo=1.0) == {"two": f"{ALONE}this scheduler allows no slowdown (slo)"}
 
 
 def test_whose_company_would_be_too_slow_is_told_so():
     told = why(of("heavy", "one"), of("heavy", "two", max_slowdown=1.01))
-    assert told == {"two": f"{ALONE}with any who would have room for it, one of the two would be slower than it may be"}
+    assert told == {"two": f"{ALONE}with every job that leaves room for it, one of the two would exceed its slowdown limit"}
 
 
 def test_who_could_share_and_finds_the_places_taken_is_told_of_those_alone():

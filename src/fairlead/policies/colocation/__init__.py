@@ -1,1 +1,0 @@
-"""Horus and the packers it is compared with: jobs share accelerators, by what they are predicted to do to each other."""

@@ -1,9 +1,10 @@
-"""Least attained service with ad-hoc packing (Gandiva §3, Xiao et al., OSDI'18; the baseline of Gavel §7.3): where jobs want
-more accelerators than there are, two of the same size are put together at random, and stay together if that helps.
+"""The policy `gandiva-packing`: least attained service with random co-location (Gandiva §3, Xiao et al., OSDI'18; the baseline
+of Gavel §7.3). Where jobs want more accelerators than there are, two of the same size are paired at random, and stay so if it
+helps.
 
-A pair (a, b) on type j helps if  T_a(b)_j / T_a_j + T_b(a)_j / T_b_j > 1, the progress of both in units of running alone. It
-is learnt by trying: only rates of pairs that have run are looked at. Pairs and the jobs that are left alone get equal, weighted
-shares of time, whatever the type, as max-min fairness does that knows no types.
+A pair (a, b) on type j helps if  T_a(b)_j / T_a_j + T_b(a)_j / T_b_j > 1, the progress of both in units of running alone. This
+is learned by trial: only rates of pairs that have run are used. Pairs and single jobs get equal, weighted shares of time on any
+type, as under type-agnostic max-min fairness.
 
 It must not know the rate of a pair that has not run, except whether there is one: a pair that does not fit into the memory of
 an accelerator would fail at once."""
@@ -25,15 +26,15 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.job_classes import JobClasses
 from fairlead.policies.allocation.max_min import even_mix, level_out
 
-_NOTHING: Floats = np.zeros(0)
+_EMPTY: Floats = np.zeros(0)
 
 
 @dataclass(frozen=True)
 class GandivaPacking:
-    """Equal shares of time, with random pairs of jobs on one accelerator that are kept if they help.
+    """Equal shares of time, with random pairs of co-located jobs that are kept if they help.
 
-    A pair helps if its progress, in units of running alone, adds up to more than `min_gain`. Verdicts are given when shares
-    are computed anew: the next time after a pair has run. A pair that did not help is not tried again. `seed` draws the pairs.
+    A pair helps if its progress, in units of running alone, sums to more than `min_gain`. Pairs are evaluated when shares are
+    computed the next time after they have run. A pair that did not help is not tried again. `seed` draws the pairs.
     """
 
     paper: ClassVar[str] = "Gandiva §3 (Xiao et al., OSDI'18); Gavel §7.3"
@@ -45,13 +46,13 @@ class GandivaPacking:
             raise InputError("policy gandiva-packing", "a number from 0 to 2", field="min_gain", value=self.min_gain)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        known = Pairs.from_memo(memo).among(view).judged(view, self.min_gain)
+        known = JobPairs.from_memo(memo).among(view).evaluated(view, self.min_gain)
         jobs, usable = view.jobs, _usable(view)
         can, paired = usable.any(axis=1), np.zeros(len(jobs), dtype=np.bool_)
         excess = int(jobs.workers[can].sum() - view.capacity.sum())
         one, two = known.positions(view)
-        lasting: Bools = np.asarray(_together(view, usable, one, two).any(axis=1))  # a type may be down
-        known = known.only(lasting & (excess > 0))  # where all can run alone, nobody is in company
+        lasting: Bools = np.asarray(_colocatable(view, usable, one, two).any(axis=1))  # a type may be down
+        known = known.only(lasting & (excess > 0))  # no job is co-located where all can run alone
         if excess > 0:
             excess -= int(jobs.workers[one[lasting]].sum())
             known = self._explore(view, usable, known, excess)
@@ -61,8 +62,8 @@ class GandivaPacking:
         none = np.full(len(alone), -1, dtype=np.int64)
         return _equal_shares(view, usable, np.concatenate((one, alone)), np.concatenate((two, none))), known.to_memo()
 
-    def _explore(self, view: Snapshot, usable: Bools, known: Pairs, excess: int) -> Pairs:
-        """Put together who is alone, two of a size and at random, while so many more accelerators are wanted than there are."""
+    def _explore(self, view: Snapshot, usable: Bools, known: JobPairs, excess: int) -> JobPairs:
+        """Pair single jobs of equal size at random, while `excess` more accelerators are requested than there are."""
         if excess <= 0:
             return known
         jobs = view.jobs
@@ -74,7 +75,7 @@ class GandivaPacking:
         rank = np.arange(len(size)) - size.searchsorted(size)  # among those of its size
         heads = ((rank % 2 == 0)[:-1] & (size[1:] == size[:-1])).nonzero()[0]
         one, two = np.minimum(shuffled[heads], shuffled[heads + 1]), np.maximum(shuffled[heads], shuffled[heads + 1])
-        good = _together(view, usable, one, two).any(axis=1) & ~known.failed(jobs.number[one], jobs.number[two])
+        good = _colocatable(view, usable, one, two).any(axis=1) & ~known.rejected(jobs.number[one], jobs.number[two])
         one, two = one[good], two[good]
         saved = jobs.workers[one].cumsum()
         enough = int(saved.searchsorted(excess)) + 1
@@ -82,63 +83,63 @@ class GandivaPacking:
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Who is put together, by number, with the run time each had at that moment; and who was, and should not have been."""
+class JobPairs:
+    """Co-located pairs by job number, with the run time that each job had when they were paired; and rejected pairs."""
 
     first: Ints
     second: Ints
-    ran: Floats  # of the first, and
-    also_ran: Floats  # of the second
+    ran: Floats  # seconds, of the first
+    also_ran: Floats  # seconds, of the second
     bad_first: Ints
     bad_second: Ints
-    draws: int  # how often pairs were drawn
+    draws: int  # how many times pairs were drawn
 
     @classmethod
-    def from_memo(cls, memo: Memo) -> Pairs:
+    def from_memo(cls, memo: Memo) -> JobPairs:
         if memo is None:
-            return cls(NONE, NONE, _NOTHING, _NOTHING, NONE, NONE, 0)
+            return cls(NONE, NONE, _EMPTY, _EMPTY, NONE, NONE, 0)
         return cls(**memo)
 
     def to_memo(self) -> Memo:
         return dict(self.__dict__)
 
-    def among(self, view: Snapshot) -> Pairs:
-        """Without pairs of which one has ended."""
+    def among(self, view: Snapshot) -> JobPairs:
+        """Without pairs of jobs that have ended."""
         there = np.isin(self.first, view.jobs.number) & np.isin(self.second, view.jobs.number)
         bad = np.isin(self.bad_first, view.jobs.number) & np.isin(self.bad_second, view.jobs.number)
         return replace(self.only(there), bad_first=self.bad_first[bad], bad_second=self.bad_second[bad])
 
-    def only(self, chosen: Bools) -> Pairs:
+    def only(self, chosen: Bools) -> JobPairs:
         columns = ("first", "second", "ran", "also_ran")
         return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
 
     def positions(self, view: Snapshot) -> tuple[Ints, Ints]:
-        """Where both stand in the view."""
+        """The positions of both jobs in the view."""
         return view.jobs.number.searchsorted(self.first), view.jobs.number.searchsorted(self.second)
 
-    def judged(self, view: Snapshot, min_gain: float) -> Pairs:
-        """Without pairs that have run and did not help."""
+    def evaluated(self, view: Snapshot, min_gain: float) -> JobPairs:
+        """Reject pairs that have run and did not help."""
         jobs = view.jobs
         one, two = self.positions(view)
         tried = (jobs.run_s[one] > self.ran) & (jobs.run_s[two] > self.also_ran) & (jobs.type[one] == jobs.type[two])
-        # Who runs together stands on the same accelerators, and is suspended at the same second.
+        # Co-located jobs have the same accelerators and are suspended at the same time.
         place = view.device_map.last
         together = jobs.running[one] & jobs.running[two]
-        together |= ~(jobs.running[one] | jobs.running[two]) & _same(jobs.waiting_since_s, one, two)
+        together |= ~(jobs.running[one] | jobs.running[two]) & (jobs.waiting_since_s[one] == jobs.waiting_since_s[two])
         tried &= together & (place[self.first] == place[self.second])
         helps = ~tried
         at = tried.nonzero()[0]
-        helps[at] = gain(view, one[at], two[at], jobs.type[one[at]]) > min_gain
+        helps[at] = _gain(view, one[at], two[at], jobs.type[one[at]]) > min_gain
         lost = ~helps
         bad_first = np.concatenate((self.bad_first, self.first[lost]))
         bad_second = np.concatenate((self.bad_second, self.second[lost]))
         return replace(self.only(helps), bad_first=bad_first, bad_second=bad_second)
 
-    def failed(self, one: Ints, two: Ints) -> Bools:
-        """Which of these pairs were tried and did not help."""
+    def rejected(self, one: Ints, two: Ints) -> Bools:
+        """Which of these pairs were rejected."""
         return np.isin(one << 32 | two, self.bad_first << 32 | self.bad_second)
 
-    def joined_by(self, view: Snapshot, one: Ints, two: Ints) -> Pairs:
+    def joined_by(self, view: Snapshot, one: Ints, two: Ints) -> JobPairs:
         number, run_s = view.jobs.number, view.jobs.run_s
         return replace(
             self,
@@ -150,27 +151,22 @@ class Pairs:
         )
 
 
-def gain(view: Snapshot, one: Ints, two: Ints, types: Ints) -> Floats:
+def _gain(view: Snapshot, one: Ints, two: Ints, types: Ints) -> Floats:
     """Progress of both jobs of a pair on these types, in units of running alone."""
     rates, a, b = view.rates, view.rates.row[one], view.rates.row[two]
     together: Floats = rates.paired[a, b, types] / rates.alone[a, types] + rates.paired[b, a, types] / rates.alone[b, types]
     return together
 
 
-def _same(column: Floats, one: Ints, two: Ints) -> Bools:
-    equal: Bools = column[one] == column[two]
-    return equal
-
-
 def _usable(view: Snapshot) -> Bools:
-    """Jobs × types: where each can run at the moment."""
+    """Jobs × types: where each job can run now."""
     jobs, rates = view.jobs, view.rates
     allowed = (jobs.fits & rates.runs_on[rates.row])[:, None] >> np.arange(len(view.capacity)) & 1
     return (allowed > 0) & (jobs.workers[:, None] <= view.capacity)
 
 
-def _together(view: Snapshot, usable: Bools, one: Ints, two: Ints) -> Bools:
-    """Pairs × types: where both can run side by side."""
+def _colocatable(view: Snapshot, usable: Bools, one: Ints, two: Ints) -> Bools:
+    """Pairs × types: where both jobs can run co-located."""
     rates, a, b = view.rates, view.rates.row[one], view.rates.row[two]
     both: Bools = usable[one] & usable[two] & (rates.paired[a, b] > 0) & (rates.paired[b, a] > 0)
     return both
@@ -181,10 +177,10 @@ def _equal_shares(view: Snapshot, usable: Bools, one: Ints, two: Ints) -> Alloca
     jobs, types = view.jobs, len(view.capacity)
     pair = (two >= 0).nonzero()[0]
     mask, weight = usable[one], jobs.weight[one].copy()
-    mask[pair] = _together(view, usable, one[pair], two[pair])
+    mask[pair] = _colocatable(view, usable, one[pair], two[pair])
     weight[pair] = (weight[pair] + jobs.weight[two[pair]]) / 2
-    look = np.column_stack((mask, jobs.workers[one], weight))
-    kinds, of, count = np.unique(look, axis=0, return_inverse=True, return_counts=True)
+    features = np.column_stack((mask, jobs.workers[one], weight))
+    kinds, of, count = np.unique(features, axis=0, return_inverse=True, return_counts=True)
     of, kind = of.reshape(-1), np.zeros(len(kinds), dtype=np.int64)
     workers = kinds[:, types].astype(np.int64)
     weights, rates = kinds[:, types + 1].astype(np.float64), kinds[:, :types].astype(np.float64)

@@ -1,10 +1,9 @@
-"""The packers that Horus is compared with (Horus §5): jobs in the order of their submission, each onto the accelerator with the
-most memory left,
+"""The packing baselines of Horus (Horus §5): jobs in the order of submission, each on the accelerator with the most memory
+left,
 
-    min  (memory used and asked for) / (memory there),
+    min  (memory used and requested) / (device memory),
 
-whatever that does to their speed. The one goes by that alone; the other looks at steps per second and takes back what it put
-where somebody lost half of its speed."""
+regardless of slowdowns. One policy does only that; the other observes rates and reverts a co-location that halves one."""
 
 from __future__ import annotations
 
@@ -17,40 +16,44 @@ from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.colocation.pairing.compatibility import Judge, Limits, Look, looks_of
-from fairlead.policies.colocation.pairing.slots import Floor, Group, floor_of, less, placed, running_groups, selected, stranded
-from fairlead.policies.colocation.pairing.slowdown_monitor import Seen
-
-ALL_NODES = 1
-"""Gangs of any size stand on few nodes before memory counts."""
+from fairlead.policies.colocation.pairing.colocation_cost import ColocationCost, ColocationLimits, JobSignature
+from fairlead.policies.colocation.pairing.slots import (
+    ColocatedGroup,
+    SlotFinder,
+    on_drained_nodes,
+    place_in_order,
+    running_groups,
+    to_selection,
+)
+from fairlead.policies.colocation.pairing.slowdown_monitor import ColocationMemo
 
 
 @dataclass(frozen=True)
 class OpportunisticPacking:
-    """Onto the accelerator with the most memory left, if the predicted memory fits; at most `max_jobs` to each."""
+    """Place jobs on the accelerator with the most memory left, if the predicted memory fits; at most `max_jobs` on each."""
 
     paper: ClassVar[str] = "Horus §5, OBP (Yeung et al., TPDS'21)"
     max_jobs: int = 2
 
     def __post_init__(self) -> None:
-        _check_most("opportunistic-packing", self.max_jobs)
+        _check_max_jobs("policy opportunistic-packing", self.max_jobs)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
             return Selection.empty(), memo
-        given = _Given.of(view, memo, self.max_jobs)
-        moving = sorted(stranded(view, given.groups))
-        floor = given.floor(set(moving))
-        placed(floor, given.looks, (*moving, *view.jobs.waiters.number.tolist()))
-        return selected(floor), memo if given.seen is given.before else given.seen.to_memo()
+        packing = _Packing.of(view, memo, self.max_jobs)
+        moving = sorted(on_drained_nodes(view, packing.groups))
+        slots = packing.slots(set(moving))
+        place_in_order(slots, packing.signatures, (*moving, *view.jobs.waiters.number.tolist()))
+        return to_selection(slots), memo if packing.memo is None else packing.memo
 
 
 @dataclass(frozen=True)
 class PerformanceAwarePacking:
-    """As opportunistic packing, but a newcomer goes back to the queue if a job it joined falls by a part `drop` of its speed.
+    """As opportunistic packing, but a job returns to the queue if a job that it joined loses a fraction `drop` of its rate.
 
-    It is looked at `warm_up_s` after it came. So many newcomers as `trials` can be on trial at once; until one is judged,
-    others find idle accelerators only. Two of whom one was sent away do not meet again.
+    Rates are compared `warm_up_s` after the start. At most `trials` jobs are on trial at once; until one is decided, other new
+    jobs get idle accelerators only. Two jobs that were separated are not co-located again.
     """
 
     paper: ClassVar[str] = "Horus §5, PAB (Yeung et al., TPDS'21)"
@@ -61,9 +64,9 @@ class PerformanceAwarePacking:
 
     def __post_init__(self) -> None:
         where = "policy performance-aware-packing"
-        _check_most("performance-aware-packing", self.max_jobs)
+        _check_max_jobs(where, self.max_jobs)
         if not 0 < self.drop < 1:
-            raise InputError(where, "a part between 0 and 1", field="drop", value=self.drop)
+            raise InputError(where, "a fraction between 0 and 1", field="drop", value=self.drop)
         if not 0 <= self.warm_up_s < math.inf:
             raise InputError(where, "seconds from 0 on", field="warm_up_s", value=self.warm_up_s)
         if self.trials < 1:
@@ -73,95 +76,98 @@ class PerformanceAwarePacking:
         if not len(view.jobs):
             return Selection.empty(), memo
         own: Mapping[str, Any] = memo or {}
-        given = _Given.of(view, own.get("seen"), self.max_jobs)
-        trials, sent, enemies = self._judged(view, own, given.groups)
-        moving = sorted(sent | stranded(view, given.groups))
-        floor = given.floor(set(moving))
-        floor.enemies = frozenset((one, two) for one, two in enemies)
-        joined = self._place(view, floor, given.looks, [*moving, *view.jobs.waiters.number.tolist()], trials)
+        packing = _Packing.of(view, own.get("seen"), self.max_jobs)
+        trials, returned, separated = self._decided(view, own, packing.groups)
+        moving = sorted(returned | on_drained_nodes(view, packing.groups))
+        slots = packing.slots(set(moving))
+        slots.separated = frozenset((one, two) for one, two in separated)
+        joined = self._place(view, slots, packing.signatures, [*moving, *view.jobs.waiters.number.tolist()], trials)
         due = any(trial["until_s"] <= view.time for trial in trials.values())
         trials = {**trials, **joined}
-        changed = {"trials": trials, "enemies": enemies, "seen": own.get("seen")}
-        if given.seen is not given.before:
-            changed["seen"] = given.seen.to_memo()
+        changed = {"trials": trials, "enemies": separated, "seen": own.get("seen")}
+        if packing.memo is not None:
+            changed["seen"] = packing.memo
         left = memo if changed == {"trials": {}, "enemies": [], "seen": None, **own} else changed
         ends = [trial["until_s"] for trial in trials.values() if trial["until_s"] > view.time]
-        again = [view.time if sent else math.inf, view.protection_ends if due else math.inf]
-        return selected(floor, min([*again, *ends])), left
+        again = [view.time if returned else math.inf, view.protection_ends if due else math.inf]
+        return to_selection(slots, min([*again, *ends])), left
 
-    def _judged(
-        self, view: Snapshot, own: Mapping[str, Any], groups: list[Group]
+    def _decided(
+        self, view: Snapshot, own: Mapping[str, Any], groups: list[ColocatedGroup]
     ) -> tuple[dict[str, dict[str, Any]], set[int], list[list[int]]]:
-        """The trials that go on, who goes back to the queue, and who has parted from whom."""
-        speed = dict(zip(view.jobs.number.tolist(), view.jobs.rate.tolist()))
-        mates = {number: group.members for group in groups for number in group.members}
+        """The trials that continue, the jobs that return to the queue, and the pairs that are separated."""
+        rate = dict(zip(view.jobs.number.tolist(), view.jobs.rate.tolist()))
+        partners = {number: group.members for group in groups for number in group.members}
         protected = view.protected
         bound = set() if protected is None else set(view.jobs.number[protected].tolist())
-        trials, sent = dict[str, dict[str, Any]](), set[int]()
-        enemies = [pair for pair in own.get("enemies", []) if pair[0] in speed and pair[1] in speed]
+        trials, returned = dict[str, dict[str, Any]](), set[int]()
+        separated = [pair for pair in own.get("enemies", []) if pair[0] in rate and pair[1] in rate]
         for name, trial in own.get("trials", {}).items():
-            number, before = int(name), {int(other): rate for other, rate in trial["before"].items()}
-            there = [other for other in before if other in mates.get(number, ())]
-            if not there:
+            number, before = int(name), {int(other): was for other, was in trial["before"].items()}
+            present = [other for other in before if other in partners.get(number, ())]
+            if not present:
                 continue
             if view.time < trial["until_s"]:
                 trials[name] = trial
-            elif not any(speed[other] <= (1 - self.drop) * before[other] for other in there):
+            elif not any(rate[other] <= (1 - self.drop) * before[other] for other in present):
                 continue
-            elif number in bound:  # it goes once it may
+            elif number in bound:  # it returns once it may
                 trials[name] = trial
             else:
-                sent.add(number)
-                enemies += [sorted((number, other)) for other in there]
-        return trials, sent, enemies
+                returned.add(number)
+                separated += [sorted((number, other)) for other in present]
+        return trials, returned, separated
 
     def _place(
-        self, view: Snapshot, floor: Floor, looks: Mapping[int, Look], newcomers: list[int], trials: Mapping[str, Any]
+        self,
+        view: Snapshot,
+        slots: SlotFinder,
+        signatures: Mapping[int, JobSignature],
+        jobs: list[int],
+        trials: Mapping[str, Any],
     ) -> dict[str, dict[str, Any]]:
-        """Newcomers to their places, company only while there may be another trial; the trials that begin."""
-        speed = dict(zip(view.jobs.number.tolist(), view.jobs.rate.tolist()))
-        open_ = sum(trial["until_s"] > view.time for trial in trials.values())
+        """Place jobs, co-located only while another trial may begin; return the trials that begin."""
+        rate = dict(zip(view.jobs.number.tolist(), view.jobs.rate.tolist()))
+        running = sum(trial["until_s"] > view.time for trial in trials.values())
         begun: dict[str, dict[str, Any]] = {}
-
-        def alone(number: int, kind: int) -> float:
-            """What is expected of who has just come and was not seen to run."""
-            return float(view.rates.alone[looks[number].row, kind])
-
-        for number in newcomers:
-            floor.company = open_ + len(begun) < self.trials
-            spot = floor.best(looks[number], number)
-            if spot is None:
+        for number in jobs:
+            slots.colocate = running + len(begun) < self.trials
+            slot = slots.best(signatures[number], number)
+            if slot is None:
                 continue
-            if spot.group is not None:
-                before = {str(other): speed[other] or alone(other, spot.kind) for other in spot.group.members}
+            if slot.group is not None:
+                alone = view.rates.alone[:, slot.kind]  # expected of members that have not run yet
+                members = slot.group.members
+                before = {str(other): rate[other] or float(alone[signatures[other].row]) for other in members}
                 begun[str(number)] = {"until_s": view.time + self.warm_up_s, "before": before}
-            floor.put(number, looks[number], spot)
+            slots.put(number, signatures[number], slot)
         return begun
 
 
 @dataclass(frozen=True)
-class _Given:
-    """What both begin with: memory that was learned to be needed, what everybody looks like, and who stands together."""
+class _Packing:
+    """The input of both policies. `memo` is the new memo of memory limits; None where it is unchanged."""
 
     view: Snapshot
-    before: Seen
-    seen: Seen
-    judge: Judge
-    looks: Mapping[int, Look]
-    groups: list[Group]
+    memo: Memo
+    costs: ColocationCost
+    signatures: Mapping[int, JobSignature]
+    groups: list[ColocatedGroup]
 
     @classmethod
-    def of(cls, view: Snapshot, memo: Memo, max_jobs: int) -> _Given:
-        before = Seen.from_memo(memo)
-        judge = Judge(view, Limits(jobs=max_jobs), 1.0, 0.0, {})
-        seen = before.after_failures(view, judge, looks_of(view, before.least_gb))
-        looks = looks_of(view, seen.least_gb)
-        return cls(view, before, seen, judge, looks, running_groups(view, looks))
+    def of(cls, view: Snapshot, memo: Memo, max_jobs: int) -> _Packing:
+        before = ColocationMemo.from_memo(memo)
+        costs = ColocationCost(view, ColocationLimits(jobs=max_jobs), 1.0, 0.0, {})
+        known = before.with_failures(view, costs)
+        signatures = known.signatures(view)
+        return cls(view, None if known is before else known.to_memo(), costs, signatures, running_groups(view, signatures))
 
-    def floor(self, gone: set[int]) -> Floor:
-        return floor_of(self.view, self.judge, (less(group, gone) for group in self.groups), ALL_NODES)
+    def slots(self, moving: set[int]) -> SlotFinder:
+        """The groups without the jobs that move; gangs of any size prefer few nodes over memory."""
+        remaining = [left for group in self.groups if (left := group.without(moving)) is not None]
+        return SlotFinder(self.view, self.costs, 1, remaining)
 
 
-def _check_most(policy: str, most: int) -> None:
-    if most < 1:
-        raise InputError(f"policy {policy}", "at least 1", field="max_jobs", value=most)
+def _check_max_jobs(where: str, max_jobs: int) -> None:
+    if max_jobs < 1:
+        raise InputError(where, "at least 1", field="max_jobs", value=max_jobs)
