@@ -19,7 +19,7 @@ from fairlead.engine.state_codec import load, save
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.workloads.dynamics import Regimes
 from fairlead.workloads.formats import read_trace
-from fairlead.workloads.generate import Generator, as_declared
+from fairlead.workloads.generate import Generator, declared_schedule
 from fairlead.workloads.trace import Trace
 from scenes import table_of
 
@@ -149,4 +149,4 @@ def test_generated_jobs_of_mode_expert_declare_what_they_do():
     ],
 )
 def test_a_schedule_ends_with_the_declared_steps(parts, declared):
-    assert np.allclose(as_declared(parts), declared)
+    assert np.allclose(declared_schedule(parts), declared)

@@ -30,7 +30,7 @@ from fairlead.testing.builders import asking_of_hosts, cluster, random_table, wi
 from fairlead.testing.contracts.termination_contract import random_searches
 from fairlead.testing.invariants import check_events
 from fairlead.workloads.dynamics import JobDynamics, RunConditions, Speed
-from fairlead.workloads.throughput_tables import Measured, shared_table
+from fairlead.workloads.throughput_tables import MeasuredTraining, colocation_table
 
 ASKED = {"slo_ms": 100, "batches": [1, 32], "latency_ms": {"v100": [9, 40], "k80": [20, 90]}, "rate": 300}
 NEEDS = {"kind-0": (20.0, 2.0), "kind-1": (55.0, 4.0), "kind-2": (95.0, 8.0), "kind-3": (20.0, 2.0)}
@@ -93,8 +93,8 @@ class Scene:
         if self.family == "hosts":
             self.machine, jobs = with_hosts(self.machine), asking_of_hosts(self.seed, jobs)
         if self.family == "company, by prediction":  # where less memory is believed to be needed than is
-            kinds = [Measured(kind, 1.0, *need) for kind, need in NEEDS.items()]
-            self.table = shared_table("gpu", kinds, lambda one, other: 2.0 if "kind-3" in (one, other) else 1.1, (1, 2, 4))
+            kinds = [MeasuredTraining(kind, 1.0, *need) for kind, need in NEEDS.items()]
+            self.table = colocation_table("gpu", kinds, lambda one, other: 2.0 if "kind-3" in (one, other) else 1.1, (1, 2, 4))
             self.machine = Cluster(tuple(Node(f"n{i}", "gpu", 2) for i in range(2)), (AcceleratorType("gpu", 9.0),))
         grouped = self.family == "groups"
         jobs = [replace(job, group=job.group if grouped else "", retry_limit=n % 3) for n, job in enumerate(jobs)]

@@ -20,12 +20,12 @@ from fairlead.prediction.measured_profiles import profiles
 from fairlead.prediction.multiprocessors import holds
 from fairlead.prediction.predictor import trained
 from fairlead.testing.builders import cluster
-from fairlead.workloads.throughput_tables import Measured, shared_table
+from fairlead.workloads.throughput_tables import MeasuredTraining, colocation_table
 from fairlead.workloads.trace import Trace
 from scenes import state_of
 
 KINDS = ("a", "b", "c")
-TABLE = shared_table("gpu", [Measured(kind, 10.0, 50.0, 1.0) for kind in KINDS], lambda one, other: 1.2)
+TABLE = colocation_table("gpu", [MeasuredTraining(kind, 10.0, 50.0, 1.0) for kind in KINDS], lambda one, other: 1.2)
 HERE = Cluster((Node("n", "gpu", 4),), (AcceleratorType("gpu", 16.0),))
 MODEL = Slowdown((1.0, 0.0, 0.2), (0.2, 0.4, 0.5, 0.1, 0.5, 0.1))
 
@@ -58,7 +58,7 @@ def test_who_does_not_fit_or_is_unknown_has_no_company():
 
 def test_a_measured_set_can_be_what_is_known():
     kind = "mobilenet_v1@32:16"
-    table = shared_table("gpu", [Measured(one, 10.0, 50.0, 1.0) for one in (kind, "a")], lambda one, other: 1.2)
+    table = colocation_table("gpu", [MeasuredTraining(one, 10.0, 50.0, 1.0) for one in (kind, "a")], lambda one, other: 1.2)
     known = Predicted(table, {"a": (30.0, 4.0)}, profiles="h200").rates(State(HERE).snapshot(0.0))
     assert known.usage.utilization[table.row(kind, 1), 0] == pytest.approx(0.15)
     assert known.paired[table.row(kind, 1), table.row("a", 1), 0] > 0
@@ -109,7 +109,7 @@ def test_through_mps_it_counts_what_the_other_holds_where_that_is_known_of_both(
 
 def test_a_measured_set_knows_what_its_configurations_hold():
     one, other = "lstm-650x2@128:64", "gpt2-small@512:2"
-    table = shared_table("gpu", [Measured(kind, 10.0, 50.0, 1.0) for kind in (one, other)], lambda one, other: 1.2)
+    table = colocation_table("gpu", [MeasuredTraining(kind, 10.0, 50.0, 1.0) for kind in (one, other)], lambda one, other: 1.2)
     found = Predicted(table, profiles="h200", sharing="mps").rates(State(HERE).snapshot(0.0))
     busy = np.array([profiles().alone[kind].utilization for kind in (one, other)])
     held = [holds()[kind] for kind in (one, other)]

@@ -28,7 +28,7 @@ from fairlead.testing import Harness, PlacementContract, job
 from fairlead.testing.contracts import SCENES, play
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
-from fairlead.workloads.transform import HostBound, bound_to_hosts
+from fairlead.workloads.transform import HostSensitiveDynamics, with_host_sensitivity
 
 HUNGRY = {"image": "3@1|9@2.4", "speech": "3@1|10@2.6", "video": "3@1|12@2.9"}
 MODEST = {"text": "1@1", "graph": "1@1", "game": "1@1"}
@@ -61,7 +61,7 @@ def workload(jobs: int, hungry: float, seed: int = 0, load: float = 0.9) -> Trac
     kinds = [str(rng.choice(list(HUNGRY if rng.random() < hungry else MODEST))) for _ in range(jobs)]
     columns = zip(submitted.tolist(), seconds.tolist(), kinds, workers.tolist())
     trace = Trace.of([Job(f"job-{i}", *each) for i, each in enumerate(columns)], "made up")
-    return bound_to_hosts(trace, {name: Sensitivity(Curve.parse(text)) for name, text in {**HUNGRY, **MODEST}.items()})
+    return with_host_sensitivity(trace, {name: Sensitivity(Curve.parse(text)) for name, text in {**HUNGRY, **MODEST}.items()})
 
 
 def average_jct_s(trace: Trace, allotment: str) -> float:
@@ -89,7 +89,7 @@ def machine(**fields: object) -> Cluster:
 def at_work(placement: Synergy, *jobs: Job) -> tuple[Loop, MemoryJournal]:
     kinds = tuple({job.kind: None for job in jobs})
     table, journal = table_of(kinds), MemoryJournal()
-    dynamics = {job.name: HostBound(placement.profiles[job.kind]) for job in jobs if job.kind in placement.profiles}
+    dynamics = {job.name: HostSensitiveDynamics(placement.profiles[job.kind]) for job in jobs if job.kind in placement.profiles}
     stages = SchedulerConfig().build(table)
     stages = type(stages)(**{**stages.__dict__, "placement": placement})
     cluster = machine()
@@ -148,7 +148,7 @@ def test_a_world_goes_on_from_a_moment_with_the_same_cpus():
     placement = Synergy(cpus={"image": "3@1|9@2.5"})
     loop, _ = at_work(placement, Job("hungry", 0.0, 10_000.0, "image"))
     advance(loop, 0.0)
-    dynamics = {"hungry": HostBound(placement.profiles["image"])}
+    dynamics = {"hungry": HostSensitiveDynamics(placement.profiles["image"])}
     fork = SimulatedBackend.from_snapshot(loop.state.snapshot(0.0), table_of(("image",)), [], dynamics=dynamics)
     assert fork.world.columns["rate"][0] == 2.5
 
@@ -156,7 +156,9 @@ def test_a_world_goes_on_from_a_moment_with_the_same_cpus():
 def test_without_a_plan_for_hosts_everybody_has_its_share():
     curve = Sensitivity(Curve.parse("3@1|9@2.5"), Curve.parse("16@0.5|32@1"))
     cluster, table = machine(), table_of(("image",))
-    backend = SimulatedBackend(cluster, table, [Job("job", 0.0, 1000.0, "image")], dynamics={"job": HostBound(curve)})
+    backend = SimulatedBackend(
+        cluster, table, [Job("job", 0.0, 1000.0, "image")], dynamics={"job": HostSensitiveDynamics(curve)}
+    )
     loop = Loop(State(cluster), backend, SchedulerConfig().build(table))
     advance(loop, 0.0)
     assert loop.state.all_jobs().rate.tolist() == [0.5]

@@ -27,7 +27,7 @@ from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.testing import check_events
 from fairlead.testing.builders import cluster, random_table
-from fairlead.workloads.applications import as_training, read_applications
+from fairlead.workloads.applications import read_applications, with_applications
 from fairlead.workloads.dynamics import LossCurve
 from fairlead.workloads.trace import Trace
 from toy_applications import write_applications
@@ -41,7 +41,7 @@ def workload(tmp_path_factory) -> Trace:
     apps = read_applications(write_applications(tmp_path_factory.mktemp("apps")))
     sizes = itertools.cycle((64, 256, 512))
     jobs = [Job(f"job-{n}", 7.0 * n, 1.0, f"toy (batch size {size})", 1 + n % 4) for n, size in zip(range(24), sizes)]
-    return as_training(Trace.of(jobs), apps)
+    return with_applications(Trace.of(jobs), apps)
 
 
 def run(

@@ -15,7 +15,7 @@ from fairlead.policies.colocation.packers import OpportunisticPacking, Performan
 from fairlead.simulator.backend import OUT_OF_MEMORY
 from fairlead.simulator.costs import Costs
 from fairlead.testing import Harness
-from fairlead.workloads.throughput_tables import Measured, shared_table
+from fairlead.workloads.throughput_tables import MeasuredTraining, colocation_table
 
 BUSY = {"light": 20.0, "middle": 55.0, "heavy": 95.0, "worse": 20.0}
 MEMORY = {"light": 2.0, "middle": 4.0, "heavy": 8.0, "worse": 2.0}
@@ -29,7 +29,7 @@ def slower(one: str, other: str) -> float:
 
 
 def table(sizes=(1, 2, 4, 8)):
-    return shared_table("gpu", [Measured(kind, 1.0, BUSY[kind], MEMORY[kind]) for kind in BUSY], slower, sizes)
+    return colocation_table("gpu", [MeasuredTraining(kind, 1.0, BUSY[kind], MEMORY[kind]) for kind in BUSY], slower, sizes)
 
 
 def machine(nodes: int = 1, size: int = 2, memory_gb: float = 16.0, cpus: float = 1e9) -> Cluster:

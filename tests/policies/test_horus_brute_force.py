@@ -15,7 +15,7 @@ from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.job import Job
 from fairlead.policies.colocation.horus import Horus, clustered, weighted_turns
 from fairlead.testing import Harness
-from fairlead.workloads.throughput_tables import Measured, ThroughputTable, shared_table
+from fairlead.workloads.throughput_tables import MeasuredTraining, ThroughputTable, colocation_table
 
 KINDS = ("a", "b", "c", "d")
 HALF = 1e-6
@@ -67,8 +67,8 @@ class World:
         )
 
     def table(self) -> ThroughputTable:
-        rows = [Measured(kind, 1.0, self.busy[kind], self.memory[kind]) for kind in KINDS]
-        return shared_table("gpu", rows, lambda one, two: self.truth[one, two], (1, 2, 4))
+        rows = [MeasuredTraining(kind, 1.0, self.busy[kind], self.memory[kind]) for kind in KINDS]
+        return colocation_table("gpu", rows, lambda one, two: self.truth[one, two], (1, 2, 4))
 
     def harness(self, jobs: list[Job]) -> Harness:
         config = SchedulerConfig(

@@ -19,7 +19,15 @@ from fairlead.experiments.inputs import TraceFile
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.models.goodput import LOCAL, STEP
 from fairlead.simulator.costs import Costs
-from fairlead.workloads.applications import Application, Split, Training, as_training, consolidated, read_applications, table_of
+from fairlead.workloads.applications import (
+    Application,
+    ApplicationDynamics,
+    BatchSplit,
+    application_table,
+    consolidated_placement,
+    read_applications,
+    with_applications,
+)
 from fairlead.workloads.dynamics import RunConditions
 from fairlead.workloads.trace import Trace
 from toy_applications import EPOCHS, STEPS_OF_AN_EPOCH, times, write_applications
@@ -34,20 +42,20 @@ def toy(tmp_path) -> Application:
 
 def test_at_the_smallest_batch_a_step_is_worth_one(toy):
     assert (toy.smallest, toy.largest, toy.least_local, toy.most_local) == (32, 512, 8, 128)
-    assert toy.rate((4,), Split(8, 1), 0) == pytest.approx(1 / times(1, 4, 8)[0])
+    assert toy.rate((4,), BatchSplit(8, 1), 0) == pytest.approx(1 / times(1, 4, 8)[0])
 
 
 def test_a_larger_batch_is_worth_more_the_noisier_gradients_are(toy):
-    gains = [toy.rate((4,), Split(32, 1), epoch) * times(1, 4, 32)[0] for epoch in range(EPOCHS)]
+    gains = [toy.rate((4,), BatchSplit(32, 1), epoch) * times(1, 4, 32)[0] for epoch in range(EPOCHS)]
     assert gains == pytest.approx([(v + 1) / (v / 4 + 1) for v in (2.0 * 4**epoch for epoch in range(EPOCHS))])
 
 
 def test_a_batch_that_does_not_fit_is_done_in_passes(toy):
-    assert toy.split(512, 4) == Split(128, 1)
-    assert toy.split(512, 2) == Split(128, 2)
-    assert toy.split(512, 1) == Split(128, 4)
-    assert toy.split(64, 1) == Split(32, 2), "one worker cannot tell noise from a single pass"
-    assert toy.split(32, 1) == Split(32, 1)
+    assert toy.split(512, 4) == BatchSplit(128, 1)
+    assert toy.split(512, 2) == BatchSplit(128, 2)
+    assert toy.split(512, 1) == BatchSplit(128, 4)
+    assert toy.split(64, 1) == BatchSplit(32, 2), "one worker cannot tell noise from a single pass"
+    assert toy.split(32, 1) == BatchSplit(32, 1)
     for size in range(32, 513, 7):
         for workers in range(1, 33):
             assert toy.split(size, workers).batch_size(workers) <= 512
@@ -57,7 +65,7 @@ def test_a_batch_that_does_not_fit_is_done_in_passes(toy):
 def test_what_a_job_tunes_itself_to_is_close_to_the_best_there_is(toy, per_node):
     workers = sum(per_node)
     for epoch in range(EPOCHS):
-        splits = [Split(local, passes) for local in range(8, 129) for passes in range(1, 5)]
+        splits = [BatchSplit(local, passes) for local in range(8, 129) for passes in range(1, 5)]
         fit = [s for s in splits if 32 <= s.batch_size(workers) <= 512]
         if workers == 1:
             fit = [s for s in fit if s.passes > 1 or s.local <= 32]
@@ -78,7 +86,7 @@ def test_the_order_of_nodes_does_not_matter(toy):
 
 
 def test_speed_turns_at_the_ends_of_epochs_and_is_told(toy):
-    job_dynamics = Training(toy, 128)
+    job_dynamics = ApplicationDynamics(toy, 128)
     steps, turns = 0.0, []
     while steps < toy.steps:
         speed = job_dynamics.speed(RunConditions(steps, "v100", 4, (4,)))
@@ -93,7 +101,7 @@ def test_speed_turns_at_the_ends_of_epochs_and_is_told(toy):
 
 def test_a_job_alone_takes_as_long_as_its_application(tmp_path):
     apps = read_applications(write_applications(tmp_path))
-    trace = as_training(Trace.of([Job("a", 10.0, 1.0, "toy (batch size 256)", 8)]), apps)
+    trace = with_applications(Trace.of([Job("a", 10.0, 1.0, "toy (batch size 256)", 8)]), apps)
     assert (trace.jobs[0].steps, trace.jobs[0].mode) == (EPOCHS * STEPS_OF_AN_EPOCH, ELASTIC)
     machine = Cluster.parse("8xv100:4")
     expected = apps["toy"].run_s((4, 4), apps["toy"].split(256, 8))
@@ -106,14 +114,14 @@ def test_a_job_alone_takes_as_long_as_its_application(tmp_path):
         assert run.record.jobs.ended_s[0] == pytest.approx(60.0 + 30.0 + expected)
         journals.append(journal.events)
     assert [str(event) for event in journals[0]] == [str(event) for event in journals[1]]
-    table = table_of(trace, machine)
+    table = application_table(trace, machine)
     assert trace.jobs[0].steps / table.alone[table.row("toy (batch size 256)", 8), 0] == pytest.approx(expected)
-    assert table_of(Trace.of([Job("a")]), machine) is None
+    assert application_table(Trace.of([Job("a")]), machine) is None
 
 
 def test_fewest_nodes():
-    assert consolidated(10, 4) == (4, 4, 2)
-    assert consolidated(4, 4) == (4,)
+    assert consolidated_placement(10, 4) == (4, 4, 2)
+    assert consolidated_placement(4, 4) == (4,)
 
 
 def test_what_is_wrong_is_told_by_file_and_field(tmp_path):
@@ -125,9 +133,9 @@ def test_what_is_wrong_is_told_by_file_and_field(tmp_path):
         read_applications(tmp_path / "empty")
     apps = read_applications(folder)
     with pytest.raises(InputError, match=r"job 'a': field 'kind' is 'tow \(batch size 32\)': .*near: 'toy'"):
-        as_training(Trace.of([Job("a", kind="tow (batch size 32)")]), apps)
+        with_applications(Trace.of([Job("a", kind="tow (batch size 32)")]), apps)
     with pytest.raises(InputError, match="a batch size from 32 to 512"):
-        as_training(Trace.of([Job("a", kind="toy (batch size 8)")]), apps)
+        with_applications(Trace.of([Job("a", kind="toy (batch size 8)")]), apps)
     placements = folder / "toy" / "placements.csv"
     placements.write_text("placement,local_bsz,step_time,sync_time\n1,8,fast,0\n")
     with pytest.raises(InputError, match=r"placements\.csv:2: field 'step_time' is 'fast': expected a number from 0 on"):

@@ -12,8 +12,8 @@ from fairlead.core.errors import FairleadError, InputError, UnknownName
 from fairlead.core.job import TIMED, Job
 from fairlead.workloads.formats import BUILT_IN, read_trace, read_trace_skipping_bad
 from fairlead.workloads.formats.base import timed_job
-from fairlead.workloads.formats.gavel_trace import GavelTrace
-from fairlead.workloads.trace import OnBad, Trace, raise_it
+from fairlead.workloads.formats.gavel_traces import GavelTrace
+from fairlead.workloads.trace import OnBad, Trace, raise_bad_line
 
 NAMES = ["native", "gavel", "shockwave", "pollux", "philly", "tiresias", "swf", "helios", "pai", "sacct"]
 
@@ -50,9 +50,9 @@ def test_gavel_of_old_has_seven_columns(tmp_path: Path) -> None:
 
 def test_a_gavel_slo_is_a_multiple_of_the_run_time(tmp_path: Path) -> None:
     path = samples.write(tmp_path, "gavel", samples.GAVEL.replace("\t2.5\t-1.000000", "\t2.5\t1.2"))
-    with pytest.raises(InputError, match="only a throughput table tells"):
+    with pytest.raises(InputError, match="only a throughput table has"):
         read_trace(path)
-    trace = GavelTrace(run_time=lambda kind, workers, steps: steps / 4 * workers).read(path, raise_it)
+    trace = GavelTrace(run_time=lambda kind, workers, steps: steps / 4 * workers).read(path, raise_bad_line)
     assert [job.deadline_s for job in trace.jobs] == [math.inf, pytest.approx(1.2 * 200)]
 
 
@@ -222,10 +222,8 @@ def test_formats_can_be_added(tmp_path: Path) -> None:
 
 
 def test_a_quick_job_is_a_job() -> None:
-    quick = timed_job("a", 1.0, 2.0, 3, "u", "e", ("v100",), 4.0, 5.0, 6.0)
-    slow = Job(
-        "a", 1.0, 2.0, TIMED, 3, user="u", account="e", allowed_types=("v100",), cpus=4.0, host_memory_gb=5.0, time_limit_s=6.0
-    )
+    fields = {"user": "u", "account": "e", "allowed_types": ("v100",), "cpus": 4.0, "host_memory_gb": 5.0, "time_limit_s": 6.0}
+    quick, slow = timed_job("a", 1.0, 2.0, 3, **fields), Job("a", 1.0, 2.0, TIMED, 3, **fields)
     assert type(quick) is Job
     assert quick == slow
     assert hash(quick) == hash(slow)

@@ -22,7 +22,7 @@ from fairlead.prediction.predictor import load
 from fairlead.profiling.results import ResultsFile
 from fairlead.workloads.dynamics import Regimes, RunConditions
 from fairlead.workloads.formats import read_trace
-from fairlead.workloads.formats.shockwave_trace import with_regimes
+from fairlead.workloads.formats.gavel_traces import with_regimes
 from fairlead.workloads.generate import Generator
 from fairlead.workloads.table_files import read_throughputs
 from fairlead.workloads.throughput_tables import ThroughputTable

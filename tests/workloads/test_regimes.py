@@ -20,9 +20,9 @@ from fairlead.engine.event_journal import MemoryJournal
 from fairlead.experiments.inputs import TraceFile, read_table
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.simulator.costs import Costs
-from fairlead.workloads.dynamics import Regimes, RunConditions, parsed, run_time_s
+from fairlead.workloads.dynamics import Regimes, RunConditions, parse_regimes, run_time_s
 from fairlead.workloads.formats import read_trace, write_trace
-from fairlead.workloads.formats.shockwave_trace import with_regimes
+from fairlead.workloads.formats.gavel_traces import with_regimes
 from fairlead.workloads.generate import Generator
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
@@ -40,7 +40,7 @@ def table(rates: dict[int, float], types: tuple[str, ...] = ("v100",)) -> Throug
 
 def net(parts: str, steps: float = 1000.0, name: str = "net") -> tuple[Job, Regimes]:
     job = Job(name, 0.0, steps, kind_of("Net", 8), mode="gns")
-    return job, Regimes.of(job, parsed(parts))
+    return job, Regimes.of(job, parse_regimes(parts))
 
 
 def test_the_work_stays_and_the_speed_changes_with_the_batch_size():

@@ -20,10 +20,10 @@ from fairlead.prediction.predictor import trained
 from fairlead.profiling.results import MEASURED
 from fairlead.workloads.formats import write_trace
 from fairlead.workloads.table_files import write_throughputs
-from fairlead.workloads.throughput_tables import Measured, shared_table
+from fairlead.workloads.throughput_tables import MeasuredTraining, colocation_table
 from fairlead.workloads.trace import Trace
 
-TABLE = shared_table("gpu", [Measured(f"kind {n}", 1.0, 50.0, 1.0) for n in range(40)], lambda one, other: 1.2)
+TABLE = colocation_table("gpu", [MeasuredTraining(f"kind {n}", 1.0, 50.0, 1.0) for n in range(40)], lambda one, other: 1.2)
 TRACE = Trace.of([Job(f"job {n}", 0.0, 60.0) for n in range(400)])
 
 

@@ -33,7 +33,7 @@ from fairlead.profiling.results import ResultsFile, measured_set, read_pairs, re
 from fairlead.profiling.sharing_mode import SharingMode, in_sharing_mode
 from fairlead.runtime.agent.devices import accelerator_type_of
 from fairlead.workloads.table_files import write_throughputs
-from fairlead.workloads.throughput_tables import Measured, shared_table
+from fairlead.workloads.throughput_tables import MeasuredTraining, colocation_table
 
 # `fairlead profile table`: what was measured as a throughput table, which simulations read.
 
@@ -72,11 +72,11 @@ def table(
     if not wanted:
         raise InputError("profile table", f"pairs that were measured, {sharing.value}", field="together")
     rows = [
-        Measured(one.name, one.steps_per_s, one.utilization, one.memory_mb / 1024)
+        MeasuredTraining(one.name, one.steps_per_s, one.utilization, one.memory_mb / 1024)
         for one in known.alone.values()
         if one.name in wanted
     ]
-    made = shared_table(
+    made = colocation_table(
         type_name.lower() or accelerator_type_of(known.device),
         rows,
         lambda one, other: found.get((one, other), math.inf),

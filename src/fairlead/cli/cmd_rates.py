@@ -10,7 +10,7 @@ import typer
 from fairlead.cli.cmd_jobs import control_plane
 from fairlead.cli.output import JsonOption, note, print_json
 from fairlead.workloads.table_files import write_throughputs
-from fairlead.workloads.throughput_tables import MeasuredRate, drafted
+from fairlead.workloads.throughput_tables import MeasuredRate, draft_table
 
 rates_app = typer.Typer(help="Throughputs as a cluster has measured them.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -43,7 +43,7 @@ def export(
         MeasuredRate(one["kind"], one["workers"], one["type"], one["placement"] == "spread", one["steps_per_s"])
         for one in told["rates"]
     ]
-    draft = drafted(rates, told["types"] if all_types else (), to)
+    draft = draft_table(rates, told["types"] if all_types else (), to)
     write_throughputs(draft.finish(), to)
     note(f"{to}: rates: {len(draft.alone)}, of kinds and gang sizes: {len(draft.sources)}")
     pairs = [(kind, workers, name) for kind, workers in draft.sources for name in told["types"]]

@@ -19,7 +19,7 @@ from fairlead.experiments.simulate import simulate as run_simulation
 from fairlead.reporting.figures import write_figures
 from fairlead.reporting.html import write_report
 from fairlead.reporting.tables import summary_table
-from fairlead.workloads.transform import bound_to_hosts, told_rates
+from fairlead.workloads.transform import rate_reports, with_host_sensitivity
 
 
 def simulate(
@@ -112,7 +112,7 @@ def simulate(
     if hosts is not None:
         known = read_hosts(hosts)
         check_hosts(hosts, known, source.jobs, table)
-        source = bound_to_hosts(source, known)
+        source = with_host_sensitivity(source, known)
     opt.tell_skipped(source, quiet=json)
     opt.tell_strange_types(machine, source)
     opt.tell_lacking_predictions([scheduler], machine, {job.kind for job in source.jobs})
@@ -121,7 +121,7 @@ def simulate(
     told = []
     if request_rates is not None:
         sessions = sessions_in([scheduler.to_data()])
-        told = told_rates(source, read_request_rates(request_rates, [j.name for j in source.jobs if j.name in sessions]))
+        told = rate_reports(source, read_request_rates(request_rates, [j.name for j in source.jobs if j.name in sessions]))
     given = Simulation(
         source, machine, scheduler, table, spent, faults, seed, metrics.measure, fill_workers, skip_quiet_rounds, told
     )

@@ -34,7 +34,7 @@ from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage
 from fairlead.workloads.catalogue import accelerator_types
 from fairlead.workloads.generate import GENERATOR, Generator
-from fairlead.workloads.trace import LONGEST_S, Trace
+from fairlead.workloads.trace import MAX_TIME_S, Trace
 
 DEFAULT_CLUSTER = "8xv100:4,16xp100:4,24xk80:4"
 
@@ -234,9 +234,9 @@ def faults_of(outages: Sequence[str] | None, mtbf: float, mttr: float, cluster: 
             outage = Outage(int(node), float(start), float(end) if end else math.inf)
         except ValueError:
             raise InputError("--outage", "node:from:to, as in '3:3600:7200'", field="outage", value=text) from None
-        long = max(outage.start_s, outage.end_s if outage.end_s < math.inf else 0.0) > LONGEST_S
+        long = max(outage.start_s, outage.end_s if outage.end_s < math.inf else 0.0) > MAX_TIME_S
         if not 0 <= outage.node < len(cluster.nodes) or not 0 <= outage.start_s < outage.end_s or long:
-            wanted = f"a node from 0 to {len(cluster.nodes) - 1} and from < to, at most {LONGEST_S:g} s"
+            wanted = f"a node from 0 to {len(cluster.nodes) - 1} and from < to, at most {MAX_TIME_S:g} s"
             raise InputError("--outage", wanted, field="outage", value=text)
         given.append(outage)
     if not mtbf < math.inf:

@@ -21,7 +21,7 @@ from fairlead.simulator.costs import Costs
 from fairlead.workloads.generate import Generator
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
-from fairlead.workloads.transform import bound_to_hosts, retime_poisson
+from fairlead.workloads.transform import retime_poisson, with_host_sensitivity
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Workload:
     hosts: Mapping[str, Sensitivity] = field(default_factory=dict)  # of models, or kinds, that depend on theirs
 
     def trace(self, load: float | None, seed: int) -> Trace:
-        return bound_to_hosts(self._trace(load, seed), self.hosts) if self.hosts else self._trace(load, seed)
+        return with_host_sensitivity(self._trace(load, seed), self.hosts) if self.hosts else self._trace(load, seed)
 
     def _trace(self, load: float | None, seed: int) -> Trace:
         if isinstance(self.source, Generator):

@@ -13,15 +13,14 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.job import TIMED, Job, kind_of, model_of
 from fairlead.files import is_stream
-from fairlead.workloads.applications import as_training, read_applications, table_of
+from fairlead.workloads.applications import application_table, read_applications, with_applications
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.dynamics import JobDynamics, Regimes, RunConditions, run_time_s
 from fairlead.workloads.formats import BUILT_IN, Format, read_trace, read_trace_skipping_bad
-from fairlead.workloads.formats.gavel_trace import GavelTrace, RunTime
-from fairlead.workloads.formats.shockwave_trace import with_regimes
+from fairlead.workloads.formats.gavel_traces import GavelTrace, RunTime, with_regimes
 from fairlead.workloads.table_files import fill_workers, read_throughputs
 from fairlead.workloads.throughput_tables import ThroughputTable
-from fairlead.workloads.trace import LONGEST_S, Trace
+from fairlead.workloads.trace import MAX_TIME_S, Trace
 
 REFERENCE_TYPE = "v100"
 """SLOs in Gavel's traces are multiples of the run time on this type (Gavel §7.1)."""
@@ -49,7 +48,7 @@ class TraceFile:
         else:
             trace = read_trace(self.path, self.format, formats=formats)
         if self.applications is not None:
-            trace = as_training(trace, read_applications(self.applications))
+            trace = with_applications(trace, read_applications(self.applications))
         return trace if self.regimes is None else with_regimes(trace, self.regimes)
 
 
@@ -75,7 +74,7 @@ def table_for(trace: Trace, cluster: Cluster, table: ThroughputTable | None, *, 
     sizes that it will have or that its owner has planned. `fill` models gang sizes that the table lacks from those it has.
     """
     if table is None and trace.dynamics:
-        table = table_of(trace, cluster)
+        table = application_table(trace, cluster)
     if table is None:
         timed = all(job.kind == TIMED for job in trace.jobs)
         table = ThroughputTable.timed(cluster.type_names) if timed else catalogue()
@@ -104,8 +103,8 @@ def _check_lengths(trace: Trace, table: ThroughputTable) -> None:
             fastest[key] = float(table.alone[table.row(*key)].max())
         job_dynamics = trace.dynamics.get(job.name)
         work = job.steps if job_dynamics is None else job_dynamics.work(job.steps)
-        if work > LONGEST_S * fastest[key] > 0 and job.time_limit_s > LONGEST_S:
-            expected = f"work for at most {LONGEST_S:g} seconds on its fastest type, or a time limit"
+        if work > MAX_TIME_S * fastest[key] > 0 and job.time_limit_s > MAX_TIME_S:
+            expected = f"work for at most {MAX_TIME_S:g} seconds on its fastest type, or a time limit"
             raise InputError(f"{trace.name}, job {job.name!r}", expected, field="steps", value=job.steps)
 
 

@@ -21,7 +21,7 @@ from fairlead.engine.state_codec import load
 from fairlead.estimators.colocated_rates import ColocationEstimator
 from fairlead.runtime.http_client import ControlPlaneClient
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
-from fairlead.workloads.throughput_tables import MeasuredRate, ThroughputTable, drafted
+from fairlead.workloads.throughput_tables import MeasuredRate, ThroughputTable, draft_table
 
 ASSUMED_RUN_S = 3600.0
 """Assumed run time of a job type without measurements, and assumed remaining time of a job with unknown steps."""
@@ -64,7 +64,7 @@ def measured_table(measured: Mapping[str, Any], state: State) -> ThroughputTable
             rates += [MeasuredRate(job.kind, job.workers, name, False, job.steps / ASSUMED_RUN_S) for name in types]
     if not rates:
         return ThroughputTable.timed(types)
-    return drafted(rates, types, Path("rates")).finish().for_types(types)
+    return draft_table(rates, types, Path("rates")).finish().for_types(types)
 
 
 def _known_rates(measured: Mapping[str, Any], state: State) -> list[MeasuredRate]:

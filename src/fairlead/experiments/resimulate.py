@@ -26,7 +26,7 @@ from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 from fairlead.simulator.backend import Other
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage
-from fairlead.workloads.throughput_tables import Key, MeasuredRate, ThroughputTable, drafted
+from fairlead.workloads.throughput_tables import Key, MeasuredRate, ThroughputTable, draft_table
 from fairlead.workloads.trace import Trace
 
 # What came from outside in a run, found in its journal: the jobs and the work they really did, cancellations, outages,
@@ -88,7 +88,7 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[Outside, RunRecord]:
     jobs = {number: _in_hindsight(seen, number, fastest) for number in sorted(state.job_of)}
     table = ThroughputTable.timed(types)
     if rates:
-        table = drafted(rates.values(), types, Path(name)).finish().for_types(types)
+        table = draft_table(rates.values(), types, Path(name)).finish().for_types(types)
         table = with_estimated_interference(table, state, SchedulerConfig.from_data(state.scheduler, name))
     trace = Trace(tuple(jobs.values()), name)
     world = Outside(

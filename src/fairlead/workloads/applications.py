@@ -40,7 +40,7 @@ _SIZES = 50
 
 
 @dataclass(frozen=True)
-class Split:
+class BatchSplit:
     """A batch in pieces: each worker does `passes` times `local` before gradients are exchanged."""
 
     local: int
@@ -51,7 +51,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Curve:
+class StepTimeCurve:
     """Seconds of a step and of its exchange of gradients, by local batch size."""
 
     local: Floats
@@ -69,14 +69,14 @@ class Application:
     each epoch ended."""
 
     name: str
-    placed: Mapping[tuple[int, ...], Curve]  # by accelerators on each node, in the smallest rotation
-    sized: Mapping[tuple[int, int], Curve]  # by nodes and workers
+    placed: Mapping[tuple[int, ...], StepTimeCurve]  # by accelerators on each node, in the smallest rotation
+    sized: Mapping[tuple[int, int], StepTimeCurve]  # by nodes and workers
     batch_sizes: Ints
     progress: Floats  # batch sizes × epochs
     grad_sqr: Floats
     grad_var: Floats
-    _tuned: dict[tuple[tuple[int, ...], int], Split] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _curves: dict[tuple[int, ...], Curve] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _tuned: dict[tuple[tuple[int, ...], int], BatchSplit] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _curves: dict[tuple[int, ...], StepTimeCurve] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def ends(self) -> Floats:
@@ -114,21 +114,21 @@ class Application:
         at = int(self.ends.searchsorted(progress * (1 + 1e-9) + 1e-9, side="right"))
         return min(at, len(self.ends) - 1)
 
-    def split(self, batch_size: int, workers: int) -> Split:
+    def split(self, batch_size: int, workers: int) -> BatchSplit:
         """As large pieces as fit."""
         local = math.ceil(batch_size / workers - 1e-8)
         passes = int(accumulation_steps(batch_size, workers, self.most_local, self.smallest))
         piece = math.ceil(local / passes - 1e-8)
-        return Split(max(1, min(piece, self.largest // (workers * passes))), passes)
+        return BatchSplit(max(1, min(piece, self.largest // (workers * passes))), passes)
 
-    def tuned(self, per_node: tuple[int, ...], epoch: int) -> Split:
+    def tuned(self, per_node: tuple[int, ...], epoch: int) -> BatchSplit:
         """The split with the best goodput on a placement: what a job that tunes its batch size comes to."""
         known = self._tuned.get((per_node, epoch))
         if known is None:
             known = self._tuned[per_node, epoch] = self._tune(per_node, epoch)
         return known
 
-    def _tune(self, per_node: tuple[int, ...], epoch: int) -> Split:
+    def _tune(self, per_node: tuple[int, ...], epoch: int) -> BatchSplit:
         workers = sum(per_node)
         least = max(self.smallest, self.least_local * workers)
         if least >= self.largest:
@@ -142,9 +142,9 @@ class Application:
         sqr, var = self.noise(batch, epoch)
         goodput = np.where(fits, _gain(sqr, var, batch / self.smallest) / (step_s + (passes - 1) * (step_s - sync_s)), 0.0)
         best = int(goodput.argmax())
-        return Split(int(local[best]), int(passes[best]))
+        return BatchSplit(int(local[best]), int(passes[best]))
 
-    def rate(self, per_node: tuple[int, ...], split: Split, epoch: int) -> float:
+    def rate(self, per_node: tuple[int, ...], split: BatchSplit, epoch: int) -> float:
         """Progress a second."""
         batch = min(max(split.batch_size(sum(per_node)), self.smallest), self.largest)
         return self.gain(batch, epoch) / self.step_s(per_node, split)
@@ -154,7 +154,7 @@ class Application:
         sqr, var = self.noise(batch_size, epoch)
         return float(_gain(sqr, var, batch_size / self.smallest))
 
-    def run_s(self, per_node: tuple[int, ...], split: Split) -> float:
+    def run_s(self, per_node: tuple[int, ...], split: BatchSplit) -> float:
         """A whole training on one placement, with one split."""
         batch = min(max(split.batch_size(sum(per_node)), self.smallest), self.largest)
         above = min(int(self.batch_sizes.searchsorted(batch)), len(self.batch_sizes) - 1)
@@ -166,7 +166,7 @@ class Application:
         gain = _gain(sqr, var, batch / self.smallest)
         return float((np.diff(self.ends, prepend=0.0) / gain).sum()) * self.step_s(per_node, split)
 
-    def step_s(self, per_node: tuple[int, ...], split: Split) -> float:
+    def step_s(self, per_node: tuple[int, ...], split: BatchSplit) -> float:
         step_s, sync_s = self.curve(per_node).at(split.local)
         return float(step_s + (split.passes - 1) * (step_s - sync_s))
 
@@ -175,7 +175,7 @@ class Application:
         sizes = self.batch_sizes
         return _interp(batch_size, sizes, self.grad_sqr[:, epoch]), _interp(batch_size, sizes, self.grad_var[:, epoch])
 
-    def curve(self, per_node: tuple[int, ...]) -> Curve:
+    def curve(self, per_node: tuple[int, ...]) -> StepTimeCurve:
         """As measured on this placement, or else between what was measured on fewer and on more nodes, with as many workers
         to a node."""
         known = self._curves.get(per_node)
@@ -184,7 +184,7 @@ class Application:
             known = self._curves[per_node] = self.placed.get(turned) or self._between(len(per_node), sum(per_node))
         return known
 
-    def _between(self, nodes: int, workers: int) -> Curve:
+    def _between(self, nodes: int, workers: int) -> StepTimeCurve:
         counts = sorted({count for count, _ in self.sized})
         wanted = min(max(nodes, counts[0]), counts[-1])
         above = min(count for count in counts if count >= wanted)
@@ -195,7 +195,7 @@ class Application:
             return high
         return _mixed(self._on(below, each * below), high, (wanted - below) / (above - below))
 
-    def _on(self, nodes: int, workers: float) -> Curve:
+    def _on(self, nodes: int, workers: float) -> StepTimeCurve:
         sizes = sorted(size for count, size in self.sized if count == nodes)
         wanted = min(max(workers, sizes[0]), sizes[-1])
         above = min(size for size in sizes if size >= wanted)
@@ -204,7 +204,7 @@ class Application:
         return high if above == below else _mixed(self.sized[nodes, below], high, (wanted - below) / (above - below))
 
 
-def consolidated(workers: int, on_a_node: int) -> tuple[int, ...]:
+def consolidated_placement(workers: int, on_a_node: int) -> tuple[int, ...]:
     """The placement on as few nodes as can be."""
     whole, rest = divmod(workers, on_a_node)
     return (on_a_node,) * whole + ((rest,) if rest else ())
@@ -218,10 +218,10 @@ def _gain(sqr: Floats, var: Floats, scale: Floats | float) -> Floats:
     return (var + sqr) / (var / scale + sqr)
 
 
-def _mixed(one: Curve, other: Curve, share: float) -> Curve:
+def _mixed(one: StepTimeCurve, other: StepTimeCurve, share: float) -> StepTimeCurve:
     local = np.union1d(one.local, other.local)
     (step, sync), (step_too, sync_too) = one.at(local), other.at(local)
-    return Curve(local, step + share * (step_too - step), sync + share * (sync_too - sync))
+    return StepTimeCurve(local, step + share * (step_too - step), sync + share * (sync_too - sync))
 
 
 def read_applications(folder: Path) -> dict[str, Application]:
@@ -257,12 +257,12 @@ def _read(folder: Path) -> Application:
     return Application(folder.name, curves, by_size, np.array(sizes), columns[:, :, 0], columns[:, :, 1], columns[:, :, 2])
 
 
-def _curve(points: list[tuple[float, float, float]]) -> Curve:
+def _curve(points: list[tuple[float, float, float]]) -> StepTimeCurve:
     """Several measurements at one local batch size count with their mean."""
     measured = np.array(points)
     local, of = np.unique(measured[:, 0], return_inverse=True)
     count = np.bincount(of)
-    return Curve(local, np.bincount(of, measured[:, 1]) / count, np.bincount(of, measured[:, 2]) / count)
+    return StepTimeCurve(local, np.bincount(of, measured[:, 1]) / count, np.bincount(of, measured[:, 2]) / count)
 
 
 def _size_of(path: Path) -> int:
@@ -303,7 +303,7 @@ SOURCE = "applications"
 
 
 @dataclass(frozen=True)
-class Training(JobDynamics):
+class ApplicationDynamics(JobDynamics):
     """An application at a batch size. Where a plan gives another one it is that; where a plan leaves it to the job, the one
     that is best here and now: a job that is measured at its work knows its own speed."""
 
@@ -327,7 +327,7 @@ class Training(JobDynamics):
         size = split.batch_size(workers)
         return Speed(app.rate(per_node, split, epoch), until, size, self._reports(per_node, split, epoch))
 
-    def _reports(self, per_node: tuple[int, ...], split: Split, epoch: int) -> Mapping[str, float]:
+    def _reports(self, per_node: tuple[int, ...], split: BatchSplit, epoch: int) -> Mapping[str, float]:
         app, workers = self.application, sum(per_node)
         step_s, sync_s = app.curve(per_node).at(split.local)
         sqr, var = app.noise(split.batch_size(workers), epoch)
@@ -346,9 +346,9 @@ class Training(JobDynamics):
         }
 
 
-def as_training(trace: Trace, applications: Mapping[str, Application]) -> Trace:
+def with_applications(trace: Trace, applications: Mapping[str, Application]) -> Trace:
     """The trace with every job's work and nature from the application that its kind names."""
-    jobs, dynamics, alike = [], dict(trace.dynamics), dict[str, Training]()
+    jobs, dynamics, alike = [], dict(trace.dynamics), dict[str, ApplicationDynamics]()
     for job in trace.jobs:
         app, size = applications.get(model_of(job.kind)), batch_size_of(job.kind)
         where = f"{trace.name}, job {job.name!r}"
@@ -358,18 +358,18 @@ def as_training(trace: Trace, applications: Mapping[str, Application]) -> Trace:
         if size is None or not app.smallest <= size <= app.largest:
             raise InputError(where, f"a batch size from {app.smallest} to {app.largest}", field="kind", value=job.kind)
         jobs.append(replace(job, steps=app.steps, mode=ELASTIC))
-        dynamics[job.name] = alike.setdefault(job.kind, Training(app, size))
+        dynamics[job.name] = alike.setdefault(job.kind, ApplicationDynamics(app, size))
     return replace(trace.with_jobs(jobs), dynamics=dynamics)
 
 
-def table_of(trace: Trace, cluster: Cluster) -> ThroughputTable | None:
+def application_table(trace: Trace, cluster: Cluster) -> ThroughputTable | None:
     """Mean rates over a whole run, by kind and workers on as few nodes as can be; the same on every type, and spread or not.
     None where not all jobs train an application."""
     names, on_a_node = cluster.type_names, int(cluster.node_size.max())
-    asked, trained = dict[str, int](), dict[str, Training]()
+    asked, trained = dict[str, int](), dict[str, ApplicationDynamics]()
     for job in trace.jobs:
         job_dynamics = trace.dynamics.get(job.name)
-        if not isinstance(job_dynamics, Training):
+        if not isinstance(job_dynamics, ApplicationDynamics):
             return None
         asked[job.kind], trained[job.kind] = max(asked.get(job.kind, 0), job.workers), job_dynamics
     keys: list[tuple[str, int]] = [(TIMED, 1)]
@@ -378,6 +378,6 @@ def table_of(trace: Trace, cluster: Cluster) -> ThroughputTable | None:
         app, size = trained[kind].application, trained[kind].batch_size
         for workers in range(1, max(most, min(size // app.least_local, cluster.size)) + 1):
             keys.append((kind, workers))
-            rates.append(app.steps / app.run_s(consolidated(workers, on_a_node), app.split(size, workers)))
+            rates.append(app.steps / app.run_s(consolidated_placement(workers, on_a_node), app.split(size, workers)))
     alone = np.repeat(np.array(rates)[:, None], len(names), axis=1)
     return ThroughputTable(names, tuple(keys), alone, alone, np.zeros((len(keys), len(keys), len(names))), SOURCE)

@@ -18,7 +18,7 @@ from fairlead.core.rng import stream
 from fairlead.workloads.catalogue import catalogue, memory_gb_of
 from fairlead.workloads.dynamics import JobDynamics, Regimes
 from fairlead.workloads.throughput_tables import ThroughputTable
-from fairlead.workloads.trace import LONGEST_S, Trace
+from fairlead.workloads.trace import MAX_TIME_S, Trace
 
 # How the batch sizes of generated jobs change, by mode:
 #
@@ -45,7 +45,7 @@ _FIRST = (0.25, 0.35)  # of the steps, for which Accordion begins small
 _AGAIN, _LATER, _SHORT = 0.25, (0.4, 0.75), (0.02, 0.06)  # how many return to it, when, and for how long
 
 
-def sizes_of(table: ThroughputTable, kind: str, workers: int) -> tuple[int, ...]:
+def batch_sizes_of(table: ThroughputTable, kind: str, workers: int) -> tuple[int, ...]:
     """The batch sizes at which a kind's model runs wherever the kind does, ascending."""
     first = table.alone[table.row(kind, workers)] > 0
     known = (
@@ -54,7 +54,7 @@ def sizes_of(table: ThroughputTable, kind: str, workers: int) -> tuple[int, ...]
     return tuple(sorted(size for size, row in known if size is not None and (table.alone[row][first] > 0).all()))
 
 
-def parts_of(mode: str, kind: str, sizes: Sequence[int], schedule: Multiples, draws: Floats) -> Parts:
+def regime_parts(mode: str, kind: str, sizes: Sequence[int], schedule: Multiples, draws: Floats) -> Parts:
     """The regimes of one job: (batch size, share of the steps)."""
     declared = batch_size_of(kind)
     if declared is None or mode == "static":
@@ -67,7 +67,7 @@ def parts_of(mode: str, kind: str, sizes: Sequence[int], schedule: Multiples, dr
     return _accordion(declared, larger[-1], draws) if mode == "accordion" else _doubling(declared, larger, draws)
 
 
-def as_declared(parts: Parts) -> Schedule:
+def declared_schedule(parts: Parts) -> Schedule:
     """Regimes as an owner's schedule: of the declared steps, behind which no share counts, and to whose end the last one goes
     on."""
     declared: list[tuple[int, float]] = []
@@ -229,7 +229,7 @@ class Generator:
                     deadline_s=float(multiples[i]) * durations[i],
                     memory_gb=_memory_of(kind) if self.memory else 0.0,
                     mode="static" if batch_size_of(kind) is None else modes[i],
-                    schedule=as_declared(parts) if parts and modes[i] == EXPERT else (),
+                    schedule=declared_schedule(parts) if parts and modes[i] == EXPERT else (),
                 )
             )
             if parts:
@@ -240,10 +240,10 @@ class Generator:
         """How the batch size of each job changes; nothing where it does not."""
         changing = [mode != "static" and batch_size_of(kind) is not None for mode, kind in zip(modes, kinds)]
         looks = {(kind, size) for change, kind, size in zip(changing, kinds, workers) if change}
-        sizes = {look: sizes_of(self.table, *look) for look in looks}
+        sizes = {look: batch_sizes_of(self.table, *look) for look in looks}
         draws = stream(seed, "regimes").random((self.jobs, DRAWS))
         return [
-            parts_of(mode, kind, sizes[kind, size], self.schedule, draw) if change else ()
+            regime_parts(mode, kind, sizes[kind, size], self.schedule, draw) if change else ()
             for change, mode, kind, size, draw in zip(changing, modes, kinds, workers, draws)
         ]
 
@@ -272,8 +272,8 @@ class Generator:
             return [0.0] * self.jobs
         gaps = -np.log1p(-stream(seed, "arrival").random(self.jobs)) * 3600.0
         gaps[0] = 0.0
-        soon = float(gaps.sum()) <= LONGEST_S * self.jobs_per_hour
-        _check(soon, "jobs_per_hour", self.jobs_per_hour, f"so many that the last of all comes within {LONGEST_S:g} seconds")
+        soon = float(gaps.sum()) <= MAX_TIME_S * self.jobs_per_hour
+        _check(soon, "jobs_per_hour", self.jobs_per_hour, f"so many that the last of all comes within {MAX_TIME_S:g} seconds")
         gaps /= self.jobs_per_hour
         return [float(s) for s in np.cumsum(gaps)]
 

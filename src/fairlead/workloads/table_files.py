@@ -25,7 +25,7 @@ from fairlead.core.errors import InputError, UnknownName
 from fairlead.core.job import TIMED
 from fairlead.files import atomic_write
 from fairlead.workloads.formats.text_fields import whole_file
-from fairlead.workloads.throughput_tables import RATE, Draft, Key, ThroughputTable, provenance, rate_of
+from fairlead.workloads.throughput_tables import RATE_EXPECTED, Key, TableDraft, ThroughputTable, parse_rate, table_sources
 
 # Gavel's throughput tables: `{type: {"('kind', workers)": {"null": rate, "('kind', workers)": [mine, the other's]}}}`.
 # A type whose name ends in `_unconsolidated` has the rates of gangs that are spread. Keys are matched, never evaluated.
@@ -43,7 +43,7 @@ def parse_gavel_table(path: Path, text: str) -> ThroughputTable:
         raise InputError(path, "each name once in an object", field="key", value=str(problem)) from None
     except (ValueError, RecursionError) as problem:
         raise InputError(path, f"JSON of rates ({type(problem).__name__})") from None
-    draft = Draft(path)
+    draft = TableDraft(path)
     others: dict[tuple[Key, Key, str], float] = {}
     sections = _object(path, "types", content)
     for section, entries in sections.items():
@@ -109,9 +109,9 @@ def _key(path: Path, place: str, written: str) -> Key:
 
 
 def _rate(path: Path, place: str, value: object) -> float:
-    rate = None if isinstance(value, str) else rate_of(value)
+    rate = None if isinstance(value, str) else parse_rate(value)
     if rate is None:
-        raise InputError(path, RATE, field=place, value=value)
+        raise InputError(path, RATE_EXPECTED, field=place, value=value)
     return rate
 
 
@@ -195,7 +195,7 @@ def fill_workers(table: ThroughputTable, wanted: Iterable[Key]) -> ThroughputTab
         np.concatenate((table.alone, alone)),
         np.concatenate((table.spread, spread)),
         paired,
-        *provenance(sources),
+        *table_sources(sources),
     )
 
 
@@ -276,15 +276,15 @@ def _check_columns(path: Path, header: Sequence[str], line: int | None) -> None:
 
 
 def _native(path: Path, records: Iterable[tuple[int, dict[str, str]]]) -> ThroughputTable:
-    draft = Draft(path)
+    draft = TableDraft(path)
     for line, cells in records:
         key = (_name(path, line, "kind", cells), _workers(path, line, "workers", cells))
         type_name = _name(path, line, "type", cells).lower()
         placement = cells.get("placement", PLACEMENTS[0])
         text = cells["steps_per_s"]
-        rate = rate_of(text)
+        rate = parse_rate(text)
         if rate is None:
-            raise InputError(path, RATE, line=line, field="steps_per_s", value=text)
+            raise InputError(path, RATE_EXPECTED, line=line, field="steps_per_s", value=text)
         if placement not in PLACEMENTS:
             raise InputError(path, " or ".join(PLACEMENTS), line=line, field="placement", value=placement)
         draft.sources.setdefault(key, {})[cells.get("source", path.name)] = None

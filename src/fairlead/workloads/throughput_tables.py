@@ -96,17 +96,17 @@ class ThroughputTable:
 # A throughput table in the making, whatever file it comes from: rates by name, until all names are known and the columns
 # can be laid out. It knows what a rate may be and what a missing one means, and no file format.
 
-MOST_RATES = 100_000_000
+MAX_RATES = 100_000_000
 """Rows × rows × types: the pairs are dense, and beyond this they would fill a machine's memory."""
 
-LEAST, MOST = 1e-9, 1e12
-RATE = f"a number of steps per second from 0 to {MOST:g}, where not 0 at least {LEAST:g}"
+MIN_RATE, MAX_RATE = 1e-9, 1e12
+RATE_EXPECTED = f"a number of steps per second from 0 to {MAX_RATE:g}, where not 0 at least {MIN_RATE:g}"
 
 Key: TypeAlias = tuple[str, int]
 
 
 @dataclass
-class Draft:
+class TableDraft:
     """A table in the making: rates by name, until all names are known."""
 
     path: Path
@@ -120,8 +120,8 @@ class Draft:
         types = tuple(dict.fromkeys(type_name for _, type_name in (*self.alone, *self.spread)))
         if len(keys) == 1:
             raise InputError(self.path, "at least one rate")
-        if len(keys) ** 2 * len(types) > MOST_RATES:
-            most = math.isqrt(MOST_RATES // len(types))
+        if len(keys) ** 2 * len(types) > MAX_RATES:
+            most = math.isqrt(MAX_RATES // len(types))
             raise InputError(self.path, f"at most {most:,} kinds and gang sizes", field="kind", value=len(keys) - 1)
         row_of, column_of = {key: r for r, key in enumerate(keys)}, {name: c for c, name in enumerate(types)}
         alone, paired = np.zeros((len(keys), len(types))), np.zeros((len(keys), len(keys), len(types)))
@@ -140,16 +140,16 @@ class Draft:
             paired[row_of[key], row_of[partner], column_of[name]] = rate
         alone[0] = spread[0] = 1.0
         by_row = ("", *("; ".join(self.sources[key]) for key in keys[1:]))
-        return ThroughputTable(types, tuple(keys), alone, spread, paired, *provenance(by_row))
+        return ThroughputTable(types, tuple(keys), alone, spread, paired, *table_sources(by_row))
 
 
-def provenance(by_row: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+def table_sources(by_row: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """The table's source, and the rows' where they differ; row 0 is nobody's."""
     distinct = tuple(dict.fromkeys(by_row[1:]))
     return ("; ".join(distinct), () if len(distinct) == 1 else ("", *by_row[1:]))
 
 
-def rate_of(value: object) -> float | None:
+def parse_rate(value: object) -> float | None:
     """A rate, or None where the value is none: not a number, negative, so little that no time is enough, or so much that what
     a simulation writes of it could not be read back."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)) or (isinstance(value, str) and "_" in value):
@@ -158,7 +158,7 @@ def rate_of(value: object) -> float | None:
         rate = float(value)
     except (ValueError, OverflowError):
         return None
-    return rate if rate == 0 or LEAST <= rate <= MOST else None
+    return rate if rate == 0 or MIN_RATE <= rate <= MAX_RATE else None
 
 
 # A throughput table of what a cluster has measured. What it has not is filled in from what it has, and marked as guessed. It
@@ -175,9 +175,9 @@ class MeasuredRate(NamedTuple):
     steps_per_s: float
 
 
-def drafted(rates: Iterable[MeasuredRate], types: Sequence[str], source: Path) -> Draft:
+def draft_table(rates: Iterable[MeasuredRate], types: Sequence[str], source: Path) -> TableDraft:
     """Of spread and not, the one that was not measured is like the other. `types` are filled in with the mean of others."""
-    draft = Draft(source)
+    draft = TableDraft(source)
     for one in rates:
         key: Key = (one.kind, one.workers)
         (draft.spread if one.spread else draft.alone)[key, one.type] = one.steps_per_s
@@ -202,7 +202,7 @@ def drafted(rates: Iterable[MeasuredRate], types: Sequence[str], source: Path) -
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTraining:
     """One training alone on one accelerator."""
 
     kind: str
@@ -211,9 +211,9 @@ class Measured:
     memory_gb: float
 
 
-def shared_table(
+def colocation_table(
     type_name: str,
-    trainings: Sequence[Measured],
+    trainings: Sequence[MeasuredTraining],
     slowdowns: Callable[[str, str], float],
     sizes: Sequence[int] = (1,),
     source: str = "",

@@ -18,18 +18,18 @@ OnBad: TypeAlias = Callable[[InputError], None]
 """What a reader does with a bad line: raise it (the default), or note it and go on (`--skip-bad`)."""
 
 
-LONGEST_S = 1e11
+MAX_TIME_S = 1e11
 """Three thousand years: beyond it a clock of 64 bits no longer tells milliseconds apart."""
-MOST_STEPS = 1e15
+MAX_STEPS = 1e15
 
 _WEIGHT = f"a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
-_WITHIN = f"seconds from 0 to {LONGEST_S:g}"
-_STEPS = f"a number above 0, at most {MOST_STEPS:g}"
+_WITHIN = f"seconds from 0 to {MAX_TIME_S:g}"
+_STEPS = f"a number above 0, at most {MAX_STEPS:g}"
 _POSITIVE = "a number above 0"
 _AMOUNT = "a number from 0 on"
 
 
-def raise_it(problem: InputError) -> None:
+def raise_bad_line(problem: InputError) -> None:
     raise problem
 
 
@@ -85,9 +85,9 @@ def check_job(job: Job, source: object, line: int | None) -> InputError | None:
 
 def _wrong_field(job: Job) -> tuple[str, str] | None:
     """Its name, and what would be right."""
-    if not 0 <= job.submitted_s <= LONGEST_S:
+    if not 0 <= job.submitted_s <= MAX_TIME_S:
         return "submitted_s", _WITHIN
-    if not 0 < job.steps <= MOST_STEPS:
+    if not 0 < job.steps <= MAX_STEPS:
         return "steps", _STEPS
     if not job.workers >= 1:
         return "workers", "a whole number of at least 1"

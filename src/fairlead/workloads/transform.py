@@ -211,7 +211,7 @@ def _above_0(source: str, field: str, value: float) -> None:
 
 
 @dataclass(frozen=True)
-class HostBound(JobDynamics):
+class HostSensitiveDynamics(JobDynamics):
     """As fast as the table says, times what its host makes of that."""
 
     sensitivity: Sensitivity
@@ -220,21 +220,21 @@ class HostBound(JobDynamics):
         return Speed(conditions.rate * self.sensitivity.speed(conditions.cpus, conditions.host_memory_gb))
 
 
-def bound_to_hosts(trace: Trace, known: Mapping[str, Sensitivity]) -> Trace:
+def with_host_sensitivity(trace: Trace, known: Mapping[str, Sensitivity]) -> Trace:
     """The same trace, in which jobs of some kinds, or of some models at any batch size, depend on their hosts. Who has another
     nature keeps it."""
     dynamics = dict(trace.dynamics)
     for job in trace.jobs:
         sensitivity = known.get(job.kind) or known.get(model_of(job.kind))
         if sensitivity is not None:
-            dynamics.setdefault(job.name, HostBound(sensitivity))
+            dynamics.setdefault(job.name, HostSensitiveDynamics(sensitivity))
     return replace(trace, dynamics=dynamics)
 
 
 # What a trace's sessions report of their requests. It knows no scheduler and serves nobody.
 
 
-def told_rates(trace: Trace, rates: Mapping[str, Sequence[tuple[float, float]]]) -> list[MetricsReported]:
+def rate_reports(trace: Trace, rates: Mapping[str, Sequence[tuple[float, float]]]) -> list[MetricsReported]:
     """What sessions report of their requests: from which second on, how many a second. Before a job is there it reports
     nothing, and when it comes what is so then."""
     found = []

@@ -15,7 +15,7 @@ from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.models.sensitivity import Curve, Sensitivity
 from fairlead.reporting.findings import Findings, Row, Wants, row
-from fairlead.workloads.transform import bound_to_hosts, with_random_kinds
+from fairlead.workloads.transform import with_host_sensitivity, with_random_kinds
 from fairlead_papers.arms import Sweep, average_jct
 from fairlead_papers.blox.own_clusters import own_clusters
 from fairlead_papers.blox.runs import Arm, answer
@@ -70,7 +70,7 @@ class Hosted:
         assert isinstance(inputs, PublicTraces)
         profiles = {**HUNGRY, **MODEST} if self.hungry else MODEST
         trace = with_random_kinds(inputs.jobs(self.workload, self.seed), inputs.table, list(profiles), self.seed, "v100")
-        trace = bound_to_hosts(trace, {kind: Sensitivity(Curve.parse(text)) for kind, text in profiles.items()})
+        trace = with_host_sensitivity(trace, {kind: Sensitivity(Curve.parse(text)) for kind, text in profiles.items()})
         config = Arm("studied", self.scheduler).config
         given = Simulation(trace, sixteen_nodes(), config, inputs.table, seed=self.seed, measure=self.workload.measure)
         return answer(simulate(given).record, self.workload, len(trace))

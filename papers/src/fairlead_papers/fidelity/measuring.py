@@ -16,7 +16,7 @@ from fairlead.core.job import kind_of, model_of
 from fairlead.engine.state import State
 from fairlead.experiments.launch_history import Place, Watched, costs_of
 from fairlead.simulator.costs import Costs
-from fairlead.workloads.throughput_tables import MeasuredRate, ThroughputTable, drafted
+from fairlead.workloads.throughput_tables import MeasuredRate, ThroughputTable, draft_table
 
 
 @dataclass(frozen=True)
@@ -75,4 +75,4 @@ def _table(medians: dict[Place, float], meant: ThroughputTable, types: Sequence[
         if kind and as_meant(kind, workers, name) > 0
     ]
     told = {rate[:4]: rate for rate in rates} | {place: MeasuredRate(*place, rate) for place, rate in known.items()}
-    return drafted(told.values(), types, Path("measured")).finish().for_types(types)
+    return draft_table(told.values(), types, Path("measured")).finish().for_types(types)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fairlead.core.job import Job
 from fairlead.core.rng import stream
-from fairlead.workloads.throughput_tables import Measured
+from fairlead.workloads.throughput_tables import MeasuredTraining
 from fairlead.workloads.trace import Trace
 
 MINUTE = 60.0
@@ -28,19 +28,19 @@ GANGS = {1: 0.50, 2: 0.06, 4: 0.08, 8: 0.12, 16: 0.10, 32: 0.08, 64: 0.06}
 """With these, and 398 jobs on 1,024 accelerators, FIFO's mean wait is 467 minutes; the paper's is 466.2 of its steps."""
 
 
-def trace(name: str, count: int, trainings: Sequence[Measured], seed: int) -> Trace:
+def trace(name: str, count: int, trainings: Sequence[MeasuredTraining], seed: int) -> Trace:
     """So many jobs of W-Large, W-Small or the month, all there at second 0. Each class has its exact part, to a whole job."""
     return _month(count, trainings, seed) if name == MONTH else _classes(name, count, trainings, seed)
 
 
-def longest_first(jobs: Trace, trainings: Sequence[Measured]) -> Trace:
+def longest_first(jobs: Trace, trainings: Sequence[MeasuredTraining]) -> Trace:
     """The same jobs, submitted by their run time alone."""
     speed = {one.kind: one.steps_per_s for one in trainings}
     ordered = sorted(jobs.jobs, key=lambda job: -job.steps / (speed[job.kind] * job.workers))
     return Trace.of(ordered, f"{jobs.name}, longest first")
 
 
-def _classes(name: str, count: int, trainings: Sequence[Measured], seed: int) -> Trace:
+def _classes(name: str, count: int, trainings: Sequence[MeasuredTraining], seed: int) -> Trace:
     drawn = stream(seed, "horus", name)
     classes = drawn.permutation(np.repeat(np.arange(4), _parts(SHARES[name], count)))
     light = [one for one in trainings if one.utilization < LIGHT]
@@ -55,7 +55,7 @@ def _classes(name: str, count: int, trainings: Sequence[Measured], seed: int) ->
     return Trace.of(jobs, f"{name}, seed {seed}")
 
 
-def _month(count: int, trainings: Sequence[Measured], seed: int) -> Trace:
+def _month(count: int, trainings: Sequence[MeasuredTraining], seed: int) -> Trace:
     """Durations are log-normal, cut off where they are four times the mean; half of the jobs are light."""
     drawn = stream(seed, "horus", MONTH)
     sizes = drawn.permutation(np.repeat(list(GANGS), _parts(tuple(GANGS.values()), count)))

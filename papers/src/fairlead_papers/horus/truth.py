@@ -16,7 +16,7 @@ from fairlead.prediction.measured_profiles import Profiles, paired_sets, profile
 from fairlead.prediction.predictor import Predictor, trained
 from fairlead.profiling.pair_selection import SelectionMetric
 from fairlead.profiling.results import measured_set
-from fairlead.workloads.throughput_tables import Measured, ThroughputTable, shared_table
+from fairlead.workloads.throughput_tables import MeasuredTraining, ThroughputTable, colocation_table
 
 H200 = AcceleratorType("h200", 141.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -70,7 +70,7 @@ class MeasuredPairs(ExperimentInputs):
         return trained(HALF.format(self.device))
 
     @property
-    def trainings(self) -> tuple[Measured, ...]:
+    def trainings(self) -> tuple[MeasuredTraining, ...]:
         """In order of utilization."""
         return _trainings(self.device)
 
@@ -107,10 +107,10 @@ def _profiles(device: str) -> Profiles:
 
 
 @lru_cache(maxsize=2)
-def _trainings(device: str) -> tuple[Measured, ...]:
+def _trainings(device: str) -> tuple[MeasuredTraining, ...]:
     known = _profiles(device)
     found = [known.alone[name] for name in known.paired(SHARING)]
-    return tuple(Measured(one.name, one.steps_per_s, one.utilization, one.memory_mb / 1024) for one in found)
+    return tuple(MeasuredTraining(one.name, one.steps_per_s, one.utilization, one.memory_mb / 1024) for one in found)
 
 
 @lru_cache(maxsize=4)
@@ -118,4 +118,6 @@ def _table(device: str, session: str) -> ThroughputTable:
     """What was faster beside another than alone was noise: nobody gains by company."""
     known = _profiles(device)
     slower = slowdowns(measured_set(session)[1], known.alone) if session else known.pairs[SHARING]
-    return shared_table(H200.name, _trainings(device), lambda a, b: max(1.0, slower[a, b][0]), SIZES, f"{device}, {SHARING}")
+    return colocation_table(
+        H200.name, _trainings(device), lambda a, b: max(1.0, slower[a, b][0]), SIZES, f"{device}, {SHARING}"
+    )

@@ -12,7 +12,7 @@ import yaml
 from fairlead.core.job import Job, batch_size_of, kind_of, model_of
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.dynamics import JobDynamics, Regimes
-from fairlead.workloads.generate import Generator, sizes_of
+from fairlead.workloads.generate import Generator, batch_sizes_of
 from fairlead.workloads.trace import Trace
 from fairlead_papers.fidelity import RealCluster, in_whole_steps
 from fairlead_papers.shockwave.runs import ROUND_S
@@ -106,7 +106,7 @@ class Real:
     def _all_sizes(self, job: Job) -> list[tuple[int, float]]:
         """Each batch size with the work to be done at it, in steps of the smallest."""
         model, own = model_of(job.kind), batch_size_of(job.kind) or 1
-        sizes = sizes_of(catalogue(), job.kind, job.workers)
+        sizes = batch_sizes_of(catalogue(), job.kind, job.workers)
         steps = {size: max(SEEN_STEPS, self.snapshot_s * self._rate(kind_of(model, size), job.workers)) for size in sizes}
         return [(size, steps[size] * size / own) for size in sizes]
 

@@ -24,7 +24,7 @@ from fairlead.engine.state import State
 from fairlead.experiments.run_record import RunRecord
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.simulator.costs import Costs
-from fairlead.workloads.applications import Application, Training, consolidated
+from fairlead.workloads.applications import Application, ApplicationDynamics, consolidated_placement
 from fairlead.workloads.dynamics import Regimes
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
@@ -77,7 +77,7 @@ def replayed(trace: Trace, accelerators: int) -> Replayed:
     for number, stretches in _sizes(journal).items():
         job = found.state.job_of[number]
         job_dynamics = trace.dynamics[job.name]
-        assert isinstance(job_dynamics, Training)
+        assert isinstance(job_dynamics, ApplicationDynamics)
         samples = [(size, count) for size, count in _samples(job_dynamics.application, stretches) if count > 0]
         first = samples[0][0]
         steps = math.fsum(count for _, count in samples) / first
@@ -134,10 +134,10 @@ def _table(trace: Trace, sizes_of: Mapping[str, set[int]], dynamics: Mapping[str
     asked = sorted({(model_of(job.kind), job.workers) for job in trace.jobs})
     for model, workers in asked:
         job_dynamics = dynamics[model]
-        assert isinstance(job_dynamics, Training)
+        assert isinstance(job_dynamics, ApplicationDynamics)
         app = job_dynamics.application
         for size in sorted(sizes_of[model]):
             keys.append((kind_of(model, size), workers))
-            rates.append(1.0 / app.step_s(consolidated(workers, ON_A_NODE), app.split(size, workers)))
+            rates.append(1.0 / app.step_s(consolidated_placement(workers, ON_A_NODE), app.split(size, workers)))
     alone = np.array(rates)[:, None]
     return ThroughputTable(("v100",), tuple(keys), alone, alone, np.zeros((len(keys), len(keys), 1)), "applications")

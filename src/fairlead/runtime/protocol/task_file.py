@@ -27,7 +27,7 @@ from pydantic import (
 from fairlead.core.errors import InputError
 from fairlead.core.job import EXPERT, FORMER_FIELDS, Job, wrong_schedule
 from fairlead.runtime.protocol.orders import Task
-from fairlead.workloads.dynamics import BETWEEN, parsed
+from fairlead.workloads.dynamics import SEPARATOR, parse_regimes
 
 MOST_PLANNED = 256
 """Batch sizes of a schedule, which every list of jobs carries."""
@@ -195,9 +195,9 @@ class TaskSpec(Spec):
     @field_validator("schedule")
     @classmethod
     def _planned(cls, schedule: str, others: ValidationInfo) -> str:
-        if schedule.count(BETWEEN) >= MOST_PLANNED:
+        if schedule.count(SEPARATOR) >= MOST_PLANNED:
             raise ValueError(f"at most {MOST_PLANNED} batch sizes")
-        if schedule and (expected := wrong_schedule(parsed(schedule), others.data.get("mode", EXPERT))):
+        if schedule and (expected := wrong_schedule(parse_regimes(schedule), others.data.get("mode", EXPERT))):
             raise ValueError(expected)
         if schedule and others.data.get("steps") == UNKNOWN_STEPS:
             raise ValueError("nothing, where `steps` are not said: its shares are of these")
@@ -263,7 +263,7 @@ class TaskSpec(Spec):
             command=self._command(words),
             after=tuple(after),
             max_slowdown=math.inf if self.max_slowdown is None else self.max_slowdown,
-            schedule=parsed(self.schedule) if self.schedule else (),
+            schedule=parse_regimes(self.schedule) if self.schedule else (),
         )
 
     def _command(self, words: list[str]) -> str:

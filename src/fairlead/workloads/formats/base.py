@@ -1,38 +1,42 @@
-"""Jobs on their way from lines to a trace: checked, named once, put in order, and set against second 0. Every reader ends
-here. It knows no format."""
+"""What the trace formats share: jobs of a file, checked and in order, columns of a table with a header, and how the head of a
+file looks. This module knows no format."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import MISSING, field, fields, make_dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from fairlead.core.errors import InputError
 from fairlead.core.job import TIMED, Job
 from fairlead.workloads.dynamics import JobDynamics, LossCurve
-from fairlead.workloads.formats.text_fields import calendar
+from fairlead.workloads.formats.text_fields import (
+    BadField,
+    LeftOut,
+    check_width,
+    column_positions,
+    format_time,
+    header_of,
+    table_rows,
+)
 from fairlead.workloads.trace import OnBad, Trace, check_job
 
-# Jobs by the hundred thousand. Filling a frozen dataclass goes through `object.__setattr__` for every field and takes four
-# times as long as filling one that is not frozen, which is half the time it takes to read a large log. So a twin of `Job`
-# that
-# may be written to is filled, and then declared to be a `Job`, which Python allows because both have the same slots.
+Row: TypeAlias = tuple[int, list[str]]
+"""The number of a line, and its cells."""
 
-
-def _twin() -> Any:
-    columns: list[Any] = []
-    for column in fields(Job):
-        if column.default is MISSING:
-            columns.append((column.name, column.type))
-        else:
-            columns.append((column.name, column.type, field(default=column.default)))
-    return make_dataclass("_Writable", columns, slots=True)
-
-
-_Writable = _twin()
+# Filling a frozen dataclass calls `object.__setattr__` for every field, which is half of the time to read a large log. So an
+# unfrozen copy of `Job` is filled, and then declared to be a `Job`, which Python allows because both have the same slots.
+_UnfrozenJob: Any = make_dataclass(
+    "_UnfrozenJob",
+    [
+        (one.name, one.type) if one.default is MISSING else (one.name, one.type, field(default=one.default))
+        for one in fields(Job)
+    ],
+    slots=True,
+)
 
 
 def timed_job(
@@ -40,6 +44,7 @@ def timed_job(
     submitted_s: float,
     duration_s: float,
     workers: int,
+    *,
     user: str = "",
     account: str = "",
     allowed_types: tuple[str, ...] = (),
@@ -47,8 +52,8 @@ def timed_job(
     host_memory_gb: float = 0.0,
     time_limit_s: float = math.inf,
 ) -> Job:
-    """The job whose work is given in seconds."""
-    job = _Writable(
+    """A job whose work is given in seconds."""
+    job = _UnfrozenJob(
         name,
         submitted_s,
         duration_s,
@@ -66,7 +71,7 @@ def timed_job(
 
 
 class JobList:
-    """Jobs of one file. A job whose numbers cannot be, or whose name is taken, is given to `on_bad` and left out."""
+    """The jobs of one file. A job with an impossible number or a name that is taken is given to `on_bad` and left out."""
 
     def __init__(self, path: Path, on_bad: OnBad) -> None:
         self._path, self._on_bad = path, on_bad
@@ -74,8 +79,38 @@ class JobList:
         self._line_of: dict[str, int] = {}
         self._losses: dict[str, LossCurve] = {}
         self._dynamics: dict[str, JobDynamics] = {}
+        self._left_out: list[InputError] = []
+        self._earliest_s: float | None = None
+
+    def read(self, rows: Iterable[Row], job_of: Callable[[int, list[str]], Job | None], *, rebase: bool = False) -> JobList:
+        """Add the job that `job_of` makes of each line and its cells; None is no job.
+
+        With `rebase`, times of submission are of any origin, and second 0 becomes the earliest of them."""
+        found = self._parsed(rows, job_of)
+        if rebase:
+            jobs = list(found)
+            self._earliest_s = min((job.submitted_s for _, job in jobs), default=None)
+            for _, job in jobs:
+                object.__setattr__(job, "submitted_s", job.submitted_s - (self._earliest_s or 0.0))
+            found = iter(jobs)
+        for line, job in found:
+            self.add(job, line)
+        return self
+
+    def _parsed(self, rows: Iterable[Row], job_of: Callable[[int, list[str]], Job | None]) -> Iterator[tuple[int, Job]]:
+        for line, row in rows:
+            try:
+                job = job_of(line, row)
+            except LeftOut as why:
+                self._left_out.append(why.at(self._path, line))
+            except BadField as bad:
+                self._on_bad(bad.at(self._path, line))
+            else:
+                if job is not None:
+                    yield line, job
 
     def add(self, job: Job, line: int, curve: LossCurve | None = None, job_dynamics: JobDynamics | None = None) -> None:
+        """Check and add one job."""
         problem = check_job(job, self._path, line)
         if problem is None:
             first = self._line_of.setdefault(job.name, line)
@@ -90,56 +125,49 @@ class JobList:
             problem = InputError(self._path, expected, line=line, field="name", value=job.name)
         self._on_bad(problem)
 
-    def trace(self, *, origin: str | None = None, left_out: Iterable[InputError] = ()) -> Trace:
+    def trace(self, *, origin: str | None = None, dated: bool = False) -> Trace:
+        """The trace. With `dated`, the earliest submission is a calendar time, and the trace's origin."""
+        if dated and self._earliest_s is not None:
+            origin = format_time(self._earliest_s)
         trace = Trace.of(
             self._jobs,
             self._path.stem,
             origin=origin,
-            skipped=left_out,
+            skipped=self._left_out,
             losses=self._losses,
             dynamics=self._dynamics,
         )
         for number, job in enumerate(trace.jobs):
             if job.after and not all(0 <= other < number for other in job.after):
-                expected = f"places of earlier jobs, 0 to {number - 1}" if number else "nothing: it is the first"
+                expected = f"numbers of earlier jobs, 0 to {number - 1}" if number else "nothing: it is the first job"
                 raise InputError(self._path, expected, line=self._line_of[job.name], field="after", value=job.after)
         return trace
 
 
-class Submission(NamedTuple):
-    """A job of an accounting log: its run time is known, and when it was submitted, but not yet where second 0 lies."""
+class CsvTable:
+    """The rows of a CSV file with a header, by the columns that a format reads."""
 
-    line: int
-    moment_s: float
-    name: str
-    duration_s: float
-    workers: int
-    user: str = ""
-    account: str = ""
-    allowed_types: tuple[str, ...] = ()
-    cpus: float = 0.0
-    host_memory_gb: float = 0.0
-    time_limit_s: float = math.inf
+    def __init__(self, path: Path, on_bad: OnBad, needed: Sequence[str], optional: Sequence[str] = ()) -> None:
+        self.rows = table_rows(path, on_bad)
+        self._header_line, self._names = header_of(self.rows, path)
+        self._positions: list[int | None] = [*column_positions(self._names, needed, path, self._header_line)]
+        self._positions += [self._names.index(name) if name in self._names else None for name in optional]
 
+    def cells(self, row: Sequence[str]) -> list[str]:
+        """The needed cells and then the optional ones; a column that is missing has empty cells."""
+        check_width(row, len(self._names))
+        return ["" if at is None else row[at] for at in self._positions]
 
-def from_the_earliest(
-    submissions: Sequence[Submission],
-    path: Path,
-    on_bad: OnBad,
-    *,
-    left_out: Iterable[InputError] = (),
-    dated: bool = True,
-) -> Trace:
-    """The trace whose second 0 is the earliest submission; `dated` says whether moments are calendar times."""
-    earliest = min((submission.moment_s for submission in submissions), default=0.0)
-    jobs = JobList(path, on_bad)
-    for line, moment_s, name, duration_s, workers, user, account, types, cpus, memory_gb, limit_s in submissions:
-        since_s = moment_s - earliest
-        jobs.add(timed_job(name, since_s, duration_s, workers, user, account, types, cpus, memory_gb, limit_s), line)
-    return jobs.trace(origin=calendar(earliest) if dated and submissions else None, left_out=left_out)
+    def has(self, name: str) -> bool:
+        """Whether there is such a column."""
+        return name in self._names
+
+    def job_name(self, line: int) -> str:
+        """The name of a job that has none."""
+        return f"job-{line - self._header_line - 1}"
 
 
-# What the head of a file looks like, for formats to recognise themselves by. It knows no format.
+# How the head of a file looks, for formats to recognise themselves by.
 
 
 def full_lines(head: str, at_most: int = 50) -> Iterator[str]:
@@ -157,12 +185,12 @@ def first_row(head: str, delimiter: str = ",") -> list[str]:
     return [cell.strip().strip('"') for cell in next(full_lines(head), "").split(delimiter)]
 
 
-def first_row_has(head: str, names: Collection[str], delimiter: str = ",") -> bool:
-    cells = set(first_row(head, delimiter))
-    return all(name in cells for name in names)
+def first_row_has(head: str, names: Collection[str]) -> bool:
+    """Whether the first line names these columns."""
+    return set(names) <= set(first_row(head))
 
 
 def usual_width(head: str, separator: str | None) -> int:
-    """The number of columns that most lines have, so that one broken line hides nothing."""
+    """The number of columns that most lines have, so that one broken line does not matter."""
     widths = Counter(len(line.split(separator)) for line in full_lines(head))
     return widths.most_common(1)[0][0] if widths else 0

@@ -1,5 +1,5 @@
-"""Alibaba's PAI trace of 2020: a table of jobs and, beside it, a table of their tasks. The public files have no header; files
-with one are read as well."""
+"""Alibaba's PAI trace of 2020: a table of jobs, and in the same folder a table of their tasks. The public files have no header;
+files with one are read, too."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairlead.core.errors import InputError
-from fairlead.workloads.formats.base import Submission, first_row, from_the_earliest
+from fairlead.core.job import Job
+from fairlead.workloads.formats.base import JobList, Row, first_row, timed_job
 from fairlead.workloads.formats.text_fields import (
-    MOST_WORKERS,
+    MAX_WORKERS,
     BadField,
     LeftOut,
-    amount,
     check_width,
-    named,
-    seconds,
+    parse_amount,
+    parse_name,
+    parse_seconds,
     table_rows,
 )
 from fairlead.workloads.trace import OnBad, Trace
@@ -42,13 +43,14 @@ _ANY_TYPE = ("", "misc", "cpu")
 
 
 class PaiTrace:
-    """The path is the table of jobs, or the folder that holds both. Jobs without accelerators, those that never ran and those
-    that have not ended are outside of the question: they are listed as left out."""
+    """The path is the table of jobs, or the folder of both tables. Jobs without accelerators, jobs that never ran and jobs that
+    have not ended are listed as left out."""
 
     name = "pai"
     summary = "Alibaba PAI 2020: pai_job_table.csv with pai_task_table.csv beside it, or their folder"
 
     def sniff(self, path: Path, head: str) -> bool:
+        """Whether the names of files, the header or the first row are of this format."""
         if os.path.isdir(path):
             return os.path.isfile(path / f"{JOB_TABLE}.csv")
         row = first_row(head)
@@ -59,24 +61,16 @@ class PaiTrace:
         )
 
     def read(self, path: Path, on_bad: OnBad) -> Trace:
+        """Read the trace; second 0 is the first submission."""
         jobs, tasks = _tables(path)
         demands = _demands(tasks, on_bad)
-        submissions: list[Submission] = []
-        left_out: list[InputError] = []
-        for line, row in _rows(jobs, JOB_COLUMNS, on_bad):
-            try:
-                check_width(row, len(JOB_COLUMNS))
-                submissions.append(_submission(line, row, demands))
-            except LeftOut as why:
-                left_out.append(why.at(jobs, line))
-            except BadField as bad:
-                on_bad(bad.at(jobs, line))
-        return from_the_earliest(submissions, jobs, on_bad, left_out=left_out, dated=False)
+        rows = _rows(jobs, JOB_COLUMNS, on_bad)
+        return JobList(jobs, on_bad).read(rows, lambda _, row: _job(row, demands), rebase=True).trace()
 
 
 @dataclass
-class _Demand:
-    """What the tasks of one job ask for together, and when the first with accelerators began and the last ended."""
+class _TaskDemand:
+    """What the tasks of one job request together, and when the first with accelerators began and the last ended."""
 
     percent_of_accelerators: float = 0.0
     percent_of_cpus: float = 0.0
@@ -84,7 +78,7 @@ class _Demand:
     begun_s: float = math.inf
     ended_s: float = -math.inf
     types: dict[str, None] = field(default_factory=dict)
-    whole: bool = True  # no line of it was bad
+    complete: bool = True  # none of its lines was bad
 
 
 def _tables(path: Path) -> tuple[Path, Path]:
@@ -98,12 +92,12 @@ def _tables(path: Path) -> tuple[Path, Path]:
         jobs, tasks = path, path.with_name(f"{TASK_TABLE}.csv")
     for table in (jobs, tasks):
         if not os.path.isfile(table):
-            raise InputError(table, f"this file beside the other table ({JOB_TABLE}.csv and {TASK_TABLE}.csv)")
+            raise InputError(table, f"this file in the folder of the other table ({JOB_TABLE}.csv and {TASK_TABLE}.csv)")
     return jobs, tasks
 
 
-def _rows(path: Path, header: Sequence[str], on_bad: OnBad) -> Iterator[tuple[int, list[str]]]:
-    """The rows behind the header, if there is one."""
+def _rows(path: Path, header: Sequence[str], on_bad: OnBad) -> Iterator[Row]:
+    """The rows after the header, if there is one."""
     for line, row in table_rows(path, on_bad):
         if line == 1 and row[0].strip() == header[0]:
             if [cell.strip() for cell in row] != list(header):
@@ -112,73 +106,72 @@ def _rows(path: Path, header: Sequence[str], on_bad: OnBad) -> Iterator[tuple[in
         yield line, row
 
 
-def _demands(path: Path, on_bad: OnBad) -> dict[str, _Demand]:
-    demands: dict[str, _Demand] = {}
+def _demands(path: Path, on_bad: OnBad) -> dict[str, _TaskDemand]:
+    demands: dict[str, _TaskDemand] = {}
     for line, row in _rows(path, TASK_COLUMNS, on_bad):
-        demand = demands.setdefault(row[0], _Demand())
+        demand = demands.setdefault(row[0], _TaskDemand())
         try:
             check_width(row, len(TASK_COLUMNS))
             _add_task(demand, row)
         except BadField as bad:
-            demand.whole = False
+            demand.complete = False
             on_bad(bad.at(path, line))
     return demands
 
 
-def _add_task(demand: _Demand, row: Sequence[str]) -> None:
+def _add_task(demand: _TaskDemand, row: Sequence[str]) -> None:
     _job, _task, instances, _status, start, end, cpus, memory, accelerators, type_name = row
-    times = _asked("inst_num", instances)
-    demand.percent_of_cpus += times * _asked("plan_cpu", cpus)
-    demand.memory_gb += times * _asked("plan_mem", memory)
-    percent = times * _asked("plan_gpu", accelerators)
+    times = _requested("inst_num", instances)
+    demand.percent_of_cpus += times * _requested("plan_cpu", cpus)
+    demand.memory_gb += times * _requested("plan_mem", memory)
+    percent = times * _requested("plan_gpu", accelerators)
     if percent == 0:
         return
     demand.percent_of_accelerators += percent
     if start and end:
-        demand.begun_s = min(demand.begun_s, seconds("start_time", start))
-        demand.ended_s = max(demand.ended_s, seconds("end_time", end))
+        demand.begun_s = min(demand.begun_s, parse_seconds("start_time", start))
+        demand.ended_s = max(demand.ended_s, parse_seconds("end_time", end))
     if type_name.lower() not in _ANY_TYPE:
         demand.types[type_name.lower()] = None
 
 
-def _submission(line: int, row: Sequence[str], demands: dict[str, _Demand]) -> Submission:
+def _job(row: Sequence[str], demands: dict[str, _TaskDemand]) -> Job:
+    check_width(row, len(JOB_COLUMNS))
     name, _id, user, status, start, end = row
-    named("job_name", name)
+    parse_name("job_name", name)
     if status not in _STATUSES:
         raise BadField("status", status, f"one of {', '.join(_STATUSES)}")
-    submitted_s = seconds("start_time", start)
+    submitted_s = parse_seconds("start_time", start)
     demand = demands.get(name)
-    if demand is None or not demand.whole:
+    if demand is None or not demand.complete:
         raise LeftOut("job_name", name, f"a job whose tasks are all in {TASK_TABLE}")
     if demand.percent_of_accelerators == 0:
         raise LeftOut("job_name", name, "a job with a task of plan_gpu above 0")
     if status in ("Running", "Waiting") or not end:
         raise LeftOut("status", status, "a job that has ended")
-    ended_s = seconds("end_time", end)
+    ended_s = parse_seconds("end_time", end)
     if ended_s < submitted_s:
         raise BadField("end_time", end, "a time after start_time")
     began = demand.begun_s < demand.ended_s
     duration_s = demand.ended_s - demand.begun_s if began else ended_s - submitted_s
     if duration_s == 0:
         raise LeftOut("end_time", end, "a job that ran")
-    # A hair less, so that 3 × 33.333… percent are one accelerator and not two.
+    # Slightly less, so that 3 × 33.333… percent are one accelerator and not two.
     workers = max(1, math.ceil(demand.percent_of_accelerators / 100 - 1e-6))
-    if workers > MOST_WORKERS:
-        raise BadField("job_name", name, f"at most {MOST_WORKERS:,} accelerators")
-    return Submission(
-        line,
-        submitted_s,
+    if workers > MAX_WORKERS:
+        raise BadField("job_name", name, f"at most {MAX_WORKERS:,} accelerators")
+    return timed_job(
         name,
+        submitted_s,
         duration_s,
         workers,
-        user,
-        "",
-        tuple(demand.types),
-        demand.percent_of_cpus / 100 / workers,
-        demand.memory_gb / workers,
+        user=user,
+        allowed_types=tuple(demand.types),
+        cpus=demand.percent_of_cpus / 100 / workers,
+        host_memory_gb=demand.memory_gb / workers,
     )
 
 
-def _asked(field: str, text: str) -> float:
-    """Nothing asked for is an empty cell."""
-    return amount(field, text) if text else 0.0
+def _requested(field: str, text: str) -> float:
+    """An empty cell requests nothing."""
+    return parse_amount(field, text) if text else 0.0

@@ -1,5 +1,5 @@
-"""Trace files by the name of their format, or by their look. A format is an object with a name; the table of those that come
-with Fairlead is a value, and a longer one can be passed in its place."""
+"""Read trace files by the name of their format, or by their content. The table of formats that come with Fairlead is a value,
+and a longer one can be passed instead."""
 
 from __future__ import annotations
 
@@ -11,29 +11,27 @@ from types import MappingProxyType
 from typing import Protocol
 
 from fairlead.core.errors import InputError, UnknownName
-from fairlead.workloads.formats.gavel_trace import GavelTrace
-from fairlead.workloads.formats.helios_trace import HeliosTrace
+from fairlead.workloads.formats.csv_traces import HeliosTrace, PhillyTrace, PolluxTrace, TiresiasTrace
+from fairlead.workloads.formats.gavel_traces import GavelTrace, ShockwaveTrace
 from fairlead.workloads.formats.native_trace import NativeTrace
 from fairlead.workloads.formats.pai_trace import PaiTrace
-from fairlead.workloads.formats.philly_trace import PhillyTrace
-from fairlead.workloads.formats.pollux_trace import PolluxTrace
 from fairlead.workloads.formats.sacct_trace import SacctTrace
-from fairlead.workloads.formats.shockwave_trace import ShockwaveTrace
 from fairlead.workloads.formats.swf_trace import SwfTrace
 from fairlead.workloads.formats.text_fields import head_of
-from fairlead.workloads.formats.tiresias_trace import TiresiasTrace
-from fairlead.workloads.trace import OnBad, Trace, raise_it
+from fairlead.workloads.trace import OnBad, Trace, raise_bad_line
 
 
 class Format(Protocol):
-    """One way in which traces are written down."""
+    """A file format of traces."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name that users give."""
+        ...
 
     @property
     def summary(self) -> str:
-        """One line that tells a person whether their file is of this format."""
+        """One line that lets users see whether their file is of this format."""
         ...
 
     def sniff(self, path: Path, head: str) -> bool:
@@ -41,33 +39,21 @@ class Format(Protocol):
         ...
 
     def read(self, path: Path, on_bad: OnBad) -> Trace:
-        """The trace. Every bad line is given to `on_bad` and then left out; a file that is no trace at all is raised.
-        Lines that are in order but outside of the question are in the trace's `skipped`."""
+        """Read the trace. Every bad line is given to `on_bad` and left out; a file that is no trace at all is raised. Correct
+        lines about other things are in the trace's `skipped`."""
         ...
 
 
-def _table(*formats: Format) -> Mapping[str, Format]:
-    return MappingProxyType({each.name: each for each in formats})
-
-
-BUILT_IN: Mapping[str, Format] = _table(
-    NativeTrace(),
-    GavelTrace(),
-    ShockwaveTrace(),
-    PolluxTrace(),
-    PhillyTrace(),
-    TiresiasTrace(),
-    SwfTrace(),
-    HeliosTrace(),
-    PaiTrace(),
-    SacctTrace(),
-)
+_FORMATS: tuple[type[Format], ...] = (NativeTrace, GavelTrace, ShockwaveTrace, PolluxTrace, PhillyTrace, TiresiasTrace)
+_FORMATS += (SwfTrace, HeliosTrace, PaiTrace, SacctTrace)
+BUILT_IN: Mapping[str, Format] = MappingProxyType({made.name: made for made in (each() for each in _FORMATS)})
+"""The formats of Fairlead by name, in the order in which they are tried."""
 
 
 def read_trace(
     path: str | os.PathLike[str],
     format: str | None = None,
-    on_bad: OnBad = raise_it,
+    on_bad: OnBad = raise_bad_line,
     formats: Mapping[str, Format] = BUILT_IN,
 ) -> Trace:
     """The trace in a file, of the format of that name or of the first one that recognises it."""
@@ -100,5 +86,5 @@ def _recognised(path: Path, formats: Mapping[str, Format]) -> Format:
         if each.sniff(path, head):
             return each
     if folder:
-        raise InputError(path, "a trace file; a folder stands there")
+        raise InputError(path, "a trace file; this is a folder")
     raise InputError(path, f"a trace of a known format ({', '.join(formats)}); name it if it is one of them")

@@ -1,4 +1,4 @@
-"""Slurm's accounting as `sacct -P` prints it: a header, and a line per job and job step, parted by bars."""
+"""Slurm's accounting as `sacct -P` prints it: a header, and a line for each job and job step, with `|` between columns."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.core.errors import InputError
-from fairlead.workloads.formats.base import Submission, first_row, from_the_earliest
+from fairlead.core.job import Job
+from fairlead.workloads.formats.base import JobList, first_row, timed_job
 from fairlead.workloads.formats.text_fields import (
-    MOST_WORKERS,
+    MAX_WORKERS,
     BadField,
     LeftOut,
     check_width,
     header_of,
-    moment,
-    named,
-    seconds,
+    parse_name,
+    parse_seconds,
+    parse_time,
     split_lines,
 )
 from fairlead.workloads.trace import OnBad, Trace
-
-# Slurm's trackable resources, as in `billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G,node=1`: what a scheduler for
-# accelerators wants to know of them.
 
 _EXAMPLE = "resources such as cpu=8,gres/gpu:a100=2,mem=64G"
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d+)?)([KMGTP]?)")
@@ -33,8 +31,8 @@ _UNTYPED = "gres/gpu"
 
 
 @dataclass(frozen=True)
-class Resources:
-    """Of a whole job."""
+class _Resources:
+    """The trackable resources of a whole job."""
 
     accelerators: int = 0
     types: tuple[str, ...] = ()
@@ -42,8 +40,9 @@ class Resources:
     memory_gb: float = 0.0
 
 
-def resources(field: str, text: str) -> Resources:
-    """What the text grants. The count without a type includes those with one; where it is missing, they are summed."""
+def _resources(field: str, text: str) -> _Resources:
+    """Parse trackable resources such as `cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G,node=1`. The count without a type includes
+    those with a type; where it is missing, they are summed."""
     untyped: int | None = None
     typed: dict[str, int] = {}
     cpus = memory_gb = 0.0
@@ -60,12 +59,12 @@ def resources(field: str, text: str) -> Resources:
         elif key == "mem":
             memory_gb = _memory_gb(field, text, value)
     total = sum(typed.values()) if untyped is None else untyped
-    return Resources(total, tuple(kind for kind, count in typed.items() if count), cpus, memory_gb)
+    return _Resources(total, tuple(kind for kind, count in typed.items() if count), cpus, memory_gb)
 
 
 def _count(field: str, text: str, value: str) -> int:
-    if not re.fullmatch(r"\d{1,7}", value) or int(value) > MOST_WORKERS:
-        raise BadField(field, text, f"whole numbers from 0 to {MOST_WORKERS:,} in {_EXAMPLE}")
+    if not re.fullmatch(r"\d{1,7}", value) or int(value) > MAX_WORKERS:
+        raise BadField(field, text, f"whole numbers from 0 to {MAX_WORKERS:,} in {_EXAMPLE}")
     return int(value)
 
 
@@ -82,39 +81,28 @@ _CLOCK = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{1,2})(?:\.\d+)
 
 
 class SacctTrace:
-    """Job steps (`123.batch`) are parts of their jobs. Jobs without accelerators, those that never ran and those that have not
-    ended are outside of the question: they are listed as left out."""
+    """Job steps (`123.batch`) are parts of their jobs. Jobs without accelerators, jobs that never ran and jobs that have not
+    ended are listed as left out."""
 
     name = "sacct"
     summary = "Slurm sacct -P: JobID|User|Account|Submit|ElapsedRaw|ReqTRES|AllocTRES|State|Timelimit|…"
 
     def sniff(self, path: Path, head: str) -> bool:
+        """Whether the header has a job's number and time of submission."""
         cells = {cell.lower() for cell in first_row(head, "|")}
         return "submit" in cells and bool({"jobid", "jobidraw"} & cells)
 
     def read(self, path: Path, on_bad: OnBad) -> Trace:
+        """Read the trace; second 0 is the first submission."""
         rows = split_lines(path, "|", on_bad)
-        top, names = header_of(rows, path)
-        table = _Table.of(names, path, top)
-        submissions: list[Submission] = []
-        left_out: list[InputError] = []
-        for line, row in rows:
-            try:
-                check_width(row, len(names))
-                cells = dict(zip(table.names, row))
-                if "." in cells[table.id]:
-                    continue
-                submissions.append(table.submission(line, cells))
-            except LeftOut as why:
-                left_out.append(why.at(path, line))
-            except BadField as bad:
-                on_bad(bad.at(path, line))
-        return from_the_earliest(submissions, path, on_bad, left_out=left_out)
+        header_line, names = header_of(rows, path)
+        table = _Table.of(names, path, header_line)
+        return JobList(path, on_bad).read(rows, table.job, rebase=True).trace(dated=True)
 
 
 @dataclass(frozen=True)
 class _Table:
-    """The columns of one file. Slurm's names are the same in any case, and the user chose which are there."""
+    """The columns of one file. Slurm's names do not depend on the case, and the user chose which columns there are."""
 
     names: tuple[str, ...]  # in lower case
     written: Mapping[str, str]  # as the header has them
@@ -139,46 +127,50 @@ class _Table:
     def id(self) -> str:
         return "jobid" if "jobid" in self.names else "jobidraw"
 
-    def submission(self, line: int, cells: Mapping[str, str]) -> Submission:
-        name = named(self.written[self.id], cells[self.id], "the number of a job")
+    def job(self, line: int, row: list[str]) -> Job | None:
+        """The job of a row; None for a job step."""
+        check_width(row, len(self.names))
+        cells = dict(zip(self.names, row))
+        if "." in cells[self.id]:
+            return None
+        name = parse_name(self.written[self.id], cells[self.id], "the number of a job")
         state = cells.get("state", "").split(" ")[0].upper()
         if state in _NOT_ENDED:
             raise LeftOut("State", cells["state"], "a job that has ended")
-        asked, given = self._resources(cells, "reqtres"), self._resources(cells, "alloctres")
-        held = given if given is not None and given.accelerators else asked
+        requested, given = self._resources(cells, "reqtres"), self._resources(cells, "alloctres")
+        held = given if given is not None and given.accelerators else requested
         if held is None or held.accelerators == 0:
             column = "alloctres" if given is not None else "reqtres"
             raise LeftOut(self.written[column], cells[column], "a job with gres/gpu")
         duration_s = self._duration_s(cells)
         limit_s = _limit_s(cells.get("timelimit", ""))
-        return Submission(
-            line,
-            moment("Submit", cells["submit"]),
+        return timed_job(
             name,
+            parse_time("Submit", cells["submit"]),
             duration_s,
             held.accelerators,
-            cells.get("user", ""),
-            cells.get("account", ""),
-            (asked or held).types,
-            held.cpus / held.accelerators,
-            held.memory_gb / held.accelerators,
+            user=cells.get("user", ""),
+            account=cells.get("account", ""),
+            allowed_types=(requested or held).types,
+            cpus=held.cpus / held.accelerators,
+            host_memory_gb=held.memory_gb / held.accelerators,
             # A job that used up its limit would not finish within it again.
-            limit_s if limit_s > duration_s else math.inf,
+            time_limit_s=limit_s if limit_s > duration_s else math.inf,
         )
 
-    def _resources(self, cells: Mapping[str, str], column: str) -> Resources | None:
-        return resources(self.written[column], cells[column]) if column in cells else None
+    def _resources(self, cells: Mapping[str, str], column: str) -> _Resources | None:
+        return _resources(self.written[column], cells[column]) if column in cells else None
 
     def _duration_s(self, cells: Mapping[str, str]) -> float:
         if "elapsedraw" in cells:
-            field, duration_s = "ElapsedRaw", seconds("ElapsedRaw", cells["elapsedraw"])
+            field, duration_s = "ElapsedRaw", parse_seconds("ElapsedRaw", cells["elapsedraw"])
         elif "elapsed" in cells:
             field, duration_s = "Elapsed", _clock_s("Elapsed", cells["elapsed"])
         else:
             field = "Start"
             if cells["start"] in ("Unknown", "None", ""):
                 raise LeftOut("Start", cells["start"], "a job that ran")
-            duration_s = moment("End", cells["end"]) - moment("Start", cells["start"])
+            duration_s = parse_time("End", cells["end"]) - parse_time("Start", cells["start"])
             if duration_s < 0:
                 raise BadField("End", cells["end"], "a time after Start")
         if duration_s == 0:

@@ -1,5 +1,6 @@
-"""Single fields of a line: text in, a checked value out. A field that is wrong is a `BadField`, which says what was expected;
-where the line stands is added by whoever reads lines. It knows no format."""
+"""Text files of any format: lines with their numbers, rows of a table, and the checked values of single fields. A wrong field
+is a `BadField`, to which the caller adds the line; other problems of a file are an `InputError`. This module knows no
+format."""
 
 from __future__ import annotations
 
@@ -15,19 +16,19 @@ from fairlead.core.errors import InputError
 from fairlead.files import is_stream
 from fairlead.workloads.trace import OnBad
 
-MOST_WORKERS = 1_000_000
-"""A larger gang is a typing mistake, not a job."""
+MAX_WORKERS = 1_000_000
+"""A larger gang is a typing mistake."""
 
-MOST_WHOLE = 2**53
-"""Whole numbers beyond this are not exact as floats, and no count of anything comes near."""
+MAX_WHOLE = 2**53
+"""Whole numbers beyond this are not exact as floats."""
 
 FIRST_YEAR, LAST_YEAR = 1970, 2199
 
 _A_TIME = f"a time such as 2020-06-09 18:41:01, from {FIRST_YEAR} to {LAST_YEAR}"
 _FROM_0_ON = "seconds from 0 on"
 _AN_AMOUNT = "a number from 0 on"
-_WORKERS = f"a whole number from 1 to {MOST_WORKERS:,}"
-_ACCELERATORS = f"a whole number from 0 to {MOST_WORKERS:,}"
+_WORKERS = f"a whole number from 1 to {MAX_WORKERS:,}"
+_ACCELERATORS = f"a whole number from 0 to {MAX_WORKERS:,}"
 _EPOCH = datetime(1970, 1, 1)
 
 
@@ -39,18 +40,19 @@ class BadField(ValueError):
         self.field, self.value, self.expected = field, value, expected
 
     def at(self, source: object, line: int) -> InputError:
+        """The error with the place of the line."""
         return InputError(source, self.expected, line=line, field=self.field, value=self.value)
 
 
 class LeftOut(BadField):
-    """A line that is in order, about a job that a scheduler of accelerators has nothing to do with. It is listed, never raised
-    to the reader's caller."""
+    """A correct line about a job that does not matter here, such as one without accelerators. It is listed and never raised to
+    the caller."""
 
     def __init__(self, field: str, value: object, expected: str) -> None:
         super().__init__(field, value, f"{expected}; this one is left out")
 
 
-def number(field: str, text: str, expected: str = "a number") -> float:
+def parse_number(field: str, text: str, expected: str = "a number") -> float:
     """A finite number."""
     try:
         value = float(text)
@@ -61,63 +63,65 @@ def number(field: str, text: str, expected: str = "a number") -> float:
     return value
 
 
-def seconds(field: str, text: str) -> float:
+def parse_seconds(field: str, text: str) -> float:
     """A point or a length of time, from 0 on."""
-    value = number(field, text, _FROM_0_ON)
+    value = parse_number(field, text, _FROM_0_ON)
     if value < 0:
         raise BadField(field, text, _FROM_0_ON)
     return value
 
 
-def positive(field: str, text: str, expected: str = "a number above 0") -> float:
-    value = number(field, text, expected)
+def parse_positive(field: str, text: str, expected: str = "a number above 0") -> float:
+    """A number above 0."""
+    value = parse_number(field, text, expected)
     if value <= 0:
         raise BadField(field, text, expected)
     return value
 
 
-def amount(field: str, text: str) -> float:
-    value = number(field, text, _AN_AMOUNT)
+def parse_amount(field: str, text: str) -> float:
+    """A number from 0 on."""
+    value = parse_number(field, text, _AN_AMOUNT)
     if value < 0:
         raise BadField(field, text, _AN_AMOUNT)
     return value
 
 
-def named(field: str, text: str, expected: str = "a name") -> str:
+def parse_name(field: str, text: str, expected: str = "a name") -> str:
     """A text that must not be empty."""
     if not text.strip():
         raise BadField(field, text, expected)
     return text
 
 
-def whole(field: str, text: str, expected: str = "a whole number") -> int:
-    """A whole number; `4.0` is one, as many tables write their counts so."""
-    value = number(field, text, expected)
-    if not value.is_integer() or abs(value) > MOST_WHOLE:
+def parse_whole(field: str, text: str, expected: str = "a whole number") -> int:
+    """A whole number; `4.0` is one, too."""
+    value = parse_number(field, text, expected)
+    if not value.is_integer() or abs(value) > MAX_WHOLE:
         raise BadField(field, text, expected)
     return int(value)
 
 
-def workers(field: str, text: str) -> int:
+def parse_workers(field: str, text: str) -> int:
     """The size of a gang."""
     if text == "1":  # most jobs of every public trace
         return 1
-    value = whole(field, text, _WORKERS)
-    if not 1 <= value <= MOST_WORKERS:
+    value = parse_whole(field, text, _WORKERS)
+    if not 1 <= value <= MAX_WORKERS:
         raise BadField(field, text, _WORKERS)
     return value
 
 
-def accelerators(field: str, text: str) -> int:
-    """Like `workers`, but 0 is an answer: a job that needs none."""
-    value = whole(field, text, _ACCELERATORS)
-    if not 0 <= value <= MOST_WORKERS:
+def parse_accelerators(field: str, text: str) -> int:
+    """Like `parse_workers`, with 0 for a job that needs none."""
+    value = parse_whole(field, text, _ACCELERATORS)
+    if not 0 <= value <= MAX_WORKERS:
         raise BadField(field, text, _ACCELERATORS)
     return value
 
 
-def moment(field: str, text: str) -> float:
-    """A calendar time as seconds since 1970. Without a zone it is taken as it stands, so that differences are right."""
+def parse_time(field: str, text: str) -> float:
+    """A calendar time as seconds since 1970. A time without a zone is taken as UTC."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
@@ -129,13 +133,10 @@ def moment(field: str, text: str) -> float:
     return (when - _EPOCH).total_seconds()
 
 
-def calendar(moment_s: float) -> str:
-    """The ISO time of a moment; the inverse of `moment`."""
-    return (_EPOCH + timedelta(seconds=moment_s)).isoformat()
+def format_time(time_s: float) -> str:
+    """The ISO time; the inverse of `parse_time`."""
+    return (_EPOCH + timedelta(seconds=time_s)).isoformat()
 
-
-# Lines of a text file, with their numbers: plain ones and the rows of a delimited table. Whatever a file can hold (bytes that
-# are no text, a line without end, a broken quote) becomes an `InputError`. It knows no format.
 
 LONGEST_LINE = 1 << 20
 HEAD_BYTES = 1 << 16
@@ -148,7 +149,7 @@ _BOM = b"\xef\xbb\xbf"
 
 def unreadable(path: Path, why: OSError) -> InputError:
     """The error for a path that cannot be opened."""
-    reason = "a folder stands there" if os.path.isdir(path) else why.strerror or str(why)
+    reason = "it is a folder" if os.path.isdir(path) else why.strerror or str(why)
     return InputError(path, f"a file that can be read ({reason})")
 
 
@@ -174,7 +175,7 @@ def head_of(path: Path) -> str:
     first_line = start.split(b"\n", 1)[0]
     if b"\0" in first_line or (len(first_line) < HEAD_BYTES and _why_no_text(first_line) is not None):
         raise InputError(path, "text in UTF-8, or a Parquet file; this is neither")
-    # A character cut in two at the end of the head is no fault of the file, and bad bytes are reported with their line later.
+    # A character that is cut at the end of the head is no error, and bad bytes are reported with their line later.
     head = start.removeprefix(_BOM).decode("utf-8", errors="replace")
     if not head.strip():
         raise InputError(path, "a trace; the file is empty")
@@ -182,11 +183,11 @@ def head_of(path: Path) -> str:
 
 
 def plain_lines(path: Path, on_bad: OnBad) -> Iterator[str]:
-    """Every line with its end. A line that is no text is given to `on_bad`, and an empty one takes its place, so that the
-    count of lines stays right."""
+    """Every line with its end. A line that is no text is given to `on_bad` and replaced by an empty one, so that line numbers
+    stay right."""
     number = 0
     for block in _blocks_of_whole_lines(path):
-        if _why_no_text(block) is None:  # one look at a block of good lines costs a third of a look at each
+        if _why_no_text(block) is None:  # three times faster than checking each line
             yield from io.StringIO(block.decode("utf-8"), newline="\n")
             number += block.count(b"\n")
             continue
@@ -229,16 +230,16 @@ def _blocks_of_whole_lines(path: Path) -> Iterator[bytes]:
 
 
 def split_lines(path: Path, separator: str | None, on_bad: OnBad) -> Iterator[tuple[int, list[str]]]:
-    """The number and the columns of every line that is not blank. Without a separator, columns part at white space."""
+    """The number and the columns of every line that is not blank. Without a separator, columns are parted by white space."""
     for number, line in enumerate(plain_lines(path, on_bad), start=1):
         text = line.rstrip("\r\n")
         if text.strip():
             yield number, text.split(separator)
 
 
-def table_rows(path: Path, on_bad: OnBad, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+def table_rows(path: Path, on_bad: OnBad) -> Iterator[tuple[int, list[str]]]:
     """The number of its first line and the cells of every row that is not blank, by the rules of CSV."""
-    reader = csv.reader(plain_lines(path, on_bad), delimiter=delimiter, strict=True)
+    reader = csv.reader(plain_lines(path, on_bad), strict=True)
     before = 0
     while True:
         try:
@@ -264,7 +265,7 @@ def header_of(rows: Iterator[tuple[int, list[str]]], path: Path) -> tuple[int, l
 
 
 def check_names(names: Sequence[str], path: Path, line: int | None) -> None:
-    """Column names go into messages, so they have to fit into a line of text; and each may stand there once."""
+    """Column names are part of messages, so they must be short and printable; and each must be unique."""
     for place, name in enumerate(names):
         if not name.isprintable() or len(name) > _LONGEST_NAME:
             raise InputError(path, f"column names of at most {_LONGEST_NAME} letters", line=line, field="header", value=name)
@@ -272,8 +273,8 @@ def check_names(names: Sequence[str], path: Path, line: int | None) -> None:
             raise InputError(path, "each column once in the header", line=line, field=name)
 
 
-def columns(names: Sequence[str], wanted: Iterable[str], path: Path, line: int) -> list[int]:
-    """Where the wanted columns stand; one that is missing is an error."""
+def column_positions(names: Sequence[str], wanted: Iterable[str], path: Path, line: int) -> list[int]:
+    """The positions of the wanted columns; one that is missing is an error."""
     missing = next((name for name in wanted if name not in names), None)
     if missing is not None:
         found = ", ".join(names[:20])
@@ -281,11 +282,7 @@ def columns(names: Sequence[str], wanted: Iterable[str], path: Path, line: int) 
     return [names.index(name) for name in wanted]
 
 
-def optional_columns(names: Sequence[str], wanted: Iterable[str]) -> list[int | None]:
-    return [names.index(name) if name in names else None for name in wanted]
-
-
-def check_width(row: Sequence[str], width: int) -> None:
-    """A row with more or fewer cells than the table has columns cannot be told apart from a shifted one."""
+def check_width(row: Sequence[object], width: int) -> None:
+    """Check that a row has as many cells as the table has columns."""
     if len(row) != width:
         raise BadField("columns", len(row), f"{width} columns")
