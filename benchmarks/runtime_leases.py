@@ -109,7 +109,7 @@ def renewals(folder: Path) -> list[dict[str, Any]]:
     Played agents with four workers each ask a real control plane for them. That leaves the way from a worker to its agent
     out, in favour of central renewal. Optimistic renewal is a look at one's own page, of as many."""
     cluster = f"{max(WORKERS)}xv100:{PER_NODE}"
-    with serving(folder, cluster, "--policy", "fifo", "--round", "0.2", "--term", "600") as plane:
+    with serving(folder, cluster, "--policy", "fifo", "--round", "0.2", "--lease", "600") as plane:
         rows = asyncio.run(_ask_all(plane, Cluster.parse(cluster)))
     return [{"workers": row["workers"], "optimistic_us": _optimistic_us(row["workers"]), **row} for row in rows]
 

@@ -65,7 +65,7 @@ def _submit_until(plane: Served, stem: str, batch: int, until: float) -> int:
 
 def idle_agents(folder: Path, seconds: float) -> dict[str, Any]:
     """A thousand agents that beat every five seconds, each on a connection of its own: the control plane's CPU seconds."""
-    with serving(folder, AGENT_CLUSTER, "--policy", "las", "--term", "15") as plane:
+    with serving(folder, AGENT_CLUSTER, "--policy", "las", "--lease", "15") as plane:
         began, cpu_s = time.monotonic(), plane.cpu_s
         share = AGENTS // AGENT_PROCESSES
         players = [_players(plane, share * number, share * (number + 1), seconds) for number in range(AGENT_PROCESSES)]

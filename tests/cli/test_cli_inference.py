@@ -101,8 +101,8 @@ def test_a_simulation_tells_which_part_of_the_requests_was_in_time(tmp_path):
     # answers 800 of 1,500 requests a second.
     requests = 300 * 300 + 1500 * 780
     assert told["sessions"]["photos"] == pytest.approx(1 - (300 * 110 + 700 * 90) / requests, abs=0.02)
-    assert told["requests_in_time"] == told["sessions"]["photos"]
-    assert "requests in time" in CliRunner().invoke(app, how).stdout
+    assert told["slo_attainment"] == told["sessions"]["photos"]
+    assert "requests within their SLO" in CliRunner().invoke(app, how).stdout
     rates.write_text("photo: [[0, 300]]\n")
     wrong = CliRunner().invoke(app, [*how, "--request-rates", str(rates)]).exception
     assert "rates.yaml:1: field 'photo': expected the name of a job of the trace that is a session (near: 'photos')" in str(

@@ -160,7 +160,7 @@ def test_bad_lines_can_be_left_out_and_are_told(tmp_path):
     found = answer(*how, "--skip-bad", cwd=tmp_path)
     assert (found["jobs"], found["skipped_lines"]) == (2, 2)
     told = fairlead(*how, "--skip-bad", cwd=tmp_path).stderr
-    assert "left out of jobs" in told
+    assert "skipped in jobs" in told
     assert "jobs.csv:3: field 'submitted_s' is 'x'" in told
     assert "jobs.csv:4: field " in told
 
@@ -258,7 +258,7 @@ def test_that_starts_longer_than_rounds_are_left_alone_is_told(tmp_path: Path) -
     trace = tmp_path / "two.csv"
     trace.write_text("submitted_s,duration_s\n0,60\n1,60\n")
     asked = ("--trace", trace, "--cluster", "1xv100:1", "--restart-cost", 11)
-    alone = "a start may take 11 s: who starts is left alone until its first step, 120 s at most (first_step_s)"
+    alone = "a start may take 11 s: a starting job is not preempted before its first step, for at most 120 s (first_step_s)"
     short = fairlead("simulate", "--policy", "las", "--round", 7, *asked)
     assert f"rounds of 7 s, and {alone}" in short.stderr, short.stderr
     several = fairlead("compare", "--policies", "las,fifo", "--event-driven", *asked)

@@ -58,5 +58,5 @@ def test_the_commands_of_the_page_about_inference_run_as_they_stand(tmp_path, mo
     assert [line.split()[0] for line in lines] == ["inference", "simulate", "inference"]
     printed = [CliRunner().invoke(app, shlex.split(line)) for line in lines]
     assert [(done.exit_code, done.exception) for done in printed] == [(0, None)] * 3
-    assert "requests in time: " in printed[1].stdout
+    assert "requests within their SLO: " in printed[1].stdout
     assert "photos" in printed[2].stdout

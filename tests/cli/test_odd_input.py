@@ -14,7 +14,7 @@ from command import environment
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app, run
-from fairlead.cli.options import override
+from fairlead.cli.options import SchedulerOptions
 from fairlead.config import SchedulerConfig
 from fairlead.config.yaml_source import parse_yaml
 from fairlead.core.errors import FairleadError, InputError
@@ -66,9 +66,11 @@ def test_a_token_that_is_none_is_not_printed(token: str):
 
 
 def test_a_variant_of_a_preset_does_not_go_by_its_name():
-    varied = override(SchedulerConfig.preset("las"), 60.0, False, "accept-up-to:factor=1.2", "spread", False)
+    varied = SchedulerOptions(60.0, admission="accept-up-to:factor=1.2", placement="spread").apply(
+        SchedulerConfig.preset("las")
+    )
     assert varied.label == "las(placement=spread, admission=accept-up-to(factor=1.2), rounds=60)"
-    assert override(SchedulerConfig.preset("las"), None, False, None, None, False).label == "las"
+    assert SchedulerOptions().apply(SchedulerConfig.preset("las")).label == "las"
 
 
 @pytest.mark.parametrize(
@@ -139,9 +141,9 @@ def test_an_event_log_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("words", "busy"),
     [
-        (("simulate", "--policy", "las", "--jobs", "3"), "simulate.run_simulation"),
-        (("compare", "--policies", "las", "--jobs", "3"), "compare.run_comparison"),
-        (("trace", "stats", "jobs.csv"), "trace.TraceFile"),
+        (("simulate", "--policy", "las", "--jobs", "3"), "fairlead.cli.cmd_simulate.run_simulation"),
+        (("compare", "--policies", "las", "--jobs", "3"), "fairlead.cli.cmd_compare.run_comparison"),
+        (("trace", "stats", "jobs.csv"), "fairlead.cli.cmd_trace.TraceFile"),
     ],
 )
 def test_an_interrupt_is_one_line(words, busy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
@@ -149,7 +151,7 @@ def test_an_interrupt_is_one_line(words, busy: str, tmp_path: Path, monkeypatch:
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(f"fairlead.cli.{busy}", interrupt)
+    monkeypatch.setattr(busy, interrupt)
     monkeypatch.setattr("sys.argv", ["fairlead", *words])
     with pytest.raises(SystemExit) as ended:
         run()
@@ -159,8 +161,8 @@ def test_an_interrupt_is_one_line(words, busy: str, tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("words", "busy"),
     [
-        (("reproduce", "horus", "--only", "table6", "--out", "out/mine"), "reproduce.run_reproduction"),
-        (("compare", "--sweep", "mine.yaml"), "sweep.run_sweep"),
+        (("reproduce", "horus", "--only", "table6", "--out", "out/mine"), "fairlead_papers.command.run_reproduction"),
+        (("compare", "--sweep", "mine.yaml"), "fairlead.cli.cmd_compare.run_sweep"),
     ],
 )
 def test_an_interrupted_study_says_where_what_has_ended_is_kept(
@@ -171,11 +173,11 @@ def test_an_interrupted_study_says_where_what_has_ended_is_kept(
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text("schedulers: [las]\n")
-    monkeypatch.setattr(f"fairlead.cli.{busy}", interrupt)
+    monkeypatch.setattr(busy, interrupt)
     monkeypatch.setattr("sys.argv", ["fairlead", *words])
     with pytest.raises(SystemExit) as ended:
         run()
-    kept = "what has ended is kept in out/mine/cases; the same command goes on from there\n"
+    kept = "finished runs are kept in out/mine/cases; run the same command again to resume\n"
     assert (ended.value.code, capsys.readouterr().err) == (130, kept + "fairlead: interrupted\n")
 
 

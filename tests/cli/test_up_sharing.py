@@ -8,7 +8,7 @@ from collections import Counter
 import command
 from cluster_up import LOG, cluster_up, until
 
-SILENT = "nothing is predicted of any job, so nobody shares before an agent has seen by NVML what its kind takes"
+SILENT = "no job is predicted, so no job shares a GPU before an agent has measured its job type through NVML"
 
 
 def test_a_scheduler_that_shares_by_predictions_says_that_it_has_none(tmp_path):
@@ -21,7 +21,7 @@ def test_a_scheduler_that_shares_by_predictions_says_that_it_has_none(tmp_path):
 
 def test_what_jobs_take_can_be_told_beforehand_and_then_they_share(tmp_path):
     answer, fairlead = (functools.partial(ask, cwd=tmp_path) for ask in (command.answer, command.fairlead))
-    uses = "monitored:uses={sleep: [25, 2]}"
+    uses = "monitored:usage={sleep: [25, 2]}"
     with cluster_up(tmp_path, "--preset", "horus", "--estimator", uses, cluster="1xv100:1"):
         for name in ("one", "two"):
             assert fairlead("submit", "--name", name, "--", "sleep", "1000").returncode == 0

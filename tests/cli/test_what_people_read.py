@@ -81,8 +81,8 @@ def test_help_needs_no_extra(tmp_path: Path):
 
 def test_a_lease_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["serve", "--cluster", "1xv100:1", "--term", "inf"])
-    assert "field '--term' is inf: expected a number of seconds" in str(done.exception)
+    done = CliRunner().invoke(app, ["serve", "--cluster", "1xv100:1", "--lease", "inf"])
+    assert "field '--lease' is inf: expected a number of seconds" in str(done.exception)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -129,7 +129,7 @@ def test_a_type_of_accelerator_that_is_misspelt_is_told(tmp_path: Path, monkeypa
     Path("known.yaml").write_text("types: {v10: {memory_gb: 8}}\nnodes: [{type: v10, accelerators: 2}]\n")
     simulate = ["simulate", "--policy", "fifo", "--trace", "jobs.csv", "--json", "--cluster"]
     said = {cluster: CliRunner().invoke(app, [*simulate, cluster]).stderr for cluster in ("2xv10:2", "2xgpu:2", "known.yaml")}
-    assert "no accelerators of type 'v10' are known, near: 'v100'" in said["2xv10:2"]
+    assert "unknown GPU type 'v10', near: 'v100'" in said["2xv10:2"]
     assert (said["2xgpu:2"], said["known.yaml"]) == ("", "")
 
 

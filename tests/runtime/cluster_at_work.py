@@ -81,7 +81,7 @@ class ClusterAtWork:
         self.root, self.cluster, self._machines = root, Cluster.parse(machines), machines
         who = ["--preset", preset] if preset else ["--policy", policy]
         self._command = ["up" if embedded else "serve", *who, "--round", str(round_s)]
-        self._command += [] if embedded else ["--term", str(lease_s), "--grace", str(grace_s)]
+        self._command += [] if embedded else ["--lease", str(lease_s), "--grace", str(grace_s)]
         self._command += ["--journal", journal] if journal else []
         self._embedded = embedded
         self.http, self.port = free_port(), free_port()

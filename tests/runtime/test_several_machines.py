@@ -41,7 +41,7 @@ def start(machines: Machines) -> ControlPlaneClient:
     home, address = machines.own(PLANE), machines.address(PLANE)
     ca, certificate, key = certificates(home, address)
     listen = ["--http", f"{address}:7420", "--agents", f"{address}:7421", "--tls-cert", certificate, "--tls-key", key]
-    lease = ["--term", "4", "--grace", "4", "--policy", "fifo", "--round", "1"]
+    lease = ["--lease", "4", "--grace", "4", "--policy", "fifo", "--round", "1"]
     machines.run(PLANE, "serve", "--cluster", "2xv100:1", "--root", home / "root", *listen, *lease)
     wait_for((home / "root" / "agent.token").exists, "tokens are made", machines.log)
     for node, name in enumerate((ONE, TWO)):

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fairlead.cli import options as opt
-from fairlead.cli.output import distinct, kept_in, note, out, print_json, progress
+from fairlead.cli.output import check_paths, note, out, print_json, progress, say_resumable
 from fairlead.core.errors import InputError
 from fairlead_papers import PUBLIC, TABLE, TRIAL, ExperimentInputs, Paper, Reproduction
 from fairlead_papers import reproduce as run_reproduction
@@ -210,8 +210,8 @@ def _asked(
 
 
 def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:
-    distinct([], [], [given.folder])
-    with kept_in(given.folder / "cases"), progress(len(given.cases()), "running", quiet=json) as bar:
+    check_paths([], [], [given.folder])
+    with say_resumable(given.folder / "cases"), progress(len(given.cases()), "running", quiet=json) as bar:
         outcome = run_reproduction(given, processes=processes, on_done=lambda _: bar.advance(), report=bar.say)
     if json:
         rows = [

@@ -7,214 +7,217 @@ import math
 import os
 import shlex
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairlead.cli.options import AdmissionOption, PlacementOption, PresetOption, override, tell_unseen
+from fairlead.cli import options as opt
 from fairlead.cli.output import note
 from fairlead.config import SchedulerConfig
-from fairlead.config.clusters import read_cluster
 from fairlead.config.schedulers import compose, parse_part, read_scheduler, scheduler_of
 from fairlead.core.errors import InputError
-from fairlead.runtime.bootstrap import (
-    ServeSettings,
-    Started,
-    end_with_stdin,
-    run_agent,
-    run_local_cluster,
-    serve_control_plane,
-)
 from fairlead.runtime.control.snapshotter import Retention, check_serializable
 from fairlead.runtime.http_client import CONNECTION, TOKEN, URL
 from fairlead.runtime.log_format import LogFormat, log_to_stderr
-from fairlead.workloads.catalogue import accelerator_types
 
-ClusterOption = Annotated[str, typer.Option("--cluster", help="Accelerators × type : per node, or a YAML file.")]
-PolicyOption = Annotated[str | None, typer.Option("--policy", help="See `fairlead policies`. [default: las]")]
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="A scheduler as YAML, in place of --policy, --preset and --round.")
-]
-RoundOption = Annotated[
-    float | None, typer.Option("--round", help="Seconds of a round. [default: 60, with up 10; a preset's own]", min=0.1)
-]
-EstimatorOption = Annotated[
-    str | None,
-    typer.Option("--estimator", help="What is known of throughputs and uses. [default: measured; a preset's own: watched]"),
-]
-MetricsOption = Annotated[bool, typer.Option("--metrics-open", help="Let everybody read /metrics, without a token.")]
-LogOption = Annotated[LogFormat, typer.Option("--log-format", help="Lines for people, or JSON for machines.")]
-RootOption = Annotated[Path, typer.Option("--root", help="Where journal, tokens, checkpoints and logs are kept.")]
+if TYPE_CHECKING:
+    from fairlead.runtime.bootstrap import Started
 
-JournalOption = Annotated[str, typer.Option("--journal", help="x.sqlite or postgresql://…  [default: in --root]")]
-HttpOption = Annotated[str, typer.Option("--http", help="Address for people; port 0 is one that is free.")]
-AgentsOption = Annotated[str, typer.Option("--agents", help="Address for agents.")]
-InsecureOption = Annotated[bool, typer.Option("--insecure", help="Go beyond this machine in the clear, tokens and all.")]
+LogOption = Annotated[LogFormat, typer.Option("--log-format", help="Format of log lines: text or JSON.")]
+InsecureOption = Annotated[
+    bool, typer.Option("--insecure", help="Allow addresses beyond this machine without TLS; tokens travel in the clear.")
+]
 LeashOption = Annotated[
-    bool, typer.Option("--leashed", hidden=True, help="End when standard input does; wait where another is ending.")
+    bool, typer.Option("--leashed", hidden=True, help="End with standard input; wait for a process that is ending.")
 ]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the command line says of the scheduler. A file says all of it; a preset what is not said here."""
+class LiveSchedulerOptions:
+    """The scheduler of a real cluster: a file, or a preset or policy with single parts."""
 
-    config: Path | None
-    preset: str | None
-    policy: str | None
-    round_s: float | None
-    admission: str | None
-    placement: str | None
-    estimator: str | None
+    policy: Annotated[str | None, typer.Option("--policy", help="A policy; see `fairlead policies`. [default: las]")] = None
+    preset: opt.PresetOption = None
+    config: Annotated[
+        Path | None, typer.Option("--config", help="A scheduler file in YAML, in place of the other scheduler options.")
+    ] = None
+    round_s: Annotated[
+        float | None,
+        typer.Option("--round", help="Length of a round in seconds. [default: the preset's, or 60; 10 with up]", min=0.1),
+    ] = None
+    admission: opt.AdmissionOption = None
+    placement: opt.PlacementOption = None
+    estimator: Annotated[
+        str | None,
+        typer.Option("--estimator", help="Throughput estimator. [default: measured; monitored where a preset predicts]"),
+    ] = None
 
-    def scheduler(self, usual_round_s: float) -> SchedulerConfig:
-        for name, value in self._said().items():
-            if self.config is not None:
+    def read(self, default_round_s: float) -> SchedulerConfig:
+        """Return the scheduler, with all names and parameters checked."""
+        single = {field.name.removesuffix("_s"): getattr(self, field.name) for field in fields(self) if field.name != "config"}
+        for name, value in single.items():
+            if self.config is not None and value is not None:
                 raise InputError("command line", f"either --config FILE or --{name}", field=name, value=value)
-        asked = read_scheduler(self.config) if self.config is not None else self._spelled(usual_round_s)
-        compose(asked.to_data())  # names and parameters are checked before any process is started
-        check_serializable(asked.to_data())
-        return asked
+        scheduler = self._composed(default_round_s) if self.config is None else read_scheduler(self.config)
+        compose(scheduler.to_data())
+        check_serializable(scheduler.to_data())
+        return scheduler
 
-    def _said(self) -> dict[str, object]:
-        """What was asked for option by option."""
-        spoken = (("preset", self.preset), ("policy", self.policy), ("round", self.round_s))
-        parts = (("admission", self.admission), ("placement", self.placement), ("estimator", self.estimator))
-        return {name: value for name, value in (*spoken, *parts) if value is not None}
-
-    def _spelled(self, usual_round_s: float) -> SchedulerConfig:
-        base = scheduler_of({"preset": self.preset} if self.preset else {"policy": "las", "rounds": usual_round_s}, "--preset")
+    def _composed(self, default_round_s: float) -> SchedulerConfig:
+        preset = {"preset": self.preset} if self.preset else {"policy": "las", "rounds": default_round_s}
+        base = scheduler_of(preset, "--preset")
         if self.policy is not None:
             base = replace(base, policy=parse_part(self.policy), name="")
-        return override(base, self.round_s, False, self.admission, self.placement, False, estimator=self.estimator)
+        parts = opt.SchedulerOptions(self.round_s, admission=self.admission, placement=self.placement, estimator=self.estimator)
+        return parts.apply(base)
 
 
-def serve(
-    cluster: ClusterOption,
-    policy: PolicyOption = None,
-    preset: PresetOption = None,
-    config: ConfigOption = None,
-    round_s: RoundOption = None,
-    admission: AdmissionOption = None,
-    placement: PlacementOption = None,
-    estimator: EstimatorOption = None,
-    root: RootOption = Path(".fairlead"),
-    journal: JournalOption = "",
-    http: HttpOption = "127.0.0.1:7420",
-    agents: AgentsOption = "127.0.0.1:7421",
-    term: Annotated[float, typer.Option("--term", help="Seconds of an agent's lease.", min=1.0)] = 15.0,
-    grace: Annotated[float, typer.Option("--grace", help="Seconds after it in which jobs save and end.", min=1.0)] = 35.0,
-    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="The server's certificate (PEM), for both.")] = None,
+@dataclass(frozen=True)
+class PlaneOptions:
+    """Where a control plane keeps its files, and where it listens."""
+
+    root: Annotated[Path, typer.Option("--root", help="Folder of the journal, tokens, checkpoints and logs.")] = Path(
+        ".fairlead"
+    )
+    journal: Annotated[str, typer.Option("--journal", help="x.sqlite or postgresql://…  [default: in --root]")] = ""
+    http: Annotated[str, typer.Option("--http", help="Address of the HTTP API and the console; port 0 picks a free one.")] = (
+        "127.0.0.1:7420"
+    )
+    agents: Annotated[str, typer.Option("--agents", help="Address for agents.")] = "127.0.0.1:7421"
+    metrics_open: Annotated[bool, typer.Option("--metrics-open", help="Serve /metrics without a token.")] = False
+    log_format: LogOption = "text"
+
+
+@opt.option_groups
+def serve_command(
+    *,
+    cluster: opt.ClusterOption,
+    parts: LiveSchedulerOptions,
+    plane: PlaneOptions,
+    lease: Annotated[float, typer.Option("--lease", help="Lease duration of an agent in seconds.", min=1.0)] = 15.0,
+    grace: Annotated[
+        float, typer.Option("--grace", help="Seconds after the lease in which jobs checkpoint and end.", min=1.0)
+    ] = 35.0,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", help="The server's certificate (PEM), for both addresses.")
+    ] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key (PEM).")] = None,
     insecure: InsecureOption = False,
-    metrics_open: MetricsOption = False,
-    log_format: LogOption = "text",
     checkpoints: Annotated[
-        Path | None, typer.Option("--checkpoints", help="Where jobs save, the same on all nodes. [default: ROOT/checkpoints]")
+        Path | None,
+        typer.Option("--checkpoints", help="Folder of checkpoints, the same on all nodes. [default: ROOT/checkpoints]"),
     ] = None,
-    keep_ended: Annotated[
-        float, typer.Option("--keep-ended", help="Seconds for which checkpoints of ended jobs are kept.", min=0.0)
-    ] = 7 * 86400.0,
+    keep_ended: Annotated[float, typer.Option("--keep-ended", help="Seconds to keep checkpoints of ended jobs.", min=0.0)] = 7
+    * 86400.0,
     snapshot_events: Annotated[
-        int, typer.Option("--snapshot-events", help="A snapshot after so many events …", min=1)
+        int, typer.Option("--snapshot-events", help="Take a snapshot after this many events …", min=1)
     ] = 50_000,
-    snapshot_minutes: Annotated[float, typer.Option("--snapshot-minutes", help="… or so many minutes.", min=0.01)] = 30.0,
-    keep_snapshots: Annotated[int, typer.Option("--keep-snapshots", help="So many stay.", min=1)] = 3,
+    snapshot_minutes: Annotated[
+        float, typer.Option("--snapshot-minutes", help="… or after this many minutes.", min=0.01)
+    ] = 30.0,
+    keep_snapshots: Annotated[int, typer.Option("--keep-snapshots", help="How many snapshots to keep.", min=1)] = 3,
     keep_days: Annotated[
-        float | None, typer.Option("--keep-days", help="Events older than this may be dropped. [default: all stay]", min=0.001)
+        float | None,
+        typer.Option("--keep-days", help="Drop events that are older and in a snapshot. [default: keep all]", min=0.001),
     ] = None,
 ) -> None:
-    """Run the control plane of a cluster. It is the scheduler's loop on wall time, for agents and people. Jobs outlive it; run
-    it again to go on.
+    """Run the control plane of a cluster. Jobs keep running when it stops; start it again to resume.
 
-    A token for people (admin) and one for agents are made at the first start and kept in ROOT/admin.token and ROOT/agent.token;
-    fairlead token makes more. Beyond this machine it listens with a certificate only: fairlead serve --http 0.0.0.0:7420
-    --agents 0.0.0.0:7421 --tls-cert server.pem --tls-key server.key; agents then need --tls-ca, and people FAIRLEAD_CA.
+    The first start creates an admin token and an agent token, in ROOT/admin.token and ROOT/agent.token; fairlead token creates
+    more. Beyond this machine it requires a certificate: fairlead serve --http 0.0.0.0:7420 --agents 0.0.0.0:7421
+    --tls-cert server.pem --tls-key server.key. Agents then need --tls-ca, and clients need FAIRLEAD_CA.
 
-    SIGHUP reads --config again; a scheduler with a mistake is refused in the log, and the old one stays. Without --config, a
-    plane that is started again goes on with the scheduler of its journal; `fairlead scheduler set` gives it another.
+    SIGHUP reads --config again. A scheduler with a mistake is refused in the log, and the current one stays. Without --config,
+    a control plane that starts again resumes with the scheduler of its journal; `fairlead scheduler set` changes it.
     """
     from fairlead.experiments.lookahead_process import forecast_in_process
+    from fairlead.runtime.bootstrap import ServeSettings, serve_control_plane
     from fairlead.runtime.protocol.network import Certificate, check_encryption
 
     certificate = Certificate.load(tls_cert, tls_key)
-    for option, address in (("--http", http), ("--agents", agents)):
-        mend = "--tls-cert and --tls-key"
-        check_encryption(option, address, encrypted=certificate is not None, insecure=insecure, mend=mend)
-    for option, seconds in (("term", term), ("grace", grace)):
+    for option, address in (("--http", plane.http), ("--agents", plane.agents)):
+        fix = "--tls-cert and --tls-key"
+        check_encryption(option, address, encrypted=certificate is not None, insecure=insecure, mend=fix)
+    for option, seconds in (("lease", lease), ("grace", grace)):
         if not math.isfinite(seconds):
             raise InputError("command line", "a number of seconds", field=f"--{option}", value=seconds)
-    scheduler = Asked(config, preset, policy, round_s, admission, placement, estimator).scheduler(60.0)
-    log_to_stderr(log_format)
+    scheduler = parts.read(60.0)
+    log_to_stderr(plane.log_format)
     settings = ServeSettings(
-        read_cluster(cluster, accelerator_types()),
+        opt.cluster_of(cluster),
         scheduler,
-        root,
-        journal,
-        http,
-        agents,
+        plane.root,
+        plane.journal,
+        plane.http,
+        plane.agents,
         checkpoints,
-        config,
-        metrics_open,
+        parts.config,
+        plane.metrics_open,
         Retention(snapshot_events, 60 * snapshot_minutes, keep_snapshots, keep_days),
         keep_ended,
         certificate,
-        term,
+        lease,
         grace,
     )
     serve_control_plane(settings, forecast_in_process, _print_addresses)
 
 
 def _print_addresses(started: Started) -> None:
-    note(f"people: {started.url}/docs   agents: {started.agents}   journal: {started.journal}")
-    kept = started.scheduler
+    note(f"HTTP API: {started.url}/docs   agents: {started.agents}   journal: {started.journal}")
+    scheduler = started.scheduler
     if not started.utilization_measured:
-        tell_unseen(kept)
+        opt.note_unmonitored(scheduler)
     if started.resumed:
-        note(f"scheduler: {kept.label}, rounds of {kept.round_s:g} s, as in the journal; `fairlead scheduler set` changes it")
+        rounds = f"rounds of {scheduler.round_s:g} s"
+        note(f"scheduler: {scheduler.label}, {rounds}, as in the journal; `fairlead scheduler set` changes it")
 
 
-def agent(
+def agent_command(
     control: Annotated[str, typer.Option("--control", help="The control plane's address for agents.")] = "127.0.0.1:7421",
     node: Annotated[str, typer.Option("--node", help="This node's name in the cluster.")] = os.uname().nodename,
-    accelerators: Annotated[str, typer.Option("--accelerators", help="Such as v100:4. [default: found by NVML]")] = "",
-    root: Annotated[Path, typer.Option("--root", help="Where jobs' files and logs are kept.")] = Path(".fairlead-agent"),
-    token_file: Annotated[Path | None, typer.Option("--token-file", help="A file with an agent's token.")] = None,
+    accelerators: Annotated[
+        str, typer.Option("--accelerators", help="GPUs of this node, as in v100:4. [default: detected by NVML]")
+    ] = "",
+    root: Annotated[Path, typer.Option("--root", help="Folder of the jobs' files and logs.")] = Path(".fairlead-agent"),
+    token_file: Annotated[Path | None, typer.Option("--token-file", help="A file with an agent token.")] = None,
     address: Annotated[
         str,
-        typer.Option("--address", help="Where other nodes find this one. [default: where it reaches the control plane from]"),
+        typer.Option("--address", help="Address of this node for other nodes. [default: that of the route to --control]"),
     ] = "",
-    user: Annotated[str, typer.Option("--user", help="Whom jobs run as, where the agent is root.")] = "",
-    end_jobs: Annotated[bool, typer.Option("--end-jobs", help="When it is ended, let jobs save and end them too.")] = False,
+    user: Annotated[str, typer.Option("--user", help="The user that jobs run as, where the agent is root.")] = "",
+    end_jobs: Annotated[
+        bool, typer.Option("--end-jobs", help="When the agent ends, let its jobs checkpoint and end them too.")
+    ] = False,
     log_format: LogOption = "text",
     tls_ca: Annotated[
-        Path | None, typer.Option("--tls-ca", help="The authority (PEM) by which it believes the control plane.")
+        Path | None, typer.Option("--tls-ca", help="The authority (PEM) that signed the control plane's certificate.")
     ] = None,
     insecure: InsecureOption = False,
     keep_logs: Annotated[
-        float, typer.Option("--keep-logs", help="Seconds for which logs are kept after a launch has ended.", min=0.0)
+        float, typer.Option("--keep-logs", help="Seconds to keep the logs of a launch that has ended.", min=0.0)
     ] = 7 * 86400.0,
     leashed: LeashOption = False,
 ) -> None:
-    """Run the agent of this node. It starts and stops jobs as the control plane says, and by itself when it is cut off.
+    """Run the agent of this node. It starts and stops jobs for the control plane, and stops them itself if it is cut off.
 
-    Jobs outlive it unless --end-jobs is given: start it again on the same --root, and it goes on with them.
+    Jobs keep running when the agent stops, unless --end-jobs is given. Start it again with the same --root to resume.
     """
     from fairlead.runtime.agent.agent_service import Agent
     from fairlead.runtime.agent.devices import NodeAccelerators
     from fairlead.runtime.agent.settings import AgentSettings, User
     from fairlead.runtime.agent.supervisor import Supervisor
+    from fairlead.runtime.bootstrap import run_agent
     from fairlead.runtime.protocol.network import channel_credentials, check_encryption
 
     check_encryption("--control", control, encrypted=tls_ca is not None, insecure=insecure, mend="--tls-ca")
     log_to_stderr(log_format, logging.WARNING)
-    has = NodeAccelerators.parse(accelerators) if accelerators else NodeAccelerators.detect()
+    devices = NodeAccelerators.parse(accelerators) if accelerators else NodeAccelerators.detect()
     token = os.environ.get("FAIRLEAD_TOKEN", "") if token_file is None else token_file.read_text().strip()
     settings = AgentSettings(user=User.named(user) if user else None, keep_s=keep_logs)
     run_agent(
-        lambda: Supervisor(root, has, settings),
+        lambda: Supervisor(root, devices, settings),
         lambda supervisor, stopping: Agent(
             supervisor, node, control, token, address, channel_credentials(tls_ca), stopping=stopping
         ),
@@ -224,46 +227,48 @@ def agent(
     )
 
 
-def up(
-    cluster: ClusterOption = "2xv100:2,2xk80:2",
-    policy: PolicyOption = None,
-    preset: PresetOption = None,
-    config: ConfigOption = None,
-    round_s: RoundOption = None,
-    admission: AdmissionOption = None,
-    placement: PlacementOption = None,
-    estimator: EstimatorOption = None,
-    root: RootOption = Path(".fairlead"),
-    journal: JournalOption = "",
-    http: HttpOption = "127.0.0.1:7420",
-    agents: AgentsOption = "127.0.0.1:7421",
-    metrics_open: MetricsOption = False,
-    log_format: LogOption = "text",
+@opt.option_groups
+def up_command(
+    *,
+    cluster: opt.ClusterOption = "2xv100:2,2xk80:2",
+    parts: LiveSchedulerOptions,
+    plane: PlaneOptions,
     leashed: LeashOption = False,
 ) -> None:
-    """Run a whole cluster on this machine. That is a control plane and an agent for each node; Ctrl-C lets jobs save, and ends
-    it.
+    """Run a whole cluster on this machine. It has a control plane and an agent for each node.
+
+    Ctrl-C lets jobs checkpoint, and ends it.
 
     Then, in another terminal in this directory: fairlead submit -- python train.py; fairlead queue; fairlead nodes. With
-    another --root it says first what has to be set there for these to find it.
+    another --root, it first prints the variables to set there.
     """
     from fairlead.experiments.lookahead_process import forecast_in_process
+    from fairlead.runtime.bootstrap import ServeSettings, end_with_stdin, run_local_cluster
     from fairlead.runtime.protocol.network import check_encryption
 
     if leashed:
         end_with_stdin(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    for option, listen in (("--http", http), ("--agents", agents)):
+    root, log_format = plane.root, plane.log_format
+    for option, listen in (("--http", plane.http), ("--agents", plane.agents)):
         check_encryption(option, listen, encrypted=False, insecure=False, mend="fairlead serve with a certificate")
-    scheduler = Asked(config, preset, policy, round_s, admission, placement, estimator).scheduler(10.0)
+    scheduler = parts.read(10.0)
     log_to_stderr(log_format)
-    machines = read_cluster(cluster, accelerator_types())
-    settings = ServeSettings(machines, scheduler, root, journal, http, agents, config=config, metrics_open=metrics_open)
+    settings = ServeSettings(
+        opt.cluster_of(cluster),
+        scheduler,
+        root,
+        plane.journal,
+        plane.http,
+        plane.agents,
+        config=parts.config,
+        metrics_open=plane.metrics_open,
+    )
 
-    def begun(started: Started) -> None:
+    def on_start(started: Started) -> None:
         _print_addresses(started)
         if root != CONNECTION.parent:
             token = (root / "admin.token").absolute()
             note(f'in other terminals: export {URL}={started.url} {TOKEN}="$(cat {shlex.quote(str(token))})"')
 
-    run_local_cluster(settings, forecast_in_process, log_format, begun, lambda: note("letting jobs save and ending them …"))
-    note(f"ended; jobs that had not finished were asked to save. `fairlead up` with the same --root ({root}) goes on with them")
+    run_local_cluster(settings, forecast_in_process, log_format, on_start, lambda: note("jobs checkpoint and end …"))
+    note(f"ended. `fairlead up` with the same --root ({root}) resumes the jobs that have not finished")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.cmd_predict_model import WithOption, model, pair, predictor_of
-from fairlead.cli.output import JsonOption, distinct, fitted, note, out, print_json
+from fairlead.cli.output import JsonOption, check_paths, fitted, note, out, print_json
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.models.interference import ABOVE, BELOW, GRAIN, Slowdown
 from fairlead.prediction import fit_predictor as training
@@ -90,7 +90,7 @@ def train(
     json: JsonOption = False,
 ) -> None:
     """Learn from a measured set and its pairs. The learner that errs least on what it has not seen is kept."""
-    distinct([], [to])
+    check_paths([], [to])
     data, known, about = training_data(set_)
     note_missing_learners()
     at_once = _at_once(set_)

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from fairlead.cli.job_tables import legible
-from fairlead.cli.output import JsonOption, distinct, note, out, print_json, progress
+from fairlead.cli.output import JsonOption, check_paths, note, out, print_json, progress
 from fairlead.core.cluster import is_type_name
 from fairlead.core.errors import FairleadError, InputError, install, near_or_all
 from fairlead.prediction.features import features as of_graph
@@ -64,7 +64,7 @@ def table(
     """
     if type_name and not is_type_name(type_name):
         raise InputError("profile table", "a type's name, as a cluster has it: h200", field="type", value=type_name)
-    distinct([alone, *(pairs or [])], [to])
+    check_paths([alone, *(pairs or [])], [to])
     known = _known(alone, pairs or [], set_)
     slowdowns = known.pairs.get(sharing.value, {})
     found = {pair: max(1.0, slower) for pair, (slower, _) in slowdowns.items()}  # faster beside another than alone is noise

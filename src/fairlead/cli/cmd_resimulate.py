@@ -1,4 +1,4 @@
-"""`fairlead resimulate`: what happened on a cluster, beside what would have under other policies."""
+"""`fairlead resimulate` and `fairlead report`: recorded runs, under other policies and as pictures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fairlead.cli import options as opt
-from fairlead.cli.output import distinct, note, out, print_json, progress
+from fairlead.cli.output import check_paths, note, out, print_json, progress
 from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import parse_part
 from fairlead.core.errors import InputError
@@ -21,18 +21,17 @@ from fairlead.reporting.html import write_report
 from fairlead.reporting.tables import comparison_table
 
 
-def resimulate(
-    journal: Annotated[str, typer.Argument(help="x.sqlite, x.jsonl or postgresql://…, also of a cluster that is at work.")],
+@opt.option_groups
+def resimulate_command(
+    journal: Annotated[str, typer.Argument(help="x.sqlite, x.jsonl or postgresql://…; the cluster may be running.")],
+    *,
     policies: Annotated[
         str, typer.Option("--policies", help="Policies, separated by commas; parameters as in 'las:by=time'.")
     ] = "fifo,srtf,max-min-fairness-perf",
     config: Annotated[
         list[Path] | None, typer.Option("--config", help="A scheduler file in YAML to simulate as well; repeatable.")
     ] = None,
-    makespan_from: opt.MakespanFromOption = "first-submission",
-    jct_from: opt.JctFromOption = "submission",
-    contention: opt.ContentionOption = "average",
-    unfair_above: opt.UnfairAboveOption = 1.05,
+    definitions: opt.DefinitionOptions,
     processes: opt.ProcessesOption = None,
     report: Annotated[Path | None, typer.Option("--report", help="Write an HTML report of all of them to this file.")] = None,
     png: opt.PngOption = None,
@@ -40,11 +39,12 @@ def resimulate(
 ) -> None:
     """Simulate a recorded run under other policies.
 
-    What came from outside stays: the same jobs at the same seconds with the work they really did, the same cancellations,
-    outages and drains, on the same cluster, with the rates and the costs of starting that were measured in the run. Everything
-    else about the scheduler stays as it was.
+    The simulations keep what the scheduler did not decide: the jobs with their arrival times and real work, cancellations,
+    outages, drains, the cluster, and the throughputs and start costs that were measured in the run. They also keep the other
+    parts of the scheduler.
 
-    The first row is what happened. Rates that were never measured are the mean of those on other types, and are named.
+    The first row is the recorded run. A throughput that was never measured is the mean over the other GPU types; the command
+    lists these.
 
     Examples:
 
@@ -52,10 +52,10 @@ def resimulate(
 
       fairlead resimulate out/demo.jsonl --policies srtf,las,tiresias --report whatif.html
     """
-    metrics = opt.metrics_of(None, makespan_from, jct_from, contention, unfair_above)
-    distinct([Path(journal), *(config or ())], [report], [png])
+    metrics = definitions.read()
+    check_paths([Path(journal), *(config or ())], [report], [png])
     run = Recorded.read(journal)
-    schedulers = [run.under(parse_part(name)) for name in opt.split(policies)]
+    schedulers = [run.under(parse_part(name)) for name in opt.split_names(policies)]
     schedulers += [SchedulerConfig.from_file(path) for path in config or ()]
     if not schedulers:
         raise InputError("--policies", "at least one policy", field="policies", value=policies)
@@ -71,41 +71,37 @@ def resimulate(
     if json:
         costs = {"launch_s": given.costs.launch_s, "restart_s": given.costs.restart_s}
         runs = [{"scheduler": label, **summary.to_dict()} for label, summary in rows]
-        print_json({"cluster": str(given.cluster), "runs": runs, "costs": costs, "guessed": list(run.world.guessed)})
+        print_json({"cluster": str(given.cluster), "runs": runs, "costs": costs, "unmeasured": list(run.world.guessed)})
     else:
         out.print(comparison_table(rows, title=f"{given.cluster}", width=out.width))
         if run.world.guessed:
-            note(f"never measured, so as fast as on other types: {'; '.join(run.world.guessed)}")
+            note(f"never measured, so assumed as fast as on other GPU types: {'; '.join(run.world.guessed)}")
     shown = records(run, given, outcomes)
     if report is not None:
-        note(f"report: {write_report(shown, report, metrics, title='Fairlead: the same days, other policies')}")
+        note(f"report: {write_report(shown, report, metrics, title='Fairlead: a recorded run under other policies')}")
     if png is not None:
         note(f"plots: {', '.join(map(str, write_figures(shown, png, metrics)))}")
 
 
-# `fairlead report`: pictures and tables of runs that are over, from their event logs.
-
-
-def report(
+@opt.option_groups
+def report_command(
     journals: Annotated[list[Path], typer.Argument(help="Event logs, as written by 'fairlead simulate --events'.")],
+    *,
     output: Annotated[Path, typer.Option("--out", "--output", "-o", help="The HTML file to write.")] = Path("report.html"),
     png: Annotated[Path | None, typer.Option("--png", help="Write the plots as PNG files into this folder too.")] = None,
     title: Annotated[str, typer.Option("--title", help="The report's title.")] = "Fairlead report",
     measure: opt.MeasureOption = None,
-    makespan_from: opt.MakespanFromOption = "first-submission",
-    jct_from: opt.JctFromOption = "submission",
-    contention: opt.ContentionOption = "average",
-    unfair_above: opt.UnfairAboveOption = 1.05,
+    definitions: opt.DefinitionOptions,
     json: opt.JsonOption = False,
 ) -> None:
-    """Make one HTML file of event logs, and plots. It holds all that it shows, of one run or several.
+    """Write an HTML report of event logs. It is one file, of one run or several; --png adds plots.
 
     Example:
 
       fairlead simulate --policy las --events las.jsonl && fairlead report las.jsonl -o las.html
     """
-    distinct(journals, [output], [png])
-    metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
+    check_paths(journals, [output], [png])
+    metrics = definitions.read(measure)
     records = [record_from_journal(path) for path in journals]
     summaries = [(record.scheduler, summarize(record, metrics)) for record in records]
     path = write_report(records, output, metrics, title=title)

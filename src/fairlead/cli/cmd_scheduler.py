@@ -54,7 +54,7 @@ def set_(
     cannot be made is refused with the reason, and the old one stays. With --policy or --round alone, everything else stays as
     it is.
     """
-    from fairlead.cli.options import tell_unseen  # with what it brings; nobody else here needs it
+    from fairlead.cli.options import note_unmonitored  # with what it brings; nobody else here needs it
 
     if file is None and not preset and not policy and round_s is None:
         raise InputError("scheduler set", "a scheduler file, --preset, --policy or --round")
@@ -69,7 +69,7 @@ def set_(
     if round_s is not None:
         config = config.with_rounds(round_s)
     check_serializable(config.to_data())
-    tell_unseen(config)
+    note_unmonitored(config)
     _tell(scheduler_of(plane.switch(config.to_data(), why, instead_of=present)), json)
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fairlead.cli import options as opt
-from fairlead.cli.output import distinct, event_log, note, out, print_json, progress
-from fairlead.config.workload_files import read_hosts, read_request_rates
-from fairlead.experiments.inputs import check_hosts, read_table
+from fairlead.cli.output import check_paths, event_log, note, out, print_json, progress
+from fairlead.config.workload_files import read_request_rates
 from fairlead.experiments.metrics import summarize
 from fairlead.experiments.serving import sessions_in
 from fairlead.experiments.simulate import Simulation, left_waiting, requests_of
@@ -19,60 +19,40 @@ from fairlead.experiments.simulate import simulate as run_simulation
 from fairlead.reporting.figures import write_figures
 from fairlead.reporting.html import write_report
 from fairlead.reporting.tables import summary_table
-from fairlead.workloads.transform import rate_reports, with_host_sensitivity
+from fairlead.workloads.transform import rate_reports
+
+MAX_LISTED, MAX_SHOWN = 100, 5
+"""Jobs that `--json` and the terminal list, of each reason."""
 
 
-def simulate(
+@opt.option_groups
+def simulate_command(
+    *,
     policy: Annotated[
         str | None,
         typer.Option(
             "--policy",
-            help="A policy by name ('fairlead policies' lists them), with parameters if need be: "
-            "'tiresias:thresholds=[3250,7200]'. This, --preset or --config is needed.",
+            help="A policy by name ('fairlead policies' lists them), with its parameters: "
+            "'tiresias:thresholds=[3250,7200]'. Give this, --preset or --config.",
         ),
     ] = None,
     preset: opt.PresetOption = None,
     config: Annotated[
         Path | None, typer.Option("--config", help="A scheduler file in YAML, in place of single options.")
     ] = None,
-    trace: opt.TraceOption = None,
-    format: opt.FormatOption = None,
-    regimes: opt.RegimesOption = None,
-    hosts: opt.HostsOption = None,
+    cluster: opt.ClusterOption = opt.DEFAULT_CLUSTER,
+    parts: opt.SchedulerOptions,
+    workload: opt.WorkloadOptions,
     request_rates: Annotated[
         Path | None,
-        typer.Option("--request-rates", help="How many requests a second sessions get, and from when on: a YAML file."),
+        typer.Option("--request-rates", help="Requests per second of inference sessions over time: a YAML file."),
     ] = None,
-    applications: opt.ApplicationsOption = None,
-    skip_bad: opt.SkipBadOption = False,
-    throughputs: opt.ThroughputsOption = None,
-    fill_workers: opt.FillWorkersOption = False,
-    cluster: opt.ClusterOption = opt.DEFAULT_CLUSTER,
-    round: opt.RoundOption = None,
-    event_driven: opt.EventDrivenOption = False,
-    admission: opt.AdmissionOption = None,
-    placement: opt.PlacementOption = None,
-    mechanism: opt.MechanismOption = None,
-    estimator: opt.EstimatorOption = None,
-    termination: opt.TerminationOption = None,
-    run_to_completion: opt.RunToCompletionOption = False,
-    launch_cost: opt.LaunchCostOption = 0.0,
-    restart_cost: opt.RestartCostOption = 0.0,
-    checkpoint_cost: opt.CheckpointCostOption = 0.0,
-    checkpoint_every: opt.CheckpointEveryOption = None,
-    costs: opt.CostsOption = None,
-    outage: opt.OutageOption = None,
-    mtbf: opt.MtbfOption = 0.0,
-    mttr: opt.MttrOption = 3600.0,
-    jobs: opt.JobsOption = 200,
+    cost: opt.CostOptions,
+    fault: opt.FaultOptions,
+    definitions: opt.DefinitionOptions,
     load: opt.LoadOption = 6.0,
-    workers: opt.WorkersOption = "multiple",
     seed: opt.SeedOption = 0,
     measure: opt.MeasureOption = None,
-    makespan_from: opt.MakespanFromOption = "first-submission",
-    jct_from: opt.JctFromOption = "submission",
-    contention: opt.ContentionOption = "average",
-    unfair_above: opt.UnfairAboveOption = 1.05,
     events: opt.EventsOption = None,
     report: opt.ReportOption = None,
     png: opt.PngOption = None,
@@ -84,7 +64,7 @@ def simulate(
     ] = True,
     json: opt.JsonOption = False,
 ) -> None:
-    """Simulate one scheduler on one trace and print what came of it.
+    """Simulate one scheduler on one trace and print its metrics.
 
     Examples:
 
@@ -96,37 +76,39 @@ def simulate(
 
       fairlead simulate --config scheduler.yaml --trace philly.csv --cluster 400xv100:8 --report out.html --json
     """
-    scheduler = opt.scheduler_from(policy, config, preset)
-    scheduler = opt.override(
-        scheduler, round, event_driven, admission, placement, run_to_completion, mechanism, estimator, termination
-    )
-    distinct([trace, config, throughputs, costs, regimes, hosts, request_rates], [events, report], [png])
-    metrics = opt.metrics_of(measure, makespan_from, jct_from, contention, unfair_above)
+    scheduler = parts.apply(opt.scheduler_from(policy, config, preset))
+    check_paths([*workload.inputs, config, cost.costs, request_rates], [events, report], [png])
+    metrics = definitions.read(measure)
     machine = opt.cluster_of(cluster)
-    spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
-    faults = opt.faults_of(outage, mtbf, mttr, machine)
+    costs = cost.read()
+    faults = fault.read(machine)
     scheduler.build(None)  # names and parameters are checked before a long trace is read
-    table = read_table(throughputs)
-    file = opt.trace_file(trace, format, skip_bad, regimes, applications)
-    source = opt.generator_of(jobs, load, workers).trace(seed) if file is None else file.read(table)
-    if hosts is not None:
-        known = read_hosts(hosts)
-        check_hosts(hosts, known, source.jobs, table)
-        source = with_host_sensitivity(source, known)
-    opt.tell_skipped(source, quiet=json)
-    opt.tell_strange_types(machine, source)
-    opt.tell_lacking_predictions([scheduler], machine, {job.kind for job in source.jobs})
-    opt.tell_left_alone(spent, [scheduler])
-    opt.check_measure(metrics, len(source))
-    told = []
+    table = workload.table()
+    trace = workload.read(load, seed, table)
+    opt.note_skipped(trace, quiet=json)
+    opt.note_unknown_types(machine, trace)
+    opt.note_missing_predictions([scheduler], machine, {job.kind for job in trace.jobs})
+    opt.note_protected_starts(costs, [scheduler])
+    opt.check_measure(metrics, len(trace))
+    reports = []
     if request_rates is not None:
         sessions = sessions_in([scheduler.to_data()])
-        told = rate_reports(source, read_request_rates(request_rates, [j.name for j in source.jobs if j.name in sessions]))
+        reports = rate_reports(trace, read_request_rates(request_rates, [j.name for j in trace.jobs if j.name in sessions]))
     given = Simulation(
-        source, machine, scheduler, table, spent, faults, seed, metrics.measure, fill_workers, skip_quiet_rounds, told
+        trace,
+        machine,
+        scheduler,
+        table,
+        costs,
+        faults,
+        seed,
+        metrics.measure,
+        workload.fill_workers,
+        skip_quiet_rounds,
+        reports,
     )
     pictures = report is not None or png is not None
-    with event_log(events) as log, progress(None, f"{scheduler.label} on {source.name}", quiet=json) as bar:
+    with event_log(events) as log, progress(None, f"{scheduler.label} on {trace.name}", quiet=json) as bar:
         run = run_simulation(given, journal=log, gantt=pictures, on_progress=bar.show)
         serving = requests_of(run, seed=seed)
     summary = summarize(run.record, metrics)
@@ -134,34 +116,38 @@ def simulate(
     waiting = {} if metrics.measure is not None else left_waiting(run)
     flagged = [{"name": run.state.job_of[n].name, "flags": list(flags)} for n, flags in run.state.flags().items()]
     if json:
-        skipped: dict[str, object] = {"skipped_lines": len(source.skipped)} if source.skipped else {}
-        for what, these in (("refused_jobs", refused), ("waiting_jobs", waiting)):
-            if these:
-                skipped[what] = [{"name": name, "reason": str(why)} for name, why in islice(these.items(), 100)]
-        if flagged:
-            skipped["flagged_jobs"] = flagged[:100]
+        lists: dict[str, Any] = {
+            "skipped_lines": len(trace.skipped),
+            "refused_jobs": _reasons(refused),
+            "waiting_jobs": _reasons(waiting),
+            "flagged_jobs": flagged[:MAX_LISTED],
+        }
+        more = {name: found for name, found in lists.items() if found}
         if serving is not None:
-            skipped["sessions"] = {one.session: one.attainment for one in serving.sessions}
-            skipped["requests_in_time"] = serving.attainment
-        print_json(
-            {"scheduler": scheduler.label, "trace": source.name, "cluster": str(machine), **summary.to_dict(), **skipped}
-        )
+            attained = {one.session: one.attainment for one in serving.sessions}
+            more |= {"sessions": attained, "slo_attainment": serving.attainment}
+        about = {"scheduler": scheduler.label, "trace": trace.name, "cluster": str(machine)}
+        print_json({**about, **summary.to_dict(), **more})
     else:
-        out.print(summary_table(f"{scheduler.label} on {source.name}, {machine}", summary))
+        out.print(summary_table(f"{scheduler.label} on {trace.name}, {machine}", summary))
         if serving is not None:
             each_of = ", ".join(f"{one.session} {one.attainment:.2%}" for one in serving.sessions)
-            out.print(f"requests in time: {serving.attainment:.2%} ({each_of})", highlight=False)
-        for what, these in (("refused", refused), ("still waiting", waiting)):
-            for name, why in islice(these.items(), 5):
+            out.print(f"requests within their SLO: {serving.attainment:.2%} ({each_of})", highlight=False)
+        for what, reasons in (("refused", refused), ("still waiting", waiting)):
+            for name, why in islice(reasons.items(), MAX_SHOWN):
                 note(f"{what}: {name}: {why.text}")
-            if len(these) > 5:
-                note(f"{what}: … and {len(these) - 5} more (--json lists them)")
+            if len(reasons) > MAX_SHOWN:
+                note(f"{what}: … and {len(reasons) - MAX_SHOWN} more (--json lists them)")
         if flagged:
-            note(f"jobs that did what they had not declared: {len(flagged)} (--json lists them)")
+            note(f"jobs that did not behave as declared: {len(flagged)} (--json lists them)")
     if report is not None:
-        path = write_report([run.record], report, metrics, title=f"{scheduler.label} on {source.name}")
+        path = write_report([run.record], report, metrics, title=f"{scheduler.label} on {trace.name}")
         note(f"report: {path}")
     if png is not None:
         note(f"plots: {', '.join(str(p) for p in write_figures([run.record], png, metrics))}")
     if events is not None:
         note(f"events: {events}")
+
+
+def _reasons(reasons: Mapping[str, object]) -> list[dict[str, str]]:
+    return [{"name": name, "reason": str(why)} for name, why in islice(reasons.items(), MAX_LISTED)]

@@ -14,13 +14,13 @@ from rich.table import Table
 
 from fairlead.cli import options as opt
 from fairlead.cli.cmd_jobs import control_plane
-from fairlead.cli.output import distinct, event_log, note, out, print_json, progress
+from fairlead.cli.output import check_paths, event_log, note, out, print_json, progress
 from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import parse_part, scheduler_of
 from fairlead.core.errors import InputError
 from fairlead.experiments.compare import Comparison, Workload
 from fairlead.experiments.compare import compare as run_comparison
-from fairlead.experiments.inputs import TraceFile, read_table, table_for
+from fairlead.experiments.inputs import read_table, table_for
 from fairlead.experiments.live_inputs import fetch_state, measured_table, with_colocated_rates
 from fairlead.experiments.lookahead import ArrivalForecast
 from fairlead.experiments.metric_columns import duration
@@ -35,61 +35,48 @@ from fairlead.runtime.http_client import OVERTAKEN, ControlPlaneClient, RefusedR
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.throughput_tables import ThroughputTable
 
-# What `fairlead synthesize` and `fairlead advise` share: the options that say what to choose from, by what, and how often to
-# look, and how what was seen is shown.
-
-PoliciesOption: TypeAlias = Annotated[str, typer.Option("--policies", help="Policies to choose from, separated by commas.")]
-AdmissionsOption: TypeAlias = Annotated[
-    str, typer.Option("--admissions", help="Admissions to combine them with, as in 'accept-all,accept-up-to:factor=1.2'.")
-]
-PlacementsOption: TypeAlias = Annotated[
-    str, typer.Option("--placements", help="Placements to combine them with. [default: the one there is]")
-]
-EveryOption: TypeAlias = Annotated[int, typer.Option("--every", help="Look ahead every so many rounds.", min=1)]
-MetricOption: TypeAlias = Annotated[
-    str,
-    typer.Option("--metric", help="What to choose by: jct, responsiveness, or both by weight as in 'jct=2,responsiveness=1'."),
-]
-ForecastOption: TypeAlias = Annotated[
-    str,
-    typer.Option("--forecast", help="Jobs that will arrive: 'none', or as in the 'recent' past."),
-]
-WindowOption: TypeAlias = Annotated[
-    float, typer.Option("--window", help="With --forecast recent: hours of the past, and of the future.", min=0.01)
-]
-MarginOption: TypeAlias = Annotated[
-    float, typer.Option("--margin", help="Switch only where it is better by more than this share.", min=0.0)
-]
-
-POLICIES, ADMISSIONS = "fifo,srtf,las", "accept-all,accept-up-to:factor=1.2,accept-up-to:factor=1.4"
+EveryOption: TypeAlias = Annotated[int, typer.Option("--every", help="Rounds between two decisions of the advisor.", min=1)]
 EVERY = 10
-"""The nine combinations of Blox §5.2, and how often it looks."""
-
-METRIC, FORECAST, WINDOW_H, MARGIN = "jct", "none", 6.0, 0.01
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a person wants an advisor to be."""
+class AdvisorOptions:
+    """The candidates of the advisor, and how it compares them. The defaults are the nine combinations of Blox §5.2."""
 
-    policies: str
-    admissions: str
-    placements: str
-    metric: str
-    forecast: str
-    window_h: float
-    margin: float
-    processes: int | None
+    policies: Annotated[str, typer.Option("--policies", help="Policies to choose from, separated by commas.")] = "fifo,srtf,las"
+    admissions: Annotated[
+        str, typer.Option("--admissions", help="Admissions to combine them with, as in 'accept-all,accept-up-to:factor=1.2'.")
+    ] = "accept-all,accept-up-to:factor=1.2,accept-up-to:factor=1.4"
+    placements: Annotated[
+        str, typer.Option("--placements", help="Placements to combine them with. [default: the current one]")
+    ] = ""
+    metric: Annotated[
+        str,
+        typer.Option("--metric", help="What to minimize: jct, responsiveness, or a weighted sum: 'jct=2,responsiveness=1'."),
+    ] = "jct"
+    forecast: Annotated[str, typer.Option("--forecast", help="Jobs that will arrive: 'none', or as in the 'recent' past.")] = (
+        "none"
+    )
+    window: Annotated[
+        float, typer.Option("--window", help="With --forecast recent: hours of the past, and of the future.", min=0.01)
+    ] = 6.0
+    margin: Annotated[
+        float, typer.Option("--margin", help="Switch only where it is better by more than this share.", min=0.0)
+    ] = 0.01
+    processes: opt.ProcessesOption = None
 
     def __post_init__(self) -> None:
-        _ = wanted_of(self.metric), self._forecast(0)  # what is wrong with them is told before a long trace is read
+        _ = wanted_of(self.metric), self._forecast(0)  # errors come before a long trace is read
 
     def candidates(self, base: SchedulerConfig) -> tuple[SchedulerConfig, ...]:
-        return combinations(base, *([parse_part(name) for name in opt.split(text)] for text in self._parts))
+        """Return every combination of the parts, each in place of the base's own."""
+        texts = (self.policies, self.admissions, self.placements)
+        return combinations(base, *([parse_part(name) for name in opt.split_names(text)] for text in texts))
 
     def advisor(
         self, candidates: Sequence[SchedulerConfig], table: ThroughputTable, costs: Costs | None = None, seed: int = 0
     ) -> Advisor:
+        """Return the advisor that compares the candidates."""
         return Advisor(
             candidates,
             table,
@@ -102,16 +89,12 @@ class Asked:
 
     def _forecast(self, seed: int) -> ArrivalForecast:
         arrivals: Any = "none" if self.forecast == "nobody" else self.forecast  # "nobody" is the former name
-        return ArrivalForecast(arrivals, 3600.0 * self.window_h, seed)
-
-    @property
-    def _parts(self) -> tuple[str, str, str]:
-        return self.policies, self.admissions, self.placements
+        return ArrivalForecast(arrivals, 3600.0 * self.window, seed)
 
 
 def wanted_of(metric: str) -> Objective:
     weights: dict[str, float] = {}
-    for one in opt.split(metric):
+    for one in opt.split_names(metric):
         name, equals, weight = one.partition("=")
         try:
             weights[name.strip()] = float(weight) if equals else 1.0
@@ -156,36 +139,21 @@ def advice_data(advice: Advice) -> dict[str, object]:
     }
 
 
-def synthesize(
-    policies: PoliciesOption = POLICIES,
-    admissions: AdmissionsOption = ADMISSIONS,
-    placements: PlacementsOption = "",
+@opt.option_groups
+def synthesize_command(
+    *,
+    asked: AdvisorOptions,
     every: EveryOption = EVERY,
-    metric: MetricOption = METRIC,
-    forecast: ForecastOption = FORECAST,
-    window: WindowOption = WINDOW_H,
-    margin: MarginOption = MARGIN,
     alone: Annotated[
         bool, typer.Option("--alone/--no-alone", help="Run every combination by itself too, to compare with.")
     ] = True,
-    trace: opt.TraceOption = None,
-    format: opt.FormatOption = None,
-    skip_bad: opt.SkipBadOption = False,
-    throughputs: opt.ThroughputsOption = None,
-    fill_workers: opt.FillWorkersOption = False,
+    workload: opt.WorkloadOptions,
     cluster: opt.ClusterOption = opt.DEFAULT_CLUSTER,
     round: opt.RoundOption = None,
-    launch_cost: opt.LaunchCostOption = 0.0,
-    restart_cost: opt.RestartCostOption = 0.0,
-    checkpoint_cost: opt.CheckpointCostOption = 0.0,
-    checkpoint_every: opt.CheckpointEveryOption = None,
-    costs: opt.CostsOption = None,
-    jobs: opt.JobsOption = 200,
+    cost: opt.CostOptions,
     load: opt.LoadOption = 6.0,
-    workers: opt.WorkersOption = "multiple",
     seed: opt.SeedOption = 0,
     measure: opt.MeasureOption = None,
-    processes: opt.ProcessesOption = None,
     events: opt.EventsOption = None,
     report: opt.ReportOption = None,
     json: opt.JsonOption = False,
@@ -204,24 +172,21 @@ def synthesize(
 
       fairlead synthesize --policies las,tiresias,max-min-fairness-perf --admissions accept-all --forecast recent
     """
-    asked = Asked(policies, admissions, placements, metric, forecast, window, margin, processes)
-    distinct([trace, throughputs, costs], [events, report])
-    metrics = opt.metrics_of(measure, "first-submission", "submission", "average", 1.05)
+    check_paths([*workload.inputs, cost.costs], [events, report])
+    metrics = opt.DefinitionOptions().read(measure)
     machine = opt.cluster_of(cluster)
-    spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
-    base = opt.override(SchedulerConfig(), round, False, None, None, False)
+    spent = cost.read()
+    base = opt.SchedulerOptions(round=round).apply(SchedulerConfig())
     candidates = asked.candidates(base)
     for candidate in candidates:
         candidate.build(None)
-    known = read_table(throughputs)
-    source = (
-        opt.generator_of(jobs, load, workers).trace(seed) if trace is None else TraceFile(trace, format, skip_bad).read(known)
-    )
-    opt.tell_skipped(source, quiet=json)
-    opt.tell_strange_types(machine, source)
-    opt.tell_left_alone(spent, candidates)
+    known = workload.table()
+    source = workload.read(load, seed, known)
+    opt.note_skipped(source, quiet=json)
+    opt.note_unknown_types(machine, source)
+    opt.note_protected_starts(spent, candidates)
     opt.check_measure(metrics, len(source))
-    table = table_for(source, machine, known, fill=fill_workers)
+    table = table_for(source, machine, known, fill=workload.fill_workers)
     given = Simulation(source, machine, candidates[0], table, spent, seed=seed, measure=metrics.measure)
     advisor = asked.advisor(candidates, table, spent, seed)
     with event_log(events) as journal, advisor, progress(None, f"synthesizing on {source.name}", quiet=json) as bar:
@@ -230,7 +195,7 @@ def synthesize(
     if alone:
         static = Comparison(Workload(source, table), machine, candidates, costs=spent, measure=metrics.measure, metrics=metrics)
         with progress(len(candidates), "each by itself", quiet=json) as bar:
-            outcomes = run_comparison(static, processes=processes, on_done=lambda _: bar.advance())
+            outcomes = run_comparison(static, processes=asked.processes, on_done=lambda _: bar.advance())
         rows += [(candidates[one.case.scheduler].label, one.summary) for one in outcomes]
     switches = [one for one in found.advice if one.switch]
     shares = dict(sorted(found.shares.items(), key=lambda one: -one[1]))
@@ -260,21 +225,13 @@ def synthesize(
 # `fairlead advise`: the synthesizer beside a running cluster.
 
 
-def advise(
-    policies: PoliciesOption = POLICIES,
-    admissions: AdmissionsOption = ADMISSIONS,
-    placements: PlacementsOption = "",
+@opt.option_groups
+def advise_command(
+    *,
+    asked: AdvisorOptions,
     every: EveryOption = EVERY,
-    metric: MetricOption = METRIC,
-    forecast: ForecastOption = FORECAST,
-    window: WindowOption = WINDOW_H,
-    margin: MarginOption = MARGIN,
     throughputs: opt.ThroughputsOption = None,
-    launch_cost: opt.LaunchCostOption = 0.0,
-    restart_cost: opt.RestartCostOption = 0.0,
-    checkpoint_cost: opt.CheckpointCostOption = 0.0,
-    checkpoint_every: opt.CheckpointEveryOption = None,
-    costs: opt.CostsOption = None,
+    cost: opt.CostOptions,
     looks: Annotated[
         int | None,
         typer.Option("--looks", help="End after so many looks; 0: go on until Ctrl-C. [default: 1; 0 with --switch]", min=0),
@@ -282,7 +239,6 @@ def advise(
     switch: Annotated[
         bool, typer.Option("--switch/--dry-run", help="Switch the cluster's scheduler, or only say what would be better.")
     ] = False,
-    processes: opt.ProcessesOption = None,
     json: opt.JsonOption = False,
 ) -> None:
     """Say which scheduler would do best from here. It looks ahead from a running cluster's state; with --switch every few
@@ -298,8 +254,7 @@ def advise(
 
       fairlead advise --policies las,srtf,tiresias --admissions accept-all --switch --every 5
     """
-    asked = Asked(policies, admissions, placements, metric, forecast, window, margin, processes)
-    spent = opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
+    spent = cost.read()
     plane, known, made = control_plane(), read_table(throughputs), 0
     most = looks if looks is not None else 0 if switch else 1
     while True:
@@ -332,7 +287,7 @@ def advise(
         elif not alive:
             note("nobody is there: nothing would be better or worse")
         else:
-            note(f"nothing would be better by more than {margin:.0%}")
+            note(f"nothing would be better by more than {asked.margin:.0%}")
         made += 1
         if made == most:
             return

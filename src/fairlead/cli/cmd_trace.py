@@ -75,7 +75,7 @@ def generate(
     """
     lengths = durations if durations in ("gavel", "shockwave") else tuple(_numbers("--durations", durations))
     table = read_table(throughputs) or catalogue()
-    with opt.told_by_option():
+    with opt.errors_by_option():
         generator = Generator(
             jobs=jobs,
             jobs_per_hour=None if static else load,
@@ -113,7 +113,7 @@ def convert(
       fairlead trace convert philly.csv -o philly.parquet
     """
     trace = TraceFile(source, format, skip_bad, regimes).read(read_table(throughputs))
-    opt.tell_skipped(trace, quiet=json)
+    opt.note_skipped(trace, quiet=json)
     _write(trace, output, json)
 
 
@@ -155,7 +155,7 @@ def transform(
     """
     table = read_table(throughputs)
     trace = TraceFile(source, format, skip_bad).read(table)
-    opt.tell_skipped(trace, quiet=json)
+    opt.note_skipped(trace, quiet=json)
     if keep_workers:
         sizes = _numbers("--keep-workers", keep_workers)
         if not all(size >= 1 and size == int(size) for size in sizes if size < float("inf")) or float("inf") in sizes:

@@ -43,7 +43,9 @@ MOST_KINDS = MOST_NAMED = 5
 """Kinds, and jobs for which there is no time, that are named."""
 
 
+@opt.option_groups
 def when(
+    *,
     name: Annotated[
         str | None,
         typer.Argument(metavar="JOB", help="A job's number, or its name: the youngest of that name. [default: all]"),
@@ -62,11 +64,7 @@ def when(
         ),
     ] = 60.0,
     throughputs: opt.ThroughputsOption = None,
-    launch_cost: opt.LaunchCostOption = 0.0,
-    restart_cost: opt.RestartCostOption = 0.0,
-    checkpoint_cost: opt.CheckpointCostOption = 0.0,
-    checkpoint_every: opt.CheckpointEveryOption = None,
-    costs: opt.CostsOption = None,
+    cost: opt.CostOptions,
     json: opt.JsonOption = False,
 ) -> None:
     """When a job will run, and when it will have ended. The cluster's state is simulated on under the scheduler that decides.
@@ -86,9 +84,7 @@ def when(
 
       fairlead when --looks 20 --window 24
     """
-    asked = ForecastOptions(
-        looks, 3600 * window, budget, opt.costs_of(launch_cost, restart_cost, checkpoint_cost, checkpoint_every, costs)
-    )
+    asked = ForecastOptions(looks, 3600 * window, budget, cost.read())
     table = read_table(throughputs)
     plane = control_plane()
     wanted = None if name is None else plane.job(name)

@@ -17,7 +17,7 @@ from fairlead.core.errors import FairleadError, NotInstalled, install
 
 # Commands that are imported when they are asked for: a quick question does not wait for what only other commands need.
 
-FORMER_OPTIONS = {"estimation": "estimator"}
+FORMER_OPTIONS = {"estimation": "estimator", "term": "lease"}
 """Options of earlier versions that are still read, and what they are called now."""
 
 STYLE: dict[str, Any] = {
@@ -32,22 +32,22 @@ STYLE: dict[str, Any] = {
 
 COMMANDS = {
     "demo": "fairlead.cli.cmd_demo:demo",
-    "simulate": "fairlead.cli.cmd_simulate:simulate",
-    "compare": "fairlead.cli.cmd_compare:compare",
-    "resimulate": "fairlead.cli.cmd_resimulate:resimulate",
-    "synthesize": "fairlead.cli.cmd_synthesize:synthesize",
+    "simulate": "fairlead.cli.cmd_simulate:simulate_command",
+    "compare": "fairlead.cli.cmd_compare:compare_command",
+    "resimulate": "fairlead.cli.cmd_resimulate:resimulate_command",
+    "synthesize": "fairlead.cli.cmd_synthesize:synthesize_command",
     "profile": "fairlead.cli.cmd_profile:profile_app",
     "predict": "fairlead.cli.cmd_predict:predict_app",
     "inference": "fairlead.cli.cmd_inference:inference_app",
     "trace": "fairlead.cli.cmd_trace:trace_app",
-    "report": "fairlead.cli.cmd_resimulate:report",
+    "report": "fairlead.cli.cmd_resimulate:report_command",
     "policies": "fairlead.cli.cmd_scheduler:policies",
     "presets": "fairlead.cli.cmd_scheduler:presets_app",
-    "up": "fairlead.cli.cmd_cluster:up",
-    "serve": "fairlead.cli.cmd_cluster:serve",
-    "agent": "fairlead.cli.cmd_cluster:agent",
+    "up": "fairlead.cli.cmd_cluster:up_command",
+    "serve": "fairlead.cli.cmd_cluster:serve_command",
+    "agent": "fairlead.cli.cmd_cluster:agent_command",
     "scheduler": "fairlead.cli.cmd_scheduler:scheduler_app",
-    "advise": "fairlead.cli.cmd_synthesize:advise",
+    "advise": "fairlead.cli.cmd_synthesize:advise_command",
     "submit": "fairlead.cli.cmd_jobs:submit",
     "queue": "fairlead.cli.cmd_jobs:queue",
     "info": "fairlead.cli.cmd_jobs:info",

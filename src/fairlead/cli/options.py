@@ -1,13 +1,20 @@
-"""Options that several commands share, each with the sentence that `--help` prints."""
+"""Options that several commands share, in groups, with the sentence that `--help` prints for each.
+
+A group is a dataclass whose fields are options; `option_groups` lets a command take one as a single parameter. A group turns
+its options into the value that experiments take. It runs nothing.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import typer
 
@@ -22,53 +29,44 @@ from fairlead.config.schedulers import (
     parse_chain,
     parse_part,
     simulated_with,
+    split_outside_brackets,
 )
+from fairlead.config.workload_files import read_hosts
 from fairlead.core.cluster import AcceleratorType, Cluster
 from fairlead.core.errors import InputError, near_names
 from fairlead.core.job import TIMED
 from fairlead.estimators.colocated_rates import ColocationEstimator
-from fairlead.experiments.inputs import TraceFile
+from fairlead.experiments.inputs import TraceFile, check_hosts, read_table
 from fairlead.experiments.metrics import MetricOptions, measure_from
 from fairlead.experiments.simulate import Faults
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage
 from fairlead.workloads.catalogue import accelerator_types
 from fairlead.workloads.generate import GENERATOR, Generator
+from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import MAX_TIME_S, Trace
+from fairlead.workloads.transform import with_host_sensitivity
 
 DEFAULT_CLUSTER = "8xv100:4,16xp100:4,24xk80:4"
 
-TRACE = typer.Option("--trace", help="A trace file. Without it, jobs are generated from the bundled catalogue.")
-TraceOption: TypeAlias = Annotated[Path | None, TRACE]
 FormatOption: TypeAlias = Annotated[
     str | None,
-    typer.Option("--format", help="The trace's format ('fairlead policies format' lists them); else recognised by its look."),
+    typer.Option("--format", help="Format of the trace ('fairlead policies format' lists them). [default: detected]"),
 ]
 RegimesOption: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--regimes", help="How the batch sizes of the trace's jobs change: a JSON file, as Shockwave's traces have."),
-]
-HostsOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--hosts", help="How fast models are with so many CPUs and so much host memory for a worker: a YAML file."),
-]
-ApplicationsOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--applications", help="A folder of measured applications, as Pollux' simulator has them, for its traces."),
+    typer.Option("--regimes", help="How the batch sizes of the trace's jobs change: a JSON file, as in Shockwave's traces."),
 ]
 SkipBadOption: TypeAlias = Annotated[
-    bool, typer.Option("--skip-bad", help="Leave bad lines of the trace out, count and list them, and go on.")
+    bool, typer.Option("--skip-bad", help="Skip bad lines of the trace, and report how many were skipped and which.")
 ]
 ThroughputsOption: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--throughputs", help="Steps per second by kind and type: a native table (CSV, Parquet) or Gavel's JSON."),
-]
-FillWorkersOption: TypeAlias = Annotated[
-    bool, typer.Option("--fill-workers", help="Model gang sizes that the throughput table lacks from those it has.")
+    typer.Option("--throughputs", help="Steps per second by job type and GPU type: CSV, Parquet, or Gavel's JSON."),
 ]
 ClusterOption: TypeAlias = Annotated[
     str,
-    typer.Option("--cluster", help="accelerators×type:per-node, as in '8xv100:4,16xp100:4', or a cluster file in YAML."),
+    typer.Option("--cluster", help="GPUs × type : GPUs per node, as in '8xv100:4,16xp100:4', or a cluster file in YAML."),
 ]
 PresetOption: TypeAlias = Annotated[
     str | None,
@@ -78,77 +76,21 @@ PresetOption: TypeAlias = Annotated[
     ),
 ]
 RoundOption: TypeAlias = Annotated[float | None, typer.Option("--round", help="Length of a round in seconds. [default: 300]")]
-EventDrivenOption: TypeAlias = Annotated[
-    bool, typer.Option("--event-driven", help="No rounds: decide at every arrival and completion.")
-]
-LaunchCostOption: TypeAlias = Annotated[
-    float, typer.Option("--launch-cost", help="Seconds that a job's first start takes before it makes progress.", min=0)
-]
-RestartCostOption: TypeAlias = Annotated[
-    float, typer.Option("--restart-cost", help="Seconds that every later start takes.", min=0)
-]
-CheckpointCostOption: TypeAlias = Annotated[
-    float, typer.Option("--checkpoint-cost", help="Seconds that saving a checkpoint takes.", min=0)
-]
-CheckpointEveryOption: TypeAlias = Annotated[
-    float | None,
-    typer.Option("--checkpoint-every", help="Seconds between checkpoints while running; default: only when suspended."),
-]
-CostsOption: TypeAlias = Annotated[
-    Path | None, typer.Option("--costs", help="A YAML file of these costs, with others for some kinds, in their place.")
-]
-MtbfOption: TypeAlias = Annotated[
-    float, typer.Option("--mtbf", help="Mean seconds until a node fails; 0: nodes do not fail.", min=0)
-]
-MttrOption: TypeAlias = Annotated[float, typer.Option("--mttr", help="Mean seconds until a failed node is back.", min=0)]
-OutageOption: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--outage",
-        metavar="NODE:FROM:TO",
-        help="A node that is gone for a while, as node:from:to in seconds ('3:3600:7200'); repeatable.",
-    ),
-]
 MeasureOption: TypeAlias = Annotated[
     str | None,
-    typer.Option("--measure", help="Only these jobs by submission order, as in 50:150; the run stops when they have ended."),
+    typer.Option("--measure", help="Measure only these jobs, by submission order, as in 50:150; stop when they have ended."),
 ]
 AdmissionOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--admission",
-        help="Admission, as in 'accept-up-to:factor=1.5', or several with commas between them. [default: accept-all]",
+        help="Admission, as in 'accept-up-to:factor=1.5'; separate several with commas. [default: accept-all]",
     ),
-]
-TerminationOption: TypeAlias = Annotated[
-    str | None, typer.Option("--termination", help="Who is done early, as in 'by-loss:threshold=0.002'. [default: by-steps]")
 ]
 PlacementOption: TypeAlias = Annotated[
     str | None, typer.Option("--placement", help="Placement, as in 'tiresias:threshold=0.3'. [default: consolidated]")
 ]
-MechanismOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--mechanism", help="What realises shares of time, as in 'gavel-rounds:least_interval_s=1920'. [default: gavel-rounds]"
-    ),
-]
-EstimatorOption: TypeAlias = Annotated[
-    str | None, typer.Option("--estimator", help="What a policy may know of throughputs. [default: oracle]")
-]
-RunToCompletionOption: TypeAlias = Annotated[bool, typer.Option("--run-to-completion", help="Never suspend a job that runs.")]
-MakespanFromOption: TypeAlias = Annotated[
-    str, typer.Option("--makespan-from", help="Makespan counts from 'first-submission' or from 'zero'.")
-]
-JctFromOption: TypeAlias = Annotated[
-    str, typer.Option("--jct-from", help="Completion time counts from 'submission' or from 'first-start'.")
-]
-ContentionOption: TypeAlias = Annotated[
-    str, typer.Option("--contention", help="Finish-time fairness: 'average' or 'static' contention, or 'demand'.")
-]
-UnfairAboveOption: TypeAlias = Annotated[
-    float, typer.Option("--unfair-above", help="A job is unfairly treated where its finish-time fairness exceeds this.")
-]
-SeedOption: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of all that is random.", min=0)]
+SeedOption: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of the random numbers.", min=0)]
 JobsOption: TypeAlias = Annotated[int, typer.Option("--jobs", help="How many jobs to generate.", min=1)]
 ProcessesOption: TypeAlias = Annotated[
     int | None, typer.Option("--processes", help="Parallel processes. [default: all cores]", min=1)
@@ -164,100 +106,92 @@ WorkersOption: TypeAlias = Annotated[
 ]
 
 
-def cluster_of(text: str) -> Cluster:
-    return read_cluster(text, accelerator_types())
+def option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each field of the dataclasses among its parameters."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
+    parameters: list[inspect.Parameter] = []
+    for one in inspect.signature(command).parameters.values():
+        fields = dataclasses.fields(groups[one.name]) if one.name in groups else ()
+        types = get_type_hints(groups[one.name], include_extras=True) if fields else {}
+        parameters += [
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name])
+            for field in fields
+        ] or [one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name])]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        filled = {
+            name: group(**{field.name: given.pop(field.name) for field in dataclasses.fields(group)})
+            for name, group in groups.items()
+        }
+        command(**given, **filled)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
 
 
-def tell_strange_types(cluster: Cluster, trace: Trace) -> None:
-    """Jobs that carry durations run on a type of any name, and so would on one that is misspelt. Of others, the table of rates
-    tells which it knows."""
-    known = [device.name for device in accelerator_types()]
-    for kind in cluster.types if all(job.kind == TIMED for job in trace.jobs) else ():
-        if kind == AcceleratorType(kind.name) and (near := near_names(kind.name, known)):
-            note(
-                f"no accelerators of type {kind.name!r} are known, near: {', '.join(map(repr, near))};"
-                " jobs that carry durations take as long there as anywhere"
-            )
+@dataclass(frozen=True)
+class SchedulerOptions:
+    """Parts of a scheduler that replace those of its file, preset or policy."""
+
+    round: RoundOption = None
+    event_driven: Annotated[bool, typer.Option("--event-driven", help="No rounds: decide at every arrival and completion.")] = (
+        False
+    )
+    admission: AdmissionOption = None
+    placement: PlacementOption = None
+    mechanism: Annotated[
+        str | None,
+        typer.Option(
+            "--mechanism",
+            help="Round mechanism of allocation policies, as in 'gavel-rounds:lease_s=360'. [default: gavel-rounds]",
+        ),
+    ] = None
+    estimator: Annotated[
+        str | None, typer.Option("--estimator", help="Throughput estimator that policies use. [default: oracle]")
+    ] = None
+    termination: Annotated[
+        str | None,
+        typer.Option("--termination", help="When jobs end early, as in 'by-loss:threshold=0.002'. [default: by-steps]"),
+    ] = None
+    run_to_completion: Annotated[bool, typer.Option("--run-to-completion", help="Never suspend a running job.")] = False
+
+    def apply(self, base: SchedulerConfig) -> SchedulerConfig:
+        """Return a scheduler with the parts of the command line in place of its own, and a name that says so."""
+        if self.event_driven and self.round is not None:
+            raise InputError("--round", "either --round or --event-driven", field="round", value=self.round)
+        if self.round is not None and not SHORTEST_ROUND_S <= self.round <= LONGEST_ROUND_S:
+            wanted = f"{SHORTEST_ROUND_S:g} to {LONGEST_ROUND_S:g} seconds (or --event-driven)"
+            raise InputError("--round", wanted, field="round", value=self.round)
+        names = ("estimator", "mechanism", "placement", "termination")
+        parts: dict[str, Part] = {name: parse_part(text) for name in names if (text := getattr(self, name))}
+        if self.admission:
+            parts["admission"] = parse_chain(self.admission)
+        round_s = 0.0 if self.event_driven else base.round_s if self.round is None else self.round
+        to_completion = base.run_to_completion or self.run_to_completion
+        made = replace(base, **parts, round_s=round_s, run_to_completion=to_completion)  # type: ignore[arg-type]
+        changes = in_words(changed_parts(base, made))
+        return replace(made, name=f"{base.name}({changes})") if base.name and changes else made
 
 
-def tell_lacking_predictions(schedulers: Iterable[SchedulerConfig], cluster: Cluster, kinds: Collection[str]) -> None:
-    """Of whom nothing is predicted runs as if it could not share: with the presets that live on predictions and come without
-    any, or where what was predicted is of others."""
-    told: dict[str, list[str]] = {}
-    for scheduler in schedulers:
-        estimator = scheduler.build(None).estimator
-        if not isinstance(estimator, ColocationEstimator):
-            continue
-        if why := estimator.colocation_model().coverage_gaps(kinds, cluster.types):
-            told.setdefault(why, []).append(scheduler.label)
-    for why, labels in told.items():
-        note(f"{', '.join(labels)}: {why}; docs/sharing.md says how")
+def changed_parts(base: SchedulerConfig, made: SchedulerConfig) -> dict[str, str]:
+    """Return what a scheduler has in place of the parts of the scheduler that it was made from."""
+    names = ("estimator", "mechanism", "placement", "termination", "admission")
+    changes = {name: str(getattr(made, name)) for name in names if getattr(made, name) != getattr(base, name)}
+    if made.round_s != base.round_s:
+        changes["rounds"] = f"{made.round_s:g}" if made.round_s else EVENT_DRIVEN
+    return changes
 
 
-def tell_unseen(scheduler: SchedulerConfig) -> None:
-    """On a real cluster nobody shares before it was seen what its kind takes, unless somebody says it beforehand."""
-    part = scheduler.estimator
-    given = any(part.parameters.get(name) for name in ("usage", "uses", "profiles"))
-    if part.name in ("monitored", "watched") and not given:
-        seen = "shares before an agent has seen by NVML what its kind takes (agents of played accelerators never do)"
-        mend = "--estimator 'monitored:usage={KIND: [PERCENT, GB]}' says it beforehand, docs/sharing.md more"
-        note(f"{scheduler.label}: nothing is predicted of any job, so nobody {seen}; {mend}")
-
-
-def tell_left_alone(costs: Costs, schedulers: Iterable[SchedulerConfig]) -> None:
-    """What is not as the scheduler says by itself: without it, a run would end in nothing."""
-    named = {scheduler.round_s for scheduler in schedulers if simulated_with(costs, scheduler) != scheduler}
-    for round_s in sorted(named):
-        apart = f"rounds of {round_s:g} s" if round_s else "decisions at every event"
-        start = f"a start may take {costs.longest_start_s:g} s"
-        note(f"{apart}, and {start}: who starts is left alone until its first step, {FIRST_STEP_S:g} s at most (first_step_s)")
-
-
-def costs_of(launch: float, restart: float, checkpoint: float, every: float | None, file: Path | None) -> Costs:
-    if file is not None:
-        if launch or restart or checkpoint or every is not None:
-            raise InputError("--costs", "either a file of costs or single cost options", field="costs", value=str(file))
-        return read_costs(file)
-    if every is not None and not every > 0:
-        raise InputError("--checkpoint-every", "seconds above 0", field="checkpoint-every", value=every)
-    for name, value in (("launch-cost", launch), ("restart-cost", restart), ("checkpoint-cost", checkpoint)):
-        if not value <= LONGEST_ROUND_S:
-            raise InputError(f"--{name}", f"at most {LONGEST_ROUND_S:g} seconds", field=name, value=value)
-    return Costs(launch, restart, checkpoint, math.inf if every is None else every)
-
-
-def faults_of(outages: Sequence[str] | None, mtbf: float, mttr: float, cluster: Cluster) -> Faults:
-    given = []
-    for text in outages or ():
-        try:
-            node, start, end = text.split(":")
-            outage = Outage(int(node), float(start), float(end) if end else math.inf)
-        except ValueError:
-            raise InputError("--outage", "node:from:to, as in '3:3600:7200'", field="outage", value=text) from None
-        long = max(outage.start_s, outage.end_s if outage.end_s < math.inf else 0.0) > MAX_TIME_S
-        if not 0 <= outage.node < len(cluster.nodes) or not 0 <= outage.start_s < outage.end_s or long:
-            wanted = f"a node from 0 to {len(cluster.nodes) - 1} and from < to, at most {MAX_TIME_S:g} s"
-            raise InputError("--outage", wanted, field="outage", value=text)
-        given.append(outage)
-    if not mtbf < math.inf:
-        raise InputError("--mtbf", "a finite number of seconds; 0: nodes do not fail", field="mtbf", value=mtbf)
-    if mtbf > 0 and not 0 < mttr < math.inf:
-        raise InputError("--mttr", "a finite number of seconds above 0 where --mtbf is given", field="mttr", value=mttr)
-    return Faults(tuple(given), mtbf, mttr)
-
-
-def metrics_of(measure: str | None, makespan: str, jct: str, contention: str, unfair: float) -> MetricOptions:
-    return MetricOptions(None if measure is None else measure_from(measure), makespan, jct, contention, unfair)  # type: ignore[arg-type]
-
-
-def check_measure(metrics: MetricOptions, jobs: int) -> None:
-    if metrics.measure is not None and metrics.measure[0] >= jobs:
-        wanted = f"a range within the {jobs:,} jobs that there are"
-        raise InputError("--measure", wanted, field="measure", value=":".join(map(str, metrics.measure)))
+def in_words(changes: Mapping[str, str]) -> str:
+    """Return changed parts as `placement=spread, rounds=60`."""
+    return ", ".join(f"{name}={value}" for name, value in changes.items())
 
 
 def scheduler_from(policy: str | None, config: Path | None, preset: str | None) -> SchedulerConfig:
-    """The scheduler of a file, a preset, a policy alone, or a preset with another policy."""
+    """Return the scheduler of a file, of a preset, of a policy, or of a preset with another policy."""
     if config is not None and preset is not None:
         raise InputError("command line", "either --config FILE or --preset NAME", field="preset", value=preset)
     if config is not None and policy is not None:
@@ -272,54 +206,184 @@ def scheduler_from(policy: str | None, config: Path | None, preset: str | None) 
     return SchedulerConfig(parse_part(policy))
 
 
-def override(
-    base: SchedulerConfig,
-    round_s: float | None,
-    event_driven: bool,
-    admission: str | None,
-    placement: str | None,
-    run_to_completion: bool,
-    mechanism: str | None = None,
-    estimator: str | None = None,
-    termination: str | None = None,
-) -> SchedulerConfig:
-    """A scheduler with what the command line says instead of what its file says."""
-    if event_driven and round_s is not None:
-        raise InputError("--round", "either --round or --event-driven", field="round", value=round_s)
-    if round_s is not None and not SHORTEST_ROUND_S <= round_s <= LONGEST_ROUND_S:
-        wanted = f"{SHORTEST_ROUND_S:g} to {LONGEST_ROUND_S:g} seconds (or --event-driven)"
-        raise InputError("--round", wanted, field="round", value=round_s)
-    said = {"estimator": estimator, "mechanism": mechanism, "placement": placement, "termination": termination}
-    parts: dict[str, Part] = {what: parse_part(text) for what, text in said.items() if text}
-    if admission:
-        parts["admission"] = parse_chain(admission)
-    length = 0.0 if event_driven else base.round_s if round_s is None else round_s
-    made = replace(base, **parts, round_s=length, run_to_completion=base.run_to_completion or run_to_completion)  # type: ignore[arg-type]
-    told = in_words(varied(base, made))
-    return replace(made, name=f"{base.name}({told})") if base.name and told else made
+@dataclass(frozen=True)
+class WorkloadOptions:
+    """Where jobs and their throughputs come from: a trace, or the generator."""
+
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="A trace file. [default: jobs are generated from the bundled catalogue]")
+    ] = None
+    format: FormatOption = None
+    regimes: RegimesOption = None
+    hosts: Annotated[
+        Path | None,
+        typer.Option("--hosts", help="Speed of models by CPUs and host memory per worker: a YAML file."),
+    ] = None
+    applications: Annotated[
+        Path | None,
+        typer.Option("--applications", help="A folder of measured applications, as in Pollux' simulator, for its traces."),
+    ] = None
+    skip_bad: SkipBadOption = False
+    throughputs: ThroughputsOption = None
+    fill_workers: Annotated[
+        bool, typer.Option("--fill-workers", help="Model gang sizes that the throughput table lacks from those it has.")
+    ] = False
+    jobs: JobsOption = 200
+    workers: WorkersOption = "multiple"
+
+    @property
+    def inputs(self) -> list[Path | None]:
+        """The files that are read."""
+        return [self.trace, self.throughputs, self.regimes, self.hosts]
+
+    def file(self) -> TraceFile | None:
+        """Return the trace file, or None where jobs are generated."""
+        for name, with_trace in (("regimes", self.regimes), ("applications", self.applications)):
+            if self.trace is None and with_trace is not None:
+                raise InputError(f"--{name}", "--trace FILE to go with it", field=name, value=str(with_trace))
+        return (
+            None if self.trace is None else TraceFile(self.trace, self.format, self.skip_bad, self.regimes, self.applications)
+        )
+
+    def table(self) -> ThroughputTable | None:
+        """Return the throughput table, or None for the bundled one."""
+        return read_table(self.throughputs)
+
+    def generator(self, load: float | None) -> Generator:
+        """Return the generator of jobs."""
+        with errors_by_option():
+            return Generator(jobs=self.jobs, jobs_per_hour=load, workers=self.workers, users=12)
+
+    def read(self, load: float | None, seed: int, table: ThroughputTable | None) -> Trace:
+        """Return the jobs of the trace, or generated ones."""
+        file = self.file()
+        trace = self.generator(load).trace(seed) if file is None else file.read(table)
+        if self.hosts is None:
+            return trace
+        hosts = read_hosts(self.hosts)
+        check_hosts(self.hosts, hosts, trace.jobs, table)
+        return with_host_sensitivity(trace, hosts)
 
 
-def varied(base: SchedulerConfig, made: SchedulerConfig) -> dict[str, str]:
-    """What a scheduler has otherwise than the one that it was made of."""
-    parts = ("estimator", "mechanism", "placement", "termination", "admission")
-    said = {what: str(getattr(made, what)) for what in parts if getattr(made, what) != getattr(base, what)}
-    if made.round_s != base.round_s:
-        said["rounds"] = f"{made.round_s:g}" if made.round_s else EVENT_DRIVEN
-    return said
+@dataclass(frozen=True)
+class CostOptions:
+    """What starts and checkpoints of jobs take."""
+
+    launch_cost: Annotated[
+        float, typer.Option("--launch-cost", help="Seconds that a job's first start takes before it makes progress.", min=0)
+    ] = 0.0
+    restart_cost: Annotated[float, typer.Option("--restart-cost", help="Seconds that every later start takes.", min=0)] = 0.0
+    checkpoint_cost: Annotated[
+        float, typer.Option("--checkpoint-cost", help="Seconds that saving a checkpoint takes.", min=0)
+    ] = 0.0
+    checkpoint_every: Annotated[
+        float | None,
+        typer.Option("--checkpoint-every", help="Seconds between checkpoints of a running job. [default: only when suspended]"),
+    ] = None
+    costs: Annotated[
+        Path | None, typer.Option("--costs", help="A YAML file of these costs, by job type, in place of single options.")
+    ] = None
+
+    def read(self) -> Costs:
+        """Return the costs of the file or of the single options."""
+        single = (
+            ("launch-cost", self.launch_cost),
+            ("restart-cost", self.restart_cost),
+            ("checkpoint-cost", self.checkpoint_cost),
+        )
+        every = self.checkpoint_every
+        if self.costs is not None:
+            if every is not None or any(value for _, value in single):
+                raise InputError(
+                    "--costs", "either a file of costs or single cost options", field="costs", value=str(self.costs)
+                )
+            return read_costs(self.costs)
+        if every is not None and not every > 0:
+            raise InputError("--checkpoint-every", "seconds above 0", field="checkpoint-every", value=every)
+        for name, value in single:
+            if not value <= LONGEST_ROUND_S:
+                raise InputError(f"--{name}", f"at most {LONGEST_ROUND_S:g} seconds", field=name, value=value)
+        return Costs(self.launch_cost, self.restart_cost, self.checkpoint_cost, math.inf if every is None else every)
 
 
-def in_words(said: Mapping[str, str]) -> str:
-    return ", ".join(f"{what}={value}" for what, value in said.items())
+@dataclass(frozen=True)
+class FaultOptions:
+    """When nodes fail."""
+
+    outage: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--outage",
+            metavar="NODE:FROM:TO",
+            help="A node that is down for a while, as node:from:to in seconds ('3:3600:7200'); repeatable.",
+        ),
+    ] = None
+    mtbf: Annotated[
+        float, typer.Option("--mtbf", help="Mean time between failures of a node in seconds; 0: nodes do not fail.", min=0)
+    ] = 0.0
+    mttr: Annotated[float, typer.Option("--mttr", help="Mean time to repair of a node in seconds.", min=0)] = 3600.0
+
+    def read(self, cluster: Cluster) -> Faults:
+        """Return the faults, checked against a cluster."""
+        outages = []
+        for text in self.outage or ():
+            try:
+                node, start, end = text.split(":")
+                outage = Outage(int(node), float(start), float(end) if end else math.inf)
+            except ValueError:
+                raise InputError("--outage", "node:from:to, as in '3:3600:7200'", field="outage", value=text) from None
+            late = max(outage.start_s, outage.end_s if outage.end_s < math.inf else 0.0) > MAX_TIME_S
+            if not 0 <= outage.node < len(cluster.nodes) or not 0 <= outage.start_s < outage.end_s or late:
+                wanted = f"a node from 0 to {len(cluster.nodes) - 1} and from < to, at most {MAX_TIME_S:g} s"
+                raise InputError("--outage", wanted, field="outage", value=text)
+            outages.append(outage)
+        if not self.mtbf < math.inf:
+            raise InputError("--mtbf", "a finite number of seconds; 0: nodes do not fail", field="mtbf", value=self.mtbf)
+        if self.mtbf > 0 and not 0 < self.mttr < math.inf:
+            raise InputError(
+                "--mttr", "a finite number of seconds above 0 where --mtbf is given", field="mttr", value=self.mttr
+            )
+        return Faults(tuple(outages), self.mtbf, self.mttr)
 
 
-def generator_of(jobs: int, load: float | None, workers: str) -> Generator:
-    with told_by_option():
-        return Generator(jobs=jobs, jobs_per_hour=load, workers=workers, users=12)
+@dataclass(frozen=True)
+class DefinitionOptions:
+    """Which of the published definitions metrics follow."""
+
+    makespan_from: Annotated[
+        str, typer.Option("--makespan-from", help="Makespan counts from 'first-submission' or from 'zero'.")
+    ] = "first-submission"
+    jct_from: Annotated[
+        str, typer.Option("--jct-from", help="Completion time counts from 'submission' or from 'first-start'.")
+    ] = "submission"
+    contention: Annotated[
+        str, typer.Option("--contention", help="Finish-time fairness: 'average', 'static' or 'demand' contention.")
+    ] = "average"
+    unfair_above: Annotated[
+        float, typer.Option("--unfair-above", help="A job is treated unfairly where its finish-time fairness exceeds this.")
+    ] = 1.05
+
+    def read(self, measure: str | None = None) -> MetricOptions:
+        """Return the definitions, for all jobs or for those of `--measure`."""
+        window = None if measure is None else measure_from(measure)
+        return MetricOptions(window, self.makespan_from, self.jct_from, self.contention, self.unfair_above)  # type: ignore[arg-type]
+
+
+def check_measure(metrics: MetricOptions, jobs: int) -> None:
+    """Raise InputError where `--measure` begins behind the last job."""
+    if metrics.measure is not None and metrics.measure[0] >= jobs:
+        wanted = f"a range within the {jobs:,} jobs of this workload"
+        raise InputError("--measure", wanted, field="measure", value=":".join(map(str, metrics.measure)))
+
+
+def cluster_of(text: str) -> Cluster:
+    """Return the cluster of `--cluster`, with the GPU types of the catalogue."""
+    return read_cluster(text, accelerator_types())
 
 
 @contextmanager
-def told_by_option() -> Iterator[None]:
-    """Who types options has never heard of a generator's fields: what it refuses is told by the option that says it."""
+def errors_by_option() -> Iterator[None]:
+    """Name the option in errors of the job generator, in place of its field."""
     try:
         yield
     except InputError as problem:
@@ -329,33 +393,77 @@ def told_by_option() -> Iterator[None]:
         raise InputError(f"--{option}", problem.expected, field=option, value=problem.value) from None
 
 
-def trace_file(
-    path: Path | None, format: str | None, skip_bad: bool, regimes: Path | None, applications: Path | None = None
-) -> TraceFile | None:
-    """The trace that the command line names, or none."""
-    for name, beside in (("regimes", regimes), ("applications", applications)):
-        if path is None and beside is not None:
-            raise InputError(f"--{name}", "--trace FILE to go with it", field=name, value=str(beside))
-    return None if path is None else TraceFile(path, format, skip_bad, regimes, applications)
+def split_names(text: str) -> list[str]:
+    """Return names that are separated by commas; commas in brackets are part of a name's parameters."""
+    return [part.strip() for part in split_outside_brackets(text, ",") if part.strip()]
 
 
-def tell_skipped(trace: Trace, *, quiet: bool) -> None:
-    """Nothing is dropped silently: how many lines were left out, and which."""
+def numbers(option: str, text: str) -> list[float]:
+    """Return numbers that are separated by commas."""
+    try:
+        found = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        found = [math.nan]
+    if any(map(math.isnan, found)):
+        raise InputError(option, "numbers separated by commas", field=option.strip("-"), value=text)
+    return found
+
+
+# Notes on standard error about what the user may not expect.
+
+
+def note_unknown_types(cluster: Cluster, trace: Trace) -> None:
+    """Name GPU types that may be misspelt. Jobs that carry durations run on a type of any name; other jobs have a table."""
+    known = [device.name for device in accelerator_types()]
+    for kind in cluster.types if all(job.kind == TIMED for job in trace.jobs) else ():
+        if kind == AcceleratorType(kind.name) and (near := near_names(kind.name, known)):
+            note(
+                f"unknown GPU type {kind.name!r}, near: {', '.join(map(repr, near))};"
+                " jobs that carry durations take as long there as on any type"
+            )
+
+
+def note_missing_predictions(schedulers: Iterable[SchedulerConfig], cluster: Cluster, kinds: Collection[str]) -> None:
+    """Name schedulers that co-locate by predictions and lack predictions for these jobs, which then never share a GPU."""
+    by_reason: dict[str, list[str]] = {}
+    for scheduler in schedulers:
+        estimator = scheduler.build(None).estimator
+        if not isinstance(estimator, ColocationEstimator):
+            continue
+        if why := estimator.colocation_model().coverage_gaps(kinds, cluster.types):
+            by_reason.setdefault(why, []).append(scheduler.label)
+    for why, labels in by_reason.items():
+        note(f"{', '.join(labels)}: {why}; see docs/sharing.md")
+
+
+def note_unmonitored(scheduler: SchedulerConfig) -> None:
+    """Say when jobs of a real cluster begin to share GPUs, where nothing is predicted of them."""
+    part = scheduler.estimator
+    given = any(part.parameters.get(name) for name in ("usage", "uses", "profiles"))
+    if part.name in ("monitored", "watched") and not given:
+        note(
+            f"{scheduler.label}: no job is predicted, so no job shares a GPU before an agent has measured its job type through"
+            " NVML (agents with simulated GPUs never do); give predictions with"
+            " --estimator 'monitored:usage={KIND: [PERCENT, GB]}', see docs/sharing.md"
+        )
+
+
+def note_protected_starts(costs: Costs, schedulers: Iterable[SchedulerConfig]) -> None:
+    """Say where starting jobs are protected though the scheduler does not ask for it: without it no job would progress."""
+    named = {scheduler.round_s for scheduler in schedulers if simulated_with(costs, scheduler) != scheduler}
+    for round_s in sorted(named):
+        rounds = f"rounds of {round_s:g} s" if round_s else "decisions at every event"
+        note(
+            f"{rounds}, and a start may take {costs.longest_start_s:g} s: a starting job is not preempted before its first"
+            f" step, for at most {FIRST_STEP_S:g} s (first_step_s)"
+        )
+
+
+def note_skipped(trace: Trace, *, quiet: bool) -> None:
+    """Say how many lines of a trace were skipped, and list the first ones."""
     if trace.skipped and not quiet:
-        note(f"lines left out of {trace.name}: {len(trace.skipped):,}")
+        note(f"lines skipped in {trace.name}: {len(trace.skipped):,}")
         for problem in trace.skipped[:10]:
             note(f"  {problem}")
         if len(trace.skipped) > 10:
             note(f"  … and {len(trace.skipped) - 10} more (fairlead trace check lists all)")
-
-
-def split(text: str) -> list[str]:
-    """Names separated by commas, without breaking up lists in brackets."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "[({") - (letter in "])}")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts if part.strip()]

@@ -1,4 +1,4 @@
-"""How the command line speaks: one JSON object, or tables and notes for people. Errors are one line and an exit code."""
+"""Output of commands: one JSON object, or tables and notes for users, and checks of the files to write."""
 
 from __future__ import annotations
 
@@ -35,12 +35,11 @@ JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one J
 
 
 class Out(Console):
-    """Standard output. For a file or a pipe tables are complete, whatever the terminal's width, and no line ends in blanks.
-    Text is what it is, whatever of it looks like markup."""
+    """Standard output. In a file or a pipe, tables have all columns and no line ends in blanks. Strings are never markup."""
 
     @property
     def size(self) -> ConsoleDimensions:
-        unbounded = not self.is_terminal and self._width is None  # nobody asked for one, COLUMNS neither
+        unbounded = not self.is_terminal and self._width is None  # no width is given, nor COLUMNS
         return ConsoleDimensions(_UNBOUNDED, 25) if unbounded else super().size
 
     @size.setter
@@ -63,12 +62,12 @@ _UNBOUNDED = 10_000  # columns
 out = Out()
 err = Console(stderr=True)
 
-MOST_FOR_NAMES = 25
-"""Columns, in lists of names with a line each."""
+_MAX_NAME_WIDTH = 25
+"""Width of names in lists with a line for each."""
 
 
 def print_json(data: Mapping[str, Any]) -> None:
-    """One JSON object on one line; what is not a finite number is null."""
+    """Print one JSON object on one line; numbers that are not finite are null."""
     if sys.stdout is None:
         raise OSError("standard output is closed")
     sys.stdout.buffer.write(orjson.dumps(_finite(data), option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
@@ -76,8 +75,8 @@ def print_json(data: Mapping[str, Any]) -> None:
 
 
 def print_lines(named: Sequence[tuple[str, str]], title: str) -> None:
-    """A name and a line each; on a terminal lines are cut where it ends, and a few long names stand out."""
-    width = min(max(len(name) for name, _ in named), MOST_FOR_NAMES)
+    """Print a line for each name; a terminal cuts long lines."""
+    width = min(max(len(name) for name, _ in named), _MAX_NAME_WIDTH)
     out.print(title, style="bold", highlight=False)
     for name, about in named:
         line = Text(f"  {name:<{width}}  {about}")
@@ -87,23 +86,23 @@ def print_lines(named: Sequence[tuple[str, str]], title: str) -> None:
 
 
 @contextmanager
-def kept_in(folder: object) -> Iterator[None]:
-    """Whoever interrupts a long study is told that what has ended is not lost."""
+def say_resumable(folder: object) -> Iterator[None]:
+    """On Ctrl-C, say that finished runs are kept in a folder."""
     try:
         yield
     except KeyboardInterrupt:
-        note(f"what has ended is kept in {folder}; the same command goes on from there")
+        note(f"finished runs are kept in {folder}; run the same command again to resume")
         raise
 
 
 def note(text: str) -> None:
-    """A remark for people; never on standard output, which may be JSON."""
+    """Print a remark on standard error; standard output may be JSON."""
     err.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
 def progress(total: int | None, what: str, *, quiet: bool) -> Iterator[Any]:
-    """A bar on standard error while something long runs; `advance(1)` or `show(share)` move it, `say(what)` names it."""
+    """Show a bar on standard error; `advance(1)` or `show(share)` move it, `say(what)` names it."""
     bar = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -131,7 +130,7 @@ class _Bar:
         self._bar.update(self._task, completed=share)
 
     def say(self, what: str) -> None:
-        """What runs now, in front of the bar."""
+        """Set the text in front of the bar."""
         self._bar.update(self._task, description=what)
 
 
@@ -145,12 +144,10 @@ def _finite(value: Any) -> Any:
     return value
 
 
-# Tables for a terminal of any width: what a row is called is always there, figures as far as there is room.
-
-
 def fitted(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], names: int, caption: str = "") -> Table:
-    """The first `names` columns say what a row is about. A row that has only one cell behind them says something else there,
-    such as why it has no figures."""
+    """Return a table with as many columns as the terminal has room for; the first `names` columns are always there.
+
+    A row with a single cell behind its names has no figures: that cell is left out."""
     whole = [row for row in rows if len(row) == len(headings)]
     # with the space that the table puts around and between cells
     widths = [max(len(heading), *(len(row[i]) for row in whole), 0) + 3 for i, heading in enumerate(headings)]
@@ -167,7 +164,7 @@ def fitted(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], n
         if index:
             table.add_column(escape(headings[index]), justify="right", no_wrap=True)
         else:
-            whole_names = widths[0] == longest  # else others would take of their room all the same
+            whole_names = widths[0] == longest  # otherwise other columns take their room
             table.add_column(escape(headings[index]), no_wrap=whole_names, max_width=widths[0] - 3, overflow="fold")
     for row in rows:
         if len(row) == len(headings):
@@ -179,49 +176,43 @@ def fitted(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], n
     return table
 
 
-# Where a command may write: looked at before the work. It knows nothing else, so that a quick command stays quick.
-
-
-def distinct(inputs: Sequence[Path | None], outputs: Sequence[Path | None], folders: Sequence[Path | None] = ()) -> None:
-    """No output takes the place of an input or of another output, and each can be written: told before the work, not after."""
+def check_paths(inputs: Sequence[Path | None], outputs: Sequence[Path | None], folders: Sequence[Path | None] = ()) -> None:
+    """Raise InputError, before the work, where an output cannot be written or replaces an input or another output."""
     seen = {path.resolve() for path in inputs if path is not None}
     for path in outputs:
         if path is None:
             continue
         if not str(path) or str(path) == "." or path.is_dir():
-            raise InputError("command line", "a file to write; a folder stands there", field="output", value=str(path))
+            raise InputError("command line", "a file to write, not a folder", field="output", value=str(path))
         if path.resolve() in seen:
-            raise InputError("command line", "a file that is not read or written already", field="output", value=str(path))
+            raise InputError("command line", "a file that is not another input or output", field="output", value=str(path))
         seen.add(path.resolve())
-        if path.is_file() or not path.exists():  # a pipe or a device is where it is
-            _writable(path, path.resolve().parent)
+        if path.is_file() or not path.exists():  # not a pipe or a device
+            _check_writable(path, path.resolve().parent)
     for folder in folders:
         if folder is not None:
-            _writable(folder, folder.resolve())
+            _check_writable(folder, folder.resolve())
 
 
-def _writable(said: Path, folder: Path) -> None:
-    """A folder, or what would have to be made to have it there."""
-    for link in (said, *said.parents):
+def _check_writable(path: Path, folder: Path) -> None:
+    """Raise InputError where a folder cannot be written or created."""
+    for link in (path, *path.parents):
         if link.is_symlink() and not link.exists() and not folder.exists():
-            raise InputError("command line", f"a place to write to; {link} leads nowhere", field="output", value=str(said))
+            raise InputError("command line", f"a place to write to; {link} leads nowhere", field="output", value=str(path))
     there = next(place for place in (folder, *folder.parents) if place.exists())
     if not there.is_dir():
-        raise InputError("command line", f"a place to write to; {there} is a file", field="output", value=str(said))
+        raise InputError("command line", f"a place to write to; {there} is a file", field="output", value=str(path))
     if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError("command line", f"a place to write to; {there} may not be written", field="output", value=str(said))
-
-
-# The file that `--events` asks for: there once the run is over, and until then what was there before.
+        raise InputError("command line", f"a place to write to; {there} may not be written", field="output", value=str(path))
 
 
 @contextmanager
 def event_log(path: Path | None) -> Iterator[JsonlJournal | None]:
-    """A journal to write, or none where none is asked for. A run that fails or is interrupted leaves no half of one behind."""
+    """Yield a journal for `--events`, or None. The file appears when the run has succeeded; a failed run leaves none."""
     if path is None:
         yield None
         return
-    if path.exists() and not path.is_file():  # a pipe or a device cannot be put in place later
+    if path.exists() and not path.is_file():  # a pipe or a device cannot be replaced later
         yield JsonlJournal(path, fresh=True)
         return
     place = path.resolve()
@@ -233,7 +224,7 @@ def event_log(path: Path | None) -> Iterator[JsonlJournal | None]:
         journal.close()
         begun.replace(place)
     except BaseException:
-        with suppress(JournalError):  # it is of no use any more
+        with suppress(JournalError):  # it is deleted anyway
             journal.close()
         begun.unlink(missing_ok=True)
         raise

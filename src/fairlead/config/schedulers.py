@@ -211,13 +211,13 @@ def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] 
 def parse_part(text: str) -> Part:
     """`"tiresias"` or `"tiresias:thresholds=[3250,7200]:promote_after=2"`, as on a command line. Colons in brackets are part of
     a value: `"hierarchical-perf:weights={a: 3, b: 1}"`."""
-    name, *settings = _outside_brackets(text)
+    name, *settings = split_outside_brackets(text)
     parameters: dict[str, Any] = {}
     for setting in settings:
         key, equals, written = setting.partition("=")
         if not equals or not key.strip():
             raise InputError("command line", "name or name:parameter=value", field="scheduler part", value=text)
-        if any(re.match(r"\s*\w+\s*=", more) for more in _outside_brackets(written, ",")[1:]):
+        if any(re.match(r"\s*\w+\s*=", more) for more in split_outside_brackets(written, ",")[1:]):
             expected = "colons between parameters, as in name:one=1:other=2"
             raise InputError("command line", expected, field="scheduler part", value=text)
         parameters[key.strip()] = parse_yaml(written or "''", f"parameter {key.strip()!r}").data
@@ -226,14 +226,14 @@ def parse_part(text: str) -> Part:
 
 def parse_chain(text: str) -> Part:
     """Parts with commas between them, each as `parse_part` reads it: `"user-job-quota:default=4,accept-up-to:factor=1.5"`."""
-    parts = [part for part in _outside_brackets(text, ",") if part.strip()]
+    parts = [part for part in split_outside_brackets(text, ",") if part.strip()]
     if not parts:
         raise InputError("command line", "names of parts with commas between them", field="scheduler part", value=text)
     return Part.chain(map(parse_part, parts))
 
 
-def _outside_brackets(text: str, at: str = ":") -> list[str]:
-    """Split at the colons, or commas, that stand in no brackets."""
+def split_outside_brackets(text: str, at: str = ":") -> list[str]:
+    """Return a text's parts between the colons, or other letters `at`, that are not in brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "[({") - (letter in "])}")

@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from workshop import FOR_EVER, Node, order
 
-from fairlead.cli.cmd_cluster import agent
+from fairlead.cli.cmd_cluster import agent_command as agent
 from fairlead.core.errors import InputError
 from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.agent_service import Agent
