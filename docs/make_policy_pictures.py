@@ -21,7 +21,7 @@ from fairlead.config.registry import Registry
 from fairlead.config.schedulers import parse_part
 from fairlead.experiments.inputs import TraceFile
 from fairlead.experiments.metrics import Summary, summarize
-from fairlead.experiments.run_record import RunRecord, Stretches
+from fairlead.experiments.run_record import DeviceIntervals, RunRecord
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.reporting.figures import LOOK
 from fairlead.workloads.catalogue import accelerator_types
@@ -142,10 +142,10 @@ def table(runs: Sequence[Shown]) -> str:
 
 def _bars(record: RunRecord) -> Iterator[tuple[int, int, int, int, float, float]]:
     """(job, accelerator, place, of how many, start, end): stretches, cut where the company on an accelerator changes."""
-    stretches = _stretches(record)
+    device_intervals = _stretches(record)
     for row in range(record.cluster.size):
-        here = stretches.accelerator == row
-        job, start, end = stretches.job[here], stretches.start_s[here], stretches.end_s[here]
+        here = device_intervals.accelerator == row
+        job, start, end = device_intervals.job[here], device_intervals.start_s[here], device_intervals.end_s[here]
         edges = np.unique(np.concatenate((start, end)))
         open_: dict[tuple[int, int, int], float] = {}
         for left, right in zip(edges[:-1].tolist(), edges[1:].tolist()):
@@ -159,9 +159,9 @@ def _bars(record: RunRecord) -> Iterator[tuple[int, int, int, int, float, float]
             yield (bar[0], row, bar[1], bar[2], began, float(edges[-1]))
 
 
-def _stretches(record: RunRecord) -> Stretches:
-    assert record.stretches is not None, "simulate with gantt=True"
-    return record.stretches
+def _stretches(record: RunRecord) -> DeviceIntervals:
+    assert record.device_intervals is not None, "simulate with gantt=True"
+    return record.device_intervals
 
 
 def _plain(value: Any) -> str:

@@ -15,8 +15,8 @@ import numpy as np
 from fairlead.prediction import learners
 from fairlead.prediction.dataset import dataset
 from fairlead.prediction.fit_predictor import errors_by_family
-from fairlead.prediction.measured_profiles import profiles, slowdowns
-from fairlead.prediction.predictor import trained
+from fairlead.prediction.measured_profiles import mean_slowdowns, shipped_profiles
+from fairlead.prediction.predictor import shipped_predictor
 from fairlead.profiling.pair_selection import SelectionMetric
 from fairlead_papers.measured_data import evaluation_set
 from fairlead_papers.prediction import evaluation
@@ -27,14 +27,20 @@ TO = Path(__file__).parent / "img"
 def pairs() -> None:
     """Slowdown of each job of a pair over what both would use alone, and what was fitted, for pairs of equals; and over what
     the other holds, of those that fill the card."""
-    known, filling = profiles(), profiles("h200", SelectionMetric.SHARE)
+    known, filling = shipped_profiles(), shipped_profiles("h200", SelectionMetric.SHARE)
     figure, panels = plt.subplots(1, 3, figsize=(14, 3.6))
     for panel, (mode, found) in zip(panels, sorted(known.pairs.items(), reverse=True)):
         total = [known.alone[one].utilization + known.alone[other].utilization for one, other in found]
         own = [known.alone[one].utilization for one, _ in found]
         dots = panel.scatter(total, [slower for slower, _ in found.values()], c=own, s=6, cmap="viridis", vmin=0, vmax=100)
         half = np.linspace(5, 99, 100)
-        panel.plot(2 * half, trained().slowdown[mode].of(half, half), color="black", linewidth=1, label="fit, pairs of equals")
+        panel.plot(
+            2 * half,
+            shipped_predictor().slowdown[mode].of(half, half),
+            color="black",
+            linewidth=1,
+            label="fit, pairs of equals",
+        )
         panel.set(title=mode, xlabel="utilization of both alone, percent", ylim=(0.7, 2.6))
         panel.axvline(100, color="grey", linewidth=0.5)
         panel.legend(loc="upper left", frameon=False)
@@ -46,8 +52,8 @@ def pairs() -> None:
     line = np.linspace(2, 90, 100)
     for busy in (30, 98):
         full = np.full_like(line, busy)
-        panels[2].plot(line, trained().at_once["mps"].of(full, line), color="black", linewidth=1)
-        panels[2].annotate(f"{busy} %", (90, trained().at_once["mps"].of(full, line)[-1]), fontsize=8)
+        panels[2].plot(line, shipped_predictor().at_once["mps"].of(full, line), color="black", linewidth=1)
+        panels[2].annotate(f"{busy} %", (90, shipped_predictor().at_once["mps"].of(full, line)[-1]), fontsize=8)
     panels[2].set(title="mps, of those that fill the card", xlabel="multiprocessors that the other holds, percent")
     panels[0].set_ylabel("slowdown")
     figure.colorbar(dots, ax=panels, label="own utilization, percent")
@@ -73,9 +79,9 @@ def repeated() -> None:
         xlim=(0, 40),
     )
     panels[0].legend(loc="lower right", frameon=False, fontsize=7)
-    alone = profiles().alone
+    alone = shipped_profiles().alone
     for panel, names in zip(panels[1:], (("h200_beside_ten", "h200_beside_ten_again"), ("h200_pairs", "h200_pairs_beside"))):
-        first, later = (slowdowns(evaluation_set(name)[1], alone) for name in names)
+        first, later = (mean_slowdowns(evaluation_set(name)[1], alone) for name in names)
         both = [pair for pair in first if pair in later]
         own = [alone[one].utilization for one, _ in both]
         where = ([first[pair][0] for pair in both], [later[pair][0] for pair in both])
@@ -100,7 +106,9 @@ def predicted() -> None:
     """Utilization and memory of configurations of families that were left out."""
     data = dataset(evaluation_set("h200")[1], evaluation_set("h200_features")[1])
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.8))
-    left = errors_by_family(data, learners.there().get(trained().utilization.learner, learners.line))
+    left = errors_by_family(
+        data, learners.installed_learners().get(shipped_predictor().utilization.learner, learners.linear_regression)
+    )
     panels[0].scatter(left.measured, left.predicted, s=8)
     panels[0].plot([0, 100], [0, 100], color="grey", linewidth=0.5)
     panels[0].set(title="utilization, family left out", xlabel="measured, percent", ylabel="predicted, percent")

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError
 from fairlead.prediction import fit_predictor as training
-from fairlead.prediction.measured_profiles import profiles
+from fairlead.prediction.measured_profiles import shipped_profiles
 
-FAMILIES = sorted({one.family for one in profiles().alone.values()})
+FAMILIES = sorted({one.family for one in shipped_profiles().alone.values()})
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError
-from fairlead.prediction.measured_profiles import profiles
+from fairlead.prediction.measured_profiles import shipped_profiles
 
 onnx = pytest.importorskip("onnx", reason="the extra `predict` is not installed")
 helper, FLOAT = onnx.helper, onnx.TensorProto.FLOAT
@@ -52,8 +52,8 @@ def test_a_file_beside_a_configuration_is_what_its_graph_says_beside_what_was_me
     assert (own["from"], other["from"]) == ("predicted", "measured")
     for name in ("utilization", "memory_mb", "multiprocessors", "kernel_s"):
         assert own[name] == alone[name]
-    assert other["utilization"] == profiles().alone[OTHER].utilization
-    assert other["memory_mb"] == profiles().alone[OTHER].memory_mb
+    assert other["utilization"] == shipped_profiles().alone[OTHER].utilization
+    assert other["memory_mb"] == shipped_profiles().alone[OTHER].memory_mb
     assert found["by"] == ("multiprocessors and kernels, both as their graphs say" if sharing == "mps" else "utilization alone")
     turned = told(OTHER, mine, "--batch", "64", "--sharing", sharing)
     assert turned["slowdowns"] == pytest.approx(found["slowdowns"][::-1])
@@ -64,7 +64,7 @@ def test_what_was_predicted_and_what_measured_is_told(mine):
     assert "mine.onnx: predicted from its graph, batch size 1, as the file leaves it open; give --batch" in said.stderr
     assert f"{OTHER}: measured\n" in said.stderr
     through = ("--sharing", "mps", "--json")
-    counted = next(name for name, one in profiles().alone.items() if one.multiprocessors is not None)
+    counted = next(name for name, one in shipped_profiles().alone.items() if one.multiprocessors is not None)
     assert [each["multiprocessors_from"] for each in told(OTHER, counted, *through)["jobs"]] == ["predicted", "measured"]
     assert f"{OTHER}: measured; multiprocessors predicted\n" in text(OTHER, counted, "--sharing", "mps").stderr
     assert f"{counted}: measured\n" in text(OTHER, counted, "--sharing", "mps").stderr

@@ -16,9 +16,9 @@ from fairlead.estimators.colocated_rates import has_usage_observations, usage_ob
 from fairlead.estimators.predicted import Predicted
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.models.interference import Slowdown
-from fairlead.prediction.measured_profiles import profiles
-from fairlead.prediction.multiprocessors import holds
-from fairlead.prediction.predictor import trained
+from fairlead.prediction.measured_profiles import shipped_profiles
+from fairlead.prediction.multiprocessors import multiprocessor_use
+from fairlead.prediction.predictor import shipped_predictor
 from fairlead.testing.builders import cluster
 from fairlead.workloads.throughput_tables import MeasuredTraining, colocation_table
 from fairlead.workloads.trace import Trace
@@ -86,8 +86,10 @@ def test_each_way_of_sharing_has_its_own_costs_and_a_word_on_how_sure_they_are()
     view, pair = State(HERE).snapshot(0.0), (row("a"), row("b"), 0)
     by = {mode: Predicted(TABLE, heavy, sharing=mode).rates(view) for mode in ("time-slicing", "mps")}
     for mode, found in by.items():
-        assert 10 / found.paired[pair] == pytest.approx(trained().slowdowns(np.array([95.0, 95.0]), mode)[0])
-        assert found.paired_uncertainty[pair] == pytest.approx(trained().slowdown[mode].spread_above * found.paired[pair] / 10)
+        assert 10 / found.paired[pair] == pytest.approx(shipped_predictor().slowdowns(np.array([95.0, 95.0]), mode)[0])
+        assert found.paired_uncertainty[pair] == pytest.approx(
+            shipped_predictor().slowdown[mode].spread_above * found.paired[pair] / 10
+        )
     assert by["mps"].paired[pair] > by["time-slicing"].paired[pair]
 
 
@@ -97,7 +99,7 @@ def test_through_mps_it_counts_what_the_other_holds_where_that_is_known_of_both(
     plain = Predicted(TABLE, heavy, sharing="mps").rates(view)
     finer = Predicted(TABLE, heavy, sharing="mps", sm_usage={"a": (20.0, 30.0), "b": (80.0, 30.0)}).rates(view)
     small, large = (10 / finer.paired[row(one), row(other), 0] for one, other in ("ab", "ba"))
-    want = trained().slowdowns(np.array([98.0, 98.0]), "mps", np.array([20.0, 80.0]), np.array([3e-5, 3e-5]))
+    want = shipped_predictor().slowdowns(np.array([98.0, 98.0]), "mps", np.array([20.0, 80.0]), np.array([3e-5, 3e-5]))
     assert [small, large] == pytest.approx(want.tolist())
     assert small > 1.4 > large
     unknown = finer.paired[row("a"), row("c"), 0]
@@ -111,20 +113,20 @@ def test_a_measured_set_knows_what_its_configurations_hold():
     one, other = "lstm-650x2@128:64", "gpt2-small@512:2"
     table = colocation_table("gpu", [MeasuredTraining(kind, 10.0, 50.0, 1.0) for kind in (one, other)], lambda one, other: 1.2)
     found = Predicted(table, profiles="h200", sharing="mps").rates(State(HERE).snapshot(0.0))
-    busy = np.array([profiles().alone[kind].utilization for kind in (one, other)])
-    held = [holds()[kind] for kind in (one, other)]
-    want = trained().slowdowns(
+    busy = np.array([shipped_profiles().alone[kind].utilization for kind in (one, other)])
+    held = [multiprocessor_use()[kind] for kind in (one, other)]
+    want = shipped_predictor().slowdowns(
         busy, "mps", np.array([hold.multiprocessors for hold in held]), np.array([hold.kernel_s for hold in held])
     )
     assert 10 / found.paired[table.row(one, 1), table.row(other, 1), 0] == pytest.approx(want[0])
 
 
 def test_what_is_held_is_counted_or_else_said_by_the_graph():
-    known = holds()
-    assert known.keys() == profiles().alone.keys()
+    known = multiprocessor_use()
+    assert known.keys() == shipped_profiles().alone.keys()
     assert 80 <= sum(hold.counted for hold in known.values()) < len(known)
     assert all(0 <= hold.multiprocessors <= 100 and hold.kernel_s > 0 for hold in known.values())
-    counted = {name: one.multiprocessors for name, one in profiles().alone.items() if one.multiprocessors is not None}
+    counted = {name: one.multiprocessors for name, one in shipped_profiles().alone.items() if one.multiprocessors is not None}
     assert all(known[name].multiprocessors == value for name, value in counted.items())
 
 

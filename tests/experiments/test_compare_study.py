@@ -7,7 +7,7 @@ import pytest
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
-from fairlead.experiments.compare import Comparison, Workload, aggregate, compare
+from fairlead.experiments.compare import Comparison, Workload, aggregate_outcomes, compare
 from fairlead.experiments.inputs import TraceFile
 from fairlead.workloads.generate import Generator
 
@@ -49,20 +49,20 @@ def test_one_process_or_two_give_the_same_figures_in_the_same_order():
 def test_the_mean_over_seeds_comes_with_its_width():
     given = comparison(seeds=(0, 1, 2))
     outcomes = compare(given, processes=1)
-    arms = aggregate(given, outcomes)
+    arms = aggregate_outcomes(given, outcomes)
     assert [(arm.label, arm.seeds) for arm in arms] == [("fifo", 3), ("srtf", 3)]
     for index, arm in enumerate(arms):
         jct = [o.summary.average_jct_s for o in outcomes if o.case.scheduler == index]
         assert arm.mean["average_jct_s"] == pytest.approx(sum(jct) / 3)
         assert arm.half_width["average_jct_s"] > 0
     single = comparison(seeds=(0,))
-    assert aggregate(single, compare(single, processes=1))[0].half_width["average_jct_s"] is None
+    assert aggregate_outcomes(single, compare(single, processes=1))[0].half_width["average_jct_s"] is None
 
 
 def test_records_are_kept_of_the_first_seed_where_they_are_asked_for():
     outcomes = compare(comparison(), processes=1, keep_records=True)
     assert [outcome.record is not None for outcome in outcomes] == [o.case.seed == 0 for o in outcomes]
-    assert outcomes[0].record.stretches is not None
+    assert outcomes[0].record.device_intervals is not None
     assert compare(comparison(seeds=(0,)), processes=1)[0].record is None
 
 

@@ -17,8 +17,8 @@ from fairlead.core.job import ELASTIC, TIMED, Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.experiments.metrics import summarize
-from fairlead.experiments.resimulate import Outside, outside
-from fairlead.experiments.simulate import Faults, Run, Simulation, simulate
+from fairlead.experiments.resimulate import ExogenousInputs, exogenous_inputs
+from fairlead.experiments.simulate import Faults, Simulation, SimulationRun, simulate
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage
 from fairlead.workloads.catalogue import catalogue
@@ -28,14 +28,14 @@ from fairlead.workloads.trace import Trace
 CLUSTER = Cluster.parse("8xv100:4,8xk80:4")
 
 
-def run_of(**given) -> tuple[Run, list[ev.Event]]:
+def run_of(**given) -> tuple[SimulationRun, list[ev.Event]]:
     journal = MemoryJournal()
     trace = Generator(jobs=40, jobs_per_hour=8.0, workers="multiple").trace(3)
     run = simulate(Simulation(**{"trace": trace, "cluster": CLUSTER, "table": catalogue(), **given}), journal=journal)
     return run, journal.events
 
 
-def again(world: Outside, scheduler: SchedulerConfig) -> Run:
+def again(world: ExogenousInputs, scheduler: SchedulerConfig) -> SimulationRun:
     faults = Faults(world.outages)
     return simulate(
         Simulation(world.trace, world.cluster, scheduler, world.table, world.costs, faults, others=world.others), gantt=True
@@ -52,7 +52,7 @@ def test_the_same_scheduler_ends_every_job_at_the_same_second(policy: str, costs
     scheduler = SchedulerConfig(Part(policy))
     others = (ev.JobCancelled(9_000.0, 4), ev.NodeDrained(20_000.0, 1), ev.NodeDrained(40_000.0, 1, undo=True))
     first, events = run_of(scheduler=scheduler, costs=costs, others=others)
-    world, record = outside(events)
+    world, record = exogenous_inputs(events)
     second = again(world, scheduler).record
     assert close(second.jobs.ended_s, first.record.jobs.ended_s)
     assert (second.jobs.phase == first.record.jobs.phase).all()
@@ -68,7 +68,7 @@ def test_outages_and_time_limits_come_again() -> None:
     jobs = [Job("limited", kind=trace.jobs[0].kind, steps=1e9, time_limit_s=5_000.0), *trace.jobs]
     outages = (Outage(0, 5_000.0, 30_000.0), Outage(2, 50_000.0))
     first, events = run_of(trace=trace.with_jobs(jobs), scheduler=scheduler, faults=Faults(outages))
-    world, _ = outside(events)
+    world, _ = exogenous_inputs(events)
     assert (world.outages, first.state.store.arrays["phase"][0]) == (outages, int(Phase.FAILED))
     assert close(again(world, scheduler).record.jobs.ended_s, first.record.jobs.ended_s)
 
@@ -106,7 +106,7 @@ def finished(second: float, job: int) -> ev.JobsFinished:
 def test_batch_sizes_of_a_schedule_need_no_rates_when_the_days_are_simulated_again() -> None:
     schedule = ((8, 0.5), (64, 0.5))
     job = Job("grows", kind="m (batch size 8)", steps=100.0, mode="expert", schedule=schedule)
-    world, _ = outside(real_run(launched(2.0, 0, 0), told(4.0, 0, 20.0, 10.0), finished(12.0, 0), jobs=[job]))
+    world, _ = exogenous_inputs(real_run(launched(2.0, 0, 0), told(4.0, 0, 20.0, 10.0), finished(12.0, 0), jobs=[job]))
     assert again(world, SchedulerConfig(Part("las"))).record.jobs.phase.tolist() == [int(Phase.FINISHED)]
 
 
@@ -125,7 +125,7 @@ def test_work_rates_and_costs_are_as_they_turned_out() -> None:
         ev.JobsFailed(20.0, np.array([2]), numbers(20.0), "exit code 1"),
         jobs=[Job("counts", kind="count", steps=1e6), Job("silent", kind="plain", steps=1e6), Job("fails", kind="count")],
     )
-    world, record = outside(events)
+    world, record = exogenous_inputs(events)
     counts, silent, fails = world.trace.jobs
     assert (counts.kind, counts.steps) == ("count", 50.0)
     assert (silent.kind, silent.steps) == (TIMED, 5.0)
@@ -147,7 +147,7 @@ def test_steps_that_a_failure_cost_are_work_too_and_who_never_ends_leaves_with_t
         finished(16.5, 0),
         jobs=[Job("retried", kind="count", steps=100.0), Job("endless", kind="count", steps=1e6)],
     )
-    world, _ = outside(events)
+    world, _ = exogenous_inputs(events)
     assert world.trace.jobs[0].steps == pytest.approx(125.0)
     assert world.others == (ev.JobCancelled(16.5, 1),)
     ended = again(world, SchedulerConfig(Part("fifo"), round_s=2.0)).record.jobs
@@ -157,20 +157,20 @@ def test_steps_that_a_failure_cost_are_work_too_and_who_never_ends_leaves_with_t
 
 def test_everybody_who_decided_is_named_and_not_only_the_last() -> None:
     switched = [ev.SchedulerSwitched(20.0 + at, {"policy": policy}) for at, policy in enumerate(("srtf", "las", "fifo"))]
-    named = [outside(real_run(*switched[:many], jobs=[Job("one")]))[1].scheduler for many in range(4)]
+    named = [exogenous_inputs(real_run(*switched[:many], jobs=[Job("one")]))[1].scheduler for many in range(4)]
     assert named == ["las", "las, then srtf", "las, then srtf", "las, then 2 others"]
 
 
 def test_a_journal_without_its_beginning_is_refused() -> None:
     with pytest.raises(JournalError, match="beginning"):
-        outside(real_run(jobs=[])[1:], "x.sqlite")
+        exogenous_inputs(real_run(jobs=[])[1:], "x.sqlite")
 
 
 def test_an_event_that_cannot_have_happened_is_told_with_its_place() -> None:
     events = real_run(jobs=[Job("one")])
     number = next(place for place, event in enumerate(events) if isinstance(event, ev.JobSubmitted))
     with pytest.raises(JournalError, match=f"x.jsonl:{number + 2}: an event that cannot have happened: job number 0 was given"):
-        outside([*events[: number + 1], *events[number:]], "x.jsonl")
+        exogenous_inputs([*events[: number + 1], *events[number:]], "x.jsonl")
 
 
 def test_an_elastic_job_is_simulated_at_the_size_it_asked_for_though_it_never_had_it() -> None:
@@ -181,7 +181,7 @@ def test_an_elastic_job_is_simulated_at_the_size_it_asked_for_though_it_never_ha
     _, (opened, *events) = run_of(trace=Trace.of(jobs), scheduler=scheduler, cluster=Cluster.parse("4xv100:4"))
     assert isinstance(opened, ev.JournalOpened)
     early = [event for event in events if event.time < 1_000.0]
-    world, _ = outside([replace(opened, rates=None), *early])
+    world, _ = exogenous_inputs([replace(opened, rates=None), *early])
     assert [(job.kind, job.steps, job.mode) for job in world.trace.jobs] == [(kind, 20_000.0, ELASTIC)] * 2
     assert world.guessed == (f"4 × {kind} on v100",)
     sizes = sorted(workers for _, workers in world.table.row_of if workers != 4)

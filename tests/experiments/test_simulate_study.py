@@ -54,7 +54,7 @@ def test_the_record_says_what_became_of_every_job():
 
 
 def test_stretches_say_who_held_what_from_when_to_when():
-    found = run().record.stretches
+    found = run().record.device_intervals
     told = sorted(zip(found.job.tolist(), found.start_s.tolist(), found.end_s.tolist()))
     assert told == [(0, 0.0, 450.0), (1, 1200.0, 1300.0), (1, 1200.0, 1300.0), (2, 300.0, 1000.0)]
     assert sorted(found.accelerator[found.job == 1].tolist()) == [0, 1]
@@ -82,7 +82,7 @@ def test_the_journal_of_a_run_gives_the_same_record(tmp_path):
     for name in ("phase", "workers", "ended_s", "run_s", "accelerator_s", "exclusive_s", "preemptions", "restarts"):
         assert np.array_equal(getattr(live.jobs, name), getattr(read.jobs, name), equal_nan=name.endswith("_s")), name
     for name in ("job", "accelerator", "start_s", "end_s"):
-        assert getattr(live.stretches, name).tolist() == getattr(read.stretches, name).tolist(), name
+        assert getattr(live.device_intervals, name).tolist() == getattr(read.device_intervals, name).tolist(), name
     assert opening(path).rates == {"|1": (1.0,), "|2": (1.0,), "|9": (1.0,)}
 
 

@@ -18,7 +18,7 @@ from fairlead.core.events import SchedulerSwitched
 from fairlead.core.job import Job
 from fairlead.engine.event_journal import MemoryJournal
 from fairlead.experiments.lookahead import ArrivalForecast
-from fairlead.experiments.simulate import Run, Simulation, simulate
+from fairlead.experiments.simulate import Simulation, SimulationRun, simulate
 from fairlead.experiments.synthesize import Advisor, Objective, synthesize
 from fairlead.testing import check_events
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -38,7 +38,7 @@ def behind_long_ones() -> Simulation:
     return given([*long, *(Job(f"short-{n}", 60.0 + n, HOUR) for n in range(8))], "4xv100:4")
 
 
-def average(run: Run) -> float:
+def average(run: SimulationRun) -> float:
     jobs = run.record.jobs
     return float((jobs.ended_s - jobs.submitted_s).mean())
 

@@ -7,12 +7,12 @@ import statistics
 
 import pytest
 
-from fairlead.prediction.measured_profiles import each_slowdown, profiles, slowdowns
+from fairlead.prediction.measured_profiles import mean_slowdowns, measured_slowdowns, shipped_profiles
 from fairlead.profiling.pair_selection import select_configurations
 from fairlead_papers.measured_data import evaluation_set, evaluation_sets
 from fairlead_papers.prediction.evaluation import of_slowdown
 
-ALONE = profiles("h200").alone
+ALONE = shipped_profiles("h200").alone
 TENS = ("h200_beside_ten", "h200_beside_ten_again", "h200_beside_ten_third")
 TENS_MPS = ("h200_beside_ten_mps", "h200_beside_ten_mps_again")
 NAMES = ("h200_beside_pairs", *TENS, *TENS_MPS, "h200_pairs_beside")
@@ -115,7 +115,7 @@ def test_how_far_from_one_those_are_seen_who_are_hardly_in_the_way_by_speeds_alo
 ):
     rows = rows_of(name)
     deviations = []
-    for table in (each_slowdown(evaluation_set(name)[1], ALONE), by_the_session(rows)):
+    for table in (measured_slowdowns(evaluation_set(name)[1], ALONE), by_the_session(rows)):
         light = [
             each
             for pair, found in table.items()
@@ -138,7 +138,7 @@ def test_how_far_from_one_those_are_seen_who_are_hardly_in_the_way_by_speeds_alo
     ],
 )
 def test_slowdowns_of_the_same_ten_are_the_same_on_other_hosts(names: tuple[str, str], many: int, told: float):
-    one, other = (slowdowns(evaluation_set(name)[1], ALONE) for name in names)
+    one, other = (mean_slowdowns(evaluation_set(name)[1], ALONE) for name in names)
     both = [pair for pair in one if pair in other]
     assert len({frozenset(pair) for pair in both}) == many
     differ = statistics.median(apart(*each) for pair in both for each in zip(one[pair], other[pair]))
@@ -156,7 +156,7 @@ def test_alone_on_another_host_those_who_fill_the_card_are_as_fast_and_others_di
 
 def test_slowdowns_of_all_of_them_follow_utilization():
     busy = {name: one.utilization for name, one in ALONE.items()}
-    first, later = (slowdowns(evaluation_set(name)[1], ALONE) for name in ("h200_pairs", "h200_pairs_beside"))
+    first, later = (mean_slowdowns(evaluation_set(name)[1], ALONE) for name in ("h200_pairs", "h200_pairs_beside"))
     mean = {pair: ((first[pair][0] + later[pair][0]) / 2, (first[pair][1] + later[pair][1]) / 2) for pair in first}
     told = [of_slowdown(pairs, busy, busy).piecewise for pairs in (first, later, mean)]
     assert told == pytest.approx([0.78, 0.81, 0.86], abs=0.006)
@@ -164,7 +164,7 @@ def test_slowdowns_of_all_of_them_follow_utilization():
 
 @pytest.mark.parametrize("name", TENS)
 def test_those_advised_hardly_slow_each_other_and_those_advised_against_do(name: str):
-    found = each_slowdown(evaluation_set(name)[1], ALONE)
+    found = measured_slowdowns(evaluation_set(name)[1], ALONE)
     light = ("mobilenet_v1@32:128", "squeezenet1_1@32:64", "resnext50_32x4d@224:8")
     heavy = ("lstm-256x1@128:256", "vit-tiny@224:128", "unet-64@128:16")
     for names, least, most in ((light, 0.95, 1.09), (heavy, 2.19, 2.26)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.core.errors import InputError
-from fairlead.experiments.serving import packed
+from fairlead.experiments.serving import pack_sessions
 from fairlead_papers.serving_mixes import MIXES, Mix, allowed, least_accelerators, least_at_rate, try_mixes
 
 
@@ -43,4 +43,4 @@ def test_allowed_is_one_more_or_a_tenth():
 
 def test_squishy_is_for_one_type():
     with pytest.raises(InputError, match="one type"):
-        packed(Mix().draw(0), {"v100": 4.0, "p100": 4.0}, "squishy")
+        pack_sessions(Mix().draw(0), {"v100": 4.0, "p100": 4.0}, "squishy")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.prediction.measured_profiles import profiles, slowdowns
+from fairlead.prediction.measured_profiles import mean_slowdowns, shipped_profiles
 from fairlead_papers.measured_data import evaluation_set
 from fairlead_papers.prediction.evaluation import of_slowdown
 
 QUIET, FIRST = (evaluation_set(name)[1] for name in ("h200_quiet_pairs", "h200_pairs"))
-ALONE = profiles("h200").alone
+ALONE = shipped_profiles("h200").alone
 ELSEWHERE = {name: one.utilization for name, one in ALONE.items()}
 
 
@@ -19,8 +19,8 @@ def own(rows: list[dict[str, object]]) -> dict[str, float]:
 
 
 def test_slowdowns_follow_utilizations_of_their_own_host_whether_it_is_quiet_or_not():
-    quiet = slowdowns(QUIET, ALONE)
-    first = {pair: both for pair, both in slowdowns(FIRST, ALONE).items() if pair in quiet}
+    quiet = mean_slowdowns(QUIET, ALONE)
+    first = {pair: both for pair, both in mean_slowdowns(FIRST, ALONE).items() if pair in quiet}
     assert len({frozenset(pair) for pair in quiet}) == 366
     told = {
         (name, whose): of_slowdown(pairs, busy, busy).piecewise
@@ -33,7 +33,7 @@ def test_slowdowns_follow_utilizations_of_their_own_host_whether_it_is_quiet_or_
 
 
 def test_with_a_quiet_host_who_is_alone_does_more_and_is_slowed_more():
-    quiet, first = slowdowns(QUIET, ALONE), slowdowns(FIRST, ALONE)
+    quiet, first = mean_slowdowns(QUIET, ALONE), mean_slowdowns(FIRST, ALONE)
     busy = own(QUIET)
     full = [pair for pair in quiet if busy[pair[0]] + busy[pair[1]] >= 160]
     medians = [sorted(table[pair][0] for pair in full)[len(full) // 2] for table in (quiet, first)]

@@ -16,7 +16,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.events import JobSubmitted, JournalOpened, MetricsReported, ProgressReported, RoundPlanned
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
-from fairlead.prediction.measured_profiles import profiles, slowdowns
+from fairlead.prediction.measured_profiles import mean_slowdowns, shipped_profiles
 from fairlead.profiling.results import measured_set
 from fairlead_papers import Reproduction, reproduce
 from fairlead_papers.command import _why_not
@@ -65,8 +65,8 @@ def test_a_learner_whose_library_is_not_there_is_not_installed_and_has_not_faile
 
 def test_true_is_the_mean_of_the_sessions_or_what_one_says_and_nothing_of_that_is_believed():
     assert WORLD.sessions == ("h200_pairs", "h200_pairs_beside")
-    alone = profiles("h200").alone
-    by_session = {name: slowdowns(measured_set(name)[1], alone) for name in WORLD.sessions}
+    alone = shipped_profiles("h200").alone
+    by_session = {name: mean_slowdowns(measured_set(name)[1], alone) for name in WORLD.sessions}
     mean = {
         pair: [(one + other) / 2 for one, other in zip(*(found[pair] for found in by_session.values()))]
         for pair in by_session["h200_pairs"]
@@ -138,8 +138,8 @@ def test_half_of_the_trainings_are_unseen_and_believed_to_be_what_their_graphs_s
     unseen = [kind for kind in busy if kind not in WORLD.seen]
     assert len(unseen) * 2 >= len(busy) == 34
     assert np.median([off[kind] for kind in unseen]) > 0.05 > np.median([off[kind] for kind in WORLD.seen])
-    families = {profiles().alone[kind].family for kind in unseen}
-    assert families.isdisjoint(profiles().alone[kind].family for kind in WORLD.seen)
+    families = {shipped_profiles().alone[kind].family for kind in unseen}
+    assert families.isdisjoint(shipped_profiles().alone[kind].family for kind in WORLD.seen)
 
 
 def test_its_policies_are_those_of_the_presets():

@@ -50,10 +50,10 @@ def test_what_is_measured_before_are_other_jobs_of_every_kind_and_size_that_will
 
 def test_no_regime_is_so_short_that_agents_would_not_see_it():
     trace, table = SMALL.trace(0), SMALL.cluster.table
-    stretches = [parts_of(job, trace.dynamics[job.name], table) for job in trace.jobs]
-    assert min(part.steps * part.step_s["v100"] for parts in stretches for part in parts) > 0.9 * LOOKED_AT_S
-    assert all(parts[0].batch_size == batch_size_of(job.kind) for job, parts in zip(trace.jobs, stretches))
-    assert sum(len(parts) > 1 for parts in stretches) > len(trace) / 2
+    spans = [parts_of(job, trace.dynamics[job.name], table) for job in trace.jobs]
+    assert min(part.steps * part.step_s["v100"] for parts in spans for part in parts) > 0.9 * LOOKED_AT_S
+    assert all(parts[0].batch_size == batch_size_of(job.kind) for job, parts in zip(trace.jobs, spans))
+    assert sum(len(parts) > 1 for parts in spans) > len(trace) / 2
 
 
 def _looks(job, trace):

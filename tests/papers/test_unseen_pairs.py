@@ -13,8 +13,8 @@ from fairlead.cli.main import app
 from fairlead.core.errors import InputError
 from fairlead.prediction import learners
 from fairlead.prediction.measured_profiles import paired_sets, profiles_of
-from fairlead.prediction.multiprocessors import Hold, Interference, holds
-from fairlead.prediction.predictor import trained
+from fairlead.prediction.multiprocessors import InterferenceModel, MultiprocessorUse, multiprocessor_use
+from fairlead.prediction.predictor import shipped_predictor
 from fairlead.profiling.results import MEASURED
 from fairlead_papers.measured_data import DATA, evaluation_set
 from fairlead_papers.prediction.unseen_pairs import Belief, Pair, ends, errors, foremost, in_order, seen
@@ -25,7 +25,7 @@ UNSEEN = DATA / "h200_unseen_pairs.jsonl"
 def test_those_that_cost_least_come_first_and_memory_is_half_of_the_cost():
     known = {"light": Belief(20.0, 1000.0), "large": Belief(20.0, 60_000.0), "heavy": Belief(95.0, 1000.0)}
     pairs = {(a, b): (1.0, 2.0) for a in known for b in known}
-    ranked = in_order(pairs, known, Interference.fitted(trained(), "time-slicing"), 100_000.0)
+    ranked = in_order(pairs, known, InterferenceModel.fitted(shipped_predictor(), "time-slicing"), 100_000.0)
     assert len(ranked) == 6
     assert ranked[0].names == ("light", "light")
     cost = {pair.names: pair.cost for pair in ranked}
@@ -38,12 +38,12 @@ def test_those_that_cost_least_come_first_and_memory_is_half_of_the_cost():
 
 def test_what_is_held_counts_where_it_is_known_of_both():
     known = {
-        "small": Belief(98.0, 1.0, Hold(15.0, 1e-5)),
-        "full": Belief(98.0, 1.0, Hold(85.0, 1e-5)),
+        "small": Belief(98.0, 1.0, MultiprocessorUse(15.0, 1e-5)),
+        "full": Belief(98.0, 1.0, MultiprocessorUse(85.0, 1e-5)),
         "other": Belief(98.0, 1.0),
     }
     pairs = {(a, b): (1.0, 1.0) for a in known for b in known}
-    found = {pair.names: pair for pair in in_order(pairs, known, Interference.fitted(trained(), "mps"), 1e5)}
+    found = {pair.names: pair for pair in in_order(pairs, known, InterferenceModel.fitted(shipped_predictor(), "mps"), 1e5)}
     assert found["full", "small"].finer
     assert found["full", "small"].predicted[0] < found["full", "small"].predicted[1]
     assert not found["other", "small"].finer
@@ -95,8 +95,8 @@ def test_slowdowns_of_ten_families_that_met_nobody_before_are_told(name, least):
     assert len(names) == len({found.alone[each].family for each in names}) == 10
     assert not names & fitted_to
     counted = {row["alone"]: row["sm_active"] for row in rows if "alone" in row}
-    held = {each: Hold(counted[each], holds()[each].kernel_s) for each in names}
-    ranked = in_order(pairs, seen(found.alone, held), Interference.fitted(trained(), sharing), 141 * 1024.0)
+    held = {each: MultiprocessorUse(counted[each], multiprocessor_use()[each].kernel_s) for each in names}
+    ranked = in_order(pairs, seen(found.alone, held), InterferenceModel.fitted(shipped_predictor(), sharing), 141 * 1024.0)
     assert len(ranked) == 55
     off, score = errors(ranked)
     assert score > least
@@ -125,16 +125,18 @@ def test_the_command_puts_predicted_and_measured_side_by_side(tmp_path):
 
 
 def test_the_best_learner_that_is_installed_predicts_and_is_named(monkeypatch):
-    assert learners.BEST_FIRST[0] == trained().utilization.learner, "the one that ships was kept as it errs least"
+    assert learners.BEST_FIRST[0] == shipped_predictor().utilization.learner, "the one that ships was kept as it errs least"
     assert {*learners.BEST_FIRST} == {*learners.LEARNERS}
-    monkeypatch.setattr(learners, "there", lambda: {"linear": learners.line})
+    monkeypatch.setattr(learners, "there", lambda: {"linear": learners.linear_regression})
     said = CliRunner().invoke(app, ["predict", "pairs", str(UNSEEN)])
     assert "time-slicing, utilization by linear: off by" in said.stderr
     assert "xgboost, by which docs/prediction.md has its figures, is not installed" in said.stderr
     assert json.loads(CliRunner().invoke(app, ["predict", "pairs", str(UNSEEN), "--json"]).stdout)["learner"] == "linear"
     assert "not installed" not in asked(str(UNSEEN)).stderr, "who asks for one is told of no other"
-    monkeypatch.setattr(learners, "there", lambda: dict.fromkeys(("linear", "random-forest", "lightgbm"), learners.line))
-    assert learners.best() == "lightgbm"
+    monkeypatch.setattr(
+        learners, "there", lambda: dict.fromkeys(("linear", "random-forest", "lightgbm"), learners.linear_regression)
+    )
+    assert learners.best_installed() == "lightgbm"
 
 
 def asked(*words: str) -> Result:

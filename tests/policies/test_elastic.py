@@ -19,7 +19,7 @@ from fairlead.engine.codec import encode
 from fairlead.engine.event_journal import MemoryJournal, NoJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.experiments.simulate import Faults, Outage, Run, Simulation, begin, simulate
+from fairlead.experiments.simulate import Faults, Outage, Simulation, SimulationRun, begin, simulate
 from fairlead.models import goodput
 from fairlead.policies.elastic.optimus import Optimus
 from fairlead.policies.elastic.pollux import Pollux
@@ -46,7 +46,7 @@ def workload(tmp_path_factory) -> Trace:
 
 def run(
     trace: Trace, scheduler: dict[str, object], machine: Cluster = MACHINE, **changes: object
-) -> tuple[Run, list[ev.Event]]:
+) -> tuple[SimulationRun, list[ev.Event]]:
     journal = MemoryJournal()
     given = Simulation(trace, machine, SchedulerConfig.from_data(scheduler), costs=Costs(launch_s=5.0, restart_s=5.0))
     return simulate(replace(given, **changes), journal=journal), journal.events

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError
 from fairlead.prediction import onnx_process as apart
-from fairlead.prediction.features import features, features_of
-from fairlead.prediction.graph import load
+from fairlead.prediction.features import features_of, graph_features
+from fairlead.prediction.graph import load_graph
 
 onnx = pytest.importorskip("onnx", reason="the extra `predict` is not installed")
 helper, TensorProto = onnx.helper, onnx.TensorProto
@@ -85,7 +85,7 @@ def saved(tmp_path: Path) -> Callable[[Any], Path]:
 
 
 def test_work_is_counted_from_shapes(saved):
-    graph = load(saved(convolutional()))
+    graph = load_graph(saved(convolutional()))
     by_kind = {one.kind: one for one in graph.operators}
     assert by_kind["Conv"].flops == 2 * (2 * 16 * 8 * 8) * (3 * 3 * 3)
     assert by_kind["Gemm"].flops == 2 * (2 * 10) * 16
@@ -110,9 +110,9 @@ def names_its_rule(convolution: Any) -> None:
 
 @pytest.mark.parametrize(("bias", "mark"), [(True, lost_their_names), (True, names_its_rule), (False, names_its_rule)])
 def test_normalization_that_was_folded_away_for_inference_is_there_in_a_training(saved, bias, mark):
-    as_trained, read = load(saved(convolutional())), load(saved(folded(bias, mark)))
+    as_trained, read = load_graph(saved(convolutional())), load_graph(saved(folded(bias, mark)))
     assert read == as_trained
-    bare = load(saved(folded(bias, lambda convolution: None)))
+    bare = load_graph(saved(folded(bias, lambda convolution: None)))
     assert (bare.kept, "BatchNormalization" in bare.counts) == (as_trained.kept - 2 * 16 * 64, False)
 
 
@@ -123,7 +123,7 @@ def test_a_weight_that_was_computed_from_others_is_no_normalization_that_was_fol
     def computed(convolution: Any) -> None:
         convolution.input[1] = "onnx::Conv_17"
 
-    assert load(saved(folded(bias, computed))) == load(saved(folded(bias, lambda convolution: None)))
+    assert load_graph(saved(folded(bias, computed))) == load_graph(saved(folded(bias, lambda convolution: None)))
 
 
 def test_a_batch_that_is_open_or_another_is_a_matter_of_scale(saved):
@@ -136,8 +136,8 @@ def test_a_batch_that_is_open_or_another_is_a_matter_of_scale(saved):
 
 
 def test_more_work_keeps_the_device_busier(saved):
-    graph = load(saved(convolutional()))
-    busy = [features(graph, batch).busy for batch in (1, 1_000, 1_000_000)]
+    graph = load_graph(saved(convolutional()))
+    busy = [graph_features(graph, batch).busy for batch in (1, 1_000, 1_000_000)]
     assert busy == sorted(busy)
     assert busy[0] < 0.3
     assert busy[-1] == 1.0
@@ -146,7 +146,7 @@ def test_more_work_keeps_the_device_busier(saved):
 def test_recurrent_cells_wait_for_themselves(saved):
     cell = helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=4)
     held = [weights("w", 1, 16, 8), weights("r", 1, 16, 4)]
-    graph = load(saved(model([cell], [value("x", 20, 2, 8)], [value("y", 20, 1, 2, 4)], initializer=held)))
+    graph = load_graph(saved(model([cell], [value("x", 20, 2, 8)], [value("y", 20, 1, 2, 4)], initializer=held)))
     assert graph.operators[0].length == 20
     assert graph.operators[0].flops == 2 * 20 * 2 * 16 * (8 + 4)
 
@@ -158,14 +158,14 @@ def test_softmax_between_products_leaves_nothing_behind(saved):
         helper.make_node("MatMul", ["shares", "v"], ["y"]),
     ]
     shapes = [value("q", 2, 50, 8), value("k", 2, 8, 50), value("v", 2, 50, 8)]
-    assert load(saved(model(nodes, shapes, [value("y", 2, 50, 8)]))).kept == 3 * 2 * 50 * 8
+    assert load_graph(saved(model(nodes, shapes, [value("y", 2, 50, 8)]))).kept == 3 * 2 * 50 * 8
 
 
 def test_operators_that_nobody_knows_are_counted_and_named(saved):
     strange = helper.make_node("Frobnicate", ["x"], ["y"], domain="elsewhere")
     made = model([strange], [value("x", 2, 3)], [value("y", 2, 3)])
     made.opset_import.append(helper.make_opsetid("elsewhere", 1))
-    graph = load(saved(made))
+    graph = load_graph(saved(made))
     assert graph.unknown == {"Frobnicate": 1}
     assert graph.operators[0].flops == 6
 
@@ -286,18 +286,18 @@ HOSTILE: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_file_is_refused_in_one_line(saved, kind: str):
     with pytest.raises(InputError, match=r"model\.onnx") as refused:
-        load(saved(HOSTILE[kind]()))
+        load_graph(saved(HOSTILE[kind]()))
     assert len(str(refused.value)) < 600
 
 
 def test_a_file_is_read_by_a_process_of_its_own_and_told_alike(saved):
     path = saved(convolutional())
-    assert apart.load(path) == load(path)
+    assert apart.load_graph(path) == load_graph(path)
     for wrong in (saved(HOSTILE["too deep"]()), path.parent / "nothing.onnx"):
         with pytest.raises(InputError) as direct:
-            load(wrong)
+            load_graph(wrong)
         with pytest.raises(InputError) as told:
-            apart.load(wrong)
+            apart.load_graph(wrong)
         assert str(told.value) == str(direct.value)
 
 
@@ -308,7 +308,7 @@ def test_a_file_that_swells_is_given_up(saved, monkeypatch, name: str, little: f
     last = helper.make_node("Reshape", ["x", "s32"], ["y"])
     monkeypatch.setattr(apart, name, little)
     with pytest.raises(InputError, match=r"model\.onnx"):
-        apart.load(saved(model([shape, *doubled, last], [value("x", 1, 3)], [value("y", 1)])))
+        apart.load_graph(saved(model([shape, *doubled, last], [value("x", 1, 3)], [value("y", 1)])))
 
 
 def test_many_softmaxes_behind_a_long_chain_are_told_at_once(saved):
@@ -316,20 +316,20 @@ def test_many_softmaxes_behind_a_long_chain_are_told_at_once(saved):
     chain += [helper.make_node("Add", [f"a{n}", "x"], [f"a{n + 1}"]) for n in range(3000)]
     for n in range(3000):
         chain += [helper.make_node("Softmax", ["a3000"], [f"s{n}"]), helper.make_node("MatMul", [f"s{n}", "x"], [f"y{n}"])]
-    graph = load(saved(model(chain, [value("x", 4, 4)], [value("y0", 4, 4)])))
+    graph = load_graph(saved(model(chain, [value("x", 4, 4)], [value("y0", 4, 4)])))
     assert graph.kept == 16  # x alone
 
 
 def test_a_folder_and_a_file_that_is_not_there_are_refused(tmp_path):
     for path in (tmp_path, tmp_path / "nothing.onnx"):
         with pytest.raises(InputError):
-            load(path)
+            load_graph(path)
 
 
 def test_files_beside_it_are_never_opened(saved, tmp_path):
     held = convolutional().graph.initializer[1:]
     for location in ("nothing.bin", "/etc/hostname", "../../etc/hostname"):
-        graph = load(saved(convolutional(initializer=[_beside(location), *held])))
+        graph = load_graph(saved(convolutional(initializer=[_beside(location), *held])))
         assert graph.parameters == 16 * 27 + 32 + 170
 
 
@@ -341,24 +341,24 @@ def tokens(batch: int | str = "batch", length: int | str = "sequence") -> Any:
 
 
 def test_a_size_that_is_open_is_given_by_its_name(saved):
-    fixed, path = load(saved(tokens(1, 128))), saved(tokens())
+    fixed, path = load_graph(saved(tokens(1, 128))), saved(tokens())
     assert not fixed.open_batch
-    assert load(path, {"sequence": 128}) == replace(fixed, open_batch=True)
-    assert apart.load(path, {"sequence": 128}) == load(path, {"sequence": 128})
-    assert load(path, {"sequence": 128, "batch": 4}) == load(saved(tokens(4, 128)))
+    assert load_graph(path, {"sequence": 128}) == replace(fixed, open_batch=True)
+    assert apart.load_graph(path, {"sequence": 128}) == load_graph(path, {"sequence": 128})
+    assert load_graph(path, {"sequence": 128, "batch": 4}) == load_graph(saved(tokens(4, 128)))
     assert features_of(str(saved(tokens())), 4, sizes={"sequence": 128}).flops == 2 * 4 * 128 * 64 * 32 + 4 * 128 * 64
 
 
 def test_a_size_that_is_open_and_not_given_is_asked_for(saved):
     with pytest.raises(InputError, match=r"size 1 of 'x' is open: give it, as in --size sequence=128"):
-        load(saved(tokens()))
+        load_graph(saved(tokens()))
     with pytest.raises(InputError, match="a size that the file leaves open; near: 'sequence'") as refused:
-        apart.load(saved(tokens()), {"sequenc": 128})
+        apart.load_graph(saved(tokens()), {"sequenc": 128})
     assert refused.value.field == "size"
     nameless = tokens()
     nameless.graph.input[0].type.tensor_type.shape.dim[1].ClearField("dim_param")
     for strange in (nameless, tokens(length="\x1b[2J")):
         with pytest.raises(InputError, match="has no name: export it with fixed sizes"):
-            load(saved(strange))
+            load_graph(saved(strange))
     with pytest.raises(InputError, match="at most"):
-        load(saved(tokens()), {"sequence": 10**18})
+        load_graph(saved(tokens()), {"sequence": 10**18})

@@ -19,10 +19,10 @@ from fairlead.models.learned_models import Forest, Line, Tree, restored
 from fairlead.prediction import learners, memory, utilization
 from fairlead.prediction.dataset import dataset
 from fairlead.prediction.features import Features
-from fairlead.prediction.fit_predictor import FOLDS, KernelProfiles, errors_at_random, kernels
-from fairlead.prediction.measured_profiles import Alone, devices, each_slowdown, profiles, slowdowns
-from fairlead.prediction.multiprocessors import Interference
-from fairlead.prediction.predictor import Predictor, fingerprint, load, trained
+from fairlead.prediction.fit_predictor import FOLDS, KernelProfiles, errors_at_random, kernel_durations
+from fairlead.prediction.measured_profiles import SoloProfile, devices, mean_slowdowns, measured_slowdowns, shipped_profiles
+from fairlead.prediction.multiprocessors import InterferenceModel
+from fairlead.prediction.predictor import Predictor, fingerprint, load_predictor, shipped_predictor
 from fairlead.profiling.pair_selection import SelectionMetric
 from fairlead.profiling.results import measured_set
 from fairlead_papers.prediction import evaluation
@@ -40,7 +40,7 @@ def rows(seed: int = 0, many: int = 80) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("name", learners.LEARNERS)
 def test_what_a_learner_learned_is_kept_as_numbers_and_says_the_same(name: str):
-    if name not in learners.there():
+    if name not in learners.installed_learners():
         pytest.skip(f"{name} is not installed")
     inputs, wanted = rows()
     learned = learners.LEARNERS[name](inputs, wanted)
@@ -97,7 +97,7 @@ def test_slowdowns_are_found_again_and_are_at_least_one():
 
 @pytest.mark.parametrize("percent", [0.0, 5e-324, 1e-320, 1e-12, 100.0])
 def test_nobody_is_faster_in_company_however_little_both_do(percent: float):
-    slower = trained().slowdowns(np.array([percent, percent]))
+    slower = shipped_predictor().slowdowns(np.array([percent, percent]))
     assert (slower >= 1).all()
     assert np.isfinite(slower).all()
 
@@ -110,7 +110,7 @@ def test_what_is_learned_may_say_far_more_than_all():
 
 
 def test_the_measured_pairs_are_what_their_page_says():
-    known = profiles()
+    known = shipped_profiles()
     assert len(known.paired()) == 34
     by_turns, at_once = known.pairs["time-slicing"], known.pairs["mps"]
     assert len({frozenset(pair) for pair in by_turns}) == 595
@@ -123,7 +123,7 @@ def test_the_measured_pairs_are_what_their_page_says():
 
 
 def test_slowdown_on_pairs_left_out():
-    known = profiles()
+    known = shipped_profiles()
     busy = {name: one.utilization for name, one in known.alone.items()}
     found = evaluation.of_slowdown(known.pairs["time-slicing"], busy, busy)
     assert found.piecewise >= 0.75 > found.of_sum > found.linear > found.constant
@@ -131,10 +131,10 @@ def test_slowdown_on_pairs_left_out():
 
 
 def test_slowdown_at_once_on_pairs_left_out_needs_what_multiprocessors_are_held(data):
-    known = profiles("h200", SelectionMetric.SHARE)
+    known = shipped_profiles("h200", SelectionMetric.SHARE)
     busy = {name: one.utilization for name, one in known.alone.items()}
     active = {name: one.multiprocessors for name, one in known.alone.items() if one.multiprocessors is not None}
-    held = KernelProfiles(active, kernels(data))
+    held = KernelProfiles(active, kernel_durations(data))
     found = evaluation.of_slowdown(known.pairs["mps"], busy, busy, held)
     assert len(found.measured) == 34 * 34
     assert found.finer is not None
@@ -142,16 +142,16 @@ def test_slowdown_at_once_on_pairs_left_out_needs_what_multiprocessors_are_held(
 
 
 def test_what_differs_between_two_measurements_of_the_same_is_noise():
-    known = profiles()
-    twice = evaluation.ceiling(each_slowdown(measured_set("h200_share_pairs_mps")[1], known.alone))
+    known = shipped_profiles()
+    twice = evaluation.ceiling(measured_slowdowns(measured_set("h200_share_pairs_mps")[1], known.alone))
     assert twice is not None
     assert twice[0] == 19
     assert 0.85 < twice[1] < 0.95
-    assert evaluation.ceiling(each_slowdown(measured_set("h200_pairs_mps")[1], known.alone)) is None
+    assert evaluation.ceiling(measured_slowdowns(measured_set("h200_pairs_mps")[1], known.alone)) is None
 
 
 def test_undisturbed_speeds_are_those_of_the_same_session():
-    alone = {name: Alone(name, "f", 1, busy, 0, 0) for name, busy in (("a", 90.0), ("b", 20.0))}
+    alone = {name: SoloProfile(name, "f", 1, busy, 0, 0) for name, busy in (("a", 90.0), ("b", 20.0))}
     row = {"spread": 0.0, "steps_per_s": 10.0}
     rows = [
         {**row, "name": "a", "alone": "a", "session": 1},
@@ -161,11 +161,11 @@ def test_undisturbed_speeds_are_those_of_the_same_session():
         {"name": "a + b (2)", "pair": ["a", "b"], "steps_per_s": [5.0, 5.0], "session": 2},
         {"name": "b + b", "pair": ["b", "b"], "problem": "no memory"},
     ]
-    assert each_slowdown(rows, alone) == {("a", "b"): [(2.0, 1.0), (1.0, 2.0)]}
+    assert measured_slowdowns(rows, alone) == {("a", "b"): [(2.0, 1.0), (1.0, 2.0)]}
 
 
 def test_who_was_seen_alone_in_the_same_second_is_compared_with_that():
-    alone = {name: Alone(name, "f", 1.0, 10.0, 0.0, 0.0) for name in "ab"}
+    alone = {name: SoloProfile(name, "f", 1.0, 10.0, 0.0, 0.0) for name in "ab"}
     row = {"name": "a + b", "pair": ["a", "b"], "steps_per_s": [5.0, 10.0], "windows": [[5.0, 10.0]]}
     rows = [
         *({"name": name, "alone": name, "spread": 0.0, "steps_per_s": 10.0, "windows": 3} for name in "ab"),
@@ -173,19 +173,19 @@ def test_who_was_seen_alone_in_the_same_second_is_compared_with_that():
         {**row, "name": "a + b (2)", "undisturbed_steps_per_s": [6.0, 30.0]},
         {**row, "name": "a + b (3)", "windows": 2},
     ]
-    first, second, third = each_slowdown(rows, alone)["a", "b"]
+    first, second, third = measured_slowdowns(rows, alone)["a", "b"]
     assert second == pytest.approx((1.2, 3.0))
     assert first == third, "how many windows there were says nothing of what was seen in them"
-    assert each_slowdown(rows[3:4], alone) == {("a", "b"): [second]}, "nobody was by himself, and nobody had to be"
+    assert measured_slowdowns(rows[3:4], alone) == {("a", "b"): [second]}, "nobody was by himself, and nobody had to be"
     mine, theirs = ((one + 2 * other) / 3 for one, other in zip(second, first))
-    assert slowdowns(rows, alone)["b", "a"] == pytest.approx((theirs, mine))
+    assert mean_slowdowns(rows, alone)["b", "a"] == pytest.approx((theirs, mine))
 
 
 def test_how_far_off_it_may_be_is_of_the_way_by_which_it_was_told():
     plain = interference.Slowdown((1.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0, 0.0, 0.0), 0.5, 0.5)
     finer = interference.Slowdown((2.0, 0.0, 0.0, 0.0), (2.0, *[0.0] * 7), 0.1, 0.1)
     busy, held, kernel_s = np.full((3, 1), 50.0), np.array([20.0, 30.0, np.nan]), np.full(3, 1e-4)
-    slower, off, by_holding = Interference(plain, finer).slower(busy, held, kernel_s)
+    slower, off, by_holding = InterferenceModel(plain, finer).slower(busy, held, kernel_s)
     assert (slower[0, 1, 0], off[0, 1, 0], by_holding[0, 1, 0]) == (2.0, 0.1, True)
     assert (slower[0, 2, 0], off[0, 2, 0], by_holding[0, 2, 0]) == (1.0, 0.5, False), "of the third nobody knows what it holds"
 
@@ -201,13 +201,13 @@ def test_beside_more_than_one_full_neighbour_time_is_divided_in_proportion():
 
 def test_a_pair_measured_in_both_orders_is_one_pair_measured_twice():
     """As where it was asked for with its names in another order."""
-    alone = {name: Alone(name, "f", 1.0, 90.0, 0.0, 0.0) for name in "ab"}
+    alone = {name: SoloProfile(name, "f", 1.0, 90.0, 0.0, 0.0) for name in "ab"}
     rows = [
         {"name": "a + b", "pair": ["a", "b"], "steps_per_s": [5.0, 10.0], "undisturbed_steps_per_s": [10.0, 10.0]},
         {"name": "b + a", "pair": ["b", "a"], "steps_per_s": [10.0, 2.5], "undisturbed_steps_per_s": [30.0, 10.0]},
     ]
-    assert each_slowdown(rows, alone) == {("a", "b"): [(2.0, 1.0), (4.0, 3.0)]}
-    assert slowdowns(rows, alone) == {("a", "b"): (3.0, 2.0), ("b", "a"): (2.0, 3.0)}
+    assert measured_slowdowns(rows, alone) == {("a", "b"): [(2.0, 1.0), (4.0, 3.0)]}
+    assert mean_slowdowns(rows, alone) == {("a", "b"): (3.0, 2.0), ("b", "a"): (2.0, 3.0)}
 
 
 def test_longer_kernels_of_others_are_waited_for():
@@ -226,15 +226,15 @@ def test_longer_kernels_of_others_are_waited_for():
 
 
 def test_the_command_knows_multiprocessors():
-    def slowdowns(*more: str) -> list[float]:
+    def mean_slowdowns(*more: str) -> list[float]:
         asked = ["predict", "pair", "98", "98", "--sharing", "mps", *more, "--json"]
         return json.loads(CliRunner().invoke(app, asked, catch_exceptions=False).stdout)["slowdowns"]
 
-    small, large = slowdowns("--multiprocessors", "20", "--multiprocessors", "80")
+    small, large = mean_slowdowns("--multiprocessors", "20", "--multiprocessors", "80")
     assert small > 1.4 > large, "who is beside a large one suffers"
     held = ["--multiprocessors", "80", "--multiprocessors", "80"]
-    short, long = slowdowns(*held, "--kernel-us", "20", "--kernel-us", "400")
-    assert short > slowdowns(*held)[0] > long
+    short, long = mean_slowdowns(*held, "--kernel-us", "20", "--kernel-us", "400")
+    assert short > mean_slowdowns(*held)[0] > long
     for strange in (["--multiprocessors", "20"], [*held, "--kernel-us", "-1", "--kernel-us", "5"]):
         refused = CliRunner().invoke(app, ["predict", "pair", "98", "98", *strange])
         assert isinstance(refused.exception, InputError)
@@ -260,11 +260,11 @@ def test_the_command_knows_what_measured_configurations_hold():
     def asked(*words: str) -> dict[str, object]:
         return json.loads(CliRunner().invoke(app, ["predict", "pair", *words, "--json"], catch_exceptions=False).stdout)
 
-    known = sorted({one for one, _ in profiles("h200", SelectionMetric.SHARE).pairs["mps"]})
+    known = sorted({one for one, _ in shipped_profiles("h200", SelectionMetric.SHARE).pairs["mps"]})
     one, other = known[0], known[-1]
     through = asked(one, other, "--sharing", "mps")
     assert through["by"] == "multiprocessors and kernels"
-    assert through["measured"] == list(profiles("h200", SelectionMetric.SHARE).slowdowns(one, other, "mps"))
+    assert through["measured"] == list(shipped_profiles("h200", SelectionMetric.SHARE).slowdowns(one, other, "mps"))
     turns = asked(one, other)
     assert turns["by"] == "utilization alone"
     assert "measured" not in turns, "these were measured through MPS"
@@ -280,7 +280,7 @@ def test_the_command_knows_what_measured_configurations_hold():
 def test_only_devices_are_offered():
     assert devices() == ("h200",)
     with pytest.raises(InputError) as refused:
-        profiles("h200_pairs")
+        shipped_profiles("h200_pairs")
     assert "h200_" not in refused.value.expected
 
 
@@ -291,7 +291,7 @@ def test_memory_of_families_left_out(data):
 
 
 def test_memory_is_found_again_and_wrong_numbers_are_refused(data):
-    fitted = memory.fit(data.columns, data.tensors_mb, data.device_mb, data.reserved_mb)
+    fitted = memory.fit_memory(data.columns, data.tensors_mb, data.device_mb, data.reserved_mb)
     assert memory.Memory.restored(fitted.kept(), "test") == fitted
     assert (fitted.mb(data.columns) > fitted.tensors_mb(data.columns)).all()
     for wrong in ({"activations": 1}, {**fitted.kept(), "loss": "much"}, {**fitted.kept(), "loss": float("inf")}):
@@ -301,7 +301,7 @@ def test_memory_is_found_again_and_wrong_numbers_are_refused(data):
 
 def test_utilization_by_the_line_on_rows_left_out(data):
     assert len(data) >= 290
-    assert errors_at_random(data, learners.line).rmsle < 0.25
+    assert errors_at_random(data, learners.linear_regression).rmsle < 0.25
 
 
 def test_a_set_without_features_is_refused():
@@ -313,7 +313,7 @@ def test_a_set_without_features_is_refused():
 
 
 def test_the_shipped_predictor_is_of_the_shipped_measurements():
-    predictor = trained()
+    predictor = shipped_predictor()
     names = (
         "h200",
         "h200_features",
@@ -338,19 +338,19 @@ def test_another_device_is_refused_and_a_known_one_is_not(data):
     row = next(row for row in measured_set("h200_features")[1] if row["name"] == "resnet50@224:64")
     of_it = Features(**{name: row[name] for name in Features.__dataclass_fields__})
     for device in (None, "h200", "NVIDIA H200"):
-        assert trained().predict(of_it, device).utilization > 80
+        assert shipped_predictor().predict(of_it, device).utilization > 80
     with pytest.raises(InputError, match="measure there"):
-        trained().predict(of_it, "v100")
+        shipped_predictor().predict(of_it, "v100")
     with pytest.raises(InputError, match="time-slicing"):
-        trained().slowdowns(np.array([10.0, 20.0]), "mig")
+        shipped_predictor().slowdowns(np.array([10.0, 20.0]), "mig")
 
 
 def test_predictors_are_kept_and_files_of_something_else_are_refused(tmp_path):
     path = tmp_path / "p.json"
-    trained().save(path)
-    again: Predictor = load(path)
+    shipped_predictor().save(path)
+    again: Predictor = load_predictor(path)
     busy = np.array([80.0, 90.0])
-    assert again.slowdowns(busy) == pytest.approx(trained().slowdowns(busy))
+    assert again.slowdowns(busy) == pytest.approx(shipped_predictor().slowdowns(busy))
     for wrong in (
         "",
         "[]",
@@ -360,9 +360,9 @@ def test_predictors_are_kept_and_files_of_something_else_are_refused(tmp_path):
     ):
         path.write_text(wrong)
         with pytest.raises(InputError):
-            load(path)
+            load_predictor(path)
     with pytest.raises(InputError, match="can be read"):
-        load(tmp_path / "nothing")
+        load_predictor(tmp_path / "nothing")
 
 
 def test_where_nothing_varies_nobody_can_say_how_much_of_it_is_told():
@@ -388,7 +388,7 @@ def test_the_command_predicts_and_shows():
 
 def test_a_device_in_brackets_is_told_as_it_is_called(tmp_path):
     path = tmp_path / "predictor.json"
-    replace(trained(), about={**trained().about, "device": "card [/x]"}).save(path)
+    replace(shipped_predictor(), about={**shipped_predictor().about, "device": "card [/x]"}).save(path)
     asked = ["predict", "model", "resnet50@224:64", "--with", str(path), "--device", "card [/x]"]
     assert CliRunner().invoke(app, asked, catch_exceptions=False).stdout.startswith("on card [/x]: ")
 
@@ -413,7 +413,7 @@ DAMAGED = {
 @pytest.mark.parametrize("kind", DAMAGED)
 def test_a_damaged_predictor_is_refused(tmp_path, kind: str):
     path = tmp_path / "p.json"
-    trained().save(path)
+    shipped_predictor().save(path)
     told = part = json.loads(path.read_text())
     (*way, last), value = DAMAGED[kind]
     for step in way:
@@ -421,7 +421,7 @@ def test_a_damaged_predictor_is_refused(tmp_path, kind: str):
     part[last] = value
     path.write_text(json.dumps(told))
     with pytest.raises(InputError, match=r"p\.json"):
-        load(path)
+        load_predictor(path)
 
 
 @pytest.mark.parametrize("command", [["evaluate"], ["train", "--out", "p.json"]])
@@ -435,7 +435,7 @@ def test_only_sets_of_single_measurements_are_learned_from(command: list[str], n
 
 
 def test_how_far_predictions_are_off_fits_on_a_terminal_of_a_hundred_columns(monkeypatch):
-    monkeypatch.setattr("fairlead.prediction.learners.there", lambda: {"linear": learners.LEARNERS["linear"]})
+    monkeypatch.setattr("fairlead.prediction.learners.installed_learners", lambda: {"linear": learners.LEARNERS["linear"]})
     said = CliRunner().invoke(app, ["predict", "evaluate"])
     assert said.exit_code == 0, said.output
     lines = said.stdout.splitlines()
@@ -457,7 +457,7 @@ def test_how_far_predictions_are_off_is_told_beside_a_bar_that_reaches_its_end(m
         seen.append((total, quiet, moved))
         yield SimpleNamespace(advance=lambda steps=1: moved.append(steps), say=lambda what: None)
 
-    monkeypatch.setattr("fairlead.prediction.learners.there", lambda: {"linear": learners.LEARNERS["linear"]})
+    monkeypatch.setattr("fairlead.prediction.learners.installed_learners", lambda: {"linear": learners.LEARNERS["linear"]})
     monkeypatch.setattr("fairlead.cli.cmd_predict.progress", watched)
     for words in ([], ["--json"]):
         assert CliRunner().invoke(app, ["predict", "evaluate", *words]).exit_code == 0

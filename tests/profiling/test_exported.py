@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.prediction.features import features_of
-from fairlead.prediction.graph import load
+from fairlead.prediction.graph import load_graph
 from fairlead.profiling.configurations import configuration
 from fairlead.profiling.results import measured_set
 
@@ -39,7 +39,7 @@ def test_a_file_that_was_made_for_inference_is_read_as_its_model_trains(tmp_path
     inputs = torch.rand(2, 3, 16, 16)
     export_module(layers, inputs, tmp_path / "trains.onnx")
     torch.onnx.export(layers.eval(), (inputs,), str(tmp_path / "infers.onnx"), dynamo=False)
-    assert load(tmp_path / "infers.onnx") == load(tmp_path / "trains.onnx")
+    assert load_graph(tmp_path / "infers.onnx") == load_graph(tmp_path / "trains.onnx")
 
 
 def test_every_measured_configuration_has_features():

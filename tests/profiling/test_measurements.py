@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fairlead.cli.cmd_profile import _all_met
 from fairlead.cli.main import app
 from fairlead.core.errors import FairleadError, InputError
-from fairlead.prediction.measured_profiles import profiles
+from fairlead.prediction.measured_profiles import shipped_profiles
 from fairlead.profiling.configurations import configuration, configurations
 from fairlead.profiling.pair_selection import SelectionMetric
 from fairlead.profiling.results import ResultsFile, measured_set, read_results
@@ -162,7 +162,7 @@ def test_what_ships_can_be_a_simulators_table(tmp_path):
     path = tmp_path / "h200.csv"
     assert table_of("--out", str(path)) == {"out": str(path), "type": "h200", "kinds": 296, "pairs": 595}
     table = read_throughputs(path)
-    known = profiles()
+    known = shipped_profiles()
     one, other = "gpt2-small@512:2", "shufflenet_v2_x1_0@32:16"
     assert table.types == ("h200",)
     assert table.alone[table.row(one, 1), 0] == pytest.approx(known.alone[one].steps_per_s)
@@ -175,7 +175,7 @@ def test_what_ships_can_be_a_simulators_table(tmp_path):
 
 
 def test_of_a_pair_in_several_sets_the_mean_is_told_by_all_commands(tmp_path):
-    by_span = [profiles(span=span).pairs["mps"] for span in SelectionMetric]
+    by_span = [shipped_profiles(span=span).pairs["mps"] for span in SelectionMetric]
     pair = min(pair for pair in set.intersection(*map(set, by_span)) if all(found[pair][0] > 1 for found in by_span))
     slower = statistics.fmean(found[pair][0] for found in by_span)
     assert abs(slower - by_span[0][pair][0]) > 0.01, "they differ"

@@ -9,7 +9,7 @@ import numpy as np
 from fairlead.core.cluster import AcceleratorType, Cluster
 from fairlead.core.job import Phase
 from fairlead.core.rng import stream
-from fairlead.experiments.run_record import JobOutcomes, RunRecord, Stretches
+from fairlead.experiments.run_record import DeviceIntervals, JobOutcomes, RunRecord
 
 PRICES = (
     AcceleratorType("v100", 16, 2.48), AcceleratorType("p100", 16, 1.46), AcceleratorType("k80", 12, 0.45),
@@ -56,15 +56,15 @@ def outcomes(
     )
 
 
-def record(jobs: JobOutcomes, cluster: str = "2xv100:2", stretches: Stretches | None = None) -> RunRecord:
-    return RunRecord("fifo", "by hand", Cluster.parse(cluster), jobs, stretches)
+def record(jobs: JobOutcomes, cluster: str = "2xv100:2", device_intervals: DeviceIntervals | None = None) -> RunRecord:
+    return RunRecord("fifo", "by hand", Cluster.parse(cluster), jobs, device_intervals)
 
 
-def stretches(rows: list[tuple[int, int, float, float]]) -> Stretches:
+def device_intervals(rows: list[tuple[int, int, float, float]]) -> DeviceIntervals:
     """Rows of (job, accelerator, start, end)."""
     ordered = sorted(rows, key=lambda row: row[2])
     job, accelerator, start, end = zip(*ordered) if ordered else ((), (), (), ())
-    return Stretches(
+    return DeviceIntervals(
         np.array(job, dtype=np.int64), np.array(accelerator, dtype=np.int64),
         np.array(start, dtype=float), np.array(end, dtype=float),
     )  # fmt: skip
@@ -121,4 +121,4 @@ def played(
         exclusive_s=need, deadline_s=np.full(jobs, np.inf), preemptions=restarts.copy(), moves=0 * restarts, restarts=restarts,
     )  # fmt: skip
     facts = {"rounds": 1200, "decide_s": 0.21, "wall_s": 0.8, "peak_rss_mb": 96.0}
-    return RunRecord(scheduler, f"made up, {jobs} jobs", hardware, outcome, stretches(rows), facts=facts)
+    return RunRecord(scheduler, f"made up, {jobs} jobs", hardware, outcome, device_intervals(rows), facts=facts)

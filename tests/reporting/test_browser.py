@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_up import outcomes, played, record, stretches
+from made_up import device_intervals, outcomes, played, record
 from test_report_html import EVIL, Outline
 
-from fairlead.experiments.metric_columns import shown_alike
+from fairlead.experiments.metric_columns import format_values
 from fairlead.experiments.metrics import summarize
 from fairlead.reporting.html import page, write_parts
 
@@ -117,7 +117,7 @@ def test_a_run_of_seconds_is_told_in_seconds(tmp_path):
 
 def test_an_accelerator_that_two_share_counts_for_both_users_and_is_paid_once(tmp_path):
     jobs = outcomes([0, 0], [0, 0], [3600, 3600], names=["one", "two"], users=["ann", "bob"])
-    shared = record(jobs, cluster="1xv100:1", stretches=stretches([(0, 0, 0, 3600), (1, 0, 0, 3600)]))
+    shared = record(jobs, cluster="1xv100:1", device_intervals=device_intervals([(0, 0, 0, 3600), (1, 0, 0, 3600)]))
     head, _, tail = page([shared]).replace("</head>", FRAMES, 1).rpartition("</body>")
     elements, _ = opened(head + READS + tail, tmp_path)
     users, *_ = json.loads(elements["body"]["data-said"])
@@ -152,7 +152,7 @@ def test_durations_of_a_column_have_one_unit(tmp_path, hours):
     head, _, tail = page(runs).replace("</head>", FRAMES, 1).rpartition("</body>")
     elements, _ = opened(head + READS + tail, tmp_path)
     *_, tiles, summary, parts = json.loads(elements["body"]["data-said"])
-    texts = shown_alike([3600 * each for each in hours], "duration")
+    texts = format_values([3600 * each for each in hours], "duration")
     assert all(text in tiles for text in texts[:2])
     for text in texts:
         assert text in summary
@@ -185,7 +185,7 @@ def test_a_long_name_runs_over_no_figure_and_pushes_no_column_out(tmp_path):
 
 def test_names_made_to_break_the_page_are_shown_as_text(tmp_path):
     jobs = outcomes([0, 1], [0, 2], [500, 900], names=[EVIL, "plain"], users=[EVIL, EVIL])
-    run = record(jobs, stretches=stretches([(0, 0, 0, 500), (1, 0, 100, 400), (1, 1, 400, 900)]))
+    run = record(jobs, device_intervals=device_intervals([(0, 0, 0, 500), (1, 0, 100, 400), (1, 1, 400, 900)]))
     elements, console = opened(page([run], title=EVIL), tmp_path, "?theme=dark")
     assert console == ""
     assert elements["body"]["data-ready"] == "true"

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from fairlead.experiments.metric_columns import shown_alike, shown_within
+from fairlead.experiments.metric_columns import format_values, format_with_error
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -22,7 +22,7 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
     ],
 )
 def test_a_column_of_durations_is_in_one_unit_unless_decades_lie_between(values, texts):
-    assert shown_alike(values, "duration") == texts
+    assert format_values(values, "duration") == texts
 
 
 @pytest.mark.parametrize(
@@ -37,4 +37,4 @@ def test_a_column_of_durations_is_in_one_unit_unless_decades_lie_between(values,
     ],
 )
 def test_an_interval_is_in_the_unit_of_its_mean(value, width, shows, text):
-    assert shown_within([value], [width], shows) == [text]
+    assert format_with_error([value], [width], shows) == [text]

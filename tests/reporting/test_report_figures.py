@@ -27,7 +27,7 @@ def test_every_figure_is_drawn(tmp_path):
 
 
 def test_a_run_without_stretches_has_no_gantt_and_an_empty_one_no_crash(tmp_path):
-    bare = dataclasses.replace(played("fifo", 20), stretches=None)
+    bare = dataclasses.replace(played("fifo", 20), device_intervals=None)
     nothing = record(outcomes([1.0], [math.nan], [math.nan], phase=[Phase.WAITING]))
     assert [path.name for path in write_figures([bare, nothing], tmp_path)] == ALL[:-1]
 

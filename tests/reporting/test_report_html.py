@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from made_up import outcomes, played, record, stretches
+from made_up import device_intervals, outcomes, played, record
 
 from fairlead.core.errors import InputError
 from fairlead.core.job import Phase
@@ -79,7 +79,7 @@ def test_scripts_never_write_markup(text):
 
 def test_names_cannot_break_out_of_the_data():
     jobs = outcomes([0, 1], [0, 2], [5, 9], names=[EVIL, "plain"], users=[EVIL, EVIL])
-    run = dataclasses.replace(record(jobs, stretches=stretches([(0, 0, 0, 5)])), scheduler=EVIL, trace=EVIL)
+    run = dataclasses.replace(record(jobs, device_intervals=device_intervals([(0, 0, 0, 5)])), scheduler=EVIL, trace=EVIL)
     text = page([run], title=EVIL)
     outline = Outline(text)
     assert len(outline.scripts) == 2
@@ -97,7 +97,7 @@ def test_a_run_is_packed_without_loss():
     start = np.frombuffer(base64.b64decode(gantt["start"]), "<u4") * gantt["unit"] + gantt["low"]
     job = np.frombuffer(base64.b64decode(gantt["job"]), "<u4")
     rows = np.frombuffer(base64.b64decode(gantt["rows"]), "<u4")
-    held = run.stretches
+    held = run.device_intervals
     order = np.lexsort((held.start_s, held.accelerator))
     assert gantt["count"] == gantt["total"] == len(held.job)
     assert start == pytest.approx(held.start_s[order], abs=1e-3)
@@ -112,7 +112,7 @@ def test_too_many_stretches_are_cut_to_a_window_that_is_told():
     run = played("las", 60)
     gantt = payload([run, run], DEFAULTS, most_stretches=100)["runs"][0]["gantt"]
     assert 0 < gantt["count"] <= 50
-    assert gantt["total"] == len(run.stretches.job)
+    assert gantt["total"] == len(run.device_intervals.job)
     ends = np.frombuffer(base64.b64decode(gantt["start"]), "<u4") + np.frombuffer(base64.b64decode(gantt["length"]), "<u4")
     assert (ends * gantt["unit"] + gantt["low"]).max() <= gantt["until"] + 1e-3
 
@@ -139,7 +139,7 @@ def test_the_options_in_force_are_told():
 def test_runs_of_nothing_make_a_page(tmp_path):
     nan = math.nan
     waiting = record(outcomes([1.0], [nan], [nan], phase=[Phase.WAITING]))
-    empty = record(outcomes([], [], []), stretches=stretches([]))
+    empty = record(outcomes([], [], []), device_intervals=device_intervals([]))
     path = write_report([waiting, empty], tmp_path / "deep" / "report.html")
     data = data_of(path.read_text(encoding="utf-8"))
     assert data["runs"][0]["gantt"] is None

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from made_up import PRICES, outcomes, played, record, stretches
+from made_up import PRICES, device_intervals, outcomes, played, record
 
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
@@ -150,7 +150,7 @@ def test_deadlines_are_missed_by_finishing_late_or_never():
 def test_a_shared_accelerator_is_used_and_paid_once():
     jobs = outcomes([0, 0], [0, 0], [3600, 3600])
     cluster = Cluster.parse("1xv100:1,1xk80:1", PRICES)
-    held = stretches([(0, 0, 0, 3600), (1, 0, 0, 1800), (1, 1, 1800, 3600)])
+    held = device_intervals([(0, 0, 0, 3600), (1, 0, 0, 1800), (1, 1, 1800, 3600)])
     got = summarize(RunRecord("pairs", "t", cluster, jobs, held))
     assert got.utilization == pytest.approx(0.75)
     assert got.cost == pytest.approx(2.48 + 0.45 / 2)
@@ -166,7 +166,7 @@ def test_without_stretches_cost_is_known_only_where_one_price_holds():
 
 def test_stretches_and_totals_agree_on_utilization():
     run = played("srtf", 80)
-    without = dataclasses.replace(run, stretches=None)
+    without = dataclasses.replace(run, device_intervals=None)
     assert summarize(run).utilization == pytest.approx(summarize(without).utilization)
     assert 0 < summarize(run).utilization <= 1
 

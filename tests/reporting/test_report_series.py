@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up import outcomes, played, record, stretches
+from made_up import device_intervals, outcomes, played, record
 
 from fairlead.experiments.metrics import disjoint
 from fairlead.reporting.series import Steps, in_use, running, waiting
@@ -19,7 +19,7 @@ def two():
     """Job 0 runs on both accelerators from 0 to 10 and 20 to 30; job 1 comes at 5 and runs from 10 to 20."""
     jobs = outcomes([0, 5], [0, 10], [30, 20], run=[20, 10], workers=[2, 1])
     held = [(0, 0, 0, 10), (0, 1, 0, 10), (1, 0, 10, 20), (0, 0, 20, 30), (0, 1, 20, 30)]
-    return record(jobs, stretches=stretches(held))
+    return record(jobs, device_intervals=device_intervals(held))
 
 
 def test_use_running_and_waiting_by_hand(two):
@@ -29,7 +29,7 @@ def test_use_running_and_waiting_by_hand(two):
 
 
 def test_without_stretches_the_integrals_are_the_same(two):
-    bare = dataclasses.replace(two, stretches=None)
+    bare = dataclasses.replace(two, device_intervals=None)
     for series in (in_use, running, waiting):
         assert series(bare).integral() == pytest.approx(series(two).integral())
 
@@ -60,7 +60,7 @@ def test_thinning_keeps_the_integral_the_span_and_the_range(steps, points):
 
 
 def test_a_record_of_nothing_has_empty_series():
-    run = record(outcomes([], [], []), stretches=stretches([]))
+    run = record(outcomes([], [], []), device_intervals=device_intervals([]))
     for series in (in_use, running, waiting):
         assert (series(run).integral(), series(run).mean(), len(series(run).at_most(5).value)) == (0, 0, 0)
 

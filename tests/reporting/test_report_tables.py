@@ -8,7 +8,7 @@ import pytest
 from made_up import played
 from rich.console import Console
 
-from fairlead.experiments.metric_columns import COLUMNS, duration, shown
+from fairlead.experiments.metric_columns import COLUMNS, format_duration, format_value
 from fairlead.experiments.metrics import summarize
 from fairlead.reporting.tables import comparison_table, summary_table
 
@@ -31,7 +31,7 @@ def test_a_comparison_fits_its_width_with_whole_cells(summaries, width):
     assert "\x1b" not in text  # plain where there is no terminal
     for name, summary in summaries:
         (line,) = [line for line in text.splitlines() if line.strip().startswith(name + " ")]
-        assert duration(summary.average_jct_s) in line
+        assert format_duration(summary.average_jct_s) in line
 
 
 @pytest.mark.parametrize("width", [50, 80, 120])
@@ -84,8 +84,12 @@ def test_markup_in_a_label_is_text(summaries):
     ],
 )  # fmt: skip
 def test_durations_read_well(seconds, text):
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_unknown_is_a_dash_and_shares_are_percent():
-    assert (shown(None, "ratio"), shown(0.1234, "share"), shown(1234.5, "money")) == ("–", "12.3 %", "$1,234")
+    assert (format_value(None, "ratio"), format_value(0.1234, "share"), format_value(1234.5, "money")) == (
+        "–",
+        "12.3 %",
+        "$1,234",
+    )

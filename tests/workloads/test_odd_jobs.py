@@ -18,7 +18,7 @@ from fairlead.engine.event_journal import read_events
 from fairlead.experiments.inputs import TraceFile, table_for
 from fairlead.files import is_stream
 from fairlead.policies.shockwave.planning.window import make_window
-from fairlead.prediction.predictor import load
+from fairlead.prediction.predictor import load_predictor
 from fairlead.profiling.results import ResultsFile
 from fairlead.workloads.dynamics import Regimes, RunConditions
 from fairlead.workloads.formats import read_trace
@@ -72,7 +72,7 @@ def test_a_job_is_in_a_file_of_regimes_once(tmp_path: Path):
     [
         read_throughputs,
         lambda path: with_regimes(Trace.of([]), path),
-        load,
+        load_predictor,
         lambda path: ResultsFile(path, {}),
         lambda path: ExperimentInputs(path).fingerprint,
         lambda path: TraceFile(path).read(),

@@ -16,7 +16,7 @@ from fairlead.cli.main import app
 from fairlead.core.errors import InputError, JournalError
 from fairlead.core.job import Job
 from fairlead.files import atomic_write
-from fairlead.prediction.predictor import trained
+from fairlead.prediction.predictor import shipped_predictor
 from fairlead.profiling.results import MEASURED
 from fairlead.workloads.formats import write_trace
 from fairlead.workloads.table_files import write_throughputs
@@ -40,7 +40,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "bytes": lambda path: atomic_write(path, bytes(4096)),
-    "predictor.json": lambda path: trained().save(path),
+    "predictor.json": lambda path: shipped_predictor().save(path),
     "table.csv": lambda path: write_throughputs(TABLE, path),
     "table.parquet": lambda path: write_throughputs(TABLE, path),
     "trace.csv": lambda path: write_trace(TRACE, path),

@@ -25,7 +25,7 @@ from fairlead.cli.output import fitted, out, print_json, progress
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.rng import stream
 from fairlead.core.routes import Session, latencies
-from fairlead.experiments.serving import Packing, packed, served
+from fairlead.experiments.serving import Packing, pack_sessions, serve_sessions
 from fairlead.policies.serving.packing.pooled import DEFAULT_POOLING, PoolingOptions, pooled_batch
 from fairlead.policies.serving.packing.squishy import back_to_back_batch
 from fairlead.simulator.sessions import ArrivalProcess
@@ -124,8 +124,8 @@ def try_mixes(
     for seed in seeds:
         sessions = mix.draw(seed)
         ((name, _),) = sessions[0].latency_s.items()
-        plan = packed(sessions, {name: math.inf}, packing, how)
-        serving = served(plan, sessions, duration_s=duration_s, seed=seed, how=arrivals)
+        plan = pack_sessions(sessions, {name: math.inf}, packing, how)
+        serving = serve_sessions(plan, sessions, duration_s=duration_s, seed=seed, how=arrivals)
         worst = min(one.attainment for one in serving.sessions)
         least, at_rate = least_accelerators(sessions, name), least_at_rate(sessions, name)
         trials.append(Tried(seed, len(sessions), least, at_rate, len(plan.servers), serving.attainment, worst))

@@ -192,15 +192,15 @@ def resimulate(
     Raises:
         FairleadError: The journal is damaged or has no jobs, or a scheduler is unknown.
     """
-    run = recorded.Recorded.read(str(journal))
+    run = recorded.RecordedRun.read(str(journal))
     configs = [run.under(parse_part(one)) if isinstance(one, str) else to_scheduler(one).config for one in schedulers]
     if not run.world.trace.jobs:
         raise InputError(journal, "a journal with jobs in it")
-    given = recorded.comparison(run, configs)
+    given = recorded.resimulation(run, configs)
     outcomes = run_comparison(given, processes=processes, keep_records=keep_records)
     rows = [
         {"scheduler": label, "load": None, "seed": 0, **summary.to_dict()}
-        for label, summary in recorded.beside(run, given, outcomes)
+        for label, summary in recorded.comparison_rows(run, given, outcomes)
     ]
-    kept = recorded.records(run, given, outcomes) if keep_records else ()
+    kept = recorded.resimulation_records(run, given, outcomes) if keep_records else ()
     return ComparisonResult(rows, kept, given.metrics)

@@ -228,7 +228,7 @@ def round_table(record: RunRecord, events: Iterable[Event]) -> pa.Table:
 
     plans = [event.plan for event in events if isinstance(event, RoundPlanned)]
     times = np.array([plan.time for plan in plans], dtype=np.float64)
-    jobs, held = record.jobs, record.stretches
+    jobs, held = record.jobs, record.device_intervals
     came = np.sort(jobs.submitted_s[jobs.phase != Phase.REFUSED])
     left = np.sort(jobs.ended_s[~np.isnan(jobs.ended_s) & (jobs.phase != Phase.REFUSED)])
     inside = np.searchsorted(came, times, "right") - np.searchsorted(left, times, "right")

@@ -17,10 +17,10 @@ from fairlead.config.parameters import LARGEST_SEED
 from fairlead.config.schedulers import parse_part
 from fairlead.config.workload_files import read_hosts
 from fairlead.core.errors import InputError
-from fairlead.experiments.compare import Aggregate, Comparison, Workload, aggregate
+from fairlead.experiments.compare import Aggregate, Comparison, Workload, aggregate_outcomes
 from fairlead.experiments.compare import compare as run_comparison
-from fairlead.experiments.inputs import check_hosts
-from fairlead.experiments.metric_columns import COLUMNS, shown_within
+from fairlead.experiments.inputs import check_host_profiles
+from fairlead.experiments.metric_columns import COLUMNS, format_with_error
 from fairlead.experiments.sweep import SweepResult, read_sweep, run_sweep
 from fairlead.reporting.figures import write_figures
 from fairlead.reporting.html import write_report
@@ -132,7 +132,7 @@ def compare_command(
     kinds = generator.table.kinds if trace is None else {job.kind for job in trace.jobs}
     opt.note_missing_predictions(schedulers, machine, kinds)
     if workload.hosts is not None:
-        check_hosts(workload.hosts, hosts, () if trace is None else trace.jobs, table)
+        check_host_profiles(workload.hosts, hosts, () if trace is None else trace.jobs, table)
     if trace is not None:
         opt.note_skipped(trace, quiet=json)
         opt.note_unknown_types(machine, trace)
@@ -143,7 +143,7 @@ def compare_command(
     pictures = report is not None or png is not None
     with progress(len(given.cases()), "simulating", quiet=json) as bar:
         outcomes = run_comparison(given, processes=processes, keep_records=pictures, on_done=lambda _: bar.advance())
-    arms = aggregate(given, outcomes)
+    arms = aggregate_outcomes(given, outcomes)
     labels = [schedulers[outcome.case.scheduler].label for outcome in outcomes]
     all_with = f", all with {opt.in_words(shared)}" if shared else ""
     if json:
@@ -185,7 +185,7 @@ def _table(arms: list[Aggregate], title: str) -> Table:
     """One row per scheduler and load, with as many figures as the terminal has room for."""
     columns = [column for name in FIGURES for column in COLUMNS if column.key == name]
     cells = [
-        shown_within([arm.mean.get(each.key) for arm in arms], [arm.half_width.get(each.key) for arm in arms], each.shows)
+        format_with_error([arm.mean.get(each.key) for arm in arms], [arm.half_width.get(each.key) for arm in arms], each.shows)
         for each in columns
     ]
     names = [(arm.label, "as is" if arm.load is None else f"{arm.load:g}") for arm in arms]

@@ -22,7 +22,7 @@ from fairlead.config import Part, SchedulerConfig, read_cluster
 from fairlead.core.events import Event
 from fairlead.demo.story import Story
 from fairlead.experiments.compare import Comparison, Workload, compare
-from fairlead.experiments.resimulate import Recorded, beside, comparison, records
+from fairlead.experiments.resimulate import RecordedRun, comparison_rows, resimulation, resimulation_records
 from fairlead.experiments.run_record import RunRecord
 from fairlead.reporting.figures import write_figures
 from fairlead.reporting.html import write_parts
@@ -112,16 +112,18 @@ def _holders(story: Story) -> Group:
 
 
 def _again(journal: Path) -> list[RunRecord]:
-    run = Recorded.read(str(journal))
-    given = comparison(run, [run.under(Part(name)) for name in OTHERS])
+    run = RecordedRun.read(str(journal))
+    given = resimulation(run, [run.under(Part(name)) for name in OTHERS])
     with progress(len(OTHERS), "simulating", quiet=False) as bar:
         outcomes = compare(given, processes=1, keep_records=True, on_done=lambda _: bar.advance())
     out.print(
-        comparison_table(beside(run, given, outcomes), title=f"{given.cluster}", width=out.width, elsewhere=IN_THE_REPORT)
+        comparison_table(
+            comparison_rows(run, given, outcomes), title=f"{given.cluster}", width=out.width, elsewhere=IN_THE_REPORT
+        )
     )
     if run.world.guessed:
         note(f"never measured, so as fast as on other types: {'; '.join(run.world.guessed)}")
-    return records(run, given, outcomes)
+    return resimulation_records(run, given, outcomes)
 
 
 def _seven(quick: bool) -> list[RunRecord]:

@@ -15,7 +15,7 @@ from fairlead.cli.output import fitted, note, out, print_json
 from fairlead.config.workload_files import read_sessions
 from fairlead.core.errors import InputError
 from fairlead.core.routes import ServingPlan, Session
-from fairlead.experiments.serving import packed, read_history, served
+from fairlead.experiments.serving import pack_sessions, read_history, serve_sessions
 from fairlead.policies.serving.packing.pooled import DEFAULT_POOLING, PoolingOptions
 from fairlead.simulator.sessions import ServingResult
 
@@ -81,8 +81,8 @@ def simulate(
     if expected > MOST_REQUESTS:
         raise InputError("--duration", f"at most {MOST_REQUESTS:,} requests; these would be {expected:,.0f}", value=duration)
     room = {name: float(machine.size_of_type[code]) for name, code in machine.type_code.items()}
-    plan = packed(given, room, packing.value, PoolingOptions(wait, headroom, neighbours))
-    serving = served(plan, given, duration_s=duration, seed=seed, how=arrivals.value)
+    plan = pack_sessions(given, room, packing.value, PoolingOptions(wait, headroom, neighbours))
+    serving = serve_sessions(plan, given, duration_s=duration, seed=seed, how=arrivals.value)
     if json:
         print_json({"sessions": str(sessions), "cluster": str(machine), "packing": packing.value, **_told(plan, serving)})
         return

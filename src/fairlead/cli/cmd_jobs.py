@@ -17,7 +17,7 @@ from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.config.yaml_source import read_yaml
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.core.job import FORMER_FIELDS
-from fairlead.experiments.metric_columns import duration, until
+from fairlead.experiments.metric_columns import format_delay, format_duration
 from fairlead.runtime.protocol.code_archive import archive_digest, pack_code
 from fairlead.runtime.protocol.task_file import TaskSpec, parse_task
 
@@ -200,9 +200,9 @@ def decided_next(job: Mapping[str, Any]) -> str:
     where no bound is known, such as while a decision takes longer than a round."""
     soonest_s, latest_s = job.get("next_decision_s"), job.get("latest_decision_s")
     if soonest_s is not None and soonest_s == latest_s:
-        return f"; the next decision comes {until(soonest_s)}"
+        return f"; the next decision comes {format_delay(soonest_s)}"
     bounds = [(soonest_s, "soonest"), (latest_s, "latest")]
-    within = " and ".join(f"{until(bound_s)} at the {which}" for bound_s, which in bounds if bound_s is not None)
+    within = " and ".join(f"{format_delay(bound_s)} at the {which}" for bound_s, which in bounds if bound_s is not None)
     return f"; the next decision comes when something happens, {within}" if within else ""
 
 
@@ -250,7 +250,7 @@ def nodes(json: JsonOption = False) -> None:
     out.print(table)
     for node in found:
         if why := node.get("trouble"):
-            again = f"; it is tried again {until(node['rests_s'])}" if node["rests_s"] else ""
+            again = f"; it is tried again {format_delay(node['rests_s'])}" if node["rests_s"] else ""
             told = f"{node['name']} could not begin a job: {legible(why)}{again}"
             out.print(told, highlight=False, markup=False, soft_wrap=True)
 
@@ -284,7 +284,7 @@ def usage(json: JsonOption = False) -> None:
         return
     table = Table("user", "account", "jobs", "accelerator time", box=box.SIMPLE)
     for row in found:
-        table.add_row(row["user"], row["account"], str(row["jobs"]), duration(3600 * row["accelerator_hours"]))
+        table.add_row(row["user"], row["account"], str(row["jobs"]), format_duration(3600 * row["accelerator_hours"]))
     out.print(table)
 
 

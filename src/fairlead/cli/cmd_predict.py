@@ -16,7 +16,7 @@ from fairlead.prediction import fit_predictor as training
 from fairlead.prediction import learners
 from fairlead.prediction.dataset import Dataset, dataset
 from fairlead.prediction.fit_predictor import Pairs
-from fairlead.prediction.measured_profiles import Profiles, paired_sets, profiles
+from fairlead.prediction.measured_profiles import Profiles, paired_sets, shipped_profiles
 from fairlead.prediction.predictor import Predictor, fingerprint
 from fairlead.profiling.results import measured_set, measured_sets
 from fairlead.profiling.sharing_mode import SharingMode
@@ -103,11 +103,11 @@ def train(
         if len({*data.families} - {*without}) < 2:
             raise InputError("predict train", "at least two families that are left", field="without", value=", ".join(without))
         families = {name: one.family for name, one in known.alone.items()}
-        data, pairs = training.leaving_out(data, pairs, without, families)
+        data, pairs = training.without_families(data, pairs, without, families)
         about |= {"configurations": str(len(data)), "pairs": _told(pairs), "without": ", ".join(sorted(set(without)))}
     finer = {mode: pairs[mode] for mode in at_once}
     made = training.fit_predictor(
-        data, utilization_by_name(known), pairs, learners.there(), about, multiprocessors_by_name(known), finer
+        data, utilization_by_name(known), pairs, learners.installed_learners(), about, multiprocessors_by_name(known), finer
     )
     made.save(to)
     if json:
@@ -137,7 +137,7 @@ def show(with_: WithOption = None, json: JsonOption = False) -> None:
 
 def note_missing_learners() -> None:
     """Print which learners are left out for lack of their library."""
-    lacking = sorted(learners.LEARNERS.keys() - learners.there().keys())
+    lacking = sorted(learners.LEARNERS.keys() - learners.installed_learners().keys())
     if lacking:
         note(f"left out, since the library is not installed (extra predict): {', '.join(lacking)}")
 
@@ -154,7 +154,7 @@ def multiprocessors_by_name(known: Profiles) -> dict[str, float]:
 
 def _at_once(name: str) -> dict[str, Pairs]:
     """All pairs that ran at once, of both choices of configurations; of those in both the mean."""
-    return {mode: pairs for mode, pairs in profiles(name, None).pairs.items() if mode in AT_ONCE}
+    return {mode: pairs for mode, pairs in shipped_profiles(name, None).pairs.items() if mode in AT_ONCE}
 
 
 def training_data(name: str) -> tuple[Dataset, Profiles, dict[str, str]]:
@@ -164,7 +164,7 @@ def training_data(name: str) -> tuple[Dataset, Profiles, dict[str, str]]:
         raise InputError(
             "predict", f"a set of single measurements, with features; {near_or_all(name, offered)}", field="set", value=name
         )
-    known = profiles(name)
+    known = shipped_profiles(name)
     about, rows = measured_set(name)
     _, features = measured_set(f"{name}_features")
     activity = f"{name}_activity"

@@ -16,12 +16,12 @@ from fairlead.cli.job_tables import legible
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.core.errors import InputError, listed, near_names, near_or_all
 from fairlead.models.interference import SHORTEST_S
-from fairlead.prediction.dataset import kept_features
-from fairlead.prediction.features import Features, features
-from fairlead.prediction.measured_profiles import profiles
-from fairlead.prediction.multiprocessors import UNKNOWN, Hold, Interference, holds
-from fairlead.prediction.onnx_process import load as load_graph
-from fairlead.prediction.predictor import Prediction, Predictor, load, trained
+from fairlead.prediction.dataset import stored_features
+from fairlead.prediction.features import Features, graph_features
+from fairlead.prediction.measured_profiles import shipped_profiles
+from fairlead.prediction.multiprocessors import UNKNOWN, InterferenceModel, MultiprocessorUse, multiprocessor_use
+from fairlead.prediction.onnx_process import load_graph_in_process
+from fairlead.prediction.predictor import Prediction, Predictor, load_predictor, shipped_predictor
 from fairlead.profiling.results import measured_set
 from fairlead.runtime.agent.devices import accelerator_type_of
 from fairlead.workloads.catalogue import accelerator_types
@@ -56,7 +56,7 @@ def model(
 
       fairlead predict model resnet50@224:64
     """
-    predictor, shipped = predictor_of(with_), profiles().alone
+    predictor, shipped = predictor_of(with_), shipped_profiles().alone
     seen = shipped.get(what) if not Path(what).exists() else None
     if seen is not None:
         for name, given in (("batch", batch), ("size", size)):
@@ -70,7 +70,11 @@ def model(
     if json:
         told = {**asdict(found), "device": predictor.device, "fingerprint": predictor.about["fingerprint"], "fits": fits}
         if seen is not None:
-            told["measured"] = {"utilization": seen.utilization, "memory_mb": seen.memory_mb, "device": profiles().device}
+            told["measured"] = {
+                "utilization": seen.utilization,
+                "memory_mb": seen.memory_mb,
+                "device": shipped_profiles().device,
+            }
         print_json(told)
         return
     out.print(f"on {predictor.device}: {found.utilization:.0f} % utilization, {found.memory_mb:,.0f} MB", highlight=False)
@@ -85,11 +89,11 @@ def model(
     if seen is not None:
         was = f"{seen.utilization:.0f} % utilization, {seen.memory_mb:,.0f} MB"
         learned = "" if with_ is not None else ", and learned from"
-        note(f"it was measured on {profiles().device}: {was}{learned}")
+        note(f"it was measured on {shipped_profiles().device}: {was}{learned}")
 
 
 def predictor_of(path: Path | None) -> Predictor:
-    return load(path) if path else trained()
+    return load_predictor(path) if path else shipped_predictor()
 
 
 def of_file(
@@ -102,13 +106,13 @@ def of_file(
 ) -> tuple[Prediction, str]:
     """What is predicted of an ONNX file, and at which batch size, in words."""
     if "@" in what and not Path(what).exists():
-        expected = f"an ONNX file, or a configuration of the set that ships; {near_or_all(what, profiles().alone)}"
+        expected = f"an ONNX file, or a configuration of the set that ships; {near_or_all(what, shipped_profiles().alone)}"
         raise InputError(asked_by, expected, field="model", value=what)
-    graph = load_graph(Path(what), sizes)
+    graph = load_graph_in_process(Path(what), sizes)
     taken = f"batch size {batch or graph.batch_size}"
     if batch is None:
         taken += ", as the file leaves it open; give --batch" if graph.open_batch else ", as in the file"
-    return predictor.predict(features(graph, batch), device), taken
+    return predictor.predict(graph_features(graph, batch), device), taken
 
 
 def sizes_of(asked_by: str, spelled: Sequence[str] | None) -> dict[str, int]:
@@ -129,7 +133,7 @@ def memory_mb_of(device: str) -> float | None:
 
 
 def _shipped_features(name: str) -> Features:
-    return next(kept_features(row) for row in measured_set(f"{SHIPPED}_features")[1] if row["name"] == name)
+    return next(stored_features(row) for row in measured_set(f"{SHIPPED}_features")[1] if row["name"] == name)
 
 
 # `fairlead predict pair`: what two trainings that share an accelerator do to each other, by the best that is known of both:
@@ -186,7 +190,7 @@ def pair(
     sizes = sizes_of(WHO, size)
     asked = [_asked(one, many, sizes, predictor) for one, many in zip(spelled, batches)]
     asked = _with_holds(asked, held, kernel_us)
-    fitted = Interference.fitted(predictor, sharing)
+    fitted = InterferenceModel.fitted(predictor, sharing)
     have = [one.hold if fitted.finer is not None else UNKNOWN for one in asked]
     busy = np.array([[one.utilization] for one in asked])
     slower, off, finer = fitted.slower(
@@ -248,7 +252,7 @@ class _Spelled:
         try:
             number = float(text)
         except ValueError:
-            known = profiles().alone
+            known = shipped_profiles().alone
             if Path(text).exists() or text.endswith(".onnx"):
                 return cls(text, file=True)
             if text not in known:
@@ -267,7 +271,7 @@ class _Asked:
     name: str
     utilization: float
     memory_mb: float
-    hold: Hold
+    hold: MultiprocessorUse
     source: str
     taken: str = ""  # of a file: which batch size
     unknown: tuple[str, ...] = ()  # operators
@@ -278,13 +282,13 @@ def _asked(one: _Spelled, batch: int | None, sizes: Mapping[str, int], predictor
     if one.number is not None:
         return _Asked("", one.number, math.nan, UNKNOWN, GIVEN)
     if not one.file:
-        alone = profiles().alone[one.text]
-        hold = holds().get(one.text, UNKNOWN)
+        alone = shipped_profiles().alone[one.text]
+        hold = multiprocessor_use().get(one.text, UNKNOWN)
         held_from = MEASURED if hold.counted else PREDICTED
         return _Asked(one.text, alone.utilization, alone.memory_mb, hold, MEASURED, held_from=held_from)
     found, taken = of_file(WHO, one.text, batch, sizes, predictor)
     held = math.nan if found.multiprocessors is None else found.multiprocessors
-    hold = Hold(held, found.kernel_s)
+    hold = MultiprocessorUse(held, found.kernel_s)
     strange = tuple(sorted(found.unknown))
     return _Asked(one.text, found.utilization, found.memory_mb, hold, PREDICTED, taken, strange, PREDICTED)
 
@@ -308,10 +312,10 @@ def _with_holds(asked: list[_Asked], given: list[float] | None, kernel_us: list[
         return asked
     if len(given) == 2:
         long = [SHORTEST_S] * 2 if kernel_us is None else [each / 1e6 for each in kernel_us]
-        said = [Hold(percent, seconds, counted=True) for percent, seconds in zip(given, long)]
+        said = [MultiprocessorUse(percent, seconds, counted=True) for percent, seconds in zip(given, long)]
         return [replace(one, hold=hold, held_from=GIVEN) for one, hold in zip(asked, said)]
     (other,) = (one.hold for one in asked if one.source != GIVEN)
-    hold = Hold(given[0], other.kernel_s if kernel_us is None else kernel_us[0] / 1e6, counted=True)
+    hold = MultiprocessorUse(given[0], other.kernel_s if kernel_us is None else kernel_us[0] / 1e6, counted=True)
     return [replace(one, hold=hold, held_from=GIVEN) if one.source == GIVEN else one for one in asked]
 
 
@@ -328,7 +332,7 @@ def _told(one: _Asked) -> dict[str, Any]:
     }
 
 
-def _by(have: list[Hold], finer: bool) -> str:
+def _by(have: list[MultiprocessorUse], finer: bool) -> str:
     if not finer:
         return PLAIN
     guessed = ("", ", those of one as its graph says", ", both as their graphs say")[sum(not one.counted for one in have)]
@@ -338,7 +342,7 @@ def _by(have: list[Hold], finer: bool) -> str:
 def _measured(asked: list[_Asked], sharing: str) -> dict[str, list[float]]:
     """What was measured of these two, where they were."""
     one, other = (each.name for each in asked)
-    found = profiles(span=None).pairs.get(sharing, {}).get((one, other))
+    found = shipped_profiles(span=None).pairs.get(sharing, {}).get((one, other))
     return {} if found is None else {"measured": list(found)}
 
 

@@ -23,9 +23,9 @@ from fairlead.cli.job_tables import legible
 from fairlead.cli.output import JsonOption, check_paths, note, out, print_json, progress
 from fairlead.core.cluster import is_type_name
 from fairlead.core.errors import FairleadError, InputError, install, near_or_all
-from fairlead.prediction.features import features as of_graph
-from fairlead.prediction.graph import load
-from fairlead.prediction.measured_profiles import Profiles, devices, profiles, profiles_of
+from fairlead.prediction.features import graph_features
+from fairlead.prediction.graph import load_graph
+from fairlead.prediction.measured_profiles import Profiles, devices, profiles_of, shipped_profiles
 from fairlead.profiling.configurations import Configuration, configuration, configurations
 from fairlead.profiling.pair_selection import SelectionMetric, measurement_plan, noisiest, select_configurations
 from fairlead.profiling.profile_pairs import PairTiming
@@ -109,7 +109,7 @@ def _known(alone: Path | None, pairs: list[Path], shipped: str) -> Profiles:
             raise InputError(
                 "profile table", f"a set that ships ({near_or_all(shipped, devices())})", field="set", value=shipped
             )
-        return profiles(shipped, None)
+        return shipped_profiles(shipped, None)
     if alone is None:
         raise InputError(
             "profile table", "--alone FILE beside --pairs: speeds are of one host", field="pairs", value=str(pairs[0])
@@ -278,11 +278,13 @@ def features(
             path = Path(folder) / "model.onnx"
             try:
                 exporting.export_configuration(same[0], path)
-                graph = load(path)
+                graph = load_graph(path)
             except FairleadError as problem:
                 rows = [{"name": one.name, "family": one.family, "problem": str(problem)} for one in same]
             else:
-                rows = [{"name": one.name, "family": one.family, **asdict(of_graph(graph, one.batch_size))} for one in same]
+                rows = [
+                    {"name": one.name, "family": one.family, **asdict(graph_features(graph, one.batch_size))} for one in same
+                ]
             path.unlink(missing_ok=True)
             for row in rows:
                 results.add(row)

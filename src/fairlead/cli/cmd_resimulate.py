@@ -14,7 +14,7 @@ from fairlead.config.schedulers import parse_part
 from fairlead.core.errors import InputError
 from fairlead.experiments.compare import compare
 from fairlead.experiments.metrics import summarize
-from fairlead.experiments.resimulate import Recorded, beside, comparison, records
+from fairlead.experiments.resimulate import RecordedRun, comparison_rows, resimulation, resimulation_records
 from fairlead.experiments.run_record import record_from_journal
 from fairlead.reporting.figures import write_figures
 from fairlead.reporting.html import write_report
@@ -54,7 +54,7 @@ def resimulate_command(
     """
     metrics = definitions.read()
     check_paths([Path(journal), *(config or ())], [report], [png])
-    run = Recorded.read(journal)
+    run = RecordedRun.read(journal)
     schedulers = [run.under(parse_part(name)) for name in opt.split_names(policies)]
     schedulers += [SchedulerConfig.from_file(path) for path in config or ()]
     if not schedulers:
@@ -63,11 +63,11 @@ def resimulate_command(
         scheduler.build(None)
     if not run.world.trace.jobs:
         raise InputError(journal, "a journal with jobs in it")
-    given = comparison(run, schedulers, metrics)
+    given = resimulation(run, schedulers, metrics)
     pictures = report is not None or png is not None
     with progress(len(schedulers), "simulating", quiet=json) as bar:
         outcomes = compare(given, processes=processes, keep_records=pictures, on_done=lambda _: bar.advance())
-    rows = beside(run, given, outcomes)
+    rows = comparison_rows(run, given, outcomes)
     if json:
         costs = {"launch_s": given.costs.launch_s, "restart_s": given.costs.restart_s}
         runs = [{"scheduler": label, **summary.to_dict()} for label, summary in rows]
@@ -76,7 +76,7 @@ def resimulate_command(
         out.print(comparison_table(rows, title=f"{given.cluster}", width=out.width))
         if run.world.guessed:
             note(f"never measured, so assumed as fast as on other GPU types: {'; '.join(run.world.guessed)}")
-    shown = records(run, given, outcomes)
+    shown = resimulation_records(run, given, outcomes)
     if report is not None:
         note(f"report: {write_report(shown, report, metrics, title='Fairlead: a recorded run under other policies')}")
     if png is not None:

@@ -23,7 +23,7 @@ from fairlead.experiments.compare import compare as run_comparison
 from fairlead.experiments.inputs import read_table, table_for
 from fairlead.experiments.live_inputs import fetch_state, measured_table, with_colocated_rates
 from fairlead.experiments.lookahead import ArrivalForecast
-from fairlead.experiments.metric_columns import duration
+from fairlead.experiments.metric_columns import format_duration
 from fairlead.experiments.metrics import summarize
 from fairlead.experiments.simulate import Simulation
 from fairlead.experiments.synthesize import Advice, Advisor, Objective, combinations
@@ -117,7 +117,7 @@ def outlook_table(advice: Advice) -> Table:
             table.add_row(label, "", "", outlook.problem)
         else:
             seconds = (outlook.jct_s, outlook.responsiveness_s)
-            table.add_row(label, *(f"{least}{duration(one)}" for one in seconds), ", ".join(marks))
+            table.add_row(label, *(f"{least}{format_duration(one)}" for one in seconds), ", ".join(marks))
     return table
 
 
@@ -291,7 +291,7 @@ def advise_command(
         made += 1
         if made == most:
             return
-        note(f"looking again in {duration(every * running.round_s)}; Ctrl-C ends it")
+        note(f"looking again in {format_duration(every * running.round_s)}; Ctrl-C ends it")
         time.sleep(every * running.round_s)
 
 

@@ -14,7 +14,7 @@ from fairlead.cli import options as opt
 from fairlead.cli.output import note, out, print_json
 from fairlead.core.errors import InputError
 from fairlead.experiments.inputs import TraceFile, read_table
-from fairlead.experiments.metric_columns import duration
+from fairlead.experiments.metric_columns import format_duration
 from fairlead.experiments.metrics import measure_from
 from fairlead.workloads import transform as change
 from fairlead.workloads.catalogue import catalogue
@@ -205,12 +205,12 @@ def stats(
         return
     table = Table(title=escape(str(source)), box=box.SIMPLE, show_header=False, title_justify="left")
     table.add_row("jobs", f"{found.jobs:,}" + (f" ({found.skipped:,} lines left out)" if found.skipped else ""))
-    table.add_row("from first to last", duration(found.span_s) + (f", from {found.origin}" if found.origin else ""))
+    table.add_row("from first to last", format_duration(found.span_s) + (f", from {found.origin}" if found.origin else ""))
     table.add_row("jobs per hour", "–" if found.jobs_per_hour is None else f"{found.jobs_per_hour:.2f}")
     table.add_row("workers", ", ".join(f"{size}: {count:,}" for size, count in found.workers.items()))
     table.add_row("users, accounts, kinds", f"{found.users}, {found.accounts}, {len(found.kinds)}")
     if found.duration_s:
-        table.add_row("run time", ", ".join(f"{name} {duration(value)}" for name, value in found.duration_s.items()))
+        table.add_row("run time", ", ".join(f"{name} {format_duration(value)}" for name, value in found.duration_s.items()))
     if found.accelerator_hours is not None:
         table.add_row("accelerator-hours", f"{found.accelerator_hours:,.0f}")
     if found.offered_load is not None:
@@ -253,7 +253,7 @@ def _write(trace: Trace, output: Path, json: bool) -> None:
     if json:
         print_json({"file": str(output), "jobs": len(trace), "span_s": trace.span_s, "skipped_lines": len(trace.skipped)})
     else:
-        note(f"{output}: {len(trace):,} jobs over {duration(trace.span_s)}")
+        note(f"{output}: {len(trace):,} jobs over {format_duration(trace.span_s)}")
 
 
 def _among(table: ThroughputTable, asked: str | None) -> str:

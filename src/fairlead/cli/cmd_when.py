@@ -29,7 +29,7 @@ from fairlead.experiments.lookahead import (
     forecast,
     forecast_from_json,
 )
-from fairlead.experiments.metric_columns import duration, to_the_second, until
+from fairlead.experiments.metric_columns import format_delay, format_duration, format_seconds
 from fairlead.runtime.http_client import FORBIDDEN, MISSING, ControlPlaneClient, RefusedRequest
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -170,14 +170,14 @@ class _Shown:
             self._bar.advance()
         self._made, now = made, time.monotonic()
         if now - self._last > SHOWN_EVERY_S:
-            self._bar.say(f"{LOOKING}: {to_the_second(ahead_s)}")
+            self._bar.say(f"{LOOKING}: {format_seconds(ahead_s)}")
             self._last = now
 
 
 def _tell(
     ahead: ClusterForecast, wanted: Mapping[str, Any] | None, here: bool, reasons: Mapping[int, Mapping[str, Any]]
 ) -> None:
-    found, made, looks, budget = ahead.jobs, ahead.completed, ahead.options.simulations, duration(ahead.options.budget_s)
+    found, made, looks, budget = ahead.jobs, ahead.completed, ahead.options.simulations, format_duration(ahead.options.budget_s)
     why = {number: legible(str(reason["text"])) for number, reason in reasons.items()}
     if wanted is not None:
         told = _sentence(found[0], ahead.history_s, wanted["starts"] > 0, why.get(wanted["number"], ""))
@@ -189,7 +189,7 @@ def _tell(
         if len(found) > MOST_SHOWN:
             note(f"{len(found) - MOST_SHOWN:,} more are not shown; --json has all, or name one")
     if not made:
-        far = to_the_second(found[0].horizon_s)
+        far = format_seconds(found[0].horizon_s)
         note(f"in {budget} it was looked {far} ahead and no further" + "; --budget gives it more time" * here)
     elif made <= looks:
         note(f"{made - 1} of {looks} looks with others were made in {budget}" + "; --budget gives them more time" * here)
@@ -240,12 +240,12 @@ def _sentence(one: JobForecast, history_s: float, again: bool, why: str = "") ->
     if not one.running and one.range(_start)[0] == math.inf:
         name = legible(one.name)
         if one.horizon_s < HORIZON_S:
-            seen = f"not within {to_the_second(one.horizon_s)}, further was not looked"
+            seen = f"not within {format_seconds(one.horizon_s)}, further was not looked"
             return f"when {name} should {begins} cannot be told yet: {seen}"
-        within = f"within {duration(HORIZON_S)}"
+        within = f"within {format_duration(HORIZON_S)}"
         if one.without_arrivals.starts_s < math.inf:
             alone = f"if nobody does, it {'goes on' if again else 'starts'} {_in(one.without_arrivals.starts_s)}"
-            return f"{name} should not {begins} {within}, if others come as in the last {to_the_second(history_s)}; {alone}"
+            return f"{name} should not {begins} {within}, if others come as in the last {format_seconds(history_s)}; {alone}"
         return f"{name} should not {begins} {within} as things are" + (f": {why}" if why else "")
     told = f"{legible(one.name)} " + ("runs" if one.running else f"should {begins} {_span(one, _start)}")
     told += f" and should have ended {_span(one, _end)}"
@@ -256,7 +256,7 @@ def _sentence(one: JobForecast, history_s: float, again: bool, why: str = "") ->
         return f"{told}, whoever comes"
     verbs = {_start: "goes on" if again else "starts", _end: "ends"}
     alone = " and ".join(f"{verbs[of]} {_in(of(one.without_arrivals))}" for of in told_of)
-    return f"{told}, if others come as in the last {to_the_second(history_s)}; if nobody does, it {alone}"
+    return f"{told}, if others come as in the last {format_seconds(history_s)}; if nobody does, it {alone}"
 
 
 def _no_times(found: Iterable[JobForecast], why: Mapping[int, str]) -> Iterator[str]:
@@ -304,11 +304,11 @@ def _end(turn: JobTimes) -> float:
 
 
 def _long(seconds: float, horizon_s: float = HORIZON_S) -> str:
-    return f"over {to_the_second(horizon_s)}" if seconds == math.inf else to_the_second(seconds)
+    return f"over {format_seconds(horizon_s)}" if seconds == math.inf else format_seconds(seconds)
 
 
 def _in(seconds: float, horizon_s: float = HORIZON_S) -> str:
-    return f"in {_long(seconds, horizon_s)}" if seconds == math.inf else until(seconds)
+    return f"in {_long(seconds, horizon_s)}" if seconds == math.inf else format_delay(seconds)
 
 
 def _data(ahead: ClusterForecast, reasons: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:

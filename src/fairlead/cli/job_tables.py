@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.core.job import ELASTIC
-from fairlead.experiments.metric_columns import duration, until
+from fairlead.experiments.metric_columns import format_delay, format_duration
 
 WIDE = 110
 """Columns of a terminal in which everything about a job has room."""
@@ -68,7 +68,7 @@ def job_table(jobs: Sequence[Mapping[str, Any]], width: int, *, users: bool = Fa
             "workers": str(job["workers"]),
             "done": done(job),
             "steps/s": f"{job['rate']:.3g}" if job["rate"] else "",
-            "time left": "" if job.get("left_s") is None else duration(job["left_s"]),
+            "time left": "" if job.get("left_s") is None else format_duration(job["left_s"]),
         }
         table.add_row(*(Text(cells[heading]) for heading, there in shown.items() if there), Text(where(job)))
     return table
@@ -109,7 +109,7 @@ def told(job: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not job.get("rate"):  # who does not run, or tells nothing of its steps
         shown.pop("rate", None)
     if (now := job.get("now_s")) is not None:
-        shown |= {moment: f"{duration(now - job[moment])} ago" for moment in _MOMENTS if job.get(moment) is not None}
+        shown |= {moment: f"{format_duration(now - job[moment])} ago" for moment in _MOMENTS if job.get(moment) is not None}
     there = ((key, value) for key, value in shown.items() if value not in (None, "", []))
     return [(_LABELS.get(key, key.removesuffix("_s").replace("_", " ")), _shown(key, value)) for key, value in there]
 
@@ -118,7 +118,7 @@ def _shown(key: str, value: Any) -> str:
     if key == "reason":
         return legible(str(value["text"]))
     if key in ("next_decision_s", "latest_decision_s"):
-        return until(value)
+        return format_delay(value)
     if key == "earlier":
         return f"number {', '.join(map(str, value))}"
     if key == "regimes":
@@ -132,5 +132,5 @@ def _shown(key: str, value: Any) -> str:
     if key == "rate":
         return f"{value:.3g} steps/s"
     if isinstance(value, float):
-        return duration(value) if key.endswith("_s") else f"{value:,.0f}" if value == int(value) else f"{value:,.6g}"
+        return format_duration(value) if key.endswith("_s") else f"{value:,.0f}" if value == int(value) else f"{value:,.6g}"
     return (", ".join(map(str, value)) if isinstance(value, list) else str(value)).translate(_CONTROLS)

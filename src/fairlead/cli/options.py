@@ -36,7 +36,7 @@ from fairlead.core.cluster import AcceleratorType, Cluster
 from fairlead.core.errors import InputError, near_names
 from fairlead.core.job import TIMED
 from fairlead.estimators.colocated_rates import ColocationEstimator
-from fairlead.experiments.inputs import TraceFile, check_hosts, read_table
+from fairlead.experiments.inputs import TraceFile, check_host_profiles, read_table
 from fairlead.experiments.metrics import MetricOptions, measure_from
 from fairlead.experiments.simulate import Faults
 from fairlead.simulator.costs import Costs
@@ -261,7 +261,7 @@ class WorkloadOptions:
         if self.hosts is None:
             return trace
         hosts = read_hosts(self.hosts)
-        check_hosts(self.hosts, hosts, trace.jobs, table)
+        check_host_profiles(self.hosts, hosts, trace.jobs, table)
         return with_host_sensitivity(trace, hosts)
 
 

@@ -28,9 +28,9 @@ from fairlead.core.plan import BUSY, TAKEN_GB, DeviceUsage
 from fairlead.core.snapshot import Snapshot
 from fairlead.models.interference import ABOVE, BELOW, Slowdown
 from fairlead.models.learned_models import LARGEST, sane
-from fairlead.prediction.measured_profiles import devices, profiles
-from fairlead.prediction.multiprocessors import UNKNOWN, Hold, Interference, holds
-from fairlead.prediction.predictor import trained
+from fairlead.prediction.measured_profiles import devices, shipped_profiles
+from fairlead.prediction.multiprocessors import UNKNOWN, InterferenceModel, MultiprocessorUse, multiprocessor_use
+from fairlead.prediction.predictor import shipped_predictor
 
 T = TypeVar("T")
 NOT_KNOWN = (100.0, math.inf)
@@ -74,7 +74,7 @@ class ColocationModel:
         if self.profiles and self.profiles not in devices():
             expected = f"a device whose profiles ship ({near_or_all(self.profiles, devices())})"
             raise InputError(self.where, expected, field="profiles", value=self.profiles)
-        modes = trained(self.profiles or DEVICE).slowdown
+        modes = shipped_predictor(self.profiles or DEVICE).slowdown
         if self.sharing not in modes:
             expected = f"a way of sharing that was measured; {near_or_all(self.sharing, modes)}"
             raise InputError(self.where, expected, field="sharing", value=self.sharing)
@@ -125,15 +125,15 @@ class ColocationModel:
         return f"{'; '.join(reasons)}{follows}" if reasons else ""
 
     @property
-    def _interference(self) -> Interference:
+    def _interference(self) -> InterferenceModel:
         if self.below:
-            return Interference(Slowdown(self.below, self.above))
-        return Interference.fitted(trained(self.profiles or DEVICE), self.sharing)
+            return InterferenceModel(Slowdown(self.below, self.above))
+        return InterferenceModel.fitted(shipped_predictor(self.profiles or DEVICE), self.sharing)
 
     def _held(self, kinds: Sequence[str]) -> tuple[Floats, Floats]:
         """Multiprocessors and the length of kernels by class; NaN where nobody knows."""
-        known = dict(holds(self.profiles)) if self.profiles and self._interference.finer is not None else {}
-        known |= {kind: Hold(percent, kernel_us / 1e6) for kind, (percent, kernel_us) in self.sm_usage.items()}
+        known = dict(multiprocessor_use(self.profiles)) if self.profiles and self._interference.finer is not None else {}
+        known |= {kind: MultiprocessorUse(percent, kernel_us / 1e6) for kind, (percent, kernel_us) in self.sm_usage.items()}
         found = [_of_kind(known, kind, UNKNOWN) for kind in kinds]
         return np.array([one.multiprocessors for one in found]), np.array([one.kernel_s for one in found])
 
@@ -168,7 +168,7 @@ def has_usage_observations(learned: Mapping[str, Any]) -> bool:
 @cache
 def _measured(device: str) -> Mapping[str, tuple[float, float]]:
     """Utilization and memory, by kind, of a measured set."""
-    known = profiles(device).alone if device else {}
+    known = shipped_profiles(device).alone if device else {}
     return {name: (one.utilization, one.memory_mb / 1024) for name, one in known.items()}
 
 

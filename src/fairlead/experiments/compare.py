@@ -136,19 +136,19 @@ def compare(
     return [outcomes[position] for position in range(len(cases))]
 
 
-def aggregate(given: Comparison, outcomes: Iterable[CaseOutcome]) -> list[Aggregate]:
+def aggregate_outcomes(given: Comparison, outcomes: Iterable[CaseOutcome]) -> list[Aggregate]:
     """By load, then scheduler: each figure's mean over the seeds, and how sure it is."""
     by_arm: dict[tuple[float | None, int], list[Summary]] = {}
     for outcome in outcomes:
         by_arm.setdefault((outcome.case.load, outcome.case.scheduler), []).append(outcome.summary)
     result = []
     for (load, index), summaries in by_arm.items():
-        mean, half = averaged([summary.to_dict() for summary in summaries])
+        mean, half = mean_and_half_width([summary.to_dict() for summary in summaries])
         result.append(Aggregate(given.schedulers[index].label, load, len(summaries), mean, half))
     return result
 
 
-def averaged(
+def mean_and_half_width(
     rows: Sequence[Mapping[str, float | int | None]],
 ) -> tuple[dict[str, float | None], dict[str, float | None]]:
     """Of each figure, the mean over several runs and half the width of its 95 % interval; None where a run has none."""

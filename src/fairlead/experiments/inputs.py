@@ -108,7 +108,7 @@ def _check_lengths(trace: Trace, table: ThroughputTable) -> None:
             raise InputError(f"{trace.name}, job {job.name!r}", expected, field="steps", value=job.steps)
 
 
-def check_hosts(source: object, names: Iterable[str], jobs: Iterable[Job], table: ThroughputTable | None) -> None:
+def check_host_profiles(source: object, names: Iterable[str], jobs: Iterable[Job], table: ThroughputTable | None) -> None:
     """That each name in a file about hosts is a kind of these jobs or of the table, or the model of one."""
     kinds = (*(job.kind for job in jobs if job.kind != TIMED), *(table or catalogue()).kinds)
     known = dict.fromkeys(name for kind in kinds for name in (model_of(kind), kind))

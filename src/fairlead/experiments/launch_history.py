@@ -21,7 +21,7 @@ from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.throughput_tables import MeasuredRate, ThroughputTable
 
-Place: TypeAlias = tuple[str, int, str, bool]
+PlacementKey: TypeAlias = tuple[str, int, str, bool]
 """Kind, workers, type, and whether spread over more nodes than needed: what a rate depends on."""
 
 BELIEVED = 0.25
@@ -30,7 +30,7 @@ to be wrong: what is between two reports is guessed."""
 
 
 @dataclass(frozen=True)
-class Launch:
+class ObservedLaunch:
     """From the plan that began it to the plan or the word that ended it. What a job does after it was asked to leave counts,
     and so does its waiting for who leaves."""
 
@@ -45,20 +45,20 @@ class Launch:
 
 
 @dataclass
-class Watched:
+class LaunchObserver:
     """Give it all events, in order."""
 
     state: State
-    launches: list[Launch] = field(default_factory=list)
+    launches: list[ObservedLaunch] = field(default_factory=list)
     work: dict[int, float] = field(default_factory=dict)  # steps of who finished; NaN where nobody told
     why_failed: dict[int, str] = field(default_factory=dict)
     again: dict[int, float] = field(default_factory=lambda: defaultdict(float))  # steps lost by failures of a job's own
-    _seen: dict[Place, list[float]] = field(default_factory=lambda: defaultdict(list))
-    _stands: dict[int, Place] = field(default_factory=dict)
+    _seen: dict[PlacementKey, list[float]] = field(default_factory=lambda: defaultdict(list))
+    _stands: dict[int, PlacementKey] = field(default_factory=dict)
     _began: dict[int, tuple[float, float]] = field(default_factory=dict)  # second and steps
-    _leaving: dict[int, tuple[Launch, float]] = field(default_factory=dict)  # suspended, and its steps at the beginning
+    _leaving: dict[int, tuple[ObservedLaunch, float]] = field(default_factory=dict)  # suspended, and its steps at the beginning
 
-    def rates(self) -> dict[Place, MeasuredRate]:
+    def rates(self) -> dict[PlacementKey, MeasuredRate]:
         """The median of what was reported, by kind, workers, type and whether spread."""
         return {key: MeasuredRate(*key, float(np.median(rates))) for key, rates in self._seen.items()}
 
@@ -90,14 +90,14 @@ class Watched:
         a = self.state.store.arrays
         return float(a["base_steps"][number] + a["rate"][number] * max(0.0, second - a["since_s"][number]))
 
-    def _launch(self, number: int, second: float, steps: float) -> Launch | None:
+    def _launch(self, number: int, second: float, steps: float) -> ObservedLaunch | None:
         """The one that runs now, up to a second and to so many steps; None where others ran on the same accelerators."""
         place = self.place(number)
         if place is None or number not in self._began:
             return None
         began, base = self._began[number]
         first = int(self.state.store.arrays["starts"][number]) == 1
-        return Launch(*place, first, second - began, steps - base, number)
+        return ObservedLaunch(*place, first, second - began, steps - base, number)
 
     def _left(self, number: int, second: float) -> None:
         self._settle(number)
@@ -136,7 +136,7 @@ class Watched:
             if rate > 0 and (place := self.place(number)) is not None and place[0] != TIMED:
                 self._seen[place].append(rate)
 
-    def place(self, number: int) -> Place | None:
+    def place(self, number: int) -> PlacementKey | None:
         """Where it runs, where it runs and shares its accelerators with nobody."""
         device_map = self.state.device_map
         if not self.state.store.arrays["held"][number]:
@@ -155,7 +155,7 @@ class Watched:
             self._stands[number] = kind_of(model_of(kind), size) if size > 0 else kind, held, names[type_], wide
 
 
-def costs_of(launches: Iterable[Launch], table: ThroughputTable, types: Sequence[str]) -> Costs:
+def startup_costs(launches: Iterable[ObservedLaunch], table: ThroughputTable, types: Sequence[str]) -> Costs:
     """What launches did not spend on steps, by kind; where a kind was never seen to start so, as all did."""
     spent: dict[str, dict[bool, list[float]]] = {}
     overall: dict[bool, list[float]] = {True: [], False: []}

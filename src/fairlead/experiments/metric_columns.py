@@ -87,18 +87,18 @@ _ONLY_IF_ANY = frozenset(
 Row: TypeAlias = Mapping[str, float | int | None]
 
 
-def columns_for(rows: Sequence[Row]) -> tuple[Column, ...]:
+def relevant_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     """The columns worth showing for these summaries."""
     return tuple(c for c in COLUMNS if c.key not in _ONLY_IF_ANY or any((row.get(c.key) or 0) > 0 for row in rows))
 
 
-def principal(columns: Sequence[Column]) -> list[Column]:
+def principal_columns(columns: Sequence[Column]) -> list[Column]:
     """Those of the columns that a narrow table is made of, the most telling first."""
     by_key = {column.key: column for column in columns}
     return [by_key[key] for key in _PRINCIPAL if key in by_key]
 
 
-def best(column: Column, rows: Iterable[Row]) -> float | None:
+def best_value(column: Column, rows: Iterable[Row]) -> float | None:
     """The best value of a column among several runs; None where there is no better, or all are alike."""
     known = [float(v) for row in rows if (v := row.get(column.key)) is not None]
     if not column.better or len(known) < 2 or min(known) == max(known):
@@ -106,12 +106,12 @@ def best(column: Column, rows: Iterable[Row]) -> float | None:
     return min(known) if column.better == "low" else max(known)
 
 
-def shown(value: float | int | None, shows: Shows) -> str:
+def format_value(value: float | int | None, shows: Shows) -> str:
     if value is None or not math.isfinite(value):
         return "–"
     match shows:
         case "duration":
-            return duration(value)
+            return format_duration(value)
         case "share":
             return f"{100 * value:.1f} %"
         case "ratio":
@@ -124,29 +124,29 @@ def shown(value: float | int | None, shows: Shows) -> str:
             return f"{value:,.0f}"
 
 
-def shown_alike(values: Sequence[float | int | None], shows: Shows) -> list[str]:
+def format_values(values: Sequence[float | int | None], shows: Shows) -> list[str]:
     """The values of one column. Durations are told in one unit, which the eye can compare; those that would be a small part of
     one have their own."""
     known = [float(v) for v in values if v is not None and math.isfinite(v) and v > 0]
     if shows != "duration" or not known:
-        return [shown(value, shows) for value in values]
+        return [format_value(value, shows) for value in values]
     apart = max(known) > 100 * min(known)
     unit, name = _unit(max(known) if apart else sorted(known)[len(known) // 2])
     least = unit if apart else 0.1 * unit
-    return [shown(v, shows) if v is None or not least <= v < math.inf else f"{_digits(v / unit)} {name}" for v in values]
+    return [format_value(v, shows) if v is None or not least <= v < math.inf else f"{_digits(v / unit)} {name}" for v in values]
 
 
-def shown_within(values: Sequence[float | None], widths: Sequence[float | None], shows: Shows) -> list[str]:
+def format_with_error(values: Sequence[float | None], widths: Sequence[float | None], shows: Shows) -> list[str]:
     """The same, give or take so much: `"23.4 ± 5.4 h"`, both in one unit."""
     cells = []
-    for text, width in zip(shown_alike(values, shows), widths, strict=True):
+    for text, width in zip(format_values(values, shows), widths, strict=True):
         number, _, unit = text.rpartition(" ")
         if width is None or not width or text == "–":
             cells.append(text)
         elif unit in _SIZES:
             cells.append(f"{number} ± {_digits(width / _SIZES[unit])} {unit}")
         else:
-            cells.append(f"{text} ± {shown(width, shows)}")
+            cells.append(f"{text} ± {format_value(width, shows)}")
     return cells
 
 
@@ -154,7 +154,7 @@ _SIZES = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "%": 0.01, "MB": 1.0
 _UNITS = ((60.0, 1.0, "s"), (3600.0, 60.0, "min"), (48 * 3600.0, 3600.0, "h"))
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`"3.2 h"`: the unit in which the number is easiest to read."""
     if not math.isfinite(seconds):
         return "–"
@@ -162,14 +162,14 @@ def duration(seconds: float) -> str:
     return f"{_digits(seconds / unit)} {name}"
 
 
-def to_the_second(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """The same of what people wait for: no parts of a second."""
-    return f"{max(0.0, seconds):.0f} s" if seconds < 59.5 else duration(max(60.0, seconds))
+    return f"{max(0.0, seconds):.0f} s" if seconds < 59.5 else format_duration(max(60.0, seconds))
 
 
-def until(seconds: float) -> str:
+def format_delay(seconds: float) -> str:
     """`"in 3.2 h"`, or `"at once"` where that is what it is for people."""
-    return "at once" if seconds < 0.5 else f"in {to_the_second(seconds)}"
+    return "at once" if seconds < 0.5 else f"in {format_seconds(seconds)}"
 
 
 def _unit(seconds: float) -> tuple[float, str]:

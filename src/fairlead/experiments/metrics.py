@@ -52,8 +52,8 @@ def last_seen_s(record: RunRecord) -> float:
     """The last moment the record tells of: jobs that have not ended are taken to be there until then."""
     jobs = record.jobs
     seen = [jobs.submitted_s, jobs.first_started_s, jobs.ended_s]
-    if record.stretches is not None:
-        seen.append(record.stretches.end_s)
+    if record.device_intervals is not None:
+        seen.append(record.device_intervals.end_s)
     known = [float(np.nanmax(times)) for times in seen if np.isfinite(times).any()]
     return max(known, default=0.0)
 
@@ -329,10 +329,10 @@ def _cost(record: RunRecord) -> float:
 
 
 def _busy_by_type(record: RunRecord, low_s: float, high_s: float) -> Floats | None:
-    stretches, cluster = record.stretches, record.cluster
-    if stretches is None:
+    device_intervals, cluster = record.device_intervals, record.cluster
+    if device_intervals is None:
         return None
-    busy = disjoint(stretches.accelerator, stretches.start_s, stretches.end_s).clipped(low_s, high_s)
+    busy = disjoint(device_intervals.accelerator, device_intervals.start_s, device_intervals.end_s).clipped(low_s, high_s)
     seconds = np.bincount(cluster.type_of[busy.key], busy.end_s - busy.start_s, minlength=len(cluster.types))
     return seconds.astype(np.float64)
 

@@ -16,7 +16,7 @@ from fairlead.core.job import ELASTIC, TIMED, Job, Phase
 from fairlead.engine.state import State
 from fairlead.experiments.compare import CaseOutcome, Comparison, Workload
 from fairlead.experiments.inputs import used_rates
-from fairlead.experiments.launch_history import Place, Watched, costs_of
+from fairlead.experiments.launch_history import LaunchObserver, PlacementKey, startup_costs
 from fairlead.experiments.live_inputs import with_estimated_interference
 from fairlead.experiments.metrics import DEFAULTS, MetricOptions, Summary, summarize
 from fairlead.experiments.run_record import RunRecord, record_of
@@ -48,7 +48,7 @@ from fairlead.workloads.trace import Trace
 
 
 @dataclass(frozen=True)
-class Outside:
+class ExogenousInputs:
     """The world of a run, without its scheduler's decisions."""
 
     cluster: Cluster
@@ -61,7 +61,7 @@ class Outside:
     guessed: tuple[str, ...] = ()  # rates that nobody measured, in words
 
 
-def outside(events: Sequence[ev.Event], name: str = "journal") -> tuple[Outside, RunRecord]:
+def exogenous_inputs(events: Sequence[ev.Event], name: str = "journal") -> tuple[ExogenousInputs, RunRecord]:
     """What came from outside, and the record of what came of it, both in the light of hindsight."""
     try:
         return _found(events, name)
@@ -71,11 +71,11 @@ def outside(events: Sequence[ev.Event], name: str = "journal") -> tuple[Outside,
         raise JournalError(f"{name}: events that cannot have happened: {error}") from error
 
 
-def _found(events: Sequence[ev.Event], name: str) -> tuple[Outside, RunRecord]:
+def _found(events: Sequence[ev.Event], name: str) -> tuple[ExogenousInputs, RunRecord]:
     opened = events[0] if events else None
     if not isinstance(opened, ev.JournalOpened):
         raise JournalError(f"{name}: the beginning is missing; only a journal with all of its events can be simulated again")
-    seen = Watched(State(opened.cluster))
+    seen = LaunchObserver(State(opened.cluster))
     for line, event in enumerate(events, start=1):
         try:
             seen.see(event)
@@ -91,11 +91,11 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[Outside, RunRecord]:
         table = draft_table(rates.values(), types, Path(name)).finish().for_types(types)
         table = with_estimated_interference(table, state, SchedulerConfig.from_data(state.scheduler, name))
     trace = Trace(tuple(jobs.values()), name)
-    world = Outside(
+    world = ExogenousInputs(
         opened.cluster,
         trace,
         table,
-        costs_of(seen.launches, table, types),
+        startup_costs(seen.launches, table, types),
         tuple(_outages(events)),
         tuple(_others(events, state, jobs)),
         state.scheduler,
@@ -115,7 +115,7 @@ def _decided(events: Sequence[ev.Event], name: str) -> str:
     return ", then ".join(labels) if len(labels) <= 2 else f"{labels[0]}, then {len(labels) - 1} others"
 
 
-_Measured: TypeAlias = dict[Place, MeasuredRate]
+_Measured: TypeAlias = dict[PlacementKey, MeasuredRate]
 
 
 def _told(opened: ev.JournalOpened) -> _Measured:
@@ -153,7 +153,7 @@ def _fastest(rates: _Measured) -> dict[Key, float]:
     return fastest
 
 
-def _in_hindsight(seen: Watched, number: int, fastest: Mapping[Key, float]) -> Job:
+def _in_hindsight(seen: LaunchObserver, number: int, fastest: Mapping[Key, float]) -> Job:
     """A job with the work that it turned out to have."""
     state = seen.state
     job, a = state.job_of[number], state.store.arrays
@@ -205,17 +205,17 @@ def _guesses(jobs: Iterable[Job], rates: _Measured, types: Sequence[str]) -> tup
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedRun:
     """A run that is over: the world that it ran in, and what came of it."""
 
-    world: Outside
+    world: ExogenousInputs
     record: RunRecord
 
     @classmethod
-    def read(cls, where: str) -> Recorded:
+    def read(cls, where: str) -> RecordedRun:
         """From a journal: a file x.jsonl or x.sqlite, or an address of PostgreSQL."""
         name = "journal" if "://" in where else where
-        world, record = outside(tuple(read_journal(where)), name)
+        world, record = exogenous_inputs(tuple(read_journal(where)), name)
         return cls(world, replace(record, scheduler=f"as it was: {record.scheduler}"))
 
     def under(self, policy: Part) -> SchedulerConfig:
@@ -223,7 +223,7 @@ class Recorded:
         return replace(SchedulerConfig.from_data(self.world.scheduler), policy=policy, name="")
 
 
-def comparison(run: Recorded, schedulers: Sequence[SchedulerConfig], metrics: MetricOptions = DEFAULTS) -> Comparison:
+def resimulation(run: RecordedRun, schedulers: Sequence[SchedulerConfig], metrics: MetricOptions = DEFAULTS) -> Comparison:
     world = run.world
     return Comparison(
         Workload(world.trace, world.table),
@@ -236,13 +236,13 @@ def comparison(run: Recorded, schedulers: Sequence[SchedulerConfig], metrics: Me
     )
 
 
-def beside(run: Recorded, given: Comparison, outcomes: Sequence[CaseOutcome]) -> list[tuple[str, Summary]]:
+def comparison_rows(run: RecordedRun, given: Comparison, outcomes: Sequence[CaseOutcome]) -> list[tuple[str, Summary]]:
     """What happened, and what would have: a row for each."""
     simulated = [(given.schedulers[outcome.case.scheduler].label, outcome.summary) for outcome in outcomes]
     return [(run.record.scheduler, summarize(run.record, given.metrics)), *simulated]
 
 
-def records(run: Recorded, given: Comparison, outcomes: Sequence[CaseOutcome]) -> list[RunRecord]:
+def resimulation_records(run: RecordedRun, given: Comparison, outcomes: Sequence[CaseOutcome]) -> list[RunRecord]:
     """The same for a report; the simulations must have kept theirs."""
     kept = [(o.record, given.schedulers[o.case.scheduler].label) for o in outcomes]
     return [run.record, *(replace(record, scheduler=label) for record, label in kept if record is not None)]

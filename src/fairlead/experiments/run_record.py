@@ -45,7 +45,7 @@ class JobOutcomes:
 
 
 @dataclass(frozen=True)
-class Stretches:
+class DeviceIntervals:
     """Who held which accelerator from when to when; a gang of four has four rows. Sorted by start."""
 
     job: Ints  # row in JobOutcomes
@@ -62,7 +62,7 @@ class RunRecord:
     trace: str
     cluster: Cluster
     jobs: JobOutcomes
-    stretches: Stretches | None = None  # absent where nobody asked for the Gantt
+    device_intervals: DeviceIntervals | None = None  # absent where nobody asked for the Gantt
     service_by_type: Floats | None = None  # accelerator-seconds, by type of the cluster, where it is known
     facts: Mapping[str, float] = field(default_factory=dict)  # rounds, decide_s, wall_s, peak_rss_mb, …
 
@@ -125,7 +125,7 @@ def service_by_type(state: State) -> Floats:
     return state.service_by_type + np.bincount(jobs.type[jobs.running], present, minlength=len(state.cluster.types))
 
 
-class StretchRecorder:
+class IntervalRecorder:
     """Watches events and notes who held which accelerator from when to when."""
 
     def __init__(self) -> None:
@@ -149,17 +149,17 @@ class StretchRecorder:
         elif isinstance(event, ev.JobCancelled):
             self._close(event.number, event.time)
 
-    def stretches(self, now: float, rows: Mapping[int, int]) -> Stretches:
+    def device_intervals(self, now: float, rows: Mapping[int, int]) -> DeviceIntervals:
         """All stretches, those still open up to now; `rows` tells the row of each job."""
         for number in list(self._open):
             self._close(number, now)
         self._rows.sort(key=lambda row: (row[1], row[0]))
         if not self._rows:
-            return Stretches(NONE, NONE, np.empty(0), np.empty(0))
+            return DeviceIntervals(NONE, NONE, np.empty(0), np.empty(0))
         numbers, start, end, places = zip(*self._rows)
         sizes = np.array([len(place) for place in places], dtype=np.int64)
         job = np.array([rows[n] for n in numbers], dtype=np.int64)
-        return Stretches(
+        return DeviceIntervals(
             np.repeat(job, sizes), np.concatenate(places), np.repeat(np.array(start), sizes), np.repeat(np.array(end), sizes)
         )
 
@@ -178,21 +178,21 @@ def record_of(
     events: Iterable[ev.Event] | None = None,
 ) -> RunRecord:
     """The record of a run; with its events, the stretches too."""
-    stretches = None
+    device_intervals = None
     if events is not None:
-        recorder = StretchRecorder()
+        recorder = IntervalRecorder()
         for event in events:
             recorder.see(event)
-        stretches = recorder.stretches(state.time, _row_of(state))
+        device_intervals = recorder.device_intervals(state.time, _row_of(state))
     jobs, service = outcomes(state, rates), service_by_type(state)
-    return RunRecord(scheduler, trace, state.cluster, jobs, stretches, service, facts)
+    return RunRecord(scheduler, trace, state.cluster, jobs, device_intervals, service, facts)
 
 
 def record_from_journal(path: Path) -> RunRecord:
     """The record of the run that a journal file tells, read once from front to back."""
     state: State | None = None
     opened: ev.JournalOpened | None = None
-    recorder = StretchRecorder()
+    recorder = IntervalRecorder()
     decisions = 0
     for line, event in enumerate(read_events(path), 1):
         if isinstance(event, ev.JournalOpened) and state is None:
@@ -215,8 +215,8 @@ def record_from_journal(path: Path) -> RunRecord:
         jobs = outcomes(state, opened.rates)
     except (KeyError, ValueError, IndexError) as error:
         raise JournalError(f"{path}:1: rates that do not match the jobs: {error}") from error
-    stretches = recorder.stretches(state.time, _row_of(state))
-    return RunRecord(label, opened.trace, state.cluster, jobs, stretches, service_by_type(state), facts)
+    device_intervals = recorder.device_intervals(state.time, _row_of(state))
+    return RunRecord(label, opened.trace, state.cluster, jobs, device_intervals, service_by_type(state), facts)
 
 
 def _check_starts(launches: Launches, state: State) -> None:

@@ -28,7 +28,7 @@ from fairlead.simulator.sessions import (
 Packing = Literal["pooled", "squishy"]
 
 
-def packed(
+def pack_sessions(
     sessions: Sequence[Session],
     accelerators: Mapping[str, float],
     packing: Packing = "pooled",
@@ -43,7 +43,7 @@ def packed(
     return pack_squishy(sessions, name, count)
 
 
-def served(
+def serve_sessions(
     plan: ServingPlan, sessions: Sequence[Session], *, duration_s: float = 60.0, seed: int = 0, how: ArrivalProcess = "poisson"
 ) -> ServingResult:
     """Serve the requests that arrive in so many seconds."""

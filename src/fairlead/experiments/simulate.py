@@ -62,7 +62,7 @@ class Simulation:
 
 
 @dataclass(frozen=True)
-class Run:
+class SimulationRun:
     """A simulation that has run."""
 
     record: RunRecord
@@ -77,7 +77,7 @@ def simulate(
     registry: Registry | None = None,
     gantt: bool = False,
     on_progress: Callable[[float], None] | None = None,
-) -> Run:
+) -> SimulationRun:
     """Run it. `gantt` keeps who held which accelerator when; `on_progress` is told the share of jobs that have ended."""
     if gantt and journal is None:
         journal = MemoryJournal()
@@ -95,7 +95,7 @@ class Begun:
     rates: Mapping[str, tuple[float, ...]]
     began_s: float = field(default_factory=time.perf_counter)
 
-    def finish(self, given: Simulation, *, gantt: bool = False) -> Run:
+    def finish(self, given: Simulation, *, gantt: bool = False) -> SimulationRun:
         """What came of it, with the journal closed."""
         loop = self.loop
         facts = {
@@ -108,7 +108,7 @@ class Begun:
         events: list[Event] | None = list(loop.journal) if gantt else None
         loop.journal.close()
         record = record_of(loop.state, given.scheduler.label, given.trace.name, self.rates, facts, events)
-        return Run(record, loop.state, loop)
+        return SimulationRun(record, loop.state, loop)
 
 
 def begin(given: Simulation, journal: Journal, registry: Registry | None = None) -> Begun:
@@ -145,7 +145,7 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
     return Begun(loop, table, rates)
 
 
-def requests_of(run: Run, most: float = 4e6, seed: int = 0) -> ServingResult | None:
+def requests_of(run: SimulationRun, most: float = 4e6, seed: int = 0) -> ServingResult | None:
     """What became of the requests to a simulation's sessions, of at most about so many of them; None where it had none."""
     world = run.loop.backend
     if not isinstance(world, SimulatedBackend) or world.sessions is None or not world.sessions.jobs:
@@ -153,7 +153,7 @@ def requests_of(run: Run, most: float = 4e6, seed: int = 0) -> ServingResult | N
     return world.sessions.history().sampled(most, seed=seed)
 
 
-def left_waiting(run: Run) -> dict[str, Reason]:
+def left_waiting(run: SimulationRun) -> dict[str, Reason]:
     """Who still waits where a run has ended because nothing can happen any more, and for what."""
     state, loop = run.state, run.loop
     waiting = sorted((*state.live.tolist(), *state.queue.tolist()))

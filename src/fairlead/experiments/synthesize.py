@@ -29,7 +29,7 @@ from fairlead.engine.state import State
 from fairlead.experiments.cases import ProcessPool
 from fairlead.experiments.live_inputs import recent_jobs, with_assumed_ends
 from fairlead.experiments.lookahead import ArrivalForecast, StartingPoint, forward_loop
-from fairlead.experiments.simulate import Run, Simulation, begin, stop_of
+from fairlead.experiments.simulate import Simulation, SimulationRun, begin, stop_of
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -347,7 +347,7 @@ def advise(state: State, advisor: Advisor) -> Advice:
 class Synthesized:
     """A synthesized run, and the advice on the way."""
 
-    run: Run
+    run: SimulationRun
     advice: tuple[Advice, ...]
 
     @property

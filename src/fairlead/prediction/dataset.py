@@ -58,7 +58,7 @@ def dataset(
     return Dataset(
         tuple(row["name"] for row in rows),
         tuple(row["family"] for row in rows),
-        tuple(kept_features(known[row["name"]], source).column() for row in rows),
+        tuple(stored_features(known[row["name"]], source).column() for row in rows),
         np.array([row["utilization"] for row in rows]),
         np.array([row["allocated_mb"] for row in rows]),
         np.array([row["reserved_mb"] for row in rows]),
@@ -66,7 +66,7 @@ def dataset(
     )
 
 
-def kept_features(row: Mapping[str, Any], source: object = "features") -> Features:
+def stored_features(row: Mapping[str, Any], source: object = "features") -> Features:
     """As `fairlead profile features` wrote them."""
     try:
         found = Features(**{one.name: row[one.name] for one in fields(Features)})

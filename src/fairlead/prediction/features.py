@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from fairlead.prediction.graph import CELLS, CONVOLUTIONS, PRODUCTS, Graph, Operator
-from fairlead.prediction.onnx_process import load
+from fairlead.prediction.onnx_process import load_graph_in_process
 
 TABLE_3 = (
     *("Exp", "Split", "Constant", "GlobalAveragePool", "ReduceMean", "MaxPool", "GRU", "Reshape", "LSTM", "Concat", "Gather"),
@@ -86,10 +86,10 @@ def features_of(
     sizes: Mapping[str, int] | None = None,
 ) -> Features:
     """Of an ONNX file, trained with that batch size; else with its own. `sizes` are for what else it leaves open, by name."""
-    return features(load(Path(path), sizes), batch_size, machine)
+    return graph_features(load_graph_in_process(Path(path), sizes), batch_size, machine)
 
 
-def features(graph: Graph, batch_size: int | None = None, machine: Machine = H200) -> Features:
+def graph_features(graph: Graph, batch_size: int | None = None, machine: Machine = H200) -> Features:
     batch = batch_size or graph.batch_size
     scale = batch / graph.batch_size
     scaled = [_at(one, scale) for one in graph.operators]

@@ -53,14 +53,14 @@ def fit_predictor(
     held, finer = None, {}
     if len(active) >= ENOUGH:
         held, about["multiprocessors_rmsle"] = _best(active, learners)
-        known = KernelProfiles(multiprocessors or {}, kernels(data))
+        known = KernelProfiles(multiprocessors or {}, kernel_durations(data))
         for mode, found in (at_once or {}).items():
             counted = {pair: both for pair, both in found.items() if all(name in known.multiprocessors for name in pair)}
             finer[mode] = slowdown_at_once(counted, busy, known)
     return Predictor(
         about,
         model,
-        memory.fit(data.columns, data.tensors_mb, data.device_mb, data.reserved_mb),
+        memory.fit_memory(data.columns, data.tensors_mb, data.device_mb, data.reserved_mb),
         {mode: slowdown(found, busy) for mode, found in pairs.items() if found},
         held,
         finer,
@@ -73,15 +73,15 @@ def _best(data: Dataset, learners: Mapping[str, Learner]) -> tuple[Utilization, 
         name: (errors_by_family(data, one).rmsle + errors_at_random(data, one).rmsle) / 2 for name, one in learners.items()
     }
     best = min(errors, key=lambda name: (errors[name], name))
-    return utilization.fit(best, learners[best], data.columns, data.utilization), f"{errors[best]:.3f}"
+    return utilization.fit_utilization(best, learners[best], data.columns, data.utilization), f"{errors[best]:.3f}"
 
 
-def kernels(data: Dataset) -> dict[str, float]:
+def kernel_durations(data: Dataset) -> dict[str, float]:
     """How long a kernel takes on average, by name, as far as graphs say."""
     return {name: kernel_s(column) for name, column in zip(data.names, data.columns)}
 
 
-def leaving_out(
+def without_families(
     data: Dataset, pairs: Mapping[str, Pairs], families: Collection[str], of: Mapping[str, str]
 ) -> tuple[Dataset, Mapping[str, Pairs]]:
     """What is left to learn from without some families; `of` is the family by name."""
@@ -148,7 +148,7 @@ def _held_out(data: Dataset, learner: Learner, folds: list[Ints], on_fit: Callab
     for fold in folds:
         rest = np.setdiff1d(np.arange(len(data)), fold)
         known = data.only(rest)
-        model = utilization.fit("", learner, known.columns, known.utilization)
+        model = utilization.fit_utilization("", learner, known.columns, known.utilization)
         predicted[fold] = model.percent([data.columns[row] for row in fold])
         if on_fit is not None:
             on_fit()

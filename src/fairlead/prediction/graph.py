@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.core.errors import InputError
-from fairlead.prediction.onnx_file import read
+from fairlead.prediction.onnx_file import read_onnx
 
 # Kinds of ONNX operators, by what they are to a device and to the way back of a training.
 
@@ -131,9 +131,9 @@ class Graph:
     open_batch: bool = False  # the file leaves it open, and it was taken for 1
 
 
-def load(path: Path, sizes: Mapping[str, int] | None = None) -> Graph:
+def load_graph(path: Path, sizes: Mapping[str, int] | None = None) -> Graph:
     """From an ONNX file; nothing of it is run. `sizes` are for what it leaves open beside the batch, by name."""
-    graph, weights, left_open = read(path, sizes)
+    graph, weights, left_open = read_onnx(path, sizes)
     try:
         return _Walk(path, graph, weights, left_open).walked()
     except (ArithmeticError, IndexError, KeyError, TypeError, ValueError) as problem:  # attributes that make no sense

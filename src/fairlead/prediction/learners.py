@@ -17,7 +17,7 @@ from fairlead.models.learned_models import Forest, Learned, Line, Tree
 Learner = Callable[[Floats, Floats], Learned]
 
 
-def line(rows: Floats, wanted: Floats) -> Learned:
+def linear_regression(rows: Floats, wanted: Floats) -> Learned:
     """Ridge regression on standardized inputs."""
     centre, scale = rows.mean(axis=0), rows.std(axis=0)
     scale = np.where(scale > 1e-9, scale, 1.0)
@@ -88,7 +88,12 @@ def lightgbm(rows: Floats, wanted: Floats) -> Learned:
     return Forest(middle, trees, tuple(made.feature_importance("gain").tolist()))
 
 
-LEARNERS: Mapping[str, Learner] = {"linear": line, "lightgbm": lightgbm, "xgboost": xgboost, "random-forest": random_forest}
+LEARNERS: Mapping[str, Learner] = {
+    "linear": linear_regression,
+    "lightgbm": lightgbm,
+    "xgboost": xgboost,
+    "random-forest": random_forest,
+}
 
 
 BEST_FIRST = ("xgboost", "lightgbm", "random-forest", "linear")
@@ -96,13 +101,13 @@ BEST_FIRST = ("xgboost", "lightgbm", "random-forest", "linear")
 seen (docs/prediction.md)."""
 
 
-def best() -> str:
+def best_installed() -> str:
     """The first of them whose library is installed; a line needs none."""
-    installed = there()
+    installed = installed_learners()
     return next(name for name in BEST_FIRST if name in installed)
 
 
-def there() -> dict[str, Learner]:
+def installed_learners() -> dict[str, Learner]:
     """Those whose libraries are installed."""
     needs = {"lightgbm": "lightgbm", "xgboost": "xgboost", "random-forest": "sklearn.ensemble"}
     return {name: learner for name, learner in LEARNERS.items() if name not in needs or _installed(needs[name])}

@@ -19,7 +19,7 @@ TO_SPARE = 60.0  # percent of utilization, of both together, that leaves both un
 
 
 @dataclass(frozen=True)
-class Alone:
+class SoloProfile:
     """One configuration by itself. Utilizations are NVML's, in percent; memory is all that the device showed in use."""
 
     name: str
@@ -37,7 +37,7 @@ class Profiles:
     both orders are there."""
 
     device: str
-    alone: Mapping[str, Alone]
+    alone: Mapping[str, SoloProfile]
     pairs: Mapping[str, Mapping[tuple[str, str], tuple[float, float]]] = field(default_factory=dict)
 
     def slowdowns(self, one: str, other: str, sharing: str = "time-slicing") -> tuple[float, float]:
@@ -63,7 +63,7 @@ def devices() -> tuple[str, ...]:
 
 
 @cache
-def profiles(device: str = "h200", span: SelectionMetric | None = SelectionMetric.UTILIZATION) -> Profiles:
+def shipped_profiles(device: str = "h200", span: SelectionMetric | None = SelectionMetric.UTILIZATION) -> Profiles:
     """The set that ships for a device, with the pairs of those that span one thing, or (None) with all."""
     if device not in devices():
         expected = f"a device whose profiles ship ({near_or_all(device, devices())})"
@@ -84,7 +84,7 @@ def profiles_of(
     if lacking is not None:
         raise InputError(source, "configurations measured alone, with what NVML says of them", field=lacking)
     known = {
-        one["name"]: Alone(
+        one["name"]: SoloProfile(
             one["name"],
             one["family"],
             one["steps_per_s"],
@@ -102,7 +102,7 @@ def profiles_of(
         strange = next((name for row in both for name in row.get("pair", ()) if name not in known), None)
         if strange is not None:
             raise InputError(where, f"each of a pair measured alone too, in {source}", field="pair", value=strange)
-        for pair, slower in slowdowns(both, known).items():
+        for pair, slower in mean_slowdowns(both, known).items():
             together.setdefault(of["sharing"], {}).setdefault(pair, []).append(slower)
     mean = {sharing: {pair: _mean(seen) for pair, seen in found.items()} for sharing, found in together.items()}
     return Profiles(device_of(about), known, mean)
@@ -126,10 +126,12 @@ def _multiprocessors(device: str) -> dict[str, float]:
     return {name: statistics.fmean(values) for name, values in seen.items()}
 
 
-def slowdowns(rows: Sequence[Mapping[str, Any]], alone: Mapping[str, Alone]) -> dict[tuple[str, str], tuple[float, float]]:
+def mean_slowdowns(
+    rows: Sequence[Mapping[str, Any]], alone: Mapping[str, SoloProfile]
+) -> dict[tuple[str, str], tuple[float, float]]:
     """Of every pair of a file of pairs, in both orders; of those measured more than once the mean."""
     table: dict[tuple[str, str], tuple[float, float]] = {}
-    for (one, other), seen in each_slowdown(rows, alone).items():
+    for (one, other), seen in measured_slowdowns(rows, alone).items():
         first, second = _mean(seen)
         table[one, other], table[other, one] = (first, second), (second, first)
     return table
@@ -140,8 +142,8 @@ def _mean(seen: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return first, second
 
 
-def each_slowdown(
-    rows: Sequence[Mapping[str, Any]], alone: Mapping[str, Alone]
+def measured_slowdowns(
+    rows: Sequence[Mapping[str, Any]], alone: Mapping[str, SoloProfile]
 ) -> dict[tuple[str, str], list[tuple[float, float]]]:
     """Of every pair, as often as it was measured, in whichever order; by what each did alone in the same second, where it was
     seen then."""
@@ -167,7 +169,7 @@ class _Undisturbed:
     the median of all, of the same session where there are any, since another host has another speed."""
 
     def __init__(
-        self, by_itself: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[str, Any]], alone: Mapping[str, Alone]
+        self, by_itself: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[str, Any]], alone: Mapping[str, SoloProfile]
     ) -> None:
         self._windows: dict[tuple[str, int], list[float]] = {}
         for row in by_itself:

@@ -56,7 +56,7 @@ class Memory:
         return found
 
 
-def fit(columns: Sequence[Column], tensors_mb: Floats, device_mb: Floats, reserved_mb: Floats) -> Memory:
+def fit_memory(columns: Sequence[Column], tensors_mb: Floats, device_mb: Floats, reserved_mb: Floats) -> Memory:
     """From what tensors held at most, what the allocator held for them, and what the whole device showed. Relative errors
     count, so that small jobs do too; the margin is the least with which nearly all are told nearly what they took."""
     terms = _terms(columns)

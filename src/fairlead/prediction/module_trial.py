@@ -16,7 +16,7 @@ import torch
 
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.prediction.features import features_of
-from fairlead.prediction.predictor import Predictor, trained
+from fairlead.prediction.predictor import Predictor, shipped_predictor
 from fairlead.profiling.onnx_export import export_module
 from fairlead.profiling.profile_alone import AloneTiming, measure_steady
 from fairlead.profiling.training_step import TrainingLoop
@@ -25,7 +25,7 @@ SHORT = AloneTiming(warm_steps=3, warm_s=0.5, window_s=0.5, windows=2, most=4)
 
 
 @dataclass(frozen=True)
-class Found:
+class ModuleTrial:
     """Utilization in percent and memory in MB on `device`; None where that says nothing of it. `why` is what was wrong with the
     graph, where there was a trial; `steps_per_s` is of that."""
 
@@ -44,26 +44,26 @@ def of_module(
     loss: Any = None,
     predictor: Predictor | None = None,
     plan: AloneTiming = SHORT,
-) -> Found:
+) -> ModuleTrial:
     """A copy of the module trains, and only where its graph cannot be had."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         try:
             export_module(model, inputs, path)
-            predictor = predictor or trained()
+            predictor = predictor or shipped_predictor()
             predicted = predictor.predict(features_of(path))
         except FairleadError as problem:
             return _tried(model, inputs, targets, device, loss, plan, str(problem))
-    return Found(predicted.utilization, predicted.memory_mb, predictor.device)
+    return ModuleTrial(predicted.utilization, predicted.memory_mb, predictor.device)
 
 
-def _tried(model: Any, inputs: Any, targets: Any, device: str, loss: Any, plan: AloneTiming, why: str) -> Found:
+def _tried(model: Any, inputs: Any, targets: Any, device: str, loss: Any, plan: AloneTiming, why: str) -> ModuleTrial:
     try:
         tried = copy.deepcopy(model).to(device)
         told = measure_steady(TrainingLoop(tried, _on(inputs, device), _on(targets, device), device, loss), plan)
     except Exception as problem:  # no such device, out of memory, shapes that do not go together: it is somebody else's code
         raise FairleadError(f"{why}; and it cannot be tried: {type(problem).__name__}: {problem}"[:600]) from None
-    return Found(told.get("utilization"), told.get("device_memory_mb"), device_name(device), told["steps_per_s"], why)
+    return ModuleTrial(told.get("utilization"), told.get("device_memory_mb"), device_name(device), told["steps_per_s"], why)
 
 
 def device_name(device: str) -> str:

@@ -14,38 +14,38 @@ import numpy as np
 from fairlead.core.cluster import Bools, Floats
 from fairlead.models.interference import SHORTEST_S, Slowdown
 from fairlead.prediction.dataset import dataset
-from fairlead.prediction.measured_profiles import profiles
-from fairlead.prediction.predictor import Predictor, trained
+from fairlead.prediction.measured_profiles import shipped_profiles
+from fairlead.prediction.predictor import Predictor, shipped_predictor
 from fairlead.prediction.utilization import kernel_s
 from fairlead.profiling.results import measured_set
 
 
 @dataclass(frozen=True)
-class Hold:
+class MultiprocessorUse:
     multiprocessors: float  # busy, in percent, alone
     kernel_s: float  # how long a kernel takes on average, by the roofline
     counted: bool = False  # by the device itself; else predicted from the graph
 
 
-UNKNOWN = Hold(math.nan, math.nan)
+UNKNOWN = MultiprocessorUse(math.nan, math.nan)
 
 
 @cache
-def holds(device: str = "h200") -> Mapping[str, Hold]:
+def multiprocessor_use(device: str = "h200") -> Mapping[str, MultiprocessorUse]:
     """Of all configurations that were measured on a device and whose graphs were read."""
     known = dataset(measured_set(device)[1], measured_set(f"{device}_features")[1])
-    model, alone = trained(device).multiprocessors, profiles(device).alone
+    model, alone = shipped_predictor(device).multiprocessors, shipped_profiles(device).alone
     if model is None:
         return {}
-    found: dict[str, Hold] = {}
+    found: dict[str, MultiprocessorUse] = {}
     for name, column, believed in zip(known.names, known.columns, model.percent(known.columns).tolist()):
         counted = alone[name].multiprocessors
-        found[name] = Hold(believed if counted is None else counted, kernel_s(column), counted is not None)
+        found[name] = MultiprocessorUse(believed if counted is None else counted, kernel_s(column), counted is not None)
     return found
 
 
 @dataclass(frozen=True)
-class Interference:
+class InterferenceModel:
     """What company costs in one way of sharing, by the best that is known of each two: `finer` goes by what the other holds,
     `plain` by utilizations alone."""
 
@@ -53,7 +53,7 @@ class Interference:
     finer: Slowdown | None = None
 
     @classmethod
-    def fitted(cls, predictor: Predictor, sharing: str) -> Interference:
+    def fitted(cls, predictor: Predictor, sharing: str) -> InterferenceModel:
         return cls(predictor.slowdown[sharing], predictor.at_once.get(sharing))
 
     def slower(self, busy: Floats, held: Floats, kernel_s: Floats) -> tuple[Floats, Floats, Bools]:
@@ -68,6 +68,6 @@ class Interference:
             return slower, off, np.zeros_like(both)
         long = np.log10(np.maximum(np.where(known, kernel_s, 1.0), SHORTEST_S))
         grain = np.broadcast_to((long[None, :] - long[:, None])[:, :, None], own.shape)
-        holds = np.broadcast_to(np.where(known, held, 0.0)[None, :, None], own.shape)
-        finer = self.finer.of(own, holds, grain), self.finer.spread(own, holds)
+        multiprocessor_use = np.broadcast_to(np.where(known, held, 0.0)[None, :, None], own.shape)
+        finer = self.finer.of(own, multiprocessor_use, grain), self.finer.spread(own, multiprocessor_use)
         return np.where(both, finer[0], slower), np.where(both, finer[1], off), both

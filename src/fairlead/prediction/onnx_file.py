@@ -28,7 +28,7 @@ MOST_TEXT = 65_536  # of a text among the attributes
 MOST_EQUATION = 256  # of Einsum
 
 
-def read(path: Path, sizes: Mapping[str, int] | None = None) -> tuple[Any, frozenset[str], frozenset[str]]:
+def read_onnx(path: Path, sizes: Mapping[str, int] | None = None) -> tuple[Any, frozenset[str], frozenset[str]]:
     """The graph with every shape that can be told, the names of its weights, and of the inputs whose batch size the file leaves
     open: it is 1. `sizes` are for others that it leaves open, by their names."""
     onnx = _onnx()

@@ -24,8 +24,8 @@ SECONDS = 10.0
 BYTES_PER_S = 50e6  # of a slow disk
 
 
-def load(path: Path, sizes: Mapping[str, int] | None = None) -> Graph:
-    """As `graph.load`."""
+def load_graph_in_process(path: Path, sizes: Mapping[str, int] | None = None) -> Graph:
+    """As `graph.load_graph`."""
     size = path.stat().st_size if path.is_file() else 0
     memory, seconds = MEMORY + COPIES * size, SECONDS + size / BYTES_PER_S
     asked = [sys.executable, "-P", "-m", "fairlead.prediction.onnx_process", str(memory), str(path), json.dumps(sizes or {})]
@@ -59,7 +59,7 @@ def load(path: Path, sizes: Mapping[str, int] | None = None) -> Graph:
 
 def _tell(path: Path, sizes: Mapping[str, int]) -> dict[str, Any]:
     try:
-        found = graph.load(path, sizes)
+        found = graph.load_graph(path, sizes)
     except InputError as problem:
         return {"wrong": problem.expected, "field": problem.field, "value": _plain(problem.value)}
     except FairleadError as problem:
@@ -72,7 +72,7 @@ def _plain(value: object) -> object:
     return value if value is None or isinstance(value, int | str) else repr(value)
 
 
-def main(memory: str, path: str, sizes: str) -> None:
+def _main(memory: str, path: str, sizes: str) -> None:
     for limit, most in ((resource.RLIMIT_AS, int(memory)), (resource.RLIMIT_CORE, 0)):
         with contextlib.suppress(ValueError, OSError):  # some systems know no such limit
             resource.setrlimit(limit, (most, most))
@@ -80,4 +80,4 @@ def main(memory: str, path: str, sizes: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    _main(*sys.argv[1:])

@@ -99,7 +99,7 @@ class Predictor:
         atomic_write(path, orjson.dumps(_short(told)) + b"\n")
 
 
-def load(path: Path) -> Predictor:
+def load_predictor(path: Path) -> Predictor:
     if is_stream(path):
         raise InputError(path, "a regular file", field="predictor")
     try:
@@ -146,14 +146,14 @@ def _of_graph(data: Any, path: Path) -> Utilization:
 
 
 @cache
-def trained(device: str = "h200") -> Predictor:
+def shipped_predictor(device: str = "h200") -> Predictor:
     """The one that ships for a device."""
     known = {path.stem: path for path in TRAINED.glob("*.json")}
     if device not in known:
         raise InputError(
             "predictors", f"a device that was measured; {near_or_all(device, known)}", field="device", value=device
         )
-    return load(known[device])
+    return load_predictor(known[device])
 
 
 def fingerprint(*rows: Sequence[Mapping[str, Any]]) -> str:

@@ -47,7 +47,7 @@ class Utilization:
         return cls(learner, names, restored(learned, len(names), source))
 
 
-def fit(name: str, learner: Learner, columns: Sequence[Column], percent: Floats) -> Utilization:
+def fit_utilization(name: str, learner: Learner, columns: Sequence[Column], percent: Floats) -> Utilization:
     names = tuple(columns[0])
     return Utilization(name, names, learner(inputs(columns, names), np.log1p(percent)))
 

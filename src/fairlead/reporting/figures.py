@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
-from fairlead.experiments.metric_columns import duration, shown_alike
+from fairlead.experiments.metric_columns import format_duration, format_values
 from fairlead.experiments.metrics import (
     DEFAULTS,
     MetricOptions,
@@ -93,7 +93,7 @@ def write_figures(records: Sequence[RunRecord], folder: Path, options: MetricOpt
         "use.png": lambda: _over_time(runs, in_use, "Cluster use", "accelerators in use"),
         "queue.png": lambda: _over_time(runs, waiting, "Queue", "jobs waiting"),
         "responsiveness.png": lambda: _averages(runs, options),
-        "gantt.png": lambda: _gantts([run for run in runs if run[1].stretches is not None]),
+        "gantt.png": lambda: _gantts([run for run in runs if run[1].device_intervals is not None]),
     }
     written = []
     with rc_context(LOOK):
@@ -127,7 +127,7 @@ def _jct_cdf(runs: Runs, options: MetricOptions) -> Any:
     figure, axes = _distribution(runs, times, "Job completion time", "share of jobs done within")
     low, high = axes.get_xlim()
     ticks = [tick for tick in _DURATIONS if low <= tick <= high]
-    axes.set_xticks(ticks, [duration(tick).replace(".0 ", " ") for tick in ticks])
+    axes.set_xticks(ticks, [format_duration(tick).replace(".0 ", " ") for tick in ticks])
     axes.minorticks_off()
     return figure
 
@@ -185,7 +185,7 @@ def _averages(runs: Runs, options: MetricOptions) -> Any:
     figure, (axes,) = canvas(7, 1.4 + 0.55 * len(runs))
     for offset, values, label, colour in ((-0.19, jct, "completion", "#0072B2"), (0.19, first, "first start", "#E69F00")):
         bars = axes.barh(place + offset, values / unit, 0.36, label=label, color=colour)
-        axes.bar_label(bars, shown_alike(values.tolist(), "duration"), padding=4, fontsize=8.5, color="#33404d")
+        axes.bar_label(bars, format_values(values.tolist(), "duration"), padding=4, fontsize=8.5, color="#33404d")
     axes.set_yticks(place, [label for label, _ in runs])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
@@ -214,11 +214,11 @@ def _gantt(axes: Any, label: str, record: RunRecord, longest_s: float) -> None:
     from matplotlib import colormaps
     from matplotlib.collections import PolyCollection
 
-    stretches, cluster = record.stretches, record.cluster
-    assert stretches is not None
+    device_intervals, cluster = record.device_intervals, record.cluster
+    assert device_intervals is not None
     unit, name = _time_unit(longest_s)
-    left, right, row = stretches.start_s / unit, stretches.end_s / unit, stretches.accelerator
-    colours = colormaps["tab20"](stretches.job * 7 % 20)
+    left, right, row = device_intervals.start_s / unit, device_intervals.end_s / unit, device_intervals.accelerator
+    colours = colormaps["tab20"](device_intervals.job * 7 % 20)
     low, high = float(left.min(initial=0.0)), float(right.max(initial=1.0))
     how = ""
     if len(row) <= _MOST_BARS:
@@ -229,7 +229,7 @@ def _gantt(axes: Any, label: str, record: RunRecord, longest_s: float) -> None:
         step = (high - low) / _PIXELS
         image = painted((left - low) / step, (right - low) / step, row, colours, cluster.size)
         axes.imshow(image, extent=(low, high, cluster.size, 0), aspect="auto", interpolation="nearest")
-        how = f" ({len(row):,} stretches, in pixels of {duration(step * unit)})"
+        how = f" ({len(row):,} stretches, in pixels of {format_duration(step * unit)})"
     for first in cluster.first_of[1:].tolist():
         axes.axhline(first, color="white", linewidth=0.8)
     # One tick for each run of nodes of the same type: node names do not fit on paper.

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.job import Phase
-from fairlead.experiments.metric_columns import columns_for
+from fairlead.experiments.metric_columns import relevant_columns
 from fairlead.experiments.metrics import (
     MetricOptions,
     completion_times,
@@ -22,7 +22,7 @@ from fairlead.experiments.metrics import (
     measured_rows,
     summarize,
 )
-from fairlead.experiments.run_record import JobOutcomes, RunRecord, Stretches
+from fairlead.experiments.run_record import DeviceIntervals, JobOutcomes, RunRecord
 from fairlead.reporting.figures import COLOURS, DASHES, unique_labels
 from fairlead.reporting.series import Steps, in_use, waiting
 
@@ -46,7 +46,7 @@ def payload(records: Sequence[RunRecord], options: MetricOptions, most_stretches
     return {
         "columns": [
             {"key": c.key, "heading": c.heading, "shows": c.shows, "better": c.better, "meaning": c.meaning}
-            for c in columns_for(summaries)
+            for c in relevant_columns(summaries)
         ],
         "phases": [phase.name.lower() for phase in Phase],
         "colours": list(COLOURS),
@@ -129,7 +129,7 @@ def _run(record: RunRecord, options: MetricOptions, most_stretches: int) -> dict
         "parts": _parts(jobs, done),
         "use": _line(in_use(record)),
         "queue": _line(waiting(record)),
-        "exact": record.stretches is not None,
+        "exact": record.device_intervals is not None,
         "jobs": {
             "phase": packed(jobs.phase, "u1"),
             "wait": packed(jobs.first_started_s - jobs.submitted_s, "f4"),
@@ -140,7 +140,7 @@ def _run(record: RunRecord, options: MetricOptions, most_stretches: int) -> dict
             "preemptions": packed(jobs.preemptions, "u4"),
             "restarts": packed(jobs.restarts, "u4"),
         },
-        "gantt": None if record.stretches is None else _gantt(record, record.stretches, most_stretches),
+        "gantt": None if record.device_intervals is None else _gantt(record, record.device_intervals, most_stretches),
     }
 
 
@@ -174,15 +174,15 @@ def _line(steps: Steps) -> dict[str, list[float]]:
 class _Shown:
     """The stretches that the Gantt keeps, and until when it reaches."""
 
-    stretches: Stretches
+    device_intervals: DeviceIntervals
     until_s: float
 
 
-def _gantt(record: RunRecord, stretches: Stretches, most: int) -> dict[str, Any]:
+def _gantt(record: RunRecord, device_intervals: DeviceIntervals, most: int) -> dict[str, Any]:
     """Stretches in order of accelerator and start; times as whole numbers of a unit that makes the span fit 32 bits."""
-    low, high = float(stretches.start_s.min(initial=0.0)), float(stretches.end_s.max(initial=0.0))
-    shown = _window(stretches, most, high)
-    kept = shown.stretches
+    low, high = float(device_intervals.start_s.min(initial=0.0)), float(device_intervals.end_s.max(initial=0.0))
+    shown = _window(device_intervals, most, high)
+    kept = shown.device_intervals
     order = np.lexsort((kept.start_s, kept.accelerator))
     unit = max(high - low, 1e-9) / (2**32 - 2)
     start = np.rint((kept.start_s[order] - low) / unit)
@@ -193,7 +193,7 @@ def _gantt(record: RunRecord, stretches: Stretches, most: int) -> dict[str, Any]
         "unit": unit,
         "until": shown.until_s,
         "count": len(order),
-        "total": len(stretches.job),
+        "total": len(device_intervals.job),
         "rows": packed(rows, "u4"),
         "job": packed(kept.job[order], "u4"),
         "start": packed(start, "u4"),
@@ -201,17 +201,17 @@ def _gantt(record: RunRecord, stretches: Stretches, most: int) -> dict[str, Any]
     }
 
 
-def _window(stretches: Stretches, most: int, high: float) -> _Shown:
+def _window(device_intervals: DeviceIntervals, most: int, high: float) -> _Shown:
     """All stretches, or those before the moment from which on there would be too many."""
-    if len(stretches.job) <= most:
-        return _Shown(stretches, high)
-    until = float(np.partition(stretches.start_s, most)[most])
-    early = stretches.start_s < until
-    kept = Stretches(
-        stretches.job[early],
-        stretches.accelerator[early],
-        stretches.start_s[early],
-        np.minimum(stretches.end_s[early], until),
+    if len(device_intervals.job) <= most:
+        return _Shown(device_intervals, high)
+    until = float(np.partition(device_intervals.start_s, most)[most])
+    early = device_intervals.start_s < until
+    kept = DeviceIntervals(
+        device_intervals.job[early],
+        device_intervals.accelerator[early],
+        device_intervals.start_s[early],
+        np.minimum(device_intervals.end_s[early], until),
     )
     return _Shown(kept, until)
 

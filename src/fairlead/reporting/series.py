@@ -37,16 +37,16 @@ class Steps:
 
 def in_use(record: RunRecord) -> Steps:
     """Accelerators that at least one job holds. Without stretches its hold is spread evenly from first start to end."""
-    if record.stretches is None:
+    if record.device_intervals is None:
         return _spread(record, record.jobs.accelerator_s)
-    stretches = record.stretches
-    busy = disjoint(stretches.accelerator, stretches.start_s, stretches.end_s)
+    device_intervals = record.device_intervals
+    busy = disjoint(device_intervals.accelerator, device_intervals.start_s, device_intervals.end_s)
     return _count(record, busy)
 
 
 def running(record: RunRecord) -> Steps:
     """Jobs that hold accelerators. Without stretches a job's run time is spread evenly from first start to end."""
-    if record.stretches is None:
+    if record.device_intervals is None:
         return _spread(record, record.jobs.run_s)
     return _count(record, _runs(record))
 
@@ -55,7 +55,7 @@ def waiting(record: RunRecord) -> Steps:
     """Jobs that are in the system and hold nothing."""
     came, left = present(record.jobs, last_seen_s(record))
     one = np.ones(len(came))
-    if record.stretches is None:
+    if record.device_intervals is None:
         held = _held(record, record.jobs.run_s)
         times = (came, left, *held[0])
         changes = (one, -one, *(-change for change in held[1]))
@@ -68,9 +68,9 @@ def waiting(record: RunRecord) -> Steps:
 
 
 def _runs(record: RunRecord) -> Intervals:
-    stretches = record.stretches
-    assert stretches is not None
-    return disjoint(stretches.job, stretches.start_s, stretches.end_s)
+    device_intervals = record.device_intervals
+    assert device_intervals is not None
+    return disjoint(device_intervals.job, device_intervals.start_s, device_intervals.end_s)
 
 
 def _count(record: RunRecord, intervals: Intervals) -> Steps:

@@ -8,9 +8,9 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairlead.experiments.metric_columns import COLUMNS, Column, shown_within
+from fairlead.experiments.metric_columns import COLUMNS, Column, format_with_error
 from fairlead.experiments.sweep.axes import Axis
-from fairlead.experiments.sweep.axes import shown as shown_value
+from fairlead.experiments.sweep.axes import format_axis_value as shown_value
 from fairlead.experiments.sweep.sweep_run import PointResult, Sweep, SweepResult
 from fairlead.files import atomic_write
 from fairlead.reporting.findings import Line, Lines
@@ -70,7 +70,7 @@ def rows(swept: SweepResult) -> list[list[str]]:
     """The table's cells; a point that failed has its reason in place of figures."""
     sweep = swept.sweep
     by_column = [
-        shown_within(
+        format_with_error(
             [result.mean.get(column.key) for result in swept.results],
             [result.half_width.get(column.key) for result in swept.results],
             column.shows,

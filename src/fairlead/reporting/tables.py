@@ -9,7 +9,16 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.experiments.metric_columns import COLUMNS, Column, Row, best, columns_for, principal, shown, shown_alike
+from fairlead.experiments.metric_columns import (
+    COLUMNS,
+    Column,
+    Row,
+    best_value,
+    format_value,
+    format_values,
+    principal_columns,
+    relevant_columns,
+)
 from fairlead.experiments.metrics import Summary
 
 _BEST = "bold green"
@@ -30,8 +39,8 @@ def comparison_table(
     others named below: a column is better absent than cut in half.
     """
     rows = [summary.to_dict() for _, summary in summaries]
-    columns: Sequence[Column] = columns_for(rows)
-    wanted = columns if every_figure else principal(columns)
+    columns: Sequence[Column] = relevant_columns(rows)
+    wanted = columns if every_figure else principal_columns(columns)
     names = max(len(_RUN), *(len(label) for label, _ in summaries), 0)
     if not every_figure:
         room = (width or get_console().width) - 4
@@ -43,8 +52,8 @@ def comparison_table(
     table.add_column(_RUN, style="cyan", max_width=names + 1, overflow="fold")  # one of it is padding
     for column in columns:
         table.add_column(column.heading, justify="right", no_wrap=True)
-    leading = {column.key: best(column, rows) for column in columns}
-    texts = {column.key: shown_alike([row.get(column.key) for row in rows], column.shows) for column in columns}
+    leading = {column.key: best_value(column, rows) for column in columns}
+    texts = {column.key: format_values([row.get(column.key) for row in rows], column.shows) for column in columns}
     for index, ((label, _), row) in enumerate(zip(summaries, rows)):
         cells = (_cell(texts[c.key][index], row.get(c.key), leading[c.key]) for c in columns)
         table.add_row(Text(label), *cells)
@@ -70,8 +79,8 @@ def summary_table(label: str, summary: Summary) -> Table:
     table.add_column("figure", no_wrap=True)
     table.add_column("value", justify="right", style="bold", no_wrap=True)
     table.add_column("meaning", style="dim")
-    for column in columns_for([row]):
-        table.add_row(column.heading, shown(row.get(column.key), column.shows), column.meaning)
+    for column in relevant_columns([row]):
+        table.add_row(column.heading, format_value(row.get(column.key), column.shows), column.meaning)
     return table
 
 
@@ -93,4 +102,4 @@ def _fitting(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list
 
 def _breadth(column: Column, rows: Sequence[Row]) -> int:
     """Of a column, with the space behind it."""
-    return max(map(len, (column.heading, *shown_alike([row.get(column.key) for row in rows], column.shows)))) + 2
+    return max(map(len, (column.heading, *format_values([row.get(column.key) for row in rows], column.shows)))) + 2

@@ -14,7 +14,7 @@ from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
 from fairlead.experiments.live_inputs import measured_table, with_colocated_rates
 from fairlead.experiments.lookahead import ForecastOptions, forecast
-from fairlead.experiments.resimulate import outside
+from fairlead.experiments.resimulate import exogenous_inputs
 from fairlead.runtime.protocol.orders import Progress
 
 USES = {"small": (30.0, 4.0), "other": (90.0, 4.0)}
@@ -76,6 +76,6 @@ def test_who_shares_goes_on_as_it_runs_where_nobody_believes_anything_of_company
 
 def test_the_same_days_are_simulated_again_with_company_as_it_was_believed_to_be():
     opened, *events = shared().journal
-    world, _ = outside((replace(opened, scheduler=SCHEDULER), *events))
+    world, _ = exogenous_inputs((replace(opened, scheduler=SCHEDULER), *events))
     rows = [row for row, (kind, _) in enumerate(world.table.keys) if kind in USES]
     assert all(world.table.paired[one, other, 0] > 0 for one in rows for other in rows)

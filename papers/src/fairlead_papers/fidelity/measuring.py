@@ -14,7 +14,7 @@ import numpy as np
 from fairlead.core import events as ev
 from fairlead.core.job import kind_of, model_of
 from fairlead.engine.state import State
-from fairlead.experiments.launch_history import Place, Watched, costs_of
+from fairlead.experiments.launch_history import LaunchObserver, PlacementKey, startup_costs
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.throughput_tables import MeasuredRate, ThroughputTable, draft_table
 
@@ -33,7 +33,7 @@ def measured(events: Sequence[ev.Event], meant: ThroughputTable) -> Measured:
     opened = events[0]
     assert isinstance(opened, ev.JournalOpened)
     types = opened.cluster.type_names
-    watched, seen = Watched(State(opened.cluster)), defaultdict[Place, list[float]](list)
+    watched, seen = LaunchObserver(State(opened.cluster)), defaultdict[PlacementKey, list[float]](list)
     for _, moment in groupby(events, key=lambda event: event.time):  # a size is told behind the rate that is the first of it
         told = set[int]()
         for event in moment:
@@ -44,11 +44,11 @@ def measured(events: Sequence[ev.Event], meant: ThroughputTable) -> Measured:
     medians = {place: float(np.median(rates)) for place, rates in seen.items()}
     table = _table(medians, meant.for_types(types), types)
     grown = {number for number, past in watched.state.adaptations.regimes.items() if len(past) > 1}
-    costs = costs_of([one for one in watched.launches if one.job not in grown], table, types)
+    costs = startup_costs([one for one in watched.launches if one.job not in grown], table, types)
     return Measured(table, replace(costs, by_kind={}))
 
 
-def _announced(watched: Watched, jobs: Iterable[int]) -> Iterable[tuple[Place, float]]:
+def _announced(watched: LaunchObserver, jobs: Iterable[int]) -> Iterable[tuple[PlacementKey, float]]:
     """Rates as of the batch sizes that jobs have announced, in steps of them."""
     state, a = watched.state, watched.state.store.arrays
     for number in jobs:
@@ -61,7 +61,7 @@ def _announced(watched: Watched, jobs: Iterable[int]) -> Iterable[tuple[Place, f
         yield (kind, workers, type_, spread), rate
 
 
-def _table(medians: dict[Place, float], meant: ThroughputTable, types: Sequence[str]) -> ThroughputTable:
+def _table(medians: dict[PlacementKey, float], meant: ThroughputTable, types: Sequence[str]) -> ThroughputTable:
     def as_meant(kind: str, workers: int, type_: str) -> float:
         row = meant.row_of.get((kind, workers))
         return 0.0 if row is None else float(meant.alone[row, types.index(type_)])

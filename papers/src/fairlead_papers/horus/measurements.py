@@ -14,10 +14,10 @@ from fairlead.experiments.cases import Answer, Answers, Case
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.models.interference import FULL
 from fairlead.prediction.dataset import Dataset, dataset
-from fairlead.prediction.fit_predictor import KernelProfiles, errors_at_random, errors_by_family, kernels
+from fairlead.prediction.fit_predictor import KernelProfiles, errors_at_random, errors_by_family, kernel_durations
 from fairlead.prediction.learners import LEARNERS
-from fairlead.prediction.measured_profiles import Profiles, profiles
-from fairlead.prediction.predictor import trained
+from fairlead.prediction.measured_profiles import Profiles, shipped_profiles
+from fairlead.prediction.predictor import shipped_predictor
 from fairlead.profiling.pair_selection import SelectionMetric
 from fairlead.profiling.results import measured_set
 from fairlead.reporting.findings import Findings, Line, Lines, Points, Row, Wants, row
@@ -56,9 +56,9 @@ class Together:
 
     def run(self, inputs: ExperimentInputs) -> Answer:
         assert isinstance(inputs, MeasuredPairs)
-        known = profiles(inputs.device, SPANNING[self.sharing])
+        known = shipped_profiles(inputs.device, SPANNING[self.sharing])
         busy, pairs = {name: one.utilization for name, one in known.alone.items()}, known.pairs[self.sharing]
-        held = self._held(known, _data(inputs)) if self.sharing in trained(inputs.device).at_once else None
+        held = self._held(known, _data(inputs)) if self.sharing in shipped_predictor(inputs.device).at_once else None
         off = evaluation.of_slowdown(pairs, busy, busy, held)
         each = [(busy[one], busy[other], slower) for (one, other), (slower, _) in pairs.items()]
         own, others, slower = (list(column) for column in zip(*each))
@@ -68,7 +68,7 @@ class Together:
     @staticmethod
     def _held(known: Profiles, data: Dataset) -> KernelProfiles:
         counted = {name: one.multiprocessors for name, one in known.alone.items() if one.multiprocessors is not None}
-        return KernelProfiles(counted, kernels(data))
+        return KernelProfiles(counted, kernel_durations(data))
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Important:
 
     def run(self, inputs: ExperimentInputs) -> Answer:
         assert isinstance(inputs, MeasuredPairs)
-        predictor = trained(inputs.device)
+        predictor = shipped_predictor(inputs.device)
         return {"learner": predictor.utilization.learner, "shares": predictor.utilization.importance()}
 
 

@@ -12,8 +12,8 @@ from fairlead.core.cluster import AcceleratorType
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.models.interference import Slowdown
 from fairlead.prediction.dataset import dataset
-from fairlead.prediction.measured_profiles import Profiles, paired_sets, profiles, slowdowns
-from fairlead.prediction.predictor import Predictor, trained
+from fairlead.prediction.measured_profiles import Profiles, mean_slowdowns, paired_sets, shipped_profiles
+from fairlead.prediction.predictor import Predictor, shipped_predictor
 from fairlead.profiling.pair_selection import SelectionMetric
 from fairlead.profiling.results import measured_set
 from fairlead.workloads.throughput_tables import MeasuredTraining, ThroughputTable, colocation_table
@@ -42,7 +42,7 @@ class MeasuredPairs(ExperimentInputs):
         """The sets of all of these pairs."""
         known = _profiles(self.device)
         sets = {name: measured_set(name) for name in paired_sets(self.device, SelectionMetric.UTILIZATION)}
-        ours = {name: slowdowns(rows, known.alone) for name, (about, rows) in sets.items() if about["sharing"] == SHARING}
+        ours = {name: mean_slowdowns(rows, known.alone) for name, (about, rows) in sets.items() if about["sharing"] == SHARING}
         return tuple(name for name, found in ours.items() if found.keys() == known.pairs[SHARING].keys())
 
     @cached_property
@@ -67,7 +67,7 @@ class MeasuredPairs(ExperimentInputs):
 
     @property
     def predictor(self) -> Predictor:
-        return trained(HALF.format(self.device))
+        return shipped_predictor(HALF.format(self.device))
 
     @property
     def trainings(self) -> tuple[MeasuredTraining, ...]:
@@ -103,7 +103,7 @@ class MeasuredPairs(ExperimentInputs):
 
 @lru_cache(maxsize=2)
 def _profiles(device: str) -> Profiles:
-    return profiles(device)
+    return shipped_profiles(device)
 
 
 @lru_cache(maxsize=2)
@@ -117,7 +117,7 @@ def _trainings(device: str) -> tuple[MeasuredTraining, ...]:
 def _table(device: str, session: str) -> ThroughputTable:
     """What was faster beside another than alone was noise: nobody gains by company."""
     known = _profiles(device)
-    slower = slowdowns(measured_set(session)[1], known.alone) if session else known.pairs[SHARING]
+    slower = mean_slowdowns(measured_set(session)[1], known.alone) if session else known.pairs[SHARING]
     return colocation_table(
         H200.name, _trainings(device), lambda a, b: max(1.0, slower[a, b][0]), SIZES, f"{device}, {SHARING}"
     )

@@ -30,10 +30,10 @@ from fairlead.prediction.fit_predictor import (
     Pairs,
     errors_at_random,
     errors_by_family,
-    kernels,
+    kernel_durations,
 )
-from fairlead.prediction.measured_profiles import each_slowdown, paired_sets, profiles, profiles_of
-from fairlead.prediction.multiprocessors import Interference, holds
+from fairlead.prediction.measured_profiles import measured_slowdowns, paired_sets, profiles_of, shipped_profiles
+from fairlead.prediction.multiprocessors import InterferenceModel, multiprocessor_use
 from fairlead.profiling.pair_selection import SelectionMetric
 from fairlead.profiling.results import device_of, measured_set, read_pairs
 from fairlead_papers.prediction import evaluation, unseen_pairs
@@ -57,8 +57,8 @@ def evaluate(set_: SetOption = "h200", json: JsonOption = False) -> None:
     note_missing_learners()
     active = multiprocessors_by_name(known)
     counted = data.of(active)
-    held = believed_held = KernelProfiles(active, kernels(data))
-    enough, tried = len(counted) >= ENOUGH, learners.there()
+    held = believed_held = KernelProfiles(active, kernel_durations(data))
+    enough, tried = len(counted) >= ENOUGH, learners.installed_learners()
     fits = len(tried) * (evaluation.fits(data) + (evaluation.fits(counted) if enough else 0))
     told: dict[str, Any] = {"configurations": len(data), "slowdown": {}}
     with progress(fits, "fitting", quiet=json) as bar:
@@ -80,7 +80,7 @@ def evaluate(set_: SetOption = "h200", json: JsonOption = False) -> None:
             }
             believed_held = KernelProfiles(_least_off(counted, found), held.kernel_s)
     for span in SelectionMetric:
-        for mode, pairs in profiles(set_, span).pairs.items():
+        for mode, pairs in shipped_profiles(set_, span).pairs.items():
             finer = mode in AT_ONCE and all(name in active for pair in pairs for name in pair)
             told["slowdown"][f"{mode}, spanning {span.value}"] = {
                 "measured": _scores(
@@ -94,7 +94,7 @@ def evaluate(set_: SetOption = "h200", json: JsonOption = False) -> None:
                 ),
             }
     for name in paired_sets(set_):
-        repeated = evaluation.ceiling(each_slowdown(measured_set(name)[1], known.alone))
+        repeated = evaluation.ceiling(measured_slowdowns(measured_set(name)[1], known.alone))
         if repeated is not None:
             told.setdefault("ceiling", {})[name] = {"pairs_twice": repeated[0], "r_squared": repeated[1]}
     if json:
@@ -171,13 +171,13 @@ def pairs(
     Utilization, and through MPS multiprocessors, are predicted from graphs, each by what other families tell; slowdowns by the
     predictor, which must not have seen these pairs: fairlead predict pairs unseen.jsonl
     """
-    chosen_here, learner = learner is None, learner or learners.best()
-    if learner not in learners.there():
-        offered = near_or_all(learner, learners.there())
+    chosen_here, learner = learner is None, learner or learners.best_installed()
+    if learner not in learners.installed_learners():
+        offered = near_or_all(learner, learners.installed_learners())
         lacking = f"a learner whose library is installed ({install('predict')}); {offered}"
         raise InputError("predict pairs", lacking, field="learner", value=learner)
     about, rows = read_pairs(path)
-    predictor, known = predictor_of(with_), profiles(SHIPPED)
+    predictor, known = predictor_of(with_), shipped_profiles(SHIPPED)
     if (device := device_of(about)) != known.device:
         raise InputError(
             path,
@@ -192,16 +192,19 @@ def pairs(
         raise InputError(
             path, f"a way of sharing that was measured: {near_or_all(sharing, predictor.slowdown)}", field="sharing"
         )
-    of_the_fit = profiles(SHIPPED, None).pairs.get(sharing, {})
+    of_the_fit = shipped_profiles(SHIPPED, None).pairs.get(sharing, {})
     data = dataset(measured_set(SHIPPED)[1], measured_set(f"{SHIPPED}_features")[1])
     counted = {name: one.multiprocessors for name, one in known.alone.items() if one.multiprocessors is not None}
     counted |= {row["alone"]: row["sm_active"] for row in rows if "alone" in row and "sm_active" in row}
-    fitted = Interference.fitted(predictor, sharing)
+    fitted = InterferenceModel.fitted(predictor, sharing)
     beliefs = unseen_pairs.believed(
         data, counted if fitted.finer is not None else {}, predictor.memory, learners.LEARNERS[learner]
     )
     ranked = unseen_pairs.in_order(together, beliefs, fitted, there)
-    held = {name: replace(one, multiprocessors=counted.get(name, one.multiprocessors)) for name, one in holds(SHIPPED).items()}
+    held = {
+        name: replace(one, multiprocessors=counted.get(name, one.multiprocessors))
+        for name, one in multiprocessor_use(SHIPPED).items()
+    }
     as_measured = unseen_pairs.in_order(together, unseen_pairs.seen(known.alone, held), fitted, there)
     (off, score), (off_then, score_then) = unseen_pairs.errors(ranked), unseen_pairs.errors(as_measured)
     ends = unseen_pairs.ends(ranked, many)

@@ -43,7 +43,7 @@ def of_memory(data: Dataset) -> MemoryErrors:
     for name in dict.fromkeys(data.families):
         fold, rest = np.flatnonzero(families == name), np.flatnonzero(families != name)
         seen, left = data.only(rest), data.only(fold)
-        found = memory.fit(seen.columns, seen.tensors_mb, seen.device_mb, seen.reserved_mb)
+        found = memory.fit_memory(seen.columns, seen.tensors_mb, seen.device_mb, seen.reserved_mb)
         whole[fold] = found.mb(left.columns) / left.device_mb
         tensors[fold] = found.tensors_mb(left.columns) / left.reserved_mb
     return MemoryErrors(whole, tensors)

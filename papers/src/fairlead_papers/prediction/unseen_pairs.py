@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.prediction.dataset import Dataset
-from fairlead.prediction.fit_predictor import errors_by_family, kernels
+from fairlead.prediction.fit_predictor import errors_by_family, kernel_durations
 from fairlead.prediction.learners import Learner
-from fairlead.prediction.measured_profiles import Alone
+from fairlead.prediction.measured_profiles import SoloProfile
 from fairlead.prediction.memory import Memory
-from fairlead.prediction.multiprocessors import UNKNOWN, Hold, Interference
+from fairlead.prediction.multiprocessors import UNKNOWN, InterferenceModel, MultiprocessorUse
 from fairlead_papers.prediction.evaluation import r_squared
 
 
@@ -25,7 +25,7 @@ class Belief:
 
     utilization: float  # percent
     memory_mb: float
-    hold: Hold = UNKNOWN
+    hold: MultiprocessorUse = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ def believed(data: Dataset, counted: Mapping[str, float], memory: Memory, learne
     active, held = data.of(counted), dict[str, float]()
     if len(active) and len(set(active.families)) > 1:
         held = dict(zip(active.names, errors_by_family(active, learner).predicted.tolist()))
-    long, memory_mb = kernels(data), memory.mb(data.columns).tolist()
+    long, memory_mb = kernel_durations(data), memory.mb(data.columns).tolist()
     return {
-        name: Belief(percent, mb, Hold(held[name], long[name]) if name in held else UNKNOWN)
+        name: Belief(percent, mb, MultiprocessorUse(held[name], long[name]) if name in held else UNKNOWN)
         for name, percent, mb in zip(data.names, busy, memory_mb)
     }
 
 
-def seen(alone: Mapping[str, Alone], held: Mapping[str, Hold]) -> dict[str, Belief]:
+def seen(alone: Mapping[str, SoloProfile], held: Mapping[str, MultiprocessorUse]) -> dict[str, Belief]:
     """The same as it was measured: what is left of errors then is the slowdown's alone."""
     return {name: Belief(one.utilization, one.memory_mb, held.get(name, UNKNOWN)) for name, one in alone.items()}
 
@@ -59,7 +59,7 @@ def seen(alone: Mapping[str, Alone], held: Mapping[str, Hold]) -> dict[str, Beli
 def in_order(
     pairs: Mapping[tuple[str, str], tuple[float, float]],
     known: Mapping[str, Belief],
-    fitted: Interference,
+    fitted: InterferenceModel,
     device_mb: float,
 ) -> list[Pair]:
     """The cheapest first; each pair once."""

@@ -74,11 +74,11 @@ def replayed(trace: Trace, accelerators: int) -> Replayed:
     found = simulate(Simulation(trace, cluster_of(accelerators), POLLUX, costs=costs), journal=journal)
     jobs, dynamics = [], {}
     sizes_of: dict[str, set[int]] = {}
-    for number, stretches in _sizes(journal).items():
+    for number, spans in _sizes(journal).items():
         job = found.state.job_of[number]
         job_dynamics = trace.dynamics[job.name]
         assert isinstance(job_dynamics, ApplicationDynamics)
-        samples = [(size, count) for size, count in _samples(job_dynamics.application, stretches) if count > 0]
+        samples = [(size, count) for size, count in _samples(job_dynamics.application, spans) if count > 0]
         first = samples[0][0]
         steps = math.fsum(count for _, count in samples) / first
         mine = replace(job, kind=kind_of(model_of(job.kind), first), steps=steps, mode="gns")
@@ -109,9 +109,9 @@ def _sizes(events: Iterable[Event]) -> Mapping[int, list[tuple[int, float, float
     }
 
 
-def _samples(app: Application, stretches: Iterable[tuple[int, float, float]]) -> Iterable[tuple[int, float]]:
+def _samples(app: Application, spans: Iterable[tuple[int, float, float]]) -> Iterable[tuple[int, float]]:
     """By stretch: the batch size, rounded, and how many samples make so much progress at it."""
-    for told, begun, end in stretches:
+    for told, begun, end in spans:
         size = _doubled(app, told)
         bounds = np.unique(np.clip([begun, *app.ends.tolist(), end], begun, end))
         steps = 0.0

@@ -44,8 +44,8 @@ class Schedule:
 
 def _busy(record: RunRecord, edges: Floats) -> Floats:
     """Classes × steps: the accelerators that each class held, on average."""
-    assert record.stretches is not None
-    held, jobs = record.stretches, record.jobs
+    assert record.device_intervals is not None
+    held, jobs = record.device_intervals, record.jobs
     hours = jobs.exclusive_s * jobs.workers / 3600.0
     of = np.searchsorted([least for _, least in CLASSES], hours, side="right") - 1
     inside = np.clip(np.minimum(held.end_s[:, None], edges[1:]) - np.maximum(held.start_s[:, None], edges[:-1]), 0.0, None)

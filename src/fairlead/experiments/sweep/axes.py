@@ -40,7 +40,7 @@ class Axis:
         return all(isinstance(v.data, (int, float)) and not isinstance(v.data, bool) for v in self.values)
 
 
-def put(axis: Axis, value: Any, scheduler: Mapping[str, Any], registry: Registry) -> dict[str, Any] | None:
+def with_axis_value(axis: Axis, value: Any, scheduler: Mapping[str, Any], registry: Registry) -> dict[str, Any] | None:
     """A scheduler's data with the value in its place; None where its part has no such parameter."""
     if not axis.part:
         return {**scheduler, axis.name: value}
@@ -61,19 +61,19 @@ def parameters_of(what: str, part: Any, registry: Registry) -> list[str]:
     return [name for name in inspect.signature(found).parameters if name != "table"]
 
 
-def shown(value: Any) -> str:
+def format_axis_value(value: Any) -> str:
     """A value as tables show it: a number short, a part by its name and parameters."""
     if value is None:
         return "–"
     if isinstance(value, bool) or not isinstance(value, (int, float, Mapping)):
         return str(value)
     if isinstance(value, Mapping):
-        rest = ", ".join(f"{key}={shown(item)}" for key, item in value.items() if key != "name")
+        rest = ", ".join(f"{key}={format_axis_value(item)}" for key, item in value.items() if key != "name")
         return f"{value.get('name', '')}({rest})" if rest else str(value.get("name", ""))
     return f"{value:g}"
 
 
-def near_names(schedulers: Sequence[Mapping[str, Any]], registry: Registry) -> list[str]:
+def axis_names(schedulers: Sequence[Mapping[str, Any]], registry: Registry) -> list[str]:
     """All that an axis could be called with these schedulers."""
     names = dict.fromkeys(PLAIN)
     for scheduler in schedulers:

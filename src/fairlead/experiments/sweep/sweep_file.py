@@ -26,7 +26,7 @@ from fairlead.core.errors import FairleadError, InputError, UnknownName, near_or
 from fairlead.experiments.inputs import TraceFile, table_for
 from fairlead.experiments.metric_columns import COLUMNS
 from fairlead.experiments.metrics import measure_from
-from fairlead.experiments.sweep.axes import OF_COSTS, PLAIN, Axis, near_names, put
+from fairlead.experiments.sweep.axes import OF_COSTS, PLAIN, Axis, axis_names, with_axis_value
 from fairlead.experiments.sweep.sweep_run import Sweep, SweepInputs, SweepScheduler
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.catalogue import accelerator_types
@@ -155,7 +155,7 @@ def _check_axes(given: Sweep, axes: Sequence[Axis], entries: Sequence[Value], re
         if axis.of_scheduler:
             _check_schedulers(given, axis, registry)
         elif axis.name not in PLAIN:
-            wanted = f"something that can be varied ({near_or_all(axis.name, near_names(data, registry))})"
+            wanted = f"something that can be varied ({near_or_all(axis.name, axis_names(data, registry))})"
             raise InputError(axis.values[0].source, wanted, line=axis.values[0].line, field=axis.name)
         for value in axis.values:
             if axis.name == "load":
@@ -182,9 +182,9 @@ def _check_schedulers(given: Sweep, axis: Axis, registry: Registry) -> None:
     # A parameter may belong to a part that another axis brings in.
     alone = [given.scheduler(point) for point in given.points()] if axis.part else [dict(arm.data) for arm in given.arms]
     for value in axis.values:
-        tried = [put(axis, value.data, data, registry) for data in alone]
+        tried = [with_axis_value(axis, value.data, data, registry) for data in alone]
         if all(data is None for data in tried):
-            known = near_names(alone, registry)
+            known = axis_names(alone, registry)
             wanted = f"a parameter that some scheduler's {axis.part} has ({near_or_all(axis.name, known)})"
             raise InputError(value.source, wanted, line=value.line, field=axis.name)
         for data in tried:

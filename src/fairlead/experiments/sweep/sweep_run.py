@@ -17,11 +17,11 @@ from fairlead.config.registry import Registry
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.experiments.cases import Answer, CaseFailed, CaseStore, run_cases
-from fairlead.experiments.compare import averaged
+from fairlead.experiments.compare import mean_and_half_width
 from fairlead.experiments.inputs import ExperimentInputs, TraceFile
 from fairlead.experiments.metrics import MetricOptions, summarize
 from fairlead.experiments.simulate import Simulation, simulate
-from fairlead.experiments.sweep.axes import Axis, put
+from fairlead.experiments.sweep.axes import Axis, with_axis_value
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.generate import Generator
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -153,7 +153,7 @@ class Sweep:
         at = list(point.at)
         for axis in sorted(range(len(self.axes)), key=lambda axis: bool(self.axes[axis].part)):  # parts, then parameters
             if self.axes[axis].of_scheduler and at[axis] is not None:
-                changed = put(self.axes[axis], self.value(point, axis), data, Registry.installed())
+                changed = with_axis_value(self.axes[axis], self.value(point, axis), data, Registry.installed())
                 at[axis] = None if changed is None else at[axis]
                 data = changed or data
         return Point(point.arm, tuple(at)), {name: data[name] for name in sorted(data) if name != "name"}
@@ -222,7 +222,7 @@ def run_sweep(
     results = []
     for point, of_point in runs.items():
         try:
-            results.append(PointResult(point, *averaged([answers.of(run)["figures"] for run in of_point])))
+            results.append(PointResult(point, *mean_and_half_width([answers.of(run)["figures"] for run in of_point])))
         except CaseFailed as problem:
             results.append(PointResult(point, {}, {}, str(problem)))
     return SweepResult(given, results, done[True], done[False])
