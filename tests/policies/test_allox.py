@@ -13,12 +13,21 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.core.stages import Allocated
-from fairlead.policies.allocation.allox import AlloX, assigned, cheapest, first_in_line, total_completion
+from fairlead.policies.allocation.allox import AlloX, assigned, cheapest, first_in_line
 from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.testing import Harness, PolicyContract
 from scenes import state_of, table_of, view_of
 
 TYPES = ("fast", "slow")
+
+
+def total_completion(times, line, free):
+    """The sum of completion times from now on, if the jobs of a type go shortest first on its accelerators."""
+    total = 0.0
+    for kind in range(len(free)):
+        longest_first = np.sort(times[line == kind, kind])[::-1]
+        total += float(longest_first @ (np.arange(len(longest_first)) // max(1, int(free[kind])) + 1))
+    return total
 
 
 def by_trying_all(times: np.ndarray, free: tuple[int, ...]) -> float:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fairlead.core.errors import SolverError
-from fairlead.policies.allocation.lp.demands import Demands, no_prices
+from fairlead.policies.allocation.lp.hull_model import Demands, no_prices
 from fairlead.policies.allocation.lp.job_classes import classes_of
-from fairlead.policies.allocation.lp.levels import Paces
+from fairlead.policies.allocation.lp.level_search import Paces
 from fairlead.policies.allocation.lp.program import Model, Program
 from policies.per_job import cp, moment, solved
 

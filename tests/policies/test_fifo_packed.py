@@ -8,7 +8,7 @@ from instances import moment
 
 from fairlead.core.allocation import Allocation
 from fairlead.core.stages import Allocated
-from fairlead.policies.allocation.fifo_allocation import FifoPerf
+from fairlead.policies.allocation.fifo_sjf import FifoPerf
 from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.testing.contracts import PolicyContract
 from policies.per_job import Together, cp, solved

@@ -11,9 +11,9 @@ from fairlead.core.errors import InputError
 from fairlead.core.stages import Allocated, Allocator
 from fairlead.policies.allocation.lp.analytic_centre import centre
 from fairlead.policies.allocation.lp.colocation_columns import apart
-from fairlead.policies.allocation.lp.fair_shares import FairShares
-from fairlead.policies.allocation.lp.job_classes import classes_of, lots
-from fairlead.policies.allocation.max_min import MaxMinFairness, MaxMinFairnessPerf, normalised
+from fairlead.policies.allocation.lp.max_min_program import FairShares
+from fairlead.policies.allocation.lp.job_classes import classes_of, lots, normalised
+from fairlead.policies.allocation.max_min import MaxMinFairness, MaxMinFairnessPerf
 from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.testing.contracts import PolicyContract
 

@@ -12,7 +12,7 @@ import pytest
 from instances import random_moment
 
 from fairlead.core.allocation import Allocation
-from fairlead.policies.allocation.fifo_allocation import FifoPerf, ShortestJobFirstPerf
+from fairlead.policies.allocation.fifo_sjf import FifoPerf, ShortestJobFirstPerf
 from fairlead.policies.allocation.finish_time_fairness import FinishTimeFairness, FinishTimeFairnessPerf
 from fairlead.policies.allocation.hierarchical import Hierarchical, HierarchicalPerf
 from fairlead.policies.allocation.makespan import MinTotalDuration, MinTotalDurationPerf

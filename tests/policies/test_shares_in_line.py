@@ -13,7 +13,7 @@ from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
 from fairlead.experiments.inputs import TraceFile, read_table
 from fairlead.experiments.simulate import Simulation, simulate
-from fairlead.policies.allocation.fifo_allocation import FifoPerf, ShortestJobFirstPerf
+from fairlead.policies.allocation.fifo_sjf import FifoPerf, ShortestJobFirstPerf
 from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.testing.contracts import PolicyContract
 from policies.per_job import cp, moment, solved

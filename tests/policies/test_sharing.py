@@ -12,7 +12,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
 from fairlead.experiments.simulate import Simulation, simulate
-from fairlead.policies.allocation.fifo_allocation import ShortestJobFirstPerf
+from fairlead.policies.allocation.fifo_sjf import ShortestJobFirstPerf
 from fairlead.policies.allocation.finish_time_fairness import FinishTimeFairness, FinishTimeFairnessPerf, isolated_rates
 from fairlead.policies.allocation.hierarchical import HierarchicalPerf
 from fairlead.policies.allocation.lp.job_classes import classes_of

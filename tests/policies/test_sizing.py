@@ -7,8 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fairlead.policies.elastic.base import Nodes, least_cost
-from fairlead.policies.elastic.pollux import sizes_on
+from fairlead.policies.elastic.base import Nodes, least_cost, sizes_on
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fairlead.policies.allocation.lp import lower_hulls as hulls
-from fairlead.policies.allocation.lp.demands import Tie, distinct, filling
+from fairlead.policies.allocation.lp.hull_model import Tie, distinct, filling
 from fairlead.policies.allocation.lp.lower_hulls import hulls_of
 
 

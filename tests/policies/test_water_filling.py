@@ -8,12 +8,12 @@ import pytest
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
-from fairlead.policies.allocation.lp.demands import Demands
-from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of
-from fairlead.policies.allocation.lp.water_filling_model import AtWill
-from fairlead.policies.allocation.max_min import MaxMinFairness, MaxMinFairnessPerf, normalised
+from fairlead.policies.allocation.lp.hull_model import Demands
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, normalised
+from fairlead.policies.allocation.lp.water_filling_model import AtWill, Parties, fill
+from fairlead.policies.allocation.max_min import MaxMinFairness, MaxMinFairnessPerf
 from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
-from fairlead.policies.allocation.water_filling import MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf, Parties, fill
+from fairlead.policies.allocation.water_filling import MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf
 from fairlead.testing.contracts import PolicyContract
 from lifting import Textbook, fairly, gains_of, random_view, time_of
 from scenes import state_of, table_of, view_of

@@ -249,15 +249,6 @@ def first_in_line(times: Floats, line: Ints, free: Ints, here: Ints) -> Bools:
     return starts
 
 
-def total_completion(times: Floats, line: Ints, free: Ints) -> float:
-    """The sum of completion times from now on, if the jobs of a type go shortest first on its accelerators."""
-    total = 0.0
-    for kind in range(len(free)):
-        longest_first = np.sort(times[line == kind, kind])[::-1]
-        total += float(longest_first @ (np.arange(len(longest_first)) // max(1, int(free[kind])) + 1))
-    return total
-
-
 def _remembered(view: Snapshot, memo: Memo) -> Ints:
     """The type that each job was given before; at first, that on which it runs. -1: none."""
     jobs = view.jobs

@@ -23,8 +23,7 @@ from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, SharingOptions, check_among
 from fairlead.policies.allocation.lp.deadlines import Among, Hurry, fastest_of, in_time
-from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of
-from fairlead.policies.allocation.max_min import nothing
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, nothing
 
 PAPER = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'20)"
 

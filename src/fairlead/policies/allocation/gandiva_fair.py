@@ -21,8 +21,7 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of
-from fairlead.policies.allocation.max_min import level_out, nothing
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, level_out, nothing
 
 LEAST_GAP = 1e-9
 """Speed-ups closer than this (relatively) are equal: nobody gains by trading."""

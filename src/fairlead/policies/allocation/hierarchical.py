@@ -9,19 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypeAlias
-
-import numpy as np
+from typing import ClassVar
 
 from fairlead.core.allocation import Allocation
-from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
-from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT
 from fairlead.core.snapshot import Snapshot
+from fairlead.policies.allocation.base import Inside, accounts, check_weights, filled
 from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
-from fairlead.policies.allocation.water_filling import Parties, filled
-
-Inside: TypeAlias = Literal["fairness", "fifo"]
+from fairlead.policies.allocation.lp.water_filling_model import Parties
 
 
 @dataclass(frozen=True)
@@ -57,20 +52,3 @@ class HierarchicalPerf(SharingOptions, Hierarchical):
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         return filled(view, self._accounts(view), aware=True, sharing=self), memo
-
-
-def check_weights(who: str, weights: Mapping[str, float]) -> None:
-    for name, weight in weights.items():
-        if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
-            expected = f"numbers from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
-            raise InputError(who, expected, field=f"weights.{name}", value=weight)
-
-
-def accounts(
-    view: Snapshot, weights: Mapping[str, float], inside: Inside = "fairness", but: Mapping[str, Inside] | None = None
-) -> Parties:
-    """The accounts of a view's jobs as parties."""
-    present, of = np.unique(view.jobs.account, return_inverse=True)
-    names = [view.names.accounts[code] for code in present.tolist()]
-    weight = np.array([weights.get(name, 1.0) for name in names])
-    return Parties(of, weight, np.array([(but or {}).get(name, inside) == "fifo" for name in names]))

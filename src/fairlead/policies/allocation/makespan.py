@@ -17,8 +17,7 @@ from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, SharingOptions, check_among
 from fairlead.policies.allocation.lp.deadlines import Among, Hurry, in_time
-from fairlead.policies.allocation.lp.job_classes import classes_of
-from fairlead.policies.allocation.max_min import nothing
+from fairlead.policies.allocation.lp.job_classes import classes_of, nothing
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,8 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Bools
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.hierarchical import accounts, check_weights
-from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of
-from fairlead.policies.allocation.max_min import even_mix, level_out
+from fairlead.policies.allocation.base import accounts, check_weights
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, even_mix, level_out
 
 
 @dataclass(frozen=True)

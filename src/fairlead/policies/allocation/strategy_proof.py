@@ -22,8 +22,7 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of
-from fairlead.policies.allocation.max_min import nothing
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, nothing
 
 # Proportional fairness, or the most Nash welfare (Eisenberg and Gale):
 #

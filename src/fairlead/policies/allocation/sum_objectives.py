@@ -24,10 +24,9 @@ from fairlead.core.events import Memo
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
-from fairlead.policies.allocation.lp.job_classes import classes_of
-from fairlead.policies.allocation.lp.levels import FITS
-from fairlead.policies.allocation.lp.shared_programs import Answer, Means, shared
-from fairlead.policies.allocation.max_min import nothing
+from fairlead.policies.allocation.lp.job_classes import classes_of, nothing
+from fairlead.policies.allocation.lp.level_search import FITS
+from fairlead.policies.allocation.lp.demand_model import Answer, Means, shared
 
 _FREE = 1e-3
 """A type without a price, among others that have one, counts as so much of the cheapest of them."""

@@ -23,8 +23,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.job_classes import JobClasses
-from fairlead.policies.allocation.max_min import even_mix, level_out
+from fairlead.policies.allocation.lp.job_classes import JobClasses, even_mix, level_out
 
 _EMPTY: Floats = np.zeros(0)
 

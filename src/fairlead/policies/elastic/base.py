@@ -157,3 +157,9 @@ def least_cost(sizes: Ints, costs: Floats, capacity: int) -> Ints:
         chosen[job] = choice[job, left]
         left -= int(sizes[job, chosen[job]])
     return chosen
+
+
+def sizes_on(node: int, capacity: int) -> list[int]:
+    """Numbers of workers that fill nodes without a rest: halves of a node, and whole nodes."""
+    parts = [node >> shift for shift in range(node.bit_length()) if node % (1 << shift) == 0 or node >> shift == 1]
+    return [size for size in sorted({1, *parts}) if size <= capacity] + list(range(2 * node, capacity + 1, node))

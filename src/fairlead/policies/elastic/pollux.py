@@ -26,7 +26,7 @@ from fairlead.core.events import Memo
 from fairlead.core.plan import TUNED, Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.models.goodput import Goodputs
-from fairlead.policies.elastic.base import Nodes, least_cost
+from fairlead.policies.elastic.base import Nodes, least_cost, sizes_on
 
 _STANDSTILL = 1e-3
 """The speedup of a job that does not run: small, and not nothing, so that its power is finite."""
@@ -125,12 +125,6 @@ class Pollux:
         cost = -np.log(s) if self.power == 0 else -np.sign(self.power) * s**self.power
         cost[:, :-1][speedup[:, :-1] <= 0] = np.inf
         return cost
-
-
-def sizes_on(node: int, capacity: int) -> list[int]:
-    """Numbers of workers that fill nodes without a rest: halves of a node, and whole nodes."""
-    parts = [node >> shift for shift in range(node.bit_length()) if node % (1 << shift) == 0 or node >> shift == 1]
-    return [size for size in sorted({1, *parts}) if size <= capacity] + list(range(2 * node, capacity + 1, node))
 
 
 def _nodes(view: Snapshot, kind: int, places: list[list[int]], fixed: Ints) -> Nodes:

@@ -24,7 +24,7 @@ from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.program import Model, Program
-from fairlead.policies.elastic.pollux import sizes_on
+from fairlead.policies.elastic.base import sizes_on
 
 _WHOLE = 1 - 1e-6
 _SWEEPS = 4

@@ -8,12 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
-from fairlead.core.allocation import NEGLIGIBLE, Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.fair_shares import Filled, Spread
-from fairlead.policies.allocation.lp.job_classes import JobClasses, paying
+from fairlead.policies.allocation.lp.job_classes import JobClasses
 
 NO_PLACE = 1e9
 """The part of a type's nodes that a gang takes together where no node has room for it."""
@@ -46,6 +44,29 @@ def check_among(policy: str, among: str, sharing: SharingOptions) -> None:
 NO_SHARING = SharingOptions()
 
 
+PAYS = 1e-9
+"""Two on one accelerator must do so much more together than they would in turns."""
+
+
+def paying(beside: Floats, alone: Floats, workers: Ints) -> Bools:
+    """Classes × classes × types, the same both ways: whether two of one size, who both make progress, keep more than one whole
+    of what they do alone. `beside[g, h, j]` is what g does beside h, in the units of `alone`."""
+    part = np.divide(beside, alone[:, None, :], out=np.zeros_like(beside), where=alone[:, None, :] > 0)
+    turned = part.transpose(1, 0, 2)
+    pays: Bools = (part > 0) & (turned > 0) & (part + turned > 1.0 + PAYS)
+    pays &= (workers[:, None] == workers[None, :])[:, :, None]
+    return pays
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Placement sensitivity: gangs may also run on more nodes than they need, at another gain; kept together, a member takes
+    the part `use` of a type's nodes (0 for who needs no room of its own)."""
+
+    gain: Floats  # classes × types
+    use: Floats  # classes × types
+
+
 def company(classes: JobClasses, view: Snapshot, gain: Floats) -> Floats:
     """Classes × classes × types: the gain of the first beside the second, in the units of `gain`."""
     rates = view.rates
@@ -74,53 +95,6 @@ def apart(classes: JobClasses, view: Snapshot, gain: Floats) -> Spread:
             use[index, j] = 1.0 / places if places else np.inf
     together = np.isfinite(use)
     return Spread(gain * np.minimum(slower, 1.0) * gangs[:, None], np.where(together, use, NO_PLACE))
-
-
-def dealt(classes: JobClasses, view: Snapshot, filled: Filled) -> Allocation:
-    """Time of classes and of pairs of classes, in equal parts to the members; as few pairs of jobs as that takes."""
-    alone = classes.dealt(view, filled.totals)
-    if not len(filled.pair_time):
-        return alone
-    members = _members(classes, view.jobs.number)
-    first, second, types, share = [alone.first], [alone.second], [alone.types], [alone.share]
-    columns = zip(filled.pair_classes.tolist(), filled.pair_types.tolist(), filled.pair_time.tolist())
-    for (g, h), kind, time in columns:
-        one, two, part = _circle(members[g], time) if g == h else _met(members[g], members[h], time)
-        first.append(np.minimum(one, two))
-        second.append(np.maximum(one, two))
-        types.append(np.full(len(one), kind, dtype=np.int64))
-        share.append(part)
-    shares = Allocation.tidy(np.concatenate(share))
-    one, two, kinds = np.concatenate(first), np.concatenate(second), np.concatenate(types)
-    order = np.lexsort((kinds, two, one))
-    order = order[shares[order] > NEGLIGIBLE]
-    return Allocation(one[order], two[order], kinds[order], shares[order])
-
-
-def _members(classes: JobClasses, numbers: Ints) -> list[Ints]:
-    order = classes.of.argsort(kind="stable")
-    order = order[np.count_nonzero(classes.of < 0) :]
-    return np.split(numbers[order], np.cumsum(classes.count)[:-1])
-
-
-def _circle(members: Ints, time: float) -> tuple[Ints, Ints, Floats]:
-    """Pairs inside a class: everybody with the next one, and the last with the first."""
-    count = len(members)
-    if count == 2:
-        return members[:1], members[1:], np.array([time])
-    return members, np.roll(members, -1), np.full(count, time / count)
-
-
-def _met(one: Ints, two: Ints, time: float) -> tuple[Ints, Ints, Floats]:
-    """Everybody of one class gets the same time, everybody of the other does, with as few pairs as that takes: both are laid
-    out along the same stretch of time, and whoever lies beside one another is a pair."""
-    cuts = np.union1d(np.arange(1, len(one) + 1) / len(one), np.arange(1, len(two) + 1) / len(two))
-    cuts = cuts[np.concatenate((np.diff(cuts) > 1e-12, [True]))]
-    begins = np.concatenate(([0.0], cuts[:-1]))
-    middle = (begins + cuts) / 2
-    left = np.minimum((middle * len(one)).astype(np.int64), len(one) - 1)
-    right = np.minimum((middle * len(two)).astype(np.int64), len(two) - 1)
-    return one[left], two[right], (cuts - begins) * time
 
 
 # What the members of classes can do with their time, a column each: on a type alone, on more nodes than they need, or beside

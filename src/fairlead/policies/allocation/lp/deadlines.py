@@ -21,11 +21,10 @@ from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.analytic_centre import centre
 from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
-from fairlead.policies.allocation.lp.demands import no_prices
-from fairlead.policies.allocation.lp.job_classes import JobClasses
-from fairlead.policies.allocation.lp.levels import Paces, along_tangent, worth_level
-from fairlead.policies.allocation.lp.shared_programs import Answer, Means, shared
-from fairlead.policies.allocation.max_min import even_mix
+from fairlead.policies.allocation.lp.hull_model import no_prices
+from fairlead.policies.allocation.lp.job_classes import JobClasses, even_mix
+from fairlead.policies.allocation.lp.level_search import Paces, along_tangent, worth_level
+from fairlead.policies.allocation.lp.demand_model import Answer, Means, shared
 
 Among: TypeAlias = Literal["most", "centre"]
 

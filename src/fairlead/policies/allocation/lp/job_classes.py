@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from fairlead.core.allocation import Allocation
-from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.cluster import Floats, Ints
 from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Snapshot
 
@@ -169,17 +169,57 @@ def _distinct(code: Ints) -> tuple[Ints, Ints, Ints]:
     return one, of, every[known]
 
 
-# Which two do better on one accelerator than in turns. Whoever builds a program with company begins with these.
+def nothing(view: Snapshot) -> Allocation:
+    """For jobs that can run nowhere at the moment."""
+    return Allocation.alone(view.jobs.number, np.zeros((len(view.jobs), len(view.capacity))))
 
-PAYS = 1e-9
-"""Two on one accelerator must do so much more together than they would in turns."""
+
+def normalised(classes: JobClasses, capacity: Ints) -> Floats:
+    """Progress of a class's member by type, in units of what an equal share of the cluster would give it, times its workers."""
+    equal = classes.rates @ (capacity / capacity.sum())
+    gain: Floats = classes.rates / equal[:, None] * classes.workers[:, None]
+    return gain
 
 
-def paying(beside: Floats, alone: Floats, workers: Ints) -> Bools:
-    """Classes × classes × types, the same both ways: whether two of one size, who both make progress, keep more than one whole
-    of what they do alone. `beside[g, h, j]` is what g does beside h, in the units of `alone`."""
-    part = np.divide(beside, alone[:, None, :], out=np.zeros_like(beside), where=alone[:, None, :] > 0)
-    turned = part.transpose(1, 0, 2)
-    pays: Bools = (part > 0) & (turned > 0) & (part + turned > 1.0 + PAYS)
-    pays &= (workers[:, None] == workers[None, :])[:, :, None]
-    return pays
+def even_mix(classes: JobClasses, capacity: Ints | Floats) -> Floats:
+    """Classes × types: the types that a class may use in equal parts, as far as there are enough of each."""
+    usable = (classes.rates > 0) & (capacity > 0)
+    if usable.all():
+        load = float((classes.count * classes.workers).sum())
+        part = _poured(1.0, np.minimum(1.0, capacity / min(load, float(capacity.sum()))))
+        return np.repeat(part[None, :], len(classes), axis=0)
+    mix: Floats = usable / np.maximum(usable.sum(axis=1, keepdims=True), 1)
+    return mix
+
+
+def _poured(amount: float, room: Floats) -> Floats:
+    """An amount in equal parts into vessels that may be too small for theirs."""
+    part, open_ = np.zeros(len(room)), np.ones(len(room), dtype=np.bool_)
+    while open_.any():
+        each = (amount - part[~open_].sum()) / np.count_nonzero(open_)
+        small = open_ & (room < each)
+        if not small.any():
+            part[open_] = each
+            break
+        part[small] = room[small]
+        open_ &= ~small
+    return part
+
+
+def level_out(classes: JobClasses, mix: Floats, capacity: Ints | Floats) -> Floats:
+    """The fraction of time of each class's members, by water filling: levels s·x/w rise together until a member runs always, or
+    one of the types it uses is full."""
+    speed = classes.weight / classes.workers  # how fast x rises with the level
+    load = mix * (classes.count * classes.workers)[:, None]
+    fraction, moving = np.zeros(len(classes)), np.ones(len(classes), dtype=np.bool_)
+    left = capacity.astype(np.float64)
+    while moving.any():
+        rise = (load * (speed * moving)[:, None]).sum(axis=0)
+        room = np.divide(left, rise, out=np.full(len(left), np.inf), where=rise > 1e-12)
+        until_full = ((1.0 - fraction) / speed)[moving].min()
+        step = min(float(room.min()), float(until_full))
+        fraction[moving] += speed[moving] * step
+        left = np.maximum(left - rise * step, 0.0)
+        full = left <= 1e-9 * capacity
+        moving &= (fraction < 1.0 - 1e-12) & ~((mix > 0) & full[None, :]).any(axis=1)
+    return np.minimum(fraction, 1.0)

@@ -26,7 +26,7 @@ from fairlead.core.reasons import Reason
 from fairlead.policies.allocation.lp.colocation_columns import Ways
 from fairlead.policies.allocation.lp.disaggregation import Clash, dealt_out, stuck
 from fairlead.policies.allocation.lp.job_classes import SLIGHT, JobClasses, lots
-from fairlead.policies.allocation.lp.levels import FITS, Fitted, Paces, Spending, along_tangent, least_level, worth_level
+from fairlead.policies.allocation.lp.level_search import FITS, Fitted, Paces, Spending, along_tangent, least_level, worth_level
 from fairlead.policies.allocation.lp.program import TOLERANCE, ColumnGeneration, Model, Program, Solution
 
 _ROUNDS = 500
@@ -78,7 +78,7 @@ class Bill:
 
 
 @dataclass(frozen=True)
-class Fit(Fitted):
+class PolytopeFit(Fitted):
     """Prices that prove the excess, and the time on each way."""
 
     prices: Floats  # by resource; all together cost 1
@@ -116,7 +116,7 @@ class Supply:
         self._order = asked.order
         return asked
 
-    def paid(self, asked: Asked, fit: Fit) -> Floats:
+    def paid(self, asked: Asked, fit: PolytopeFit) -> Floats:
         """What each job pays for its demand at the prices of a fit; 1 is all that there is."""
         return fit.bill.cost(self.of, asked.part)
 
@@ -133,7 +133,7 @@ class Supply:
         slightly_less: Floats = worth * (1.0 - SLIGHT * place)
         return slightly_less
 
-    def fit(self, asked: Asked, *, at_least: bool = False) -> Fit:
+    def fit(self, asked: Asked, *, at_least: bool = False) -> PolytopeFit:
         """min θ such that the demands take no more than (1 + θ) of every resource. With `at_least`, demands that clearly exceed
         the cluster may exceed it by more than is said; the prices prove what is said."""
         model = self._plain()
@@ -147,9 +147,9 @@ class Supply:
         hours = found.duals[resources : resources + classes].clip(min=0.0)
         rows = -found.duals[resources + classes :].clip(max=0.0)
         budget = total + float(hours @ self.count)
-        return Fit(float(found.values[0]), prices / total, model.bill(rows / budget), found.values[1:].clip(min=0.0))
+        return PolytopeFit(float(found.values[0]), prices / total, model.bill(rows / budget), found.values[1:].clip(min=0.0))
 
-    def is_full(self, fit: Fit) -> bool:
+    def is_full(self, fit: PolytopeFit) -> bool:
         """Whether it is certain that every job gets just what it needs."""
         return False  # where gangs stand apart, or two together, there may be better ways to what they need
 
@@ -179,14 +179,14 @@ class Supply:
         found = model.solve(asked)
         return found.values[1:].clip(min=0.0) / (float(found.values[0]) * (1.0 + over))
 
-    def least_level(self, demand: Paces, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Asked, Fit]:
+    def least_level(self, demand: Paces, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Asked, PolytopeFit]:
         """The least level at which the demands fit the cluster, the demands, and how they do. Below `lowest` demands grow no
         more. A good `guess` of the level saves time; without one, it is where the demands would fit if each accelerator were
         of the type that is fastest for everybody."""
         size = float(self.capacity.sum())
         pool = self.classes.workers[self.of] / self.fastest / size
 
-        def spending(fit: Fit) -> Spending:
+        def spending(fit: PolytopeFit) -> Spending:
             def cost(r: Floats) -> tuple[float, Floats]:
                 part = r / self.fastest
                 return float(fit.bill.cost(self.of, part).sum()) - 1.0, fit.bill.rise(self.of, part) / self.fastest

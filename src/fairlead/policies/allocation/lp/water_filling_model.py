@@ -6,15 +6,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.policies.allocation.lp import demands as alone
-from fairlead.policies.allocation.lp import throughput_polytope as supplies
-from fairlead.policies.allocation.lp.demands import Demands, Grid
-from fairlead.policies.allocation.lp.levels import Fitted
-from fairlead.policies.allocation.lp.throughput_polytope import Asked, Bill, Supply
+from fairlead.core.errors import SolverError
+from fairlead.policies.allocation.lp.hull_model import Demands, Grid, HullFit
+from fairlead.policies.allocation.lp.level_search import Fitted
+from fairlead.policies.allocation.lp.throughput_polytope import Asked, Bill, PolytopeFit, Supply
 
 DUST = 1e-9
 """What costs no more than this part of all there is has no price."""
@@ -57,17 +57,17 @@ class AtWill(_OfTypes):
     def asked(self, level: Floats) -> Grid:
         return self._demands.asked(level * self._unit)
 
-    def fit(self, level: Floats) -> alone.Fit:
+    def fit(self, level: Floats) -> HullFit:
         return self._demands.fit(self.asked(level))
 
-    def overflows(self, fit: alone.Fit) -> None:
+    def overflows(self, fit: HullFit) -> None:
         """A price too small for the solver is not lost if it was once larger."""
         self._prices = fit.prices + _TRACE * self._prices
 
-    def known(self) -> Sequence[alone.Fit]:
+    def known(self) -> Sequence[HullFit]:
         return ()  # demands themselves know the prices of before
 
-    def cost(self, fit: alone.Fit) -> Callable[[Floats], float]:
+    def cost(self, fit: HullFit) -> Callable[[Floats], float]:
         cost = self._demands.cost_at(fit.prices)
         return lambda level: cost(level * self._unit)
 
@@ -119,7 +119,7 @@ class InSupply:
         self.times = len(supply.ways.sides.way) + len(supply.classes) + 1
         self._supply = supply
         self._bill = Bill(np.zeros((len(supply.classes), 0)), np.zeros((len(supply.classes), 0)))
-        self._known: list[tuple[supplies.Fit, Callable[[Floats], float]]] = []
+        self._known: list[tuple[PolytopeFit, Callable[[Floats], float]]] = []
         self._free = np.ones(len(supply.classes))  # by class, as a part of its fastest
         if earlier is not None:
             origin = supply.follows(earlier._supply)
@@ -130,28 +130,28 @@ class InSupply:
     def asked(self, level: Floats) -> Asked:
         return self._supply.asked(level / self.top * self._supply.fastest)
 
-    def fit(self, level: Floats) -> supplies.Fit:
+    def fit(self, level: Floats) -> PolytopeFit:
         return self._supply.fit(self.asked(level), at_least=True)
 
-    def used(self, fit: supplies.Fit) -> Floats:
+    def used(self, fit: PolytopeFit) -> Floats:
         """The time on each way, no more than there is."""
         return fit.used / (1.0 + max(fit.excess, 0.0))
 
-    def clashes(self, level: Floats, fit: supplies.Fit) -> bool:
+    def clashes(self, level: Floats, fit: PolytopeFit) -> bool:
         return bool(self._supply.beside_themselves(self.asked(level), self.used(fit)))
 
-    def overflows(self, fit: supplies.Fit) -> None:
+    def overflows(self, fit: PolytopeFit) -> None:
         self._bill = fit.bill
         others = [known for known in self._known if known[0] is not fit]
         self._known = [(fit, self.cost(fit)), *others][:_REMEMBERED]
 
-    def known(self) -> Sequence[supplies.Fit]:
+    def known(self) -> Sequence[PolytopeFit]:
         return [fit for fit, _ in self._known]
 
-    def cost(self, fit: supplies.Fit) -> Callable[[Floats], float]:
+    def cost(self, fit: PolytopeFit) -> Callable[[Floats], float]:
         return next((cost for known, cost in self._known if known is fit), None) or self._cost(fit)
 
-    def _cost(self, fit: supplies.Fit) -> Callable[[Floats], float]:
+    def _cost(self, fit: PolytopeFit) -> Callable[[Floats], float]:
         job, column = (fit.bill.price > 0)[self._supply.of].nonzero()
         of, top = self._supply.of[job], self.top[job]
         speed, price = fit.bill.speed[of, column] * top, fit.bill.price[of, column] / top
@@ -169,3 +169,192 @@ class InSupply:
         self._free = np.minimum(self._free, least)
         free: Floats = self._free[of] * self.top
         return free
+
+
+_STEPS = 300
+_SURE = 1e-5  # how far from full, or too full, levels must be at other prices to be told so by them
+
+F = TypeVar("F", bound=Fitted)
+
+
+@dataclass(frozen=True)
+class Parties:
+    """Who shares with whom: job i belongs to party `of[i]`; `weight` and `in_order` (rather than fair) are by party."""
+
+    of: Ints
+    weight: Floats
+    in_order: Bools
+
+    @classmethod
+    def one(cls, jobs: int) -> Parties:
+        """All jobs together, fairly."""
+        return cls(np.zeros(jobs, dtype=np.int64), np.ones(1), np.zeros(1, dtype=np.bool_))
+
+    def only(self, chosen: Bools) -> Parties:
+        """The parties of some of the jobs."""
+        present, of = np.unique(self.of[chosen], return_inverse=True)
+        return Parties(of, self.weight[present], self.in_order[present])
+
+
+@dataclass(frozen=True)
+class Reached(Generic[F]):
+    """Levels by job, how they fit, and from where, and up to which caps, they rose the last time."""
+
+    level: Floats
+    fit: F
+    before: Floats
+    cap: Floats
+
+
+class Vessel(Protocol[F]):
+    """What is filled: how levels of jobs fit, at which prices, and who pays nothing for more."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def top(self) -> Floats: ...  # by job, what it reaches alone
+    @property
+    def times(self) -> int: ...  # how often it fills up at most
+    def fit(self, level: Floats) -> F: ...
+    def cost(self, fit: F) -> Callable[[Floats], float]: ...
+    def overflows(self, fit: F) -> None: ...  # its prices are remembered
+    def known(self) -> Sequence[F]: ...  # whose prices may be good for other levels too
+    def free_level(self, level: Floats, cap: Floats) -> Floats: ...  # at the prices of the last overflow and all before
+    def clashes(self, level: Floats, fit: F) -> bool: ...  # nobody can be given this, although it fits
+
+
+def fill(vessel: Vessel[F], weight: Floats, parties: Parties, so_far: Reached[F] | None = None) -> Reached[F]:
+    """The level of each job. `so_far`: levels that clashed, of a vessel that was larger; it goes on from before them.
+
+    Where levels clash, they are not the last."""
+    top = vessel.top
+    level, cap = (np.zeros(len(top)), top) if so_far is None else (so_far.before, so_far.cap)
+    for _ in range(vessel.times):
+        before, (level, fit, full) = level, _until_full(vessel, _Rise.begin(level, cap, weight, parties))
+        reached = Reached(level, fit, before, cap)
+        if not full or vessel.clashes(level, fit):
+            return reached
+        cap = np.minimum(cap, np.maximum(level, vessel.free_level(level, cap)))
+        if not (cap - level > 1e-12 * top).any():
+            return reached
+    raise SolverError(vessel.name, "prices that do not grow")
+
+
+def _until_full(vessel: Vessel[F], rise: _Rise) -> tuple[Floats, F, bool]:
+    """As far as there is room: the levels, how they fit, and whether the cluster is full (or else all are at their caps).
+
+    From above: levels too high give prices, at which levels that are not too high are affordable; they may still be too high.
+    """
+    clock, full = rise.end, False
+    start, level = rise.levels(0.0), rise.levels(clock)
+    for earlier in vessel.known():
+        cost = vessel.cost(earlier)
+        below, above = cost(start) - 1.0, cost(level) - 1.0
+        if below < -_SURE and above > _SURE:
+            clock, full = _affordable(rise, cost, clock, below, above), True
+            level = rise.levels(clock)
+            vessel.overflows(earlier)
+    while True:
+        fit = vessel.fit(level)
+        if fit.has_room:
+            return level, fit, full
+        vessel.overflows(fit)
+        cost, full = vessel.cost(fit), True
+        before = _affordable(rise, cost, clock, cost(start) - 1.0, cost(level) - 1.0)
+        if not before < clock:  # no number lies between
+            if not fit.has_nearly_room:
+                raise SolverError(vessel.name, "levels that are too high and cannot be lowered")
+            return level, fit, full
+        clock, level = before, rise.levels(before)
+
+
+def _affordable(rise: _Rise, cost: Callable[[Floats], float], late: float, below: float, above: float) -> float:
+    """The moment, before the `late` one, at which the levels cost all there is: a monotone function's root, by false position
+    with the value at an end that stays halved (Illinois), and every fourth time by halves, as the function may be flat. At the
+    start they cost so much more than all as `below` says, and so much more at the end as `above`."""
+    early = 0.0
+    if below >= 0:
+        return 0.0
+    if above <= 0:
+        return late
+    side = 0
+    for step in range(1, _STEPS):
+        clock = (early * above - late * below) / (above - below)
+        if step % 4 == 0 or not early < clock < late:
+            clock = (early + late) / 2
+            if not early < clock < late:
+                break
+        value = cost(rise.levels(clock)) - 1.0
+        if abs(value) <= 1e-13:
+            return clock
+        if value > 0:
+            late, above = clock, value
+            below = below / 2 if side > 0 else below
+            side = 1
+        else:
+            early, below = clock, value
+            above = above / 2 if side < 0 else above
+            side = -1
+    return early
+
+
+@dataclass(frozen=True)
+class _Rise:
+    """How levels rise by the clock from where they are, as long as only caps stop them.
+
+    Jobs are in `order`: by party, and inside by submission, or by the λ at which they reach their caps where it shares fairly.
+    Then λ_e = max_i (B_e − before_i) / speed_i, as B_e = Σ_m min(w_m·λ_e, cap_m) is concave in λ_e.
+    """
+
+    parties: Parties
+    order: Ints
+    first: Ints  # by party, where it begins
+    of: Ints  # the party
+    cap: Floats
+    weight: Floats
+    before: Floats  # the caps of those who come earlier, in the same party
+    speed: Floats  # the weights of the others
+    start: Floats  # by party, the sum of its levels
+    room: Floats  # by party, how much its levels can rise
+    in_order: bool  # whether all parties share in order
+
+    @classmethod
+    def begin(cls, level: Floats, cap: Floats, weight: Floats, parties: Parties) -> _Rise:
+        of, count = parties.of, len(parties.weight)
+        start, end = (np.bincount(of, column, minlength=count).astype(np.float64) for column in (level, cap))
+        order = np.lexsort((np.where(parties.in_order[of], 0.0, cap / weight), of))
+        of, cap, weight = of[order], cap[order], weight[order]
+        first = of.searchsorted(np.arange(count))
+        caps = np.concatenate(([0.0], np.cumsum(cap)))
+        before = caps[:-1] - caps[first[of]]
+        # From behind and party by party: differences of sums would lose weights that are small beside others.
+        parts = [np.cumsum(part[::-1])[::-1] for part in np.split(weight, first[1:])]
+        speed = np.concatenate(parts) if parts else weight
+        return cls(
+            parties,
+            order,
+            first,
+            of,
+            cap,
+            weight,
+            before,
+            speed,
+            start,
+            np.maximum(end - start, 0.0),
+            bool(parties.in_order.all()),
+        )
+
+    @property
+    def end(self) -> float:
+        """When all are at their caps."""
+        return float((self.room / self.parties.weight).max())
+
+    def levels(self, clock: float) -> Floats:
+        total = self.start + np.minimum(self.parties.weight * clock, self.room)
+        ahead = total[self.of] - self.before
+        if not self.in_order:
+            fair = np.maximum.reduceat(ahead / self.speed, self.first)[self.of] * self.weight
+            ahead = np.where(self.parties.in_order[self.of], ahead, fair)
+        level = np.empty(len(self.of))
+        level[self.order] = np.minimum(np.maximum(ahead, 0.0), self.cap)
+        return level

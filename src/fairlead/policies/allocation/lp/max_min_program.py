@@ -14,8 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fairlead.core.allocation import NEGLIGIBLE, Allocation
 from fairlead.core.cluster import Floats, Ints
-from fairlead.policies.allocation.lp.job_classes import JobClasses, lots, paying
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.allocation.lp.colocation_columns import Spread, paying
+from fairlead.policies.allocation.lp.job_classes import JobClasses, lots
 from fairlead.policies.allocation.lp.program import Model, Program, Solution
 
 SECOND = 0.01
@@ -25,15 +28,6 @@ it up could ever bring where rates differ by less than that."""
 
 _TOLERANCE = 1e-9
 """Of the solver: with its usual one it would stop at a neighbour of the best where the two differ in the second place alone."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Placement sensitivity: gangs may also run on more nodes than they need, at another gain; kept together, a member takes
-    the part `use` of a type's nodes (0 for who needs no room of its own)."""
-
-    gain: Floats  # classes × types
-    use: Floats  # classes × types
 
 
 @dataclass(frozen=True)
@@ -265,3 +259,50 @@ class FairShares:
             kinds = np.array([j for _, _, j in chosen], dtype=np.int64)
             time = amount[some]
         return Filled(float(found.values[0]), totals, pairs, kinds, time)
+
+
+def dealt(classes: JobClasses, view: Snapshot, filled: Filled) -> Allocation:
+    """Time of classes and of pairs of classes, in equal parts to the members; as few pairs of jobs as that takes."""
+    alone = classes.dealt(view, filled.totals)
+    if not len(filled.pair_time):
+        return alone
+    members = _members(classes, view.jobs.number)
+    first, second, types, share = [alone.first], [alone.second], [alone.types], [alone.share]
+    columns = zip(filled.pair_classes.tolist(), filled.pair_types.tolist(), filled.pair_time.tolist())
+    for (g, h), kind, time in columns:
+        one, two, part = _circle(members[g], time) if g == h else _met(members[g], members[h], time)
+        first.append(np.minimum(one, two))
+        second.append(np.maximum(one, two))
+        types.append(np.full(len(one), kind, dtype=np.int64))
+        share.append(part)
+    shares = Allocation.tidy(np.concatenate(share))
+    one, two, kinds = np.concatenate(first), np.concatenate(second), np.concatenate(types)
+    order = np.lexsort((kinds, two, one))
+    order = order[shares[order] > NEGLIGIBLE]
+    return Allocation(one[order], two[order], kinds[order], shares[order])
+
+
+def _members(classes: JobClasses, numbers: Ints) -> list[Ints]:
+    order = classes.of.argsort(kind="stable")
+    order = order[np.count_nonzero(classes.of < 0) :]
+    return np.split(numbers[order], np.cumsum(classes.count)[:-1])
+
+
+def _circle(members: Ints, time: float) -> tuple[Ints, Ints, Floats]:
+    """Pairs inside a class: everybody with the next one, and the last with the first."""
+    count = len(members)
+    if count == 2:
+        return members[:1], members[1:], np.array([time])
+    return members, np.roll(members, -1), np.full(count, time / count)
+
+
+def _met(one: Ints, two: Ints, time: float) -> tuple[Ints, Ints, Floats]:
+    """Everybody of one class gets the same time, everybody of the other does, with as few pairs as that takes: both are laid
+    out along the same stretch of time, and whoever lies beside one another is a pair."""
+    cuts = np.union1d(np.arange(1, len(one) + 1) / len(one), np.arange(1, len(two) + 1) / len(two))
+    cuts = cuts[np.concatenate((np.diff(cuts) > 1e-12, [True]))]
+    begins = np.concatenate(([0.0], cuts[:-1]))
+    middle = (begins + cuts) / 2
+    left = np.minimum((middle * len(one)).astype(np.int64), len(one) - 1)
+    right = np.minimum((middle * len(two)).astype(np.int64), len(two) - 1)
+    return one[left], two[right], (cuts - begins) * time

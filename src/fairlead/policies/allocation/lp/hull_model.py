@@ -27,7 +27,7 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.core.reasons import Reason
 from fairlead.policies.allocation.lp.job_classes import JobClasses, in_class_order, lots
-from fairlead.policies.allocation.lp.levels import FITS, Fitted, Paces, Spending, least_level, worth_level
+from fairlead.policies.allocation.lp.level_search import FITS, Fitted, Paces, Spending, least_level, worth_level
 from fairlead.policies.allocation.lp.lower_hulls import hulls_of
 from fairlead.policies.allocation.lp.program import TOLERANCE, Entries, Model, Program
 
@@ -98,7 +98,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Fit(Fitted):
+class HullFit(Fitted):
     """What each type is worth, which proves the excess: Σ price_j·N_j = 1."""
 
     prices: Floats
@@ -154,7 +154,7 @@ class Demands:
         paid: Floats = low + (flat[grid.at] - low) * grid.part
         return paid
 
-    def paid(self, grid: Grid, fit: Fit) -> Floats:
+    def paid(self, grid: Grid, fit: HullFit) -> Floats:
         """What each job pays for its demand at the prices of a fit; 1 is all that there is."""
         return self.cost_of(grid, self.costs(fit.prices))
 
@@ -166,16 +166,16 @@ class Demands:
         worth: Floats = self.classes.rates / unit[:, None]
         return in_class_order(worth, self.classes) if ordered else worth
 
-    def fit(self, grid: Grid, *, at_least: bool = False) -> Fit:
+    def fit(self, grid: Grid, *, at_least: bool = False) -> HullFit:
         """min θ such that the demands take no more than (1 + θ) of every type, and the prices that prove it. With `at_least`,
         where some earlier prices prove that demands clearly exceed the cluster, these are told, with no mix."""
         use = self._time(grid, self._plain) * self._scale
         barred = self._hulls.barred[:, : self._plain]
         excess, mix = self._best(barred, use, np.zeros(use.shape[:2]), None, self.near[0], TOLERANCE if at_least else np.inf)
         prices = self.near[0, 0] / self._room
-        return Fit(excess, prices / float(prices @ self.capacity), mix)
+        return HullFit(excess, prices / float(prices @ self.capacity), mix)
 
-    def is_full(self, fit: Fit) -> bool:
+    def is_full(self, fit: HullFit) -> bool:
         """Whether every type has a price: then all are full, and every job gets just what it needs."""
         return bool((fit.prices * self.capacity)[self.capacity > 0].min() > _SPARE)
 
@@ -378,7 +378,7 @@ class Demands:
 
     # Demands that fall as a level rises.
 
-    def least_level(self, demand: Paces, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Grid, Fit]:
+    def least_level(self, demand: Paces, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Grid, HullFit]:
         """The least level at which the demands fit the cluster, the demands, and how they do. Below `lowest` demands grow no
         more. A good `guess` of the level saves time."""
         asked = list[Grid]()
@@ -386,7 +386,7 @@ class Demands:
         if not self.near[0, 0].any():
             self.near[0, 0] = self._first_prices() * self._room
 
-        def fit(r: Floats) -> Fit:
+        def fit(r: Floats) -> HullFit:
             asked[:] = [self.asked(r)]
             return self.fit(asked[0], at_least=True)
 

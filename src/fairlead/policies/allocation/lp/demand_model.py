@@ -18,12 +18,11 @@ from fairlead.core.events import Memo
 from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import SharingOptions, ways_of
-from fairlead.policies.allocation.lp.demands import Demands
+from fairlead.policies.allocation.lp.hull_model import Demands
 from fairlead.policies.allocation.lp.disaggregation import Clash
-from fairlead.policies.allocation.lp.job_classes import JobClasses
-from fairlead.policies.allocation.lp.levels import Paces
+from fairlead.policies.allocation.lp.job_classes import JobClasses, nothing
+from fairlead.policies.allocation.lp.level_search import Paces
 from fairlead.policies.allocation.lp.throughput_polytope import Supply
-from fairlead.policies.allocation.max_min import nothing
 
 MANY = 8
 """With more types than these, `Demands` has more answers than there are rows that a supply can be short of."""

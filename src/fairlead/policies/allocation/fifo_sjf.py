@@ -21,24 +21,15 @@ from typing import ClassVar
 import numpy as np
 
 from fairlead.core.allocation import Allocation
-from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.core.columns import INFINITY, ZERO
-from fairlead.core.errors import SolverError
+from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
 from fairlead.policies.allocation.lp.greedy_queue import beside, in_pairs, taken, whole_shares
-from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of
-from fairlead.policies.allocation.lp.program import Model, Program
-from fairlead.policies.allocation.lp.shared_programs import Answer, Means, shared
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, nothing
+from fairlead.policies.allocation.lp.demand_model import Answer, Means, shared
 from fairlead.policies.allocation.lp.throughput_polytope import Supply
-from fairlead.policies.allocation.lp.weighted_sum import Near, most_by_weight
-from fairlead.policies.allocation.max_min import nothing
-
-_GAP = 1e-9
-_ROUNDS = 500
-_FEW = 16  # jobs in the first program
-_PART = 4
+from fairlead.policies.allocation.lp.weighted_sum import Near, most_by_weight, weighted_sum
 
 
 @dataclass(frozen=True)
@@ -109,87 +100,6 @@ def _alone(view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
     near = memo["prices"] if isinstance(memo, Mapping) else None
     who, x, prices = weighted_sum(rate / fastest, load, _by_arrival(there, len(jobs)), capacity.astype(np.float64), near)
     return Allocation.alone(number[who], x), {"prices": prices}
-
-
-def weighted_sum(
-    speed: Floats, load: Floats, weight: Floats, capacity: Floats, near: Floats | None = None
-) -> tuple[Ints, Floats, Floats]:
-    """max Σ_m weight_m · Σ_j speed_jm · x_mj: who may have time, their time by type, and the price of each type. `near` are
-    prices to start from.
-
-    Most of a long line want no type at such prices. Of them no more is looked at than by how much they miss one."""
-    types, count = speed.shape
-    if near is None:
-        near = np.zeros(types)
-        if count > _FEW:  # what a sample of the jobs would pay for a part of the cluster
-            near = weighted_sum(speed[:, ::_PART], load[::_PART], weight[::_PART], capacity / _PART)[2]
-    gain, prices = np.where(speed > ZERO, speed * weight, -INFINITY), near
-    net = _net(gain, load, near)
-    best = net.max(axis=0)
-    wants = (best >= ZERO).nonzero()[0]
-    theirs = net[:, wants]
-    answer = theirs.argmax(axis=0)
-    theirs[answer, np.arange(len(wants))] = 0.0  # in its place, to want no type
-    lead = np.abs(best)  # of the answer over the next best
-    lead[wants] -= theirs.max(axis=0, initial=0.0)
-    few = _FEW
-    open_ = _least(lead, few)
-    for _ in range(_ROUNDS):
-        sure = ~open_[wants]
-        closed, choice = wants[sure], answer[sure]
-        room = capacity - np.bincount(choice, load[closed], minlength=types)
-        if room.min() < 0:  # the prices were too low: more than these are to be moved
-            few *= 2
-            open_ |= _least(lead, few)
-            continue
-        opened = open_.nonzero()[0]
-        value, time, prices = _assigned(gain[:, opened], load[opened], room)
-        net = _net(gain, load, prices)
-        short = net.max(axis=0, initial=0.0)
-        short[closed] -= net[choice, closed]
-        short[opened] = ZERO
-        worth = value + float(gain[choice, closed].sum())
-        if short.sum() <= _GAP * max(worth, 1e-300):
-            break
-        open_ |= short > 0.01 * _GAP * worth / count
-    else:
-        raise SolverError("FIFO", f"no optimum in {_ROUNDS} rounds")
-    who = np.concatenate((closed, opened))
-    x = np.concatenate((choice[:, None] == np.arange(types), time))
-    order = who.argsort()
-    return who[order], x[order], prices
-
-
-def _net(gain: Floats, load: Floats, prices: Floats) -> Floats:
-    """What a job has of each type beyond its price."""
-    net: Floats = gain - prices[:, None] * load
-    return net
-
-
-def _least(lead: Floats, few: int) -> Bools:
-    """The `few` with the least lead, of equals the first."""
-    if len(lead) <= few:
-        return np.ones(len(lead), dtype=np.bool_)
-    last = np.partition(lead, few - 1)[few - 1]
-    chosen: Bools = lead <= last
-    if np.count_nonzero(chosen) > few:
-        equal = (lead == last).nonzero()[0]
-        chosen[equal[few - np.count_nonzero(chosen) :]] = False
-    return chosen
-
-
-def _assigned(gain: Floats, load: Floats, room: Floats) -> tuple[float, Floats, Floats]:
-    """The program for some jobs and what the others leave: its value, the jobs' time by type, and the prices."""
-    types, count = gain.shape
-    job, kind = np.isfinite(gain.T).nonzero()
-    column = np.arange(len(job))
-    none, ones = np.full(types + count, -np.inf), np.ones(len(column))
-    entries = (np.concatenate((kind, types + job)), np.concatenate((column, column)), np.concatenate((load[job], ones)))
-    above = np.concatenate((room, np.ones(count)))
-    found = Program("FIFO", Model(gain[kind, job], 0.0 * ones, ones, none, above, entries)).solve()
-    x = np.zeros((count, types))
-    x[job, kind] = np.maximum(found.values, ZERO)
-    return found.objective, x, np.maximum(found.duals[:types], ZERO)
 
 
 # Shortest job first over types (Gavel §4.2):

@@ -1,0 +1,78 @@
+"""What several allocation policies share: water filling over groups of jobs, and the accounts of jobs as such groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from fairlead.core.allocation import Allocation
+from fairlead.core.errors import InputError
+from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT
+from fairlead.core.snapshot import Snapshot
+from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, SharingOptions
+from fairlead.policies.allocation.lp.hull_model import Demands
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, even_mix, normalised, nothing
+from fairlead.policies.allocation.lp.demand_model import MANY, Answer, Means, shared
+from fairlead.policies.allocation.lp.throughput_polytope import Supply
+from fairlead.policies.allocation.lp.water_filling_model import AtWill, InMixes, InSupply, Parties, fill
+
+Inside: TypeAlias = Literal["fairness", "fifo"]
+
+
+def filled(view: Snapshot, parties: Parties, *, aware: bool, sharing: SharingOptions = NO_SHARING) -> Allocation:
+    """The allocation by water filling of a view's jobs."""
+    classes = classes_of(view, alike=not aware, by_weight=False)
+    if not len(classes):
+        return nothing(view)
+    if aware and not (sharing.alone and len(view.capacity) <= MANY):
+        return _supplied(view, classes, parties, sharing)
+    here = classes.of >= 0
+    jobs, kind = view.jobs, classes.of[here]
+    weight, parties = jobs.weight[here], parties.only(here)
+    if aware:
+        demands = Demands("water filling", classes, view.capacity)
+        vessel = AtWill(demands, normalised(classes, view.capacity).max(axis=1)[kind])
+        reached = fill(vessel, weight, parties)
+        time = demands.shares(vessel.asked(reached.level), reached.fit.used) / (1.0 + max(reached.fit.excess, 0.0))
+        return Allocation.alone(jobs.number, time)
+    mix, workers = even_mix(classes, view.capacity)[kind], jobs.workers[here]
+    load = fill(InMixes("water filling", mix, workers, view.capacity), weight, parties)
+    time = np.zeros((len(jobs), len(view.capacity)))
+    time[here] = mix * (load.level / (workers * (1.0 + max(load.fit.excess, 0.0))))[:, None]
+    return Allocation.alone(jobs.number, time)
+
+
+def _supplied(view: Snapshot, classes: JobClasses, parties: Parties, sharing: SharingOptions) -> Allocation:
+    """The same where jobs may share accelerators or stand apart."""
+
+    def answer(means: Means, before: Answer | None) -> Answer:
+        assert isinstance(means, Supply)
+        equal = means.classes.rates @ (view.capacity / view.capacity.sum())
+        top = means.ways.fastest / equal * means.classes.workers
+        here = np.zeros(len(view.jobs), dtype=np.bool_)
+        here[means.there] = True
+        so_far, earlier = (None, None) if before is None else before.level
+        vessel = InSupply(means, top[means.of], earlier)
+        reached = fill(vessel, view.jobs.weight[here], parties.only(here), so_far)
+        return Answer(vessel.used(reached.fit), vessel.asked(reached.level), level=(reached, vessel))
+
+    return shared("water filling", view, classes, sharing, answer)[0]
+
+
+def check_weights(who: str, weights: Mapping[str, float]) -> None:
+    for name, weight in weights.items():
+        if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+            expected = f"numbers from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
+            raise InputError(who, expected, field=f"weights.{name}", value=weight)
+
+
+def accounts(
+    view: Snapshot, weights: Mapping[str, float], inside: Inside = "fairness", but: Mapping[str, Inside] | None = None
+) -> Parties:
+    """The accounts of a view's jobs as parties."""
+    present, of = np.unique(view.jobs.account, return_inverse=True)
+    names = [view.names.accounts[code] for code in present.tolist()]
+    weight = np.array([weights.get(name, 1.0) for name in names])
+    return Parties(of, weight, np.array([(but or {}).get(name, inside) == "fifo" for name in names]))
