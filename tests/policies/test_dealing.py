@@ -22,8 +22,8 @@ def supply(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("seed", range(40))
 def test_demands_that_the_speeds_majorise_are_met(seed):
     speed, amount, demand = supply(seed)
-    lots = windows(demand.tolist(), speed.tolist(), amount.tolist())
-    time = np.array([[lot.get(piece, 0.0) for piece in range(len(speed))] for lot in lots])
+    hash_fractions = windows(demand.tolist(), speed.tolist(), amount.tolist())
+    time = np.array([[lot.get(piece, 0.0) for piece in range(len(speed))] for lot in hash_fractions])
     assert (time @ speed >= demand - 1e-9).all()
     assert (time.sum(axis=1) <= 1 + 1e-9).all()
     assert (time.sum(axis=0) <= amount + 1e-9).all()
@@ -39,8 +39,8 @@ def test_what_is_beyond_the_demands_lifts_the_least_of_them(seed):
     assert (higher >= demand).all()
     level = higher.min()
     assert higher == pytest.approx(np.maximum(demand, level))
-    lots = windows(higher.tolist(), speed.tolist(), amount.tolist())
-    time = np.array([[lot.get(piece, 0.0) for piece in range(len(speed))] for lot in lots])
+    hash_fractions = windows(higher.tolist(), speed.tolist(), amount.tolist())
+    time = np.array([[lot.get(piece, 0.0) for piece in range(len(speed))] for lot in hash_fractions])
     assert (time @ speed >= higher - 1e-8).all()
     above = np.maximum(demand, level + 1e-6)  # no higher: somewhere it would be too much
     cuts = np.append(speed, 0.0)

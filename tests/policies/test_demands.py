@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from fairlead.core.errors import SolverError
-from fairlead.policies.allocation.lp.hull_model import Demands, no_prices
+from fairlead.policies.allocation.lp.hull_model import HullModel, no_prices
 from fairlead.policies.allocation.lp.job_classes import classes_of
-from fairlead.policies.allocation.lp.level_search import Paces
+from fairlead.policies.allocation.lp.level_search import DeadlineDemands
 from fairlead.policies.allocation.lp.program import Model, Program
 from policies.per_job import cp, moment, solved
 
 
 def demands_of(made):
-    return Demands("test", classes_of(made.view), made.capacity)
+    return HullModel("test", classes_of(made.view), made.capacity)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -22,34 +22,34 @@ def test_how_far_demands_exceed_the_cluster_is_exact(seed):
     made = moment(seed)
     demands = demands_of(made)
     demand = np.random.default_rng(seed).uniform(0.0, 1.0, len(demands.of)) * demands.fastest
-    fit = demands.fit(demands.asked(demand))
+    fit = demands.fit(demands.required(demand))
     x, throughput, (whole, _, nowhere) = made.program()
     excess = cp.Variable()
     room = made.workers @ x <= (1 + excess) * made.capacity
     expected = solved(cp.Problem(cp.Minimize(excess), [whole, room, nowhere, throughput >= demand]))
     assert fit.excess == pytest.approx(expected, abs=1e-7)
     assert fit.prices @ made.capacity == pytest.approx(1.0)
-    paid = demands.cost_of(demands.asked(demand), demands.costs(fit.prices))
-    assert paid.sum() - 1.0 == pytest.approx(fit.excess, abs=1e-7)  # the prices prove it
+    job_costs = demands.cost_of(demands.required(demand), demands.costs(fit.prices))
+    assert job_costs.sum() - 1.0 == pytest.approx(fit.excess, abs=1e-7)  # the prices prove it
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_earlier_prices_say_at_least_how_far_demands_exceed_the_cluster(seed, monkeypatch):
     made = moment(seed)
-    demands = Demands("test", classes_of(made.view), np.minimum(made.capacity, 1))  # one of each type: too few
+    demands = HullModel("test", classes_of(made.view), np.minimum(made.capacity, 1))  # one of each type: too few
     demand = np.random.default_rng(seed).uniform(0.8, 1.0, len(demands.of)) * demands.fastest
-    grid = demands.asked(demand)
+    grid = demands.required(demand)
     exact = demands.fit(grid).excess
     assert exact > 0.01
     programs = []
     monkeypatch.setattr(Program, "solve", lambda *_, **__: programs.append(1))
     assert demands.fit(grid, at_least=True).excess == pytest.approx(exact, abs=1e-9)  # its own prices prove all of it
     part = 0.9999  # other demands, that exceed it as well
-    other = demands.asked(part * demand)
+    other = demands.required(part * demand)
     fit = demands.fit(other, at_least=True)
-    paid = demands.cost_of(other, demands.costs(fit.prices))
+    job_costs = demands.cost_of(other, demands.costs(fit.prices))
     assert 0.001 < fit.excess < exact
-    assert paid.sum() - 1.0 == pytest.approx(fit.excess, abs=1e-9)
+    assert job_costs.sum() - 1.0 == pytest.approx(fit.excess, abs=1e-9)
     assert not programs
 
 
@@ -58,7 +58,7 @@ def test_shares_give_everybody_what_they_demand_and_no_more_than_the_cheapest_wa
     made = moment(seed)
     demands = demands_of(made)
     demand = np.random.default_rng(seed).uniform(0.0, 1.0, len(demands.of)) * demands.fastest
-    grid = demands.asked(demand)
+    grid = demands.required(demand)
     fit = demands.fit(grid)
     x = demands.shares(grid, fit.used)
     assert (x * made.rates).sum(axis=1) == pytest.approx(demand, abs=1e-9)
@@ -71,11 +71,11 @@ def test_the_most_worth_that_meets_demands_is_exact_whatever_the_worth(seed):
     made = moment(seed)
     demands, rng = demands_of(made), np.random.default_rng(seed)
     demand = rng.uniform(0.0, 1.0, len(demands.of)) * demands.fastest
-    demand /= max(1.0, 1.01 * (1.0 + demands.fit(demands.asked(demand)).excess))
+    demand /= max(1.0, 1.01 * (1.0 + demands.fit(demands.required(demand)).excess))
     demand[rng.random(len(demand)) < 0.3] = 0.0
     worth = rng.uniform(-1.0, 3.0, demands.classes.rates.shape)
-    grid = demands.asked(demand)
-    got = demands.shares(grid, demands.most(grid, worth))
+    grid = demands.required(demand)
+    got = demands.shares(grid, demands.maximize(grid, worth))
     x, throughput, allowed = made.program()
     value = cp.sum(cp.multiply(worth[demands.of], x))
     expected = solved(cp.Problem(cp.Maximize(value), [*allowed, throughput >= demand]))
@@ -91,16 +91,20 @@ def test_prices_of_another_moment_lead_to_the_same_optimum(seed):
     worth = rng.uniform(0.1, 3.0, fresh.classes.rates.shape)
 
     def optimum(demands, part):
-        grid = demands.asked(part * demand)
+        grid = demands.required(part * demand)
         fit = demands.fit(grid)
-        mix = demands.most(grid, worth, fit.excess)
-        return fit.excess, demands.shares(grid, fit.used), (worth[demands.of] * demands.shares(grid, mix)[demands.there]).sum()
+        mix = demands.maximize(grid, worth, fit.excess)
+        return (
+            fit.excess,
+            demands.shares(grid, fit.used),
+            (worth[demands.of] * demands.shares(grid, mix)[demands.present]).sum(),
+        )
 
     excess, time, value = optimum(fresh, 1.0)
     for part in (1.0, 0.97, 0.5, 0.01):
         before = demands_of(made)
         optimum(before, part)
-        warm = Demands("test", before.classes, made.capacity, before.near)
+        warm = HullModel("test", before.classes, made.capacity, before.near)
         again, shares, most = optimum(warm, 1.0)
         assert again == pytest.approx(excess, abs=1e-9)
         assert most == pytest.approx(value, rel=1e-8)
@@ -112,7 +116,7 @@ def test_where_prices_hold_no_program_is_solved(monkeypatch):
     made = moment(19)
     demands = demands_of(made)
     demand = np.random.default_rng(19).uniform(0.0, 1.0, len(demands.of)) * demands.fastest
-    grid = demands.asked(demand)
+    grid = demands.required(demand)
     excess = demands.fit(grid).excess
     monkeypatch.setattr(Program, "solve", lambda self: pytest.fail("a program was solved"))
     assert demands.fit(grid).excess == pytest.approx(excess, abs=1e-9)
@@ -140,18 +144,18 @@ def test_a_level_that_does_not_exist_is_an_error():
     made = moment(3)
     demands = demands_of(made)
     full = demands.fastest * 1.0
-    if demands.fit(demands.asked(full)).excess <= 0:
+    if demands.fit(demands.required(full)).excess <= 0:
         pytest.fail("choose a seed whose cluster is too small")
     ones = np.ones(len(full))
     with pytest.raises(SolverError):
-        demands.least_level(Paces(full, ones, 0.0 * ones, ones, least=full), 1.0, 2.0)
+        demands.min_level(DeadlineDemands(full, ones, 0.0 * ones, ones, least=full), 1.0, 2.0)
 
 
 def paces_of(demands, seed):
     rng = np.random.default_rng(seed)
     soonest = rng.uniform(0.5, 20.0, len(demands.of))
     unit, spent = rng.uniform(1.0, 30.0, len(soonest)), rng.uniform(0.0, 10.0, len(soonest))
-    paces = Paces(demands.fastest * soonest, unit, spent, soonest, 1e-5 * demands.fastest)
+    paces = DeadlineDemands(demands.fastest * soonest, unit, spent, soonest, 1e-5 * demands.fastest)
     alone = (spent + soonest) / unit
     return paces, float(alone.min()), float(alone.max())
 
@@ -169,17 +173,17 @@ def every_start(types):
 def test_the_level_does_not_depend_on_the_prices_that_the_search_starts_with(seed):
     made = moment(seed)
     classes = classes_of(made.view)
-    plain = Demands("test", classes, made.capacity)
+    plain = HullModel("test", classes, made.capacity)
     paces, lowest, highest = paces_of(plain, seed)
-    expected, grid, fitted = plain.least_level(paces, lowest, highest)
+    expected, grid, fitted = plain.min_level(paces, lowest, highest)
     shares = plain.shares(grid, fitted.used)
     for near in every_start(len(made.capacity)):
-        demands = Demands("test", classes, made.capacity, near)
-        level, grid, fit = demands.least_level(paces, lowest, highest)
+        demands = HullModel("test", classes, made.capacity, near)
+        level, grid, fit = demands.min_level(paces, lowest, highest)
         assert level == pytest.approx(expected, rel=1e-9)
-        paid = demands.cost_of(grid, demands.costs(fit.prices)).sum() - 1.0
+        job_costs = demands.cost_of(grid, demands.costs(fit.prices)).sum() - 1.0
         assert fit.prices @ made.capacity == pytest.approx(1.0)
-        assert paid == pytest.approx(fit.excess, abs=1e-8)  # the prices prove it
+        assert job_costs == pytest.approx(fit.excess, abs=1e-8)  # the prices prove it
         assert fit.excess == pytest.approx(fitted.excess, abs=1e-8)
         x = demands.shares(grid, fit.used)
         assert (x * made.rates).sum(axis=1) == pytest.approx(paces.at(level), rel=1e-9)
@@ -192,14 +196,14 @@ def test_the_level_does_not_depend_on_the_prices_that_the_search_starts_with(see
 def test_the_level_is_the_least_even_where_demands_just_fill_the_cluster(seed):
     """Who asks for its fastest type, all of it, does so over a stretch of levels."""
     made = moment(seed)
-    plain = Demands("test", classes_of(made.view), made.capacity)
+    plain = HullModel("test", classes_of(made.view), made.capacity)
     alone_s = np.random.default_rng(seed + 7).uniform(0.5, 20.0, len(plain.of))
     nothing = np.zeros(len(alone_s))
-    paces = Paces(plain.fastest * alone_s, nothing + 1.0, nothing, alone_s, nothing)
+    paces = DeadlineDemands(plain.fastest * alone_s, nothing + 1.0, nothing, alone_s, nothing)
     low, high = alone_s.min(), 100.0 * alone_s.max()
     for _ in range(60):  # by halving
         level = 0.5 * (low + high)
-        low, high = (low, level) if plain.fit(plain.asked(paces.at(level))).has_room else (level, high)
+        low, high = (low, level) if plain.fit(plain.required(paces.at(level))).has_room else (level, high)
     for near in every_start(len(made.capacity)):
-        demands = Demands("test", plain.classes, made.capacity, near)
-        assert demands.least_level(paces, alone_s.min(), alone_s.max())[0] == pytest.approx(high, rel=1e-7)
+        demands = HullModel("test", plain.classes, made.capacity, near)
+        assert demands.min_level(paces, alone_s.min(), alone_s.max())[0] == pytest.approx(high, rel=1e-7)

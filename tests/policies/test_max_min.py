@@ -10,9 +10,9 @@ from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
 from fairlead.core.stages import Allocated, Allocator
 from fairlead.policies.allocation.lp.analytic_centre import centre
-from fairlead.policies.allocation.lp.colocation_columns import apart
-from fairlead.policies.allocation.lp.max_min_program import FairShares
-from fairlead.policies.allocation.lp.job_classes import classes_of, lots, normalised
+from fairlead.policies.allocation.lp.colocation_columns import spread_gain
+from fairlead.policies.allocation.lp.job_classes import classes_of, hash_fractions, normalized_rates
+from fairlead.policies.allocation.lp.max_min_program import MaxMinProgram
 from fairlead.policies.allocation.max_min import MaxMinFairness, MaxMinFairnessPerf
 from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.testing.contracts import PolicyContract
@@ -109,8 +109,8 @@ def test_nobody_does_worse_than_with_an_equal_part_of_everything(seed: int) -> N
     part = min(1.0, 1.0 / len(given.rates) * given.capacity.sum())
     each = np.minimum(given.capacity / len(given.rates), 1.0)
     each = each / max(1.0, each.sum())
-    apart = float(((given.rates @ each) / given.equal).min())
-    assert level(given, MaxMinFairnessPerf()) >= apart - 1e-6, part
+    spread_gain = float(((given.rates @ each) / given.equal).min())
+    assert level(given, MaxMinFairnessPerf()) >= spread_gain - 1e-6, part
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -187,10 +187,12 @@ def test_a_gang_that_finds_no_room_together_is_not_reckoned_at_full_speed() -> N
     """Three gangs of three on two nodes of four: two can stand together, and the two accelerators that are left are apart."""
     given = moment([[3.0]] * 3, "v100:4,v100:4", workers=[3, 3, 3], spread=np.array([[0.5]]))
     classes = classes_of(given.view)
-    gain = normalised(classes, given.view.capacity)
+    gain = normalized_rates(classes, given.view.capacity)
     want = classes.count * classes.weight
-    free = FairShares("free").solve(classes, given.view.capacity, gain, want)
-    bound = FairShares("bound").solve(classes, given.view.capacity, gain, want, spread=apart(classes, given.view, gain))
+    free = MaxMinProgram("free").solve(classes, given.view.capacity, gain, want)
+    bound = MaxMinProgram("bound").solve(
+        classes, given.view.capacity, gain, want, spread=spread_gain(classes, given.view, gain)
+    )
     assert free.level == pytest.approx(3 * 8 / 9)
     assert bound.level == pytest.approx(3 * (2 / 3 + 2 / 9 * 0.5 / 3))
 
@@ -228,7 +230,7 @@ def test_no_two_classes_draw_the_same_lot() -> None:
         for workers in (1, 2, 4, 8)
         for tag in (0, 1)
     ]
-    drawn = lots(keys).tolist()
+    drawn = hash_fractions(keys).tolist()
     assert len(set(drawn)) == len(keys)
     assert 0 <= min(drawn) < 0.01 < 0.99 < max(drawn) <= 1
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairlead.policies.allocation.lp.colocation_columns import Sides
-from fairlead.policies.allocation.lp.job_classes import lots, lots_of_ways
+from fairlead.policies.allocation.lp.colocation_columns import ColumnSides
+from fairlead.policies.allocation.lp.job_classes import column_hash_fractions, hash_fractions
 from fairlead.policies.allocation.lp.rank_weights import Layouts, Ranks, ranges
 
 
@@ -19,7 +19,7 @@ def ranks_of(rng, classes=7):
     speed = rng.choice(np.linspace(0.05, 1.0, 12), len(owner))
     order = np.lexsort((-speed, owner))
     every = np.arange(len(owner))
-    sides = Sides(owner, every, speed[order], np.ones(len(owner)), owner.searchsorted(np.arange(classes + 1)))
+    sides = ColumnSides(owner, every, speed[order], np.ones(len(owner)), owner.searchsorted(np.arange(classes + 1)))
     weights = np.concatenate([np.sort(rng.uniform(0.1, 1.0, many))[::-1] for many in count])
     return Ranks(weights, count, sides, np.zeros(0)), weights, sides
 
@@ -68,7 +68,7 @@ def test_a_bound_holds_for_every_supply_and_touches_its_own(seed):
 
 def test_layouts_of_another_moment_may_have_speeds_that_nobody_has_now():
     count, owner = np.array([3]), np.zeros(2, dtype=np.int64)
-    sides = Sides(owner, np.arange(2), np.array([1.0, 0.5]), np.ones(2), np.array([0, 2]))
+    sides = ColumnSides(owner, np.arange(2), np.array([1.0, 0.5]), np.ones(2), np.array([0, 2]))
     foreign = Layouts(np.zeros(1, dtype=np.int64), np.array([2]), np.array([1.2, 0.7]), np.array([1.0, 2.0]))
     ranks = Ranks(np.array([3.0, 2.0, 1.0]), count, sides, foreign.speed)
     assert ranks.worth(foreign) == pytest.approx([3.0 * 1.0 + 2.0 * 0.7])  # nobody is faster than 1
@@ -90,5 +90,5 @@ def test_lots_of_ways_are_those_of_their_tuples():
     ways = ([0, 1, 2, 0], [-1, 2, 0, 1], [0, 1, 2, 2], [1.0, 1 / 3, 0.25, 0.123])
     named = [*keys, ()]
     one, two, types, speed = map(np.array, ways)
-    drawn = lots_of_ways(keys, one, two, types, speed)
-    assert drawn.tolist() == lots((named[a], named[b], kind, fast) for a, b, kind, fast in zip(*ways)).tolist()
+    drawn = column_hash_fractions(keys, one, two, types, speed)
+    assert drawn.tolist() == hash_fractions((named[a], named[b], kind, fast) for a, b, kind, fast in zip(*ways)).tolist()

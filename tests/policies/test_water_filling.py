@@ -8,8 +8,8 @@ import pytest
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
-from fairlead.policies.allocation.lp.hull_model import Demands
-from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, normalised
+from fairlead.policies.allocation.lp.hull_model import HullModel
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, normalized_rates
 from fairlead.policies.allocation.lp.water_filling_model import AtWill, Parties, fill
 from fairlead.policies.allocation.max_min import MaxMinFairness, MaxMinFairnessPerf
 from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
@@ -117,9 +117,9 @@ def test_levels_take_the_least_time_there_is(seed):
     optimize = pytest.importorskip("scipy.optimize")
     view = random_view(seed, jobs=9)
     classes = classes_of(view, by_weight=False)
-    gain = normalised(classes, view.capacity)
-    demands = Demands("test", classes, view.capacity)
-    kind, workers = demands.of, view.jobs.workers[demands.there].astype(float)
+    gain = normalized_rates(classes, view.capacity)
+    demands = HullModel("test", classes, view.capacity)
+    kind, workers = demands.of, view.jobs.workers[demands.present].astype(float)
     vessel = AtWill(demands, gain.max(axis=1)[kind])
     level = vessel.top * np.random.default_rng(seed).uniform(0.0, 1.0, len(kind))
     fit = vessel.fit(level)
@@ -133,7 +133,7 @@ def test_levels_take_the_least_time_there_is(seed):
     limits = np.concatenate((-level, np.ones(m), view.capacity))
     found = optimize.linprog(np.append(np.zeros(m * j), 1.0), np.vstack((reach, once, load)), limits, bounds=bounds)
     assert fit.excess == pytest.approx(found.fun, abs=1e-8)
-    time = demands.shares(vessel.asked(level), fit.used)[demands.there]
+    time = demands.shares(vessel.required(level), fit.used)[demands.present]
     assert (time * gain[kind]).sum(axis=1) == pytest.approx(level)
     assert vessel.cost(fit)(level) == pytest.approx(1.0 + fit.excess)
 
@@ -150,10 +150,10 @@ def test_gains_and_weights_of_many_orders_of_magnitude(seed):
     classes = JobClasses(
         kind, np.bincount(kind, minlength=30), each, workers, np.ones(30), each, gain, [(i,) for i in range(30)]
     )
-    demands = Demands("test", classes, capacity)
+    demands = HullModel("test", classes, capacity)
     vessel = AtWill(demands, gain.max(axis=1)[kind])
     reached = fill(vessel, weight, parties)
-    level, time = reached.level, demands.shares(vessel.asked(reached.level), reached.fit.used)
+    level, time = reached.level, demands.shares(vessel.required(reached.level), reached.fit.used)
     assert (time * gain[kind]).sum(axis=1) == pytest.approx(level)
     assert (time.sum(axis=1) <= 1 + 1e-9).all()
     used = workers[kind] @ time

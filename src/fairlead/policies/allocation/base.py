@@ -12,10 +12,10 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, SharingOptions
-from fairlead.policies.allocation.lp.hull_model import Demands
-from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, even_mix, normalised, nothing
-from fairlead.policies.allocation.lp.demand_model import MANY, Answer, Means, shared
-from fairlead.policies.allocation.lp.throughput_polytope import Supply
+from fairlead.policies.allocation.lp.demand_model import MANY, DemandModel, ModelAnswer, shared
+from fairlead.policies.allocation.lp.hull_model import HullModel
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, even_mix, no_allocation, normalized_rates
+from fairlead.policies.allocation.lp.throughput_polytope import ThroughputPolytope
 from fairlead.policies.allocation.lp.water_filling_model import AtWill, InMixes, InSupply, Parties, fill
 
 Inside: TypeAlias = Literal["fairness", "fifo"]
@@ -25,17 +25,17 @@ def filled(view: Snapshot, parties: Parties, *, aware: bool, sharing: SharingOpt
     """The allocation by water filling of a view's jobs."""
     classes = classes_of(view, alike=not aware, by_weight=False)
     if not len(classes):
-        return nothing(view)
+        return no_allocation(view)
     if aware and not (sharing.alone and len(view.capacity) <= MANY):
         return _supplied(view, classes, parties, sharing)
     here = classes.of >= 0
     jobs, kind = view.jobs, classes.of[here]
     weight, parties = jobs.weight[here], parties.only(here)
     if aware:
-        demands = Demands("water filling", classes, view.capacity)
-        vessel = AtWill(demands, normalised(classes, view.capacity).max(axis=1)[kind])
+        demands = HullModel("water filling", classes, view.capacity)
+        vessel = AtWill(demands, normalized_rates(classes, view.capacity).max(axis=1)[kind])
         reached = fill(vessel, weight, parties)
-        time = demands.shares(vessel.asked(reached.level), reached.fit.used) / (1.0 + max(reached.fit.excess, 0.0))
+        time = demands.shares(vessel.required(reached.level), reached.fit.used) / (1.0 + max(reached.fit.excess, 0.0))
         return Allocation.alone(jobs.number, time)
     mix, workers = even_mix(classes, view.capacity)[kind], jobs.workers[here]
     load = fill(InMixes("water filling", mix, workers, view.capacity), weight, parties)
@@ -47,16 +47,16 @@ def filled(view: Snapshot, parties: Parties, *, aware: bool, sharing: SharingOpt
 def _supplied(view: Snapshot, classes: JobClasses, parties: Parties, sharing: SharingOptions) -> Allocation:
     """The same where jobs may share accelerators or stand apart."""
 
-    def answer(means: Means, before: Answer | None) -> Answer:
-        assert isinstance(means, Supply)
-        equal = means.classes.rates @ (view.capacity / view.capacity.sum())
-        top = means.ways.fastest / equal * means.classes.workers
+    def answer(model: DemandModel, before: ModelAnswer | None) -> ModelAnswer:
+        assert isinstance(model, ThroughputPolytope)
+        equal = model.classes.rates @ (view.capacity / view.capacity.sum())
+        top = model.cols.fastest / equal * model.classes.workers
         here = np.zeros(len(view.jobs), dtype=np.bool_)
-        here[means.there] = True
+        here[model.present] = True
         so_far, earlier = (None, None) if before is None else before.level
-        vessel = InSupply(means, top[means.of], earlier)
+        vessel = InSupply(model, top[model.of], earlier)
         reached = fill(vessel, view.jobs.weight[here], parties.only(here), so_far)
-        return Answer(vessel.used(reached.fit), vessel.asked(reached.level), level=(reached, vessel))
+        return ModelAnswer(vessel.used(reached.fit), vessel.required(reached.level), level=(reached, vessel))
 
     return shared("water filling", view, classes, sharing, answer)[0]
 

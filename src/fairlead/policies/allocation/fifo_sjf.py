@@ -25,10 +25,10 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
+from fairlead.policies.allocation.lp.demand_model import DemandModel, ModelAnswer, shared
 from fairlead.policies.allocation.lp.greedy_queue import beside, in_pairs, taken, whole_shares
-from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, nothing
-from fairlead.policies.allocation.lp.demand_model import Answer, Means, shared
-from fairlead.policies.allocation.lp.throughput_polytope import Supply
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, no_allocation
+from fairlead.policies.allocation.lp.throughput_polytope import ThroughputPolytope
 from fairlead.policies.allocation.lp.weighted_sum import Near, most_by_weight, weighted_sum
 
 
@@ -49,17 +49,17 @@ class FifoPerf(SharingOptions):
             return _alone(view, memo)
         classes = classes_of(view)
         if not len(classes):
-            return nothing(view), memo
+            return no_allocation(view), memo
         if self.sticky:
             return self._one_by_one(view, classes, memo)
-        return shared("FIFO", view, classes, self, lambda means, _: self._in_company(means))[0], memo
+        return shared("FIFO", view, classes, self, lambda model, _: self._in_company(model))[0], memo
 
-    def _in_company(self, means: Means) -> Answer:
-        assert isinstance(means, Supply)
-        weight = _by_arrival(means.there, len(means.classes.of))
-        used, part, near = most_by_weight(means, weight, self._near[0] if self._near else Near())
+    def _in_company(self, model: DemandModel) -> ModelAnswer:
+        assert isinstance(model, ThroughputPolytope)
+        weight = _by_arrival(model.present, len(model.classes.of))
+        used, part, near = most_by_weight(model, weight, self._near[0] if self._near else Near())
         self._near[:] = [near]
-        return Answer(used, means.asked(part * means.fastest))
+        return ModelAnswer(used, model.required(part * model.fastest))
 
     def _one_by_one(self, view: Snapshot, classes: JobClasses, memo: Memo) -> tuple[Allocation, Memo]:
         number, line = view.jobs.number, np.arange(len(view.jobs))
@@ -79,9 +79,9 @@ class FifoPerf(SharingOptions):
         return in_pairs(view, got, mates), kept
 
 
-def _by_arrival(there: Ints, count: int) -> Floats:
+def _by_arrival(present: Ints, count: int) -> Floats:
     """(M − m) / M."""
-    weight: Floats = (count - there) / count
+    weight: Floats = (count - present) / count
     return weight
 
 
@@ -91,14 +91,14 @@ def _alone(view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
     can = (jobs.fits >> np.arange(len(capacity))[:, None]) & (jobs.workers <= capacity[:, None])
     rate = rates.alone.T.take(rates.row, axis=1) * can  # types × jobs
     fastest = rate.max(axis=0)
-    there = fastest.nonzero()[0]
-    if not len(there):
-        return nothing(view), memo
+    present = fastest.nonzero()[0]
+    if not len(present):
+        return no_allocation(view), memo
     number, load = jobs.number, jobs.workers.astype(np.float64)
-    if len(there) < len(jobs):
-        rate, fastest, number, load = rate[:, there], fastest[there], number[there], load[there]
+    if len(present) < len(jobs):
+        rate, fastest, number, load = rate[:, present], fastest[present], number[present], load[present]
     near = memo["prices"] if isinstance(memo, Mapping) else None
-    who, x, prices = weighted_sum(rate / fastest, load, _by_arrival(there, len(jobs)), capacity.astype(np.float64), near)
+    who, x, prices = weighted_sum(rate / fastest, load, _by_arrival(present, len(jobs)), capacity.astype(np.float64), near)
     return Allocation.alone(number[who], x), {"prices": prices}
 
 

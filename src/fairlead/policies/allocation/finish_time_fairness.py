@@ -21,9 +21,9 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, SharingOptions, check_among
-from fairlead.policies.allocation.lp.deadlines import Among, Hurry, fastest_of, in_time
-from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, nothing
+from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, SharingOptions, check_optimum
+from fairlead.policies.allocation.lp.deadlines import Among, RemainingWork, fastest_of, min_level_allocation
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, no_allocation
 
 PAPER = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'20)"
 
@@ -50,7 +50,7 @@ class FinishTimeFairnessPerf(SharingOptions):
     among: Among = "most"
 
     def __post_init__(self) -> None:
-        check_among("finish-time-fairness-perf", self.among, self)
+        check_optimum("finish-time-fairness-perf", self.among, self)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         return _fairest(view, memo, self.among, sharing=self)
@@ -65,11 +65,11 @@ def _fairest(
     spent = isolated_s(view, left, memo)
     kept: dict[str, Any] = {"number": view.jobs.number.copy(), "left": left, "rate": rate, "isolated_s": spent}
     if not len(classes):
-        return nothing(view), kept
+        return no_allocation(view), kept
     alone = spent + np.divide(left, rate, out=np.zeros(len(left)), where=rate > 0)
-    hurry = Hurry(left, unit=alone, spent=view.time - view.jobs.submitted_s)
+    hurry = RemainingWork(left, unit=alone, spent=view.time - view.jobs.submitted_s)
     name = "finish-time fairness"
-    x, near = in_time(name, view, classes, hurry, memo, alike=alike, sharing=sharing, among=among)
+    x, near = min_level_allocation(name, view, classes, hurry, memo, alike=alike, sharing=sharing, among=among)
     return x, {**kept, **near}
 
 

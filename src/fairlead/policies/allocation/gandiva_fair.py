@@ -21,7 +21,7 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, level_out, nothing
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, fill_fixed_mix, no_allocation
 
 LEAST_GAP = 1e-9
 """Speed-ups closer than this (relatively) are equal: nobody gains by trading."""
@@ -56,7 +56,7 @@ class GandivaFair:
         names = view.names.users if self.by == "user" else view.names.accounts
         classes = classes_of(view, owner)
         if not len(classes):
-            return nothing(view), memo
+            return no_allocation(view), memo
         users, of = np.unique(classes.group, return_inverse=True)
         tickets = np.array([float(self.tickets.get(names[user], 1.0)) for user in users.tolist()])
         load = classes.count * classes.workers
@@ -159,7 +159,7 @@ def _dealt(classes: JobClasses, of: Ints, quota: Floats, capacity: Ints) -> Floa
         classes.rates,
         classes.keys,
     )
-    each: Floats = mix * level_out(shares, mix, capacity)[:, None]
+    each: Floats = mix * fill_fixed_mix(shares, mix, capacity)[:, None]
     return each
 
 

@@ -15,9 +15,9 @@ import numpy as np
 from fairlead.core.allocation import Allocation
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, SharingOptions, check_among
-from fairlead.policies.allocation.lp.deadlines import Among, Hurry, in_time
-from fairlead.policies.allocation.lp.job_classes import classes_of, nothing
+from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, SharingOptions, check_optimum
+from fairlead.policies.allocation.lp.deadlines import Among, RemainingWork, min_level_allocation
+from fairlead.policies.allocation.lp.job_classes import classes_of, no_allocation
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class MinTotalDurationPerf(SharingOptions):
     among: Among = "most"
 
     def __post_init__(self) -> None:
-        check_among("min-total-duration-perf", self.among, self)
+        check_optimum("min-total-duration-perf", self.among, self)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         return _soonest(view, memo, self.among, sharing=self)
@@ -50,7 +50,7 @@ def _soonest(
 ) -> tuple[Allocation, Memo]:
     classes = classes_of(view, alike=alike)
     if not len(classes):
-        return nothing(view), memo
+        return no_allocation(view), memo
     jobs = np.ones(len(view.jobs))
-    hurry = Hurry(view.jobs.steps_left, unit=jobs, spent=0.0 * jobs)
-    return in_time("makespan", view, classes, hurry, memo, alike=alike, sharing=sharing, among=among)
+    hurry = RemainingWork(view.jobs.steps_left, unit=jobs, spent=0.0 * jobs)
+    return min_level_allocation("makespan", view, classes, hurry, memo, alike=alike, sharing=sharing, among=among)

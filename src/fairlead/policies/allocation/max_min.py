@@ -17,17 +17,17 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.analytic_centre import centre
-from fairlead.policies.allocation.lp.colocation_columns import SharingOptions, apart, check_among, company
-from fairlead.policies.allocation.lp.max_min_program import FairShares, dealt
+from fairlead.policies.allocation.lp.colocation_columns import SharingOptions, check_optimum, colocated_gain, spread_gain
 from fairlead.policies.allocation.lp.job_classes import (
     JobClasses,
+    break_ties_by_class,
     classes_of,
     even_mix,
-    in_class_order,
-    level_out,
-    normalised,
-    nothing,
+    fill_fixed_mix,
+    no_allocation,
+    normalized_rates,
 )
+from fairlead.policies.allocation.lp.max_min_program import MaxMinProgram, dealt
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class MaxMinFairness:
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view, alike=True)
         if not len(classes):
-            return nothing(view), memo
+            return no_allocation(view), memo
         if self.among == "centre":
             each = middle(classes, view.capacity, classes.rates * classes.workers[:, None])
         else:
             mix = even_mix(classes, view.capacity)
-            each = mix * level_out(classes, mix, view.capacity)[:, None]
+            each = mix * fill_fixed_mix(classes, mix, view.capacity)[:, None]
         return classes.each(view, each), memo
 
 
@@ -61,24 +61,26 @@ class MaxMinFairnessPerf(SharingOptions):
 
     paper: ClassVar[str] = "Gavel §4.1 (Narayanan et al., OSDI'20)"
     among: Literal["most", "centre"] = "most"
-    _shares: FairShares = field(default_factory=lambda: FairShares("max-min fairness"), init=False, repr=False, compare=False)
+    _shares: MaxMinProgram = field(
+        default_factory=lambda: MaxMinProgram("max-min fairness"), init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
-        check_among("max-min-fairness-perf", self.among, self)
+        check_optimum("max-min-fairness-perf", self.among, self)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view)
         if not len(classes):
-            return nothing(view), memo
-        gain = normalised(classes, view.capacity)
+            return no_allocation(view), memo
+        gain = normalized_rates(classes, view.capacity)
         if self.among == "centre":
             return classes.each(view, middle(classes, view.capacity, gain)), memo
-        paired = company(classes, view, gain) if self.space_sharing else None
-        spread = apart(classes, view, gain) if self.placement_sensitive else None
+        paired = colocated_gain(classes, view, gain) if self.space_sharing else None
+        spread = spread_gain(classes, view, gain) if self.placement_sensitive else None
         worth = gain if spread is None else np.concatenate((gain, spread.gain), axis=1)
         want = classes.count * classes.weight
         filled = self._shares.solve(
-            classes, view.capacity, gain, want, paired=paired, then=lambda: in_class_order(worth, classes), spread=spread
+            classes, view.capacity, gain, want, paired=paired, then=lambda: break_ties_by_class(worth, classes), spread=spread
         )
         return dealt(classes, view, filled), memo
 

@@ -19,7 +19,7 @@ from fairlead.core.cluster import Bools
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.base import accounts, check_weights
-from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, even_mix, level_out
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, even_mix, fill_fixed_mix
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class StaticPartition:
             mine = classes.group == party
             own, room = _some(classes, mine), view.capacity * part[party]
             mix = even_mix(own, room)
-            each[mine] = mix * level_out(own, mix, room)[:, None]
+            each[mine] = mix * fill_fixed_mix(own, mix, room)[:, None]
         return classes.each(view, each), memo
 
 

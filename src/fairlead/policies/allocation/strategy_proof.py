@@ -22,7 +22,7 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, nothing
+from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, no_allocation
 
 # Proportional fairness, or the most Nash welfare (Eisenberg and Gale):
 #
@@ -129,7 +129,7 @@ class StrategyProofPerf:
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view)
         if not len(classes):
-            return nothing(view), memo
+            return no_allocation(view), memo
         time, kept = partial(classes, view.capacity)
         return classes.each(view, time * kept[:, None]), memo
 

@@ -24,9 +24,9 @@ from fairlead.core.events import Memo
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
-from fairlead.policies.allocation.lp.job_classes import classes_of, nothing
+from fairlead.policies.allocation.lp.demand_model import DemandModel, ModelAnswer, shared
+from fairlead.policies.allocation.lp.job_classes import classes_of, no_allocation
 from fairlead.policies.allocation.lp.level_search import FITS
-from fairlead.policies.allocation.lp.demand_model import Answer, Means, shared
 
 _FREE = 1e-3
 """A type without a price, among others that have one, counts as so much of the cheapest of them."""
@@ -42,13 +42,13 @@ class MaxSumThroughputPerf(SharingOptions):
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view)
         if not len(classes):
-            return nothing(view), memo
+            return no_allocation(view), memo
 
-        def answer(means: Means, _: Answer | None) -> Answer:
-            rates = means.classes.rates
-            asked = means.asked(np.zeros(len(means.of)))
+        def answer(model: DemandModel, _: ModelAnswer | None) -> ModelAnswer:
+            rates = model.classes.rates
+            required = model.required(np.zeros(len(model.of)))
             unit = rates.max(axis=1) if self.normalized else np.ones(len(rates))
-            return Answer(means.most(asked, means.worth(unit)), asked)
+            return ModelAnswer(model.maximize(required, model.worth(unit)), required)
 
         return shared("total throughput", view, classes, self, answer)[0], memo
 
@@ -63,11 +63,11 @@ class MinCost(SharingOptions):
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view)
         if not len(classes):
-            return nothing(view), memo
-        return shared("cost", view, classes, self, lambda means, _: self._cheapest(view, means))[0], memo
+            return no_allocation(view), memo
+        return shared("cost", view, classes, self, lambda model, _: self._cheapest(view, model))[0], memo
 
-    def _cheapest(self, view: Snapshot, means: Means) -> Answer:
-        return _best_buy(view, means, np.zeros(len(means.of)), normalized=self.normalized)
+    def _cheapest(self, view: Snapshot, model: DemandModel) -> ModelAnswer:
+        return _best_buy(view, model, np.zeros(len(model.of)), normalized=self.normalized)
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class MinCostSlo(MinCost):
         if not 0 <= self.margin_s < math.inf:
             raise InputError("policy min-cost-slo", "seconds from 0 on", field="margin_s", value=self.margin_s)
 
-    def _cheapest(self, view: Snapshot, means: Means) -> Answer:
-        jobs, fastest = view.jobs.only(means.there), means.fastest
+    def _cheapest(self, view: Snapshot, model: DemandModel) -> ModelAnswer:
+        jobs, fastest = view.jobs.only(model.present), model.fastest
         left_s = jobs.submitted_s + jobs.deadline_s - view.time
         wanted = np.isfinite(left_s) & (jobs.steps_left > 0)
         exact = np.divide(jobs.steps_left, left_s, out=np.full(len(jobs), np.inf), where=left_s > 0)
@@ -94,9 +94,9 @@ class MinCostSlo(MinCost):
         early_s = left_s - self.margin_s
         early = np.divide(jobs.steps_left, early_s, out=np.full(len(jobs), np.inf), where=early_s > 0)
         need = np.where(reachable, np.minimum(early, fastest), 0.0)
-        if means.fit(means.asked(need)).excess > FITS:  # no deadline is given up for the sake of a margin
+        if model.fit(model.required(need)).excess > FITS:  # no deadline is given up for the sake of a margin
             need = np.where(reachable, np.minimum(exact, fastest), 0.0)
-        kept, over = _kept(means, need, reachable)
+        kept, over = _kept(model, need, reachable)
         told = {
             "it is out of reach": wanted & ~reachable,
             "others' deadlines need the accelerators": reachable & ~kept,
@@ -106,24 +106,24 @@ class MinCostSlo(MinCost):
             for what, late in told.items()
             for i in late.nonzero()[0].tolist()
         }
-        return _best_buy(view, means, np.where(kept, need, 0.0), reasons, over, normalized=self.normalized)
+        return _best_buy(view, model, np.where(kept, need, 0.0), reasons, over, normalized=self.normalized)
 
 
 def _best_buy(
     view: Snapshot,
-    means: Means,
+    model: DemandModel,
     floor: Floats,
     reasons: Mapping[int, Reason] | None = None,
     over: float = 0.0,
     *,
     normalized: bool,
-) -> Answer:
-    classes, price = means.classes, prices(view)
+) -> ModelAnswer:
+    classes, price = model.classes, prices(view)
     unit = np.ones(len(classes))
     if normalized:
         unit = (classes.rates / (price[None, :] * classes.workers[:, None])).max(axis=1)
-    asked = means.asked(floor)
-    return Answer(means.best_ratio(asked, means.worth(unit), price, over), asked, reasons or {})
+    required = model.required(floor)
+    return ModelAnswer(model.best_ratio(required, model.worth(unit), price, over), required, reasons or {})
 
 
 def prices(view: Snapshot) -> Floats:
@@ -135,38 +135,41 @@ def prices(view: Snapshot) -> Floats:
     return np.where(dear, listed, _FREE * listed[dear].min())
 
 
-def _kept(means: Means, need: Floats, wanted: Bools) -> tuple[Bools, float]:
+def _kept(model: DemandModel, need: Floats, wanted: Bools) -> tuple[Bools, float]:
     """Which of the wanted deadlines are kept, and by how much their demands exceed the cluster (hardly).
 
     At the prices p of a program that finds demands too large, no set of jobs fits that costs more than the cluster is worth.
     So to leave out the dearest until the rest costs no more is the fewest that must be left out as far as p tells. If it takes
     more than one such step, whoever was left out too early comes back, cheapest first, as far as they fit."""
 
-    def asked(who: Bools) -> Any:
-        return means.asked(np.where(who, need, 0.0))
+    def required(who: Bools) -> Any:
+        return model.required(np.where(who, need, 0.0))
 
     kept = wanted
-    fit = means.fit(asked(kept))
+    fit = model.fit(required(kept))
     steps = 0
     while fit.excess > FITS:
-        paid = means.paid(asked(kept), fit)
-        order = _dearest(paid, kept)
-        rest = paid.sum() - np.cumsum(paid[order])
+        job_costs = model.job_costs(required(kept), fit)
+        order = _dearest(job_costs, kept)
+        rest = job_costs.sum() - np.cumsum(job_costs[order])
         enough = int((rest > 1.0).sum()) + 1
         kept = kept.copy()
         kept[order[:enough]] = False
-        fit = means.fit(asked(kept))
+        fit = model.fit(required(kept))
         steps += 1
     if steps > 1:
-        paid = means.paid(means.asked(need), fit)
-        back = _dearest(paid, wanted & ~kept)[::-1]
-        room = 1.0 + FITS - float(paid[kept].sum())
-        few, many = 0, int((np.cumsum(paid[back]) <= room).sum())  # how many can come back: `few` can, more than `many` cannot
+        job_costs = model.job_costs(model.required(need), fit)
+        back = _dearest(job_costs, wanted & ~kept)[::-1]
+        room = 1.0 + FITS - float(job_costs[kept].sum())
+        few, many = (
+            0,
+            int((np.cumsum(job_costs[back]) <= room).sum()),
+        )  # `few` jobs fit, more than `many` do not
         while few < many:
             middle = (few + many + 1) // 2
             trial = kept.copy()
             trial[back[:middle]] = True
-            found = means.fit(asked(trial))
+            found = model.fit(required(trial))
             if found.excess <= FITS:
                 few, fit = middle, found
             else:
@@ -176,7 +179,7 @@ def _kept(means: Means, need: Floats, wanted: Bools) -> tuple[Bools, float]:
     return kept, float(fit.excess)
 
 
-def _dearest(paid: Floats, among: Bools) -> Ints:
+def _dearest(job_costs: Floats, among: Bools) -> Ints:
     """Positions, dearest first; of two that cost the same, the later job."""
     at = among.nonzero()[0]
-    return at[np.lexsort((-at, -paid[at]))]
+    return at[np.lexsort((-at, -job_costs[at]))]

@@ -23,7 +23,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.job_classes import JobClasses, even_mix, level_out
+from fairlead.policies.allocation.lp.job_classes import JobClasses, even_mix, fill_fixed_mix
 
 _EMPTY: Floats = np.zeros(0)
 
@@ -187,7 +187,7 @@ def _equal_shares(view: Snapshot, usable: Bools, one: Ints, two: Ints) -> Alloca
     share = np.zeros((0, types))
     if len(one):
         mix = even_mix(classes, view.capacity)
-        share = Allocation.tidy(classes.matrix(mix * level_out(classes, mix, view.capacity)[:, None]))
+        share = Allocation.tidy(classes.matrix(mix * fill_fixed_mix(classes, mix, view.capacity)[:, None]))
     row, on = (share > NEGLIGIBLE).nonzero()
     second = np.where(two >= 0, jobs.number[two], -1) if len(two) else NONE
     return Allocation(jobs.number[one[row]], second[row], on, share[row, on])

@@ -13,7 +13,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.job_classes import JobClasses
 
-NO_PLACE = 1e9
+NO_ROOM = 1e9
 """The part of a type's nodes that a gang takes together where no node has room for it."""
 
 
@@ -34,7 +34,7 @@ class SharingOptions:
         return not (self.space_sharing or self.placement_sensitive)
 
 
-def check_among(policy: str, among: str, sharing: SharingOptions) -> None:
+def check_optimum(policy: str, among: str, sharing: SharingOptions) -> None:
     """The middle of the optima is known only where everybody is alone on types at full speed."""
     if among == "centre" and not sharing.alone:
         wanted = "'most' together with space_sharing or placement_sensitive"
@@ -48,7 +48,7 @@ PAYS = 1e-9
 """Two on one accelerator must do so much more together than they would in turns."""
 
 
-def paying(beside: Floats, alone: Floats, workers: Ints) -> Bools:
+def worthwhile_pairs(beside: Floats, alone: Floats, workers: Ints) -> Bools:
     """Classes × classes × types, the same both ways: whether two of one size, who both make progress, keep more than one whole
     of what they do alone. `beside[g, h, j]` is what g does beside h, in the units of `alone`."""
     part = np.divide(beside, alone[:, None, :], out=np.zeros_like(beside), where=alone[:, None, :] > 0)
@@ -59,7 +59,7 @@ def paying(beside: Floats, alone: Floats, workers: Ints) -> Bools:
 
 
 @dataclass(frozen=True)
-class Spread:
+class GangSpread:
     """Placement sensitivity: gangs may also run on more nodes than they need, at another gain; kept together, a member takes
     the part `use` of a type's nodes (0 for who needs no room of its own)."""
 
@@ -67,7 +67,7 @@ class Spread:
     use: Floats  # classes × types
 
 
-def company(classes: JobClasses, view: Snapshot, gain: Floats) -> Floats:
+def colocated_gain(classes: JobClasses, view: Snapshot, gain: Floats) -> Floats:
     """Classes × classes × types: the gain of the first beside the second, in the units of `gain`."""
     rates = view.rates
     alone = classes.rates
@@ -76,7 +76,7 @@ def company(classes: JobClasses, view: Snapshot, gain: Floats) -> Floats:
     return paired * (alone[None, :, :] > 0)
 
 
-def apart(classes: JobClasses, view: Snapshot, gain: Floats) -> Spread:
+def spread_gain(classes: JobClasses, view: Snapshot, gain: Floats) -> GangSpread:
     """What gangs gain on more nodes than they need, and what part of a type's nodes they take where they stand together."""
     alone, cluster = classes.rates, view.cluster
     slower = np.divide(view.rates.spread[classes.row], alone, out=np.zeros_like(alone), where=alone > 0)
@@ -94,7 +94,7 @@ def apart(classes: JobClasses, view: Snapshot, gain: Floats) -> Spread:
                 places = float(size[kind == j].sum() // (-(-workers // int(largest[j])) * int(largest[j])))
             use[index, j] = 1.0 / places if places else np.inf
     together = np.isfinite(use)
-    return Spread(gain * np.minimum(slower, 1.0) * gangs[:, None], np.where(together, use, NO_PLACE))
+    return GangSpread(gain * np.minimum(slower, 1.0) * gangs[:, None], np.where(together, use, NO_ROOM))
 
 
 # What the members of classes can do with their time, a column each: on a type alone, on more nodes than they need, or beside
@@ -103,18 +103,18 @@ def apart(classes: JobClasses, view: Snapshot, gain: Floats) -> Spread:
 
 
 @dataclass(frozen=True)
-class Sides:
+class ColumnSides:
     """The classes that a way moves on, by class and from fast to slow: `weight` is 2 where both that meet are of it."""
 
     owner: Ints
-    way: Ints
+    col: Ints
     speed: Floats
     weight: Floats
     first: Ints  # by class, and one more: where its sides begin
 
 
 @dataclass(frozen=True)
-class Ways:
+class ThroughputColumns:
     """Columns by way. Speeds are parts of `fastest`, the class's rate on its best way alone (0 where it has none).
 
     `use` is ways × resources, as parts of what there is: the accelerators of each type and, where placement counts, its
@@ -134,20 +134,20 @@ class Ways:
         return len(self.one)
 
     @cached_property
-    def sides(self) -> Sides:
-        way = np.arange(len(self))
+    def sides(self) -> ColumnSides:
+        col = np.arange(len(self))
         apart_, same = (self.two >= 0) & (self.two != self.one), self.two == self.one
         owner = np.concatenate((self.one, self.two[apart_]))
         speed = np.concatenate((self.speed, self.other[apart_]))
         order = np.lexsort((-speed, owner))
         columns = (
-            np.concatenate((way, way[apart_])),
+            np.concatenate((col, col[apart_])),
             speed,
             np.concatenate((np.where(same, 2.0, 1.0), np.ones(np.count_nonzero(apart_)))),
         )
-        way, speed, weight = (column[order] for column in columns)
+        col, speed, weight = (column[order] for column in columns)
         owner = owner[order]
-        return Sides(owner, way, speed, weight, owner.searchsorted(np.arange(len(self.fastest) + 1)))
+        return ColumnSides(owner, col, speed, weight, owner.searchsorted(np.arange(len(self.fastest) + 1)))
 
     def progress(self, worth: Floats) -> Floats:
         """What a unit of time on each way is worth, where a class's progress has this worth."""
@@ -156,7 +156,7 @@ class Ways:
         return total
 
 
-def ways_of(classes: JobClasses, view: Snapshot, *, space_sharing: bool, placement_sensitive: bool) -> Ways:
+def columns_of(classes: JobClasses, view: Snapshot, *, space_sharing: bool, placement_sensitive: bool) -> ThroughputColumns:
     """The ways that a view offers. Company that does no better than taking turns is left out: turns are never worse."""
     alone, capacity = classes.rates, view.capacity
     types = len(capacity)
@@ -164,9 +164,9 @@ def ways_of(classes: JobClasses, view: Snapshot, *, space_sharing: bool, placeme
     first, kinds, speeds = [], [], []
     possible = alone > 0
     if placement_sensitive:
-        scattered = apart(classes, view, alone)
+        scattered = spread_gain(classes, view, alone)
         nodes = scattered.use
-        possible = possible & (nodes < NO_PLACE)
+        possible = possible & (nodes < NO_ROOM)
         g, j = (scattered.gain > 0).nonzero()
         first, kinds, speeds = [g], [j], [scattered.gain[g, j]]
     gang = [np.zeros((len(one), 2 * types)) for one in first]  # time on each type, and on its nodes
@@ -176,8 +176,8 @@ def ways_of(classes: JobClasses, view: Snapshot, *, space_sharing: bool, placeme
     second = [np.full(len(one), -1, dtype=np.int64) for one in first]
     others = [np.zeros(len(one)) for one in first]
     if space_sharing:
-        beside = company(classes, view, alone)
-        pays = paying(beside, alone, classes.workers) & possible[:, None, :] & possible[None, :, :]
+        beside = colocated_gain(classes, view, alone)
+        pays = worthwhile_pairs(beside, alone, classes.workers) & possible[:, None, :] & possible[None, :, :]
         few = (classes.count < 2).nonzero()[0]
         pays[few, few] = False
         j, g, h = np.triu(pays.transpose(2, 0, 1)).nonzero()
@@ -195,7 +195,7 @@ def ways_of(classes: JobClasses, view: Snapshot, *, space_sharing: bool, placeme
     there_is = np.tile(capacity > 0, 2)
     if not placement_sensitive:
         use, there_is = use[:, :types], there_is[:types]
-    return Ways(one, two, kind, speed / unit[one], other / unit[two], classes.workers[one], use, there_is, fastest)
+    return ThroughputColumns(one, two, kind, speed / unit[one], other / unit[two], classes.workers[one], use, there_is, fastest)
 
 
 def _stands(nodes: Floats, g: Ints, j: Ints, types: int) -> Floats:

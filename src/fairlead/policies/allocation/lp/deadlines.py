@@ -21,10 +21,10 @@ from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.analytic_centre import centre
 from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
+from fairlead.policies.allocation.lp.demand_model import DemandModel, ModelAnswer, shared
 from fairlead.policies.allocation.lp.hull_model import no_prices
 from fairlead.policies.allocation.lp.job_classes import JobClasses, even_mix
-from fairlead.policies.allocation.lp.level_search import Paces, along_tangent, worth_level
-from fairlead.policies.allocation.lp.demand_model import Answer, Means, shared
+from fairlead.policies.allocation.lp.level_search import DeadlineDemands, affordable_level, newton_excess
 
 Among: TypeAlias = Literal["most", "centre"]
 
@@ -33,28 +33,28 @@ LEAST = 10 * NEGLIGIBLE
 
 
 @dataclass(frozen=True)
-class Hurry:
+class RemainingWork:
     """What each job of a view has before it: steps that are `left`; its time counts in `unit`s, and it has `spent` some."""
 
     left: Floats
     unit: Floats
     spent: Floats
 
-    def of(self, jobs: Ints, fastest: Floats, least: Floats) -> tuple[Paces, float, float]:
+    def of(self, jobs: Ints, fastest: Floats, least: Floats) -> tuple[DeadlineDemands, float, float]:
         """For some jobs, whose fastest and least throughputs these are: the demands by level, and the lowest and highest level
         that any of them could reach if it were alone."""
         left, unit, spent = self.left[jobs], self.unit[jobs], self.spent[jobs]
         unit = np.maximum(unit, 1e-9)  # of who has nothing left and has spent no time
         soonest = np.maximum(left / fastest, 1e-300)
         alone = (spent + soonest) / unit  # the least ρ of each
-        return Paces(left, unit, spent, soonest, least), float(alone.min()), float(alone.max())
+        return DeadlineDemands(left, unit, spent, soonest, least), float(alone.min()), float(alone.max())
 
 
-def in_time(
+def min_level_allocation(
     name: str,
     view: Snapshot,
     classes: JobClasses,
-    hurry: Hurry,
+    hurry: RemainingWork,
     memo: Memo,
     *,
     alike: bool,
@@ -64,24 +64,24 @@ def in_time(
     """`memo` has what was returned with it the last time: level and prices, from which the next ones are found sooner."""
     near: Mapping[str, Any] = memo if isinstance(memo, Mapping) and "prices" in memo else {"level": 0.0, "prices": None}
     if alike:
-        hurry = Hurry(hurry.left / fastest_of(view, classes), hurry.unit, hurry.spent)
+        hurry = RemainingWork(hurry.left / fastest_of(view, classes), hurry.unit, hurry.spent)
         if (classes.rates > 0).all():
             x, found = _in_one_pool(view, classes, hurry, near)
             return x if among == "most" else _middle(view, classes, hurry, found["level"]), found
 
-    def answer(means: Means, before: Answer | None) -> Answer:
-        demand, lowest, highest = hurry.of(means.there, means.fastest, _least(view, means.there) * means.fastest)
+    def answer(model: DemandModel, before: ModelAnswer | None) -> ModelAnswer:
+        demand, lowest, highest = hurry.of(model.present, model.fastest, _least(view, model.present) * model.fastest)
         guess = float(near["level"])
         if before is not None:
             lowest = guess = max(before.level, lowest)
-        level, asked, fit = means.least_level(demand, lowest, highest, guess)
+        level, required, fit = model.min_level(demand, lowest, highest, guess)
         used = fit.used
-        if not means.is_full(fit):  # something is left to deal out
-            top = np.zeros(len(means.classes))
-            top[means.of] = means.fastest
-            unit = np.where(top > 0, top, 1.0) / means.classes.workers
-            used = means.most(asked, means.worth(unit, ordered=True), fit.excess)
-        return Answer(used, asked, {}, {"level": level, "prices": means.near}, level)
+        if not model.is_full(fit):  # something is left to deal out
+            top = np.zeros(len(model.classes))
+            top[model.of] = model.fastest
+            unit = np.where(top > 0, top, 1.0) / model.classes.workers
+            used = model.maximize(required, model.worth(unit, ordered=True), fit.excess)
+        return ModelAnswer(used, required, {}, {"level": level, "prices": model.near}, level)
 
     x, kept = shared(name, view, classes, sharing, answer, near["prices"])
     if among == "centre" and kept:
@@ -92,15 +92,15 @@ def in_time(
 
 
 def _in_one_pool(
-    view: Snapshot, classes: JobClasses, hurry: Hurry, near: Mapping[str, Any]
+    view: Snapshot, classes: JobClasses, hurry: RemainingWork, near: Mapping[str, Any]
 ) -> tuple[Allocation, Mapping[str, Any]]:
     """Where all types are alike to everybody: demands fit as soon as their sum does."""
     at, size = (classes.of >= 0).nonzero()[0], float(view.capacity.sum())
     ones = np.ones(len(at))
     demand, lowest, highest = hurry.of(at, ones, _least(view, at) * ones)
     rise = view.jobs.workers[at] / size
-    spending = along_tangent(demand, lambda r: (float(rise @ r) - 1.0, rise))
-    level = worth_level(spending, lowest, highest, float(near["level"]))
+    spending = newton_excess(demand, lambda r: (float(rise @ r) - 1.0, rise))
+    level = affordable_level(spending, lowest, highest, float(near["level"]))
     x = np.zeros((len(view.jobs), len(view.capacity)))
     x[at] = demand(level)[0][:, None] * even_mix(classes, view.capacity)[classes.of[at]]
     prices = no_prices(len(view.capacity)) if near["prices"] is None else near["prices"]
@@ -113,7 +113,7 @@ def _least(view: Snapshot, at: Ints) -> float:
     return min(LEAST, scarcest / crowd)
 
 
-def _middle(view: Snapshot, classes: JobClasses, hurry: Hurry, level: float) -> Allocation:
+def _middle(view: Snapshot, classes: JobClasses, hurry: RemainingWork, level: float) -> Allocation:
     """Of all shares with which everybody has what it needs, those in the middle."""
     at = (classes.of >= 0).nonzero()[0]
     rates = classes.rates[classes.of[at]]

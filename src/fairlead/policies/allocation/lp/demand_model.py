@@ -17,18 +17,18 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.colocation_columns import SharingOptions, ways_of
-from fairlead.policies.allocation.lp.hull_model import Demands
-from fairlead.policies.allocation.lp.disaggregation import Clash
-from fairlead.policies.allocation.lp.job_classes import JobClasses, nothing
-from fairlead.policies.allocation.lp.level_search import Paces
-from fairlead.policies.allocation.lp.throughput_polytope import Supply
+from fairlead.policies.allocation.lp.colocation_columns import SharingOptions, columns_of
+from fairlead.policies.allocation.lp.disaggregation import SelfPairing
+from fairlead.policies.allocation.lp.hull_model import HullModel
+from fairlead.policies.allocation.lp.job_classes import JobClasses, no_allocation
+from fairlead.policies.allocation.lp.level_search import DeadlineDemands
+from fairlead.policies.allocation.lp.throughput_polytope import ThroughputPolytope
 
 MANY = 8
 """With more types than these, `Demands` has more answers than there are rows that a supply can be short of."""
 
 
-class Means(Protocol):
+class DemandModel(Protocol):
     """What the jobs of a moment can be given, by class: with `Demands` each alone on types, with `Supply` in company as well.
 
     What is `asked` of them, how much of what is used, and what time is worth, is each one's own matter."""
@@ -38,30 +38,34 @@ class Means(Protocol):
     @property
     def classes(self) -> JobClasses: ...
     @property
-    def there(self) -> Ints: ...  # rows of the view; columns by job follow it
+    def present(self) -> Ints: ...  # rows of the view; columns by job follow it
     @property
     def of(self) -> Ints: ...
     @property
     def fastest(self) -> Floats: ...
     @property
     def near(self) -> Floats | None: ...  # prices, for the next moment
-    def asked(self, demand: Floats) -> Any: ...
-    def fit(self, asked: Any) -> Any: ...
+    def required(self, demand: Floats) -> Any: ...
+    def fit(self, required: Any) -> Any: ...
     def is_full(self, fit: Any) -> bool: ...
-    def paid(self, asked: Any, fit: Any) -> Floats: ...
+    def job_costs(self, required: Any, fit: Any) -> Floats: ...
     def worth(self, unit: Floats, *, ordered: bool = False) -> Floats: ...
-    def most(self, asked: Any, worth: Floats, over: float = 0.0) -> Floats: ...
-    def best_ratio(self, asked: Any, worth: Floats, prices: Floats, over: float = 0.0) -> Floats: ...
-    def least_level(self, demand: Paces, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Any, Any]: ...
-    def allocation(self, numbers: Ints, asked: Any, used: Floats, reasons: Mapping[int, Reason]) -> Allocation | Clash: ...
+    def maximize(self, required: Any, worth: Floats, over: float = 0.0) -> Floats: ...
+    def best_ratio(self, required: Any, worth: Floats, prices: Floats, over: float = 0.0) -> Floats: ...
+    def min_level(
+        self, demand: DeadlineDemands, lowest: float, highest: float, guess: float = 0.0
+    ) -> tuple[float, Any, Any]: ...
+    def allocation(
+        self, numbers: Ints, required: Any, used: Floats, reasons: Mapping[int, Reason]
+    ) -> Allocation | SelfPairing: ...
 
 
 @dataclass(frozen=True)
-class Answer:
+class ModelAnswer:
     """What is used, what it is to be enough for, and what else a policy has to say."""
 
     used: Floats
-    asked: Any
+    required: Any
     reasons: Mapping[int, Reason] = field(default_factory=dict)
     memo: Memo = None
     level: Any = None  # what was reached
@@ -72,25 +76,25 @@ def shared(
     view: Snapshot,
     classes: JobClasses,
     sharing: SharingOptions,
-    answer: Callable[[Means, Answer | None], Answer],
+    answer: Callable[[DemandModel, ModelAnswer | None], ModelAnswer],
     near: Floats | None = None,
 ) -> tuple[Allocation, Memo]:
     """The allocation that a policy's answer comes to, and what it remembers. `near` are prices of an earlier moment.
 
     Where it is asked again, it is told its last answer, for classes that were larger: it can do as well, but no better."""
-    found: Answer | None = None
+    found: ModelAnswer | None = None
     while True:
-        means: Means
+        model: DemandModel
         if sharing.alone and len(view.capacity) <= MANY:
-            means = Demands(name, classes, view.capacity, near)
+            model = HullModel(name, classes, view.capacity, near)
         else:
             wanted = {"space_sharing": sharing.space_sharing, "placement_sensitive": sharing.placement_sensitive}
-            means = Supply(name, classes, view.capacity, ways_of(classes, view, **wanted))
-            if not len(means.ways):
-                return nothing(view), None
-        found = answer(means, found)
-        dealt = means.allocation(view.jobs.number, found.asked, found.used, found.reasons)
-        if not isinstance(dealt, Clash):
+            model = ThroughputPolytope(name, classes, view.capacity, columns_of(classes, view, **wanted))
+            if not len(model.cols):
+                return no_allocation(view), None
+        found = answer(model, found)
+        dealt = model.allocation(view.jobs.number, found.required, found.used, found.reasons)
+        if not isinstance(dealt, SelfPairing):
             return dealt, found.memo
         for job in view.jobs.number.searchsorted(np.array(dealt.jobs)).tolist():
-            classes = classes.but_one(job)
+            classes = classes.isolate_job(job)

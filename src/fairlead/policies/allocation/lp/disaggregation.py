@@ -19,7 +19,7 @@ import numpy as np
 from fairlead.core.allocation import NEGLIGIBLE, Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.reasons import Reason
-from fairlead.policies.allocation.lp.colocation_columns import Ways
+from fairlead.policies.allocation.lp.colocation_columns import ThroughputColumns
 
 IDLE = -1
 """The way of who does nothing."""
@@ -31,41 +31,41 @@ Lot = list[dict[int, float]]
 
 
 @dataclass(frozen=True)
-class Clash:
+class SelfPairing:
     """Jobs that cannot have their part of the company inside their class, by number."""
 
     jobs: Sequence[int]
 
 
-def dealt_out(
-    ways: Ways, numbers: Ints, of: Ints, demand: Floats, time: Floats, reasons: Mapping[int, Reason]
-) -> Allocation | Clash:
+def disaggregate(
+    cols: ThroughputColumns, numbers: Ints, of: Ints, demand: Floats, time: Floats, reasons: Mapping[int, Reason]
+) -> Allocation | SelfPairing:
     """`time` is by way; the other columns by job: its number, its class, and its demand as a part of its class's fastest."""
-    clash = stuck(ways, of, demand, time)
+    clash = self_paired(cols, of, demand, time)
     if clash:
-        return Clash([int(numbers[job]) for job in clash])
+        return SelfPairing([int(numbers[job]) for job in clash])
     who: dict[int, list[int]] = {}  # by side
     part: dict[int, list[float]] = {}
-    for some in _by_class(ways, of, demand, time):
-        members, lots, _ = _lots(some)
-        for member, lot in zip(members, lots):
+    for some in _by_class(cols, of, demand, time):
+        members, hash_fractions, _ = _lots(some)
+        for member, lot in zip(members, hash_fractions):
             for at, share in lot.items():
                 if share > 0:
                     who.setdefault(some.sides[at], []).append(member)
                     part.setdefault(some.sides[at], []).append(share)
-    return _met(ways, numbers, who, part, reasons)
+    return _met(cols, numbers, who, part, reasons)
 
 
-def stuck(ways: Ways, of: Ints, demand: Floats, time: Floats) -> list[int]:
+def self_paired(cols: ThroughputColumns, of: Ints, demand: Floats, time: Floats) -> list[int]:
     """Jobs that would be beside themselves, as positions in the columns by job."""
-    sides = ways.sides
-    amount = time[sides.way] * sides.weight
+    sides = cols.sides
+    amount = time[sides.col] * sides.weight
     # Nobody has more than a unit of time: where a class has two in company of its own, nobody has more than half of it.
-    small = np.zeros(len(ways.fastest), dtype=np.bool_)
+    small = np.zeros(len(cols.fastest), dtype=np.bool_)
     small[sides.owner[(sides.weight == 2.0) & (amount > 0) & (amount < 2.0)]] = True
     if not small.any():
         return []
-    found = [_lots(some) for some in _by_class(ways, of, demand, time, small)]
+    found = [_lots(some) for some in _by_class(cols, of, demand, time, small)]
     return [members[at] for members, _, at in found if at is not None]
 
 
@@ -81,18 +81,18 @@ class _Some:
     own: list[int]  # positions among the sides where both that meet are of the class
 
 
-def _by_class(ways: Ways, of: Ints, demand: Floats, time: Floats, only: Bools | None = None) -> Iterator[_Some]:
-    sides = ways.sides
-    amount = time[sides.way] * sides.weight
+def _by_class(cols: ThroughputColumns, of: Ints, demand: Floats, time: Floats, only: Bools | None = None) -> Iterator[_Some]:
+    sides = cols.sides
+    amount = time[sides.col] * sides.weight
     used = (amount > 0 if only is None else (amount > 0) & only[sides.owner]).nonzero()[0]
     side, own = used.tolist(), (sides.weight[used] == 2.0).tolist()
     speed, laid = sides.speed[used].tolist(), amount[used].tolist()
     there = np.arange(len(of)) if only is None else only[of].nonzero()[0]
     by_class = there[of[there].argsort(kind="stable")]
     members, wanted = by_class.tolist(), demand[by_class].tolist()
-    groups = np.arange(len(ways.fastest) + 1)
+    groups = np.arange(len(cols.fastest) + 1)
     first, begin = of[by_class].searchsorted(groups).tolist(), sides.owner[used].searchsorted(groups).tolist()
-    for group in range(len(ways.fastest)) if only is None else only.nonzero()[0].tolist():
+    for group in range(len(cols.fastest)) if only is None else only.nonzero()[0].tolist():
         i, j, k, m = first[group], first[group + 1], begin[group], begin[group + 1]
         if i < j and k < m:
             both = [at for at in range(m - k) if own[k + at]]
@@ -103,9 +103,9 @@ def _lots(some: _Some) -> tuple[list[int], Lot, int | None]:
     """The members of a class by demand, what each gets of which of its sides, and who would be beside itself, if anybody."""
     wanted = lifted(some.demand, some.speed, some.amount)
     order = sorted(range(len(wanted)), key=lambda at: -wanted[at])
-    lots = windows([wanted[at] for at in order], some.speed, some.amount)
-    clash = _spread_out(lots, some.speed, some.amount, some.own) if some.own else None
-    return [some.members[at] for at in order], lots, clash
+    hash_fractions = windows([wanted[at] for at in order], some.speed, some.amount)
+    clash = _spread_out(hash_fractions, some.speed, some.amount, some.own) if some.own else None
+    return [some.members[at] for at in order], hash_fractions, clash
 
 
 def lifted(demand: Sequence[float], speed: Sequence[float], amount: Sequence[float]) -> list[float]:
@@ -146,14 +146,14 @@ def windows(demand: Sequence[float], speed: Sequence[float], amount: Sequence[fl
     another in the order of speeds, as low as its mean suffices."""
     rate = [*speed, 0.0]
     left = [*amount, max(len(demand) - sum(amount), 0.0)]
-    lots: Lot = []
+    hash_fractions: Lot = []
     for want in demand:
         if want <= 0.0 and left[-1] >= 1.0:
             left[-1] -= 1.0
-            lots.append({})
+            hash_fractions.append({})
         else:
-            lots.append(_window(want, rate, left))
-    return lots
+            hash_fractions.append(_window(want, rate, left))
+    return hash_fractions
 
 
 def _window(want: float, rate: list[float], left: list[float]) -> dict[int, float]:
@@ -196,19 +196,19 @@ def _window(want: float, rate: list[float], left: list[float]) -> dict[int, floa
     return lot
 
 
-def _spread_out(lots: Lot, rate: list[float], amount: list[float], own: list[int]) -> int | None:
+def _spread_out(hash_fractions: Lot, rate: list[float], amount: list[float], own: list[int]) -> int | None:
     """Nobody keeps more than half of the company inside the class: the rest of it is exchanged with others for time that is
     faster and slower, and worth the same. The job with which that fails, if any."""
     half = {at: 0.5 * amount[at] for at in own}
     for at in own:
-        for index, lot in enumerate(lots):
+        for index, lot in enumerate(hash_fractions):
             beyond = lot.get(at, 0.0) - half[at]
             if beyond <= _NEAR * max(1.0, half[at]):
                 continue
-            for distance in range(1, len(lots)):
+            for distance in range(1, len(hash_fractions)):
                 for other in (index - distance, index + distance):
-                    if 0 <= other < len(lots) and beyond > 0.0:
-                        beyond -= _exchange(lot, lots[other], at, beyond, rate, half)
+                    if 0 <= other < len(hash_fractions) and beyond > 0.0:
+                        beyond -= _exchange(lot, hash_fractions[other], at, beyond, rate, half)
             if beyond > _NEAR * max(1.0, half[at]):
                 return index
     return None
@@ -246,14 +246,18 @@ def _exchange(
 
 
 def _met(
-    ways: Ways, number: Ints, who: Mapping[int, list[int]], part: Mapping[int, list[float]], reasons: Mapping[int, Reason]
+    cols: ThroughputColumns,
+    number: Ints,
+    who: Mapping[int, list[int]],
+    part: Mapping[int, list[float]],
+    reasons: Mapping[int, Reason],
 ) -> Allocation:
     """Jobs by side of the ways → entries of an allocation."""
     used, of_way = sorted(who), dict[int, list[int]]()
-    for side, way in zip(used, ways.sides.way[used].tolist()):
-        of_way.setdefault(way, []).append(side)
+    for side, col in zip(used, cols.sides.col[used].tolist()):
+        of_way.setdefault(col, []).append(side)
     first, second, types, share = list[int](), list[int](), list[int](), list[float]()
-    for both, kind, beside in zip(of_way.values(), ways.types[[*of_way]].tolist(), ways.two[[*of_way]].tolist()):
+    for both, kind, beside in zip(of_way.values(), cols.types[[*of_way]].tolist(), cols.two[[*of_way]].tolist()):
         one, stretch = who[both[0]], part[both[0]]
         two = [-1] * len(one)
         if beside >= 0:

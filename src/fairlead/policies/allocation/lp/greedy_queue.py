@@ -10,7 +10,7 @@ import numpy as np
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.colocation_columns import apart
+from fairlead.policies.allocation.lp.colocation_columns import spread_gain
 from fairlead.policies.allocation.lp.job_classes import JobClasses
 
 
@@ -59,7 +59,7 @@ def _wishes(view: Snapshot, classes: JobClasses, placement_sensitive: bool) -> l
     rates, types = classes.rates, classes.rates.shape[1]
     parts = np.zeros_like(rates)
     if placement_sensitive:
-        spread = apart(classes, view, rates)
+        spread = spread_gain(classes, view, rates)
         parts = np.where((classes.workers > 1)[:, None], spread.use, 0.0)
         rates, parts = np.concatenate((rates, spread.gain), axis=1), np.concatenate((parts, np.zeros_like(parts)), axis=1)
     order = np.argsort(-rates, axis=1, kind="stable").tolist()

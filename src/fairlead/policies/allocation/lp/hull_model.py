@@ -26,8 +26,15 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.core.reasons import Reason
-from fairlead.policies.allocation.lp.job_classes import JobClasses, in_class_order, lots
-from fairlead.policies.allocation.lp.level_search import FITS, Fitted, Paces, Spending, least_level, worth_level
+from fairlead.policies.allocation.lp.job_classes import JobClasses, break_ties_by_class, hash_fractions
+from fairlead.policies.allocation.lp.level_search import (
+    FITS,
+    BudgetExcess,
+    DeadlineDemands,
+    FitResult,
+    affordable_level,
+    min_level,
+)
 from fairlead.policies.allocation.lp.lower_hulls import hulls_of
 from fairlead.policies.allocation.lp.program import TOLERANCE, Entries, Model, Program
 
@@ -90,7 +97,7 @@ _CLOSE = 1e-8  # of a level: where one job stops falling within the last step, t
 
 
 @dataclass(frozen=True)
-class Grid:
+class GridDemands:
     """Demands of jobs, each as a part of a point of its class's grid and the rest of it one below."""
 
     at: Ints  # by job: class × points + the point (from 1 on) at or above the demand
@@ -98,14 +105,14 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class HullFit(Fitted):
+class HullFit(FitResult):
     """What each type is worth, which proves the excess: Σ price_j·N_j = 1."""
 
     prices: Floats
     used: Floats  # the mix of the answers of each class: classes × answers
 
 
-class Demands:
+class HullModel:
     """The jobs of one moment, by class; it answers for any demands that they may have.
 
     `near` are prices of earlier moments, the last ones first, of `fit` and of `most`: 2 × some × types, all 0 where there are
@@ -113,8 +120,8 @@ class Demands:
 
     def __init__(self, name: str, classes: JobClasses, capacity: Ints, near: Floats | None = None) -> None:
         self.name, self.classes, self.capacity = name, classes, capacity
-        self.there = (classes.of >= 0).nonzero()[0]  # rows of the view; all columns by job follow it
-        self.of = classes.of[self.there]
+        self.present = (classes.of >= 0).nonzero()[0]  # rows of the view; all columns by job follow it
+        self.of = classes.of[self.present]
         self._hulls = hulls = hulls_of(classes.rates)
         self.grid, self.valid = hulls.grid, hulls.valid
         self.fastest = hulls.grid[:, -1][self.of]
@@ -128,10 +135,10 @@ class Demands:
 
     # Demands.
 
-    def asked(self, demand: Floats) -> Grid:
+    def required(self, demand: Floats) -> GridDemands:
         at = self._above(demand)
         part = (demand - self.grid.ravel()[at - 1]) * self._hulls.inverse.ravel()[at]
-        return Grid(at, np.minimum(np.maximum(part, 0.0), 1.0))
+        return GridDemands(at, np.minimum(np.maximum(part, 0.0), 1.0))
 
     def _above(self, demand: Floats) -> Ints:
         at: Ints = self._first.copy()
@@ -147,14 +154,14 @@ class Demands:
         cheapest: Floats = each.min(axis=1) * self.classes.workers[:, None]
         return cheapest
 
-    def cost_of(self, grid: Grid, costs: Floats) -> Floats:
+    def cost_of(self, grid: GridDemands, costs: Floats) -> Floats:
         """The same for each job with its demand."""
         flat = costs.ravel()
         low = flat[grid.at - 1]
-        paid: Floats = low + (flat[grid.at] - low) * grid.part
-        return paid
+        job_costs: Floats = low + (flat[grid.at] - low) * grid.part
+        return job_costs
 
-    def paid(self, grid: Grid, fit: HullFit) -> Floats:
+    def job_costs(self, grid: GridDemands, fit: HullFit) -> Floats:
         """What each job pays for its demand at the prices of a fit; 1 is all that there is."""
         return self.cost_of(grid, self.costs(fit.prices))
 
@@ -164,9 +171,9 @@ class Demands:
         """What time is worth where a class's throughput counts in these units, classes × types. `ordered`: such that no two
         optima are equally good."""
         worth: Floats = self.classes.rates / unit[:, None]
-        return in_class_order(worth, self.classes) if ordered else worth
+        return break_ties_by_class(worth, self.classes) if ordered else worth
 
-    def fit(self, grid: Grid, *, at_least: bool = False) -> HullFit:
+    def fit(self, grid: GridDemands, *, at_least: bool = False) -> HullFit:
         """min θ such that the demands take no more than (1 + θ) of every type, and the prices that prove it. With `at_least`,
         where some earlier prices prove that demands clearly exceed the cluster, these are told, with no mix."""
         use = self._time(grid, self._plain) * self._scale
@@ -179,7 +186,7 @@ class Demands:
         """Whether every type has a price: then all are full, and every job gets just what it needs."""
         return bool((fit.prices * self.capacity)[self.capacity > 0].min() > _SPARE)
 
-    def most(self, grid: Grid, worth: Floats, over: float = 0.0) -> Floats:
+    def maximize(self, grid: GridDemands, worth: Floats, over: float = 0.0) -> Floats:
         """The mix of answers that meets the demands and maximises Σ worth_gj × time of g on j. `over`: an excess to bear."""
         time = self._time(grid)
         use, gain = time * self._scale, (time * worth[:, None, :]).sum(axis=2)
@@ -283,7 +290,7 @@ class Demands:
         which follow from what each class is. So the optimum does not depend on the prices that the search started with."""
         g, f = tied.nonzero()
         types, columns, groups = len(self.capacity), len(g), len(tied)
-        cost = np.append(-lots((self.classes.keys[one], answer) for one, answer in zip(g.tolist(), f.tolist())), 0.0)
+        cost = np.append(-hash_fractions((self.classes.keys[one], answer) for one, answer in zip(g.tolist(), f.tolist())), 0.0)
         entries = self._entries(g, f, use)
         below = np.full(types + groups, -np.inf)
         below[full], below[types:] = room[full], 1.0
@@ -305,7 +312,7 @@ class Demands:
             np.concatenate((use[g, f].ravel(), np.ones(columns), -(self.capacity > 0).astype(np.float64))),
         )
 
-    def best_ratio(self, grid: Grid, worth: Floats, prices: Floats, over: float = 0.0) -> Floats:
+    def best_ratio(self, grid: GridDemands, worth: Floats, prices: Floats, over: float = 0.0) -> Floats:
         """The mix that meets the demands and maximises Σ worth·time / Σ prices·accelerators' time; among these, the most of
         both.
 
@@ -341,29 +348,29 @@ class Demands:
         found = program.solve(primal=True)
         return self._mix(g, f, found.values[:-1] / found.values[-1])
 
-    def shares(self, grid: Grid, mix: Floats) -> Floats:
+    def shares(self, grid: GridDemands, mix: Floats) -> Floats:
         """The time of each job by type: rows of the view × types."""
         types = len(self.capacity)
         points: Floats = np.matmul(mix[:, None, :], self._hulls.answers.reshape(*mix.shape, -1)).reshape(-1, types)
         low = points[grid.at - 1]
         time: Floats = low + (points[grid.at] - low) * grid.part[:, None]
-        if len(self.there) == len(self.classes.of):
+        if len(self.present) == len(self.classes.of):
             return time
         x = np.zeros((len(self.classes.of), types))
-        x[self.there] = time
+        x[self.present] = time
         return x
 
-    def allocation(self, numbers: Ints, grid: Grid, mix: Floats, reasons: Mapping[int, Reason]) -> Allocation:
+    def allocation(self, numbers: Ints, grid: GridDemands, mix: Floats, reasons: Mapping[int, Reason]) -> Allocation:
         return Allocation.alone(numbers, self.shares(grid, mix), reasons)
 
-    def _weights(self, grid: Grid) -> Floats:
+    def _weights(self, grid: GridDemands) -> Floats:
         """How many members of each class are at each point: classes × 1 × points."""
         size = self.grid.size
         weights = np.bincount(grid.at, grid.part, minlength=size) + np.bincount(grid.at - 1, 1.0 - grid.part, minlength=size)
         by_point: Floats = weights.astype(np.float64, copy=False).reshape(-1, 1, self.grid.shape[1])
         return by_point
 
-    def _time(self, grid: Grid, answers: int | None = None) -> Floats:
+    def _time(self, grid: GridDemands, answers: int | None = None) -> Floats:
         """classes × answers (the first so many, or all) × types: what the members take together."""
         groups, points = self.grid.shape
         types, answers = points - 1, self.valid.shape[1] if answers is None else answers
@@ -378,26 +385,28 @@ class Demands:
 
     # Demands that fall as a level rises.
 
-    def least_level(self, demand: Paces, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Grid, HullFit]:
+    def min_level(
+        self, demand: DeadlineDemands, lowest: float, highest: float, guess: float = 0.0
+    ) -> tuple[float, GridDemands, HullFit]:
         """The least level at which the demands fit the cluster, the demands, and how they do. Below `lowest` demands grow no
         more. A good `guess` of the level saves time."""
-        asked = list[Grid]()
+        required = list[GridDemands]()
         edges = self._edges(demand)
         if not self.near[0, 0].any():
             self.near[0, 0] = self._first_prices() * self._room
 
         def fit(r: Floats) -> HullFit:
-            asked[:] = [self.asked(r)]
-            return self.fit(asked[0], at_least=True)
+            required[:] = [self.required(r)]
+            return self.fit(required[0], at_least=True)
 
-        def spending(prices: Floats) -> Spending:
+        def spending(prices: Floats) -> BudgetExcess:
             return self._spending(demand, edges, self.costs(prices))
 
-        first = worth_level(spending(self._first_prices()), lowest, highest, guess, _CLOSE)
-        level, _, found = least_level(self.name, demand.at, fit, lambda fit: spending(fit.prices), first, highest, _CLOSE)
-        return level, asked[0], found
+        first = affordable_level(spending(self._first_prices()), lowest, highest, guess, _CLOSE)
+        level, _, found = min_level(self.name, demand.at, fit, lambda fit: spending(fit.prices), first, highest, _CLOSE)
+        return level, required[0], found
 
-    def _edges(self, demand: Paces) -> Floats:
+    def _edges(self, demand: DeadlineDemands) -> Floats:
         """Types × jobs: up to which level each demands more than each point of its grid; the last, all that it could."""
         above = self.grid.T[1:, self.of]
         time = np.full(above.shape, np.inf)
@@ -406,7 +415,7 @@ class Demands:
         edges: Floats = (time + demand.spent) / demand.unit
         return edges
 
-    def _spending(self, demand: Paces, edges: Floats, costs: Floats) -> Spending:
+    def _spending(self, demand: DeadlineDemands, edges: Floats, costs: Floats) -> BudgetExcess:
         """What falls with the level is guessed to fall as the demand of one job would that costs as much and falls as fast:
         closer than a tangent, and never beyond where the costs really are nothing."""
         slope = np.zeros(costs.shape)  # from each point on a job costs `offset + slope · r`; at the last no more
@@ -417,8 +426,8 @@ class Demands:
         def spending(level: float) -> tuple[float, float]:
             time = np.maximum(level * unit - spent, soonest)
             at = (edges > level).sum(axis=0) + start
-            paid = slopes[at] * np.maximum(left / time, least)
-            falling, fall = float(paid.sum()), float(paid @ (unit / time))
+            job_costs = slopes[at] * np.maximum(left / time, least)
+            falling, fall = float(job_costs.sum()), float(job_costs @ (unit / time))
             over = float(offsets[at].sum()) + falling - 1.0
             if not fall > 0:
                 return over, np.inf

@@ -42,7 +42,7 @@ class JobClasses:
         """Classes × types of total time, in equal parts to the members, so that they fare alike."""
         return self.each(view, totals / self.count[:, None], reasons)
 
-    def but_one(self, job: int) -> JobClasses:
+    def isolate_job(self, job: int) -> JobClasses:
         """The same with one job, a row of the view, in a class of its own behind the others."""
         old = int(self.of[job])
         of, count = self.of.copy(), np.append(self.count, 1)
@@ -122,25 +122,25 @@ def _keys(columns: bytes, weight: bytes) -> Sequence[tuple[float, ...]]:
     return tuple(zip(row, mask, workers, np.frombuffer(weight).tolist(), tag))
 
 
-def in_class_order(worth: Floats, classes: JobClasses) -> Floats:
+def break_ties_by_class(worth: Floats, classes: JobClasses) -> Floats:
     """The same worths, a little less by a number that follows from what the class is, and from type to type: what would be
     equally good is so no longer, and the optimum is one point, whichever way the solver came to it. A tenth as much is of
     the class on the type: where two that differ in their weights alone change types, one would gain what the other loses."""
-    place = lots(classes.keys)
+    place = hash_fractions(classes.keys)
     types = worth.shape[1]
     on_type = np.modf(place[:, None] * (_APART * np.sqrt(np.arange(1, types + 1))))[0]
     ordered: Floats = worth * (1.0 - SLIGHT * (place[:, None] + np.arange(types)[None, :] / types + 0.1 * on_type))
     return ordered
 
 
-def lots(keys: Iterable[Hashable]) -> Floats:
+def hash_fractions(keys: Iterable[Hashable]) -> Floats:
     """For each key of numbers a number in [0, 1] that follows from it alone: its hash is the same in every process. It is one
     of 2^53: no two of the keys that meet in a program have the same."""
     drawn: Floats = np.fromiter(map(hash, keys), dtype=np.int64).view(np.uint64) / 2.0**64
     return drawn
 
 
-def lots_of_ways(keys: Sequence[Hashable], one: Ints, two: Ints, types: Ints, speed: Floats) -> Floats:
+def column_hash_fractions(keys: Sequence[Hashable], one: Ints, two: Ints, types: Ints, speed: Floats) -> Floats:
     """The same for tuples (key of `one`, key of `two`, type, speed), all at once: as tuples of four hash, of what their members
     hash to. Where `two` is -1, its key is the empty tuple."""
     named = np.fromiter(map(hash, (*keys, ())), dtype=np.int64, count=len(keys) + 1).view(np.uint64)
@@ -169,12 +169,12 @@ def _distinct(code: Ints) -> tuple[Ints, Ints, Ints]:
     return one, of, every[known]
 
 
-def nothing(view: Snapshot) -> Allocation:
+def no_allocation(view: Snapshot) -> Allocation:
     """For jobs that can run nowhere at the moment."""
     return Allocation.alone(view.jobs.number, np.zeros((len(view.jobs), len(view.capacity))))
 
 
-def normalised(classes: JobClasses, capacity: Ints) -> Floats:
+def normalized_rates(classes: JobClasses, capacity: Ints) -> Floats:
     """Progress of a class's member by type, in units of what an equal share of the cluster would give it, times its workers."""
     equal = classes.rates @ (capacity / capacity.sum())
     gain: Floats = classes.rates / equal[:, None] * classes.workers[:, None]
@@ -206,7 +206,7 @@ def _poured(amount: float, room: Floats) -> Floats:
     return part
 
 
-def level_out(classes: JobClasses, mix: Floats, capacity: Ints | Floats) -> Floats:
+def fill_fixed_mix(classes: JobClasses, mix: Floats, capacity: Ints | Floats) -> Floats:
     """The fraction of time of each class's members, by water filling: levels s·x/w rise together until a member runs always, or
     one of the types it uses is full."""
     speed = classes.weight / classes.workers  # how fast x rises with the level

@@ -30,13 +30,13 @@ Demand: TypeAlias = Callable[[float], tuple[Floats, Floats]]
 Cost: TypeAlias = Callable[[Floats], tuple[float, Floats]]
 """Demands → what they cost beyond all that there is to spend, and how fast each job's cost rises with its demand."""
 
-Spending: TypeAlias = Callable[[float], tuple[float, float]]
+BudgetExcess: TypeAlias = Callable[[float], tuple[float, float]]
 """A level → what demands cost there beyond all that there is to spend, and a better guess of where that is nothing: infinite
 where nobody's demand falls."""
 
 
 @dataclass(frozen=True)
-class Paces:
+class DeadlineDemands:
     """Demands of jobs with so much `left` and so much time for it: left / (level·unit − spent). None is done sooner than its
     `soonest`, and each wants at `least` so much."""
 
@@ -57,7 +57,7 @@ class Paces:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FitResult:
     """By what part demands exceed the cluster (below 0: what is free)."""
 
     excess: float
@@ -72,14 +72,14 @@ class Fitted:
         return self.excess <= _NEARLY
 
 
-F = TypeVar("F", bound=Fitted)
+F = TypeVar("F", bound=FitResult)
 
 
-def least_level(
+def min_level(
     name: str,
     demand: Callable[[float], Floats],
     fit: Callable[[Floats], F],
-    spending: Callable[[F], Spending],
+    spending: Callable[[F], BudgetExcess],
     first: float,
     highest: float,
     close: float = CLOSE,
@@ -94,7 +94,7 @@ def least_level(
         found = fit(wanted)
         if found.has_room:
             return level, wanted, found
-        raised = worth_level(spending(found), level, highest, level, close)
+        raised = affordable_level(spending(found), level, highest, level, close)
         if raised <= level:  # as near as numbers come
             if found.excess <= TOLERANCE:
                 return level, wanted, found
@@ -106,7 +106,7 @@ def least_level(
     raise SolverError(name, f"no better level than {level:g}, at which demands are {found.excess:g} over the cluster")
 
 
-def along_tangent(demand: Demand, cost: Cost) -> Spending:
+def newton_excess(demand: Demand, cost: Cost) -> BudgetExcess:
     """Newton's guess."""
 
     def spending(level: float) -> tuple[float, float]:
@@ -118,7 +118,7 @@ def along_tangent(demand: Demand, cost: Cost) -> Spending:
     return spending
 
 
-def worth_level(spending: Spending, low: float, highest: float, guess: float, close: float = CLOSE) -> float:
+def affordable_level(spending: BudgetExcess, low: float, highest: float, guess: float, close: float = CLOSE) -> float:
     """The least, from `low` on, at which demands cost no more than there is to spend: better and better guesses in a bracket,
     until they come `close`."""
     level, high, tried = max(low, guess), np.inf, False

@@ -17,8 +17,8 @@ import numpy as np
 from fairlead.core.allocation import NEGLIGIBLE, Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.colocation_columns import Spread, paying
-from fairlead.policies.allocation.lp.job_classes import JobClasses, lots
+from fairlead.policies.allocation.lp.colocation_columns import GangSpread, worthwhile_pairs
+from fairlead.policies.allocation.lp.job_classes import JobClasses, hash_fractions
 from fairlead.policies.allocation.lp.program import Model, Program, Solution
 
 SECOND = 0.01
@@ -31,7 +31,7 @@ _TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
-class Filled:
+class ClassTimes:
     """An optimum: the level, each class's time by type, and pairs of classes."""
 
     level: float
@@ -41,7 +41,7 @@ class Filled:
     pair_time: Floats
 
 
-class FairShares:
+class MaxMinProgram:
     """Keep one per policy and ask it again and again."""
 
     def __init__(self, name: str) -> None:
@@ -58,8 +58,8 @@ class FairShares:
         want: Floats,
         paired: Floats | None = None,
         then: Callable[[], Floats] | None = None,
-        spread: Spread | None = None,
-    ) -> Filled:
+        spread: GangSpread | None = None,
+    ) -> ClassTimes:
         """`paired[g, h, j]` is the gain of g beside h on type j. `then` tells worths of y_gj to be maximised in the second
         place (company is worth the sum of both): among the optima, which one. A class's worths may not change; they are asked
         for where classes are new."""
@@ -84,8 +84,8 @@ class FairShares:
         self._slots = capacity[:0]
         types = len(capacity)
         apart = self._spread is not None
-        self._ways = 2 * types if apart else types
-        self._look = np.zeros((0, self._ways + types if apart else self._ways))  # what a class's coefficients come from
+        self._width = 2 * types if apart else types
+        self._look = np.zeros((0, self._width + types if apart else self._width))  # what a class's coefficients come from
         self._row = np.zeros((0,), dtype=np.int64)  # the fairness row of each slot; the next is its time row
         self._column = np.zeros((0,), dtype=np.int64)  # the first of its columns by type
         self._count, self._want = np.zeros(0), np.zeros(0)
@@ -117,7 +117,7 @@ class FairShares:
         if classes.keys is not self._keys:
             known = np.array([self._slot.get(key, -1) for key in classes.keys], dtype=np.int64)
         here = known >= 0
-        fits = np.array_equal(capacity, self._capacity) and self._ways == gain.shape[1]
+        fits = np.array_equal(capacity, self._capacity) and self._width == gain.shape[1]
         fits = fits and np.array_equal(self._look[known[here]], look[here])
         if not fits or len(self._slot) + np.count_nonzero(~here) > 4 * len(classes) + 64:
             self._begin(capacity)
@@ -142,7 +142,7 @@ class FairShares:
         return bool(np.array_equal(self._paired[here][self._met[here]], given[self._met[here]]))
 
     def _enter(self, classes: JobClasses, new: Ints, gain: Floats, then: Callable[[], Floats] | None) -> Ints:
-        program, ways = self._program, self._ways
+        program, ways = self._program, self._width
         assert program is not None
         begin, count = len(self._slot), len(new)
         mine = np.arange(begin, begin + count)
@@ -191,7 +191,7 @@ class FairShares:
         self._met[here] = True
         self._paired[here] = paired
         gain = gain[:, : len(self._capacity)]  # of who stands together
-        pays = paying(paired, gain, classes.workers) & fresh[:, :, None]
+        pays = worthwhile_pairs(paired, gain, classes.workers) & fresh[:, :, None]
         j, g, h = np.triu(pays.transpose(2, 0, 1)).nonzero()
         if not len(g):
             return
@@ -216,7 +216,7 @@ class FairShares:
         if then is not None:  # a member's worth falls with its progress
             worth = np.divide(then()[:, : len(self._capacity)], gain, out=np.zeros_like(gain), where=gain > 0)
             keys, places = classes.keys, zip(g.tolist(), h.tolist(), j.tolist())
-            place = lots((keys[one], keys[two], kind) for one, two, kind in places)
+            place = hash_fractions((keys[one], keys[two], kind) for one, two, kind in places)
             cost = SECOND * (paired[g, h, j] * worth[g, j] + paired[h, g, j] * worth[h, j]) * (1.0 - 1e-3 * place)
         made = program.add_columns(cost, nothing, np.full(len(g), np.inf), (at, column, value))
         self._pairs += list(zip(slots[g].tolist(), slots[h].tolist(), j.tolist()))
@@ -244,8 +244,8 @@ class FairShares:
 
     # The answer.
 
-    def _read(self, slots: Ints, found: Solution) -> Filled:
-        totals = found.values[self._column[slots][:, None] + np.arange(self._ways)].clip(min=0.0)
+    def _read(self, slots: Ints, found: Solution) -> ClassTimes:
+        totals = found.values[self._column[slots][:, None] + np.arange(self._width)].clip(min=0.0)
         if self._spread is not None:  # together or apart: the time counts
             totals = totals[:, : len(self._capacity)] + totals[:, len(self._capacity) :]
         pairs, kinds, time = np.zeros((0, 2), dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
@@ -258,10 +258,10 @@ class FairShares:
             pairs = np.array([(position[g], position[h]) for g, h, _ in chosen], dtype=np.int64).reshape(-1, 2)
             kinds = np.array([j for _, _, j in chosen], dtype=np.int64)
             time = amount[some]
-        return Filled(float(found.values[0]), totals, pairs, kinds, time)
+        return ClassTimes(float(found.values[0]), totals, pairs, kinds, time)
 
 
-def dealt(classes: JobClasses, view: Snapshot, filled: Filled) -> Allocation:
+def dealt(classes: JobClasses, view: Snapshot, filled: ClassTimes) -> Allocation:
     """Time of classes and of pairs of classes, in equal parts to the members; as few pairs of jobs as that takes."""
     alone = classes.dealt(view, filled.totals)
     if not len(filled.pair_time):

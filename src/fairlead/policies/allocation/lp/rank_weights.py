@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
-from fairlead.policies.allocation.lp.colocation_columns import Sides
+from fairlead.policies.allocation.lp.colocation_columns import ColumnSides
 
 USED = 1e-10
 _BLOCKS = 6  # of a class's speeds, at most, and each for at least as many members
@@ -63,7 +63,7 @@ class Ranks:
     """The weights of classes' members, heaviest first, and the speeds that they can have, in a few blocks: those of a class
     are `ends`, from the highest to 0."""
 
-    def __init__(self, weights: Floats, count: Ints, sides: Sides, foreign: Floats) -> None:
+    def __init__(self, weights: Floats, count: Ints, sides: ColumnSides, foreign: Floats) -> None:
         """`weights` is by class and falling. `foreign` are speeds of layouts that may be none of any side."""
         self.count, self._sides, classes = count, sides, np.arange(len(count))
         self._from = count.cumsum() - count + classes  # by class: where its members begin, each class with one more at the end
@@ -103,7 +103,7 @@ class Ranks:
     def laid(self, time: Floats) -> Layouts:
         """Of each class that has any ways, for the time on each of them."""
         sides = self._sides
-        amount = time[sides.way] * sides.weight
+        amount = time[sides.col] * sides.weight
         used = (amount > USED).nonzero()[0]
         owner, amount = sides.owner[used], amount[used]
         size = np.bincount(owner, minlength=len(self.count))

@@ -23,10 +23,18 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.core.reasons import Reason
-from fairlead.policies.allocation.lp.colocation_columns import Ways
-from fairlead.policies.allocation.lp.disaggregation import Clash, dealt_out, stuck
-from fairlead.policies.allocation.lp.job_classes import SLIGHT, JobClasses, lots
-from fairlead.policies.allocation.lp.level_search import FITS, Fitted, Paces, Spending, along_tangent, least_level, worth_level
+from fairlead.policies.allocation.lp.colocation_columns import ThroughputColumns
+from fairlead.policies.allocation.lp.disaggregation import SelfPairing, disaggregate, self_paired
+from fairlead.policies.allocation.lp.job_classes import SLIGHT, JobClasses, hash_fractions
+from fairlead.policies.allocation.lp.level_search import (
+    FITS,
+    BudgetExcess,
+    DeadlineDemands,
+    FitResult,
+    affordable_level,
+    min_level,
+    newton_excess,
+)
 from fairlead.policies.allocation.lp.program import TOLERANCE, ColumnGeneration, Model, Program, Solution
 
 _ROUNDS = 500
@@ -34,7 +42,7 @@ _USED = 1e-10
 _SLACK = 10 * FITS  # rows that some fit was short of by a little less than counts
 
 
-class Asked:
+class SortedDemands:
     """Demands of jobs, as parts of their class's fastest, in an order in which sums beyond a speed are looked up."""
 
     def __init__(self, of: Ints, part: Floats, classes: int, order: Ints | None = None) -> None:
@@ -57,7 +65,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Bill:
+class SpeedPrices:
     """Prices of speed: a demand r of class g costs Σ_i price[g, i]·max(r − speed[g, i], 0); there is 1 to spend."""
 
     speed: Floats  # classes × some; infinite where there is no more
@@ -67,9 +75,9 @@ class Bill:
         cost: Floats = (np.maximum(part[:, None] - self.speed[of], 0.0) * self.price[of]).sum(axis=1)
         return cost
 
-    def of(self, origin: Ints) -> Bill:
+    def of(self, origin: Ints) -> SpeedPrices:
         """The same for classes that were parts of these."""
-        return Bill(self.speed[origin], self.price[origin])
+        return SpeedPrices(self.speed[origin], self.price[origin])
 
     def rise(self, of: Ints, part: Floats) -> Floats:
         """How fast each demand's cost rises with it."""
@@ -78,70 +86,70 @@ class Bill:
 
 
 @dataclass(frozen=True)
-class PolytopeFit(Fitted):
+class PolytopeFit(FitResult):
     """Prices that prove the excess, and the time on each way."""
 
     prices: Floats  # by resource; all together cost 1
-    bill: Bill
+    bill: SpeedPrices
     used: Floats
 
 
-class Supply:
+class ThroughputPolytope:
     """The jobs of one moment, by class, and the ways they have; it answers for any demands that they may have."""
 
-    def __init__(self, name: str, classes: JobClasses, capacity: Ints, ways: Ways) -> None:
-        self.name, self.classes, self.capacity, self.ways = name, classes, capacity, ways
-        can = np.append(ways.fastest > 0, False)
-        self.there = can[classes.of].nonzero()[0]  # rows of the view; all columns by job follow it
-        self.of = classes.of[self.there]
-        self.fastest = ways.fastest[self.of]
+    def __init__(self, name: str, classes: JobClasses, capacity: Ints, cols: ThroughputColumns) -> None:
+        self.name, self.classes, self.capacity, self.cols = name, classes, capacity, cols
+        can = np.append(cols.fastest > 0, False)
+        self.present = can[classes.of].nonzero()[0]  # rows of the view; all columns by job follow it
+        self.of = classes.of[self.present]
+        self.fastest = cols.fastest[self.of]
         self.count = np.bincount(self.of, minlength=len(classes)).astype(np.float64)
         self.near: Floats | None = None  # its prices are for ways that may not be there the next time
         self._level: _Model | None = None
         self._order: Ints | None = None  # of the last demands
 
-    def follows(self, earlier: Supply) -> Ints:
+    def follows(self, earlier: ThroughputPolytope) -> Ints:
         """The earlier supply's classes were larger: what it had to be asked for is asked for from the start. By class, which of
         the earlier ones it was a part of."""
         origin = np.zeros(len(self.classes), dtype=np.int64)
-        origin[self.of] = earlier.classes.of[self.there]
+        origin[self.of] = earlier.classes.of[self.present]
         owner, row = (origin[:, None] == earlier._plain().owner[None, :]).nonzero()
         self._plain().expect(owner, earlier._plain().speed[row])
         return origin
 
-    def asked(self, demand: Floats) -> Asked:
+    def required(self, demand: Floats) -> SortedDemands:
         """Throughputs by job as demands."""
         part = np.minimum(np.maximum(demand / self.fastest, 0.0), 1.0)
-        asked = Asked(self.of, part, len(self.classes), self._order)
-        self._order = asked.order
-        return asked
+        required = SortedDemands(self.of, part, len(self.classes), self._order)
+        self._order = required.order
+        return required
 
-    def paid(self, asked: Asked, fit: PolytopeFit) -> Floats:
+    def job_costs(self, required: SortedDemands, fit: PolytopeFit) -> Floats:
         """What each job pays for its demand at the prices of a fit; 1 is all that there is."""
-        return fit.bill.cost(self.of, asked.part)
+        return fit.bill.cost(self.of, required.part)
 
     def worth(self, unit: Floats, *, ordered: bool = False) -> Floats:
         """What time is worth where a class's throughput counts in these units, by way. `ordered`: such that no two optima are
         equally good."""
-        ways = self.ways
-        worth = ways.progress(ways.fastest / unit)
+        cols = self.cols
+        worth = cols.progress(cols.fastest / unit)
         if not ordered:
             return worth
         keys = [*self.classes.keys, ()]
-        whose = zip(ways.one.tolist(), ways.two.tolist(), ways.types.tolist(), ways.speed.tolist())
-        place = lots((keys[one], keys[two], kind, speed) for one, two, kind, speed in whose)
+        whose = zip(cols.one.tolist(), cols.two.tolist(), cols.types.tolist(), cols.speed.tolist())
+        place = hash_fractions((keys[one], keys[two], kind, speed) for one, two, kind, speed in whose)
         slightly_less: Floats = worth * (1.0 - SLIGHT * place)
         return slightly_less
 
-    def fit(self, asked: Asked, *, at_least: bool = False) -> PolytopeFit:
+    def fit(self, required: SortedDemands, *, at_least: bool = False) -> PolytopeFit:
         """min θ such that the demands take no more than (1 + θ) of every resource. With `at_least`, demands that clearly exceed
         the cluster may exceed it by more than is said; the prices prove what is said."""
         model = self._plain()
-        model.aim(np.zeros(len(self.ways)), None)
-        found = model.solve(asked, TOLERANCE if at_least else np.inf)
-        resources, classes = len(self.ways.there_is), len(self.classes)
+        model.aim(np.zeros(len(self.cols)), None)
+        found = model.solve(required, TOLERANCE if at_least else np.inf)
+        resources, classes = len(self.cols.there_is), len(self.classes)
         prices = found.duals[:resources].clip(min=0.0)
-        total = float(prices @ self.ways.there_is)
+        total = float(prices @ self.cols.there_is)
         if abs(total - 1.0) > 1e-6:
             raise SolverError(self.name, "optimal, with prices that do not add up")
         hours = found.duals[resources : resources + classes].clip(min=0.0)
@@ -153,88 +161,92 @@ class Supply:
         """Whether it is certain that every job gets just what it needs."""
         return False  # where gangs stand apart, or two together, there may be better ways to what they need
 
-    def most(self, asked: Asked, worth: Floats, over: float = 0.0) -> Floats:
+    def maximize(self, required: SortedDemands, worth: Floats, over: float = 0.0) -> Floats:
         """The time on each way that meets the demands and is worth most. `over`: an excess to bear, by which all get less."""
         model = self._plain()
         over = max(over, 0.0) + _SLACK
         model.aim(worth, over)
-        return model.solve(asked).values[1:].clip(min=0.0) / (1.0 + over)
+        return model.solve(required).values[1:].clip(min=0.0) / (1.0 + over)
 
-    def best_ratio(self, asked: Asked, worth: Floats, prices: Floats, over: float = 0.0) -> Floats:
+    def best_ratio(self, required: SortedDemands, worth: Floats, prices: Floats, over: float = 0.0) -> Floats:
         """The time that meets the demands and maximises Σ worth·time / Σ prices·accelerators' time; among these, the most of
         both.
 
         Charnes and Cooper: divided by the denominator, with its inverse as one more unknown, the program is linear."""
-        price = prices[self.ways.types] * self.ways.workers
+        price = prices[self.cols.types] * self.cols.workers
         over = max(over, 0.0) + _SLACK
         model = _Model(self, np.append(0.0, worth / worth.max(initial=1e-300)), scaled=True, over=over)
         unit = price.max(initial=1e-300)
-        columns = np.arange(1, len(self.ways) + 1)
+        columns = np.arange(1, len(self.cols) + 1)
         pays = (np.zeros(len(columns), dtype=np.int64), columns, price / unit)
         model.program.add_rows(np.ones(1), np.ones(1), pays)
         model.extra = 1
-        found = model.solve(asked)
+        found = model.solve(required)
         model.keep_to_optima(found)
-        model.program.costs(np.arange(len(self.ways) + 1), np.append(-1.0, np.zeros(len(self.ways))))
-        found = model.solve(asked)
+        model.program.costs(np.arange(len(self.cols) + 1), np.append(-1.0, np.zeros(len(self.cols))))
+        found = model.solve(required)
         return found.values[1:].clip(min=0.0) / (float(found.values[0]) * (1.0 + over))
 
-    def least_level(self, demand: Paces, lowest: float, highest: float, guess: float = 0.0) -> tuple[float, Asked, PolytopeFit]:
+    def min_level(
+        self, demand: DeadlineDemands, lowest: float, highest: float, guess: float = 0.0
+    ) -> tuple[float, SortedDemands, PolytopeFit]:
         """The least level at which the demands fit the cluster, the demands, and how they do. Below `lowest` demands grow no
         more. A good `guess` of the level saves time; without one, it is where the demands would fit if each accelerator were
         of the type that is fastest for everybody."""
         size = float(self.capacity.sum())
         pool = self.classes.workers[self.of] / self.fastest / size
 
-        def spending(fit: PolytopeFit) -> Spending:
+        def spending(fit: PolytopeFit) -> BudgetExcess:
             def cost(r: Floats) -> tuple[float, Floats]:
                 part = r / self.fastest
                 return float(fit.bill.cost(self.of, part).sum()) - 1.0, fit.bill.rise(self.of, part) / self.fastest
 
-            return along_tangent(demand, cost)
+            return newton_excess(demand, cost)
 
         if guess <= 0.0:
-            guess = worth_level(along_tangent(demand, lambda r: (float(pool @ r) - 1.0, pool)), lowest, highest, lowest)
-        near = self.fit(self.asked(demand(guess)[0]), at_least=True)
-        first = worth_level(spending(near), lowest, highest, guess)
-        level, wanted, fit = least_level(
-            self.name, demand.at, lambda r: self.fit(self.asked(r), at_least=True), spending, first, highest
+            guess = affordable_level(newton_excess(demand, lambda r: (float(pool @ r) - 1.0, pool)), lowest, highest, lowest)
+        near = self.fit(self.required(demand(guess)[0]), at_least=True)
+        first = affordable_level(spending(near), lowest, highest, guess)
+        level, wanted, fit = min_level(
+            self.name, demand.at, lambda r: self.fit(self.required(r), at_least=True), spending, first, highest
         )
-        return level, self.asked(wanted), fit
+        return level, self.required(wanted), fit
 
-    def allocation(self, numbers: Ints, asked: Asked, time: Floats, reasons: Mapping[int, Reason]) -> Allocation | Clash:
-        return dealt_out(self.ways, numbers[self.there], self.of, asked.part, time, reasons)
+    def allocation(
+        self, numbers: Ints, required: SortedDemands, time: Floats, reasons: Mapping[int, Reason]
+    ) -> Allocation | SelfPairing:
+        return disaggregate(self.cols, numbers[self.present], self.of, required.part, time, reasons)
 
-    def beside_themselves(self, asked: Asked, time: Floats) -> Sequence[int]:
+    def beside_themselves(self, required: SortedDemands, time: Floats) -> Sequence[int]:
         """Jobs that would be beside themselves if the time were dealt out, as positions among those that are there."""
-        return stuck(self.ways, self.of, asked.part, time)
+        return self_paired(self.cols, self.of, required.part, time)
 
     def _plain(self) -> _Model:
         if self._level is None:
-            self._level = _Model(self, np.append(-1.0, np.zeros(len(self.ways))), scaled=False)
+            self._level = _Model(self, np.append(-1.0, np.zeros(len(self.cols))), scaled=False)
         return self._level
 
 
 class _Model:
     """The program of a supply. Its first column is the excess θ or, `scaled`, what everything is multiplied by."""
 
-    def __init__(self, supply: Supply, cost: Floats, *, scaled: bool, over: float = 0.0) -> None:
+    def __init__(self, supply: ThroughputPolytope, cost: Floats, *, scaled: bool, over: float = 0.0) -> None:
         self.supply, self.scaled, self.extra = supply, scaled, 0
-        ways = supply.ways
-        sides = ways.sides
-        resources, classes = len(ways.there_is), len(supply.classes)
-        way, resource = (ways.use > 0).nonzero()
+        cols = supply.cols
+        sides = cols.sides
+        resources, classes = len(cols.there_is), len(supply.classes)
+        col, resource = (cols.use > 0).nonzero()
         head = np.arange(resources)
         rows = [resource, head, resources + sides.owner]
-        columns = [way + 1, np.zeros(resources, dtype=np.int64), sides.way + 1]
-        values = [ways.use[way, resource], -(1.0 + over * scaled) * ways.there_is, sides.weight]
-        above = np.concatenate((1.0 * ways.there_is, supply.count))
+        columns = [col + 1, np.zeros(resources, dtype=np.int64), sides.col + 1]
+        values = [cols.use[col, resource], -(1.0 + over * scaled) * cols.there_is, sides.weight]
+        above = np.concatenate((1.0 * cols.there_is, supply.count))
         if scaled:
             rows.append(resources + np.arange(classes))
             columns.append(np.zeros(classes, dtype=np.int64))
             values.append(-supply.count)
             above[:] = 0.0
-        lower, upper = np.zeros(len(ways) + 1), np.full(len(ways) + 1, np.inf)
+        lower, upper = np.zeros(len(cols) + 1), np.full(len(cols) + 1, np.inf)
         lower[0] = 0.0 if scaled else -np.inf
         entries = (np.concatenate(rows), np.concatenate(columns), np.concatenate(values))
         below = np.full(resources + classes, -np.inf)
@@ -243,7 +255,7 @@ class _Model:
         if scaled:
             self.program = Program(supply.name, model, tolerance=1e-10)
         else:
-            self.program = ColumnGeneration(supply.name, model, np.append(True, ways.two < 0), tolerance=1e-10)
+            self.program = ColumnGeneration(supply.name, model, np.append(True, cols.two < 0), tolerance=1e-10)
         self._base = resources + classes
         self.owner, self.speed = np.zeros(0, dtype=np.int64), np.zeros(0)  # of each row of speed
         self._wanted = np.zeros(0)  # and how much is asked for beyond it
@@ -265,57 +277,57 @@ class _Model:
         bounds = (-np.inf, np.inf) if over is None else (over, over)
         program.column_bounds(first, np.array([bounds[0]]), np.array([bounds[1]]))
 
-    def solve(self, asked: Asked, enough: float = np.inf) -> Solution:
+    def solve(self, required: SortedDemands, enough: float = np.inf) -> Solution:
         """The optimum over all supplies that meet the demands: rows are added until none is violated, or the first column is
         above `enough`. Those that are violated then are there the next time."""
         if not len(self.owner):
             all_, (owner, speed) = (self.supply.count > 0).nonzero()[0], self._expected
-            self._ask(np.append(all_, owner), np.append(np.zeros(len(all_)), speed), asked)
+            self._ask(np.append(all_, owner), np.append(np.zeros(len(all_)), speed), required)
         elif not self.scaled:
-            wanted = asked.beyond(self.owner, self.speed)
+            wanted = required.beyond(self.owner, self.speed)
             other = (wanted != self._wanted).nonzero()[0]  # where levels rise, most stand still
             self.program.row_bounds(self._base + other, wanted[other], np.full(len(other), np.inf))
             self._wanted = wanted
         for _ in range(_ROUNDS):
             found = self.program.solve()
-            owner, speed = self._short(found.values, asked)
+            owner, speed = self._short(found.values, required)
             if not len(owner):
                 return found
-            self._ask(owner, speed, asked)
+            self._ask(owner, speed, required)
             if found.values[0] > enough:
                 return found
         raise SolverError(self.supply.name, f"a supply that does not meet the demands after {_ROUNDS} rounds")
 
-    def _short(self, values: Floats, asked: Asked) -> tuple[Ints, Floats]:
+    def _short(self, values: Floats, required: SortedDemands) -> tuple[Ints, Floats]:
         """The classes, and for each the speed, at which the supply is short by most."""
-        sides = self.supply.ways.sides
+        sides = self.supply.cols.sides
         scale = float(values[0]) if self.scaled else 1.0
-        amount = values[1:][sides.way] * sides.weight
+        amount = values[1:][sides.col] * sides.weight
         used = (amount > _USED * scale).nonzero()[0]
         owner, speed, amount = sides.owner[used], sides.speed[used], amount[used] / max(scale, 1e-300)
         first = owner.searchsorted(owner)
         time, work = np.concatenate(([0.0], amount.cumsum())), np.concatenate(([0.0], (amount * speed).cumsum()))
         index = np.arange(1, len(owner) + 1)
         supply = (work[index] - work[first]) - (time[index] - time[first]) * speed
-        lacks = asked.beyond(owner, speed) - supply
-        short = (lacks > FITS * np.maximum(1.0, asked.beyond(owner, 0.0 * speed))).nonzero()[0]
+        lacks = required.beyond(owner, speed) - supply
+        short = (lacks > FITS * np.maximum(1.0, required.beyond(owner, 0.0 * speed))).nonzero()[0]
         if not len(short):
             return owner[short], speed[short]
         worst = short[np.lexsort((-lacks[short], owner[short]))]
         worst = worst[np.concatenate(([True], owner[worst][1:] != owner[worst][:-1]))]
         return owner[worst], speed[worst]
 
-    def _ask(self, owner: Ints, speed: Floats, asked: Asked) -> None:
+    def _ask(self, owner: Ints, speed: Floats, required: SortedDemands) -> None:
         """New rows: beyond this speed the class's supply must be as large as its demands."""
-        sides = self.supply.ways.sides
+        sides = self.supply.cols.sides
         begin, end = sides.first[owner], sides.first[owner + 1]
         size = end - begin
         row = np.arange(len(owner)).repeat(size)
         at = np.arange(int(size.sum())) - (size.cumsum() - size).repeat(size) + begin.repeat(size)
         faster = sides.speed[at] - speed[row]
         some = faster > 0
-        rows, columns, values = row[some], sides.way[at[some]] + 1, (faster * sides.weight[at])[some]
-        wanted = asked.beyond(owner, speed)
+        rows, columns, values = row[some], sides.col[at[some]] + 1, (faster * sides.weight[at])[some]
+        wanted = required.beyond(owner, speed)
         self._wanted = np.append(self._wanted, wanted)
         if self.scaled:
             rows, columns = np.append(rows, np.arange(len(owner))), np.append(columns, np.zeros(len(owner), dtype=np.int64))
@@ -323,7 +335,7 @@ class _Model:
         self.program.add_rows(wanted, np.full(len(owner), np.inf), (rows, columns, values))
         self.owner, self.speed = np.append(self.owner, owner), np.append(self.speed, speed)
 
-    def bill(self, price: Floats) -> Bill:
+    def bill(self, price: Floats) -> SpeedPrices:
         """Prices by row of speed, by class."""
         some = (price > 0).nonzero()[0]
         owner, speed, price = self.owner[some], self.speed[some], price[some]
@@ -334,7 +346,7 @@ class _Model:
         shape = (len(count), int(count.max(initial=1)))
         speeds, prices = np.full(shape, np.inf), np.zeros(shape)
         speeds[owner, place], prices[owner, place] = speed, price
-        return Bill(speeds, prices)
+        return SpeedPrices(speeds, prices)
 
     def keep_to_optima(self, found: Solution) -> None:
         """Nothing of a column that costs more than it gains, all of a resource that has a price."""

@@ -12,9 +12,9 @@ import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import SolverError
-from fairlead.policies.allocation.lp.hull_model import Demands, Grid, HullFit
-from fairlead.policies.allocation.lp.level_search import Fitted
-from fairlead.policies.allocation.lp.throughput_polytope import Asked, Bill, PolytopeFit, Supply
+from fairlead.policies.allocation.lp.hull_model import GridDemands, HullFit, HullModel
+from fairlead.policies.allocation.lp.level_search import FitResult
+from fairlead.policies.allocation.lp.throughput_polytope import PolytopeFit, SortedDemands, SpeedPrices, ThroughputPolytope
 
 DUST = 1e-9
 """What costs no more than this part of all there is has no price."""
@@ -39,7 +39,7 @@ class _OfTypes(ABC):
         self._prices = 0.0 * self._prices
         return self._without(self._priced)
 
-    def clashes(self, level: Floats, fit: Fitted) -> bool:
+    def clashes(self, level: Floats, fit: FitResult) -> bool:
         return False  # everybody is alone
 
     @abstractmethod
@@ -50,15 +50,15 @@ class _OfTypes(ABC):
 class AtWill(_OfTypes):
     """For jobs that use types as suits the whole."""
 
-    def __init__(self, demands: Demands, top: Floats) -> None:
+    def __init__(self, demands: HullModel, top: Floats) -> None:
         super().__init__(demands.name, top, demands.capacity)
         self._demands, self._unit = demands, demands.fastest / top
 
-    def asked(self, level: Floats) -> Grid:
-        return self._demands.asked(level * self._unit)
+    def required(self, level: Floats) -> GridDemands:
+        return self._demands.required(level * self._unit)
 
     def fit(self, level: Floats) -> HullFit:
-        return self._demands.fit(self.asked(level))
+        return self._demands.fit(self.required(level))
 
     def overflows(self, fit: HullFit) -> None:
         """A price too small for the solver is not lost if it was once larger."""
@@ -78,7 +78,7 @@ class AtWill(_OfTypes):
 
 
 @dataclass(frozen=True)
-class Load(Fitted):
+class Load(FitResult):
     """And of which type there is least."""
 
     fullest: int
@@ -113,12 +113,12 @@ class InMixes(_OfTypes):
 class InSupply:
     """It fills up at most as often as there are speeds of classes to be had: from then on nobody of the class goes beyond."""
 
-    def __init__(self, supply: Supply, top: Floats, earlier: InSupply | None = None) -> None:
+    def __init__(self, supply: ThroughputPolytope, top: Floats, earlier: InSupply | None = None) -> None:
         """`earlier` was filled with the same jobs in larger classes: whatever was too much for it is too much for this one."""
         self.name, self.top = supply.name, top
-        self.times = len(supply.ways.sides.way) + len(supply.classes) + 1
+        self.times = len(supply.cols.sides.col) + len(supply.classes) + 1
         self._supply = supply
-        self._bill = Bill(np.zeros((len(supply.classes), 0)), np.zeros((len(supply.classes), 0)))
+        self._bill = SpeedPrices(np.zeros((len(supply.classes), 0)), np.zeros((len(supply.classes), 0)))
         self._known: list[tuple[PolytopeFit, Callable[[Floats], float]]] = []
         self._free = np.ones(len(supply.classes))  # by class, as a part of its fastest
         if earlier is not None:
@@ -127,18 +127,18 @@ class InSupply:
             self._known = [(fit, self._cost(fit)) for fit in fits]
             self._free = earlier._free[origin]
 
-    def asked(self, level: Floats) -> Asked:
-        return self._supply.asked(level / self.top * self._supply.fastest)
+    def required(self, level: Floats) -> SortedDemands:
+        return self._supply.required(level / self.top * self._supply.fastest)
 
     def fit(self, level: Floats) -> PolytopeFit:
-        return self._supply.fit(self.asked(level), at_least=True)
+        return self._supply.fit(self.required(level), at_least=True)
 
     def used(self, fit: PolytopeFit) -> Floats:
         """The time on each way, no more than there is."""
         return fit.used / (1.0 + max(fit.excess, 0.0))
 
     def clashes(self, level: Floats, fit: PolytopeFit) -> bool:
-        return bool(self._supply.beside_themselves(self.asked(level), self.used(fit)))
+        return bool(self._supply.beside_themselves(self.required(level), self.used(fit)))
 
     def overflows(self, fit: PolytopeFit) -> None:
         self._bill = fit.bill
@@ -174,7 +174,7 @@ class InSupply:
 _STEPS = 300
 _SURE = 1e-5  # how far from full, or too full, levels must be at other prices to be told so by them
 
-F = TypeVar("F", bound=Fitted)
+F = TypeVar("F", bound=FitResult)
 
 
 @dataclass(frozen=True)

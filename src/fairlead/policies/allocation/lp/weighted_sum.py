@@ -28,11 +28,11 @@ import numpy as np
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.columns import INFINITY, ZERO
 from fairlead.core.errors import SolverError
-from fairlead.policies.allocation.lp.colocation_columns import Ways
-from fairlead.policies.allocation.lp.job_classes import lots_of_ways
+from fairlead.policies.allocation.lp.colocation_columns import ThroughputColumns
+from fairlead.policies.allocation.lp.job_classes import column_hash_fractions
 from fairlead.policies.allocation.lp.program import ColumnGeneration, Model, Program
 from fairlead.policies.allocation.lp.rank_weights import USED, Layouts, Ranks, ranges
-from fairlead.policies.allocation.lp.throughput_polytope import Supply
+from fairlead.policies.allocation.lp.throughput_polytope import ThroughputPolytope
 
 _ROUNDS = 500
 _GAP = 1e-11
@@ -54,7 +54,7 @@ class Near:
     layouts: Layouts = field(default_factory=Layouts.none)
     layout: Ints = field(default_factory=_NONE.copy)  # by bound that held
     block: Ints = field(default_factory=_NONE.copy)
-    ways: Sequence[tuple[Any, Any, int]] = ()
+    cols: Sequence[tuple[Any, Any, int]] = ()
 
     def known_to(self, keys: Sequence[Any], able: Sequence[bool]) -> Near:
         """What is of classes with these keys, which number its layouts now; of those that are `able` to do anything, as a gang
@@ -65,23 +65,23 @@ class Near:
         number = np.full(len(group), -1, dtype=np.int64)
         number[kept] = np.arange(len(kept))
         layout = number[self.layout]
-        ways = [
+        cols = [
             (place[one], place.get(two, -1), kind)
-            for one, two, kind in self.ways
+            for one, two, kind in self.cols
             if one in place and (two == () or two in place)
         ]
         some = layout >= 0
         layouts = self.layouts.those(kept).of(group[kept])
-        return Near([self.keys[at] for at in kept.tolist()], layouts, layout[some], self.block[some], ways)
+        return Near([self.keys[at] for at in kept.tolist()], layouts, layout[some], self.block[some], cols)
 
 
-def most_by_weight(supply: Supply, weight: Floats, near: Near) -> tuple[Floats, Floats, Near]:
+def most_by_weight(supply: ThroughputPolytope, weight: Floats, near: Near) -> tuple[Floats, Floats, Near]:
     """`weight` is by job, above 0. The time on each way, the speed of each job as a part of its class's fastest, and
     what proves the optimum; `near` is such of another moment."""
     order = np.lexsort((-weight, supply.of))
-    near = near.known_to(supply.classes.keys, (np.diff(supply.ways.sides.first) > 0).tolist())
-    ranks = Ranks(weight[order], supply.count.astype(np.int64), supply.ways.sides, near.layouts.speed)
-    program = _Bounded(supply.name, supply.ways, ranks, supply.classes.keys, near)
+    near = near.known_to(supply.classes.keys, (np.diff(supply.cols.sides.first) > 0).tolist())
+    ranks = Ranks(weight[order], supply.count.astype(np.int64), supply.cols.sides, near.layouts.speed)
+    program = _Bounded(supply.name, supply.cols, ranks, supply.classes.keys, near)
     used, proof = program.solve()
     speed = np.zeros(len(weight))
     speed[order] = ranks.dealt(ranks.laid(used)).round(_DIGITS)
@@ -92,33 +92,33 @@ class _Bounded:
     """The program: a column for each way, then for each block of each class its worth, then the time at higher speeds than its
     own. Rows for resources, for the time of each class, for the time above each block, then the bounds."""
 
-    def __init__(self, name: str, ways: Ways, ranks: Ranks, keys: Sequence[Any], near: Near) -> None:
-        self.ways, self.ranks, self.keys = ways, ranks, keys
-        sides, width, classes, resources = ways.sides, len(ways), len(ranks.count), len(ways.there_is)
+    def __init__(self, name: str, cols: ThroughputColumns, ranks: Ranks, keys: Sequence[Any], near: Near) -> None:
+        self.cols, self.ranks, self.keys = cols, ranks, keys
+        sides, width, classes, resources = cols.sides, len(cols), len(ranks.count), len(cols.there_is)
         first, every = ranks.first, int(ranks.first[-1])
         block = ranks.block + first[sides.owner]  # of each side
         self._worth, self._above = width, width + every
-        way, resource = (ways.use > 0).nonzero()
+        col, resource = (cols.use > 0).nonzero()
         later = np.delete(np.arange(every), first[:-1][ranks.blocks > 0])  # blocks with another one above
         higher = resources + classes + np.arange(every)  # rows, by block
         follows = (block + 1 < first[sides.owner + 1]).nonzero()[0]  # sides that are above some block
         entries = (
             np.concatenate((resource, resources + sides.owner, higher, higher[later], higher[block[follows] + 1])),
-            np.concatenate((way, sides.way, self._above + np.arange(every), self._above + later - 1, sides.way[follows])),
+            np.concatenate((col, sides.col, self._above + np.arange(every), self._above + later - 1, sides.col[follows])),
             np.concatenate(
-                (ways.use[way, resource], sides.weight, np.ones(every), -np.ones(len(later)), -sides.weight[follows])
+                (cols.use[col, resource], sides.weight, np.ones(every), -np.ones(len(later)), -sides.weight[follows])
             ),
         )
-        self._cost: Floats = -_APART * lots_of_ways(keys, ways.one, ways.two, ways.types, ways.speed) * ways.speed
+        self._cost: Floats = -_APART * column_hash_fractions(keys, cols.one, cols.two, cols.types, cols.speed) * cols.speed
         cost = np.concatenate((self._cost, np.ones(every), np.zeros(every)))
         most = ranks.width * ranks.total[ranks.by_block]
         upper = np.concatenate((np.full(width, np.inf), most, np.full(every, np.inf)))
-        room = np.concatenate((1.0 * ways.there_is, ranks.count, np.zeros(every)))
+        room = np.concatenate((1.0 * cols.there_is, ranks.count, np.zeros(every)))
         self._base = len(room)
         likely = np.zeros((classes, classes + 1, resources), dtype=np.bool_)  # the last class: nobody, alone
-        if near.ways:
-            likely[tuple(np.array(near.ways).T)] = True
-        told = np.concatenate(((ways.two < 0) | likely[ways.one, ways.two, ways.types], np.ones(2 * every, dtype=np.bool_)))
+        if near.cols:
+            likely[tuple(np.array(near.cols).T)] = True
+        told = np.concatenate(((cols.two < 0) | likely[cols.one, cols.two, cols.types], np.ones(2 * every, dtype=np.bool_)))
         bounds = (np.zeros(len(cost)), upper, np.full(len(room), -np.inf), room)
         self.program = ColumnGeneration(name, Model(cost, *bounds, entries), told, tolerance=1e-10)
         self._layouts: list[Layouts] = []
@@ -144,7 +144,7 @@ class _Bounded:
 
     def solve(self) -> tuple[Floats, Near]:
         """The time on each way, and what proves that it is the optimum."""
-        best, used = -np.inf, np.zeros(len(self.ways))
+        best, used = -np.inf, np.zeros(len(self.cols))
         for _ in range(_ROUNDS):
             found = self.program.solve()
             time, thought = found.values[: self._worth].clip(min=0.0), found.values[self._worth : self._above]
@@ -165,7 +165,7 @@ class _Bounded:
 
     def _bind(self, laid: Layouts, wanted: Bools) -> None:
         """Bounds by layouts of classes, on those of their blocks that are `wanted`."""
-        ranks, sides = self.ranks, self.ways.sides
+        ranks, sides = self.ranks, self.cols.sides
         rows, side, mine, higher, without = ranks.bounds(laid)
         blocks = ranks.blocks[laid.group]
         layout, block = np.arange(len(blocks)).repeat(blocks)[wanted], ranges(0 * blocks, blocks)[wanted]
@@ -177,7 +177,7 @@ class _Bounded:
         side, column = side[some], ranks.first[laid.group[layout]] + block
         entries = (
             np.concatenate((own[some], np.arange(made), np.arange(made))),
-            np.concatenate((sides.way[side], self._worth + column, self._above + column)),
+            np.concatenate((sides.col[side], self._worth + column, self._above + column)),
             np.concatenate((-mine[some] * sides.weight[side], np.ones(made), -higher[wanted])),
         )
         self._bound.append((layout + sum(len(one.group) for one in self._layouts), block))
@@ -188,8 +188,8 @@ class _Bounded:
         layout, block = (np.concatenate(column)[holds] for column in zip(*self._bound))
         kept, layout = np.unique(layout, return_inverse=True)
         laid = Layouts.joined(*self._layouts).those(kept)
-        named, ways = [*self.keys, ()], (used > USED).nonzero()[0]
-        whose = zip(self.ways.one[ways].tolist(), self.ways.two[ways].tolist(), self.ways.types[ways].tolist())
+        named, cols = [*self.keys, ()], (used > USED).nonzero()[0]
+        whose = zip(self.cols.one[cols].tolist(), self.cols.two[cols].tolist(), self.cols.types[cols].tolist())
         return Near(
             [self.keys[group] for group in laid.group.tolist()],
             laid,
