@@ -174,7 +174,7 @@ def main() -> int:
     if why_not:
         print(why_not, file=sys.stderr)
         return 2
-    from fairlead.runtime.agent.mps import CONTROL
+    from fairlead.profiling.sharing_mode import MPS_CONTROL
 
     with_mps = dict(os.environ)
     without = {**with_mps, "PATH": "/nowhere"}  # so that the agent finds no daemon; everything else is called by its path
@@ -191,7 +191,7 @@ def main() -> int:
     write_figures(figures, chosen.out)
     both = figures["through MPS"]
     if not both["mps_while_it_runs"]:
-        print(f"there is no {CONTROL} here, or it did not start: the last case was by turns too", file=sys.stderr)
+        print(f"there is no {MPS_CONTROL} here, or it did not start: the last case was by turns too", file=sys.stderr)
         return 1
     alone = figures["alone"]["steps_per_s"]["one"]
     for case in ("by turns", "through MPS"):

@@ -25,7 +25,7 @@ def test_a_schedule_goes_with_the_job() -> None:
         ({"schedule": "0@0.3|256@0.7"}, "batch sizes of at least 1"),
         ({"mode": "gns"}, "nothing, for a job of mode gns: a schedule is for mode expert"),
         ({"mode": "static"}, "a schedule is for mode expert"),
-        ({"steps": None}, "nothing, where `steps` are not said"),
+        ({"steps": None}, "no schedule without `steps`"),
         ({"schedule": "|".join(["32@0.001|64@0.001"] * 500)}, "at most 256 batch sizes"),
     ],
 )

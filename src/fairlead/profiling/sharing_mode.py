@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from fairlead.core.errors import InputError
 
-_CONTROL = "nvidia-cuda-mps-control"
+MPS_CONTROL = "nvidia-cuda-mps-control"
 _PIPES, _LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 
 
@@ -28,21 +28,21 @@ def in_sharing_mode(mode: SharingMode) -> Iterator[None]:
     if mode is SharingMode.TIME_SLICING:
         yield
         return
-    if shutil.which(_CONTROL) is None:
-        raise _unfit(f"there is no {_CONTROL} on this machine")
+    if shutil.which(MPS_CONTROL) is None:
+        raise _unfit(f"there is no {MPS_CONTROL} on this machine")
     before = {name: os.environ.get(name) for name in (_PIPES, _LOGS)}
     with tempfile.TemporaryDirectory(prefix="fairlead-mps-", ignore_cleanup_errors=True) as folder:
         os.environ |= {_PIPES: folder, _LOGS: folder}
         try:
             try:
-                subprocess.run([_CONTROL, "-d"], check=True, timeout=30)
+                subprocess.run([MPS_CONTROL, "-d"], check=True, timeout=30)
             except (OSError, subprocess.SubprocessError) as problem:
                 raise _unfit(f"MPS does not start here: {problem}") from None
             try:
                 yield
             finally:
                 with suppress(subprocess.TimeoutExpired):  # what happened inside is what is told
-                    subprocess.run([_CONTROL], input=b"quit\n", check=False, timeout=30, stdout=subprocess.DEVNULL)
+                    subprocess.run([MPS_CONTROL], input=b"quit\n", check=False, timeout=30, stdout=subprocess.DEVNULL)
         finally:
             for name, value in before.items():
                 if value is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from workshop import Node
+from agent_node import Node
 
 from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.settings import AgentSettings

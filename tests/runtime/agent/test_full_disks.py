@@ -9,16 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from workshop import PATIENCE_S
+from agent_node import PATIENCE_S
 
 ON_A_SMALL_DISK = """
 import json, os, resource, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from workshop import FOR_EVER, Node, order
+from agent_node import RUNS_FOREVER, Node, order
 from fairlead.core.errors import FairleadError
 from fairlead.runtime.agent.agent_errors import NodeError
-from fairlead.runtime.agent.processes import descendants, look
+from fairlead.runtime.agent.processes import descendants, find_process
 root = Path({root!r})
 node = Node(root)
 def fill():
@@ -37,9 +37,9 @@ print(json.dumps(seen))
 
 REFUSED = """
 {make_full}
-seen["why"] = refused(order(FOR_EVER, ranks=2))
+seen["why"] = refused(order(RUNS_FOREVER, ranks=2))
 seen["left"] = sorted(str(path.relative_to(root)) for path in (root / "jobs").rglob("*"))
-myself = look(os.getpid())
+myself = find_process(os.getpid())
 seen["processes"] = len(descendants(myself.pid, myself.started))
 {make_room}
 launch = node.launch(order("print('now')"))
@@ -52,7 +52,7 @@ launch = node.starts(order("import sys; print('up', flush=True); sys.stdout.buff
 end = node.ended(launch)
 seen["exit"] = json.loads((node.directory(launch) / "0/exit.json").read_text())
 seen["code"] = end.code
-revoked = order(FOR_EVER, job=2)
+revoked = order(RUNS_FOREVER, job=2)
 (root / "jobs/1/1/0/log").rename(root / "gone")
 for piece in (root / "gone").iterdir(): piece.unlink()
 node.starts(revoked)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from workshop import FOR_EVER, LEASED, PATIENCE_S, Node, order
+from agent_node import LEASED, PATIENCE_S, RUNS_FOREVER, Node, order
 
 from fairlead.runtime.agent.agent_errors import NodeError, OrderRefused, StaleGeneration, StillRunning
 from fairlead.runtime.agent.settings import AgentSettings, User
@@ -101,7 +101,7 @@ def test_a_prefix_comes_before_the_command(node: Node) -> None:
     assert node.printed(launch) == "yes\n"
 
 
-def test_a_worker_leads_a_group_in_the_session_of_its_stub(node: Node) -> None:
+def test_a_worker_leads_a_group_in_the_session_of_its_shim(node: Node) -> None:
     launch = node.launch(order("import os; print(os.getpgid(0) == os.getpid(), os.getsid(0) == os.getppid())"))
     node.ended(launch)
     assert node.printed(launch) == "True True\n"
@@ -156,7 +156,7 @@ def test_a_job_that_closes_its_own_folder_is_refused(node: Node, monkeypatch: py
 
 
 def test_the_same_launch_again_starts_nothing(node: Node) -> None:
-    launch = node.starts(order(FOR_EVER))
+    launch = node.starts(order(RUNS_FOREVER))
     node.launch(launch)
     assert len(node.workers(launch)) == 1
     node.kill(launch)
@@ -175,7 +175,7 @@ def test_an_older_generation_than_seen_is_refused(node: Node) -> None:
 
 
 def test_a_new_generation_waits_for_the_old_one_to_end(node: Node) -> None:
-    old, new = order(FOR_EVER, generation=1), order(generation=2)
+    old, new = order(RUNS_FOREVER, generation=1), order(generation=2)
     node.starts(old)
     with pytest.raises(StillRunning, match="generation 1 still runs"):
         node.launch(new)
@@ -245,7 +245,7 @@ print(json.dumps({
     "log": os.access(desk / "log", os.R_OK),
 }))
 try: os.kill(os.getppid(), 9)
-except PermissionError: print("cannot kill its stub")
+except PermissionError: print("cannot kill its shim")
 """
     launch = order(script, command=("/usr/bin/env", "python3", "-c", script))
     node.launch(launch)
@@ -253,12 +253,12 @@ except PermissionError: print("cannot kill its stub")
     lines = node.printed(launch).splitlines()
     assert end.code == 0, lines
     seen = json.loads(lines[0])
-    number = User.named("nobody").number
+    number = User.named("nobody").uid
     assert seen.pop("user") == [number] * 3
     assert 0 not in seen.pop("groups") + seen.pop("group")
     assert seen.pop("home") == "/nonexistent"
     assert seen == {"checkpoints": True, "here": True, "reports": True, "exit": False, "log": False, "record": False}
-    assert lines[1] == "cannot kill its stub"
+    assert lines[1] == "cannot kill its shim"
 
 
 def test_code_is_read_and_not_changed_by_jobs_of_another_user(open_to_all: Path, make_node: Callable[..., Node]) -> None:
@@ -305,7 +305,7 @@ def test_a_root_that_cannot_be_made_is_a_fault_with_its_path(node: Node, tmp_pat
 def test_a_control_group_that_cannot_be_made_is_a_fault_and_nothing_starts(make_node, tmp_path: Path) -> None:
     node = make_node(AgentSettings(cgroup=tmp_path / "not" / "there"))
     with pytest.raises(NodeError, match="not/there/1-1-0: No such file"):
-        node.launch(order(FOR_EVER))
+        node.launch(order(RUNS_FOREVER))
     assert not list((node.root / "jobs").iterdir())
     assert not node.supervisor.running()
 
@@ -314,9 +314,9 @@ def test_two_supervisors_do_not_share_a_root(node: Node) -> None:
     script = """
 import sys
 from pathlib import Path
-from fairlead.runtime.agent.devices import Accelerators
+from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.supervisor import Supervisor
-Supervisor(Path(sys.argv[1]), Accelerators.spelled("v100:1"))
+Supervisor(Path(sys.argv[1]), NodeAccelerators.parse("v100:1"))
 """
     other = subprocess.run([sys.executable, "-c", script, str(node.root)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert "DirectoryInUse" in other.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from workshop import Node, order
+from agent_node import Node, order
 
 from fairlead.client.launch_context import PAGE
 from fairlead.client.lease_page import Field, Page
@@ -61,13 +61,13 @@ def test_no_worker_sees_half_of_a_route(tmp_path: Path, monkeypatch: pytest.Monk
     lease, seen = LeaseFile.create(tmp_path / "page", 0, 0.0), list[Route | None]()
     reader, write = RouteReader(Page(tmp_path / "page")), lease._write
 
-    def look(field: Field, value: int) -> None:
+    def read_meanwhile(field: Field, value: int) -> None:
         write(field, value)
         seen.append(reader.now())
 
     lease.route(4, 2.5, 1.0)
     assert reader.now() == Route(4, 2.5, 1.0)
-    monkeypatch.setattr(lease, "_write", look)
+    monkeypatch.setattr(lease, "_write", read_meanwhile)
     lease.route(8, 7.5, 0.5)
     assert set(seen[:-1]) == {Route(4, 2.5, 1.0)}
     assert seen[-1] == Route(8, 7.5, 0.5)

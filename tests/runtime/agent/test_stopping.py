@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from workshop import FOR_EVER, LEASED, STUBBORN, Node, order
+from agent_node import IGNORES_SIGTERM, LEASED, RUNS_FOREVER, Node, order
 
 from fairlead.client.lease_page import Field, Page
-from fairlead.runtime.agent.launch_records import Stop
-from fairlead.runtime.agent.processes import Process, look, send
+from fairlead.runtime.agent.processes import Process, find_process, send_signal
 from fairlead.runtime.agent.settings import AgentSettings
-from fairlead.runtime.protocol.orders import Extend, RenewalRequest
+from fairlead.runtime.protocol.orders import Extend, Launch, RenewalRequest
 
 SAVES_WHEN_ASKED = """
 import os, signal, sys
@@ -40,6 +41,10 @@ print("up", flush=True)
 """
 
 
+def _stop_file(node: Node, launch: Launch) -> dict[str, Any]:
+    return json.loads((node.directory(launch) / "stop.json").read_text())
+
+
 def test_a_cooperative_job_is_told_on_its_page_and_yields(node: Node) -> None:
     launch = node.starts(order(LEASED))
     node.until(lambda: any(progress.steps > 2 for progress in node.progress()), "progress")
@@ -52,8 +57,8 @@ def test_a_cooperative_job_is_told_on_its_page_and_yields(node: Node) -> None:
 
 
 def test_only_the_first_worker_of_a_gang_is_told(node: Node) -> None:
-    gang = node.starts(order(FOR_EVER, ranks=2))
-    rest = node.starts(replace(order(FOR_EVER, job=2), ranks=(1,), world_size=2))
+    gang = node.starts(order(RUNS_FOREVER, ranks=2))
+    rest = node.starts(replace(order(RUNS_FOREVER, job=2), ranks=(1,), world_size=2))
     node.revoke(gang)
     node.revoke(rest)
 
@@ -75,13 +80,13 @@ def test_a_script_that_knows_no_lease_gets_sigterm_and_may_save(node: Node) -> N
 
 
 def test_a_script_that_dies_of_sigterm_has_yielded_too(node: Node) -> None:
-    launch = node.starts(order(FOR_EVER, cooperative=False, ranks=2))
+    launch = node.starts(order(RUNS_FOREVER, cooperative=False, ranks=2))
     node.revoke(launch)
     assert node.ended(launch).yielded
 
 
 def test_a_script_that_was_not_asked_and_dies_of_sigterm_has_failed(node: Node) -> None:
-    launch = node.starts(order(FOR_EVER, cooperative=False))
+    launch = node.starts(order(RUNS_FOREVER, cooperative=False))
     (pid,) = node.workers(launch)
     os.kill(pid, signal.SIGTERM)
     end = node.ended(launch)
@@ -90,10 +95,10 @@ def test_a_script_that_was_not_asked_and_dies_of_sigterm_has_failed(node: Node) 
 
 @pytest.mark.parametrize("cooperative", [True, False])
 def test_who_does_not_stop_within_its_grace_is_killed(node: Node, cooperative: bool) -> None:
-    launch = node.starts(order(STUBBORN, cooperative=cooperative, grace_s=20))
+    launch = node.starts(order(IGNORES_SIGTERM, cooperative=cooperative, grace_s=20))
     node.revoke(launch)
     node.clock.passes(19)
-    node.told += node.supervisor.poll()
+    node.reports += node.supervisor.poll()
     assert node.workers(launch)
     node.revoke(launch)  # asking again gives no more time
     node.clock.passes(2)
@@ -102,7 +107,7 @@ def test_who_does_not_stop_within_its_grace_is_killed(node: Node, cooperative: b
 
 
 def test_kill_ends_a_job_at_once(node: Node) -> None:
-    launch = node.starts(order(STUBBORN, ranks=2))
+    launch = node.starts(order(IGNORES_SIGTERM, ranks=2))
     node.kill(launch)
     end = node.ended(launch)
     assert (end.code, end.why) == (-9, "killed because it was not wanted any more")
@@ -110,20 +115,20 @@ def test_kill_ends_a_job_at_once(node: Node) -> None:
 
 
 def test_a_job_killed_before_it_began_never_begins(node: Node, tmp_path: Path) -> None:
-    launch = node.launch(order(f"open({str(tmp_path / 'began')!r}, 'w')\n" + FOR_EVER))
+    launch = node.launch(order(f"open({str(tmp_path / 'began')!r}, 'w')\n" + RUNS_FOREVER))
     node.kill(launch)
     assert node.ended(launch).code == -9
     assert not node.workers(launch)
 
 
 def test_a_script_revoked_before_it_began_has_yielded(node: Node) -> None:
-    launch = node.launch(order(FOR_EVER, cooperative=False))
+    launch = node.launch(order(RUNS_FOREVER, cooperative=False))
     node.revoke(launch)
     assert node.ended(launch).yielded
 
 
 def test_nobody_escapes_by_leaving_the_group_the_session_and_the_parent(node: Node) -> None:
-    launch = node.starts(order(LEAVES_OTHERS + FOR_EVER))
+    launch = node.starts(order(LEAVES_OTHERS + RUNS_FOREVER))
     assert len(node.workers(launch)) == 2
     node.kill(launch)
     node.ended(launch)
@@ -216,7 +221,7 @@ def test_a_job_that_overstays_its_bound_is_killed(node: Node) -> None:
     node.supervisor.extend(Extend(1, 1, 1, 9, 200.0))
     assert (page[Field.MAX_MS], page[Field.MAX_STEPS], page[Field.RENEWALS]) == (200_000, 9, 1)
     node.clock.passes(100)
-    node.told += node.supervisor.poll()
+    node.reports += node.supervisor.poll()
     assert not node.supervisor.running()[0].stopping
     node.clock.passes(10)
     assert node.ended(launch).why == "killed 10 s after its 200 s were over"
@@ -228,8 +233,8 @@ WANTING = LEASED.replace("print(", "page[Field.WANTS_MORE] = 1\nprint(")
 def test_who_wants_more_is_told_of_until_it_is_answered_and_answers_count_once(node: Node) -> None:
     launch = node.starts(order(WANTING, max_steps=10))
     page = Page(node.directory(launch) / "0" / "lease")
-    node.until(lambda: RenewalRequest(1, 1, 1) in node.told, "the question")
-    node.told.clear()
+    node.until(lambda: RenewalRequest(1, 1, 1) in node.reports, "the question")
+    node.reports.clear()
     assert RenewalRequest(1, 1, 1) not in node.supervisor.poll()
     node.clock.passes(1.1)
     assert RenewalRequest(1, 1, 1) in node.supervisor.poll()
@@ -245,7 +250,7 @@ def test_who_wants_more_is_told_of_until_it_is_answered_and_answers_count_once(n
 def test_who_is_asked_to_stop_does_not_ask_for_more(node: Node) -> None:
     launch = node.starts(order(WANTING.replace("not page[Field.REVOKED]", "True"), max_steps=10))
     node.revoke(launch)
-    node.told.clear()
+    node.reports.clear()
     node.clock.passes(5)
     assert RenewalRequest(1, 1, 1) not in node.supervisor.poll()
 
@@ -263,26 +268,26 @@ def test_the_time_of_a_renewed_lease_counts_anew_under_the_next_agent(node: Node
     assert node.ended(launch).why == "killed 10 s after its 100 s were over"
 
 
-def test_a_stub_that_dies_takes_its_worker_along(node: Node) -> None:
-    launch = node.starts(order(LEAVES_OTHERS + FOR_EVER))
-    (stub,) = {look(pid).parent for pid in node.workers(launch)}
-    os.kill(stub, signal.SIGKILL)
+def test_a_shim_that_dies_takes_its_worker_along(node: Node) -> None:
+    launch = node.starts(order(LEAVES_OTHERS + RUNS_FOREVER))
+    (shim,) = {find_process(pid).parent for pid in node.workers(launch)}
+    os.kill(shim, signal.SIGKILL)
     end = node.ended(launch)
-    assert (end.code, end.why) == (-9, "worker 0: its stub was killed")
+    assert (end.code, end.why) == (-9, "worker 0: its shim was killed")
     assert not node.workers(launch)
 
 
-def test_a_stub_that_was_stopped_does_not_hold_up_a_kill(node: Node) -> None:
-    launch = node.starts(order(FOR_EVER))
+def test_a_shim_that_was_stopped_does_not_hold_up_a_kill(node: Node) -> None:
+    launch = node.starts(order(RUNS_FOREVER))
     (worker,) = node.workers(launch)
-    os.kill(look(worker).parent, signal.SIGSTOP)
+    os.kill(find_process(worker).parent, signal.SIGSTOP)
     node.kill(launch)
     node.clock.passes(6)
     assert node.ended(launch).code == -9
 
 
 def test_stop_all_asks_everybody_with_one_grace(node: Node) -> None:
-    launches = [node.starts(order(LEASED)), node.starts(order(STUBBORN, job=2, cooperative=False))]
+    launches = [node.starts(order(LEASED)), node.starts(order(IGNORES_SIGTERM, job=2, cooperative=False))]
     node.supervisor.stop_all(3.0)
     assert node.ended(launches[0]).yielded
     node.clock.passes(4)
@@ -291,8 +296,8 @@ def test_stop_all_asks_everybody_with_one_grace(node: Node) -> None:
 
 
 def test_who_never_looked_at_its_lease_leaves_at_once_when_everything_is_to_stop(node: Node) -> None:
-    never, ranks = node.starts(order(FOR_EVER)), node.starts(order(FOR_EVER, job=2, ranks=2))
-    ignores = node.starts(order(STUBBORN, job=3, grace_s=3))
+    never, ranks = node.starts(order(RUNS_FOREVER)), node.starts(order(RUNS_FOREVER, job=2, ranks=2))
+    ignores = node.starts(order(IGNORES_SIGTERM, job=3, grace_s=3))
     works = node.starts(order(LEASED, job=4))
     node.until(lambda: any(progress.job == 4 and progress.steps > 2 for progress in node.progress()), "progress")
     node.supervisor.stop_all()
@@ -306,21 +311,21 @@ def test_who_never_looked_at_its_lease_leaves_at_once_when_everything_is_to_stop
 
 
 def test_who_was_asked_before_it_looked_at_its_lease_leaves_too_when_everything_is_to_stop(node: Node) -> None:
-    asked, works = node.starts(order(FOR_EVER)), node.starts(order(STUBBORN, job=2, cooperative=False, grace_s=20))
+    asked, works = node.starts(order(RUNS_FOREVER)), node.starts(order(IGNORES_SIGTERM, job=2, cooperative=False, grace_s=20))
     for launch in (asked, works):
         node.revoke(launch)
-        assert not Stop.read(node.directory(launch)).signalled
+        assert not _stop_file(node, launch)["signalled"]
     node.supervisor.stop_all(10.0)
-    stops = [Stop.read(node.directory(launch)) for launch in (asked, works)]
-    assert [stop.signalled for stop in stops] == [True, False], "of who knows no lease it is not told apart"
-    assert [stop.deadline for stop in stops] == [node.clock.now + 10.0] * 2
+    stops = [_stop_file(node, launch) for launch in (asked, works)]
+    assert [stop["signalled"] for stop in stops] == [True, False], "of who knows no lease it is not told apart"
+    assert [stop["deadline"] for stop in stops] == [node.clock.now + 10.0] * 2
     assert node.ended(asked).yielded
     node.clock.passes(11)
     assert node.ended(works).why == "killed 10 s after it was asked to stop"
 
 
 def test_an_agent_whose_lease_ran_out_stops_everything_by_itself(node: Node) -> None:
-    launches = [node.starts(order(LEASED)), node.starts(order(STUBBORN, job=2, grace_s=7))]
+    launches = [node.starts(order(LEASED)), node.starts(order(IGNORES_SIGTERM, job=2, grace_s=7))]
     node.supervisor.expire()
     assert node.ended(launches[0]).yielded
     node.clock.passes(8)
@@ -328,9 +333,9 @@ def test_an_agent_whose_lease_ran_out_stops_everything_by_itself(node: Node) -> 
 
 
 def test_a_process_that_has_another_start_time_is_not_signalled() -> None:
-    myself = look(os.getpid())
+    myself = find_process(os.getpid())
     assert myself is not None
-    assert not send(Process(myself.pid, myself.started - 1), signal.SIGKILL)
+    assert not send_signal(Process(myself.pid, myself.started - 1), signal.SIGKILL)
 
 
 def test_orders_for_what_was_never_here_do_nothing(node: Node) -> None:

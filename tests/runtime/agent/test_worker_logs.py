@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from workshop import Node, order
+from agent_node import Node, order
 
 from fairlead.runtime.agent.agent_errors import OrderRefused
 from fairlead.runtime.agent.settings import AgentSettings
-from fairlead.runtime.agent.worker_logs import LogWriter, read
+from fairlead.runtime.agent.worker_logs import LogWriter, read_log_files
 
 
 def test_both_streams_are_in_one_log_in_their_order(node: Node) -> None:
@@ -59,7 +59,7 @@ def test_a_log_reads_as_it_was_written(tmp_path: Path, sizes: list[int]) -> None
         whole += bytes([65 + number]) * size
     for offset in range(len(whole) + 1):
         for limit in (0, 1, 7, 100):
-            excerpt = read(tmp_path, offset, limit)
+            excerpt = read_log_files(tmp_path, offset, limit)
             assert (excerpt.offset, excerpt.data) == (offset, whole[offset : offset + limit])
     writer.close()
 
@@ -70,7 +70,7 @@ def test_a_log_that_cannot_be_written_is_counted_and_stops_nobody(tmp_path: Path
     assert writer.lost == 25
     os.mkdir(tmp_path / "not-there")
     writer.write(b"y")
-    assert read(tmp_path / "not-there", 0, 10).data == b"y"
+    assert read_log_files(tmp_path / "not-there", 0, 10).data == b"y"
     writer.close()
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from workshop import Node, order
+from agent_node import Node, order
 
 from fairlead.client.lease_page import Field, Page
 from fairlead.runtime.agent.lease_file import LeaseFile
-from fairlead.runtime.agent.worker_reports import AT_ONCE, BACKLOG, LINE, WorkerReports
+from fairlead.runtime.agent.worker_reports import CHUNK, MAX_BACKLOG, MAX_LINE, WorkerReports
 from fairlead.runtime.protocol.orders import MAX_METRICS
 
 
@@ -51,7 +51,7 @@ while True: signal.pause()
 """
     launch = node.starts(order(script, cooperative=False))
     node.until(lambda: node.metrics(), "a report")
-    node.told += node.supervisor.poll()
+    node.reports += node.supervisor.poll()
     node.restarts()
     node.revoke(launch)
     node.ended(launch)
@@ -60,16 +60,16 @@ while True: signal.pause()
 
 def test_lines_without_an_end_and_floods_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "reports"
-    path.write_bytes(b"x" * (AT_ONCE + 5) + b'\n{"a": 1}\n' + b'{"' + b"y" * LINE + b'": 1}\n{"a": 2}\n')
+    path.write_bytes(b"x" * (CHUNK + 5) + b'\n{"a": 1}\n' + b'{"' + b"y" * MAX_LINE + b'": 1}\n{"a": 2}\n')
     reports = WorkerReports(path)
     assert reports.rest() == [("a", 1.0), ("a", 2.0)]
     assert reports.ignored == 2
     line = b'{"b": 3}\n'
     with open(path, "ab") as file:
-        file.write(line * (BACKLOG // len(line) + 2) + b'{"last": 4}\n')
+        file.write(line * (MAX_BACKLOG // len(line) + 2) + b'{"last": 4}\n')
     said = reports.rest()
     assert said[-1] == ("last", 4.0)
-    assert len(said) <= AT_ONCE // len(line) + 1
+    assert len(said) <= CHUNK // len(line) + 1
     reports.close()
 
 
@@ -108,8 +108,8 @@ def test_the_agent_and_the_worker_see_one_page(tmp_path: Path) -> None:
     assert (page[Field.MAX_STEPS], page[Field.MAX_MS]) == (5, 2500)
     page[Field.STEPS] = 2**64 - 1
     page[Field.WANTS_MORE] = 1
-    assert lease.standing().steps == 2**53
-    assert lease.standing().wants_more
+    assert lease.status().steps == 2**53
+    assert lease.status().wants_more
     lease.revoke()
     assert page[Field.REVOKED] == 1
     page.close()

@@ -1,2 +1,2 @@
-"""What an agent does on its node: start workers, watch them, stop them. It knows no network; orders come in and news go out as
-the values of `fairlead.runtime.protocol.orders`."""
+"""The agent of a node: it starts, supervises and stops workers. Only `agent_service` knows the network; the other modules take
+orders and return reports as values of `fairlead.runtime.protocol.orders`."""

@@ -1,4 +1,4 @@
-"""Why an agent could not, or would not, do what it was ordered to. Whoever catches `FairleadError` has caught these."""
+"""Errors of an agent that could not, or would not, carry out an order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairlead.core.errors import FairleadError
 
 
 class NodeError(FairleadError):
-    """The node failed the agent: a disk that is full, a directory that cannot be written. Nothing was half done."""
+    """The node failed, such as by a full disk or a directory that cannot be written. Nothing was half done."""
 
     def __init__(self, path: Path | str, what: str) -> None:
         self.path, self.what = str(path), what
@@ -28,11 +28,11 @@ class DirectoryInUse(NodeError):
 
 
 class OrderRefused(FairleadError):
-    """An order that cannot be carried out as it stands. Nothing was started."""
+    """An order that cannot be carried out as it is. Nothing was started."""
 
 
 class StaleGeneration(OrderRefused):
-    """An order for an earlier launch of a job than this agent has seen."""
+    """An order for an earlier launch of a job than the latest one on this node."""
 
     def __init__(self, job: int, generation: int, newest: int) -> None:
         self.job, self.generation, self.newest = job, generation, newest
@@ -43,7 +43,7 @@ class StaleGeneration(OrderRefused):
 
 
 class StillRunning(OrderRefused):
-    """A new launch of a job whose last one has not ended on this node; revoke or kill that first."""
+    """A new launch of a job whose last launch has not ended on this node; revoke or kill that first."""
 
     def __init__(self, job: int, generation: int, present: int) -> None:
         self.job, self.generation, self.present = job, generation, present
@@ -55,13 +55,9 @@ class StillRunning(OrderRefused):
         return (StillRunning, (self.job, self.generation, self.present))
 
 
-class ArchiveRefused(OrderRefused):
-    """A code archive that is not what it claims to be, or not what an agent takes."""
-
-
 @contextmanager
 def node_errors(path: Path | str) -> Iterator[None]:
-    """Failures of the system become faults that name the path."""
+    """Turn an `OSError` into a `NodeError` that names the path."""
     try:
         yield
     except OSError as error:

@@ -1,5 +1,5 @@
-"""Launches that wait for their code: the archive is asked for piece by piece over the agent's stream, unpacked beside the
-agent's other work, and then they begin. It neither speaks to the control plane nor starts anything itself."""
+"""Launches that wait for their code. The archive is requested in chunks over the agent's stream and unpacked in a thread; then
+the launches can start. This module neither sends messages nor starts anything itself."""
 
 from __future__ import annotations
 
@@ -17,62 +17,65 @@ from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Reroute, Revok
 
 @dataclass
 class _Delivery:
-    """One archive on its way. `problem` is None while it is not known whether it will be there."""
+    """One archive in transfer. `problem` is None until the outcome is known, then empty or the error."""
 
     archive: bytearray = field(default_factory=bytearray)
     unpacking: threading.Thread | None = None
-    failed_by_node: bool = False  # as by a disk that is full, and then by no fault of the job
+    failed_by_node: bool = False  # such as by a full disk; not a fault of the job
     problem: str | None = None
 
 
-class Deliveries:
+class CodeDeliveries:
+    """All archives in transfer, and the launches that wait for them."""
+
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self._waiting: dict[tuple[int, int], Launch] = {}
-        self._coming: dict[str, _Delivery] = {}
+        self._transfers: dict[str, _Delivery] = {}
 
     @property
     def waiting(self) -> set[tuple[int, int]]:
+        """Job and generation of the launches that wait."""
         return set(self._waiting)
 
     def hold(self, launch: Launch) -> list[CodeRequest] | None:
-        """None where it can begin; otherwise it waits, and this is what must be asked for."""
+        """None if the launch can start; otherwise it waits, and these requests must be sent."""
         digest = launch.task.code
         if not digest or self._supervisor.has_code(digest):
             return None
         self._waiting[launch.job, launch.generation] = launch
-        if digest in self._coming:
+        if digest in self._transfers:
             return []
-        self._coming[digest] = _Delivery()
+        self._transfers[digest] = _Delivery()
         return [CodeRequest(digest)]
 
-    def again(self) -> list[CodeRequest]:
-        """What must be asked for on a new stream: the answers to what was asked before are lost."""
-        return [CodeRequest(digest, len(one.archive)) for digest, one in self._coming.items() if one.unpacking is None]
+    def repeated_requests(self) -> list[CodeRequest]:
+        """The requests to send on a new stream: answers to earlier ones are lost."""
+        return [CodeRequest(digest, len(one.archive)) for digest, one in self._transfers.items() if one.unpacking is None]
 
-    def take(self, piece: CodeChunk) -> list[CodeRequest]:
-        """A part has come; what to ask for next."""
-        one = self._coming.get(piece.digest)
-        if one is None or one.unpacking is not None or (piece.offset != len(one.archive) and not piece.problem):
+    def receive(self, chunk: CodeChunk) -> list[CodeRequest]:
+        """Take a chunk; returns the next request."""
+        one = self._transfers.get(chunk.digest)
+        if one is None or one.unpacking is not None or (chunk.offset != len(one.archive) and not chunk.problem):
             return []
-        if piece.problem:
-            one.problem = piece.problem
+        if chunk.problem:
+            one.problem = chunk.problem
             return []
-        one.archive += base64.b64decode(piece.data)
-        if len(one.archive) < piece.size and piece.data:
-            return [CodeRequest(piece.digest, len(one.archive))]
-        one.unpacking = threading.Thread(target=self._unpack, args=(piece.digest, one), daemon=True)
+        one.archive += base64.b64decode(chunk.data)
+        if len(one.archive) < chunk.size and chunk.data:
+            return [CodeRequest(chunk.digest, len(one.archive))]
+        one.unpacking = threading.Thread(target=self._unpack, args=(chunk.digest, one), daemon=True)
         one.unpacking.start()
         return []
 
     def drop(self, order: Revoke | Kill) -> Ended | None:
-        """Nobody wants a launch any more that waits for its code; None where it does not wait here."""
+        """Give up a waiting launch; returns its end, or None if it does not wait here."""
         if self._waiting.pop((order.job, order.generation), None) is None:
             return None
         return Ended(order.job, order.generation, 0, True, 0, 0, "it waited for its code")
 
     def reroute(self, order: Reroute) -> bool:
-        """A launch that waits for its code begins with another route; False where it does not wait here."""
+        """Change the routing of a waiting launch; False if it does not wait here."""
         key = order.job, order.generation
         if (launch := self._waiting.get(key)) is None:
             return False
@@ -80,18 +83,18 @@ class Deliveries:
         return True
 
     def ready(self) -> tuple[list[Launch], list[Ended]]:
-        """Those whose code is there by now, and those whose code never will be."""
-        begin: list[Launch] = []
+        """The launches whose code has arrived, and the ends of those whose code cannot be delivered."""
+        startable: list[Launch] = []
         ended: list[Ended] = []
-        for digest in [digest for digest, one in self._coming.items() if one.problem is not None]:
-            one = self._coming.pop(digest)
+        for digest in [digest for digest, one in self._transfers.items() if one.problem is not None]:
+            one = self._transfers.pop(digest)
             for key in [key for key, launch in self._waiting.items() if launch.task.code == digest]:
                 launch = self._waiting.pop(key)
                 if one.problem:
                     ended.append(Ended(*key, LAUNCH_FAILED, one.failed_by_node, 0, 0, one.problem))
                 else:
-                    begin.append(launch)
-        return begin, ended
+                    startable.append(launch)
+        return startable, ended
 
     def _unpack(self, digest: str, one: _Delivery) -> None:
         try:

@@ -1,34 +1,42 @@
-"""The accelerators of a node: found through NVML (extra `nvml`), or spelled as in "v100:4" where there are none to find. An
-accelerator is known to the rest by its place on the node, from 0."""
+"""The accelerators (GPUs) of a node: detected through NVML (extra `nvml`), or given as in "v100:4"; and NVIDIA's
+Multi-Process Service for those that jobs share. Other modules know an accelerator by its index on the node, from 0."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import re
+import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fairlead.core.errors import InputError, install
+from fairlead.files import remove
 from fairlead.profiling.meter import text_of, visible
-from fairlead.runtime.agent.agent_errors import NodeError
+from fairlead.profiling.sharing_mode import MPS_CONTROL
+from fairlead.runtime.agent.agent_errors import NodeError, node_errors
 
-_SPELLED = re.compile(r"([A-Za-z][A-Za-z0-9._-]*):([1-9][0-9]{0,3})")
+_TYPE_AND_COUNT = re.compile(r"([A-Za-z][A-Za-z0-9._-]*):([1-9][0-9]{0,3})")
 _FORM_FACTORS = re.compile(r"^(sxm\d*|pcie|nvl\d*|\d+gb)$")
 _MODEL = re.compile(r"^[a-z]+\d+[a-z]*$")
+_MPS_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    device: str  # what CUDA_VISIBLE_DEVICES calls it
-    memory_gb: float = 0.0  # 0: not known
-    identity: str = ""  # its UUID, where there is one
+    """One device of the node."""
+
+    device: str  # its name in CUDA_VISIBLE_DEVICES
+    memory_gb: float = 0.0  # 0: unknown
+    identity: str = ""  # its UUID, if it has one
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How busy an accelerator is at this moment, 0 to 1, and how much of its memory is taken."""
+    """The utilization (0 to 1) and used memory of an accelerator at one moment."""
 
     accelerator: int
     utilization: float
@@ -37,7 +45,7 @@ class Sample:
 
 
 class NodeAccelerators:
-    """`type_name` is that of all of them: a node has accelerators of one type."""
+    """All accelerators of a node; they have one type, `type_name`."""
 
     def __init__(
         self, type_name: str, devices: tuple[Accelerator, ...], nvml: Any = None, handles: tuple[Any, ...] = ()
@@ -47,18 +55,19 @@ class NodeAccelerators:
 
     @classmethod
     def parse(cls, text: str) -> NodeAccelerators:
-        match = _SPELLED.fullmatch(text)
+        """The accelerators of a text such as "v100:4"."""
+        match = _TYPE_AND_COUNT.fullmatch(text)
         if match is None:
             raise InputError("--accelerators", "a type and how many, as in 'v100:4'", value=text, field="accelerators")
         return cls(match[1], tuple(Accelerator(str(number)) for number in range(int(match[2]))))
 
     @classmethod
     def detect(cls, environment: Mapping[str, str] = os.environ) -> NodeAccelerators:
-        """What NVML sees, as far as `CUDA_VISIBLE_DEVICES` lets this process have it."""
+        """The accelerators that NVML finds and `CUDA_VISIBLE_DEVICES` allows."""
         try:
             nvml = importlib.import_module("pynvml")
         except ImportError as error:
-            raise NodeError("NVML", f"nvidia-ml-py is not installed: {install('nvml')}; or say --accelerators") from error
+            raise NodeError("NVML", f"nvidia-ml-py is not installed: {install('nvml')}; or pass --accelerators") from error
         try:
             nvml.nvmlInit()
             all_handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
@@ -71,50 +80,111 @@ class NodeAccelerators:
                 for index, handle in zip(chosen, handles, strict=True)
             )
         except nvml.NVMLError as error:
-            raise NodeError("NVML", f"{error}; say --accelerators where there is none") from error
+            raise NodeError("NVML", f"{error}; pass --accelerators on a node without GPUs") from error
         if len(names) != 1:
-            seen = ", ".join(sorted(names)) or "no accelerator"
-            raise NodeError("NVML", f"found {seen}: a node has accelerators of one type; choose with CUDA_VISIBLE_DEVICES")
+            types = ", ".join(sorted(names)) or "no accelerator"
+            raise NodeError("NVML", f"found {types}: a node has accelerators of one type; choose with CUDA_VISIBLE_DEVICES")
         return cls(names.pop(), devices, nvml, handles)
 
     def __len__(self) -> int:
         return len(self.devices)
 
     def samples(self) -> list[Sample]:
-        """Empty where there is nothing to measure."""
+        """Measurements of all accelerators that can be measured."""
         taken = []
-        for place, handle in enumerate(self._handles):
+        for index, handle in enumerate(self._handles):
             try:
                 memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
-                busy = self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-            except self._nvml.NVMLError:  # it fell off the bus, or cannot tell: the others can
+                utilization = self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+            except self._nvml.NVMLError:  # it fell off the bus, or does not support this
                 continue
-            taken.append(Sample(place, busy, memory.used / 2**30, memory.total / 2**30))
+            taken.append(Sample(index, utilization, memory.used / 2**30, memory.total / 2**30))
         return taken
 
     def close(self) -> None:
+        """Release NVML."""
         if self._nvml is not None:
             self._nvml.nvmlShutdown()
             self._nvml, self._handles = None, ()
 
 
-def node_has(type_name: str, many: int) -> bool:
-    """Whether this machine has just these, as NVML sees it: then an agent need not be told, and can measure them."""
+def node_has(type_name: str, count: int) -> bool:
+    """Whether NVML finds exactly these accelerators: then an agent can detect and measure them."""
     try:
         found = NodeAccelerators.detect()
     except NodeError:
         return False
     try:
-        return (found.type_name, len(found)) == (type_name, many)
+        return (found.type_name, len(found)) == (type_name, count)
     finally:
         found.close()
 
 
 def accelerator_type_of(product: str | bytes) -> str:
-    """'Tesla V100-SXM2-16GB' is a v100, 'NVIDIA GeForce RTX 3090' an rtx3090."""
+    """The type name of a product: 'Tesla V100-SXM2-16GB' is a v100, 'NVIDIA GeForce RTX 3090' an rtx3090."""
     words = [
         word for word in re.split(r"[\s\-]+", text_of(product).lower()) if word not in ("nvidia", "tesla", "geforce", "quadro")
     ]
     words = [word for word in words if not _FORM_FACTORS.match(word)]
     models = [word for word in words if _MODEL.match(word)]
     return models[0] if models else "".join(words[:2]) or "gpu"
+
+
+class MultiProcessService:
+    """One MPS control daemon per shared accelerator, started when a second job comes to it. Without `nvidia-cuda-mps-control`,
+    jobs that share an accelerator are time-sliced by CUDA. A job that came first stays outside the service until its next
+    launch."""
+
+    def __init__(self, root: Path, path: str | None = None) -> None:
+        self._root = root
+        self._program = shutil.which(MPS_CONTROL, path=path)
+        self._started: dict[int, dict[str, str]] = {}
+
+    def variables(self, index: int, accelerator: Accelerator) -> dict[str, str]:
+        """Environment variables of a worker on a shared accelerator; starts the daemon at the first call.
+
+        The daemon renumbers devices, so both sides name them by UUID. By number, a worker whose daemon has failed would run on
+        another accelerator; so an accelerator without a UUID gets no daemon."""
+        if self._program is None or not accelerator.identity:
+            return {}
+        if index not in self._started:
+            pipes, logs = self._root / f"{index}-pipe", self._root / f"{index}-log"
+            with node_errors(self._root):
+                for folder in (pipes, logs):
+                    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            variables = {
+                "CUDA_VISIBLE_DEVICES": accelerator.identity,
+                "CUDA_MPS_PIPE_DIRECTORY": str(pipes),
+                "CUDA_MPS_LOG_DIRECTORY": str(logs),
+            }
+            # Fails where a daemon of an earlier agent still runs, which serves as well.
+            self._control(["-d"], variables)
+            self._started[index] = variables
+        return self._started[index]
+
+    def close(self) -> None:
+        """End all daemons, also those of an earlier agent on this root."""
+        if self._program is None:
+            return
+        for pipes in sorted(self._root.glob("*-pipe")):
+            if self._control([], {"CUDA_MPS_PIPE_DIRECTORY": str(pipes)}, b"quit\n"):
+                remove(pipes)
+        self._started.clear()
+
+    def _control(self, arguments: list[str], variables: dict[str, str], command: bytes = b"") -> bool:
+        """Run the control program; False: it did not finish in time."""
+        assert self._program is not None
+        with node_errors(self._program):
+            try:
+                subprocess.run(
+                    [self._program, *arguments],
+                    input=command,
+                    env={"PATH": "/usr/bin:/bin", **variables},
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    timeout=_MPS_TIMEOUT_S,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                return False
+        return True

@@ -1,29 +1,118 @@
-"""One launch of a job on this node, from its start to its end: when it is asked to stop, when it is killed, what is told about
-it. It decides by the clock it is handed; processes and files are the worker's business."""
+"""One launch of a job on this node, from its start to its end: when it is asked to stop, when it is killed, what is reported.
+It decides by the time that it is given; its workers deal with processes and files. An agent stores a launch in
+`root/jobs/JOB/GENERATION/`, so that the next agent can take it over:
+
+- `record.json`: what was launched and the processes, written before any of them starts;
+- `stop.json`: that it was asked to stop, and by when;
+- `ended.json`: how it ended, and `settled` when the control plane has acknowledged the end;
+- `RANK/`: each worker's exit, log and reports."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fairlead.client.lease_page import Stage
 from fairlead.core.job import signal_name
-from fairlead.files import write_json
-from fairlead.runtime.agent.launch_records import ENDED, SETTLED, Record, Stop
-from fairlead.runtime.agent.lease_file import WorkerStatus
+from fairlead.files import read_json, write_json
+from fairlead.runtime.agent.lease_file import LeaseFile, WorkerStatus
 from fairlead.runtime.agent.settings import AgentSettings
 from fairlead.runtime.agent.shim import CUT_OFF, Exit
-from fairlead.runtime.agent.worker import Worker
-from fairlead.runtime.agent.worker_reports import Pace, WorkerReports
-from fairlead.runtime.protocol.orders import Ended, Extend, Metric, Progress, RenewalRequest, Report, RequestRouting
+from fairlead.runtime.agent.worker import REPORTS, AgentWorker, WorkerRecord
+from fairlead.runtime.agent.worker_reports import StepRate, WorkerReports
+from fairlead.runtime.protocol.orders import Ended, Extend, Launch, Metric, Progress, RenewalRequest, Report, RequestRouting
 
-ASK_AGAIN_S = 1.0
-"""A renewal that was asked for and not answered is asked for again: the question may have been lost."""
+RECORD, SETTLED = "record.json", "settled"
+_STOP, _ENDED = "stop.json", "ended.json"
+_VERSION = 1
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
-_LEFT_WHEN_ASKED = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
-"""How a script that knows no lease ends when it is sent SIGTERM: in its own time, at once, or as a shell puts it."""
+_REPEAT_REQUEST_S = 1.0  # a renewal request without an answer is repeated: it may have been lost
+
+_LEFT_AFTER_SIGTERM = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+"""Exit statuses of a script without a lease after SIGTERM: by its own exit, by the signal, or as a shell reports the signal."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRecord:
+    """What the agent stores on disk about a launch."""
+
+    job: int
+    generation: int
+    name: str
+    world_size: int
+    cooperative: bool
+    grace_s: float
+    max_s: float
+    boot: str  # id of the machine's boot that the processes belong to
+    workers: tuple[WorkerRecord, ...]
+    central: bool = False
+
+    @classmethod
+    def of(cls, launch: Launch, workers: tuple[WorkerRecord, ...]) -> LaunchRecord:
+        """The record of an order and its workers."""
+        task = launch.task
+        return cls(
+            launch.job,
+            launch.generation,
+            launch.name,
+            launch.world_size,
+            task.cooperative,
+            task.grace_s,
+            task.max_s,
+            _boot_id(),
+            workers,
+            task.central,
+        )
+
+    def write(self, directory: Path) -> None:
+        """Store it in the launch's directory."""
+        write_json(directory / RECORD, {"version": _VERSION, **asdict(self)})
+
+    @classmethod
+    def read(cls, directory: Path) -> LaunchRecord | None:
+        """The record in a launch's directory; None without one that this version can read."""
+        found = read_json(directory / RECORD)
+        if not isinstance(found, dict) or found.pop("version", None) != _VERSION:
+            return None
+        try:
+            return cls(**{**found, "workers": tuple(WorkerRecord(**worker) for worker in found["workers"])})
+        except (KeyError, TypeError):
+            return None
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    """A launch that was asked to stop. `deadline` is monotonic."""
+
+    deadline: float
+    why: str  # for users, when it is killed at the deadline
+    asked: bool  # because a lease ended, and not because another worker failed
+    signalled: bool = False  # SIGTERM was sent although the job may know its lease: it had not looked at it yet
+
+
+def read_ended(directory: Path) -> Ended | None:
+    """How a launch ended, from its directory."""
+    found = read_json(directory / _ENDED)
+    return Ended(**found) if isinstance(found, dict) else None
+
+
+def stored_launches(jobs: Path) -> Iterator[tuple[int, int, Path]]:
+    """Job, generation and directory of all launches on disk, earlier generations first."""
+    for job in sorted(jobs.iterdir(), key=lambda path: path.name):
+        if not _NUMBER.fullmatch(job.name):
+            continue
+        generations = [path for path in job.iterdir() if _NUMBER.fullmatch(path.name)]
+        for directory in sorted(generations, key=lambda path: int(path.name)):
+            yield int(job.name), int(directory.name), directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,132 +128,157 @@ class RunningLaunch:
     stopping: bool
 
 
-class Launched:
-    """`workers` are in the order of their ranks, and `reports` are those of the first."""
+class AgentLaunch:
+    """A launch and its state.
+
+    Args:
+        workers: In the order of their ranks.
+        reports: Those of the first worker.
+        stop: That an earlier agent asked it to stop.
+        restored: An earlier agent launched it. How often its lease was renewed is not certain, so its time counts again.
+    """
 
     def __init__(
         self,
-        record: Record,
+        record: LaunchRecord,
         directory: Path,
-        workers: list[Worker],
+        workers: list[AgentWorker],
         reports: WorkerReports | None,
         settings: AgentSettings,
-        stop: Stop | None,
-        found: bool = False,
+        stop: _Stop | None = None,
+        restored: bool = False,
     ) -> None:
-        """`found`: an earlier agent launched it. How often its lease was renewed by then is not known for sure: its time counts
-        anew."""
         self.record, self.directory, self.workers = record, directory, workers
         self.ended: Ended | None = None
         self._reports, self._settings = reports, settings
         self._stop = stop
         self._max_s = record.max_s
         self._began: float | None = None
-        self._found = found
+        self._restored = restored
         self._killed = ""  # why
-        self._told: Progress | None = None
-        self._pace = Pace()
-        self._told_end = False
-        self._asked: tuple[int, float] = (0, 0.0)  # which renewal, and when
+        self._last_progress = Progress(record.job, record.generation, 0, 0, 0.0)
+        self._step_rate = StepRate()
+        self._end_reported = False
+        self._requested: tuple[int, float] = (0, 0.0)  # which renewal, and when
 
     @classmethod
-    def over(cls, record: Record, directory: Path, settings: AgentSettings, ended: Ended) -> Launched:
-        """One that ended under an earlier agent, and of which perhaps nobody was told."""
-        launched = cls(record, directory, [], None, settings, None)
-        launched.ended = ended
-        return launched
+    def restore(cls, record: LaunchRecord, directory: Path, settings: AgentSettings) -> AgentLaunch:
+        """A launch of an earlier agent. It runs, or has ended and its end may not have been reported."""
+        if (ended := read_ended(directory)) is not None:
+            launch = cls(record, directory, [], None, settings)
+            launch.ended = ended
+            return launch
+        same_boot = record.boot == _boot_id()
+        workers = []
+        for worker in record.workers:
+            lease = None
+            with contextlib.suppress(OSError):  # pages in memory do not survive a reboot
+                lease = LeaseFile(Path(worker.page))
+            workers.append(AgentWorker(worker, directory / str(worker.rank), lease, None, same_boot))
+        reports = None
+        with contextlib.suppress(OSError):
+            reports = WorkerReports(directory / str(record.workers[0].rank) / REPORTS)
+        found = read_json(directory / _STOP) if same_boot else None
+        stop = _Stop(**found) if isinstance(found, dict) else None
+        return cls(record, directory, workers, reports, settings, stop, restored=True)
 
     @property
     def running(self) -> RunningLaunch:
-        standing = self.workers[0].standing
+        """A summary for the agent."""
         return RunningLaunch(
             self.record.job,
             self.record.generation,
             self.record.name,
             tuple(worker.rank for worker in self.record.workers),
             tuple(worker.accelerator for worker in self.record.workers),
-            standing.steps,
+            self.workers[0].status.steps,
             bool(self._stop or self._killed),
         )
 
     @property
     def ignored_reports(self) -> int:
+        """Report lines that could not be read."""
         return self._reports.ignored if self._reports else 0
 
     def revoke(self, now: float, grace_s: float | None = None, *, for_good: bool = False) -> None:
-        """Once asked, asking again can only bring the end nearer. `for_good`: nobody wants its first step any more, so that who
-        has not looked at its lease, and perhaps never will, is sent SIGTERM."""
+        """Ask it to stop; asking again can only bring the deadline closer. `for_good`: its first step is not wanted any more,
+        so a job that has not looked at its lease yet gets SIGTERM."""
         if self.ended is not None:
             return
         grace_s = self.record.grace_s if grace_s is None else grace_s
-        signalled = for_good and self.record.cooperative and all(_idle(worker.standing) for worker in self.workers)
-        stop = Stop(now + grace_s, f"killed {grace_s:g} s after it was asked to stop", asked=True, signalled=signalled)
+        signalled = for_good and self.record.cooperative and all(_not_started(worker.status) for worker in self.workers)
+        stop = _Stop(now + grace_s, f"killed {grace_s:g} s after it was asked to stop", asked=True, signalled=signalled)
         before = self._stop
         if before is not None and before.asked:
             nearer = stop if stop.deadline < before.deadline else before
             signalled = signalled and not before.signalled
             if signalled or nearer is stop:
-                self._stop_by(replace(nearer, signalled=signalled or before.signalled))
+                self._set_stop(replace(nearer, signalled=signalled or before.signalled))
             if signalled:
-                self._ask()
+                self._terminate()
             return
-        self._stop_by(stop if before is None else replace(stop, deadline=min(stop.deadline, before.deadline)))
+        self._set_stop(stop if before is None else replace(stop, deadline=min(stop.deadline, before.deadline)))
         if signalled or not self.record.cooperative:
-            self._ask()
+            self._terminate()
         elif self.workers[0].record.rank == 0:
             self.workers[0].revoke()
 
     def kill(self, now: float, why: str) -> None:
+        """Kill all workers; to be repeated until they have ended."""
         self._killed = self._killed or why
         for worker in self.workers:
-            worker.end(now, self._settings.kill_patience_s)
+            worker.kill(now, self._settings.kill_patience_s)
 
     def extend(self, order: Extend) -> None:
-        if self.ended is None and order.renewal > self.workers[0].standing.renewals:
+        """Renew the lease."""
+        if self.ended is None and order.renewal > self.workers[0].status.renewals:
             self._max_s = order.max_s
             for worker in self.workers:
                 worker.extend(order.renewal, order.max_steps, order.max_s)
 
-    def route(self, routed: RequestRouting) -> None:
+    def route(self, routing: RequestRouting) -> None:
+        """Change the routing of requests."""
         if self.ended is None:
             for worker in self.workers:
-                worker.route(routed)
+                worker.route(routing)
 
     def poll(self, now: float) -> list[Report]:
-        if self._told_end:
+        """Do what is due, and return what is new."""
+        if self._end_reported:
             return []
         if self.ended is None:
             for worker in self.workers:
-                worker.look()
-            self._hurry(now)
+                worker.check_exit()
+            self._kill_if_due(now)
         over = all(worker.exit is not None for worker in self.workers)
-        told = self._news(over, now)
+        reports = self._new_reports(over, now)
         if over:
             self.ended = self.ended or self._end()
-            told.append(self.ended)
-            self._told_end = True
+            reports.append(self.ended)
+            self._end_reported = True
             self.close()
-        return told
+        return reports
 
     def settle(self) -> None:
+        """Note that the end was acknowledged."""
         (self.directory / SETTLED).touch()
 
     def close(self) -> None:
+        """Release all files; the workers go on."""
         for worker in self.workers:
             worker.close()
         if self._reports is not None:
             self._reports.close()
 
-    def _hurry(self, now: float) -> None:
-        left = [worker for worker in self.workers if worker.exit is None]
-        if not left:
+    def _kill_if_due(self, now: float) -> None:
+        if all(worker.exit is not None for worker in self.workers):
             return
         failed = self._first_failed()
         if failed is not None and self._stop is None:
             why = f"worker {failed.record.rank} failed and the others did not end within {self._settings.sibling_grace_s:g} s"
-            self._stop_by(Stop(now + self._settings.sibling_grace_s, why, asked=False))
-        if self._began is None and (began_ns := self.workers[0].standing.began_ns):
-            self._began = now if self._found else min(began_ns / 1e9, now)
+            self._set_stop(_Stop(now + self._settings.sibling_grace_s, why, asked=False))
+        if self._began is None and (began_ns := self.workers[0].status.began_ns):
+            self._began = now if self._restored else min(began_ns / 1e9, now)
         if self._max_s and self._began is not None and now > self._began + self._max_s + self.record.grace_s:
             self.kill(now, f"killed {self.record.grace_s:g} s after its {self._max_s:g} s were over")
         elif self._stop is not None and now >= self._stop.deadline:
@@ -172,42 +286,41 @@ class Launched:
         elif self._killed:
             self.kill(now, self._killed)
 
-    def _news(self, over: bool, now: float) -> list[Report]:
+    def _new_reports(self, over: bool, now: float) -> list[Report]:
         if not self.workers:
             return []
-        job, generation, standing = self.record.job, self.record.generation, self.workers[0].standing
-        told: list[Report] = []
-        rate = self._pace.see(standing.began_at, standing.began_ns, standing.steps, standing.last_ns)
-        progress = Progress(job, generation, standing.steps, standing.saved, rate, standing.batch_size)
-        before = self._told or Progress(job, generation, 0, 0, 0.0)
-        if replace(progress, rate=0.0) != replace(before, rate=0.0):
-            told.append(progress)
-            self._told = progress
-        if self._must_ask(standing, now) and not over:
-            self._asked = (standing.wants_more, now)
-            told.append(RenewalRequest(job, generation, standing.wants_more))
+        job, generation, status = self.record.job, self.record.generation, self.workers[0].status
+        reports: list[Report] = []
+        rate = self._step_rate.update(status.began_at, status.began_ns, status.steps, status.last_ns)
+        progress = Progress(job, generation, status.steps, status.saved, rate, status.batch_size)
+        if replace(progress, rate=0.0) != replace(self._last_progress, rate=0.0):
+            reports.append(progress)
+            self._last_progress = progress
+        if self._must_request(status, now) and not over:
+            self._requested = (status.wants_more, now)
+            reports.append(RenewalRequest(job, generation, status.wants_more))
         if self._reports is not None:
-            said = self._reports.rest() if over else self._reports.read()
-            told += [Metric(job, generation, name, value) for name, value in said]
-        return told
+            values = self._reports.rest() if over else self._reports.read()
+            reports += [Metric(job, generation, name, value) for name, value in values]
+        return reports
 
-    def _must_ask(self, standing: WorkerStatus, now: float) -> bool:
-        which, asked_s = self._asked
-        wants = standing.wants_more == standing.renewals + 1 and self._stop is None and not self._killed
-        return wants and (which != standing.wants_more or now >= asked_s + ASK_AGAIN_S)
+    def _must_request(self, status: WorkerStatus, now: float) -> bool:
+        which, requested_s = self._requested
+        wants = status.wants_more == status.renewals + 1 and self._stop is None and not self._killed
+        return wants and (which != status.wants_more or now >= requested_s + _REPEAT_REQUEST_S)
 
     def _end(self) -> Ended:
-        standings = [worker.standing for worker in self.workers]
+        statuses = [worker.status for worker in self.workers]
         exits = [worker.exit for worker in self.workers if worker.exit is not None]
         asked = self._stop is not None and self._stop.asked
         if self.record.cooperative and not (self._stop is not None and self._stop.signalled):
             clean = all(exit.code == 0 for exit in exits)
-            yielded = clean and any(standing.stage == Stage.YIELDED for standing in standings)
+            yielded = clean and any(status.stage == Stage.YIELDED for status in statuses)
         else:
-            yielded = asked and all(exit.code in _LEFT_WHEN_ASKED for exit in exits)
+            yielded = asked and all(exit.code in _LEFT_AFTER_SIGTERM for exit in exits)
         failed = None if yielded else self._first_failed()
-        # Who did not leave when asked has not failed by itself, whoever it was that asked; unless one that knows its lease did
-        # before, and the others waited for it.
+        # A worker that did not leave when asked has not failed by itself, unless a cooperative worker failed before and the
+        # others waited for it.
         by_itself = self.record.cooperative and failed is not None and failed.exit is not None and failed.exit.code > 0
         overstayed = self._stop is not None and asked and self._killed == self._stop.why and not by_itself
         yielded = yielded or overstayed or any(exit.why == CUT_OFF for exit in exits)
@@ -216,45 +329,44 @@ class Launched:
             self.record.generation,
             code=failed.exit.code if failed is not None and failed.exit is not None else 0,
             yielded=yielded,
-            steps=standings[0].steps,
-            saved=standings[0].saved,
+            steps=statuses[0].steps,
+            saved=statuses[0].saved,
             why=self._why(failed),
             rank=0 if failed is None else failed.record.rank,
         )
-        # A disk that takes nothing must not keep a job from ending; it can be told anew from the exits and pages.
+        # A full disk must not keep a job from ending; the end can be derived again from the exits and pages.
         with contextlib.suppress(OSError):
-            write_json(self.directory / ENDED, asdict(ended))
+            write_json(self.directory / _ENDED, asdict(ended))
             for worker in self.workers:
                 Path(worker.record.page).unlink(missing_ok=True)
         return ended
 
-    def _why(self, failed: Worker | None) -> str:
+    def _why(self, failed: AgentWorker | None) -> str:
         if failed is None or failed.exit is None:
             return ""
         by_failure = self._stop is not None and not self._stop.asked and self._killed == self._stop.why
-        return self._killed if self._killed and not by_failure else _how(failed.record.rank, failed.exit)
+        return self._killed if self._killed and not by_failure else _exit_text(failed.record.rank, failed.exit)
 
-    def _first_failed(self) -> Worker | None:
+    def _first_failed(self) -> AgentWorker | None:
         failed = [(worker.exit.at_ns, worker) for worker in self.workers if worker.exit is not None and worker.exit.code != 0]
         return min(failed, key=lambda pair: pair[0])[1] if failed else None
 
-    def _ask(self) -> None:
+    def _terminate(self) -> None:
         for worker in self.workers:
-            worker.ask()
+            worker.terminate()
 
-    def _stop_by(self, stop: Stop) -> None:
+    def _set_stop(self, stop: _Stop) -> None:
         self._stop = stop
-        # It is asked all the same where this cannot be written; only the next agent would not know.
-        with contextlib.suppress(OSError):
-            stop.write(self.directory)
+        with contextlib.suppress(OSError):  # it only informs the next agent
+            write_json(self.directory / _STOP, asdict(stop))
 
 
-def _idle(standing: WorkerStatus) -> bool:
-    """Whether it has not done a step, or saved one, since it was launched."""
-    return standing.stage == Stage.STARTING and not standing.began_ns
+def _not_started(status: WorkerStatus) -> bool:
+    """Whether it has neither done a step nor saved since it was launched."""
+    return status.stage == Stage.STARTING and not status.began_ns
 
 
-def _how(rank: int, exit: Exit) -> str:
+def _exit_text(rank: int, exit: Exit) -> str:
     if exit.why:
         return f"worker {rank}: {exit.why}"
     if exit.code < 0:

@@ -1,5 +1,5 @@
-"""How a launch begins: checks, directories, stubs, the record, and only then the errands that make the stubs start anything.
-Up to the record everything can be taken back, and is when something fails."""
+"""How a launch starts: checks, directories, shims, the record, and only then the launch specs that make the shims start
+anything. Up to the record everything is undone when something fails."""
 
 from __future__ import annotations
 
@@ -12,76 +12,77 @@ from pathlib import Path
 
 from fairlead.files import make_folder, remove, remove_empty
 from fairlead.runtime.agent.agent_errors import NodeError, OrderRefused, node_errors
-from fairlead.runtime.agent.archives import is_digest, link_code
-from fairlead.runtime.agent.devices import NodeAccelerators
-from fairlead.runtime.agent.launch import Launched
-from fairlead.runtime.agent.launch_records import Record, WorkerRecord
+from fairlead.runtime.agent.devices import MultiProcessService, NodeAccelerators
+from fairlead.runtime.agent.launch import AgentLaunch, LaunchRecord
 from fairlead.runtime.agent.lease_file import LeaseFile
-from fairlead.runtime.agent.mps import MultiProcessService
-from fairlead.runtime.agent.processes import Cgroup, look
+from fairlead.runtime.agent.processes import Cgroup, find_process
 from fairlead.runtime.agent.settings import AgentSettings, worker_environment
 from fairlead.runtime.agent.shim import LOG, LaunchSpec
-from fairlead.runtime.agent.worker import LEASE, REPORTS, Worker, start_stub
+from fairlead.runtime.agent.worker import LEASE, REPORTS, AgentWorker, WorkerRecord, start_shim
 from fairlead.runtime.agent.worker_reports import WorkerReports
+from fairlead.runtime.protocol.code_archive import is_digest
 from fairlead.runtime.protocol.orders import Launch
 
-LONGEST_S = 1e9  # three decades: no job means more
+_MAX_S = 1e9  # three decades: no job means more
 
 
-class Starter:
+class Launcher:
+    """Starts launches in the directory `jobs`, with code from the directory `code`."""
+
     def __init__(
         self,
         jobs: Path,
         code: Path,
         accelerators: NodeAccelerators,
         settings: AgentSettings,
-        sharing: MultiProcessService,
-        lifeline: Path,
+        mps: MultiProcessService,
+        fencing_deadline: Path,
     ) -> None:
         self._jobs, self._code, self._accelerators = jobs, code, accelerators
-        self._settings, self._sharing, self._lifeline = settings, sharing, lifeline
+        self._settings, self._mps, self._fencing_deadline = settings, mps, fencing_deadline
 
     def has_code(self, digest: str) -> bool:
+        """Whether the code of a digest is here."""
         return is_digest(digest) and (self._code / digest).is_dir()
 
-    def start(self, launch: Launch, held: Sequence[int]) -> Launched:
-        """`held` are the accelerators that other launches are using."""
+    def start(self, launch: Launch, held: Sequence[int]) -> AgentLaunch:
+        """Start all workers or none; `held` are the accelerators that other launches use."""
         self._check(launch)
-        self._check_its_own(launch)
+        self._check_directories(launch)
         directory = self._jobs / str(launch.job) / str(launch.generation)
-        stubs: list[subprocess.Popen[bytes]] = []
-        workers: list[Worker] = []
+        shims: list[subprocess.Popen[bytes]] = []
+        workers: list[AgentWorker] = []
         with node_errors(directory), contextlib.ExitStack() as undo:
             undo.callback(remove_empty, directory.parent / "checkpoints", directory.parent)
             undo.callback(remove, directory)
-            undo.callback(_take_back, stubs)
-            remove(directory)  # what was left by an agent that died before anything began
-            self._folder(directory.parent)
-            self._folder(directory)
-            where, checkpoints = self._places(launch, directory)
-            errands = []
-            for local_rank in range(len(launch.ranks)):
-                desk = directory / str(launch.ranks[local_rank])
-                lease = self._furnish(launch, desk)
+            undo.callback(_end_shims, shims)
+            remove(directory)  # left by an agent that died before the launch
+            self._make_folder(directory.parent)
+            self._make_folder(directory)
+            cwd, checkpoints = self._make_directories(launch, directory)
+            specs = []
+            for local_rank, rank in enumerate(launch.ranks):
+                work_directory = directory / str(rank)
+                lease = self._make_work_directory(launch, work_directory)
                 undo.callback(lease.path.unlink, missing_ok=True)
                 undo.callback(lease.close)
-                stubs.append(start_stub(desk))
-                record = self._record(launch, local_rank, stubs[-1], lease.path)
+                shims.append(start_shim(work_directory))
+                record = self._record(launch, local_rank, shims[-1], lease.path)
                 if record.cgroup:
-                    undo.callback(_dismiss, Cgroup.create(Path(record.cgroup), record.pid), stubs[-1])
-                workers.append(Worker(record, desk, lease, stubs[-1]))
+                    undo.callback(_end_group, Cgroup.create(Path(record.cgroup), record.pid), shims[-1])
+                workers.append(AgentWorker(record, work_directory, lease, shims[-1]))
                 if launch.parameters.routing is not None:
                     workers[-1].route(launch.parameters.routing)
                 undo.callback(workers[-1].close)
-                errands.append(self._errand(launch, local_rank, desk, lease.path, where, checkpoints, held))
+                specs.append(self._spec(launch, local_rank, work_directory, lease.path, cwd, checkpoints, held))
             workers.sort(key=lambda worker: worker.record.rank)
-            reports = WorkerReports(workers[0].desk / REPORTS)
-            record_of_launch = Record.of(launch, tuple(worker.record for worker in workers))
-            record_of_launch.write(directory)
+            reports = WorkerReports(workers[0].directory / REPORTS)
+            launch_record = LaunchRecord.of(launch, tuple(worker.record for worker in workers))
+            launch_record.write(directory)
             undo.pop_all()
-        for stub, errand in zip(stubs, errands, strict=True):
-            _send(stub, errand)
-        return Launched(record_of_launch, directory, workers, reports, self._settings, None)
+        for shim, spec in zip(shims, specs, strict=True):
+            _send_spec(shim, spec)
+        return AgentLaunch(launch_record, directory, workers, reports, self._settings)
 
     def _check(self, launch: Launch) -> None:
         task = launch.task
@@ -107,16 +108,16 @@ class Starter:
             ),
             f"its code {task.code[:12]} was not sent": bool(task.code) and not self.has_code(task.code),
             "its grace or its bounds are out of range": not (
-                0 <= task.grace_s <= LONGEST_S and 0 <= task.max_s <= LONGEST_S and 0 <= task.max_steps <= 2**53
+                0 <= task.grace_s <= _MAX_S and 0 <= task.max_s <= _MAX_S and 0 <= task.max_steps <= 2**53
             ),
         }
-        for problem, there in problems.items():
-            if there:
+        for problem, found in problems.items():
+            if found:
                 raise OrderRefused(f"job {launch.job}, generation {launch.generation}: {problem}")
 
-    def _check_its_own(self, launch: Launch) -> None:
-        """What earlier launches of a job have put in its way, or closed, would stop it on any node: that is no fault of this
-        one, on which others can begin."""
+    def _check_directories(self, launch: Launch) -> None:
+        """Refuse a job whose earlier launches have replaced or closed its own directories. That would fail on every node, so it
+        is not a fault of this one."""
         own, usable = self._jobs / str(launch.job), os.W_OK | os.X_OK
         with node_errors(own):
             for place in (own, _checkpoints(launch, own)):
@@ -125,50 +126,57 @@ class Starter:
             if own.is_dir() and not os.access(own, usable) and os.access(self._jobs, usable):
                 raise OrderRefused(f"job {launch.job}, generation {launch.generation}: {own} is its own, and closed")
 
-    def _places(self, launch: Launch, directory: Path) -> tuple[str, Path]:
-        """Where it runs, and where its checkpoints go."""
+    def _make_directories(self, launch: Launch, directory: Path) -> tuple[str, Path]:
+        """The directories where the command runs and where its checkpoints go."""
         checkpoints = _checkpoints(launch, directory.parent)
-        # The agents of a gang may come to it in the same moment: each makes sure that it is there, and given.
+        # The agents of a gang may do this at the same moment: each makes sure that it exists and has the right owner.
         checkpoints.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not self._is_given(checkpoints):
-            self._give(checkpoints)
+        if self._settings.user is not None and checkpoints.lstat().st_uid != self._settings.user.uid:
+            self._change_owner(checkpoints)
         if launch.task.directory:
             return launch.task.directory, checkpoints
         own = directory / "work"
         own.mkdir()
         if launch.task.code:
-            link_code(self._code / launch.task.code, own)
-        # From the leaves up: once a folder is given away, its owner may put anything in the place of what is in it.
+            _link_code(self._code / launch.task.code, own)
+        # From the leaves up: a folder's new owner may replace anything in it.
         for folder, _, _ in os.walk(own, topdown=False):
-            self._give(Path(folder))
+            self._change_owner(Path(folder))
         return str(own), checkpoints
 
-    def _furnish(self, launch: Launch, desk: Path) -> LeaseFile:
-        self._folder(desk)
-        (desk / LOG).mkdir(mode=0o700)
-        reports = desk / REPORTS
+    def _make_work_directory(self, launch: Launch, work_directory: Path) -> LeaseFile:
+        self._make_folder(work_directory)
+        (work_directory / LOG).mkdir(mode=0o700)
+        reports = work_directory / REPORTS
         reports.touch(mode=0o600)
-        self._give(reports)
-        page = desk / LEASE
+        self._change_owner(reports)
+        page = work_directory / LEASE
         if self._settings.pages is not None:
-            self._folder(self._settings.pages)
-            page = self._settings.pages / f"{launch.job}-{launch.generation}-{desk.name}"
+            self._make_folder(self._settings.pages)
+            page = self._settings.pages / f"{launch.job}-{launch.generation}-{work_directory.name}"
         lease = LeaseFile.create(page, launch.task.max_steps, launch.task.max_s)
         os.chmod(page, 0o600)
-        self._give(page)
+        self._change_owner(page)
         return lease
 
-    def _record(self, launch: Launch, local_rank: int, stub: subprocess.Popen[bytes], page: Path) -> WorkerRecord:
-        process = look(stub.pid)
+    def _record(self, launch: Launch, local_rank: int, shim: subprocess.Popen[bytes], page: Path) -> WorkerRecord:
+        process = find_process(shim.pid)
         if process is None:
-            raise NodeError(f"/proc/{stub.pid}", "cannot be read: is /proc mounted?")
+            raise NodeError(f"/proc/{shim.pid}", "cannot be read: is /proc mounted?")
         rank, groups = launch.ranks[local_rank], self._settings.cgroup
         cgroup = str(groups / f"{launch.job}-{launch.generation}-{rank}") if groups is not None else ""
-        return WorkerRecord(rank, launch.accelerators[local_rank], stub.pid, process.started, str(page), cgroup)
+        return WorkerRecord(rank, launch.accelerators[local_rank], shim.pid, process.started, str(page), cgroup)
 
-    def _errand(
-        self, launch: Launch, local_rank: int, desk: Path, page: Path, where: str, checkpoints: Path, held: Sequence[int]
-    ) -> bytes:
+    def _spec(
+        self,
+        launch: Launch,
+        local_rank: int,
+        work_directory: Path,
+        page: Path,
+        cwd: str,
+        checkpoints: Path,
+        held: Sequence[int],
+    ) -> LaunchSpec:
         accelerator = launch.accelerators[local_rank]
         device = self._accelerators.devices[accelerator]
         user = self._settings.user
@@ -178,58 +186,64 @@ class Starter:
             local_rank,
             device=device.device,
             page=page,
-            reports=desk / REPORTS,
+            reports=work_directory / REPORTS,
             checkpoints=checkpoints,
             inherited={**inherited, **(user.variables if user else {})},
         )
         if launch.parameters.colocated or Counter([*held, *launch.accelerators])[accelerator] > 1:
-            environment.update(self._sharing.variables(accelerator, device))
+            environment.update(self._mps.variables(accelerator, device))
         return LaunchSpec(
             command=[*launch.task.prefix, *launch.task.command],
             environment=environment,
-            directory=where,
-            desk=str(desk),
+            directory=cwd,
+            work_directory=str(work_directory),
             log_bytes=self._settings.log_bytes,
             log_pieces=self._settings.log_pieces,
-            user=user.numbers if user and os.geteuid() == 0 else [],
-            lifeline=str(self._lifeline),
+            user=[user.uid, user.gid, *user.groups] if user and os.geteuid() == 0 else [],
+            fencing_deadline=str(self._fencing_deadline),
             grace_s=launch.task.grace_s,
             cooperative=launch.task.cooperative,
             page=str(page) if launch.task.cooperative and launch.ranks[local_rank] == 0 else "",
-        ).spelled()
+        )
 
-    def _folder(self, path: Path) -> None:
+    def _make_folder(self, path: Path) -> None:
         make_folder(path, self._settings.folder_mode)
 
-    def _is_given(self, path: Path) -> bool:
-        return self._settings.user is None or path.lstat().st_uid == self._settings.user.number
-
-    def _give(self, path: Path) -> None:
+    def _change_owner(self, path: Path) -> None:
         if self._settings.user is not None and os.geteuid() == 0:
-            os.chown(path, self._settings.user.number, self._settings.user.group, follow_symlinks=False)
+            os.chown(path, self._settings.user.uid, self._settings.user.gid, follow_symlinks=False)
 
 
 def _checkpoints(launch: Launch, own: Path) -> Path:
-    """In the folder that all nodes see, or in the job's `own` on this one."""
+    """In the folder that all nodes see, or in the job's `own` on this node."""
     return Path(launch.checkpoints) if launch.checkpoints else own / "checkpoints"
 
 
-def _take_back(stubs: list[subprocess.Popen[bytes]]) -> None:
-    """Stubs that were told nothing have started nothing: they are gone without a trace."""
-    for stub in stubs:
-        stub.kill()
-        stub.communicate()
+def _link_code(code: Path, directory: Path) -> None:
+    """Fill a job's directory with code: its files are links to the shared ones, its folders are new and writable."""
+    for folder, _, names in os.walk(code):
+        here = directory / Path(folder).relative_to(code)
+        here.mkdir(mode=0o755, exist_ok=True)
+        for name in names:
+            os.link(Path(folder) / name, here / name)
 
 
-def _dismiss(cgroup: Cgroup, stub: subprocess.Popen[bytes]) -> None:
-    _take_back([stub])
+def _end_shims(shims: list[subprocess.Popen[bytes]]) -> None:
+    """End shims without a launch spec, which have started nothing."""
+    for shim in shims:
+        shim.kill()
+        shim.communicate()
+
+
+def _end_group(cgroup: Cgroup, shim: subprocess.Popen[bytes]) -> None:
+    _end_shims([shim])
     cgroup.remove()
 
 
-def _send(stub: subprocess.Popen[bytes], errand: bytes) -> None:
-    assert stub.stdin is not None
-    # A stub that was killed meanwhile is found out by the next poll.
+def _send_spec(shim: subprocess.Popen[bytes], spec: LaunchSpec) -> None:
+    assert shim.stdin is not None
+    # The next poll finds a shim that was killed meanwhile.
     with contextlib.suppress(BrokenPipeError):
-        stub.stdin.write(errand)
+        shim.stdin.write(spec.encoded())
     with contextlib.suppress(BrokenPipeError):
-        stub.stdin.close()
+        shim.stdin.close()

@@ -1,6 +1,6 @@
-"""The agent's side of a lease page. A worker maps its page; the agent reads and writes the same file by calls, because a mapped
-file that somebody truncates kills whoever touches it, and a worker must not be able to kill its agent. What stands in a page is
-the worker's word: it is taken with a pinch of salt."""
+"""The agent's side of a lease page. A worker maps its page into memory; the agent reads and writes the same file by system
+calls. Truncating a mapped file kills the process that touches it, and a worker must not be able to kill its agent. The content
+of a page is not trusted."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from fairlead.client.lease_page import MAGIC, SIZE, Field, Page, Stage
 
-_LARGEST = 2**53  # what a float, and so a step, can hold exactly
+_MAX_COUNT = 2**53  # the largest count that a float represents exactly
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """What a worker last wrote."""
+    """What a worker last wrote into its page."""
 
     stage: int = Stage.STARTING
     steps: int = 0
@@ -26,10 +26,12 @@ class WorkerStatus:
     last_ns: int = 0  # when the last step ended
     batch_size: int = 0
     renewals: int = 0
-    wants_more: int = 0  # which renewal it asks for, 0: none
+    wants_more: int = 0  # the renewal that it asks for, 0: none
 
 
 class LeaseFile:
+    """A lease page, opened by the agent."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -39,43 +41,57 @@ class LeaseFile:
 
     @classmethod
     def create(cls, path: Path, max_steps: int, max_s: float) -> LeaseFile:
+        """A new page with the bounds of a lease."""
         Page.create(path).close()
         made = cls(path)
-        made.bound(max_steps, max_s)
+        made._set_bounds(max_steps, max_s)
         return made
 
-    def standing(self) -> WorkerStatus:
-        """The last that made sense."""
+    def status(self) -> WorkerStatus:
+        """The last valid status."""
         numbers = self._numbers()
         if numbers is not None:
-            self._last = _standing(numbers)
+            self._last = WorkerStatus(
+                stage=numbers[Field.STAGE],
+                steps=min(numbers[Field.STEPS], _MAX_COUNT),
+                saved=min(numbers[Field.SAVED], _MAX_COUNT),
+                began_at=numbers[Field.BEGAN_AT],
+                began_ns=numbers[Field.BEGAN_NS],
+                last_ns=numbers[Field.LAST_NS],
+                batch_size=min(numbers[Field.BATCH_SIZE], _MAX_COUNT),
+                renewals=min(numbers[Field.RENEWALS], _MAX_COUNT),
+                wants_more=min(numbers[Field.WANTS_MORE], _MAX_COUNT),
+            )
         return self._last
 
     def revoke(self) -> None:
+        """End the lease."""
         self._write(Field.REVOKED, 1)
 
-    def bound(self, max_steps: int, max_s: float) -> None:
-        self._write(Field.MAX_STEPS, max_steps)
-        self._write(Field.MAX_MS, round(max_s * 1000))
-
     def extend(self, renewal: int, max_steps: int, max_s: float) -> None:
-        self.bound(max_steps, max_s)
+        """Renew the lease with new bounds."""
+        self._set_bounds(max_steps, max_s)
         self._write(Field.RENEWALS, renewal)
 
-    def route(self, batch: int, rate: float, part: float) -> None:
-        """The count is odd meanwhile, by which the worker knows whether it saw all three of the same route."""
-        writing = self._routes % _LARGEST | 1
+    def route(self, batch: int, rate: float, share: float) -> None:
+        """Write the routing of requests. The count is odd meanwhile, so that the worker never combines two routes."""
+        writing = self._routes % _MAX_COUNT | 1
         self._write(Field.ROUTES, writing)
         self._write(Field.ROUTE_BATCH, batch)
         self._write(Field.ROUTE_RATE, round(rate * 1000))
-        self._write(Field.ROUTE_PART, round(part * 1e6))
+        self._write(Field.ROUTE_PART, round(share * 1e6))
         self._routes = writing + 1
         self._write(Field.ROUTES, self._routes)
 
     def close(self) -> None:
+        """Close the file; the page stays."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+    def _set_bounds(self, max_steps: int, max_s: float) -> None:
+        self._write(Field.MAX_STEPS, max_steps)
+        self._write(Field.MAX_MS, round(max_s * 1000))
 
     def _numbers(self) -> tuple[int, ...] | None:
         page = os.pread(self._file, SIZE, 0)
@@ -84,17 +100,3 @@ class LeaseFile:
 
     def _write(self, field: Field, value: int) -> None:
         os.pwrite(self._file, struct.pack("=Q", value), field * 8)
-
-
-def _standing(numbers: tuple[int, ...]) -> WorkerStatus:
-    return WorkerStatus(
-        stage=numbers[Field.STAGE],
-        steps=min(numbers[Field.STEPS], _LARGEST),
-        saved=min(numbers[Field.SAVED], _LARGEST),
-        began_at=numbers[Field.BEGAN_AT],
-        began_ns=numbers[Field.BEGAN_NS],
-        last_ns=numbers[Field.LAST_NS],
-        batch_size=min(numbers[Field.BATCH_SIZE], _LARGEST),
-        renewals=min(numbers[Field.RENEWALS], _LARGEST),
-        wants_more=min(numbers[Field.WANTS_MORE], _LARGEST),
-    )

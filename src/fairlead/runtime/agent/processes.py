@@ -1,5 +1,5 @@
-"""Processes by pid *and* start time, so that a number that the system gave to somebody else is never signalled. Standard
-library only: the stub uses it too."""
+"""Processes, identified by pid *and* start time, so that a reused pid is never signalled; and control groups. Standard library
+only: the shim uses it too."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ _PARENT, _STARTED = 1, 19
 
 
 class Process(NamedTuple):
+    """A process as /proc shows it."""
+
     pid: int
     started: int  # in ticks since the machine booted
     parent: int = 0
     dead: bool = False  # a zombie: it has ended and waits to be reaped
 
 
-def look(pid: int) -> Process | None:
-    """The process of that number, or None where there is none."""
+def find_process(pid: int) -> Process | None:
+    """The process with a pid, or None."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             line = file.read()
@@ -34,16 +36,17 @@ def look(pid: int) -> Process | None:
     return Process(pid, int(fields[_STARTED]), int(fields[_PARENT]), fields[0] in (b"Z", b"X"))
 
 
-def is_there(pid: int, started: int) -> bool:
-    process = look(pid)
+def is_alive(pid: int, started: int) -> bool:
+    """Whether this process still runs."""
+    process = find_process(pid)
     return process is not None and process.started == started and not process.dead
 
 
-def send(process: Process, number: signal.Signals) -> bool:
-    """Signals exactly this process; False where it is gone."""
-    handle = watch(process.pid, process.started)
+def send_signal(process: Process, number: signal.Signals) -> bool:
+    """Signal exactly this process; False if it is gone."""
+    handle = open_pidfd(process.pid, process.started)
     if handle is None:
-        if _has_handles() or not is_there(process.pid, process.started):
+        if _has_handles() or not is_alive(process.pid, process.started):
             return False
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
@@ -57,37 +60,38 @@ def send(process: Process, number: signal.Signals) -> bool:
     return True
 
 
-def watch(pid: int, started: int) -> int | None:
-    """A descriptor that becomes readable when the process ends; None where it is gone, or the system has no such thing."""
+def open_pidfd(pid: int, started: int) -> int | None:
+    """A descriptor that becomes readable when the process ends; None if it is gone, or the system has no pidfd."""
     try:
         handle = os.pidfd_open(pid)
     except OSError as error:
         if error.errno in (errno.ESRCH, errno.EINVAL, errno.ENOSYS, errno.EPERM):
             return None
         raise
-    # The number is pinned by the handle only from here on: look whether it still means the same process.
-    if is_there(pid, started):
+    # Only from here on the handle keeps the pid from being reused: check that it still is the same process.
+    if is_alive(pid, started):
         return handle
     os.close(handle)
     return None
 
 
 def has_ended(handle: int) -> bool:
+    """Whether the process of a descriptor has ended."""
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     return bool(poll.poll(0))
 
 
-def everybody() -> list[Process]:
-    found = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())
+def _all_processes() -> list[Process]:
+    found = (find_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return [process for process in found if process is not None]
 
 
 def descendants(pid: int, started: int) -> list[Process]:
-    """All who come from this process and live. An orphan goes to the nearest ancestor that adopts orphans, as a stub does, so
-    leaving the group, the session or the parent leads nowhere else."""
+    """All living descendants of a process. The nearest ancestor that is a subreaper, as a shim is, adopts orphans. So a process
+    cannot escape by leaving its group, session or parent."""
     children: dict[int, list[Process]] = {}
-    for process in everybody():
+    for process in _all_processes():
         children.setdefault(process.parent, []).append(process)
     found: list[Process] = []
     front = [pid]
@@ -96,15 +100,15 @@ def descendants(pid: int, started: int) -> list[Process]:
             front.append(process.pid)
             if not process.dead:
                 found.append(process)
-    # Still there behind the look: so it was the same all the while, and these are its own.
-    return found if is_there(pid, started) else []
+    # It is still alive, so the pid was not reused meanwhile, and these are its descendants.
+    return found if is_alive(pid, started) else []
 
 
 def with_variable(setting: str) -> list[Process]:
-    """All who were started with `NAME=value` in their environment, as far as this process may look."""
+    """All processes that were started with `NAME=value` in their environment, as far as this process may see."""
     wanted = setting.encode()
     found = []
-    for process in everybody():
+    for process in _all_processes():
         try:
             with open(f"/proc/{process.pid}/environ", "rb") as file:
                 environment = file.read()
@@ -115,16 +119,15 @@ def with_variable(setting: str) -> list[Process]:
     return found
 
 
-def end(find: Callable[[], list[Process]], sweeps: int = 20) -> bool:
-    """Kills all that `find` finds, again and again, since they may be starting others meanwhile; True where none is left."""
+def kill_all(find: Callable[[], list[Process]], sweeps: int = 20) -> bool:
+    """Kill all processes that `find` returns, repeatedly, since they may start others meanwhile; True if none is left."""
     for _ in range(sweeps):
         living = find()
         if not living:
             return True
         for process in living:
-            # Not ours to kill: a program that changed its user. It stays on the list.
-            with contextlib.suppress(PermissionError):
-                send(process, signal.SIGKILL)
+            with contextlib.suppress(PermissionError):  # a program that changed its user
+                send_signal(process, signal.SIGKILL)
     return not find()
 
 
@@ -136,18 +139,17 @@ def _has_handles() -> bool:
     return True
 
 
-# A control group for each worker, where the agent was given a part of the hierarchy (version 2) to make them in. It is the
-# only thing that nobody leaves and that dies all at once; without it an agent relies on stubs that adopt their orphans.
-
-
 class Cgroup:
+    """A control group (version 2) of one worker. No process can leave it, and all die at once. Without one, the agent relies on
+    shims that adopt orphans."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @classmethod
     def create(cls, path: Path, pid: int) -> Cgroup:
-        """A new one with this process in it, and so all that it will start."""
-        path.mkdir(exist_ok=True)  # it was left by an agent that died before anything began
+        """A new group with this process, and so all processes that it will start."""
+        path.mkdir(exist_ok=True)  # left by an agent that died before the launch
         made = cls(path)
         try:
             (path / "cgroup.procs").write_text(str(pid))
@@ -157,7 +159,7 @@ class Cgroup:
         return made
 
     def kill(self) -> bool:
-        """Everybody in it, the stub too; True where none was left."""
+        """Kill all processes of the group, also the shim; True if none was left."""
         try:
             if not (self._path / "cgroup.procs").read_text():
                 return True
@@ -167,5 +169,6 @@ class Cgroup:
         return False
 
     def remove(self) -> None:
-        with contextlib.suppress(OSError):  # not empty yet, or gone
+        """Remove the group, if it is empty."""
+        with contextlib.suppress(OSError):
             self._path.rmdir()

@@ -1,32 +1,30 @@
-"""How an agent treats all jobs alike."""
+"""Settings of an agent, and the environment variables of its workers. They are the same for all jobs of the node."""
 
 from __future__ import annotations
 
 import os
 import pwd
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairlead.client.launch_context import BATCH_SIZE, NODES, TUNED
 from fairlead.client.lease_page import PAGE
 from fairlead.core.errors import InputError
-from fairlead.runtime.agent.archives import LIMITS, ArchiveLimits
+from fairlead.runtime.protocol.code_archive import ArchiveLimits
 from fairlead.runtime.protocol.orders import Launch, LaunchParameters
 
-# The environment of a worker: a few variables of the agent's, the task's, and Fairlead's, which nobody overrides. The rest of
-# the agent's environment may hold secrets and stays with the agent.
-
-INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME")
-"""What a program needs to find its libraries and to write dates."""
+_INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME")
+"""The agent's variables that workers inherit: for libraries and dates. All others may be secret and stay with the agent."""
 
 
 def worker_environment(
     launch: Launch, local_rank: int, *, device: str, page: Path, reports: Path, checkpoints: Path, inherited: Mapping[str, str]
 ) -> dict[str, str]:
+    """All variables of a worker. Fairlead's own variables override those of the task."""
     return {
         **inherited,
-        "PYTHONUNBUFFERED": "1",  # whoever follows a log sees it as it is printed
+        "PYTHONUNBUFFERED": "1",  # logs show output as it is printed
         **launch.task.environment,
         # As NVML counts, so that a number means the same device to both.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -45,33 +43,34 @@ def worker_environment(
         "FAIRLEAD_GANG_PORT": str(launch.gang_port),
         **({"FAIRLEAD_GANG_TOKEN": launch.gang_token} if launch.gang_token else {}),
         NODES: str(launch.nodes),
-        **_given(launch.parameters),
+        **_parameter_variables(launch.parameters),
         "FAIRLEAD_RENEWAL": "central" if launch.task.central else "optimistic",
     }
 
 
-def _given(given: LaunchParameters) -> dict[str, str]:
-    """Of what the plan said nothing, there is no variable."""
-    said = {
-        BATCH_SIZE: str(given.batch_size) if given.batch_size > 0 else TUNED if given.batch_size else "",
-        "FAIRLEAD_CPUS": f"{given.cpus:g}" if given.cpus else "",
-        "FAIRLEAD_HOST_MEMORY_GB": f"{given.host_memory_gb:g}" if given.host_memory_gb else "",
+def _parameter_variables(parameters: LaunchParameters) -> dict[str, str]:
+    size = parameters.batch_size
+    variables = {
+        BATCH_SIZE: str(size) if size > 0 else TUNED if size else "",
+        "FAIRLEAD_CPUS": f"{parameters.cpus:g}" if parameters.cpus else "",
+        "FAIRLEAD_HOST_MEMORY_GB": f"{parameters.host_memory_gb:g}" if parameters.host_memory_gb else "",
     }
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in variables.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Whom jobs run as, where the agent is root."""
+    """The user that jobs run as, where the agent is root."""
 
     name: str
-    number: int
-    group: int
+    uid: int
+    gid: int
     groups: tuple[int, ...]
     home: str
 
     @classmethod
     def named(cls, name: str) -> User:
+        """The user of this machine with a name."""
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
@@ -81,31 +80,27 @@ class User:
         return cls(name, entry.pw_uid, entry.pw_gid, tuple(os.getgrouplist(name, entry.pw_gid)), entry.pw_dir)
 
     @property
-    def numbers(self) -> list[int]:
-        return [self.number, self.group, *self.groups]
-
-    @property
     def variables(self) -> dict[str, str]:
+        """The user's environment variables."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
+    """How an agent runs jobs."""
+
     user: User | None = None  # None: the agent's own
-    pages: Path | None = None  # where lease pages lie, best in memory (/dev/shm/…); None: with the launch
-    cgroup: Path | None = None  # a control group (version 2) that the agent may make groups in; None: none is used
-    log_bytes: int = 16 << 20  # of one piece of a worker's log
-    log_pieces: int = 4
-    keep_s: float = 7 * 86400.0  # what is left of a launch, its logs too, after its end was heard of; and code
+    pages: Path | None = None  # directory of lease pages, best in memory (/dev/shm/…); None: with the launch
+    cgroup: Path | None = None  # a control group (version 2) in which the agent may make groups; None: none is used
+    log_bytes: int = 16 << 20  # of one file of a worker's log
+    log_pieces: int = 4  # files of a worker's log
+    keep_s: float = 7 * 86400.0  # how long launches, with their logs, and code are kept after their end was acknowledged
     sibling_grace_s: float = 5.0  # from a worker's failure to the end of the others
-    kill_patience_s: float = 5.0  # from SIGKILL to a worker until its stub is killed too
-    inherited: tuple[str, ...] = INHERITED
-    archives: ArchiveLimits = LIMITS
+    kill_patience_s: float = 5.0  # from SIGKILL to a worker until its shim is killed too
+    inherited: tuple[str, ...] = _INHERITED
+    archives: ArchiveLimits = field(default_factory=ArchiveLimits)
 
     @property
     def folder_mode(self) -> int:
-        """Of what the agent owns: where jobs run as somebody else, they must be able to pass through."""
+        """Mode of the agent's folders: jobs of another user must be able to pass through."""
         return 0o700 if self.user is None else 0o711
-
-
-DEFAULTS = AgentSettings()

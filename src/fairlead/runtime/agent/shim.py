@@ -1,12 +1,10 @@
-"""The process between an agent and a worker: `python -m fairlead.runtime.agent.shim`. It leads the worker's session, starts
-the command as a process group, keeps what it prints, adopts its orphans, and writes down how it ended, all of which goes on
-when the agent dies. Standard library only, and values as named tuples, so that it starts fast.
+"""The process between an agent and a worker: `python -m fairlead.runtime.agent.shim`. It leads the worker's session, starts the
+command as a process group, writes its output to the log, adopts its orphans, and records how it ended. All of this continues
+when the agent dies. Standard library only, and named tuples as values, so that it starts fast.
 
-SIGTERM it passes on to that group. `END` kills the command and all that came from it. Both end a stub that has not started
-yet.
-
-It reads what to do from its standard input, whole or not at all: an agent that dies before it has said everything has started
-nothing."""
+It passes SIGTERM on to the process group; `END` kills the command and all its descendants. Either ends a shim that has not
+started its command yet. It reads its launch spec from standard input and starts nothing if that is incomplete, because its
+agent died."""
 
 from __future__ import annotations
 
@@ -25,49 +23,47 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from fairlead.runtime.agent.processes import descendants, end, look
+from fairlead.runtime.agent.processes import descendants, find_process, kill_all
 from fairlead.runtime.agent.worker_logs import LogWriter
 
-# Until when the jobs of a node may run without another word from the control plane: two moments in a file, which the agent
-# moves on whenever its lease is renewed and which every stub looks at. When they have passed, the control plane counts on it
-# that
-# nothing runs here any more; an agent that was killed cannot see to that, its stubs can.
-#
-# Standard library only: stubs start fast. Moments are monotonic, and mean nothing after the machine was started anew; a
-# launch
-# is always ordered after a renewal.
-
-_MOMENTS = struct.Struct("=dd")
+_TIMES = struct.Struct("=dd")
 
 
-class Moments(NamedTuple):
-    ask: float = math.inf  # when jobs are asked to save and leave
-    last: float = math.inf  # when the last of them must be gone
+class _FencingTimes(NamedTuple):
+    stop_s: float = math.inf  # when jobs are asked to save and leave
+    kill_s: float = math.inf  # when the last of them must be gone
 
 
 class FencingDeadline:
-    """The agent's end."""
+    """Until when the jobs of a node may run without the control plane: two monotonic times in a file. The agent moves them with
+    every renewal of its lease. All shims read them, since a killed agent cannot stop its jobs. After these times the control
+    plane relies on nothing running here any more. A restart of the machine invalidates them, but each launch follows a renewal.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    Shims of former versions read the file `lifeline`; it stays as a second name of the same file."""
 
-    def move(self, ask: float, last: float) -> None:
-        os.pwrite(self._file, _MOMENTS.pack(ask, last), 0)
+    def __init__(self, root: Path) -> None:
+        self.path, former = root / "fencing-deadline", root / "lifeline"
+        if former.exists() and not self.path.exists():
+            os.link(former, self.path)
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def move(self, stop_s: float, kill_s: float) -> None:
+        """Set both times."""
+        os.pwrite(self._file, _TIMES.pack(stop_s, kill_s), 0)
 
     def close(self) -> None:
+        """Close the file; the times stay."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
-def moments(path: str) -> Moments:
-    """As they are now; never where nobody has said anything."""
+def _fencing_times(path: str) -> _FencingTimes:
     try:
         with open(path, "rb") as file:
-            return Moments(*_MOMENTS.unpack(file.read(_MOMENTS.size)))
+            return _FencingTimes(*_TIMES.unpack(file.read(_TIMES.size)))
     except (OSError, struct.error):
-        return Moments()
+        return _FencingTimes()
 
 
 NEVER_BEGAN, CANNOT_START = 125, 127
@@ -79,33 +75,34 @@ CUT_OFF = "killed because its agent was cut off or gone for too long"
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _RESERVED = 4096
-_SHOWN = 200  # characters of a word, so that an exit fits into what is reserved for it
+_MAX_SHOWN = 200  # characters of a word in an exit, which must fit into its reserved space
 _CHUNK = 1 << 16
-_LOOK_AGAIN_S = 0.05
-_NEVER_HELD_S = 10.0  # between looks at a lifeline on which nothing stands yet
+_POLL_S = 0.05
+_NO_DEADLINE_POLL_S = 10.0  # while no deadline is set
 
 
 class LaunchSpec(NamedTuple):
-    """What a stub has to do. `user` is a number of a user, its group and its other groups; empty: the agent's own."""
+    """What a shim has to do. `user` has the ids of a user, its group and its other groups; empty: the agent's own user."""
 
     command: list[str]
     environment: dict[str, str]
     directory: str  # where the command runs
-    desk: str  # the worker's directory, for its log and its exit
+    work_directory: str  # the worker's, for its log and its exit
     log_bytes: int
     log_pieces: int
     user: list[int]
-    lifeline: str = ""  # says until when it may run without its agent; empty: for ever
+    fencing_deadline: str = ""  # path of the file; empty: no deadline
     grace_s: float = 0.0
     cooperative: bool = True
-    page: str = ""  # of the worker that is told when the lease is over; empty: it is not told, or by SIGTERM
+    page: str = ""  # the lease page to revoke at the deadline; empty: none, or the worker gets SIGTERM
 
-    def spelled(self) -> bytes:
+    def encoded(self) -> bytes:
+        """The line for the shim's standard input."""
         return json.dumps(self._asdict()).encode() + b"\n"
 
 
 class Exit(NamedTuple):
-    """How a worker ended: its exit status (negative: the signal), and when, monotonic."""
+    """How a worker ended: its exit status (negative: the signal), and when (monotonic)."""
 
     code: int
     at_ns: int
@@ -113,136 +110,136 @@ class Exit(NamedTuple):
     lost: int = 0  # bytes of its log that could not be written
 
 
-def main() -> int:
-    said = sys.stdin.buffer.read()
-    if not said.endswith(b"\n"):
-        return NEVER_BEGAN
-    return run(LaunchSpec(**json.loads(said)))
+def _main() -> int:
+    text = sys.stdin.buffer.read()
+    return _run(LaunchSpec(**json.loads(text))) if text.endswith(b"\n") else NEVER_BEGAN
 
 
-def run(errand: LaunchSpec) -> int:
+def _run(spec: LaunchSpec) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     waking, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    heard: set[int] = set()
-    # Handlers, not SIG_IGN: the command must not inherit deafness.
+    received: set[int] = set()
+    # Handlers, not SIG_IGN, which the command would inherit.
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, END):
-        signal.signal(number, lambda caught, _: heard.add(caught))
-    desk = Path(errand.desk)
-    draft = _reserve(desk / (EXIT + ".new"))
-    printed, prints = os.pipe2(os.O_CLOEXEC)
-    os.set_blocking(printed, False)
-    log = LogWriter(desk / LOG, errand.log_bytes, errand.log_pieces)
+        signal.signal(number, lambda caught, _: received.add(caught))
+    directory = Path(spec.work_directory)
+    draft = _reserve(directory / (EXIT + ".new"))
+    output, output_end = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(output, False)
+    log = LogWriter(directory / LOG, spec.log_bytes, spec.log_pieces)
     try:
-        pid = _start(errand, prints, lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+        pid = _start(spec, output_end, lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        why = f"cannot run '{errand.command[0][:_SHOWN]}' in {errand.directory[:_SHOWN]}: {what}"
+        why = f"cannot run '{spec.command[0][:_MAX_SHOWN]}' in {spec.directory[:_MAX_SHOWN]}: {what}"
         log.write(f"fairlead: {why}\n".encode())
-        return _leave(desk, draft, Exit(CANNOT_START, time.monotonic_ns(), why))
-    os.close(prints)
-    tether = _Tether(errand, pid)
-    code, at_ns = _attend(pid, printed, waking, heard, log, tether)
+        return _leave(directory, draft, Exit(CANNOT_START, time.monotonic_ns(), why))
+    os.close(output_end)
+    fencing = _FencingWatch(spec, pid)
+    code, at_ns = _supervise(pid, output, waking, received, log, fencing)
     log.close()
-    why = CUT_OFF if tether.over else ""
-    return _leave(desk, draft, Exit(code, at_ns, why, lost=log.lost))
+    why = CUT_OFF if fencing.over else ""
+    return _leave(directory, draft, Exit(code, at_ns, why, lost=log.lost))
 
 
-def _start(errand: LaunchSpec, prints: int, die_with_stub: Callable[[], object]) -> int:
-    user, group, groups = (errand.user[0], errand.user[1], errand.user[2:]) if errand.user else (None, None, None)
+def _start(spec: LaunchSpec, output: int, die_with_shim: Callable[[], object]) -> int:
+    user, group, groups = (spec.user[0], spec.user[1], spec.user[2:]) if spec.user else (None, None, None)
     worker = subprocess.Popen(
-        errand.command,
-        env=errand.environment,
-        cwd=errand.directory,
+        spec.command,
+        env=spec.environment,
+        cwd=spec.directory,
         stdin=subprocess.DEVNULL,
-        stdout=prints,
-        stderr=prints,
+        stdout=output,
+        stderr=output,
         user=user,
         group=group,
         extra_groups=groups,
         process_group=0,
-        preexec_fn=die_with_stub,  # behind the change of user, which would undo it
+        preexec_fn=die_with_shim,  # after the change of user, which would reset it
     )
-    worker.returncode = 0  # we reap it ourselves, with the orphans
+    worker.returncode = 0  # the shim reaps it itself, with the orphans
     return worker.pid
 
 
-class _Tether:
-    """Watches the lifeline in the place of an agent that may be dead."""
+class _FencingWatch:
+    """Watches the fencing deadline in place of an agent that may be dead."""
 
-    def __init__(self, errand: LaunchSpec, pid: int) -> None:
-        self._errand, self._pid = errand, pid
-        self._asked = self.over = False
+    def __init__(self, spec: LaunchSpec, pid: int) -> None:
+        self._spec, self._pid = spec, pid
+        self._stop_sent = self.over = False
 
-    def look(self) -> float | None:
-        """Asks when it is time to ask. Returns how long nothing has to be done; None: for ever."""
-        if not self._errand.lifeline or self.over:
+    def check(self) -> float | None:
+        """Ask the worker to stop when it is time. Returns the seconds until the next check; None: no check is needed."""
+        if not self._spec.fencing_deadline or self.over:
             return None
-        now, (ask, last) = time.monotonic(), moments(self._errand.lifeline)
-        if ask == math.inf:
-            return _NEVER_HELD_S
-        if now < ask:
-            return ask - now
-        if not self._asked:
-            self._asked = True
-            self._ask()
-        last = min(last, ask + self._errand.grace_s)
-        self.over = now >= last
-        return max(0.0, last - now)
+        now, (stop_s, kill_s) = time.monotonic(), _fencing_times(self._spec.fencing_deadline)
+        if stop_s == math.inf:
+            return _NO_DEADLINE_POLL_S
+        if now < stop_s:
+            return stop_s - now
+        if not self._stop_sent:
+            self._stop_sent = True
+            self._ask_to_stop()
+        kill_s = min(kill_s, stop_s + self._spec.grace_s)
+        self.over = now >= kill_s
+        return max(0.0, kill_s - now)
 
-    def _ask(self) -> None:
-        if not self._errand.page:
-            if not self._errand.cooperative:
+    def _ask_to_stop(self) -> None:
+        if not self._spec.page:
+            if not self._spec.cooperative:
                 _signal_group(self._pid, signal.SIGTERM)
             return
-        from fairlead.runtime.agent.lease_file import LeaseFile  # rarely needed, and it would make every start slower
+        from fairlead.runtime.agent.lease_file import LeaseFile  # rarely needed, and slow to import
 
         with contextlib.suppress(OSError):
-            LeaseFile(Path(self._errand.page)).revoke()
+            LeaseFile(Path(self._spec.page)).revoke()
 
 
-def _attend(pid: int, printed: int, waking: int, heard: set[int], log: LogWriter, tether: _Tether) -> tuple[int, int]:
-    """Until the command has ended, all that it left behind is dead, and what they printed is written."""
-    looking = selectors.DefaultSelector()
-    looking.register(printed, selectors.EVENT_READ)
-    looking.register(waking, selectors.EVENT_READ)
+def _supervise(
+    pid: int, output: int, waking: int, received: set[int], log: LogWriter, fencing: _FencingWatch
+) -> tuple[int, int]:
+    """Run until the command and all its descendants are dead and their output is written. Returns exit status and time."""
+    selector = selectors.DefaultSelector()
+    selector.register(output, selectors.EVENT_READ)
+    selector.register(waking, selectors.EVENT_READ)
     code: int | None = None
     at_ns = 0
-    printing = True
-    passed_on = False
-    myself = look(os.getpid())
+    open_output = True
+    term_sent = False
+    myself = find_process(os.getpid())
     assert myself is not None
     while True:
-        quiet_s = tether.look()
-        if tether.over:
-            heard.add(END)
-        looking.select(_LOOK_AGAIN_S if code is not None or END in heard else quiet_s)
+        timeout_s = fencing.check()
+        if fencing.over:
+            received.add(END)
+        selector.select(_POLL_S if code is not None or END in received else timeout_s)
         with contextlib.suppress(BlockingIOError):
             os.read(waking, _CHUNK)
         status = _reap(pid)
         if status is not None:
             code, at_ns = os.waitstatus_to_exitcode(status), time.monotonic_ns()
-        if signal.SIGTERM in heard and code is None and not passed_on:
-            passed_on = True
+        if signal.SIGTERM in received and code is None and not term_sent:
+            term_sent = True
             _signal_group(pid, signal.SIGTERM)
-        if END in heard and code is None:
+        if END in received and code is None:
             _signal_group(pid, signal.SIGKILL)
-        over = code is not None or END in heard
-        all_dead = over and end(lambda: descendants(myself.pid, myself.started))
-        # Only now: when all are dead, what is read next is the last there will be.
-        data = _printed(printed) if printing else None
+        over = code is not None or END in received
+        all_dead = over and kill_all(lambda: descendants(myself.pid, myself.started))
+        # Only now: when all are dead, the output that is read next is the last.
+        data = _read_output(output) if open_output else None
         if data:
             log.write(data)
         elif data == b"":
-            printing = False
-            looking.unregister(printed)
+            open_output = False
+            selector.unregister(output)
         if code is not None and all_dead and not data:
             return code, at_ns
 
 
-def _printed(source: int) -> bytes | None:
-    """What was printed; None: nothing now; empty: nothing ever more."""
+def _read_output(source: int) -> bytes | None:
+    """New output; None: nothing now; empty: the end."""
     try:
         return os.read(source, _CHUNK)
     except BlockingIOError:
@@ -250,8 +247,8 @@ def _printed(source: int) -> bytes | None:
 
 
 def _reap(pid: int) -> int | None:
-    """Reaps whoever ended, orphans too; the status of `pid` where it was among them. Its group ends with it: until it is
-    reaped, nobody else can have its number."""
+    """Reap all ended children, also orphans; returns the status of `pid` if it was among them. Its group is killed before it is
+    reaped, while its pid cannot be reused."""
     found = None
     while True:
         try:
@@ -268,13 +265,13 @@ def _reap(pid: int) -> int | None:
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:
-    """All of them at once, which those who fork all the time do not outrun."""
+    """Signal a whole group at once, so that a process that forks all the time cannot escape."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
 
 def _reserve(draft: Path) -> int:
-    """A file for the exit, with its room taken before the job can fill the disk; -1 where it cannot be."""
+    """A file for the exit, with its space allocated before the job can fill the disk; -1 if that is not possible."""
     try:
         file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
@@ -284,16 +281,16 @@ def _reserve(draft: Path) -> int:
     return file
 
 
-def _leave(desk: Path, draft: int, exit: Exit) -> int:
-    said = json.dumps(exit._asdict()).encode()[:_RESERVED]
+def _leave(directory: Path, draft: int, exit: Exit) -> int:
+    text = json.dumps(exit._asdict()).encode()[:_RESERVED]
     with contextlib.suppress(OSError):
         if draft >= 0:
-            os.pwrite(draft, said.ljust(_RESERVED), 0)
+            os.pwrite(draft, text.ljust(_RESERVED), 0)
             os.fsync(draft)
-            os.rename(desk / (EXIT + ".new"), desk / EXIT)
-    # An agent that is still our parent learns it from this too.
+            os.rename(directory / (EXIT + ".new"), directory / EXIT)
+    # For an agent that is still the parent.
     return exit.code if exit.code >= 0 else 128 - exit.code
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_main())

@@ -1,5 +1,5 @@
-"""What a worker prints, kept in pieces of bounded size. A piece is named by the place of its first byte in all that was ever
-printed, so a reader's offset stays good when old pieces go. Standard library only: the stub writes, the agent reads."""
+"""A worker's output, kept in files of bounded size. A file's name is the position of its first byte in the whole output, so a
+reader's offset stays valid when old files are removed. Standard library only: the shim writes, the agent reads."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from typing import NamedTuple
 _DIGITS = 20
 
 
-class Excerpt(NamedTuple):
-    """`data` stands at `offset`, which is later than asked for where older pieces are gone; go on reading at `next`."""
+class LogExcerpt(NamedTuple):
+    """`data` starts at `offset`, which is later than requested if older files are gone; continue reading at `next`."""
 
     offset: int
     data: bytes
 
     @property
     def next(self) -> int:
+        """The offset after this excerpt."""
         return self.offset + len(self.data)
 
 
 class LogWriter:
-    """Appends; begins a new piece when the present one is full, and removes the oldest of more than `pieces`."""
+    """Appends output; starts a new file when the current one is full, and keeps the last `pieces` files."""
 
     def __init__(self, directory: Path, piece_bytes: int, pieces: int) -> None:
         self._directory, self._piece_bytes, self._pieces = directory, piece_bytes, pieces
@@ -33,13 +34,13 @@ class LogWriter:
         self.lost = 0  # bytes that the disk did not take
 
     def write(self, data: bytes) -> None:
+        """Append output. A job does not stop because its output cannot be written."""
         while data:
             try:
                 if self._room <= 0:
                     self._begin()
                 written = os.write(self._file, data[: self._room])
             except OSError:
-                # A job does not stop because nobody can keep what it says.
                 self.lost += len(data)
                 return
             self._at += written
@@ -47,6 +48,7 @@ class LogWriter:
             data = data[written:]
 
     def close(self) -> None:
+        """Close the current file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -56,16 +58,16 @@ class LogWriter:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.close()
         self._file, self._room = file, self._piece_bytes
-        for old in _pieces(self._directory)[: -self._pieces]:
+        for old in _log_files(self._directory)[: -self._pieces]:
             with contextlib.suppress(FileNotFoundError):
                 (self._directory / old).unlink()
 
 
-def read(directory: Path, offset: int, limit: int) -> Excerpt:
-    """At most `limit` bytes from `offset` on, which below 0 counts from the end; nothing where nothing was printed since."""
-    names = _pieces(directory)
+def read_log_files(directory: Path, offset: int, limit: int) -> LogExcerpt:
+    """At most `limit` bytes from `offset` on; a negative offset counts from the end."""
+    names = _log_files(directory)
     if not names:
-        return Excerpt(max(offset, 0), b"")
+        return LogExcerpt(max(offset, 0), b"")
     if offset < 0:
         offset = max(0, int(names[-1]) + (directory / names[-1]).stat().st_size + offset)
     offset = max(offset, int(names[0]))
@@ -78,12 +80,12 @@ def read(directory: Path, offset: int, limit: int) -> Excerpt:
             with open(directory / name, "rb") as file:
                 file.seek(offset + len(data) - int(name))
                 data += file.read(limit - len(data))
-        except FileNotFoundError:  # it went while we looked: begin with what is there now
-            return read(directory, offset, limit)
-    return Excerpt(offset, data)
+        except FileNotFoundError:  # it was removed meanwhile: start with the oldest that is left
+            return read_log_files(directory, offset, limit)
+    return LogExcerpt(offset, data)
 
 
-def _pieces(directory: Path) -> list[str]:
+def _log_files(directory: Path) -> list[str]:
     try:
         return sorted(name for name in os.listdir(directory) if name.isdigit())
     except FileNotFoundError:

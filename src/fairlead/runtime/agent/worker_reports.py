@@ -1,6 +1,5 @@
-"""What a worker says about itself: lines of JSON in a file, each an object of names and numbers. Lines that are anything else
-are counted and passed over, and so are names that are too many; a worker that writes faster than anybody reads loses its
-oldest lines. `NaN` and `Infinity`, which Python writes, are told as infinity, and so is what is too large."""
+"""What a worker reports: lines of JSON in a file, each an object of names and numbers; and its step rate, from its lease page.
+Both come from the worker and are not trusted."""
 
 from __future__ import annotations
 
@@ -14,25 +13,28 @@ from pathlib import Path
 
 from fairlead.runtime.protocol.orders import MAX_METRICS
 
-LINE = 4096
-AT_ONCE = 1 << 18
-BACKLOG = 1 << 24
-NAME = 200
+MAX_LINE = 4096
+CHUNK = 1 << 18
+MAX_BACKLOG = 1 << 24
+_MAX_NAME = 200
 
 
 class WorkerReports:
+    """Reads a worker's report file. Other lines, and names beyond the limit, are counted in `ignored`. A worker that writes
+    faster than the agent reads loses its oldest lines. `NaN`, `Infinity` and too large numbers are read as infinity."""
+
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._mark = os.open(path.with_name(path.name + ".read"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._offset = self._marked = int.from_bytes(os.pread(self._mark, 8, 0), "little")
         os.pwrite(self._mark, self._offset.to_bytes(8, "little"), 0)
-        self._torn = False  # the next line's beginning was skipped
+        self._torn = False  # the start of the next line was skipped
         self._names: set[str] = set()
         self.ignored = 0
 
     def read(self) -> list[tuple[str, float]]:
-        """The numbers of the whole lines since the last call, in their order, at most so many bytes of them. Whoever asks again
-        has dealt with what was read before: only then is it marked as read, for the next agent."""
+        """The numbers of the complete lines since the last call, of at most `CHUNK` bytes. A call marks what the call before
+        returned as read, for the next agent: the caller has processed it."""
         if self._offset != self._marked:
             with contextlib.suppress(OSError):
                 os.pwrite(self._mark, self._offset.to_bytes(8, "little"), 0)
@@ -40,112 +42,108 @@ class WorkerReports:
         size = os.fstat(self._file).st_size
         if size < self._offset:
             self._offset = 0
-        if size - self._offset > BACKLOG:
-            self._offset, self._torn = size - AT_ONCE, True
+        if size - self._offset > MAX_BACKLOG:
+            self._offset, self._torn = size - CHUNK, True
             self.ignored += 1
-        data = os.pread(self._file, AT_ONCE, self._offset)
-        whole = data.rfind(b"\n") + 1
-        if not whole and len(data) > LINE:
+        data = os.pread(self._file, CHUNK, self._offset)
+        complete = data.rfind(b"\n") + 1
+        if not complete and len(data) > MAX_LINE:
             self._offset += len(data)
             self._torn = True
             return []
-        self._offset += whole
-        said: list[tuple[str, float]] = []
-        for line in data[:whole].splitlines():
-            if self._torn:
-                self._torn = False
-                self.ignored += 1
-                continue
-            numbers = _numbers(line)
+        self._offset += complete
+        found: list[tuple[str, float]] = []
+        for line in data[:complete].splitlines():
+            numbers = None if self._torn else _numbers(line)
+            self._torn = False
             if numbers is None:
                 self.ignored += 1
             else:
-                said += self._known(numbers)
-        return said
-
-    def _known(self, numbers: list[tuple[str, float]]) -> list[tuple[str, float]]:
-        room = MAX_METRICS - len(self._names)
-        self._names |= set(list(dict.fromkeys(name for name, _ in numbers if name not in self._names))[:room])
-        known = [(name, value) for name, value in numbers if name in self._names]
-        self.ignored += len(known) < len(numbers)
-        return known
+                found += self._allowed(numbers)
+        return found
 
     def rest(self) -> list[tuple[str, float]]:
-        """All that is left, when the worker has ended."""
-        said: list[tuple[str, float]] = []
-        for _ in range(BACKLOG // AT_ONCE + 1):
+        """Everything that is left, after the worker has ended."""
+        found: list[tuple[str, float]] = []
+        for _ in range(MAX_BACKLOG // CHUNK + 1):
             before = self._offset
-            said += self.read()
+            found += self.read()
             if self._offset == before:
                 break
-        return said
+        return found
 
     def close(self) -> None:
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             os.close(self._mark)
             self._file = -1
 
+    def _allowed(self, numbers: list[tuple[str, float]]) -> list[tuple[str, float]]:
+        room = MAX_METRICS - len(self._names)
+        self._names |= set(list(dict.fromkeys(name for name, _ in numbers if name not in self._names))[:room])
+        allowed = [(name, value) for name, value in numbers if name in self._names]
+        self.ignored += len(allowed) < len(numbers)
+        return allowed
+
 
 def _numbers(line: bytes) -> list[tuple[str, float]] | None:
-    if len(line) > LINE:
+    if len(line) > MAX_LINE:
         return None
     try:
-        said = json.loads(line)
+        values = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(said, dict) or not all(_is_number(value) and _is_name(name) for name, value in said.items()):
+    if not isinstance(values, dict) or not all(_is_number(value) and _is_name(name) for name, value in values.items()):
         return None
-    return [(name, float(value) if abs(value) <= 1e308 else math.inf) for name, value in said.items()]
+    return [(name, float(value) if abs(value) <= 1e308 else math.inf) for name, value in values.items()]
 
 
 def _is_name(name: str) -> bool:
-    """One that can be sent and shown; JSON can spell halves of characters."""
-    return len(name) <= NAME and name.isprintable()
+    """Whether a name can be sent and displayed; JSON can contain incomplete characters."""
+    return len(name) <= _MAX_NAME and name.isprintable()
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-# How fast a worker is now. Its lease page says when a launch began and how far it is, which makes a mean; where its pace
-# changes for good, as when somebody comes to its accelerator or leaves it, the mean counts from there on. A pause, as for a
-# checkpoint, is no change. It knows no clock: times are the worker's own, and so are its lies.
-
-PIECE_NS = int(2.5e9)
-FEWEST_STEPS = 2
-PIECES = 4  # that all must differ from the mean, in the same direction, for a change
-CHANGED = 0.15
-"""By how much of the mean."""
+_SEGMENT_NS = int(2.5e9)
+_MIN_STEPS = 2
+_SEGMENTS = 4  # that must all differ from the mean, in the same direction, for a change
+_CHANGE = 0.15  # as a share of the mean
 
 
-class Pace:
+class StepRate:
+    """The step rate of a worker: the mean since its launch, or since its speed last changed for good, such as when another job
+    came to its accelerator or left it. A pause, such as for a checkpoint, is not a change. All times are the worker's own."""
+
     def __init__(self) -> None:
-        self._begin = (0, 0)  # steps and the moment from which the mean counts
+        self._begin = (0, 0)  # steps and time from which the mean counts
         self._launch = (0, 0)
-        self._marks: deque[tuple[int, int]] = deque(maxlen=PIECES + 1)
+        self._marks: deque[tuple[int, int]] = deque(maxlen=_SEGMENTS + 1)
 
-    def see(self, began_at: int, began_ns: int, steps: int, last_ns: int) -> float:
-        """Steps per second; 0 while nothing is known. The first two are when the worker says that its rate begins."""
+    def update(self, began_at: int, began_ns: int, steps: int, last_ns: int) -> float:
+        """Steps per second, 0 while unknown. `began_at` and `began_ns` are where the worker says that its rate begins."""
         if (began_at, began_ns) != self._launch:
             self._launch = self._begin = (began_at, began_ns)
-            self._marks = deque([self._begin], maxlen=PIECES + 1)
+            self._marks = deque([self._begin], maxlen=_SEGMENTS + 1)
         if not began_ns or steps <= began_at or last_ns <= began_ns:
             return 0.0
         at, then = self._marks[-1]
-        if steps >= at + FEWEST_STEPS and last_ns >= then + PIECE_NS:
+        if steps >= at + _MIN_STEPS and last_ns >= then + _SEGMENT_NS:
             self._marks.append((steps, last_ns))
-            self._look()
+            self._detect_change()
         return _rate(self._begin, (steps, last_ns))
 
-    def _look(self) -> None:
-        """A stretch begins anew where all of the last pieces were faster than the mean of it, or all were slower."""
-        if len(self._marks) <= PIECES:
+    def _detect_change(self) -> None:
+        """The mean starts again where the last segments were all faster than it, or all slower."""
+        if len(self._marks) <= _SEGMENTS:
             return
         mean = _rate(self._begin, self._marks[-1])
         marks = list(self._marks)
-        pieces = [_rate(one, next_) for one, next_ in pairwise(marks)]
-        if min(pieces) > (1 + CHANGED) * mean or max(pieces) < (1 - CHANGED) * mean:
+        rates = [_rate(one, other) for one, other in pairwise(marks)]
+        if min(rates) > (1 + _CHANGE) * mean or max(rates) < (1 - _CHANGE) * mean:
             self._begin = marks[0]
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from fairlead.core.job import ENDED, Phase
 from fairlead.engine.loop import Loop
 from fairlead.files import atomic_write, make_folder, remove
-from fairlead.runtime.agent.archives import ArchiveLimits, check_archive, is_digest
 from fairlead.runtime.control.cluster_backend import ClusterBackend
+from fairlead.runtime.protocol.code_archive import ArchiveLimits, check_archive, is_digest
 from fairlead.runtime.protocol.messages import CHUNK_BYTES, CodeChunk
 from fairlead.runtime.protocol.task_file import task_of
 

@@ -20,7 +20,6 @@ from fairlead.core.errors import near_names, near_or_all
 from fairlead.core.job import ENDED, Job, Phase
 from fairlead.engine.feasibility import feasible_types, infeasible_reason
 from fairlead.engine.state import State
-from fairlead.runtime.agent.agent_errors import ArchiveRefused
 from fairlead.runtime.control import views
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_errors import DOCUMENTED, speak_plainly
@@ -29,6 +28,7 @@ from fairlead.runtime.control.lookahead_service import Lookahead, when_routes
 from fairlead.runtime.control.prometheus import CONTENT, RequestCounter
 from fairlead.runtime.control.scheduler_switch import scheduler_routes
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
+from fairlead.runtime.protocol.code_archive import ArchiveRefused
 from fairlead.runtime.protocol.task_file import TaskSpec, task_of
 
 # Jobs by name. People find the youngest job of a name that they may see; a name is free again when its job has ended. Names

@@ -1,5 +1,6 @@
-"""Code to be sent along with a job: a directory, or a zip file, as the bytes of an archive. The same files give the same bytes,
-so that what was sent before is not sent again."""
+"""Code that is sent along with a job, as a zip archive: packing, checking and unpacking. The same files give the same bytes, so
+that an archive is sent only once. An archive is not trusted: it may contain no path outside its directory, no links, and no
+more than the limits. This module knows neither jobs nor connections."""
 
 from __future__ import annotations
 
@@ -7,27 +8,54 @@ import hashlib
 import io
 import os
 import stat
+import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
 
-from fairlead.core.errors import InputError
+from fairlead.core.errors import FairleadError, InputError
+from fairlead.files import remove, sync_directory
 
-LEFT_OUT = frozenset({".git", ".hg", ".venv", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".fairlead"})
-"""Folders that nobody means to send."""
-
-MOST_BYTES, MOST_FILES = 64 << 20, 50_000
-
+_EXCLUDED = frozenset({".git", ".hg", ".venv", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".fairlead"})
+_MAX_BYTES, _MAX_FILES = 64 << 20, 50_000
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
+_CHUNK = 1 << 16
+
+
+class ArchiveRefused(FairleadError):
+    """A code archive that does not match its digest, is damaged, or exceeds the limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveLimits:
+    """The largest archive that is accepted."""
+
+    packed_bytes: int = 256 << 20
+    unpacked_bytes: int = 1 << 30
+    files: int = 50_000
+    path: int = 512  # characters
+
+
+_LIMITS = ArchiveLimits()
 
 
 def archive_digest(archive: bytes) -> str:
-    """By which an archive is known."""
+    """The SHA-256 by which an archive is identified."""
     return hashlib.sha256(archive).hexdigest()
 
 
+def is_digest(text: str) -> bool:
+    """Whether a text has the form of a digest."""
+    return len(text) == 64 and set(text) <= set("0123456789abcdef")
+
+
 def pack_code(place: Path) -> bytes:
-    """A zip file as it is; a directory packed, without `LEFT_OUT`. Links are followed to files, not to folders."""
+    """A zip file as it is, or a directory packed without caches and repositories. Links to files are followed, links to folders
+    are not."""
     if place.is_file():
         archive = place.read_bytes()
         if not zipfile.is_zipfile(io.BytesIO(archive)):
@@ -35,10 +63,10 @@ def pack_code(place: Path) -> bytes:
     elif place.is_dir():
         archive = _packed(place)
     else:
-        raise InputError(place, "a directory, or a zip file, that is there", field="code")
-    if len(archive) > MOST_BYTES:
+        raise InputError(place, "an existing directory or zip file", field="code")
+    if len(archive) > _MAX_BYTES:
         raise InputError(
-            place, f"at most {MOST_BYTES:,} bytes when packed; data belongs on the nodes", value=f"{len(archive):,}"
+            place, f"at most {_MAX_BYTES:,} bytes when packed; data belongs on the nodes", value=f"{len(archive):,}"
         )
     return archive
 
@@ -47,11 +75,11 @@ def _packed(folder: Path) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for count, path in enumerate(_files(folder)):
-            if count >= MOST_FILES or packed.tell() > MOST_BYTES:
-                raise InputError(folder, f"at most {MOST_FILES:,} files and {MOST_BYTES:,} bytes when packed", field="code")
+            if count >= _MAX_FILES or packed.tell() > _MAX_BYTES:
+                raise InputError(folder, f"at most {_MAX_FILES:,} files and {_MAX_BYTES:,} bytes when packed", field="code")
             entry = zipfile.ZipInfo(path.relative_to(folder).as_posix(), _EARLIEST)
-            runs = path.stat().st_mode & stat.S_IXUSR
-            entry.external_attr = (stat.S_IFREG | (0o755 if runs else 0o644)) << 16
+            executable = path.stat().st_mode & stat.S_IXUSR
+            entry.external_attr = (stat.S_IFREG | (0o755 if executable else 0o644)) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, path.read_bytes())
     return packed.getvalue()
@@ -59,8 +87,138 @@ def _packed(folder: Path) -> bytes:
 
 def _files(folder: Path) -> Iterator[Path]:
     for here, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in LEFT_OUT)
+        folders[:] = sorted(name for name in folders if name not in _EXCLUDED)
         for name in sorted(names):
             path = Path(here) / name
             if path.is_file():
                 yield path
+
+
+def check_archive(archive: bytes, digest: str, limits: ArchiveLimits = _LIMITS) -> None:
+    """Check that `unpack_code` would accept an archive, without writing anything.
+
+    Raises:
+        ArchiveRefused: it would not.
+    """
+    _check_digest(archive, digest, limits)
+    with _readable(digest), zipfile.ZipFile(io.BytesIO(archive)) as packed:
+        left = limits.unpacked_bytes
+        files: set[PurePosixPath] = set()
+        folders: set[PurePosixPath] = set()
+        for member in _members(packed, digest, limits):
+            path = _inside(member, digest, limits)
+            folders.update(path.parents)
+            if member.is_dir():
+                folders.add(path)
+                continue
+            if path in files:
+                raise _duplicate(digest, path.name)
+            files.add(path)
+            with packed.open(member) as source:
+                left -= sum(map(len, _chunks(source, left, digest, limits)))
+        if both := files & folders:
+            raise _duplicate(digest, min(both).name)
+
+
+def unpack_code(archive: bytes, digest: str, directory: Path, limits: ArchiveLimits = _LIMITS) -> Path:
+    """The read-only folder `directory/digest` with the archive's content. It appears complete or not at all.
+
+    Raises:
+        ArchiveRefused: the archive is not acceptable.
+        OSError: the folder cannot be written.
+    """
+    _check_digest(archive, digest, limits)
+    place = directory / digest
+    if place.is_dir():
+        return place
+    directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{digest[:12]}-", dir=directory))
+    try:
+        with _readable(digest), zipfile.ZipFile(io.BytesIO(archive)) as packed:
+            left = limits.unpacked_bytes
+            for member in _members(packed, digest, limits):
+                left -= _unpack_member(packed, member, draft, left, digest, limits)
+        _make_read_only(draft)
+        os.rename(draft, place)
+        sync_directory(directory)
+    finally:
+        if draft.exists():
+            remove(draft)
+    return place
+
+
+def _check_digest(archive: bytes, digest: str, limits: ArchiveLimits) -> None:
+    if len(archive) > limits.packed_bytes:
+        raise _refused(digest, f"{len(archive):,} bytes, at most {limits.packed_bytes:,} are taken")
+    if not is_digest(digest) or archive_digest(archive) != digest:
+        raise _refused(digest, f"its SHA-256 is {archive_digest(archive)}; send it again")
+
+
+@contextmanager
+def _readable(digest: str) -> Iterator[None]:
+    """Errors inside an archive are its sender's fault, not the node's."""
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise _duplicate(digest, Path(str(error.filename)).name) from error
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
+        raise _refused(digest, f"not a zip archive that can be read: {error}") from error
+
+
+def _members(packed: zipfile.ZipFile, digest: str, limits: ArchiveLimits) -> list[zipfile.ZipInfo]:
+    members = packed.infolist()
+    if len(members) > limits.files:
+        raise _refused(digest, f"{len(members):,} files, at most {limits.files:,} are taken")
+    return members
+
+
+def _unpack_member(
+    packed: zipfile.ZipFile, member: zipfile.ZipInfo, draft: Path, left: int, digest: str, limits: ArchiveLimits
+) -> int:
+    target_path = draft / _inside(member, digest, limits)
+    if member.is_dir():
+        target_path.mkdir(parents=True, exist_ok=True)
+        return 0
+    target_path.parent.mkdir(parents=True, exist_ok=True)
+    size = 0
+    with packed.open(member) as source, open(target_path, "xb") as target:
+        for chunk in _chunks(source, left, digest, limits):
+            size += target.write(chunk)
+    os.chmod(target_path, 0o755 if (member.external_attr >> 16) & 0o111 else 0o644)
+    return size
+
+
+def _chunks(source: IO[bytes], left: int, digest: str, limits: ArchiveLimits) -> Iterator[bytes]:
+    """The content of a member. The sizes in an archive may be wrong, so the bytes that come out are counted."""
+    while chunk := source.read(_CHUNK):
+        left -= len(chunk)
+        if left < 0:
+            raise _refused(digest, f"more than {limits.unpacked_bytes:,} bytes when unpacked")
+        yield chunk
+
+
+def _inside(member: zipfile.ZipInfo, digest: str, limits: ArchiveLimits) -> PurePosixPath:
+    name = member.filename
+    path = PurePosixPath(name)
+    if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise _refused(digest, f"'{name}' is a link or a device; only files and folders are taken")
+    escapes = path.is_absolute() or ".." in path.parts or "\\" in name or not path.parts
+    if escapes or len(name) > limits.path or any(len(os.fsencode(part)) > 255 for part in path.parts):
+        raise _refused(digest, f"'{name[:80]}' is not a path inside of the archive")
+    return path
+
+
+def _make_read_only(directory: Path) -> None:
+    for folder, _, names in os.walk(directory, topdown=False):
+        for name in names:
+            path = os.path.join(folder, name)
+            os.chmod(path, 0o555 if os.stat(path).st_mode & 0o100 else 0o444)
+        os.chmod(folder, 0o555)
+
+
+def _refused(digest: str, why: str) -> ArchiveRefused:
+    return ArchiveRefused(f"archive {digest[:12] or 'without a digest'}: {why}")
+
+
+def _duplicate(digest: str, name: str) -> ArchiveRefused:
+    return _refused(digest, f"'{name}' stands in it twice")

@@ -1,45 +1,50 @@
-"""What travels between an agent and the control plane, as bytes and back. One stream for each agent: it says hello, beats, and
-tells what became of its jobs; it gets orders, and its own lease is renewed by every beat that is answered. It is asked for
-pieces of logs, and asks for pieces of code.
+"""Messages between an agent and the control plane, and how they become bytes. Each agent has one stream: it sends hello,
+heartbeats and reports about its jobs; it receives orders, and each answered heartbeat renews its lease. Logs and code archives
+travel over it in chunks.
 
-A message is one JSON object with its kind under "is". Whatever does not have exactly the fields of its kind is refused; in the
-orders and words inside, what a newer peer has added is passed over."""
+A message is a JSON object with its type under "is". A message must have exactly the fields of its type; unknown fields of the
+orders and reports inside are ignored. "is", `Hello` and `Refused` never change, so that two versions can refuse each other."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, dataclass_transform, get_args
 
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from fairlead.core.errors import FairleadError
-from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Metric, Progress, RenewalRequest, Reroute, Revoke
+from fairlead.runtime.protocol.orders import Metric, Order, Report
 
 MAX_MESSAGE_BYTES = 4 << 20
-"""Bytes of one message."""
+"""Size limit of one message."""
 
 CHUNK_BYTES = 256 << 10
-"""Bytes of a log or an archive in one message, so that beats are not held up behind them."""
+"""Bytes of a log or an archive in one message, so that heartbeats do not wait long behind them."""
 
 PROTOCOL_VERSION = 5
-"""Of these messages: it changes when an older agent or control plane would misunderstand a newer one."""
+"""Changes when an older agent or control plane would misunderstand a newer one."""
 
 SERVICE, METHOD = "fairlead.Agents", "Session"
 
-_STRICT = ConfigDict(extra="forbid")
+_Class = TypeVar("_Class")
+
+
+@dataclass_transform(frozen_default=True)
+def _message(cls: type[_Class]) -> type[_Class]:
+    """A frozen dataclass that rejects unknown fields."""
+    return with_config(ConfigDict(extra="forbid"))(dataclass(frozen=True, slots=True)(cls))
 
 
 class BadMessage(FairleadError):
-    """Bytes that are no message."""
+    """Bytes that are not a valid message."""
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True)
+@_message
 class Hello:
-    """The first word of an agent. `incarnation` grows with every start of the agent on its node: of two, the younger is it.
-    `journal` names the one that what it has is about; empty where it has not worked for any yet."""
+    """The first message of an agent. `incarnation` grows with every start of an agent on the node: the most recent one counts.
+    `journal` names the journal that its launches belong to; empty before the first."""
 
     node: str
     type: str
@@ -51,29 +56,25 @@ class Hello:
     version: int = PROTOCOL_VERSION
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True)
+@_message
 class Heartbeat:
-    """I am here. `busy` is the use of each accelerator from 0 to 1, `memory_gb` how much of its memory is taken, where they can
-    be measured."""
+    """The agent is alive. Utilization (0 to 1) and used memory of each accelerator, where they can be measured."""
 
     utilization: tuple[float, ...] = ()
     memory_gb: tuple[float, ...] = ()
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True)
+@_message
 class ReportBatch:
-    """What became of jobs; said again until it is heard."""
+    """Reports about jobs; sent again until they are acknowledged."""
 
     sequence: int
-    reports: tuple[Progress | Metric | RenewalRequest | Ended, ...]
+    reports: tuple[Report, ...]
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True)
+@_message
 class LogChunk:
-    """The answer to `LogRequest` of the same number: what stands at `offset`, in base64; or why there is nothing to read."""
+    """The answer to the `LogRequest` of the same number: the bytes at `offset` in base64, or why there are none."""
 
     number: int
     offset: int = 0
@@ -81,57 +82,52 @@ class LogChunk:
     problem: str = ""
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True)
+@_message
 class CodeRequest:
-    """A launch is waiting for this archive: send it from `offset` on."""
+    """A launch waits for this archive: send it from `offset` on."""
 
     digest: str
     offset: int = 0
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True)
+@_message
 class Welcome:
-    """The agent's lease: after `lease_s` without an answer to a beat it stops its jobs, and `grace_s` later none is left."""
+    """The agent's lease: after `lease_s` without an answer to a heartbeat it stops its jobs; `grace_s` later none is left."""
 
     lease_s: float
     grace_s: float = 35.0
-    journal: str = ""  # which jobs' numbers are about from now on
+    journal: str = ""  # that job numbers belong to from now on
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True)
+@_message
 class JournalMismatch:
-    """What the agent has is about other jobs of the same numbers: come back without it."""
+    """The agent's launches belong to another journal, where the same numbers mean other jobs: connect again without them."""
 
     journal: str
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True)
+@_message
 class LeaseRenewed:
-    """The lease begins anew at the moment at which the beat that this answers was sent."""
+    """The lease starts again at the moment when the answered heartbeat was sent."""
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True)
+@_message
 class OrderBatch:
-    orders: tuple[Launch | Revoke | Kill | Extend | Reroute, ...]
+    """Orders, to be carried out in this sequence."""
+
+    orders: tuple[Order, ...]
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True)
+@_message
 class Acknowledged:
-    """Everything up to this sequence is in the journal."""
+    """The reports of this sequence number are in the journal."""
 
     sequence: int
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True)
+@_message
 class LogRequest:
-    """Somebody wants to read what a worker printed: at most `limit` bytes from `offset` on; below 0, from the end."""
+    """Read a worker's log: at most `limit` bytes from `offset` on; a negative offset counts from the end."""
 
     number: int
     job: int
@@ -141,10 +137,9 @@ class LogRequest:
     limit: int
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True)
+@_message
 class CodeChunk:
-    """A part of an archive of `size` bytes, in base64; or why it cannot be had."""
+    """A part of an archive of `size` bytes, in base64, or why it is not available."""
 
     digest: str
     offset: int = 0
@@ -153,10 +148,9 @@ class CodeChunk:
     problem: str = ""
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True)
+@_message
 class Refused:
-    """You are not wanted here, and why; trying again as you are will not help."""
+    """The control plane refuses this agent; connecting again without a change will not help."""
 
     why: str
 
@@ -165,20 +159,22 @@ FromAgent: TypeAlias = Hello | Heartbeat | ReportBatch | LogChunk | CodeRequest
 FromControl: TypeAlias = Welcome | LeaseRenewed | JournalMismatch | OrderBatch | Acknowledged | LogRequest | CodeChunk | Refused
 Message: TypeAlias = FromAgent | FromControl
 
-_FROM_AGENT = (Hello, Heartbeat, ReportBatch, LogChunk, CodeRequest)
-_FROM_CONTROL = (Welcome, JournalMismatch, LeaseRenewed, OrderBatch, Acknowledged, LogRequest, CodeChunk, Refused)
-_KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (*_FROM_AGENT, *_FROM_CONTROL)}
-_PARTS: dict[str, type[Any]] = {
-    kind.__name__.lower(): kind for kind in (Launch, Revoke, Kill, Extend, Reroute, Progress, Metric, RenewalRequest, Ended)
-}
+_KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_args(Message)}
+_PARTS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (*get_args(Order), *get_args(Report))}
 _ADAPTERS = {name: TypeAdapter(kind) for name, kind in {**_KINDS, **_PARTS}.items()}
 
 
 def encode_message(message: Message) -> bytes:
+    """The JSON bytes of a message."""
     return orjson.dumps(_plain(message))
 
 
 def decode_message(data: bytes) -> Message:
+    """The message of some bytes.
+
+    Raises:
+        BadMessage: it is too large, not JSON, or not a message of this version.
+    """
     if len(data) > MAX_MESSAGE_BYTES:
         raise BadMessage(f"a message of {len(data):,} bytes; at most {MAX_MESSAGE_BYTES:,}")
     try:
@@ -194,14 +190,14 @@ def decode_message(data: bytes) -> Message:
 
 
 def _plain(value: Any) -> Any:
-    """Values as JSON has them, with their kinds; a task stands where only a task can, and needs no name."""
+    """The JSON value; messages, orders and reports carry their type under "is"."""
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     if not is_dataclass(value):
         return value
     record = {part.name: _plain(getattr(value, part.name)) for part in fields(value)}
     if isinstance(value, Metric) and not math.isfinite(value.value):
-        record["value"] = str(value.value)  # JSON has no number for it
+        record["value"] = str(value.value)  # JSON has no such number
     name = type(value).__name__.lower()
     return {"is": name, **record} if name in _ADAPTERS else record
 

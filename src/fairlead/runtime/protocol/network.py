@@ -1,5 +1,6 @@
-"""Where a process listens, and is found. An address is read and taken before anything else is done, so that one that is wrong,
-or in use, leaves nothing behind."""
+"""Network addresses and TLS of the control plane and its agents. An address is parsed and bound before anything else happens,
+so that a wrong or used one leaves nothing behind. Tokens travel with every request, so connections beyond this machine are
+encrypted unless the operator passes --insecure."""
 
 from __future__ import annotations
 
@@ -15,15 +16,16 @@ import grpc
 from fairlead.core.errors import InputError
 
 LAST_PORT = 65_535
-_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+_NOT_LOCAL = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def host_of(address: str) -> str:
+    """The host of `host:port`, without brackets."""
     return address.rpartition(":")[0].strip("[]")
 
 
 def port_of(option: str, address: str) -> int:
-    """0: one that is free."""
+    """The port of `host:port`; 0 means any free port."""
     port = address.rpartition(":")[2]
     if not host_of(address) or not (port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= LAST_PORT):
         raise InputError(option, f"host:port, with a port from 0 to {LAST_PORT}", field="address", value=address)
@@ -31,11 +33,11 @@ def port_of(option: str, address: str) -> int:
 
 
 def own_address(towards: str) -> str:
-    """The address of this machine from which another one is reached; loopback where there is no way to it."""
+    """The address from which this machine reaches another; loopback without a route to it."""
     try:
         for family, kind, protocol, _, place in socket.getaddrinfo(host_of(towards), LAST_PORT, type=socket.SOCK_DGRAM):
             with socket.socket(family, kind, protocol) as one:
-                one.connect(place)  # nothing is sent: it asks for the way only
+                one.connect(place)  # sends nothing: it only looks up the route
                 return str(one.getsockname()[0])
     except OSError:
         pass
@@ -43,7 +45,7 @@ def own_address(towards: str) -> str:
 
 
 def bind_sockets(option: str, address: str) -> list[socket.socket]:
-    """Sockets that have the address: a name such as localhost may mean several. All have one port, and none listens yet."""
+    """Sockets bound to an address; a name such as localhost may need several. All have the same port; none listens yet."""
     host, port = host_of(address), port_of(option, address)
     found: list[socket.socket] = []
     problem: OSError | None = None
@@ -52,7 +54,7 @@ def bind_sockets(option: str, address: str) -> list[socket.socket]:
             try:
                 found.append(_bound(family, kind, protocol, (place[0], port, *place[2:])))
             except OSError as missing:
-                if missing.errno not in _NOT_HERE:
+                if missing.errno not in _NOT_LOCAL:
                     raise
                 problem = missing
             else:
@@ -68,7 +70,7 @@ def bind_sockets(option: str, address: str) -> list[socket.socket]:
 
 
 def check_address_free(option: str, address: str) -> None:
-    """For who takes the address by itself, a moment later."""
+    """Check that an address can be bound, for a server that binds it itself a moment later."""
     for one in bind_sockets(option, address):
         one.close()
 
@@ -86,12 +88,8 @@ def _bound(family: int, kind: int, protocol: int, place: tuple[object, ...]) -> 
     return one
 
 
-# Certificates and addresses: who may be spoken to in the clear, and how others are. Tokens travel with every request, so what
-# goes beyond this machine is encrypted unless somebody says otherwise.
-
-
 def is_loopback(address: str) -> bool:
-    """Whether what listens there, or is reached there, is on this machine only."""
+    """Whether an address can be reached from this machine only."""
     host = host_of(address)
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -100,7 +98,7 @@ def is_loopback(address: str) -> bool:
 
 
 def check_encryption(option: str, address: str, *, encrypted: bool, insecure: bool, mend: str) -> None:
-    """Refuses what is no address, and to go beyond this machine in the clear."""
+    """Refuse an invalid address, and an unencrypted one beyond this machine; `mend` names the options that encrypt it."""
     port_of(option, address)
     if not (encrypted or insecure or is_loopback(address)):
         wanted = f"an address of this machine, or {mend}; --insecure sends tokens in the clear"
@@ -109,21 +107,21 @@ def check_encryption(option: str, address: str, *, encrypted: bool, insecure: bo
 
 @dataclass(frozen=True)
 class Certificate:
-    """A server's certificate, with those that vouch for it behind it, and its key: PEM files."""
+    """A server's certificate chain and its key: PEM files."""
 
     certificate: Path
     key: Path
 
     @classmethod
     def load(cls, certificate: Path | None, key: Path | None) -> Certificate | None:
-        """None where neither is. What cannot be used is refused before anything listens."""
+        """None without both. Files that cannot be used are refused before anything listens."""
         if certificate is None and key is None:
             return None
         if certificate is None or key is None:
             raise InputError("serve", "--tls-cert and --tls-key, both or neither")
         for path in (certificate, key):
             if not path.is_file():
-                raise InputError(path, "a file that is there")
+                raise InputError(path, "an existing file")
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
         except (ssl.SSLError, OSError) as problem:
@@ -131,11 +129,12 @@ class Certificate:
         return cls(certificate, key)
 
     def for_agents(self) -> grpc.ServerCredentials:
+        """Credentials of the gRPC server."""
         return grpc.ssl_server_credentials([(self.key.read_bytes(), self.certificate.read_bytes())])
 
 
 def channel_credentials(authority: Path | None) -> grpc.ChannelCredentials | None:
-    """How an agent believes a control plane: by a certificate authority's PEM file. None: in the clear."""
+    """Credentials of an agent that trusts a certificate authority (PEM file); None: not encrypted."""
     if authority is None:
         return None
     try:

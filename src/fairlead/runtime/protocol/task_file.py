@@ -1,5 +1,5 @@
-"""What people submit: a task, as they write it in a file or send it, and the job and the launch that it means. The launch
-travels in the job's `command`, so that it is in the journal with everything else about the job."""
+"""The task file that users submit, and the job and the task that it describes. The task is stored in the job's `command`, so
+that the journal has everything about the job."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from pydantic import (
 from fairlead.core.errors import InputError
 from fairlead.core.job import EXPERT, FORMER_FIELDS, Job, wrong_schedule
 from fairlead.runtime.protocol.orders import Task
-from fairlead.workloads.dynamics import SEPARATOR, parse_regimes
+from fairlead.workloads.dynamics import BETWEEN, parsed
 
-MOST_PLANNED = 256
-"""Batch sizes of a schedule, which every list of jobs carries."""
+MAX_SCHEDULE = 256
+"""Batch sizes of a schedule; every list of jobs contains them."""
 
 UNKNOWN_STEPS = 1e6
-"""Of a job whose owner did not say how many it will do."""
+"""Steps of a job whose task file does not state them."""
 
-LONGEST_NAME, MOST_WORDS, LARGEST_WORD = 128, 4096, 32_768
-LARGEST_LAUNCH = 1 << 20
-"""Bytes of all that a job's launch is made of. It is sent to agents in one message."""
+MAX_NAME, MAX_WORDS, MAX_WORD = 128, 4096, 32_768
+MAX_TASK_BYTES = 1 << 20
+"""Size limit of an encoded task, which agents receive in one message."""
 
-MOST_AFTER = 100
+MAX_AFTER = 100
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _SCRIPT = re.compile(r"(?!-)[^=]*[^=/]\.(py|sh|bash|pl|rb|jl|R|lua|js)\Z")
@@ -47,16 +47,16 @@ _INTERPRETER = re.compile(r"(.*/)?((python|pypy)[\d.]*|(ba|da|k|z)?sh)\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
-def _one_line(text: str) -> str:
-    if len(text) > LONGEST_NAME or not text.isprintable():
-        raise ValueError(f"at most {LONGEST_NAME} characters that can be printed")
+def _label(text: str) -> str:
+    if len(text) > MAX_NAME or not text.isprintable():
+        raise ValueError(f"at most {MAX_NAME} printable characters")
     return text
 
 
 def _word(text: str) -> str:
-    """What can be an argument of a program."""
-    if len(text) > LARGEST_WORD or "\0" in text or not _can_be_spelled(text):
-        raise ValueError(f"at most {LARGEST_WORD} characters, without NUL or halves of surrogate pairs")
+    """A possible argument of a program."""
+    if len(text) > MAX_WORD or "\0" in text or not _is_encodable(text):
+        raise ValueError(f"at most {MAX_WORD} characters, without NUL or halves of surrogate pairs")
     return text
 
 
@@ -66,7 +66,7 @@ def _absolute(path: str) -> str:
     return _word(path)
 
 
-def _can_be_spelled(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -74,48 +74,49 @@ def _can_be_spelled(text: str) -> bool:
     return True
 
 
-Label = Annotated[str, AfterValidator(_one_line)]
+Label = Annotated[str, AfterValidator(_label)]
 Word = Annotated[str, AfterValidator(_word)]
 Positive = Annotated[float, Field(gt=0, lt=1e15)]
 Amount = Annotated[float, Field(ge=0, lt=1e9)]
 
 
 class Spec(BaseModel):
-    """What somebody wrote. `true` is no number and a number no yes or no: who writes it has mistaken the field for another."""
+    """A part of a task file. `true` is not accepted as a number, nor a number as true or false."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @field_validator("*", mode="wrap")
     @classmethod
-    def _not_taken_for_another(cls, value: Any, validated: ValidatorFunctionWrapHandler) -> Any:
-        found = validated(value)
+    def _strict_bool(cls, value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+        found = validate(value)
         if isinstance(value, bool) is not isinstance(found, bool) and not isinstance(found, list):
             raise ValueError("true or false" if isinstance(found, bool) else "a number, not true or false")
         return found
 
 
 class LeaseSpec(Spec):
-    """How much a job may do before it has to ask. Without bounds a lease holds until it is revoked. With `central` renewal it
-    waits for the control plane's answer where it has come to a bound; `max_steps: 1` asks in every step."""
+    """Bounds of a job's lease. Without bounds a lease is valid until it is revoked. With `central` renewal the job waits at a
+    bound for the control plane's answer; `max_steps: 1` asks in every step."""
 
     max_steps: Annotated[int, Field(ge=0, le=10**12, description="0: no bound")] = 0
     max_duration_s: Annotated[float, Field(ge=0, lt=1e9, description="0: no bound")] = 0.0
     renewal: Literal["optimistic", "central"] = "optimistic"
 
     @model_validator(mode="after")
-    def _something_to_ask_for(self) -> LeaseSpec:
+    def _central_needs_bound(self) -> LeaseSpec:
         if self.renewal == "central" and not (self.max_steps or self.max_duration_s):
             raise ValueError("central renewal needs a bound; max_steps: 1 asks in every step")
         return self
 
 
 def is_job_name(text: str) -> bool:
-    return len(text) <= LONGEST_NAME and _NAME.match(text) is not None
+    """Whether a text can be the name of a job, a user or a token."""
+    return len(text) <= MAX_NAME and _NAME.match(text) is not None
 
 
 class TaskSpec(Spec):
-    """One job, as its owner describes it. `run` is a program with its arguments, as a list, or as one line that is split as a
-    shell would split it, but that no shell sees; who wants a shell writes `["bash", "-c", "…"]`."""
+    """One job, as its user describes it. `run` is a program with its arguments: a list, or one line that is split by shell
+    rules but not run by a shell; for a shell write `["bash", "-c", "…"]`."""
 
     name: str = ""
     run: Annotated[list[str] | str, Field(description="program and arguments")]
@@ -123,12 +124,10 @@ class TaskSpec(Spec):
     workers: Annotated[int, Field(ge=1, le=100_000)] = 1
     mode: Annotated[
         Literal["static", "accordion", "gns", "expert", "elastic"],
-        Field(description="how its batch size changes; elastic: it may be started with another number of workers too"),
+        Field(description="how its batch size changes; elastic: the number of workers may change too"),
     ] = "static"
     steps: Positive = UNKNOWN_STEPS
-    schedule: Annotated[str, Field(description="of mode expert: batch sizes and shares of the steps, as in 32@0.3|256@0.7")] = (
-        ""
-    )
+    schedule: Annotated[str, Field(description="for mode expert: batch sizes and shares of steps, as in 32@0.3|256@0.7")] = ""
     weight: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     account: Label = ""
@@ -140,18 +139,16 @@ class TaskSpec(Spec):
     time_limit_s: Positive | None = None
     retries: Annotated[int, Field(ge=0, le=1000)] = 3
     min_run_s: Amount = 0.0
-    group: Annotated[Label, Field(description="trials of one search, of which the worst may be ended early")] = ""
+    group: Annotated[Label, Field(description="trials of one search; the worst may be stopped early")] = ""
     group_order: Annotated[int, Field(ge=0, le=1_000_000)] = 0
-    after: Annotated[
-        list[StrictStr | StrictInt], Field(max_length=MOST_AFTER, description="jobs that must have finished first")
-    ] = []
+    after: Annotated[list[StrictStr | StrictInt], Field(max_length=MAX_AFTER, description="jobs that must finish first")] = []
     max_slowdown: Annotated[
         float | None, Field(ge=1, lt=1e15, description="how many times slower than alone company may make it; 1: it wants none")
     ] = None
     env: dict[str, Word] = {}
     directory: Annotated[str, AfterValidator(_absolute)] = ""
     code: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    prefix: Annotated[list[Word], Field(max_length=MOST_WORDS)] = []
+    prefix: Annotated[list[Word], Field(max_length=MAX_WORDS)] = []
     cooperative: bool = True
     grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     lease: LeaseSpec = LeaseSpec()
@@ -166,84 +163,84 @@ class TaskSpec(Spec):
         return {FORMER_FIELDS.get(name, name): value for name, value in data.items()}
 
     @model_validator(mode="after")
-    def _not_too_much(self) -> TaskSpec:
-        if len(self._command(split_command(self.run))) > LARGEST_LAUNCH:
-            raise ValueError(f"all words, variables and paths of a task together have at most {LARGEST_LAUNCH:,} bytes")
+    def _size_limit(self) -> TaskSpec:
+        if len(self._command(split_command(self.run))) > MAX_TASK_BYTES:
+            raise ValueError(f"arguments, variables and paths of a task together have at most {MAX_TASK_BYTES:,} bytes")
         return self
 
     @model_validator(mode="after")
-    def _who_asks(self) -> TaskSpec:
+    def _bounds_need_cooperation(self) -> TaskSpec:
         if not self.cooperative and self.lease != LeaseSpec():
             raise ValueError("a lease with bounds is for cooperative jobs; time_limit_s bounds every job")
         return self
 
     @field_validator("name")
     @classmethod
-    def _plain_name(cls, name: str) -> str:
+    def _valid_name(cls, name: str) -> str:
         if name and not is_job_name(name):
-            raise ValueError(f"letters, digits, '.', '_' and '-', at most {LONGEST_NAME}")
+            raise ValueError(f"letters, digits, '.', '_' and '-', at most {MAX_NAME}")
         if name.isdecimal():
-            raise ValueError("a name with a letter in it; jobs are found by number too")
+            raise ValueError("a name with a letter in it; digits alone mean a job number")
         return name
 
     @field_validator("steps")
     @classmethod
-    def _said(cls, steps: float) -> float:
-        """Who says as many as stand for nothing said has said them."""
+    def _stated(cls, steps: float) -> float:
+        """Steps that are stated differ from `UNKNOWN_STEPS`, even if they have the same value."""
         return math.nextafter(steps, math.inf) if steps == UNKNOWN_STEPS else steps
 
     @field_validator("schedule")
     @classmethod
-    def _planned(cls, schedule: str, others: ValidationInfo) -> str:
-        if schedule.count(SEPARATOR) >= MOST_PLANNED:
-            raise ValueError(f"at most {MOST_PLANNED} batch sizes")
-        if schedule and (expected := wrong_schedule(parse_regimes(schedule), others.data.get("mode", EXPERT))):
+    def _valid_schedule(cls, schedule: str, others: ValidationInfo) -> str:
+        if schedule.count(BETWEEN) >= MAX_SCHEDULE:
+            raise ValueError(f"at most {MAX_SCHEDULE} batch sizes")
+        if schedule and (expected := wrong_schedule(parsed(schedule), others.data.get("mode", EXPERT))):
             raise ValueError(expected)
         if schedule and others.data.get("steps") == UNKNOWN_STEPS:
-            raise ValueError("nothing, where `steps` are not said: its shares are of these")
+            raise ValueError("no schedule without `steps`: its shares are shares of the steps")
         return schedule
 
     @field_validator("after", mode="before")
     @classmethod
-    def _one_or_several(cls, after: object) -> object:
+    def _as_list(cls, after: object) -> object:
         return [after] if isinstance(after, (str, int)) else after
 
     @field_validator("run")
     @classmethod
-    def _words(cls, run: list[str] | str) -> list[str] | str:
+    def _valid_command(cls, run: list[str] | str) -> list[str] | str:
         words = split_command(run)
         if not words or not words[0]:
             raise ValueError("a program to run")
-        if len(words) > MOST_WORDS:
-            raise ValueError(f"at most {MOST_WORDS} words")
+        if len(words) > MAX_WORDS:
+            raise ValueError(f"at most {MAX_WORDS} words")
         for word in words:
             _word(word)
         return run
 
     @field_validator("env")
     @classmethod
-    def _variables(cls, env: dict[str, str]) -> dict[str, str]:
+    def _valid_variables(cls, env: dict[str, str]) -> dict[str, str]:
         for name in env:
-            if not _VARIABLE.match(name) or len(name) > LONGEST_NAME:
+            if not _VARIABLE.match(name) or len(name) > MAX_NAME:
                 raise ValueError(f"variables such as SEED: '1'; {name[:40]!r} is not one")
             if name.startswith("FAIRLEAD_") or name in ("CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE"):
                 raise ValueError(f"{name} is set by Fairlead")
         return env
 
     @model_validator(mode="after")
-    def _one_place(self) -> TaskSpec:
+    def _one_source(self) -> TaskSpec:
         if self.code and self.directory:
-            raise ValueError("either a directory that the nodes have, or code that is sent along; not both")
+            raise ValueError("either a directory on the nodes or code that is sent along, not both")
         return self
 
     def job(self, name: str, user: str, after: Sequence[int] = ()) -> Job:
-        """`after` are the numbers of the jobs it names there."""
+        """The job of this task; `after` are the numbers of the jobs that it waits for."""
         words = split_command(self.run)
         script = _script(words)
         return Job(
             name,
             steps=self.steps,
-            kind=self.kind or script.rsplit("/", 1)[-1][:LONGEST_NAME],
+            kind=self.kind or script.rsplit("/", 1)[-1][:MAX_NAME],
             workers=self.workers,
             weight=self.weight,
             priority=self.priority,
@@ -257,31 +254,32 @@ class TaskSpec(Spec):
             time_limit_s=math.inf if self.time_limit_s is None else self.time_limit_s,
             retry_limit=self.retries,
             min_run_s=self.min_run_s,
-            group=f"{user}/{self.group}" if self.group and user else self.group,  # nobody ends another's trials
+            group=f"{user}/{self.group}" if self.group and user else self.group,  # users do not stop each other's trials
             group_order=self.group_order,
             mode=self.mode,
             command=self._command(words),
             after=tuple(after),
             max_slowdown=math.inf if self.max_slowdown is None else self.max_slowdown,
-            schedule=parse_regimes(self.schedule) if self.schedule else (),
+            schedule=parsed(self.schedule) if self.schedule else (),
         )
 
     def _command(self, words: list[str]) -> str:
-        launch: dict[str, Any] = {"run": words}
+        task: dict[str, Any] = {"run": words}
         for name in ("env", "directory", "code", "prefix", "cooperative", "grace_s"):
             value = getattr(self, name)
             if value != type(self).model_fields[name].default:
-                launch[name] = value
+                task[name] = value
         if self.lease != LeaseSpec():
-            launch["lease"] = self.lease.model_dump(exclude_defaults=True)
-        return orjson.dumps(launch).decode()
+            task["lease"] = self.lease.model_dump(exclude_defaults=True)
+        return orjson.dumps(task).decode()
 
 
 def split_command(run: list[str] | str) -> list[str]:
+    """The program and its arguments."""
     if isinstance(run, list):
         return run
-    if len(run) > LARGEST_WORD:  # splitting takes the square of a word's length, while everybody else waits
-        raise ValueError(f"a line of at most {LARGEST_WORD} characters, or a list of words")
+    if len(run) > MAX_WORD:  # splitting takes time quadratic in a word's length
+        raise ValueError(f"a line of at most {MAX_WORD} characters, or a list of words")
     try:
         return shlex.split(run)
     except ValueError as error:
@@ -289,8 +287,8 @@ def split_command(run: list[str] | str) -> list[str]:
 
 
 def _script(words: list[str]) -> str:
-    """What a command line runs: the first word that is called like a script; an interpreter's first word that is no option,
-    such as a module's name; otherwise the program, and so where its text stands in the line (-c)."""
+    """What a command line runs: the first word that looks like a script; else an interpreter's first word that is not an
+    option, such as a module's name; else the program, also with -c."""
     script = next((at for at, word in enumerate(words) if _SCRIPT.match(word)), 0)
     if not script and _INTERPRETER.match(words[0]):
         script = next((at for at, word in enumerate(words) if at and not word.startswith("-")), 0)
@@ -298,17 +296,17 @@ def _script(words: list[str]) -> str:
 
 
 def task_of(job: Job) -> Task:
-    """The launch that a job carries."""
-    launch = orjson.loads(job.command)
-    lease = launch.get("lease", {})
+    """The task that is stored in a job."""
+    task = orjson.loads(job.command)
+    lease = task.get("lease", {})
     return Task(
-        tuple(launch["run"]),
-        launch.get("env", {}),
-        launch.get("directory", ""),
-        launch.get("code", ""),
-        tuple(launch.get("prefix", ())),
-        launch.get("cooperative", True),
-        launch.get("grace_s", 30.0),
+        tuple(task["run"]),
+        task.get("env", {}),
+        task.get("directory", ""),
+        task.get("code", ""),
+        tuple(task.get("prefix", ())),
+        task.get("cooperative", True),
+        task.get("grace_s", 30.0),
         lease.get("max_steps", 0),
         lease.get("max_duration_s", 0.0),
         lease.get("renewal") == "central",
@@ -316,7 +314,11 @@ def task_of(job: Job) -> Task:
 
 
 def parse_task(data: Any, source: str) -> TaskSpec:
-    """A task from what somebody wrote; the first thing wrong with it is an error that names the field."""
+    """The task of a parsed file or request.
+
+    Raises:
+        InputError: it is not valid; names the first wrong field.
+    """
     try:
         return TaskSpec.model_validate(data)
     except ValidationError as error:

@@ -11,11 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from workshop import FOR_EVER, LEASED, PATIENCE_S, Node, order
+from agent_node import LEASED, PATIENCE_S, RUNS_FOREVER, Node, order
 
-from fairlead.runtime.agent import launch_records as records
 from fairlead.runtime.agent.agent_errors import NodeError, OrderRefused
-from fairlead.runtime.agent.processes import look
+from fairlead.runtime.agent.processes import find_process
 from fairlead.runtime.protocol.orders import Ended, Launch
 
 AGENT = """
@@ -23,10 +22,10 @@ import signal, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 import pytest
-from workshop import order
-from fairlead.runtime.agent.devices import Accelerators
+from agent_node import order
+from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.supervisor import Supervisor
-supervisor = Supervisor(Path({root!r}), Accelerators.spelled("v100:4"))
+supervisor = Supervisor(Path({root!r}), NodeAccelerators.parse("v100:4"))
 {before}
 for launch in {launches}:
     supervisor.launch(launch)
@@ -103,7 +102,7 @@ def test_an_end_is_told_again_until_it_is_acknowledged(node: Node) -> None:
 def test_a_disk_that_takes_nothing_does_not_end_the_agent_that_is_heard(node: Node) -> None:
     launch = node.launch(order("raise SystemExit(2)"))
     end = node.ended(launch)
-    settled = node.directory(launch) / records.SETTLED
+    settled = node.directory(launch) / "settled"
     settled.symlink_to(node.directory(launch) / "nowhere" / "settled")  # it cannot be made
     node.supervisor.acknowledge(launch.job, launch.generation)
     assert not node.supervisor.has(launch.job, launch.generation)
@@ -124,12 +123,12 @@ def test_a_launch_that_has_ended_and_is_ordered_again_is_told_to_have_ended(node
 
 
 def test_a_grace_goes_on_under_the_next_agent(node: Node) -> None:
-    launch = node.starts(order(FOR_EVER, grace_s=20))
+    launch = node.starts(order(RUNS_FOREVER, grace_s=20))
     node.revoke(launch)
     node.clock.passes(15)
     node.restarts()
     assert node.supervisor.running()[0].stopping
-    node.told += node.supervisor.poll()
+    node.reports += node.supervisor.poll()
     assert node.workers(launch)
     node.clock.passes(6)
     assert node.ended(launch).why == "killed 20 s after it was asked to stop"
@@ -138,11 +137,11 @@ def test_a_grace_goes_on_under_the_next_agent(node: Node) -> None:
 def test_an_agent_that_dies_before_the_record_has_started_nothing(make_node, tmp_path: Path) -> None:
     before = """
 import os
-from fairlead.runtime.agent.launch_records import Record
+from fairlead.runtime.agent.launch import LaunchRecord
 def die(self, directory):
     print("about to write", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
-Record.write = die
+LaunchRecord.write = die
 """
     began = tmp_path / "began"
     an_agent_dies(tmp_path / "root", f"[order('open({str(began)!r}, \"w\")', ranks=2)]", before)
@@ -156,18 +155,18 @@ Record.write = die
 def test_an_agent_that_dies_between_two_workers_leaves_a_gang_that_fails(make_node, tmp_path: Path) -> None:
     before = """
 import os
-from fairlead.runtime.agent import starting
-send, sent = starting._send, []
-def once(stub, errand):
+from fairlead.runtime.agent import launcher
+send, sent = launcher._send_spec, []
+def once(shim, spec):
     if sent:
         print("sent one", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
-    sent.append(send(stub, errand))
-starting._send = once
+    sent.append(send(shim, spec))
+launcher._send_spec = once
 """
-    an_agent_dies(tmp_path / "root", f"[order({FOR_EVER!r}, ranks=2)]", before)
+    an_agent_dies(tmp_path / "root", f"[order({RUNS_FOREVER!r}, ranks=2)]", before)
     node: Node = make_node()
-    gang = order(FOR_EVER, ranks=2)
+    gang = order(RUNS_FOREVER, ranks=2)
     node.until(lambda: node.supervisor.running()[0].stopping, "the missing worker being seen")
     node.clock.passes(6)
     assert node.ended(gang).code != 0
@@ -175,10 +174,10 @@ starting._send = once
 
 
 def test_a_pid_that_belongs_to_somebody_else_now_is_left_alone(node: Node) -> None:
-    launch = node.starts(order(FOR_EVER))
+    launch = node.starts(order(RUNS_FOREVER))
     node.kill(launch)
     node.ended(launch)
-    stranger = subprocess.Popen([sys.executable, "-c", FOR_EVER], stdout=subprocess.DEVNULL)
+    stranger = subprocess.Popen([sys.executable, "-c", RUNS_FOREVER], stdout=subprocess.DEVNULL)
     try:
         path = node.directory(launch) / "record.json"
         said = json.loads(path.read_text())
@@ -186,7 +185,7 @@ def test_a_pid_that_belongs_to_somebody_else_now_is_left_alone(node: Node) -> No
         path.write_text(json.dumps(said))
         for name in ("ended.json", "0/exit.json"):
             (node.directory(launch) / name).unlink()
-        node.told.clear()
+        node.reports.clear()
         node.restarts()
         node.kill(launch)
         assert "not known" in node.ended(launch).why or node.ended(launch).code == -9
@@ -197,17 +196,17 @@ def test_a_pid_that_belongs_to_somebody_else_now_is_left_alone(node: Node) -> No
 
 
 def test_after_a_reboot_nothing_runs_and_nobody_is_signalled(node: Node, monkeypatch) -> None:
-    launch = node.starts(order(FOR_EVER))
+    launch = node.starts(order(RUNS_FOREVER))
     path = node.directory(launch) / "record.json"
     record = json.loads(path.read_text())
     node.supervisor.close()
     path.write_text(json.dumps({**record, "boot": "another", "workers": [{**record["workers"][0], "pid": os.getpid()}]}))
-    stub = look(record["workers"][0]["pid"])
-    os.kill(stub.pid, signal.SIGUSR1)
-    os.waitpid(stub.pid, 0)
+    shim = find_process(record["workers"][0]["pid"])
+    os.kill(shim.pid, signal.SIGUSR1)
+    os.waitpid(shim.pid, 0)
     (node.directory(launch) / "0" / "exit.json").unlink()
     node.restarts()
-    assert node.ended(launch) == Ended(1, 1, -9, False, 0, 0, "worker 0: its stub is gone, and how it ended is not known")
+    assert node.ended(launch) == Ended(1, 1, -9, False, 0, 0, "worker 0: its shim is gone, and its exit status is not known")
 
 
 def test_a_record_of_another_version_stops_an_agent_from_guessing(node: Node) -> None:
@@ -215,7 +214,7 @@ def test_a_record_of_another_version_stops_an_agent_from_guessing(node: Node) ->
     node.ended(launch)
     path = node.directory(launch) / "record.json"
     whole = path.read_text()
-    path.write_text(whole.replace(f'"version": {records.VERSION}', '"version": 99'))
+    path.write_text(whole.replace('"version": 1', '"version": 99'))
     node.supervisor.close()
     with pytest.raises(NodeError, match=str(path)):
         node.restarts()
@@ -255,9 +254,9 @@ sys.addaudithook(count)
 
 @pytest.mark.parametrize("moment", range(4, 50, 4))
 def test_at_whatever_effect_an_agent_dies_a_gang_runs_once_or_not_at_all(make_node, tmp_path: Path, moment: int) -> None:
-    an_agent_dies(tmp_path / "root", f"[order({FOR_EVER!r}, ranks=2)]", DIES_AT.format(moment=moment))
+    an_agent_dies(tmp_path / "root", f"[order({RUNS_FOREVER!r}, ranks=2)]", DIES_AT.format(moment=moment))
     node: Node = make_node()
-    gang = node.launch(order(FOR_EVER, ranks=2))  # said again, as a control plane does that has heard nothing
+    gang = node.launch(order(RUNS_FOREVER, ranks=2))  # said again, as a control plane does that has heard nothing
     node.clock.passes(6)
 
     def settled() -> bool:
@@ -269,3 +268,35 @@ def test_at_whatever_effect_an_agent_dies_a_gang_runs_once_or_not_at_all(make_no
     node.kill(gang)
     node.ended(gang)
     assert not node.workers(gang)
+
+
+def test_an_upgraded_agent_takes_over_a_launch_of_the_version_before(make_node, tmp_path: Path) -> None:
+    """The files of a launch as the former version wrote them: its record, its request to stop, and its `lifeline`."""
+    node: Node = make_node()
+    launch = node.starts(order(LEASED))
+    path = node.directory(launch) / "record.json"
+    worker = json.loads(path.read_text())["workers"][0]
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    node.supervisor.close()
+    path.write_text(
+        f'{{"version": 1, "job": 1, "generation": 1, "name": "job-1", "world_size": 1, "cooperative": true, "grace_s": 30.0, '
+        f'"max_s": 0.0, "boot": "{boot}", "workers": [{{"rank": 0, "accelerator": 0, "pid": {worker["pid"]}, '
+        f'"started": {worker["started"]}, "page": "{worker["page"]}", "cgroup": ""}}], "central": false}}'
+    )
+    deadline = node.root / "fencing-deadline"
+    deadline.rename(node.root / "lifeline")
+    node.restarts()
+    assert [one.generation for one in node.supervisor.running()] == [1]
+    assert deadline.samefile(node.root / "lifeline"), "shims of the former version read their own file"
+    stop = {"deadline": node.clock() + 20.0, "why": "killed 20 s after it was asked to stop", "asked": True, "signalled": False}
+    node.supervisor.close()
+    (node.directory(launch) / "stop.json").write_text(json.dumps(stop))
+    node.restarts()
+    assert node.supervisor.running()[0].stopping
+    node.clock.passes(21.0)
+    assert node.ended(launch).why == stop["why"]
+    ended = {"job": 1, "generation": 1, "code": 3, "yielded": False, "steps": 5, "saved": 4, "why": "status 3", "rank": 0}
+    (node.directory(launch) / "ended.json").write_text(json.dumps(ended))
+    node.reports.clear()
+    node.restarts()
+    assert node.ended(launch).code == 3

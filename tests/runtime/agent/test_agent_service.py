@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from workshop import order
+from agent_node import order
 
 from fairlead.runtime.agent.agent_service import Agent
 from fairlead.runtime.agent.devices import NodeAccelerators
@@ -46,8 +46,8 @@ class Ears:
 
     def left(self, node: int) -> None: ...
 
-    def tell(self, node: int, told: Any, answered: Any) -> None:
-        for word in told:
+    def tell(self, node: int, reports: Any, answered: Any) -> None:
+        for word in reports:
             self.words.put_nowait(word)
         answered()
 

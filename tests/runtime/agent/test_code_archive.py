@@ -9,11 +9,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from workshop import Node, order
+from agent_node import Node, order
 
-from fairlead.runtime.agent.agent_errors import ArchiveRefused
-from fairlead.runtime.agent.archives import ArchiveLimits, unpack
-from fairlead.runtime.protocol.code_archive import archive_digest
+from fairlead.runtime.protocol.code_archive import ArchiveLimits, ArchiveRefused, archive_digest, unpack_code
 
 
 def packed(files: dict[str, str | bytes], modes: dict[str, int] | None = None) -> bytes:
@@ -28,12 +26,12 @@ def packed(files: dict[str, str | bytes], modes: dict[str, int] | None = None) -
 
 def test_an_archive_is_unpacked_once_and_read_only(tmp_path: Path) -> None:
     archive = packed({"a.py": "1", "pkg/b.py": "2", "run.sh": "3"}, {"run.sh": 0o100755})
-    place = unpack(archive, archive_digest(archive), tmp_path / "code")
+    place = unpack_code(archive, archive_digest(archive), tmp_path / "code")
     assert (place / "pkg/b.py").read_text() == "2"
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (place, *place.rglob("*"))}
     assert modes == {archive_digest(archive): 0o555, "a.py": 0o444, "pkg": 0o555, "b.py": 0o444, "run.sh": 0o555}
     before = place.stat().st_ctime_ns
-    assert unpack(archive, archive_digest(archive), tmp_path / "code") == place
+    assert unpack_code(archive, archive_digest(archive), tmp_path / "code") == place
     assert place.stat().st_ctime_ns == before
     assert os.listdir(tmp_path / "code") == [archive_digest(archive)]
 
@@ -57,7 +55,7 @@ def test_an_archive_is_unpacked_once_and_read_only(tmp_path: Path) -> None:
 def test_what_an_archive_may_not_hold(tmp_path: Path, files: dict[str, str], modes: dict[str, int], why: str) -> None:
     archive = packed({"good.py": "1", **files}, modes)
     with pytest.raises(ArchiveRefused, match=why):
-        unpack(
+        unpack_code(
             archive, archive_digest(archive), tmp_path / "code", ArchiveLimits(packed_bytes=5000, unpacked_bytes=1000, files=10)
         )
     assert os.listdir(tmp_path / "code") == []
@@ -76,7 +74,7 @@ def test_a_wrong_digest_something_else_and_too_much_are_refused(tmp_path: Path) 
         (archive, archive_digest(archive), ArchiveLimits(packed_bytes=10), "at most 10"),
     ]:
         with pytest.raises(ArchiveRefused, match=why):
-            unpack(sent, digest, tmp_path, limits)
+            unpack_code(sent, digest, tmp_path, limits)
     assert os.listdir(tmp_path) == []
 
 
@@ -85,7 +83,7 @@ def test_a_bomb_that_lies_about_its_size_is_refused(tmp_path: Path) -> None:
     size, lie = (5_000_000).to_bytes(4, "little"), (10).to_bytes(4, "little")
     archive = archive.replace(size, lie)
     with pytest.raises(ArchiveRefused):
-        unpack(archive, archive_digest(archive), tmp_path, ArchiveLimits(unpacked_bytes=1_000_000))
+        unpack_code(archive, archive_digest(archive), tmp_path, ArchiveLimits(unpacked_bytes=1_000_000))
     assert os.listdir(tmp_path) == []
 
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from workshop import Node, order
+from agent_node import Node, order
 
 from fairlead.core.job import LAUNCH_FAILED
 from fairlead.runtime.agent.agent_service import Agent
-from fairlead.runtime.agent.code_delivery import Deliveries
+from fairlead.runtime.agent.code_delivery import CodeDeliveries
 from fairlead.runtime.control.code_store import CodeStore
 from fairlead.runtime.protocol.code_archive import archive_digest
 from fairlead.runtime.protocol.messages import CHUNK_BYTES, CodeChunk, CodeRequest
@@ -34,7 +34,7 @@ def with_code(job: int, digest: str) -> Launch:
     return replace(launch, task=replace(launch.task, command=(*launch.task.command[:1], "main.py"), code=digest))
 
 
-def finished(node: Node, deliveries: Deliveries) -> tuple[list[Launch], list[Ended]]:
+def finished(node: Node, deliveries: CodeDeliveries) -> tuple[list[Launch], list[Ended]]:
     return node.until(lambda: any(found := deliveries.ready()) and found, "code that is unpacked")
 
 
@@ -47,19 +47,19 @@ def test_code_comes_in_pieces_once_for_all_who_wait_and_over_a_broken_stream(nod
     data = archive()
     digest = archive_digest(data)
     store.take(data, digest)
-    deliveries = Deliveries(node.supervisor)
+    deliveries = CodeDeliveries(node.supervisor)
     wanted = deliveries.hold(with_code(1, digest))
     assert wanted == [CodeRequest(digest)]
     assert deliveries.hold(with_code(2, digest)) == []
     assert deliveries.waiting == {(1, 1), (2, 1)}
-    (wanted,) = deliveries.take(store.piece(digest, 0))
+    (wanted,) = deliveries.receive(store.piece(digest, 0))
     assert wanted == CodeRequest(digest, CHUNK_BYTES)
-    assert deliveries.take(store.piece(digest, 0)) == []  # said twice
-    (again,) = deliveries.again()  # a new stream
+    assert deliveries.receive(store.piece(digest, 0)) == []  # said twice
+    (again,) = deliveries.repeated_requests()  # a new stream
     assert again == wanted
     asked = [again]
     while asked:
-        asked = deliveries.take(store.piece(asked[0].digest, asked[0].offset))
+        asked = deliveries.receive(store.piece(asked[0].digest, asked[0].offset))
     begin, ended = finished(node, deliveries)
     assert ([launch.job for launch in begin], ended, deliveries.waiting) == ([1, 2], [], set())
     assert deliveries.hold(begin[0]) is None
@@ -71,10 +71,10 @@ def test_code_comes_in_pieces_once_for_all_who_wait_and_over_a_broken_stream(nod
 @pytest.mark.parametrize("bad", ["gone", "damaged"])
 def test_a_launch_whose_code_never_comes_has_ended(node, store, bad):
     digest = archive_digest(b"something else")
-    deliveries = Deliveries(node.supervisor)
+    deliveries = CodeDeliveries(node.supervisor)
     deliveries.hold(with_code(1, digest))
     piece = store.piece(digest, 0) if bad == "gone" else CodeChunk(digest, 0, 4, "bm8hIQ==")
-    assert deliveries.take(piece) == []
+    assert deliveries.receive(piece) == []
     begin, ended = finished(node, deliveries)
     assert (begin, [(end.job, end.code, end.yielded) for end in ended]) == ([], [(1, LAUNCH_FAILED, False)])
     assert ("submit it again" if bad == "gone" else "SHA-256") in ended[0].why
@@ -87,10 +87,10 @@ def test_code_that_a_node_cannot_unpack_is_not_the_jobs_fault(node, store):
     place = node.supervisor.root / "code"
     place.rmdir()
     place.touch()
-    deliveries = Deliveries(node.supervisor)
+    deliveries = CodeDeliveries(node.supervisor)
     asked = deliveries.hold(with_code(1, digest))
     while asked:
-        asked = deliveries.take(store.piece(asked[0].digest, asked[0].offset))
+        asked = deliveries.receive(store.piece(asked[0].digest, asked[0].offset))
     begin, ended = finished(node, deliveries)
     assert (begin, [(end.job, end.code, end.yielded) for end in ended]) == ([], [(1, LAUNCH_FAILED, True)])
     assert str(place) in ended[0].why
@@ -98,7 +98,7 @@ def test_code_that_a_node_cannot_unpack_is_not_the_jobs_fault(node, store):
 
 @pytest.mark.parametrize("kind", [Revoke, Kill])
 def test_a_launch_that_is_not_wanted_any_more_stops_waiting(node, kind):
-    deliveries = Deliveries(node.supervisor)
+    deliveries = CodeDeliveries(node.supervisor)
     deliveries.hold(with_code(1, "0" * 64))
     assert deliveries.drop(kind(1, 2)) is None
     ended = deliveries.drop(kind(1, 1))
@@ -114,6 +114,6 @@ def test_a_launch_that_waits_begins_with_the_route_it_has_by_then(node, store):
     assert agent._carry_out(Reroute(1, 1, route)) is None
     assert agent._carry_out(Reroute(1, 2, RequestRouting(1, 1.0, (1.0,)))) is None  # of a launch that is not here
     while asked:
-        asked = agent._deliveries.take(store.piece(asked[0].digest, asked[0].offset))
+        asked = agent._deliveries.receive(store.piece(asked[0].digest, asked[0].offset))
     (launch,), _ = finished(node, agent._deliveries)
     assert launch.parameters.routing == route

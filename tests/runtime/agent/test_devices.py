@@ -10,14 +10,20 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from workshop import FOR_EVER, Node, order
+from agent_node import RUNS_FOREVER, Node, order
 
 from fairlead.cli.cmd_cluster import agent_command as agent
 from fairlead.core.errors import InputError
 from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.agent_service import Agent
-from fairlead.runtime.agent.devices import Accelerator, NodeAccelerators, Sample, accelerator_type_of, node_has
-from fairlead.runtime.agent.mps import MultiProcessService
+from fairlead.runtime.agent.devices import (
+    Accelerator,
+    MultiProcessService,
+    NodeAccelerators,
+    Sample,
+    accelerator_type_of,
+    node_has,
+)
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.protocol.orders import LaunchParameters
 
@@ -140,14 +146,14 @@ def test_the_sharing_service_is_started_when_a_second_job_comes(
     devices = tuple(Accelerator(str(place), identity=f"GPU-{place}") for place in range(4))
     node = make_node(accelerators=NodeAccelerators("v100", devices))
     show = "import os; print(os.environ.get('CUDA_MPS_PIPE_DIRECTORY'), os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n"
-    alone = node.starts(replace(order(show + FOR_EVER), accelerators=(2,)))
+    alone = node.starts(replace(order(show + RUNS_FOREVER), accelerators=(2,)))
     assert not calls.exists()
-    others = [node.starts(replace(order(show + FOR_EVER, job=job), accelerators=(2,))) for job in (2, 3)]
-    elsewhere = node.starts(replace(order(show + FOR_EVER, job=4), accelerators=(1,)))
+    others = [node.starts(replace(order(show + RUNS_FOREVER, job=job), accelerators=(2,))) for job in (2, 3)]
+    elsewhere = node.starts(replace(order(show + RUNS_FOREVER, job=4), accelerators=(1,)))
     pipe = str(node.root / "mps" / "2-pipe")
     seen = [node.printed(launch).split()[:2] for launch in (alone, *others, elsewhere)]
     assert seen == [["None", "2"], [pipe, "GPU-2"], [pipe, "GPU-2"], ["None", "1"]]
-    first = replace(order(show + FOR_EVER, job=5), accelerators=(3,), given=LaunchParameters(company=True))
+    first = replace(order(show + RUNS_FOREVER, job=5), accelerators=(3,), given=LaunchParameters(company=True))
     assert node.printed(node.starts(first)).split()[:2] == [str(node.root / "mps" / "3-pipe"), "GPU-3"]
     MultiProcessService(node.root / "mps").close()  # as an agent does that comes after this one
     assert [json.loads(line) for line in calls.read_text().splitlines()] == [

@@ -7,7 +7,7 @@ import os
 import time
 import zipfile
 
-from workshop import FOR_EVER, order
+from agent_node import RUNS_FOREVER, order
 
 from fairlead.runtime.protocol.code_archive import archive_digest
 
@@ -18,7 +18,7 @@ def test_old_launches_and_code_go_and_the_rest_stays(node):
         archive.writestr("main.py", "print('hi')")
     digest = archive_digest(packed.getvalue())
     node.supervisor.take_code(packed.getvalue(), digest)
-    heard, unheard, running = order("print('x')", job=1), order("print('y')", job=2), order(FOR_EVER, job=3)
+    heard, unheard, running = order("print('x')", job=1), order("print('y')", job=2), order(RUNS_FOREVER, job=3)
     for launch in (heard, unheard):
         node.launch(launch)
         node.ended(launch)

@@ -17,9 +17,9 @@ from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Metric, Progre
 
 PATIENCE_S = 120.0
 
-FOR_EVER = "import signal, sys; print('up', flush=True)\nwhile True: signal.pause()"
+RUNS_FOREVER = "import signal, sys; print('up', flush=True)\nwhile True: signal.pause()"
 
-STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FOR_EVER
+IGNORES_SIGTERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + RUNS_FOREVER
 
 LEASED = """
 import os, sys, time
@@ -64,7 +64,7 @@ class Node:
         self.root, self.clock = root, Clock()
         self.settings = settings or AgentSettings()
         self.accelerators = NodeAccelerators.parse(accelerators) if isinstance(accelerators, str) else accelerators
-        self.told: list[Report] = []
+        self.reports: list[Report] = []
         self.supervisor = self._supervisor()
 
     def _supervisor(self) -> Supervisor:
@@ -94,10 +94,10 @@ class Node:
     def until(self, condition: Callable[[], object], what: str = "the condition") -> object:
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            self.told += self.supervisor.poll()
+            self.reports += self.supervisor.poll()
             if found := condition():
                 return found
-            assert time.monotonic() < deadline, f"waited in vain for {what}; told: {self.told}"
+            assert time.monotonic() < deadline, f"waited in vain for {what}; told: {self.reports}"
             self.supervisor.wait(0.01)
 
     def ended(self, launch: Launch) -> Ended:
@@ -105,13 +105,13 @@ class Node:
 
     def ends_of(self, launch: Launch) -> list[Ended]:
         key = (launch.job, launch.generation)
-        return [told for told in self.told if isinstance(told, Ended) and (told.job, told.generation) == key]
+        return [reports for reports in self.reports if isinstance(reports, Ended) and (reports.job, reports.generation) == key]
 
     def metrics(self) -> list[tuple[str, float]]:
-        return [(told.name, told.value) for told in self.told if isinstance(told, Metric)]
+        return [(reports.name, reports.value) for reports in self.reports if isinstance(reports, Metric)]
 
     def progress(self) -> list[Progress]:
-        return [told for told in self.told if isinstance(told, Progress)]
+        return [reports for reports in self.reports if isinstance(reports, Progress)]
 
     def printed(self, launch: Launch, rank: int = 0) -> str:
         return self.supervisor.read_log(launch.job, launch.generation, rank).data.decode()
@@ -120,7 +120,7 @@ class Node:
         return self.root / "jobs" / str(launch.job) / str(launch.generation)
 
     def workers(self, launch: Launch) -> list[int]:
-        """Whoever lives and belongs to a launch, by its environment; stubs are not among them."""
+        """Whoever lives and belongs to a launch, by its environment; shims are not among them."""
         found = []
         for rank in launch.ranks:
             found += with_variable(f"FAIRLEAD_LEASE={self.directory(launch) / str(rank) / 'lease'}")
@@ -132,7 +132,7 @@ class Node:
         self.clock.passes(1.0)
         self.until(lambda: not self.supervisor.running(), "the end of everything")
         self.supervisor.close()
-        assert not _zombies(), "stubs that nobody reaped"
+        assert not _zombies(), "shims that nobody reaped"
 
 
 def _zombies() -> list[str]:
