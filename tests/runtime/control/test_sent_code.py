@@ -10,9 +10,8 @@ import pytest
 from test_api import with_plane
 
 from fairlead.core.errors import InputError
-from fairlead.runtime.protocol.code_archive import ArchiveLimits
 from fairlead.runtime.control.code_store import CodeStore
-from fairlead.runtime.protocol.code_archive import archive_digest, pack_code
+from fairlead.runtime.protocol.code_archive import ArchiveLimits, archive_digest, pack_code
 
 
 def zipped(**files: str) -> bytes:
