@@ -1,5 +1,6 @@
-"""The agent: a supervisor of this node's jobs, and a stream to the control plane. It carries orders out, says what became of
-them until that is heard, and beats. When its lease has run out because nobody answered, it stops its jobs by itself."""
+"""The agent service: a supervisor of the node's jobs and a stream to the control plane. It carries out orders, sends reports
+until they are acknowledged, and sends heartbeats. When its lease expires because no answer comes, it stops its jobs by
+itself."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from fairlead.core.errors import FairleadError
 from fairlead.core.job import LAUNCH_FAILED
 from fairlead.files import atomic_write
 from fairlead.runtime.agent.agent_errors import NodeError
-from fairlead.runtime.agent.code_delivery import Deliveries
+from fairlead.runtime.agent.code_delivery import CodeDeliveries
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.protocol.messages import (
     CHUNK_BYTES,
@@ -56,89 +57,73 @@ from fairlead.runtime.protocol.orders import (
     Revoke,
 )
 
-# When an agent says what. Ends, and questions that somebody waits for, are said at once. Of progress and metrics the last
-# word
-# of each second is enough: jobs make a step in a millisecond, and the control plane hears of a thousand nodes. Pure; whoever
-# asks brings the time.
+log = logging.getLogger(__name__)
 
-PAUSE_S = 1.0
+REPORT_INTERVAL_S = 1.0
+POLL_S = 0.1
+_CENTRAL_POLL_S = 0.002  # while a job may be waiting for an answer (central renewal)
+_SWEEP_S = 60.0
+_MAX_PAUSE_S = 5.0  # between attempts to reach the control plane
+_FIRST_ANSWER_S = 15.0  # how long the first welcome may take; later it is the lease duration
 
 
-class Telling:
+class ReportThrottle:
+    """When reports are sent. Ends and renewal requests are sent at once. Of progress and metrics, the last value of each second
+    is enough: a step may take a millisecond, and the control plane serves a thousand nodes. The caller passes the time."""
+
     def __init__(self) -> None:
         self._held: dict[tuple[object, ...], Progress | Metric] = {}
         self._last_s = -math.inf
 
-    def of(self, told: Iterable[Report], now: float, *, listened_to: bool = True) -> list[Report]:
-        """What to say now, of what was held back and what is new. Nothing that is said of a job comes after its end. While
-        nobody listens, the last words are held back, but for those of who ends."""
+    def add(self, reports: Iterable[Report], now: float, *, connected: bool = True) -> list[Report]:
+        """The reports to send now, of held and new ones. No report about a launch follows its end. Without a connection only
+        ends and what precedes them are returned."""
         at_once: list[Report] = []
-        for word in told:
-            if isinstance(word, Ended):
-                key = (word.job, word.generation)
+        for report in reports:
+            if isinstance(report, Ended):
+                key = (report.job, report.generation)
                 at_once += [self._held.pop(name) for name in list(self._held) if name[:2] == key]
-                at_once.append(word)
-            elif isinstance(word, RenewalRequest):
-                at_once.append(word)
+                at_once.append(report)
+            elif isinstance(report, RenewalRequest):
+                at_once.append(report)
             else:
-                name = word.name if isinstance(word, Metric) else None
-                self._held[word.job, word.generation, name] = word
-        if not listened_to or now < self._last_s + PAUSE_S or not self._held:
+                name = report.name if isinstance(report, Metric) else None
+                self._held[report.job, report.generation, name] = report
+        if not connected or now < self._last_s + REPORT_INTERVAL_S or not self._held:
             return at_once
         self._last_s = now
         held, self._held = list(self._held.values()), {}
         return [*held, *at_once]
 
 
-# The agent's own lease. The control plane counts on it: when it has heard nothing from an agent for the term, what ran there
-# is stopping without being told. Pure; whoever asks brings the time.
-
-
 @dataclass(frozen=True, slots=True)
-class LeaseTerm:
+class AgentLease:
+    """The agent's own lease. When the control plane has incoming nothing from an agent for its duration, it relies on the agent
+    stopping its jobs. The caller passes the time."""
+
     lease_s: float
     since: float = -math.inf  # never renewed: over
 
-    def renewed(self, at: float) -> LeaseTerm:
-        """`at` is when the agent *asked*: the control plane counts from its answer, which is later. An answer that was
-        overtaken by a later one takes nothing away."""
+    def renewed(self, at: float) -> AgentLease:
+        """The lease from `at` on, when the answered heartbeat was *sent*: the control plane counts from its later answer. An
+        answer that arrives out of order shortens nothing."""
         return replace(self, since=max(self.since, at))
 
-    def remaining(self, now: float) -> float:
-        return max(0.0, self.since + self.lease_s - now)
-
     def is_over(self, now: float) -> bool:
-        return self.remaining(now) <= 0
+        """Whether it has expired."""
+        return now >= self.since + self.lease_s
 
 
-log = logging.getLogger(__name__)
-
-LOOK_S = 0.1
-"""How often progress is looked at."""
-
-QUICK_LOOK_S = 0.002
-"""The same where a job does nothing until it is answered (central renewal)."""
-SWEEP_S = 60.0
-"""How often what is too old is removed."""
-
-LONGEST_PAUSE_S = 5.0
-"""Between tries to reach the control plane."""
+class AgentRefused(FairleadError):
+    """The control plane refuses this agent; connecting again without a change would not help."""
 
 
-FIRST_ANSWER_S = 15.0
-"""How long the first welcome is waited for; later on it is the term. Nobody closes a stream on which everything is lost."""
-
-
-class Unwanted(FairleadError):
-    """The control plane refuses this agent; trying again as it is would not help."""
-
-
-class _Lost(Exception):
+class _ConnectionLost(Exception):
     """The stream is gone."""
 
 
-class _Other(Exception):
-    """The control plane has another journal than what this agent has is about."""
+class _WrongJournal(Exception):
+    """The control plane has another journal than this agent's launches."""
 
     def __init__(self, journal: str) -> None:
         self.journal = journal
@@ -146,53 +131,57 @@ class _Other(Exception):
 
 @dataclass(eq=False)
 class Agent:
-    """Give it the supervisor of the node, the node's name as the control plane knows it, and where that is."""
+    """The agent of a node: its supervisor, its name in the cluster, and the address of the control plane."""
 
     supervisor: Supervisor
     node: str
     control: str
     token: str = ""
-    address: str = ""  # where other nodes find this one; empty: where it reaches the control plane from
+    address: str = ""  # at which other nodes reach this one; empty: the one from which it reaches the control plane
     credentials: grpc.ChannelCredentials | None = None
     clock: Callable[[], float] = time.monotonic
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self._incarnation = _next_incarnation(self.supervisor.root)
-        self._about = self.supervisor.root / "journal"
-        self._journal = self._about.read_text() if self._about.exists() else ""
-        self._term: LeaseTerm | None = None
+        self._journal_file = self.supervisor.root / "journal"
+        self._journal = self._journal_file.read_text() if self._journal_file.exists() else ""
+        self._lease: AgentLease | None = None
         self._grace_s = math.inf
         self._expired = False
-        self._telling = Telling()
+        self._throttle = ReportThrottle()
         self._sequence = 0
-        self._unheard: dict[int, tuple[Report, ...]] = {}
-        self._unanswered: dict[int, list[Metric]] = {}  # said into a stream that may be dead
-        self._deliveries = Deliveries(self.supervisor)
-        self._next_sweep = self.clock() + SWEEP_S
-        self._asked: list[float] = []  # when the beats were sent that have no answer yet
+        self._unacknowledged: dict[int, tuple[Report, ...]] = {}  # ends, by sequence number
+        self._metrics_sent: dict[int, list[Metric]] = {}  # maybe into a dead stream
+        self._deliveries = CodeDeliveries(self.supervisor)
+        self._next_sweep = self.clock() + _SWEEP_S
+        self._heartbeats: list[float] = []  # times of those without an answer
         self._welcomed = False  # in this stream
 
     def run(self) -> None:
-        """Until `stopping` is set, or the control plane does not want it. Jobs go on when it returns."""
-        pause = LOOK_S
+        """Run until `stopping` is set; jobs go on when it returns.
+
+        Raises:
+            AgentRefused: the control plane refuses this agent.
+        """
+        pause = POLL_S
         while not self.stopping.is_set():
             try:
                 self._session()
-            except _Lost as problem:
+            except _ConnectionLost as problem:
                 if not self.stopping.is_set():
                     log.warning("no control plane: %s", problem)
-            except _Other as other:
-                self._begin_anew(other.journal)
-            pause = LOOK_S if self._welcomed else min(2 * pause, LONGEST_PAUSE_S)
+            except _WrongJournal as other:
+                self._change_journal(other.journal)
+            pause = POLL_S if self._welcomed else min(2 * pause, _MAX_PAUSE_S)
             again = self.clock() + pause
             while not self.stopping.is_set() and self.clock() < again:
-                self._numbered(self._look(listened_to=False))
+                self._batch(self._poll(connected=False))
 
     def _session(self) -> None:
         """One stream, from hello to its end."""
-        said: queue.Queue[FromAgent | None] = queue.Queue()
-        heard: queue.Queue[bytes | Exception | None] = queue.Queue()
+        outgoing: queue.Queue[FromAgent | None] = queue.Queue()
+        incoming: queue.Queue[bytes | Exception | None] = queue.Queue()
         channel = (
             grpc.secure_channel(self.control, self.credentials)
             if self.credentials is not None
@@ -200,56 +189,57 @@ class Agent:
         )
         with channel:
             call: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{SERVICE}/{METHOD}")
-            stream = call(_encoded(said), metadata=(("authorization", f"Bearer {self.token}"),))
-            threading.Thread(target=_listen, args=(stream, heard), daemon=True).start()
+            stream = call(_encoded(outgoing), metadata=(("authorization", f"Bearer {self.token}"),))
+            threading.Thread(target=_listen, args=(stream, incoming), daemon=True).start()
             try:
-                next_beat = self.clock()
-                self._asked, self._welcomed = [next_beat], False
-                said.put(self._hello())
+                next_heartbeat = self.clock()
+                self._heartbeats, self._welcomed = [next_heartbeat], False
+                outgoing.put(self._hello())
                 was_over = self._expired
                 while not self.stopping.is_set():
-                    self._take(heard, said)
+                    self._receive(incoming, outgoing)
                     was_over = was_over and self._expired
-                    if self._expired and not was_over:  # a line can be dead long before the network says so
-                        raise _Lost("no answer for the whole term of the lease")
+                    if self._expired and not was_over:  # a connection can be dead long before the network reports it
+                        raise _ConnectionLost("no answer for the duration of the lease")
                     now = self.clock()
-                    if self._asked and now - self._asked[0] > (self._term.lease_s if self._term else FIRST_ANSWER_S):
-                        raise _Lost("nobody answers")
-                    if self._term is not None and now >= next_beat:
-                        self._asked.append(now)
-                        said.put(self._beat())
-                        next_beat = now + self._term.lease_s / 3
-                    if told := self._look():
-                        said.put(self._numbered(told))
+                    limit_s = self._lease.lease_s if self._lease else _FIRST_ANSWER_S
+                    if self._heartbeats and now - self._heartbeats[0] > limit_s:
+                        raise _ConnectionLost("no answer")
+                    if self._lease is not None and now >= next_heartbeat:
+                        self._heartbeats.append(now)
+                        outgoing.put(self._heartbeat())
+                        next_heartbeat = now + self._lease.lease_s / 3
+                    if reports := self._poll():
+                        outgoing.put(self._batch(reports))
             finally:
-                said.put(None)
+                outgoing.put(None)
                 stream.cancel()
 
-    def _begin_anew(self, journal: str) -> None:
-        """The same numbers mean other jobs from now on: those that run here save and end, and nothing is told of them."""
+    def _change_journal(self, journal: str) -> None:
+        """From now on the same numbers mean other jobs: running jobs save and end without a report."""
         log.warning("the control plane has another journal; jobs of the old one save and end", extra={"journal": journal})
-        self._deliveries = Deliveries(self.supervisor)
+        self._deliveries = CodeDeliveries(self.supervisor)
         self.supervisor.stop_all()
         while self.supervisor.running():
             if self.stopping.is_set():
                 return
-            self.supervisor.wait(LOOK_S)
+            self.supervisor.wait(POLL_S)
             self.supervisor.poll()
         place = self.supervisor.set_aside()
-        log.warning("what was kept of the old journal's jobs is set aside", extra={"place": str(place)})
-        self._unheard, self._unanswered, self._telling = {}, {}, Telling()
-        self._work_for(journal)
+        log.warning("launches of the old journal were set aside", extra={"place": str(place)})
+        self._unacknowledged, self._metrics_sent, self._throttle = {}, {}, ReportThrottle()
+        self._set_journal(journal)
 
-    def _work_for(self, journal: str) -> None:
+    def _set_journal(self, journal: str) -> None:
         if journal != self._journal:
-            atomic_write(self._about, journal.encode(), private=True)
+            atomic_write(self._journal_file, journal.encode(), private=True)
             self._journal = journal
 
     def _hello(self) -> Hello:
-        """What ended and was not heard of yet counts as running: its end is said next."""
-        self._numbered(self._telling.of(self.supervisor.poll(), self.clock(), listened_to=False))
+        """A launch whose end was not acknowledged counts as running: its end is sent next."""
+        self._batch(self._throttle.add(self.supervisor.poll(), self.clock(), connected=False))
         running = {(one.job, one.generation) for one in self.supervisor.running()}
-        running |= {(word.job, word.generation) for words in self._unheard.values() for word in words}
+        running |= {(report.job, report.generation) for batch in self._unacknowledged.values() for report in batch}
         running |= self._deliveries.waiting
         has = self.supervisor.accelerators
         return Hello(
@@ -262,56 +252,58 @@ class Agent:
             self._journal,
         )
 
-    def _take(self, heard: queue.Queue[bytes | Exception | None], said: queue.Queue[FromAgent | None]) -> None:
-        """Everything that has arrived."""
-        while not heard.empty():
-            data = heard.get()
+    def _receive(self, incoming: queue.Queue[bytes | Exception | None], outgoing: queue.Queue[FromAgent | None]) -> None:
+        """Process all messages that have arrived."""
+        while not incoming.empty():
+            data = incoming.get()
             if data is None or isinstance(data, Exception):
-                raise _Lost(str(data or "the stream was closed"))
+                raise _ConnectionLost(str(data or "the stream was closed"))
             message = decode_message(data)
             if isinstance(message, Welcome):
                 self._welcomed = True
-                self._work_for(message.journal)
-                self._term, self._grace_s = LeaseTerm(message.lease_s), message.grace_s
+                self._set_journal(message.journal)
+                self._lease, self._grace_s = AgentLease(message.lease_s), message.grace_s
                 self._renewed()
-                if in_doubt := self._in_doubt():  # before any end: what is said of a job after that is not listened to
-                    said.put(self._numbered(in_doubt))
-                for sequence, told in self._unheard.items():
-                    said.put(ReportBatch(sequence, told))
-                self._ask(self._deliveries.again(), said)
+                if in_doubt := self._in_doubt():  # before any end: later reports about a launch are ignored
+                    outgoing.put(self._batch(in_doubt))
+                for sequence, reports in self._unacknowledged.items():
+                    outgoing.put(ReportBatch(sequence, reports))
+                self._send(self._deliveries.repeated_requests(), outgoing)
             elif isinstance(message, JournalMismatch):
-                raise _Other(message.journal)
+                raise _WrongJournal(message.journal)
             elif isinstance(message, LeaseRenewed):
                 self._renewed()
             elif isinstance(message, Acknowledged):
-                self._unanswered.pop(message.sequence, None)
-                for job, generation in {(word.job, word.generation) for word in self._unheard.pop(message.sequence, ())}:
+                self._metrics_sent.pop(message.sequence, None)
+                for job, generation in {
+                    (report.job, report.generation) for report in self._unacknowledged.pop(message.sequence, ())
+                }:
                     self.supervisor.acknowledge(job, generation)
             elif isinstance(message, OrderBatch):
                 for order in message.orders:
                     if isinstance(order, Launch) and (wanted := self._deliveries.hold(order)) is not None:
-                        self._ask(wanted, said)
+                        self._send(wanted, outgoing)
                     elif (ended := self._carry_out(order)) is not None:
-                        said.put(self._numbered([ended]))
+                        outgoing.put(self._batch([ended]))
             elif isinstance(message, LogRequest):
-                said.put(self._log_piece(message))
+                outgoing.put(self._log_chunk(message))
             elif isinstance(message, CodeChunk):
-                self._ask(self._deliveries.take(message), said)
+                self._send(self._deliveries.receive(message), outgoing)
             elif isinstance(message, Refused):
-                raise Unwanted(message.why)
+                raise AgentRefused(message.why)
 
-    def _beat(self) -> Heartbeat:
-        """With the use of all accelerators of this node, or of none: they are told apart by their order."""
+    def _heartbeat(self) -> Heartbeat:
+        """With measurements of all accelerators or of none: they are identified by their order."""
         samples = self.supervisor.accelerators.samples()
         if len(samples) < len(self.supervisor.accelerators):
             return Heartbeat()
         return Heartbeat(tuple(one.utilization for one in samples), tuple(one.memory_used_gb for one in samples))
 
-    def _ask(self, wanted: list[CodeRequest], said: queue.Queue[FromAgent | None]) -> None:
-        for one in wanted:
-            said.put(one)
+    def _send(self, requests: list[CodeRequest], outgoing: queue.Queue[FromAgent | None]) -> None:
+        for request in requests:
+            outgoing.put(request)
 
-    def _log_piece(self, wanted: LogRequest) -> LogChunk:
+    def _log_chunk(self, wanted: LogRequest) -> LogChunk:
         try:
             found = self.supervisor.read_log(
                 wanted.job, wanted.generation, wanted.rank, wanted.offset, min(wanted.limit, CHUNK_BYTES)
@@ -321,8 +313,7 @@ class Agent:
         return LogChunk(wanted.number, found.offset, base64.b64encode(found.data).decode())
 
     def _carry_out(self, order: Order) -> Ended | None:
-        """None, or how it has ended already: it could not be begun, or never was; or it got lost on its way, and then is not
-        wanted any more."""
+        """Carry out an order. Returns the end of a launch that could not be started or never came here, or None."""
         try:
             if isinstance(order, Launch):
                 return self.supervisor.launch(order)
@@ -341,69 +332,73 @@ class Agent:
                 self.supervisor.kill(order)
         except FairleadError as problem:
             log.error("order refused: %s", problem)
-            left = isinstance(problem, NodeError)  # the node failed it, such as by a folder that cannot be made
+            left = isinstance(problem, NodeError)  # not a fault of the job
             ended = Ended(order.job, order.generation, LAUNCH_FAILED, left, 0, 0, str(problem))
             return ended if isinstance(order, Launch) else None
         return None
 
-    def _look(self, *, listened_to: bool = True) -> list[Report]:
-        """What became of jobs by now; and the lease is watched."""
-        if self._term is not None and self._term.is_over(self.clock()) and not self._expired:
+    def _poll(self, *, connected: bool = True) -> list[Report]:
+        """New reports; also checks the agent's lease and cleans up."""
+        if self._lease is not None and self._lease.is_over(self.clock()) and not self._expired:
             log.warning("the lease of this agent is over: its jobs are stopped")
             self._expired = True
             self.supervisor.expire(self._grace_s)
         if self.clock() >= self._next_sweep:
-            self._next_sweep = self.clock() + SWEEP_S
+            self._next_sweep = self.clock() + _SWEEP_S
             try:
                 self.supervisor.sweep(time.time())
             except FairleadError as problem:
                 log.warning("cannot clean up: %s", problem)
-        begin, told = self._deliveries.ready()
-        told += [ended for launch in begin if (ended := self._carry_out(launch)) is not None]
-        self.supervisor.wait(QUICK_LOOK_S if self.supervisor.is_waited_for else LOOK_S)
-        return [*told, *self._telling.of(self.supervisor.poll(), self.clock(), listened_to=listened_to)]
+        startable, reports = self._deliveries.ready()
+        ends = [ended for launch in startable if (ended := self._carry_out(launch)) is not None]
+        self.supervisor.wait(_CENTRAL_POLL_S if self.supervisor.is_waited_for else POLL_S)
+        return [*reports, *ends, *self._throttle.add(self.supervisor.poll(), self.clock(), connected=connected)]
 
-    def _numbered(self, told: list[Report]) -> ReportBatch:
-        """Ends are kept until they are heard, with the last words of who ended, and so are metrics, which may be said once; the
-        rest is out of date soon."""
+    def _batch(self, reports: list[Report]) -> ReportBatch:
+        """A batch with the next sequence number. Ends, with the last reports before them, and metrics are kept until they are
+        acknowledged; other reports are soon out of date."""
         self._sequence += 1
-        ended = {(word.job, word.generation) for word in told if isinstance(word, Ended)}
+        ended = {(report.job, report.generation) for report in reports if isinstance(report, Ended)}
         if ended:
-            self._unheard[self._sequence] = tuple(word for word in told if (word.job, word.generation) in ended)
-        if metrics := [word for word in told if isinstance(word, Metric) and (word.job, word.generation) not in ended]:
-            self._unanswered[self._sequence] = metrics
-        return ReportBatch(self._sequence, tuple(told))
+            self._unacknowledged[self._sequence] = tuple(
+                report for report in reports if (report.job, report.generation) in ended
+            )
+        if metrics := [
+            report for report in reports if isinstance(report, Metric) and (report.job, report.generation) not in ended
+        ]:
+            self._metrics_sent[self._sequence] = metrics
+        return ReportBatch(self._sequence, tuple(reports))
 
     def _in_doubt(self) -> list[Report]:
-        """Metrics that were said and that perhaps nobody heard, the last of each name, to be said again."""
-        last = {(one.job, one.generation, one.name): one for words in self._unanswered.values() for one in words}
-        self._unanswered = {}
+        """Metrics that were perhaps not received, the last of each name, to be sent again."""
+        last = {(one.job, one.generation, one.name): one for batch in self._metrics_sent.values() for one in batch}
+        self._metrics_sent = {}
         return list(last.values())
 
     def _renewed(self) -> None:
-        """The lease counts from when the answered beat was sent, not from when the answer came."""
-        if self._term is not None and self._asked:
-            self._term = self._term.renewed(self._asked.pop(0))
+        """The lease counts from when the answered heartbeat was sent, not from when the answer came."""
+        if self._lease is not None and self._heartbeats:
+            self._lease = self._lease.renewed(self._heartbeats.pop(0))
             self._expired = False
-            self.supervisor.hold(self._term.since + self._term.lease_s, self._grace_s)
+            self.supervisor.set_fencing_deadline(self._lease.since + self._lease.lease_s, self._grace_s)
 
 
-def _listen(stream: Iterator[bytes], heard: queue.Queue[bytes | Exception | None]) -> None:
+def _listen(stream: Iterator[bytes], incoming: queue.Queue[bytes | Exception | None]) -> None:
     try:
         for data in stream:
-            heard.put(data)
-        heard.put(None)
+            incoming.put(data)
+        incoming.put(None)
     except grpc.RpcError as problem:
-        heard.put(_Lost(problem.details() if hasattr(problem, "details") else str(problem)))
+        incoming.put(_ConnectionLost(problem.details() if hasattr(problem, "details") else str(problem)))
 
 
-def _encoded(said: queue.Queue[FromAgent | None]) -> Iterator[bytes]:
-    while (message := said.get()) is not None:
+def _encoded(outgoing: queue.Queue[FromAgent | None]) -> Iterator[bytes]:
+    while (message := outgoing.get()) is not None:
         yield encode_message(message)
 
 
 def _next_incarnation(root: Path) -> int:
-    """Grows with every start of an agent on this root."""
+    """A number that grows with every start of an agent on this root."""
     path = root / "incarnation"
     before = int(path.read_text()) if path.exists() else 0
     atomic_write(path, str(before + 1).encode(), private=True)

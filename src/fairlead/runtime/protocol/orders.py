@@ -1,7 +1,7 @@
-"""What the control plane and an agent say to each other, as values. How they travel is not their business.
+"""Orders of the control plane to an agent, and the agent's reports, as plain values. They know nothing of how they are sent.
 
-A launch of a job is known by its number and its *generation*: how often the job has been started, counted from 1. Whatever an
-agent tells about an older generation than the present is out of date, and is dropped."""
+A launch is identified by its job number and its *generation*: how often the job was started, counted from 1. A report about an
+older generation is out of date and is dropped."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from typing import TypeAlias
 from fairlead.core.job import LAUNCH_FAILED
 
 MAX_METRICS = 32
-"""Names under which one job reports something; of more, agents and the control plane take no notice."""
+"""Different metric names per job; agents and the control plane ignore further names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to run. `command` is a program and its arguments, never a line for a shell."""
+    """What to run. `command` is a program and its arguments, never a shell command line."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
-    directory: str = ""  # where it runs; empty: its own, which holds the unpacked code
-    code: str = ""  # digest of an archive that was sent before; empty: none
-    prefix: tuple[str, ...] = ()  # such as a container's: comes before the command
-    cooperative: bool = True  # it looks at its lease; otherwise it is sent SIGTERM and has the grace to save
+    directory: str = ""  # working directory; empty: a directory of its own with the unpacked code
+    code: str = ""  # digest of a code archive that was sent before; empty: none
+    prefix: tuple[str, ...] = ()  # comes before the command, such as a container runtime
+    cooperative: bool = True  # it reads its lease; otherwise it gets SIGTERM and has the grace period to save
     grace_s: float = 30.0  # from revocation to SIGKILL
-    max_steps: int = 0  # of one lease, 0: no bound; each renewal adds as much again
+    max_steps: int = 0  # of one lease, 0: no bound; each renewal adds the same amount
     max_s: float = 0.0
-    central: bool = False  # at its bounds it waits for the control plane's answer, instead of leaving without one
+    central: bool = False  # at its bounds it waits for the control plane's answer instead of leaving
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRouting:
-    """How requests are dealt out to the workers of a launch that serves them."""
+    """How requests are distributed to the workers of a serving launch."""
 
-    batch: int  # at once
-    rate: float  # requests per second, to all of them
-    shares: tuple[float, ...]  # of these, by rank
+    batch: int  # requests at once
+    rate: float  # requests per second, to all workers together
+    shares: tuple[float, ...]  # of these requests, by rank
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchParameters:
-    """What a plan gives a launch besides its accelerators."""
+    """What a plan assigns to a launch besides its accelerators."""
 
-    batch_size: int = 0  # of the whole gang; 0: the job's own, -1: it tunes it
-    cpus: float = 0.0  # for each worker; 0: nothing was said
-    host_memory_gb: float = 0.0  # likewise
-    colocated: bool = False  # others are to run on its accelerators beside it, from the beginning on
-    routing: RequestRouting | None = None  # where it serves requests
+    batch_size: int = 0  # of the whole gang; 0: the job's own, -1: the job tunes it
+    cpus: float = 0.0  # per worker; 0: not specified
+    host_memory_gb: float = 0.0  # per worker; 0: not specified
+    colocated: bool = False  # other jobs will run on its accelerators from the start
+    routing: RequestRouting | None = None  # of a serving launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +64,16 @@ class Launch:
     world_size: int = 1
     master_address: str = "127.0.0.1"
     master_port: int = 0  # for the job's own rendezvous (torchrun's MASTER_PORT)
-    gang_port: int = 0  # where the first worker tells the others when to stop; 0: nobody to tell
-    gang_token: str = ""  # the secret by which they know each other
+    gang_port: int = 0  # where the leader of the gang listens; 0: the gang is not coordinated
+    gang_token: str = ""  # shared secret of the gang's workers
     checkpoints: str = ""  # the job's directory for checkpoints; it outlives a launch
-    nodes: int = 1  # on which the whole gang stands
+    nodes: int = 1  # of the whole gang
     parameters: LaunchParameters = field(default_factory=LaunchParameters)
 
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Let a job save and stop, and kill what is left of it after its grace."""
+    """Let a job save and stop; kill what is left of it after its grace period."""
 
     job: int
     generation: int
@@ -81,7 +81,7 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """End a job at once; it is not wanted any more."""
+    """End a job at once."""
 
     job: int
     generation: int
@@ -89,8 +89,8 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """A lease is renewed: these are its bounds from now on, counted from the launch's beginning. `renewal` says which it is,
-    counted from 1; one that was carried out before changes nothing."""
+    """Renew a lease: its bounds from now on, counted from the start of the launch. `renewal` counts from 1; a renewal that was
+    applied before changes nothing."""
 
     job: int
     generation: int
@@ -101,7 +101,7 @@ class Extend:
 
 @dataclass(frozen=True, slots=True)
 class Reroute:
-    """Requests are dealt out in another way from now on; the workers stay."""
+    """Distribute requests differently from now on; the workers stay."""
 
     job: int
     generation: int
@@ -113,7 +113,8 @@ Order: TypeAlias = Launch | Revoke | Kill | Extend | Reroute
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job is, by its first worker here. `rate` is in steps per second of this launch, 0 before the second step."""
+    """The progress of a job, from its first worker here. `rate` is in steps per second of this launch, 0 before the second
+    step."""
 
     job: int
     generation: int
@@ -125,7 +126,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A job said something about itself."""
+    """A value that a job reported."""
 
     job: int
     generation: int
@@ -135,7 +136,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class RenewalRequest:
-    """Three quarters of a lease are used: its holder asks for this renewal, counted from 1; said again until it is answered."""
+    """Three quarters of a lease are used: the job asks for this renewal, counted from 1. Repeated until it is answered."""
 
     job: int
     generation: int
@@ -144,8 +145,8 @@ class RenewalRequest:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """All workers of a job on this node have ended. `yielded` where they left because the lease was over, or did not and were
-    killed; `code` is the exit status of the first that failed or was killed (negative: the signal), or 0."""
+    """All workers of a job on this node have ended. `yielded`: they left because the lease was over, or were killed because
+    they did not. `code` is the exit status of the first worker that failed or was killed (negative: the signal), or 0."""
 
     job: int
     generation: int
@@ -153,12 +154,12 @@ class Ended:
     yielded: bool
     steps: int
     saved: int
-    why: str = ""  # for people: what ended it, such as "killed 30 s after it was asked to stop"
-    rank: int = 0  # of the first that failed
+    why: str = ""  # for users, such as "killed 30 s after it was asked to stop"
+    rank: int = 0  # of the first worker that failed
 
     @property
     def could_not_start(self) -> bool:
-        """Whether the node could not begin it, of a launch that nobody asked to leave."""
+        """Whether the node could not start the launch, without any order to stop it."""
         return self.yielded and self.code == LAUNCH_FAILED
 
 
