@@ -27,7 +27,7 @@ from pydantic import (
 from fairlead.core.errors import InputError
 from fairlead.core.job import EXPERT, FORMER_FIELDS, Job, wrong_schedule
 from fairlead.runtime.protocol.orders import Task
-from fairlead.workloads.dynamics import BETWEEN, parsed
+from fairlead.workloads.dynamics import SEPARATOR, parse_regimes
 
 MAX_SCHEDULE = 256
 """Batch sizes of a schedule; every list of jobs contains them."""
@@ -192,9 +192,9 @@ class TaskSpec(Spec):
     @field_validator("schedule")
     @classmethod
     def _valid_schedule(cls, schedule: str, others: ValidationInfo) -> str:
-        if schedule.count(BETWEEN) >= MAX_SCHEDULE:
+        if schedule.count(SEPARATOR) >= MAX_SCHEDULE:
             raise ValueError(f"at most {MAX_SCHEDULE} batch sizes")
-        if schedule and (expected := wrong_schedule(parsed(schedule), others.data.get("mode", EXPERT))):
+        if schedule and (expected := wrong_schedule(parse_regimes(schedule), others.data.get("mode", EXPERT))):
             raise ValueError(expected)
         if schedule and others.data.get("steps") == UNKNOWN_STEPS:
             raise ValueError("no schedule without `steps`: its shares are shares of the steps")
@@ -260,7 +260,7 @@ class TaskSpec(Spec):
             command=self._command(words),
             after=tuple(after),
             max_slowdown=math.inf if self.max_slowdown is None else self.max_slowdown,
-            schedule=parsed(self.schedule) if self.schedule else (),
+            schedule=parse_regimes(self.schedule) if self.schedule else (),
         )
 
     def _command(self, words: list[str]) -> str:
@@ -314,7 +314,7 @@ def task_of(job: Job) -> Task:
 
 
 def parse_task(data: Any, source: str) -> TaskSpec:
-    """The task of a parsed file or request.
+    """The task of a parse_regimes file or request.
 
     Raises:
         InputError: it is not valid; names the first wrong field.
