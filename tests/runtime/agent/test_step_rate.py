@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.runtime.agent.worker_reports import PIECE_NS, PIECES, StepRate
+from fairlead.runtime.agent.worker_reports import _SEGMENT_NS, _SEGMENTS, StepRate
 
 SECOND = 10**9
 AT = 7 * SECOND  # when a launch began
@@ -39,7 +39,7 @@ def test_an_even_pace_is_a_mean_since_the_beginning():
 def test_a_pace_that_changes_for_good_is_told_within_a_quarter_of_a_minute(before, after):
     worker = Worker()
     worker.goes(before, 3600.0)
-    assert worker.goes(after, 2 + (PIECES + 1) * PIECE_NS / SECOND) == pytest.approx(after, rel=0.05)
+    assert worker.goes(after, 2 + (_SEGMENTS + 1) * _SEGMENT_NS / SECOND) == pytest.approx(after, rel=0.05)
     assert worker.goes(after, 600.0) == pytest.approx(after, rel=0.02)
     assert worker.goes(before, 60.0) == pytest.approx(before, rel=0.05)
 
