@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fairlead.cli.job_tables import done, job_table, told, where
+from fairlead.cli.job_tables import done, jobs_table, told, where
 
 RUNS: dict[str, Any] = {
     "number": 7,
@@ -42,7 +42,7 @@ WAITS = {
 
 def drawn(width: int, **about: bool) -> list[str]:
     screen = Console(width=width, file=io.StringIO())
-    screen.print(job_table([RUNS, WAITS], width, **about))
+    screen.print(jobs_table([RUNS, WAITS], width, **about))
     return screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 

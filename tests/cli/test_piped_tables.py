@@ -8,7 +8,7 @@ import re
 import pytest
 from command import fairlead
 
-from fairlead.cli.output import Out, fitted, out
+from fairlead.cli.output import Out, fitted_table, out
 
 WIDE = ("las:by=time", "las", "srtf", "fifo")
 
@@ -52,7 +52,7 @@ def test_a_terminal_is_fitted_to(monkeypatch: pytest.MonkeyPatch):
     screen = Out(file=io.StringIO(), force_terminal=True, width=40)
     monkeypatch.setattr("fairlead.cli.output.out", screen)
     headings = ("name", *(f"figure {n}" for n in range(9)))
-    assert len(fitted("", headings, [("a", *"123456789")], 1).columns) < len(headings)
+    assert len(fitted_table("", headings, [("a", *"123456789")], 1).columns) < len(headings)
     monkeypatch.setattr("fairlead.cli.output.out", out)
 
 
@@ -67,7 +67,7 @@ def test_a_predictor_is_shown_term_by_term():
 def test_names_of_rows_leave_figures_their_room(monkeypatch, capsys):
     monkeypatch.setattr(out, "_width", 80)
     rows = [("horus(" + "x" * 200 + ")", "2", "1.0 h"), ("fifo", "2", "2.0 h")]
-    out.print(fitted("t", ("scheduler", "jobs/h", "avg JCT"), rows, 2))
+    out.print(fitted_table("t", ("scheduler", "jobs/h", "avg JCT"), rows, 2))
     printed = capsys.readouterr().out
     assert "avg JCT" in printed
     assert printed.count("x") == 200

@@ -17,10 +17,10 @@ from fairlead.cli import cmd_jobs as people
 from fairlead.cli.cmd_top import looks, picture
 from fairlead.cli.job_tables import done as done_of
 from fairlead.cli.main import app
-from fairlead.reporting.findings import Row
 from fairlead.runtime.http_client import RefusedRequest, Unreachable
 from fairlead.runtime.protocol.task_file import TaskSpec
 from fairlead_papers import command as reproduce
+from fairlead_papers.findings import Row
 
 SEEN = {"second": 7.0, "policy": "las", "nodes": [], "jobs": [], "decisions": []}
 
@@ -147,8 +147,8 @@ def test_what_a_node_could_not_begin_stands_below_the_nodes(monkeypatch: pytest.
     ill = {**well, "name": "n1", "jobs": [], "up": False, "trouble": "/full: No space left on device", "rests_s": 30.0}
     monkeypatch.setattr(people, "control_plane", lambda: SimpleNamespace(nodes=lambda: [well, ill]))
     said = CliRunner().invoke(app, ["nodes"]).stdout
-    assert "resting" in said
-    assert "n1 could not begin a job: /full: No space left on device; it is tried again in 30 s\n" in said
+    assert "backing off" in said
+    assert "n1 could not start a job: /full: No space left on device; retried in 30 s\n" in said
     assert "n0 could not" not in said
 
 
@@ -177,7 +177,7 @@ def test_an_admin_without_jobs_is_told_of_others_and_a_user_of_none(monkeypatch:
         monkeypatch.setattr(people, "control_plane", lambda: plane)
         return CliRunner().invoke(app, ["queue"]).stdout
 
-    assert asked([{}] * 6) == "none of yours; --all shows everybody's, 6 of them alive\n"
+    assert asked([{}] * 6) == "no jobs of yours; --all shows all 6 active jobs\n"
     assert asked([]) == "no jobs\n"
 
 

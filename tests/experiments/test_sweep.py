@@ -14,7 +14,7 @@ from fairlead.cli.output import out
 from fairlead.core.errors import FairleadError
 from fairlead.experiments.sweep import Sweep, read_sweep, run_sweep
 from fairlead.experiments.sweep.sweep_run import SweepRun
-from fairlead.reporting.sweep_page import page, pictures
+from fairlead.reporting.sweep_page import sweep_html, sweep_pictures
 
 WHOLE = """\
 title: doors
@@ -100,20 +100,20 @@ def test_parts_clusters_costs_and_rounds_can_be_swept(tmp_path):
         for name in ("2xv100:2", "4xv100:2")
     )
     assert large < small
-    told = page(swept)
+    told = sweep_html(swept)
     assert "consolidated(wait=True)" in told
     assert "event-driven" in told
 
 
 def test_the_report_has_a_line_for_every_setting_and_nothing_from_elsewhere(finished, tmp_path):
     swept = finished[1]
-    jct, use = pictures(swept)
+    jct, use = sweep_pictures(swept)
     assert [line.label for line in jct.lines] == ["las", "doored, admission.factor 1", "doored, admission.factor 1.5"]
     assert all(tuple(line.x) == (20.0, 40.0) and len(line.spread) == 2 for line in (*jct.lines, *use.lines))
     along = run_sweep(read(tmp_path, WHOLE + "against: admission.factor\n"), finished[0], processes=1)
-    flat = next(line for line in pictures(along)[0].lines if line.label == "las, load 20")
+    flat = next(line for line in sweep_pictures(along)[0].lines if line.label == "las, load 20")
     assert (tuple(flat.x), flat.y[0]) == ((1.0, 1.5), flat.y[1])
-    told = page(swept)
+    told = sweep_html(swept)
     assert told.count("data:image/png;base64,") == 2
     assert "http" not in told.replace("http-equiv", "")
     assert "±" in told
@@ -131,7 +131,7 @@ def test_a_point_that_fails_is_told_and_the_others_stand(tmp_path, monkeypatch):
     text = "schedulers: [fifo, srtf]\ncluster: 2xv100:2\njobs: 3\nworkers: single\n"
     swept = run_sweep(read(tmp_path, text), tmp_path / "out", processes=1)
     assert [result.failed for result in swept.results] == ["", "FairleadError: no idea"]
-    assert "failed: FairleadError: no idea" in page(swept)
+    assert "failed: FairleadError: no idea" in sweep_html(swept)
     assert len(list((tmp_path / "out").glob("cases/*.json"))) == 1
 
 

@@ -11,9 +11,10 @@ import pytest
 from cli.command import fairlead
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.experiments.cases import Answers, CaseStore, key_of, run_cases
-from fairlead.reporting.findings import Findings, Line, Lines, Row, Wants
+from fairlead.reporting.pictures import Lines, PlotLine
 from fairlead_papers import ExperimentInputs, Paper, Reproduction, reproduce
 from fairlead_papers.blox import BLOX
+from fairlead_papers.findings import Findings, Row, Wants
 from fairlead_papers.gavel import GAVEL
 from fairlead_papers.gavel.runs import Jobs, Run
 from fairlead_papers.gavel.scale import SCALES
@@ -259,7 +260,7 @@ def test_the_command_tells_its_sizes_and_its_studies(tmp_path):
 
 def test_pictures_of_the_report_before_go_with_it_and_others_stay(tmp_path):
     def wrote(*names: str) -> set[str]:
-        pictures = [Lines(name, name.title(), "x", "y", [Line("a", [0, 1], [0, 1])]) for name in names]
+        pictures = [Lines(name, name.title(), "x", "y", [PlotLine("a", [0, 1], [0, 1])]) for name in names]
         told = [Told(GAVEL.studies[0], Findings([Row("claim", 1.0, 1.0)], pictures))]
         write_pages(Report("Gavel", TINY, [], told), tmp_path)
         return {path.stem for path in tmp_path.glob("*.png")}
@@ -275,7 +276,7 @@ def test_studies_that_are_not_run_again_stay_in_the_report_with_their_pictures(t
     def read(what: str):
         def findings(scale, answers: Answers) -> Findings:
             return Findings(
-                [Row(what, 1.0, 1.0)], [Lines(f"{what}-line", what, "x", "y", [Line("a", [0, 1], [0, 1])])], ["<&>"]
+                [Row(what, 1.0, 1.0)], [Lines(f"{what}-line", what, "x", "y", [PlotLine("a", [0, 1], [0, 1])])], ["<&>"]
             )
 
         return findings

@@ -14,7 +14,6 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.experiments.inputs import TraceFile
 from fairlead.experiments.simulate import Simulation, simulate
-from fairlead.reporting.findings import Row, Wants, row
 from fairlead.workloads.trace import Trace
 from fairlead_papers import Reproduction, reproduce
 from fairlead_papers.blox import BLOX, PublicTraces
@@ -22,6 +21,7 @@ from fairlead_papers.blox.runs import Arm, demand, made
 from fairlead_papers.blox.scale import SCALES, WORK_H, at_share, share_of
 from fairlead_papers.blox.synthesis import BINS, JCT, Ranked, Setting, candidates
 from fairlead_papers.blox.traces import GANGS, KINDS, SKEWED, Workload
+from fairlead_papers.findings import Row, Wants, row
 
 TINY = SCALES["tiny"]
 GENERATED = Workload("gavel", 2.0, (0, 20))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from matplotlib.axes import Axes
 
-from fairlead.reporting.findings import Distribution, Line, Lines, Points
-from fairlead.reporting.pictures import png
+from fairlead.reporting.pictures import Distribution, Lines, PlotLine, Points, png
 
 
 def labels(picture, monkeypatch):
@@ -22,7 +21,7 @@ def labels(picture, monkeypatch):
 @pytest.mark.parametrize(
     "picture",
     [
-        Lines("l", "times", "jobs", "ms", [Line("policy", [32, 2048], [1.7, 41.0])], log_x=True, log_y=True),
+        Lines("l", "times", "jobs", "ms", [PlotLine("policy", [32, 2048], [1.7, 41.0])], log_x=True, log_y=True),
         Points("p", "times", "jobs", "ms", [("policy", [3.0, 5.0, 8.0], [1.0, 2.0, 3.0])], log_x=True),
         Distribution("d", "times", "hours", [("policy", [3.0, 5.0, 8.0])]),
     ],

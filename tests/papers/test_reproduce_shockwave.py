@@ -12,8 +12,8 @@ from fairlead.experiments.cases import CaseStore
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.policies.shockwave.planning.planner import TOLERANCE
 from fairlead.policies.shockwave.planning.relaxation import LEVELS
-from fairlead.reporting.findings import Wants
 from fairlead_papers import Reproduction, reproduce
+from fairlead_papers.findings import Wants
 from fairlead_papers.shockwave import SHOCKWAVE, AdaptiveJobs
 from fairlead_papers.shockwave.jobs import Jobs
 from fairlead_papers.shockwave.overhead import CURVE, PAPER_GAP, STRONG, TEXT, Cut

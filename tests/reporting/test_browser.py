@@ -14,7 +14,7 @@ from test_report_html import EVIL, Outline
 
 from fairlead.experiments.metric_columns import format_values
 from fairlead.experiments.metrics import summarize
-from fairlead.reporting.html import page, write_parts
+from fairlead.reporting.html import report_html, write_parts
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine to open the page in")
@@ -79,7 +79,7 @@ def opened(text: str, folder: Path, query: str = "") -> tuple[dict[str, dict[str
 
 def test_everything_is_drawn_and_answers_to_the_hand(tmp_path):
     runs = [played(name, 80) for name in ("fifo", "srtf", "las")]
-    text = page(runs).replace("</head>", FRAMES, 1)
+    text = report_html(runs).replace("</head>", FRAMES, 1)
     head, _, tail = text.rpartition("</body>")
     elements, console = opened(head + HANDS + tail, tmp_path)
     assert console == ""
@@ -107,7 +107,7 @@ setTimeout(() => {
 
 def test_a_run_of_seconds_is_told_in_seconds(tmp_path):
     jobs = outcomes([0, 5], [1, 6], [21, 26], names=["one", "two"], users=["ann", "ann"])
-    head, _, tail = page([record(jobs)]).replace("</head>", FRAMES, 1).rpartition("</body>")
+    head, _, tail = report_html([record(jobs)]).replace("</head>", FRAMES, 1).rpartition("</body>")
     elements, console = opened(head + READS + tail, tmp_path)
     assert console == ""
     users, told, *_ = json.loads(elements["body"]["data-said"])
@@ -118,7 +118,7 @@ def test_a_run_of_seconds_is_told_in_seconds(tmp_path):
 def test_an_accelerator_that_two_share_counts_for_both_users_and_is_paid_once(tmp_path):
     jobs = outcomes([0, 0], [0, 0], [3600, 3600], names=["one", "two"], users=["ann", "bob"])
     shared = record(jobs, cluster="1xv100:1", device_intervals=device_intervals([(0, 0, 0, 3600), (1, 0, 0, 3600)]))
-    head, _, tail = page([shared]).replace("</head>", FRAMES, 1).rpartition("</body>")
+    head, _, tail = report_html([shared]).replace("</head>", FRAMES, 1).rpartition("</body>")
     elements, _ = opened(head + READS + tail, tmp_path)
     users, *_ = json.loads(elements["body"]["data-said"])
     assert summarize(shared).utilization == 1.0
@@ -136,7 +136,9 @@ setTimeout(() => {
 
 
 def test_axes_have_ticks_where_all_jobs_are_nearly_alike_and_jobs_are_counted_whole(tmp_path):
-    head, _, tail = page([record(outcomes([0, 1], [1, 2], [21, 23]))]).replace("</head>", FRAMES, 1).rpartition("</body>")
+    head, _, tail = (
+        report_html([record(outcomes([0, 1], [1, 2], [21, 23]))]).replace("</head>", FRAMES, 1).rpartition("</body>")
+    )
     elements, console = opened(head + TICKS + tail, tmp_path)
     assert console == ""
     durations, ratios, waiting = json.loads(elements["body"]["data-said"])
@@ -149,7 +151,7 @@ def test_axes_have_ticks_where_all_jobs_are_nearly_alike_and_jobs_are_counted_wh
 @pytest.mark.parametrize("hours", [(30, 41, 46, 60, 110), (40, 90, 100)])
 def test_durations_of_a_column_have_one_unit(tmp_path, hours):
     runs = [record(outcomes([0], [0], [3600 * each])) for each in hours]
-    head, _, tail = page(runs).replace("</head>", FRAMES, 1).rpartition("</body>")
+    head, _, tail = report_html(runs).replace("</head>", FRAMES, 1).rpartition("</body>")
     elements, _ = opened(head + READS + tail, tmp_path)
     *_, tiles, summary, parts = json.loads(elements["body"]["data-said"])
     texts = format_values([3600 * each for each in hours], "duration")
@@ -174,7 +176,7 @@ setTimeout(() => {
 def test_a_long_name_runs_over_no_figure_and_pushes_no_column_out(tmp_path):
     long = f"horus(estimator=predicted({'sharing=mps, ' * 12}), placement=spread)"
     runs = [replace(record(outcomes([0], [0], [3600])), scheduler=name) for name in (long, "fifo")]
-    head, _, tail = page(runs).replace("</head>", FRAMES, 1).rpartition("</body>")
+    head, _, tail = report_html(runs).replace("</head>", FRAMES, 1).rpartition("</body>")
     elements, console = opened(head + WIDTHS + tail, tmp_path)
     assert console == ""
     room, outside, told = json.loads(elements["body"]["data-said"])
@@ -186,7 +188,7 @@ def test_a_long_name_runs_over_no_figure_and_pushes_no_column_out(tmp_path):
 def test_names_made_to_break_the_page_are_shown_as_text(tmp_path):
     jobs = outcomes([0, 1], [0, 2], [500, 900], names=[EVIL, "plain"], users=[EVIL, EVIL])
     run = record(jobs, device_intervals=device_intervals([(0, 0, 0, 500), (1, 0, 100, 400), (1, 1, 400, 900)]))
-    elements, console = opened(page([run], title=EVIL), tmp_path, "?theme=dark")
+    elements, console = opened(report_html([run], title=EVIL), tmp_path, "?theme=dark")
     assert console == ""
     assert elements["body"]["data-ready"] == "true"
     assert elements["gantt-canvas"]["data-bars"] == "3"
@@ -194,7 +196,7 @@ def test_names_made_to_break_the_page_are_shown_as_text(tmp_path):
 
 
 def test_a_run_of_nothing_still_makes_a_page(tmp_path):
-    elements, console = opened(page([record(outcomes([], [], []))]), tmp_path)
+    elements, console = opened(report_html([record(outcomes([], [], []))]), tmp_path)
     assert console == ""
     assert elements["body"]["data-ready"] == "true"
     assert elements["jobs-table"]["data-rows"] == "0"

@@ -16,7 +16,7 @@ from made_up import device_intervals, outcomes, played, record
 from fairlead.core.errors import InputError
 from fairlead.core.job import Phase
 from fairlead.experiments.metrics import DEFAULTS, MetricOptions
-from fairlead.reporting.html import page, write_report
+from fairlead.reporting.html import report_html, write_report
 from fairlead.reporting.payload import payload
 
 EVIL = "</script><b>&\"'\u2028<!--<script>{{data}}"
@@ -53,7 +53,7 @@ def data_of(text: str):
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    return page([played("fifo", 40), played("las", 40)], title="Two <runs> & more")
+    return report_html([played("fifo", 40), played("las", 40)], title="Two <runs> & more")
 
 
 def test_the_page_is_whole_and_its_title_is_text(text):
@@ -80,7 +80,7 @@ def test_scripts_never_write_markup(text):
 def test_names_cannot_break_out_of_the_data():
     jobs = outcomes([0, 1], [0, 2], [5, 9], names=[EVIL, "plain"], users=[EVIL, EVIL])
     run = dataclasses.replace(record(jobs, device_intervals=device_intervals([(0, 0, 0, 5)])), scheduler=EVIL, trace=EVIL)
-    text = page([run], title=EVIL)
+    text = report_html([run], title=EVIL)
     outline = Outline(text)
     assert len(outline.scripts) == 2
     assert not [tag for tag, _ in outline.tags if tag == "b"]
@@ -147,7 +147,7 @@ def test_runs_of_nothing_make_a_page(tmp_path):
 
 
 def test_the_same_runs_give_the_same_page():
-    assert page([played("fifo", 25)]) == page([played("fifo", 25)])
+    assert report_html([played("fifo", 25)]) == report_html([played("fifo", 25)])
 
 
 def test_a_report_on_nothing_is_refused(tmp_path):

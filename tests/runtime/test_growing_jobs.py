@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from cluster_at_work import SOURCE, ClusterAtWork
 
-from fairlead.cli.cmd_jobs import info
+from fairlead.cli.cmd_jobs import info_command as info
 from fairlead.config.schedulers import compose
 from fairlead.core import events as ev
 from fairlead.core.job import BATCH_SIZE, Regime

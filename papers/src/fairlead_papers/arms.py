@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed
-from fairlead.reporting.findings import Distribution, Line, Lines
+from fairlead.reporting.pictures import Distribution, Lines, PlotLine
 
 HOUR = 3600.0
 
@@ -73,7 +73,7 @@ class Sweep(Generic[A]):
                 points.append((load, float(got.mean()), float(got.std())))
             if points:
                 x, mean, spread = zip(*points)
-                lines.append(Line(arm.label, x, mean, spread if len(self.seeds) > 1 else ()))
+                lines.append(PlotLine(arm.label, x, mean, spread if len(self.seeds) > 1 else ()))
         return Lines(name, title, self.loads_are, y, lines)
 
     def distribution(

@@ -12,9 +12,9 @@ from typing import Any
 
 from fairlead.core.errors import InputError
 from fairlead.files import atomic_write
-from fairlead.reporting.findings import Findings, Row, Wants
 from fairlead.reporting.pictures import png
 from fairlead.reporting.sweep_page import document
+from fairlead_papers.findings import Findings, Row, Wants
 from fairlead_papers.study import BatchSizeFilter, Study
 
 # The report that a folder has from before. One of another paper, or at another scale, is nobody's to write over. Of one that

@@ -9,7 +9,7 @@ from typing import Any, Generic
 
 from fairlead.experiments.cases import Answers, Case, CaseStore, ReportProgress, distinct_cases, run_cases, silent
 from fairlead.experiments.inputs import ExperimentInputs
-from fairlead.reporting.findings import Findings, Row
+from fairlead_papers.findings import Findings, Row
 from fairlead_papers.pages import Report, Told, check_folder, paragraphs, sections, write_pages
 from fairlead_papers.study import Paper, S, Study
 

@@ -21,7 +21,7 @@ from fairlead.cli.cmd_inference import (
     Packings,
     WaitOption,
 )
-from fairlead.cli.output import fitted, out, print_json, progress
+from fairlead.cli.output import fitted_table, out, print_json, progress
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.rng import stream
 from fairlead.core.routes import Session, latencies
@@ -180,7 +180,7 @@ def mixes(
         for one in trials
     ]
     summary = f"{within} of {count} within a tenth or one of the least, {good} with 99 % in time"
-    out.print(fitted(f"{name} mixes, {packing.value}, {arrivals.value} arrivals", headings, rows, 1, summary))
+    out.print(fitted_table(f"{name} mixes, {packing.value}, {arrivals.value} arrivals", headings, rows, 1, summary))
 
 
 def _tried(one: Tried) -> dict[str, object]:

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from fairlead.core.errors import UnknownName
 from fairlead.experiments.cases import Answers, Case
 from fairlead.experiments.inputs import ExperimentInputs
-from fairlead.reporting.findings import Findings
+from fairlead_papers.findings import Findings
 
 
 class BatchSizeFilter(Protocol):

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from fairlead.cli import options as opt
-from fairlead.cli.output import check_paths, fitted, note, out, print_json, progress, say_resumable
+from fairlead.cli.output import check_paths, fitted_table, note, out, print_json, progress, say_resumable
 from fairlead.config import SchedulerConfig
 from fairlead.config.parameters import LARGEST_SEED
 from fairlead.config.schedulers import parse_part
@@ -191,11 +191,11 @@ def _table(arms: list[Aggregate], title: str) -> Table:
     names = [(arm.label, "as is" if arm.load is None else f"{arm.load:g}") for arm in arms]
     rows = [(*name, *row) for name, row in zip(names, zip(*cells, strict=True), strict=True)]
     caption = f"mean ± half the 95 % interval over {arms[0].seeds} seeds"
-    return fitted(title, ("scheduler", "jobs/h", *(column.heading for column in columns)), rows, 2, caption)
+    return fitted_table(title, ("scheduler", "jobs/h", *(column.heading for column in columns)), rows, 2, caption)
 
 
 def _loads(text: str) -> list[float | None]:
-    values = opt.numbers("--loads", text)
+    values = opt.parse_numbers("--loads", text)
     for value in values:
         if not 1e-6 <= value <= 1e6:
             raise InputError("--loads", "numbers from 0.000001 to 1,000,000", field="loads", value=value)
@@ -260,4 +260,4 @@ def _sweep_data(swept: SweepResult) -> dict[str, object]:
 def _sweep_table(swept: SweepResult) -> Table:
     sweep = swept.sweep
     caption = f"mean ± half the 95 % interval over {len(sweep.seeds)} seeds" if len(sweep.seeds) > 1 else ""
-    return fitted(sweep.title, headings(sweep), rows(swept), 1 + len(sweep.axes), caption)
+    return fitted_table(sweep.title, headings(sweep), rows(swept), 1 + len(sweep.axes), caption)

@@ -38,7 +38,7 @@ MACHINES = "16xv100:4,16xp100:4,32xk80:4"
 IN_THE_REPORT = "see the report"
 
 
-def demo(
+def demo_command(
     to: Annotated[Path, typer.Option("--out", help="The folder for the report, the plots and the journal.")] = Path("out"),
     quick: Annotated[bool, typer.Option("--quick", help="Half a dozen jobs, fewer in simulation, and no plots.")] = False,
 ) -> None:

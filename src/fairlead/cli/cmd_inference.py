@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from fairlead.cli import options as opt
-from fairlead.cli.output import fitted, note, out, print_json
+from fairlead.cli.output import fitted_table, note, out, print_json
 from fairlead.config.workload_files import read_sessions
 from fairlead.core.errors import InputError
 from fairlead.core.routes import ServingPlan, Session
@@ -88,7 +88,7 @@ def simulate(
         return
     title = f"{sessions} on {len(plan.servers)} of {machine.size} accelerators, {packing.value}"
     whole = f"{serving.attainment:.2%} of {sum(one.requests for one in serving.sessions):,} requests in time"
-    out.print(fitted(title, _HEADINGS, _rows(plan, serving, given), 1, whole))
+    out.print(fitted_table(title, _HEADINGS, _rows(plan, serving, given), 1, whole))
     for session in given:
         if session.name in plan.unserved:
             note(_why_unserved(session, room, plan.unserved[session.name]))
@@ -129,7 +129,7 @@ def replay(
         )
         for one, session in zip(serving.sessions, history.sessions)
     ]
-    out.print(fitted(str(journal), ("session", "in time", "SLO ms", "99 % ms", "requests", "dropped"), rows, 1, whole))
+    out.print(fitted_table(str(journal), ("session", "in time", "SLO ms", "99 % ms", "requests", "dropped"), rows, 1, whole))
 
 
 def _why_unserved(session: Session, types: Collection[str], part: float) -> str:

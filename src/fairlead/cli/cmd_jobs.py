@@ -1,4 +1,4 @@
-"""`fairlead submit`, `queue`, `info`, `why`, `cancel`, `nodes` and `usage`: what people ask of a control plane."""
+"""`fairlead submit`, `queue`, `info`, `why`, `logs`, `cancel`, `nodes`, `drain` and `usage`: requests to a control plane."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.cli.job_tables import job_table, legible, told
+from fairlead.cli.job_tables import jobs_table, legible, told
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.config.yaml_source import read_yaml
 from fairlead.core.errors import FairleadError, InputError
@@ -25,67 +25,68 @@ if TYPE_CHECKING:
     from fairlead.runtime.http_client import ControlPlaneClient
 
 MAX_LISTED = 1000
-"""Jobs that a control plane tells of at a time."""
+"""Jobs in one answer of a control plane."""
 
 LIVE = ("queued", "waiting", "running")
 """Phases of jobs that have not ended."""
 
-MOST_IN_ARRAY = 10_000
-"""Jobs that one submission makes of one task."""
+MAX_ARRAY = 10_000
+"""Jobs of one array."""
 
 LAST_LINES = 5
-"""Of a job that failed; a trace's end and the error."""
+"""Lines of the log of a failed job: usually the end of a stack trace and the error."""
 
-NameArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job's number, or its name: the youngest of that name.")]
+NameArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="Number of a job, or its name (the most recent job of that name).")
+]
 
 
-def submit(
+def submit_command(
     words: Annotated[
         list[str] | None, typer.Argument(help="Task files (x.yaml), or a program and its arguments after --.")
     ] = None,
     name: Annotated[str, typer.Option("--name", help="[default: job-NUMBER]")] = "",
-    workers: Annotated[int, typer.Option("--workers", help="The gang's size.", min=1)] = 1,
+    workers: Annotated[int, typer.Option("--workers", help="Number of workers (gang size).", min=1)] = 1,
     mode: Annotated[
         str,
         typer.Option(
-            "--mode", help="elastic: it may be given another number of workers. Also: static, accordion, gns, expert."
+            "--mode", help="elastic: the scheduler may change the number of workers. Also: static, accordion, gns, expert."
         ),
     ] = "",
     kind: Annotated[
         str,
-        typer.Option(
-            "--kind", help="What it trains, as in 'resnet (batch size 32)'. [default: its script's name, or its program's]"
-        ),
+        typer.Option("--kind", help="Job type, as in 'resnet (batch size 32)'. [default: the name of the script or program]"),
     ] = "",
     schedule: Annotated[
-        str, typer.Option("--schedule", help="Of mode expert, with --steps: batch sizes and shares, as in '32@0.3|256@0.7'.")
+        str,
+        typer.Option("--schedule", help="For mode expert, with --steps: batch sizes and shares, as in '32@0.3|256@0.7'."),
     ] = "",
-    types: Annotated[str, typer.Option("--types", help="Accelerator types it may use, separated by commas.")] = "",
-    steps: Annotated[float | None, typer.Option("--steps", help="How many steps it will do, where that is known.")] = None,
+    types: Annotated[str, typer.Option("--types", help="GPU types that the job may use, separated by commas.")] = "",
+    steps: Annotated[float | None, typer.Option("--steps", help="Total number of steps, if known.")] = None,
     array: Annotated[
-        int, typer.Option("--array", help="So many of it, at most 10,000; each finds its number in JOB_INDEX.", min=1)
+        int, typer.Option("--array", help="Submit this many copies, at most 10,000; JOB_INDEX is the number of each.", min=1)
     ] = 1,
-    after: Annotated[list[str] | None, typer.Option("--after", help="A job that must have finished first; several.")] = None,
+    after: Annotated[list[str] | None, typer.Option("--after", help="A job that must finish first; repeatable.")] = None,
     code: Annotated[
-        Path | None, typer.Option("--code", help="A directory or zip file that is sent along; it runs in it.")
+        Path | None, typer.Option("--code", help="A directory or zip file to send along; the job runs in it.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say whether, and on what, it can ever run.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check on which GPU types the job can run.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Submit a job: fairlead submit -- python train.py. Or a task in a file: fairlead submit task.yaml.
 
-    It is accepted when this returns: it is in the journal then. Without --code it runs in this directory, which the nodes must
-    have too. With --code DIR (or code: DIR in the file) the directory is packed, sent, and unpacked where the job runs; each
-    launch gets a copy of its own, and what was sent before is not sent again.
+    When the command returns, the job is in the journal. Without --code, the job runs in this directory, which the nodes must
+    have too. With --code DIR (or code: DIR in the file), the directory is sent and unpacked on the node. Each launch gets its
+    own copy; an archive that was sent before is not sent again.
 
-    --after JOB (or after: [a, b] in the file) lets it wait until that job has finished; if that fails or is cancelled, so is
-    this one. Several files are one submission, accepted as a whole, and may name each other: fairlead submit prepare.yaml
-    train.yaml. Exit codes: 0 accepted, 2 refused or wrong (nothing was accepted).
+    --after JOB (or after: [a, b] in the file) makes the job wait until that job has finished; if that job fails or is
+    cancelled, this one is cancelled too. Several files are one submission: all are accepted or none. They may name each other:
+    fairlead submit prepare.yaml train.yaml. Exit codes: 0 accepted, 2 refused.
     """
     if not words:
         raise InputError("submit", "a task file, or a program after --")
-    if array > MOST_IN_ARRAY:
-        raise InputError("--array", f"a number from 1 to {MOST_IN_ARRAY:,}", field="array", value=array)
+    if array > MAX_ARRAY:
+        raise InputError("--array", f"a number from 1 to {MAX_ARRAY:,}", field="array", value=array)
     given = {
         "name": name,
         "workers": workers if workers > 1 else None,
@@ -121,13 +122,12 @@ def submit(
         return
     for job in answer:
         if dry_run:
-            out.print(f"{job['name'] or 'it'} can run on {', '.join(job['types'])}", highlight=False)
+            out.print(f"{job['name'] or 'the job'} can run on {', '.join(job['types'])}", highlight=False)
         else:
             out.print(f"{job['name']} (number {job['number']})", highlight=False)
 
 
 def _task_in(file: str) -> dict[str, Any]:
-
     written = read_yaml(file)
     written.mapping([*TaskSpec.model_fields, *FORMER_FIELDS])
     return dict(written.data)
@@ -141,34 +141,34 @@ def _array(task: dict[str, Any], count: int) -> list[dict[str, Any]]:
 
 
 def _code(place: Path | None, task: Mapping[str, Any], folder: Path) -> bytes:
-    """The archive to send: of the option's place, or of the task file's, seen from where that lies. Empty: none."""
+    """Return the archive of --code, or of the task file's `code`, relative to that file; empty for none."""
     named = task.get("code")
     if place is None and isinstance(named, str) and named:
         place = folder / named
     return b"" if place is None else pack_code(place)
 
 
-def queue(
-    everybody: Annotated[bool, typer.Option("--all", help="Everybody's jobs (admin), and those that have ended.")] = False,
+def queue_command(
+    everybody: Annotated[bool, typer.Option("--all", help="Jobs of all users (admin), and jobs that have ended.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """The jobs that have not ended, with what they wait for."""
+    """List the jobs that have not ended. Shows what each waits for."""
     plane = control_plane()
     jobs = plane.jobs(() if everybody else LIVE, everybody=everybody)
     if json:
         print_json({"jobs": jobs})
         return
     if not jobs:
-        others = 0 if everybody else len(plane.jobs(LIVE, everybody=True))  # who may not see them is told of none
-        out.print(f"none of yours; --all shows everybody's, {others:,} of them alive" if others else "no jobs", highlight=False)
+        others = 0 if everybody else len(plane.jobs(LIVE, everybody=True))  # 0 without the right to see them
+        out.print(f"no jobs of yours; --all shows all {others:,} active jobs" if others else "no jobs", highlight=False)
         return
-    out.print(job_table(jobs, out.width, users=everybody))
+    out.print(jobs_table(jobs, out.width, users=everybody))
     if len(jobs) == MAX_LISTED:
-        note(f"of all jobs, those that run and the youngest are shown, {MAX_LISTED:,} in all")
+        note(f"only running and the most recent jobs are shown, {MAX_LISTED:,} in all")
 
 
-def info(name: NameArgument, json: JsonOption = False) -> None:
-    """Everything about one job. Of one that failed also its last lines, where its log can be read."""
+def info_command(name: NameArgument, json: JsonOption = False) -> None:
+    """Show everything about one job. For a failed job, also the last lines of its log."""
     plane = control_plane()
     job = _with_last_lines(plane, plane.job(name))
     if json:
@@ -178,8 +178,8 @@ def info(name: NameArgument, json: JsonOption = False) -> None:
         out.print(f"{what:>16}  {value}", highlight=False, markup=False, soft_wrap=True)
 
 
-def why(name: NameArgument, json: JsonOption = False) -> None:
-    """Why a job does not run, or failed. Who says so, and the numbers; of one that failed also its last lines."""
+def why_command(name: NameArgument, json: JsonOption = False) -> None:
+    """Explain why a job does not run, or failed. For a failed job, also the last lines of its log."""
     plane = control_plane()
     job = _with_last_lines(plane, plane.job(name))
     reason = job.get("reason")
@@ -196,8 +196,9 @@ def why(name: NameArgument, json: JsonOption = False) -> None:
 
 
 def decided_next(job: Mapping[str, Any]) -> str:
-    """When a job that waits is decided on next: at a moment that is sure, or when something happens, within bounds. Nothing
-    where no bound is known, such as while a decision takes longer than a round."""
+    """Return when the next decision on a waiting job comes: at a fixed time, or at the next event, within bounds.
+
+    Empty if no bound is known, such as while a decision takes longer than a round."""
     soonest_s, latest_s = job.get("next_decision_s"), job.get("latest_decision_s")
     if soonest_s is not None and soonest_s == latest_s:
         return f"; the next decision comes {format_delay(soonest_s)}"
@@ -207,8 +208,7 @@ def decided_next(job: Mapping[str, Any]) -> str:
 
 
 def _with_last_lines(plane: ControlPlaneClient, job: dict[str, Any]) -> dict[str, Any]:
-    """Of a job that failed, or failed and has not begun again: what the worker who failed said last. Its log is on its node,
-    and may be away or gone."""
+    """Add the last lines of the worker that failed, if the job has not started again and the node's log can be read."""
     failure = job.get("last_failure")
     if failure is None or job["phase"] == "running" or failure["launch"] != job["starts"]:
         return job
@@ -220,8 +220,8 @@ def _with_last_lines(plane: ControlPlaneClient, job: dict[str, Any]) -> dict[str
     return {**job, "last_lines": lines} if lines else job
 
 
-def cancel(name: NameArgument, json: JsonOption = False) -> None:
-    """End a job; what it saved stays until it is cleaned up."""
+def cancel_command(name: NameArgument, json: JsonOption = False) -> None:
+    """Cancel a job. Its checkpoints are kept for a while."""
     answer = control_plane().cancel(name)
     if json:
         print_json(answer)
@@ -229,8 +229,8 @@ def cancel(name: NameArgument, json: JsonOption = False) -> None:
         out.print(f"job number {answer['number']} is cancelled", highlight=False)
 
 
-def nodes(json: JsonOption = False) -> None:
-    """The nodes of the cluster."""
+def nodes_command(json: JsonOption = False) -> None:
+    """List the nodes of the cluster. Shows their GPUs, agents and jobs."""
     found = control_plane().nodes()
     if json:
         print_json({"nodes": found})
@@ -242,29 +242,29 @@ def nodes(json: JsonOption = False) -> None:
         table.add_column(heading, no_wrap=True, justify="right" if heading in counted else "left")
     table.add_column("jobs", overflow="fold", min_width=16)
     for node in found:
-        there = "connected" if node["connected"] else "away"
+        there = "connected" if node["connected"] else "unreachable"
         up = "draining" if node["drained"] and node["jobs"] else "drained" if node["drained"] else "yes" if node["up"] else "no"
-        up = "resting" if node.get("rests_s") else up
+        up = "backing off" if node.get("rests_s") else up
         counts = (str(node[what]) for what in counted)
         table.add_row(*map(Text, (node["name"], node["type"], *counts, up, there, ", ".join(node["jobs"]))))
     out.print(table)
     for node in found:
         if why := node.get("trouble"):
-            again = f"; it is tried again {format_delay(node['rests_s'])}" if node["rests_s"] else ""
-            told = f"{node['name']} could not begin a job: {legible(why)}{again}"
+            again = f"; retried {format_delay(node['rests_s'])}" if node["rests_s"] else ""
+            told = f"{node['name']} could not start a job: {legible(why)}{again}"
             out.print(told, highlight=False, markup=False, soft_wrap=True)
 
 
-def drain(
+def drain_command(
     node: Annotated[str, typer.Argument(metavar="NODE", help="A node's name, as in `fairlead nodes`.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Use it again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Use the node again.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Leave a node for a while; its jobs go on elsewhere.
+    """Drain a node: its jobs resume elsewhere.
 
-    fairlead drain n1, and when all is done fairlead drain n1 --undo. At the next round its jobs save and go on elsewhere, or
-    wait where there is no room, and none is placed on it any more. fairlead nodes shows when it is empty. It stays drained over
-    restarts. Needs an admin's token. Exit codes: 0 done, 2 not.
+    fairlead drain n1, and after the maintenance fairlead drain n1 --undo. At the next round the node's jobs checkpoint and
+    resume elsewhere, or wait for room, and no job is placed on the node. fairlead nodes shows when it is empty. The node stays
+    drained over restarts. Needs an admin token. Exit codes: 0 done, 2 failed.
     """
     answer = control_plane().drain(node, undo=undo)
     if json:
@@ -272,48 +272,45 @@ def drain(
     elif undo:
         out.print(f"{node} is used again", highlight=False)
     else:
-        left = f"; to leave at the next round: {', '.join(answer['jobs'])}" if answer["jobs"] else "; nothing runs on it"
+        left = f"; jobs to move at the next round: {', '.join(answer['jobs'])}" if answer["jobs"] else "; no job runs on it"
         out.print(f"{node} is drained{left}", highlight=False)
 
 
-def usage(json: JsonOption = False) -> None:
-    """Accelerator time by user and account. One that two jobs share counts for both."""
+def usage_command(json: JsonOption = False) -> None:
+    """Show GPU time by user and account. A GPU that two jobs share counts for both."""
     found = control_plane().usage()
     if json:
         print_json({"usage": found})
         return
-    table = Table("user", "account", "jobs", "accelerator time", box=box.SIMPLE)
+    table = Table("user", "account", "jobs", "GPU time", box=box.SIMPLE)
     for row in found:
         table.add_row(row["user"], row["account"], str(row["jobs"]), format_duration(3600 * row["accelerator_hours"]))
     out.print(table)
 
 
 def control_plane() -> ControlPlaneClient:
-    """The one that is meant; every verb for people asks it."""
-    from fairlead.runtime.http_client import ControlPlaneClient  # needs the extra `cluster`, and a quarter of a second
+    """Return the client of the control plane that the environment or this directory names."""
+    from fairlead.runtime.http_client import ControlPlaneClient  # needs the extra `cluster`, and is slow to import
 
     return ControlPlaneClient.found()
 
 
-# `fairlead logs`: what a job printed, or prints.
-
-
-def logs(
+def logs_command(
     name: NameArgument,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job ends, wherever it moves.")] = False,
-    rank: Annotated[int, typer.Option("--rank", help="Which worker of a gang.", min=0)] = 0,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Follow the log until the job ends.")] = False,
+    rank: Annotated[int, typer.Option("--rank", help="Rank of the worker in a gang.", min=0)] = 0,
     launch: Annotated[
-        int, typer.Option("--launch", help="Which launch, from 1.  [default: the last]", min=0, show_default=False)
+        int, typer.Option("--launch", help="Number of the launch, from 1.  [default: the last]", min=0, show_default=False)
     ] = 0,
-    tail: Annotated[int | None, typer.Option("--tail", help="Only so many lines from the end.", min=0)] = None,
+    tail: Annotated[int | None, typer.Option("--tail", help="Only this many lines from the end.", min=0)] = None,
     json: JsonOption = False,
 ) -> None:
-    """What a job printed, or prints: fairlead logs -f JOB.
+    """Print the log of a job: fairlead logs -f JOB.
 
-    Standard output and error together, of its last launch; with -f from there on, over preemptions and moves, from launch to
-    launch. --launch 1 begins at the first. Logs stay on the nodes that ran the job and are read there; a node that is away has
-    to come back first. With --json, one object a line for each piece of the log. Exit codes: 0 read (with -f: the job has
-    ended), 2 no such job or log, or its node is away, 130 interrupted.
+    Prints standard output and error of the last launch. With -f it follows the job from launch to launch, over preemptions and
+    migrations; --launch 1 begins at the first. Logs are kept on the nodes that ran the job; an unreachable node has to return
+    first. With --json, it prints one object per line for each piece of the log. Exit codes: 0 read (with -f: the job has
+    ended), 2 no such job or log, or its node is unreachable, 130 interrupted.
     """
     before = launch
     for piece in control_plane().logs(name, launch=launch, rank=rank, tail=tail, follow=follow):
@@ -321,7 +318,7 @@ def logs(
             print_json(piece)
             continue
         if piece["launch"] != before and (before or piece["launch"] > 1):
-            note(f"launch {piece['launch']}" + ("" if before else ", the last; --launch N has earlier ones"))
+            note(f"launch {piece['launch']}" + ("" if before else ", the last; --launch N shows earlier ones"))
         before = piece["launch"]
         sys.stdout.write(piece["text"])
         sys.stdout.flush()

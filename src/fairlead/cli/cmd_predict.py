@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.cmd_predict_model import WithOption, model, pair, predictor_of
-from fairlead.cli.output import JsonOption, check_paths, fitted, note, out, print_json
+from fairlead.cli.output import JsonOption, check_paths, fitted_table, note, out, print_json
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.models.interference import ABOVE, BELOW, GRAIN, Slowdown
 from fairlead.prediction import fit_predictor as training
@@ -66,7 +66,7 @@ def formula_rows(name: str, one: Slowdown) -> list[tuple[str, str, str, str]]:
 
 def _print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> None:
     if rows:
-        table = fitted(title, headings, rows, len(headings), caption)
+        table = fitted_table(title, headings, rows, len(headings), caption)
         for column in table.columns:
             column.justify = "right" if column.header in ("importance", "times", "up to 100 %", "above") else "left"
         out.print(table)

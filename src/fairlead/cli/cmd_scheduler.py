@@ -12,8 +12,7 @@ import typer
 
 from fairlead.cli.cmd_jobs import control_plane
 from fairlead.cli.output import JsonOption, note, out, print_json, print_lines
-from fairlead.config.registry import FORMER_KINDS, GROUPS, Preset, Registered, Registry, preset_named
-from fairlead.config.registry import presets as all_presets
+from fairlead.config.registry import FORMER_KINDS, GROUPS, Preset, Registered, Registry, preset_named, presets
 from fairlead.config.schedulers import SchedulerConfig, parse_part, read_scheduler, scheduler_of
 from fairlead.core.errors import InputError, UnknownName, near_names
 from fairlead.runtime.control.snapshotter import check_serializable
@@ -88,7 +87,7 @@ KINDS = {**{kind: kind for kind in GROUPS}, **{f"{kind}s": kind for kind in GROU
 """By what people call them."""
 
 
-def policies(
+def policies_command(
     what: Annotated[
         str, typer.Argument(help=f"A kind ({', '.join(GROUPS)}), all of them (all), or the name of one part.")
     ] = "policy",
@@ -169,7 +168,7 @@ presets_app = typer.Typer(help="List the schedulers that ship with Fairlead, or 
 
 
 @presets_app.callback()
-def presets(context: typer.Context, json: JsonOption = False) -> None:
+def presets_command(context: typer.Context, json: JsonOption = False) -> None:
     """List the schedulers that ship with Fairlead, or show one. Each is a named set of parts.
 
     Examples:
@@ -182,7 +181,7 @@ def presets(context: typer.Context, json: JsonOption = False) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    found = all_presets().values()
+    found = presets().values()
     if json:
         print_json({"presets": [_preset_data(preset) for preset in found]})
         return

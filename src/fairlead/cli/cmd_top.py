@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.cli.cmd_jobs import control_plane
-from fairlead.cli.job_tables import job_table
+from fairlead.cli.job_tables import jobs_table
 from fairlead.cli.output import JsonOption, out, print_json
 from fairlead.core.errors import FairleadError
 from fairlead.runtime.http_client import passes
@@ -22,7 +22,7 @@ from fairlead.runtime.http_client import passes
 _OTHERS = "·"  # somebody else's job, which a user does not see
 
 
-def top(
+def top_command(
     once: Annotated[bool, typer.Option("--once", help="Print it once and end, as without a terminal.")] = False,
     every: Annotated[float, typer.Option("--every", help="Seconds between two looks.", min=0.2)] = 2.0,
     json: JsonOption = False,
@@ -68,7 +68,7 @@ def picture(seen: Mapping[str, Any], width: int, away: str = "") -> Group:
     head = Text(f"second {seen['second']:,.0f}   {seen['policy']}   {counts}", style="bold")
     if away:
         head.append(f"\nas it was; waiting for the control plane: {away}", style="red")
-    jobs = job_table(seen["jobs"], width, users=True, left=True) if seen["jobs"] else Text("  no jobs\n", style="dim")
+    jobs = jobs_table(seen["jobs"], width, users=True, left=True) if seen["jobs"] else Text("  no jobs\n", style="dim")
     return Group(head, _nodes(seen["nodes"]), jobs, *([_decisions(seen["decisions"])] if seen["decisions"] else ()))
 
 

@@ -44,7 +44,7 @@ MOST_KINDS = MOST_NAMED = 5
 
 
 @opt.option_groups
-def when(
+def when_command(
     *,
     name: Annotated[
         str | None,

@@ -38,7 +38,7 @@ def legible(said: str) -> str:
     return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
 
 
-def job_table(jobs: Sequence[Mapping[str, Any]], width: int, *, users: bool = False, left: bool = False) -> Table:
+def jobs_table(jobs: Sequence[Mapping[str, Any]], width: int, *, users: bool = False, left: bool = False) -> Table:
     """`users`: whose they are, where there is room; `left`: how long they will take yet."""
     wide, narrow = width >= WIDE, width < NARROW
     shown = {

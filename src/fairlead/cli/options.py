@@ -398,7 +398,7 @@ def split_names(text: str) -> list[str]:
     return [part.strip() for part in split_outside_brackets(text, ",") if part.strip()]
 
 
-def numbers(option: str, text: str) -> list[float]:
+def parse_numbers(option: str, text: str) -> list[float]:
     """Return numbers that are separated by commas."""
     try:
         found = [float(part) for part in text.split(",") if part.strip()]

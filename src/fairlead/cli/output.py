@@ -144,7 +144,7 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def fitted(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], names: int, caption: str = "") -> Table:
+def fitted_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], names: int, caption: str = "") -> Table:
     """Return a table with as many columns as the terminal has room for; the first `names` columns are always there.
 
     A row with a single cell behind its names has no figures: that cell is left out."""

@@ -148,16 +148,21 @@ def _ftf_cdf(runs: Runs, options: MetricOptions) -> Any:
 
 def _distribution(runs: Runs, pick: Callable[[RunRecord], Floats], title: str, what: str) -> tuple[Any, Any]:
     figure, (axes,) = canvas(7, 4.2)
-    for number, (label, record) in enumerate(runs):
-        values = np.sort(pick(record))
-        values = np.maximum(values[np.isfinite(values)], 1e-3)
-        if len(values):
-            axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", label=label, **line_style(number))
-    axes.set(title=title, ylabel=what, ylim=(0, 1.01), xscale="log")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    plot_distributions(axes, [(label, pick(record)) for label, record in runs])
+    axes.set(title=title, ylabel=what)
     if axes.has_data():
         axes.legend(loc="lower right")
     return figure, axes
+
+
+def plot_distributions(axes: Any, values_of: Sequence[tuple[str, Floats]]) -> None:
+    """Plot cumulative distributions on a logarithmic axis, one for each label."""
+    for number, (label, values) in enumerate(values_of):
+        ordered = np.maximum(np.sort(values[np.isfinite(values)]), 1e-3)
+        if len(ordered):
+            axes.step(ordered, np.arange(1, len(ordered) + 1) / len(ordered), where="post", label=label, **line_style(number))
+    axes.set(ylim=(0, 1.01), xscale="log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
 
 
 def _over_time(runs: Runs, pick: Callable[[RunRecord], Steps], title: str, what: str) -> Any:

@@ -64,7 +64,7 @@ def write_parts(
     return path
 
 
-def page(
+def report_html(
     records: Sequence[RunRecord],
     options: MetricOptions = DEFAULTS,
     title: str = "Fairlead report",

@@ -99,8 +99,8 @@ def _job_tables(records: Sequence[RunRecord]) -> tuple[list[dict[str, Any]], lis
                     "names": list(jobs.names),
                     "kinds": _levels(jobs.kinds),
                     "users": _levels(jobs.users),
-                    "workers": packed(jobs.workers, "u2"),
-                    "submitted": packed(jobs.submitted_s, "f8"),
+                    "workers": base64_column(jobs.workers, "u2"),
+                    "submitted": base64_column(jobs.submitted_s, "f8"),
                 }
             )
         table_of.append(place)
@@ -131,14 +131,14 @@ def _run(record: RunRecord, options: MetricOptions, most_stretches: int) -> dict
         "queue": _line(waiting(record)),
         "exact": record.device_intervals is not None,
         "jobs": {
-            "phase": packed(jobs.phase, "u1"),
-            "wait": packed(jobs.first_started_s - jobs.submitted_s, "f4"),
-            "jct": packed(jobs.ended_s - jobs.submitted_s, "f4"),
-            "run": packed(jobs.run_s, "f4"),
-            "held": packed(jobs.accelerator_s, "f4"),
-            "ftf": packed(ftf, "f4"),
-            "preemptions": packed(jobs.preemptions, "u4"),
-            "restarts": packed(jobs.restarts, "u4"),
+            "phase": base64_column(jobs.phase, "u1"),
+            "wait": base64_column(jobs.first_started_s - jobs.submitted_s, "f4"),
+            "jct": base64_column(jobs.ended_s - jobs.submitted_s, "f4"),
+            "run": base64_column(jobs.run_s, "f4"),
+            "held": base64_column(jobs.accelerator_s, "f4"),
+            "ftf": base64_column(ftf, "f4"),
+            "preemptions": base64_column(jobs.preemptions, "u4"),
+            "restarts": base64_column(jobs.restarts, "u4"),
         },
         "gantt": None if record.device_intervals is None else _gantt(record, record.device_intervals, most_stretches),
     }
@@ -194,10 +194,10 @@ def _gantt(record: RunRecord, device_intervals: DeviceIntervals, most: int) -> d
         "until": shown.until_s,
         "count": len(order),
         "total": len(device_intervals.job),
-        "rows": packed(rows, "u4"),
-        "job": packed(kept.job[order], "u4"),
-        "start": packed(start, "u4"),
-        "length": packed(length, "u4"),
+        "rows": base64_column(rows, "u4"),
+        "job": base64_column(kept.job[order], "u4"),
+        "start": base64_column(start, "u4"),
+        "length": base64_column(length, "u4"),
     }
 
 
@@ -220,10 +220,10 @@ def _levels(texts: Sequence[str]) -> dict[str, Any]:
     """Texts that repeat, as a list of the different ones and a number for each row."""
     numbers: dict[str, int] = {}
     codes = np.fromiter((numbers.setdefault(text, len(numbers)) for text in texts), dtype=np.int64, count=len(texts))
-    return {"levels": list(numbers), "codes": packed(codes, "u4")}
+    return {"levels": list(numbers), "codes": base64_column(codes, "u4")}
 
 
-def packed(column: npt.NDArray[Any] | Ints | Floats, form: str) -> str:
+def base64_column(column: npt.NDArray[Any] | Ints | Floats, form: str) -> str:
     """A column as little-endian numbers in base64, which the page reads into a typed array without parsing."""
     kind = np.dtype("<" + form)
     if kind.kind == "u":

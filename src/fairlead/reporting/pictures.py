@@ -1,20 +1,85 @@
-"""Draws a study's pictures as PNG, off screen."""
+"""Pictures as values, and their drawing as PNG, off screen. Sweeps and reproductions of papers use them."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from fairlead.reporting.figures import LOOK, canvas, colour_of, line_style
-from fairlead.reporting.findings import Distribution, Lines, Picture, Points, Stack
+from fairlead.reporting.figures import LOOK, canvas, colour_of, line_style, plot_distributions
 
-MOST_LEVEL = 8  # names along an axis
+_MAX_LEVEL_NAMES = 8
+"""Names along an axis; more are written upright."""
+
+
+@dataclass(frozen=True)
+class PlotLine:
+    """Points in order; `spread` is the half-width of each point's confidence interval over seeds."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    spread: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines over a common axis."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    lines: Sequence[PlotLine]
+    log_x: bool = False
+    log_y: bool = False
+    ticks: Sequence[str] = ()  # names of the values 0, 1, … of x
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Cumulative distributions: a list of values for each label."""
+
+    name: str
+    title: str
+    x: str
+    values: Sequence[tuple[str, Sequence[float]]]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Stacked layers, one for each job, coloured by group."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    edges: Sequence[float]  # one more than there are values in a layer
+    layers: Sequence[Sequence[float]]
+    groups: Sequence[str]  # of each layer
+
+
+@dataclass(frozen=True)
+class Points:
+    """Clouds of points: a label, and the points' x and y."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    clouds: Sequence[tuple[str, Sequence[float], Sequence[float]]]
+    log_x: bool = False
+    ticks: Sequence[str] = ()  # names of the values 0, 1, … of x
+
+
+Picture: TypeAlias = Lines | Distribution | Stack | Points
 
 
 def png(picture: Picture) -> bytes:
+    """Return a picture as a PNG file."""
     from matplotlib import rc_context  # here, because it takes long to load
 
     with rc_context(LOOK):
@@ -67,23 +132,18 @@ def _points(axes: Any, picture: Points) -> None:
 
 
 def _ticks(axes: Any, names: Sequence[str]) -> None:
-    """Upright where they would run into each other."""
     if names:
-        axes.set_xticks(range(len(names)), names, rotation=90 if len(names) > MOST_LEVEL else 0)
+        axes.set_xticks(range(len(names)), names, rotation=90 if len(names) > _MAX_LEVEL_NAMES else 0)
 
 
 def _distribution(axes: Any, picture: Distribution) -> None:
-    for number, (label, values) in enumerate(picture.values):
-        ordered = np.maximum(np.sort(np.array(values)), 1e-3)
-        if len(ordered):
-            axes.step(ordered, np.arange(1, len(ordered) + 1) / len(ordered), where="post", label=label, **line_style(number))
-    axes.set(ylabel="share of jobs", ylim=(0, 1.01), xscale="log")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    plot_distributions(axes, [(label, np.array(values)) for label, values in picture.values])
+    axes.set(ylabel="share of jobs")
     _in_digits(axes.xaxis)
 
 
 def _in_digits(axis: Any) -> None:
-    """Labels of a logarithmic axis: its own are formulas, which would be printed as they are (`figures.LOOK`)."""
+    """Label a logarithmic axis with digits; matplotlib's labels are formulas, which `figures.LOOK` does not parse."""
     axis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
 

@@ -13,8 +13,7 @@ from fairlead.experiments.sweep.axes import Axis
 from fairlead.experiments.sweep.axes import format_axis_value as shown_value
 from fairlead.experiments.sweep.sweep_run import PointResult, Sweep, SweepResult
 from fairlead.files import atomic_write
-from fairlead.reporting.findings import Line, Lines
-from fairlead.reporting.pictures import png
+from fairlead.reporting.pictures import Lines, PlotLine, png
 
 HOUR = 3600.0
 _STYLE = """
@@ -31,15 +30,15 @@ _NAMES = {"load": "load (jobs/h)", "rounds": "round (s)"}
 def write_page(swept: SweepResult, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.html"
-    atomic_write(path, page(swept).encode("utf-8"))
+    atomic_write(path, sweep_html(swept).encode("utf-8"))
     return path
 
 
-def page(swept: SweepResult) -> str:
+def sweep_html(swept: SweepResult) -> str:
     sweep = swept.sweep
     images = "".join(
         f'<img alt="{html.escape(picture.title)}" src="data:image/png;base64,{base64.b64encode(png(picture)).decode()}">'
-        for picture in pictures(swept)
+        for picture in sweep_pictures(swept)
     )
     numbers = ("",) * (1 + len(sweep.axes)) + (" class=n",) * len(columns(sweep))
     head = "".join(f"<th{kind}>{html.escape(heading)}</th>" for kind, heading in zip(numbers, headings(sweep), strict=True))
@@ -94,7 +93,7 @@ def axis_title(axis: Axis) -> str:
     return _NAMES.get(axis.name, axis.name)
 
 
-def pictures(swept: SweepResult) -> list[Lines]:
+def sweep_pictures(swept: SweepResult) -> list[Lines]:
     """One for each metric; a line for each scheduler and each setting of the other axes."""
     sweep = swept.sweep
     if not sweep.axes:
@@ -108,7 +107,7 @@ def pictures(swept: SweepResult) -> list[Lines]:
     ]
 
 
-def _lines(swept: SweepResult, along: int, column: Column) -> list[Line]:
+def _lines(swept: SweepResult, along: int, column: Column) -> list[PlotLine]:
     sweep = swept.sweep
     unit = HOUR if column.shows == "duration" else 1.0
     axis = sweep.axes[along]
@@ -125,7 +124,7 @@ def _lines(swept: SweepResult, along: int, column: Column) -> list[Line]:
     lines = []
     for label, found in points.items():
         x_, y, spread = zip(*sorted(found))
-        lines.append(Line(label, x_, y, spread if any(spread) else ()))
+        lines.append(PlotLine(label, x_, y, spread if any(spread) else ()))
     return lines
 
 

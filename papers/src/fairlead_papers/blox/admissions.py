@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from functools import partial
 
 from fairlead.experiments.cases import Answer, Answers, Case
-from fairlead.reporting.findings import Findings, Row, Wants, row
 from fairlead_papers.arms import Sweep, average_jct, figure
 from fairlead_papers.blox.policies import LAS, LOADS_ARE
 from fairlead_papers.blox.runs import Arm, made
 from fairlead_papers.blox.scale import DURATIONS, Scale, load_told
+from fairlead_papers.findings import Findings, Row, Wants, row
 from fairlead_papers.study import Study
 
 SPIKE = 16

@@ -17,7 +17,7 @@ from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import MetricOptions, measured_rows, summarize
 from fairlead.experiments.run_record import JobOutcomes
 from fairlead.experiments.simulate import Simulation, simulate
-from fairlead.reporting.findings import Findings, Line, Lines, Row, Wants, row
+from fairlead.reporting.pictures import Lines, PlotLine
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.trace import Trace
 from fairlead.workloads.transform import retime_poisson
@@ -27,6 +27,7 @@ from fairlead_papers.blox.policies import responsiveness
 from fairlead_papers.blox.runs import Arm
 from fairlead_papers.blox.scale import Scale
 from fairlead_papers.blox.traces import POLLUX_WORKLOADS, PublicTraces
+from fairlead_papers.findings import Findings, Row, Wants, row
 from fairlead_papers.study import Study
 
 ACCELERATORS = 64
@@ -155,7 +156,7 @@ def read_intervals(scale: Scale, answers: Answers) -> Findings:
         )
     found = [row("", None, partial(figures, minutes, "average_jct_s"), "s") for minutes in INTERVALS]
     points = [(float(minutes), one.ours / MINUTE) for minutes, one in zip(INTERVALS, found) if one.ours is not None]
-    lines = [Line("Pollux", *zip(*points))] if points else []
+    lines = [PlotLine("Pollux", *zip(*points))] if points else []
     picture = Lines(
         "fig3", "Pollux by scheduling interval", "minutes between decisions", "average JCT, minutes", lines, log_x=True
     )

@@ -14,13 +14,13 @@ from fairlead.experiments.cases import Answer, Answers, Case
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.models.sensitivity import Curve, Sensitivity
-from fairlead.reporting.findings import Findings, Row, Wants, row
 from fairlead.workloads.transform import with_host_sensitivity, with_random_kinds
 from fairlead_papers.arms import Sweep, average_jct
 from fairlead_papers.blox.own_clusters import own_clusters
 from fairlead_papers.blox.runs import Arm, answer
 from fairlead_papers.blox.scale import DURATIONS, SHOWN, Scale, at_share, load_told
 from fairlead_papers.blox.traces import PublicTraces, Workload
+from fairlead_papers.findings import Findings, Row, Wants, row
 from fairlead_papers.study import Study
 
 HUNGRY = {

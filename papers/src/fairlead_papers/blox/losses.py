@@ -6,11 +6,11 @@ from __future__ import annotations
 from functools import partial
 
 from fairlead.experiments.cases import Answers
-from fairlead.reporting.findings import Findings, row
 from fairlead_papers.arms import Sweep, average_jct
 from fairlead_papers.blox.policies import LOADS_ARE
 from fairlead_papers.blox.runs import Arm, made
 from fairlead_papers.blox.scale import DURATIONS, SHOWN, Scale, load_told
+from fairlead_papers.findings import Findings, row
 from fairlead_papers.study import Study
 
 BY_STEPS = Arm("by steps", "policy: fifo")

@@ -14,13 +14,13 @@ from fairlead.experiments.cases import Answer, Answers, Case
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import summarize
 from fairlead.experiments.simulate import Simulation, simulate
-from fairlead.reporting.findings import Findings, Row, Wants, row
 from fairlead.workloads.transform import slice_jobs
 from fairlead_papers.arms import figure
 from fairlead_papers.bandwidth import compare_bandwidth
 from fairlead_papers.blox.runs import Arm
 from fairlead_papers.blox.scale import DURATIONS, HIGH, Scale, load_told
 from fairlead_papers.blox.traces import PublicTraces, Workload
+from fairlead_papers.findings import Findings, Row, Wants, row
 from fairlead_papers.part_lines import preset_lines
 from fairlead_papers.study import Study
 

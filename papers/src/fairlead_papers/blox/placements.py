@@ -9,12 +9,13 @@ from functools import partial
 import yaml
 
 from fairlead.experiments.cases import Answers, Case
-from fairlead.reporting.findings import Findings, Line, Lines, Row, Wants, row
+from fairlead.reporting.pictures import Lines, PlotLine
 from fairlead_papers.arms import HOUR, Sweep, average_jct
 from fairlead_papers.blox.policies import LOADS_ARE
 from fairlead_papers.blox.runs import Arm, Run, made
 from fairlead_papers.blox.scale import DURATIONS, HIGH, SHOWN, Scale, load_told
 from fairlead_papers.blox.traces import KINDS, SKEWED, Workload
+from fairlead_papers.findings import Findings, Row, Wants, row
 from fairlead_papers.study import Study
 
 LOOK = Arm("Tiresias", "policy: tiresias, placement: tiresias")
@@ -90,7 +91,7 @@ def _against_models(scale: Scale, answers: Answers, durations: str) -> Lines:
         found = [row("", None, partial(_hours, scale, answers, durations, count, arm)) for count in scale.sensitive]
         if all(one.ours is not None for one in found):
             spread = [one.within or 0.0 for one in found]
-            lines.append(Line(arm.label, x, [one.ours or 0.0 for one in found], spread))
+            lines.append(PlotLine(arm.label, x, [one.ours or 0.0 for one in found], spread))
     title = f"Sensitive models, {SHOWN[durations]} durations, {HIGH:g} jobs/hr"
     return Lines(f"fig11-{durations}", title, "sensitive models of 8", "average JCT, hours", lines)
 

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from fairlead.experiments.cases import Answer, Answers, Case
-from fairlead.reporting.findings import Findings, Lines, Row, Wants, row
+from fairlead.reporting.pictures import Lines
 from fairlead_papers.arms import Sweep, average_jct, figure
 from fairlead_papers.blox.runs import Arm, made
 from fairlead_papers.blox.scale import DURATIONS, HIGH, SHOWN, Scale, load_told
+from fairlead_papers.findings import Findings, Row, Wants, row
 from fairlead_papers.study import Study
 
 FIFO = Arm("FIFO", "policy: fifo")

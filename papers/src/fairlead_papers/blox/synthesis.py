@@ -15,7 +15,7 @@ from fairlead.config.schedulers import parse_part
 from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed
 from fairlead.experiments.inputs import ExperimentInputs, table_for
 from fairlead.experiments.synthesize import Advisor, Objective, Synthesized, combinations, synthesize
-from fairlead.reporting.findings import Findings, Row, Stack, Wants, row
+from fairlead.reporting.pictures import Stack
 from fairlead_papers.arms import average_jct
 from fairlead_papers.blox.policies import responsiveness
 from fairlead_papers.blox.runs import Run, answer, simulation
@@ -31,6 +31,7 @@ from fairlead_papers.blox.scale import (
     seeds_told,
 )
 from fairlead_papers.blox.traces import Workload
+from fairlead_papers.findings import Findings, Row, Wants, row
 from fairlead_papers.study import Study
 
 POLICIES = ("fifo", "srtf", "las")

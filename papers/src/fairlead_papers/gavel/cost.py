@@ -7,8 +7,8 @@ from __future__ import annotations
 from functools import partial
 
 from fairlead.experiments.cases import Answer, Answers
-from fairlead.reporting.findings import Findings, Wants, row
 from fairlead_papers.arms import Sweep, figure
+from fairlead_papers.findings import Findings, Wants, row
 from fairlead_papers.gavel.runs import Arm, Jobs, Run
 from fairlead_papers.gavel.scale import Scale
 from fairlead_papers.study import Study

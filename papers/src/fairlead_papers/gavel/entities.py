@@ -17,7 +17,8 @@ from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.experiments.cases import Answer, Answers, CaseFailed
 from fairlead.experiments.inputs import ExperimentInputs
-from fairlead.reporting.findings import Findings, Line, Lines, Picture, Row, Stack, Wants, row
+from fairlead.reporting.pictures import Lines, Picture, PlotLine, Stack
+from fairlead_papers.findings import Findings, Row, Wants, row
 from fairlead_papers.gavel.moments import allocator_of, moment, stages_of
 from fairlead_papers.gavel.scale import Scale, cluster_of
 from fairlead_papers.study import Study
@@ -96,7 +97,7 @@ def read_fair(scale: Scale, answers: Answers) -> Findings:
     try:
         time = [float(EVERY * step) for step in range(EACH * len(WEIGHTS))]
         lines = [
-            Line(label, time, totals(answers, policy, scale.orders).tolist())
+            PlotLine(label, time, totals(answers, policy, scale.orders).tolist())
             for label, policy in (("multi-level fairness (Gavel)", FAIR), ("static partitions", PARTITION))
         ]
         pictures: tuple[Picture, ...] = (

@@ -6,8 +6,8 @@ from __future__ import annotations
 from functools import partial
 
 from fairlead.experiments.cases import Answers
-from fairlead.reporting.findings import Findings, Wants, row
 from fairlead_papers.arms import Sweep, average_jct
+from fairlead_papers.findings import Findings, Wants, row
 from fairlead_papers.gavel.las import GAVEL, GAVEL_SS, HIGH
 from fairlead_papers.gavel.runs import IN_FULL, Arm, Jobs, Run
 from fairlead_papers.gavel.scale import PAPER_PER_TYPE, Scale, cluster_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from fairlead.experiments.cases import Answers
-from fairlead.reporting.findings import Findings, row
 from fairlead_papers.arms import Sweep, average_jct, average_of
+from fairlead_papers.findings import Findings, row
 from fairlead_papers.gavel.las import HIGH, continuous
 from fairlead_papers.gavel.runs import Arm
 from fairlead_papers.gavel.scale import Scale

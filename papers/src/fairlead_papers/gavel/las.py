@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 
 from fairlead.experiments.cases import Answer, Answers, CaseFailed
-from fairlead.reporting.findings import Findings, row
 from fairlead_papers.arms import Sweep, average_jct
+from fairlead_papers.findings import Findings, row
 from fairlead_papers.gavel.runs import IN_FULL, Arm, Jobs, Run
 from fairlead_papers.gavel.scale import Scale
 from fairlead_papers.study import Study

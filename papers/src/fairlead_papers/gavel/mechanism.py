@@ -9,8 +9,9 @@ from functools import partial
 import numpy as np
 
 from fairlead.experiments.cases import Answers, CaseFailed
-from fairlead.reporting.findings import Findings, Line, Lines, Wants, row
+from fairlead.reporting.pictures import Lines, PlotLine
 from fairlead_papers.arms import HOUR, Sweep, average_jct
+from fairlead_papers.findings import Findings, Wants, row
 from fairlead_papers.gavel.las import GAVEL, HIGH, continuous
 from fairlead_papers.gavel.runs import ROUND_S, Arm, Run
 from fairlead_papers.gavel.scale import Scale
@@ -59,7 +60,7 @@ def read_lengths(scale: Scale, answers: Answers) -> Findings:
                 continue
         if points:
             x, y = zip(*points)
-            lines.append(Line(f"{length_s / 60:g} minutes", x, y))
+            lines.append(PlotLine(f"{length_s / 60:g} minutes", x, y))
     axis = "jobs per hour (for 36 accelerators of each type)"
     return Findings(rows, (Lines("fig15a", "Length of rounds", axis, "average JCT, hours", lines),))
 

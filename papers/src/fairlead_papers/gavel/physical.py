@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from fairlead.experiments.cases import Answer, Answers, CaseFailed
-from fairlead.reporting.findings import Findings, Wants, row
 from fairlead_papers.arms import HOUR, average_jct, figure
+from fairlead_papers.findings import Findings, Wants, row
 from fairlead_papers.gavel.las import GAVEL, HIGH, LAS
 from fairlead_papers.gavel.runs import ROUND_S, Jobs, Run
 from fairlead_papers.gavel.scale import Scale

@@ -13,7 +13,8 @@ from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.experiments.cases import Answer, Answers, CaseFailed
 from fairlead.experiments.inputs import ExperimentInputs
-from fairlead.reporting.findings import Findings, Line, Lines, Wants, row
+from fairlead.reporting.pictures import Lines, PlotLine
+from fairlead_papers.findings import Findings, Wants, row
 from fairlead_papers.gavel.moments import allocator_of, moment, stages_of
 from fairlead_papers.gavel.scale import TYPES, Scale, cluster_of
 from fairlead_papers.study import Study
@@ -85,7 +86,7 @@ def read(scale: Scale, answers: Answers) -> Findings:
                 continue
         if points:
             x, y = zip(*points)
-            lines.append(Line(label, x, y))
+            lines.append(PlotLine(label, x, y))
     picture = Lines("fig14", "Time to compute an allocation", "active jobs", "CPU time, ms", lines, log_x=True, log_y=True)
     return Findings(rows, (picture,), ["26 kinds with one worker each; half an accelerator a job; three entities of weight 1"])
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed
-from fairlead.reporting.findings import Findings, Line, Lines, Row, Wants, row
+from fairlead.reporting.pictures import Lines, PlotLine
+from fairlead_papers.findings import Findings, Row, Wants, row
 from fairlead_papers.horus.jobs import MONTH
 from fairlead_papers.horus.makespan import makespan_s
 from fairlead_papers.horus.runs import CHOOSING, FIFO, HORUS, OBP, PLAIN, SOONEST, Arm, Run, mean_wait_s, median_wait_s, percent
@@ -81,7 +82,7 @@ def read_large(scale: Scale, answers: Answers) -> Findings:
         busy = partial(_more, scale, answers, arm)
         paper, wants = (24.0, Wants.GAIN) if arm in (HORUS, FAIR) else (None, Wants.NOTHING)
         rows.append(row(f"mean utilization, {arm.label} over FIFO", paper, busy, "%", wants))
-    lines = [Line(arm.label, *answers.of(case(scale, arm, scale.month_seeds[0]))["busy"]) for arm in ARMS]
+    lines = [PlotLine(arm.label, *answers.of(case(scale, arm, scale.month_seeds[0]))["busy"]) for arm in ARMS]
     picture = Lines("fig10a", f"Utilization of the large cluster, seed {scale.month_seeds[0]}", "minutes", "percent", lines)
     return Findings(rows, (picture,))
 
@@ -99,7 +100,7 @@ def read_k(scale: Scale, answers: Answers) -> Findings:
             rows.append(row(f"{what}, {base.label} / k = {k}", None, more))
     wait = [sum(each(scale, answers, queues(k), minutes(mean_wait_s))) / len(scale.month_seeds) for k in scale.queues]
     length = [sum(each(scale, answers, queues(k), minutes(makespan_s))) / len(scale.month_seeds) for k in scale.queues]
-    lines = [Line("mean wait", scale.queues, wait), Line("makespan", scale.queues, length)]
+    lines = [PlotLine("mean wait", scale.queues, wait), PlotLine("makespan", scale.queues, length)]
     return Findings(rows, (Lines("fig10cd", "The number of queues", "k", "minutes", lines),))
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from fairlead.experiments.cases import Answers, Case
-from fairlead.reporting.findings import Findings, Row, Wants, row
+from fairlead_papers.findings import Findings, Row, Wants, row
 from fairlead_papers.horus.bound import Bound
 from fairlead_papers.horus.jobs import SHARES
 from fairlead_papers.horus.makespan import case, makespan_s

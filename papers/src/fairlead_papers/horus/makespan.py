@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from fairlead.experiments.cases import Answer, Answers, Case
-from fairlead.reporting.findings import Distribution, Findings, Line, Lines, Row, Wants, row
+from fairlead.reporting.pictures import Distribution, Lines, PlotLine
+from fairlead_papers.findings import Findings, Row, Wants, row
 from fairlead_papers.horus.jobs import SHARES
 from fairlead_papers.horus.runs import FIFO, HORUS, OBP, PAB, PLAIN, SOONEST, TESTBED, Arm, Run, percent
 from fairlead_papers.horus.scale import Scale
@@ -113,7 +114,7 @@ def read_utilization(scale: Scale, answers: Answers) -> Findings:
             busy = partial(each, scale, answers, workload, arm, lambda answer: percent(answer["utilization"]))
             paper, wants = (BUSY, Wants.NEAR) if arm is HORUS else (None, Wants.NOTHING)
             rows.append(row(f"mean utilization, {arm.label}: {workload}", paper, busy, "%", wants))
-        lines = [Line(arm.label, *answers.of(case(scale, workload, arm, scale.seeds[0]))["busy"]) for arm in TESTBED]
+        lines = [PlotLine(arm.label, *answers.of(case(scale, workload, arm, scale.seeds[0]))["busy"]) for arm in TESTBED]
         title = f"Utilization of the cluster, {workload}, seed {scale.seeds[0]}"
         pictures.append(Lines(f"fig9-{workload.lower()}", title, "minutes", "percent", lines))
     note = (

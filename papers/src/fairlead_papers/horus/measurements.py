@@ -20,7 +20,8 @@ from fairlead.prediction.measured_profiles import Profiles, shipped_profiles
 from fairlead.prediction.predictor import shipped_predictor
 from fairlead.profiling.pair_selection import SelectionMetric
 from fairlead.profiling.results import measured_set
-from fairlead.reporting.findings import Findings, Line, Lines, Points, Row, Wants, row
+from fairlead.reporting.pictures import Lines, PlotLine, Points
+from fairlead_papers.findings import Findings, Row, Wants, row
 from fairlead_papers.horus.scale import Scale
 from fairlead_papers.horus.truth import MeasuredPairs
 from fairlead_papers.prediction import evaluation
@@ -177,7 +178,7 @@ def read_importance(scale: Scale, answers: Answers) -> Findings:
     shares: dict[str, float] = found["shares"]
     rows = [row(f"importance of {name}", None, partial(_share, shares, name), "%", Wants.NOTHING) for name in IMPORTANT]
     first = sorted(shares, key=lambda name: (-shares[name], name))[:MOST_SHOWN]
-    line = Line(found["learner"], range(len(first)), [100 * shares[name] for name in first])
+    line = PlotLine(found["learner"], range(len(first)), [100 * shares[name] for name in first])
     note = (
         f"The paper has activations first, then batch size, parameters and FLOPs. Here the first is {first[0]!r}: an estimate,"
         " by the graph, of the part of a step in which the device is at work, which takes most of the others in."

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from fairlead.experiments.cases import Answers, Case
-from fairlead.reporting.findings import Findings, Row, Wants, row
+from fairlead_papers.findings import Findings, Row, Wants, row
 from fairlead_papers.horus.jobs import SHARES
 from fairlead_papers.horus.makespan import case, each, makespan_s, over
 from fairlead_papers.horus.runs import CHOOSING, FIFO, HORUS, ROUND_S, SLO, Arm

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from fairlead.experiments.cases import Answer, Answers, Case
-from fairlead.reporting.findings import Findings, Wants, row
+from fairlead_papers.findings import Findings, Wants, row
 from fairlead_papers.shockwave.jobs import Jobs
 from fairlead_papers.shockwave.mixes import over
 from fairlead_papers.shockwave.runs import FAIR, SHOCKWAVE, Arm, Run, makespan, unfair, worst_rho

@@ -15,11 +15,12 @@ from fairlead.core.events import Event
 from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed, ReportProgress, silent
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import summarize
-from fairlead.reporting.findings import Findings, Points, Wants, row
+from fairlead.reporting.pictures import Points
 from fairlead.runtime.embedded import NotUp
 from fairlead.runtime.http_client import RefusedRequest, Unreachable
 from fairlead.workloads.trace import Trace
 from fairlead_papers.fidelity import NotFinished, beside, measured
+from fairlead_papers.findings import Findings, Wants, row
 from fairlead_papers.shockwave.real_jobs import Real
 from fairlead_papers.shockwave.runs import (
     ALLOX,

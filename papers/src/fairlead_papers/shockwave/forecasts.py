@@ -15,8 +15,9 @@ from fairlead.estimators.oracle import TableBatches
 from fairlead.experiments.cases import Answer, Answers, Case
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.policies.shockwave.planning.regime_forecast import RULES, even_prior, next_batch_sizes, remaining_epochs, run_time
-from fairlead.reporting.findings import Findings, Line, Lines, Wants, row
+from fairlead.reporting.pictures import Lines, PlotLine
 from fairlead.workloads.dynamics import Regimes
+from fairlead_papers.findings import Findings, Wants, row
 from fairlead_papers.shockwave.jobs import AdaptiveJobs, Jobs
 from fairlead_papers.shockwave.scale import Scale
 from fairlead_papers.study import Study
@@ -97,7 +98,7 @@ def read(scale: Scale, answers: Answers) -> Findings:
     points = [100 * point / POINTS for point in range(POINTS)]
     pictures = [
         Lines(f"fig5-{name}", title, "% of the training", "error, %",
-              [Line(rule, points, [100 * value for value in of(rule)[what]]) for rule in RULES])
+              [PlotLine(rule, points, [100 * value for value in of(rule)[what]]) for rule in RULES])
         for name, what, title in (("shares", "shares", "Shares of regimes"), ("time", "run_time", "Run time"))
     ]  # fmt: skip
     return Findings(rows, pictures, [f"{of('restatement')['jobs']} of {scale.foreseen} jobs have several regimes"])

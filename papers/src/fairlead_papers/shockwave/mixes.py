@@ -9,7 +9,8 @@ from functools import partial
 import numpy as np
 
 from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed
-from fairlead.reporting.findings import Findings, Line, Lines, Row, Wants, row
+from fairlead.reporting.pictures import Lines, PlotLine
+from fairlead_papers.findings import Findings, Row, Wants, row
 from fairlead_papers.shockwave.jobs import Jobs
 from fairlead_papers.shockwave.runs import (
     ALLOX,
@@ -88,7 +89,7 @@ def _against(scale: Scale, answers: Answers, name: str, told: str, pick: Callabl
                 continue
         if points:
             x, y = zip(*points)
-            lines.append(Line(arm.label, x, y))
+            lines.append(PlotLine(arm.label, x, y))
     return Lines(name, f"{told[0].upper()}{told[1:]}", "part of the jobs that adapt", told, lines)
 
 
@@ -111,7 +112,7 @@ def read_noisy(scale: Scale, answers: Answers) -> Findings:
     lines = []
     for what, pick in picks:
         try:
-            lines.append(Line(what, scale.noises, [float(np.mean(worse(noise, pick))) for noise in scale.noises]))
+            lines.append(PlotLine(what, scale.noises, [float(np.mean(worse(noise, pick))) for noise in scale.noises]))
         except CaseFailed:
             continue
     picture = Lines("fig13", "Wrong forecasts", "noise of run times", "in those without noise", lines)

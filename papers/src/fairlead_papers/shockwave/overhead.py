@@ -22,7 +22,8 @@ from fairlead.experiments.metrics import summarize
 from fairlead.policies.shockwave.planning.planner import WindowPlan, plan_window
 from fairlead.policies.shockwave.planning.relaxation import LEVELS
 from fairlead.policies.shockwave.planning.window import Window
-from fairlead.reporting.findings import Findings, Line, Lines, Row, Wants, row
+from fairlead.reporting.pictures import Lines, PlotLine
+from fairlead_papers.findings import Findings, Row, Wants, row
 from fairlead_papers.shockwave.jobs import Jobs
 from fairlead_papers.shockwave.runs import STATIC, Run, cut_short, makespan, worst_rho
 from fairlead_papers.shockwave.scale import Scale, accelerators_for
@@ -187,7 +188,7 @@ def _gaps(scale: Scale, answers: Answers, name: str, penalty: float) -> Lines:
         except CaseFailed:
             continue
         cpu_s, gaps = ([float(np.mean(found[each.name][what])) for each in CURVE] for what in ("cpu_s", "relative"))
-        lines.append(Line(f"{jobs:,} jobs", [1000.0 * each for each in cpu_s], [max(gap, LEAST_DRAWN) for gap in gaps]))
+        lines.append(PlotLine(f"{jobs:,} jobs", [1000.0 * each for each in cpu_s], [max(gap, LEAST_DRAWN) for gap in gaps]))
     title = f"Searches of {', '.join(str(each.levels) for each in CURVE)} levels, λ = {penalty:g}"
     return Lines(name, title, "CPU time, ms", "relative gap, %", lines, log_x=True, log_y=True)
 
@@ -200,7 +201,7 @@ def _harm(scale: Scale, answers: Answers) -> Lines:
                 times = [_times(answers, jobs, pick, levels) for levels in scale.cuts]
             except CaseFailed:
                 continue
-            lines.append(Line(f"{what}, {jobs} jobs", [*map(float, scale.cuts)], times))
+            lines.append(PlotLine(f"{what}, {jobs} jobs", [*map(float, scale.cuts)], times))
     return Lines("fig12-runs", "Runs with searches cut short", "levels", "in that of a whole search", lines)
 
 

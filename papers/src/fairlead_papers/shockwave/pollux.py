@@ -16,9 +16,10 @@ from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import MetricOptions, finish_time_fairness, summarize
 from fairlead.experiments.run_record import RunRecord
 from fairlead.experiments.simulate import Simulation, simulate
-from fairlead.reporting.findings import Distribution, Findings, Picture, Wants, row
+from fairlead.reporting.pictures import Distribution, Picture
 from fairlead.simulator.costs import Costs
 from fairlead_papers.arms import known
+from fairlead_papers.findings import Findings, Wants, row
 from fairlead_papers.shockwave.jobs import AdaptiveJobs
 from fairlead_papers.shockwave.replayed import START_S, Replayed, cluster_of, every_so_many, replayed
 from fairlead_papers.shockwave.runs import FAIR, SHOCKWAVE, Arm, average_jct, makespan, unfair, worst_rho

@@ -12,8 +12,9 @@ from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import finish_time_fairness
 from fairlead.experiments.run_record import RunRecord
-from fairlead.reporting.findings import Distribution, Findings, Picture, Stack, Wants, row
+from fairlead.reporting.pictures import Distribution, Picture, Stack
 from fairlead_papers.arms import known
+from fairlead_papers.findings import Findings, Wants, row
 from fairlead_papers.shockwave.jobs import Jobs
 from fairlead_papers.shockwave.runs import ALLOX, GAVEL, OSSP, ROUND_S, SHOCKWAVE, STATIC, Arm, Run
 from fairlead_papers.shockwave.scale import Scale, jobs_on

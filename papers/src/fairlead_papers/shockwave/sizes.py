@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed
-from fairlead.reporting.findings import Findings, Line, Lines, Row, Wants, row
+from fairlead.reporting.pictures import Lines, PlotLine
+from fairlead_papers.findings import Findings, Row, Wants, row
 from fairlead_papers.shockwave.jobs import Jobs
 from fairlead_papers.shockwave.runs import (
     ALLOX,
@@ -119,7 +120,7 @@ def _pictures(answers: Answers, name: str, arms: tuple[Arm, ...], sizes: tuple[i
                     continue
             if points:
                 x, y = zip(*points)
-                lines.append(Line(f"{jobs} jobs on {accelerators_for(jobs)}", x, y))
+                lines.append(PlotLine(f"{jobs} jobs on {accelerators_for(jobs)}", x, y))
         ticks = [arm.label for arm in arms]
         pictures.append(Lines(f"{name}-{metric}", told, "scheduler", told, lines, ticks=ticks))
     return tuple(pictures)

@@ -1,4 +1,4 @@
-"""What a study tells: rows that put the paper's figure beside ours, and pictures as data. It draws and prints nothing."""
+"""Findings of a reproduction: the claims of a paper with its figures and ours, and pictures. It draws and prints nothing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TypeAlias
 
 from fairlead.experiments.cases import NO_DATA, NOT_INSTALLED, CaseFailed
 from fairlead.experiments.metrics import interval
+from fairlead.reporting.pictures import Picture
 
 NEAR = 0.1
 """A figure within so much of the paper's is near it; a gain so much smaller still counts as reached."""
@@ -97,67 +97,6 @@ def row(
         return Row(what, paper, fmean(values), unit, wants, note, scale, values if len(values) > 1 else ())
     except CaseFailed as problem:
         return Row(what, paper, None, unit, wants, str(problem), scale)
-
-
-@dataclass(frozen=True)
-class Line:
-    """Points in order; `spread` is how far each may be off, up or down, where there are several seeds."""
-
-    label: str
-    x: Sequence[float]
-    y: Sequence[float]
-    spread: Sequence[float] = ()
-
-
-@dataclass(frozen=True)
-class Lines:
-    name: str
-    title: str
-    x: str
-    y: str
-    lines: Sequence[Line]
-    log_x: bool = False
-    log_y: bool = False
-    ticks: Sequence[str] = ()  # where x counts names from 0, these names
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """The share of values up to each; a list of values for each label."""
-
-    name: str
-    title: str
-    x: str
-    values: Sequence[tuple[str, Sequence[float]]]
-
-
-@dataclass(frozen=True)
-class Stack:
-    """Layers upon each other, one for each job, coloured by group."""
-
-    name: str
-    title: str
-    x: str
-    y: str
-    edges: Sequence[float]  # one more than there are values in a layer
-    layers: Sequence[Sequence[float]]
-    groups: Sequence[str]  # of each layer
-
-
-@dataclass(frozen=True)
-class Points:
-    """Clouds of points: a label, and the points' x and y."""
-
-    name: str
-    title: str
-    x: str
-    y: str
-    clouds: Sequence[tuple[str, Sequence[float], Sequence[float]]]
-    log_x: bool = False
-    ticks: Sequence[str] = ()  # where x counts names from 0, these names
-
-
-Picture: TypeAlias = Lines | Distribution | Stack | Points
 
 
 @dataclass(frozen=True)
