@@ -18,7 +18,7 @@ from fairlead.core.cluster import Cluster, Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.engine.event_journal import NoJournal
+from fairlead.engine.journal import NoJournal
 from fairlead.experiments.inputs import TraceFile
 from fairlead.experiments.simulate import Simulation, begin
 from fairlead.simulator.costs import Costs

@@ -26,7 +26,7 @@ from typing import Any
 from fairlead.config import SchedulerConfig
 from fairlead.config.clusters import read_cluster
 from fairlead.core.events import Event, JobSubmitted, JournalOpened
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import save

@@ -21,7 +21,7 @@ from typing import Any
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, install
 from fairlead.core.stages import Stages
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 
 PATIENCE_S = 120.0
 NEEDED = {"torch": "torch", "pynvml": "nvidia-ml-py", "grpc": "grpcio", "prometheus_client": "prometheus-client"}

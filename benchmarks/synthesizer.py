@@ -12,7 +12,7 @@ import time
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.snapshot import Snapshot
-from fairlead.engine.event_journal import NoJournal
+from fairlead.engine.journal import NoJournal
 from fairlead.experiments.inputs import table_for
 from fairlead.experiments.simulate import Simulation, begin
 from fairlead.experiments.synthesize import Advisor, Objective, combinations

@@ -123,7 +123,7 @@ def test_who_waits_for_one_link_stands_in_nobodys_way_at_the_next():
     queued = [Job(f"a{i}", user="ann", workers=4) for i in range(3)] + [Job("b", user="bob", workers=4)]
     admitted = Chain((UserJobQuota(default=1), AcceptUpTo(1.0))).admit(view_with([], queued))
     assert admitted.jobs.tolist() == [0, 3]
-    assert str(admitted.reasons[1]) == "admission: not admitted: jobs of user 'ann' (1 of at most 1)"
+    assert str(admitted.reasons[1]) == "admission: Not admitted: jobs of user 'ann' (1 of at most 1)"
 
 
 def test_a_limit_holds_through_a_whole_run_and_everybody_gets_through():

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app
 from fairlead.config.registry import presets
 from fairlead.core.errors import FairleadError
-from fairlead.engine.event_journal import JsonlJournal
+from fairlead.journal.jsonl import JsonlJournal
 
 FEW = ("--jobs", "12", "--cluster", "8xv100:4", "--json")
 

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from fairlead import __version__
 from fairlead.cli.main import app
-from fairlead.engine.event_journal import read_events
 from fairlead.engine.state import State
 from fairlead.experiments.run_record import record_from_journal
+from fairlead.journal.jsonl import read_events
 
 KEYS = {
     "jobs",
@@ -237,9 +237,9 @@ def test_who_still_waits_when_nothing_can_happen_any_more_is_told_for_what(tmp_p
     trace = tmp_path / "jobs.csv"
     trace.write_text("name,submitted_s,duration_s,workers\nwide,0,60,8\nnarrow,10,60,1\n")
     how = ("simulate", "--policy", "fifo", "--trace", trace, "--cluster", "8xv100:4", "--outage", "0:0:")
-    behind = "policy: behind the head of the line, job wide, which waits for 8 accelerators"
+    behind = "policy: Waiting behind the head of the queue, job wide, which needs 8 GPUs"
     waits = [
-        {"name": "wide", "reason": "placement: needs 8 accelerators, up where it may run: 4"},
+        {"name": "wide", "reason": "placement: Waiting for nodes: needs 8 GPUs; 4 eligible GPUs are up"},
         {"name": "narrow", "reason": f"{behind}; up where that may run: 4, so nobody behind it starts until there are more"},
     ]
     assert answer(*how)["waiting_jobs"] == waits
@@ -250,8 +250,10 @@ def test_who_still_waits_when_nothing_can_happen_any_more_is_told_for_what(tmp_p
 def test_who_is_refused_is_told_why_in_a_sentence_and_in_json_also_by_which_stage(tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text("name,submitted_s,duration_s,workers\nhuge,0,60,9\n")
     how = ("simulate", "--policy", "fifo", "--trace", tmp_path / "jobs.csv", "--cluster", "8xv100:4")
-    assert "refused: huge: needs 9 accelerators, of at most 8\n" in fairlead(*how).stderr
-    assert answer(*how)["refused_jobs"] == [{"name": "huge", "reason": "door: needs 9 accelerators, of at most 8"}]
+    assert "refused: huge: Too large for this cluster: needs 9 GPUs, and there are at most 8\n" in fairlead(*how).stderr
+    assert answer(*how)["refused_jobs"] == [
+        {"name": "huge", "reason": "feasibility: Too large for this cluster: needs 9 GPUs, and there are at most 8"}
+    ]
 
 
 def test_that_starts_longer_than_rounds_are_left_alone_is_told(tmp_path: Path) -> None:

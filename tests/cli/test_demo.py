@@ -14,7 +14,7 @@ from command import answer, environment, fairlead
 
 from fairlead.core.job import Phase
 from fairlead.demo.story import Story
-from fairlead.engine.event_journal import read_events
+from fairlead.journal.jsonl import read_events
 
 PATIENCE_S = 180.0
 

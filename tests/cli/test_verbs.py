@@ -216,7 +216,7 @@ def test_jobs_run_one_after_the_other_and_end_with_the_one_that_fails(here):
     assert (here.plane.job("third")["kind"], here.plane.job("third")["mode"]) == ("toy (batch size 32)", "expert")
     assert here.plane.job("third")["schedule"] == [{"batch_size": 32, "share": 0.25}, {"batch_size": 256, "share": 0.75}]
     assert "batch size 32 for 25% of its steps" in " ".join(fairlead(here.folder, "info", "third").split())
-    assert "waits until" in fairlead(here.folder, "why", "third")
+    assert "Waiting until" in fairlead(here.folder, "why", "third")
     here.reaches("third", "cancelled")
     assert (here.folder / "order").read_text() == "first second "
     assert here.plane.job("second")["phase"] == "failed"

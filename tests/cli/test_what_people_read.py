@@ -162,7 +162,7 @@ def test_what_a_node_could_not_begin_stands_below_the_nodes(monkeypatch: pytest.
     ],
 )
 def test_why_tells_when_a_job_may_be_decided_on_and_when_it_is_at_the_latest(monkeypatch, soonest_s, latest_s, said):
-    reason = {"by": "policy", "code": "outranked", "facts": {"needed": 1, "free": 0}, "text": "others go first"}
+    reason = {"by": "policy", "code": "waiting-for-resources", "facts": {"needed": 1, "free": 0}, "text": "others go first"}
     about = {"name": "a", "phase": "waiting", "reason": reason}
     job = {**about, "next_decision_s": soonest_s, "latest_decision_s": latest_s}
     monkeypatch.setattr(people, "control_plane", lambda: SimpleNamespace(job=lambda name: job))

@@ -10,7 +10,7 @@ from fairlead.config.schedulers import FIRST_STEP_S, MEASURED, compose, make, re
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.core.job import Phase
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.simulate import Faults, Outage, Simulation, simulate
 from fairlead.testing import check_events
 from fairlead.workloads.catalogue import accelerator_types

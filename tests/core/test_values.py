@@ -91,23 +91,26 @@ def test_a_kind_is_taken_apart_into_what_it_was_put_together_from(model, batch_s
 
 
 def test_a_reasons_text_is_made_from_its_numbers():
-    assert str(Unplaced.needs(8, "accelerators", of_at_most=4)) == "door: needs 8 accelerators, of at most 4"
-    assert str(Unplaced.outranked(2, free=1)) == "policy: others go first: needs 2 accelerators, free where it may run: 1"
-    assert str(Unplaced.behind("big", needed=4)) == (
-        "policy: behind the head of the line, job big, which waits for 4 accelerators"
+    assert (
+        str(Unplaced.needs(8, "GPUs", of_at_most=4))
+        == "feasibility: Too large for this cluster: needs 8 GPUs, and there are at most 4"
     )
-    assert Unplaced.outranked(1, free=0).text == "others go first: needs 1 accelerator, free where it may run: 0"
-    assert str(Unplaced.nodes_down(4, up=2)) == "placement: needs 4 accelerators, up where it may run: 2"
-    assert str(Unplaced.not_admitted("demand", demand=9, limit=6.5)) == "admission: not admitted: demand (9 of at most 6.5)"
+    assert str(Unplaced.waiting(2, free=1)) == "policy: Waiting for resources: needs 2 GPUs; 1 eligible GPUs are free"
+    assert str(Unplaced.behind("big", needed=4)) == (
+        "policy: Waiting behind the head of the queue, job big, which needs 4 GPUs"
+    )
+    assert Unplaced.waiting(1, free=0).text == "Waiting for resources: needs 1 GPU; 0 eligible GPUs are free"
+    assert str(Unplaced.nodes_down(4, up=2)) == "placement: Waiting for nodes: needs 4 GPUs; 2 eligible GPUs are up"
+    assert str(Unplaced.not_admitted("demand", demand=9, limit=6.5)) == "admission: Not admitted: demand (9 of at most 6.5)"
 
 
 def test_reasons_with_the_same_facts_are_equal_and_told_as_plain_data():
-    reason = Unplaced.needs(8, "accelerators", of_at_most=4)
+    reason = Unplaced.needs(8, "GPUs", of_at_most=4)
     assert reason == Unplaced.needs(8.0, "accelerators", of_at_most=4.0)
-    assert reason != Unplaced.needs(8, "accelerators", of_at_most=5)
+    assert reason != Unplaced.needs(8, "GPUs", of_at_most=5)
     assert reason.code is Code.TOO_LARGE
     told = reason.to_dict()
-    assert told == {"by": "door", "code": "too-large", "needed": 8, "what": "accelerators", "at_most": 4, "text": str(reason)}
+    assert told == {"by": "feasibility", "code": "too-large", "needed": 8, "what": "GPUs", "at_most": 4, "text": str(reason)}
 
 
 @pytest.mark.parametrize(
@@ -116,12 +119,12 @@ def test_reasons_with_the_same_facts_are_equal_and_told_as_plain_data():
         Unplaced.needs(1, "x", of_at_most=0),
         Unplaced.unsuitable("x"),
         Unplaced.not_admitted("x", demand=1, limit=2),
-        Unplaced.outranked(1, free=0),
+        Unplaced.waiting(1, free=0),
         Unplaced.behind("x", needed=1),
         Unplaced.nodes_down(1, up=0),
-        Unplaced.no_place("x"),
+        Unplaced.not_placed("x"),
         Unplaced.next_decision(),
-        Unplaced.not_chosen(1, free=1),
+        Unplaced.not_selected(1, free=1),
         Unplaced.retrying(Failure(), 1, 4),
         Unplaced.failed(Failure("time limit"), 0, 1),
     ],

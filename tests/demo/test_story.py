@@ -9,7 +9,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.demo.story import Story
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.workloads.trace import Trace
 

@@ -20,7 +20,7 @@ from fairlead.core.rng import stream
 from fairlead.core.stages import Stages
 from fairlead.engine.codec import decode, encode, encode_memo
 from fairlead.engine.decide import decide
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save

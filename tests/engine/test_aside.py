@@ -15,8 +15,8 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Code, Unplaced
-from fairlead.engine.event_journal import MemoryJournal
 from fairlead.engine.explain import why_in, why_not_running
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Decision, Loop
 from fairlead.engine.state import State
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -109,7 +109,7 @@ def test_who_comes_while_a_decision_is_made_is_in_the_next():
 def test_who_waits_for_a_decision_is_told_when_it_will_be_made():
     loop, _ = played(submitted(3.0, 0), takes_s=0.0, until=4.5)
     told = why_in(loop, 0, 4.5)
-    assert (told.code, told.text) == (Code.NEXT_DECISION, "waits for the next decision, in 6 s")
+    assert (told.code, told.text) == (Code.NEXT_DECISION, "Waiting for the next decision, in 6 s")
 
 
 def test_who_comes_while_a_decision_is_made_is_told_of_the_one_after_it(monkeypatch):

@@ -154,6 +154,7 @@ events = st.one_of(
     st.builds(ev.NodeLost, moments, numbers),
     st.builds(ev.NodeRepaired, moments, numbers),
     st.builds(ev.NodeDrained, moments, numbers, st.booleans()),
+    st.builds(ev.NodeBackedOff, moments, numbers, moments, words),
     st.builds(
         lambda t, w, c: ev.MetricsReported(t, w, np.array(c[0], np.int64), np.array(c[1])),
         moments,
@@ -237,7 +238,7 @@ def test_a_column_of_equal_values_is_written_once():
 
 def test_a_round_that_changes_little_is_written_in_few_words():
     line = encode(ev.RoundPlanned(RoundPlan(300.0, suspended=np.array([7]))))
-    assert orjson.loads(line) == {"e": "planned", "t": 300.0, "suspended": [7]}
+    assert orjson.loads(line) == {"event": "round_planned", "time": 300.0, "suspended": [7]}
 
 
 def test_a_journal_carries_its_version():
@@ -250,7 +251,7 @@ def test_what_a_job_did_not_ask_for_is_not_written():
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"{", b"null", b"[]", b"7", b'"e"', b"{}", b'{"e": "sang"}', b'{"e": []}', b"\xff\xfe", "{"]
+    "line", [b"", b"{", b"null", b"[]", b"7", b'"e"', b"{}", b'{"event": "sang"}', b'{"e": []}', b"\xff\xfe", "{"]
 )
 def test_a_line_that_is_no_event_is_shown(line):
     with pytest.raises(JournalError, match="not an event"):

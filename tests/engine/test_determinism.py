@@ -10,7 +10,7 @@ from fairlead.config import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.job import Phase
 from fairlead.engine.codec import encode
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.simulator.backend import SimulatedBackend

@@ -27,24 +27,27 @@ def test_a_gang_is_all_or_nothing(harness):
     plan = harness.round()
     assert plan.launched == {"narrow"}
     assert plan.refused == {"wide"}
-    assert plan.reason("wide") == Unplaced.needs(8, "accelerators", of_at_most=4)
-    assert str(plan.reason("wide")) == "door: needs 8 accelerators, of at most 4"
+    assert plan.reason("wide") == Unplaced.needs(8, "GPUs", of_at_most=4)
+    assert str(plan.reason("wide")) == "feasibility: Too large for this cluster: needs 8 GPUs, and there are at most 4"
     assert harness.phase("wide") is Phase.REFUSED
 
 
 def test_the_most_accelerators_are_those_of_the_largest_type_it_may_use(harness):
     harness.cluster(MIXED).submit(job("any").workers(5), job("small").workers(3).with_(allowed_types=("k80",)))
     plan = harness.round()
-    of_one = "accelerators of one type"
+    of_one = "GPUs of one type"
     assert plan.reason("any") == Unplaced.needs(5, of_one, of_at_most=4, there="there are 4 v100, 2 k80")
     assert plan.reason("small") == Unplaced.needs(3, of_one, of_at_most=2, there="it may use 2 k80")
-    assert plan.reason("any").text == "needs 5 accelerators of one type, of at most 4 (there are 4 v100, 2 k80)"
+    assert (
+        plan.reason("any").text
+        == "Too large for this cluster: needs 5 GPUs of one type, and there are at most 4 (there are 4 v100, 2 k80)"
+    )
 
 
 def test_memory_that_no_type_has_is_a_reason(harness):
     harness.cluster(MIXED).submit(job("fat").with_(memory_gb=40.0), job("fit").with_(memory_gb=16.0))
     plan = harness.round()
-    assert plan.reason("fat") == Unplaced.needs(40.0, "GB of accelerator memory", of_at_most=16.0)
+    assert plan.reason("fat") == Unplaced.needs(40.0, "GB of GPU memory", of_at_most=16.0)
     assert plan.launched == {"fit"}
     assert harness.places("fit")[0] < 4
 
@@ -104,7 +107,7 @@ def test_in_strict_order_those_behind_the_head_are_told_its_name(harness):
     plan = harness.round()
     assert plan.running == {"a"}
     assert plan.reason("c") == Unplaced.behind("head", needed=2)
-    assert plan.reason("head") == Unplaced.outranked(2, free=1)
+    assert plan.reason("head") == Unplaced.waiting(2, free=1, eligible=2)
 
 
 def test_with_backfilling_those_who_do_not_fit_are_told_what_is_left(harness):
@@ -113,8 +116,8 @@ def test_with_backfilling_those_who_do_not_fit_are_told_what_is_left(harness):
     )
     plan = harness.round()
     assert plan.running == {"a", "c"}
-    assert plan.reason("b") == Unplaced.outranked(2, free=0)
-    assert plan.reason("d") == Unplaced.outranked(1, free=0)
+    assert plan.reason("b") == Unplaced.waiting(2, free=0, eligible=3)
+    assert plan.reason("d") == Unplaced.waiting(1, free=0, eligible=3)
 
 
 def test_while_nodes_are_down_that_is_the_reason(harness):
@@ -129,7 +132,7 @@ def test_who_was_selected_and_found_no_place_is_told_by_placement():
     made = Harness(config).cluster("v100:3,v100:3").submit(job("a").workers(2), job("b").workers(2), job("gang").workers(2))
     plan = made.round()
     assert plan.waiting == {"gang"}
-    assert plan.reason("gang") == Unplaced.no_place("2 accelerators of type v100 as it needs them")
+    assert plan.reason("gang") == Unplaced.not_placed("2 accelerators of type v100 as it needs them")
 
 
 def test_admission_has_the_word_about_who_is_not_let_in():

@@ -30,7 +30,7 @@ def test_who_runs_there_moves_and_nobody_comes(harness, policy):
     now = harness.round()
     assert len(now.running) == 2
     assert all(place >= 2 for name in now.running for place in harness.places(name))
-    assert now.reason(*now.waiting).code in (Code.OUTRANKED, Code.BEHIND_HEAD, Code.NO_PLACE), now.reasons
+    assert now.reason(*now.waiting).code in (Code.WAITING_FOR_RESOURCES, Code.BEHIND_HEAD, Code.NOT_PLACED), now.reasons
     harness.submit(job("late"))
     assert all(place >= 2 for name in harness.round().running for place in harness.places(name))
     drain(harness, 0, undo=True)
@@ -50,7 +50,7 @@ def test_who_waits_behind_a_head_that_has_nothing_up_to_run_on_is_told_so(harnes
     assert now.reason("head") == Unplaced.nodes_down(1, up=0)
     assert now.reason("behind") == Unplaced.behind("head", needed=1, up=0)
     assert now.reason("behind").text == (
-        "behind the head of the line, job head, which waits for 1 accelerator; up where that may run: 0, so nobody"
+        "Waiting behind the head of the queue, job head, which needs 1 GPU; up where that may run: 0, so nobody"
         " behind it starts until there are more"
     )
     number = harness.state.next_number - 2

@@ -15,7 +15,7 @@ from fairlead.core.plan import Launches, RoundPlan, Selection
 from fairlead.core.stages import Stages
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.decide import decide
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.simulator.backend import SimulatedBackend

@@ -10,8 +10,9 @@ import pytest
 from fairlead.core.errors import JournalError
 from fairlead.core.events import JournalOpened
 from fairlead.engine.codec import encode
-from fairlead.engine.event_journal import JsonlJournal, MemoryJournal, NoJournal, opening, read_events
+from fairlead.engine.journal import MemoryJournal, NoJournal
 from fairlead.engine.state import State
+from fairlead.journal.jsonl import JsonlJournal, read_events, read_opening
 from fairlead.testing.contracts import every_event
 
 EVENTS = every_event()
@@ -48,17 +49,17 @@ def test_a_line_of_nothing_is_damage_too(path):
         read(path)
 
 
-@pytest.mark.parametrize("version", [b"2", b"0", b"null", b'"1"'])
+@pytest.mark.parametrize("version", [b"3", b"0", b"null", b'"1"'])
 def test_a_journal_of_another_version_is_refused_with_the_way_out(path, version):
     path.write_bytes(LINES[0].replace(b'"version":1', b'"version":' + version))
     with pytest.raises(
-        JournalError, match=r"events\.jsonl:1: the journal is of version .*; this Fairlead reads version 1: use"
+        JournalError, match=r"events\.jsonl:1: the journal is of version .*; this Fairlead reads versions up to 2: use"
     ):
         read(path)
 
 
 def test_a_journal_without_a_version_is_refused(path):
-    path.write_bytes(LINES[0].replace(b'"version":1,', b""))
+    path.write_bytes(LINES[0].replace(b'"version":2,', b""))
     with pytest.raises(JournalError, match="of version None"):
         read(path)
 
@@ -73,7 +74,7 @@ def test_a_file_that_does_not_begin_with_an_opening_is_no_journal(path, content)
     with pytest.raises(JournalError, match=r"events\.jsonl:1: not a journal: expected an 'opened' event in the first line"):
         read(path)
     with pytest.raises(JournalError, match=r"events\.jsonl:1: not a journal"):
-        opening(path)
+        read_opening(path)
 
 
 def test_a_file_whose_first_line_has_no_end_is_no_journal(path):
@@ -86,12 +87,12 @@ def test_an_empty_file_has_no_events_and_no_opening(path):
     path.touch()
     assert read(path) == []
     with pytest.raises(JournalError, match="not a journal"):
-        opening(path)
+        read_opening(path)
 
 
 def test_the_opening_is_read_without_the_rest(path):
     path.write_bytes(LINES[0] + b"damage\n")
-    assert isinstance(opening(path), JournalOpened)
+    assert isinstance(read_opening(path), JournalOpened)
 
 
 def test_a_journal_that_cannot_be_read_or_written_says_why(tmp_path):
@@ -162,7 +163,7 @@ def test_a_first_line_that_was_torn_is_cut_whole_wherever_it_was(path):
         assert path.read_bytes() == b""
 
 
-@pytest.mark.parametrize("content", [b"x" * 200_000, b"mine", b'{"e":"mine"}', b"mine\nand mine"])
+@pytest.mark.parametrize("content", [b"x" * 200_000, b"mine", b'{"event":"mine"}', b"mine\nand mine"])
 def test_what_is_no_journal_stays_as_it_is_and_is_let_go(path, content):
     path.write_bytes(content)
     kept = []

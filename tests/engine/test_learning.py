@@ -15,7 +15,7 @@ from fairlead.core.plan import Observations, Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Stages
 from fairlead.engine.codec import decode, encode
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.estimators.measured import Measured
@@ -122,7 +122,7 @@ def test_a_switch_between_estimations_of_real_clusters_keeps_what_was_measured(f
     state.apply(ev.ObservationsRecorded(1.0, {f"measured 1 × resnet on {type_name}": 7.5}))
     state.apply(ev.SchedulerSwitched(2.0, {"policy": "horus", "estimator": second}))
     view = state.snapshot(2.0)
-    rates = {"measured": Measured, "watched": Monitored}[second]().rates(view.with_changes(jobs=view.queued))
+    rates = {"measured": Measured, "monitored": Monitored}[second]().rates(view.with_changes(jobs=view.queued))
     assert rates.alone[rates.row[0], 0] == 7.5
 
 
@@ -154,4 +154,4 @@ def test_facts_about_a_job_are_forgotten_with_it():
     assert state.observations == {"steps of 0": 1, "alarm of 1": 4, "steps of 12": 5}
     state.apply(ev.ObservationsRecorded(3.0, {"steps of 1": 6, "steps of 2": 7}))  # learned while the job was ending
     assert state.observations == {"steps of 0": 1, "alarm of 1": 4, "steps of 12": 5, "steps of 2": 7}
-    assert State.from_snapshot(state.snapshot(3.0).detached()).learned == state.observations
+    assert State.from_snapshot(state.snapshot(3.0).detached()).observations == state.observations

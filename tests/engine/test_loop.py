@@ -14,7 +14,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Selection
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop, Stalled
 from fairlead.engine.state import State
 from fairlead.policies.ranking.base import in_order
@@ -253,7 +253,7 @@ def test_jobs_for_which_no_node_comes_back_are_left_with_a_reason_and_the_loop_e
     harness.run()
     assert harness.phase("lost") is Phase.WAITING
     last = harness.round()
-    assert str(last.reason("lost")) == "placement: needs 2 accelerators, up where it may run: 0"
+    assert str(last.reason("lost")) == "placement: Waiting for nodes: needs 2 GPUs; 0 eligible GPUs are up"
 
 
 @dataclass(frozen=True)

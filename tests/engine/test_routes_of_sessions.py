@@ -81,7 +81,7 @@ def test_a_plan_that_only_routes_changes_something():
 )
 def test_damaged_routes_are_told(route, field):
     with pytest.raises(JournalError, match=f"damaged 'planned' .*{field}"):
-        decode(f'{{"e":"planned","t":0,"routes":[{route}]}}')
+        decode(f'{{"event":"round_planned","time":0,"routes":[{route}]}}')
 
 
 @pytest.mark.parametrize(("number", "places"), [(0, (0, 99)), (3, (0,)), (99, (0, 1))])

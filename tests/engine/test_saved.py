@@ -43,7 +43,7 @@ def contents(state: State) -> dict[str, Any]:
     """All attributes there are, so that a new one which is not saved fails here; room beyond the last job is nobody's."""
     size = state.next_number
     parts = {**vars(state), "_queue": state.queue, "_arrived": []}
-    del parts["_looks"], parts["_blank"]  # a cache, and what views are made from
+    del parts["_signature_columns"], parts["_template"]  # a cache, and what views are made from
     store, device_map = parts.pop("store"), parts.pop("device_map")
     parts["columns"] = {name: column[:size] for name, column in store.arrays.items()}
     parts["metrics"] = {name: store.metrics[name][:size] for name in sorted(store.metrics)}
@@ -136,5 +136,5 @@ def test_every_damaged_byte_is_noticed() -> None:
 
 def test_another_version_is_refused_by_its_number() -> None:
     data = save(State(cluster("v100:2")))
-    with pytest.raises(JournalError, match="a saved state of version 7; this Fairlead reads version 2"):
-        load(data.replace(b"fairlead state 2\n", b"fairlead state 7\n", 1))
+    with pytest.raises(JournalError, match="a saved state of version 7; this Fairlead reads version 3"):
+        load(data.replace(b"fairlead state 3\n", b"fairlead state 7\n", 1))

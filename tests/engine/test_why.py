@@ -58,13 +58,13 @@ def test_who_failed_and_is_tried_again_says_so_with_the_numbers():
     assert reason.code is Code.RETRYING
     expected = {"status": 3, "node": "v100-0", "next": 2, "tries": 2}
     assert expected.items() <= dict(reason.facts).items()
-    assert reason.text == "its last try failed: worker 1 ended with status 3 on v100-0; try 2 of 2 at the next decision"
+    assert reason.text == "The last attempt failed: worker 1 ended with status 3 on v100-0; attempt 2 of 2 at the next decision"
     assert told(state, None) == str(reason), "before the first decision after a restart"
 
 
 def test_who_failed_says_how_for_as_long_as_it_is_remembered():
     state = State.replay(events(FAILS, *FAILS_FOR_GOOD))
-    expected = "backend: worker 1 ended with status 3 on v100-0, in try 2 of 2"
+    expected = "backend: worker 1 ended with status 3 on v100-0, in attempt 2 of 2"
     again = State.replay([decode(encode(event)) for event in events(FAILS, *FAILS_FOR_GOOD)])
     for one in (state, again, saved.load(saved.save(state))):
         assert told(one, LAUNCHED) == expected
@@ -94,7 +94,7 @@ def test_who_fails_while_a_decision_is_made_waits_for_the_next_and_who_it_suspen
     state = State.replay(events())
     late = revalidate_plan(replace(goes_on, suspended=ONE), state.snapshot(15.0))
     state.apply(ev.RoundPlanned(late))
-    assert why_not_running(state, late, 0, 20.0) == Unplaced.not_chosen(1, free=3)
+    assert why_not_running(state, late, 0, 20.0) == Unplaced.not_selected(1, free=3, eligible=4)
 
 
 def test_accelerators_that_are_too_small_for_a_job_are_none_that_it_could_have():
@@ -104,7 +104,7 @@ def test_accelerators_that_are_too_small_for_a_job_are_none_that_it_could_have()
     state.apply(ev.JobSubmitted(1.0, 0, Job("a", 1.0, memory_gb=16.0)))
     state.apply(ev.RoundPlanned(RoundPlan(10.0, admitted=ONE)))
     plan = RoundPlan(10.0, up=(4, 1), free=(4, 0))
-    assert why_not_running(state, plan, 0, 11.0) == Unplaced.outranked(1, free=0)
+    assert why_not_running(state, plan, 0, 11.0) == Unplaced.waiting(1, free=0, eligible=1)
     assert why_not_running(state, replace(plan, up=(4, 0)), 0, 11.0) == Unplaced.nodes_down(1, up=0)
 
 
@@ -123,7 +123,7 @@ def test_a_failure_of_an_earlier_start_is_not_the_last_try():
 
 @pytest.mark.parametrize(
     ("free", "expected"),
-    [(3, Unplaced.not_chosen(1, free=3)), (0, Unplaced.outranked(1, free=0))],
+    [(3, Unplaced.not_selected(1, free=3, eligible=4)), (0, Unplaced.waiting(1, free=0, eligible=4))],
 )
 def test_others_go_first_only_where_too_little_is_free(free, expected):
     state = State.replay(events(ev.JobsInterrupted(12.0, ONE, np.array([0.0]))))
@@ -133,24 +133,24 @@ def test_others_go_first_only_where_too_little_is_free(free, expected):
 def test_who_failed_and_finds_no_room_says_both():
     state = State.replay(events(FAILS))
     reason = why_not_running(state, RoundPlan(20.0, up=(4,), free=(0,)), 0, 21.0)
-    assert reason.code is Code.OUTRANKED
+    assert reason.code is Code.WAITING_FOR_RESOURCES
     assert {"needed": 1, "free": 0, "status": 3, "node": "v100-0"}.items() <= dict(reason.facts).items()
     assert reason.text == (
-        "others go first: needs 1 accelerator, free where it may run: 0; "
-        "failed in try 1 of 2: worker 1 ended with status 3 on v100-0"
+        "Waiting for resources: needs 1 GPU; 0 of the 4 eligible GPUs are free; "
+        "failed in attempt 1 of 2: worker 1 ended with status 3 on v100-0"
     )
 
 
 def test_lines_of_before_are_read_and_what_says_nothing_new_is_spelled_as_before():
-    line = b'{"e":"interrupted","t":12.0,"jobs":[0],"steps":[0.0],"own_fault":true}'
-    failed = b'{"e":"failed","t":21.0,"jobs":[0],"at":[21.0],"why":"time limit"}'
+    line = b'{"event":"jobs_interrupted","time":12.0,"jobs":[0],"steps":[0.0],"own_fault":true}'
+    failed = b'{"event":"jobs_failed","time":21.0,"jobs":[0],"at":[21.0],"why":"time limit"}'
     for old in (line, failed):
         assert encode(decode(old)) == old
     state = State.replay(events(decode(line)))
-    assert told(state, LAUNCHED) == "loop: its last try failed: no more is known; try 2 of 2 at the next decision"
+    assert told(state, LAUNCHED) == "loop: The last attempt failed: no more is known; attempt 2 of 2 at the next decision"
     state.apply(FAILS_FOR_GOOD[0])
     state.apply(decode(failed))
-    assert told(state, LAUNCHED) == "backend: time limit, in try 2 of 2"
+    assert told(state, LAUNCHED) == "backend: time limit, in attempt 2 of 2"
 
 
 def test_a_snapshot_of_before_is_read_and_nobody_in_it_has_a_failure():

@@ -13,7 +13,7 @@ from fairlead.core.job import BATCH_SIZE, Adaptations, Job, Regime, flags_of, ki
 from fairlead.core.plan import RoundPlan
 from fairlead.core.rng import stream
 from fairlead.engine.codec import encode
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
 from fairlead.estimators.oracle import Oracle

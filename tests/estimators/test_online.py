@@ -12,7 +12,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.stages import LearningEstimator, Stages
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.estimators.online import Online

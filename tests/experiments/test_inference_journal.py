@@ -19,10 +19,10 @@ from fairlead.core.errors import InputError, JournalError
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.routes import REPORTED, Route, Session
-from fairlead.engine.event_journal import JsonlJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.experiments.serving import read_history
+from fairlead.journal.jsonl import JsonlJournal
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.sessions import SessionTracker

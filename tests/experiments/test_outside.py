@@ -15,7 +15,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import JournalError
 from fairlead.core.job import ELASTIC, TIMED, Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.metrics import summarize
 from fairlead.experiments.resimulate import ExogenousInputs, exogenous_inputs
 from fairlead.experiments.simulate import Faults, Simulation, SimulationRun, simulate

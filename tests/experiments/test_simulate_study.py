@@ -13,12 +13,13 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, InputError, JournalError
 from fairlead.core.events import JournalOpened
 from fairlead.core.job import TIMED, Job, Phase
-from fairlead.engine.event_journal import JsonlJournal, MemoryJournal, opening
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Stalled
 from fairlead.experiments.inputs import TraceFile, known_formats, table_for, used_rates
 from fairlead.experiments.metrics import summarize
 from fairlead.experiments.run_record import record_from_journal
 from fairlead.experiments.simulate import Faults, Simulation, simulate
+from fairlead.journal.jsonl import JsonlJournal, read_opening
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage
 from fairlead.testing import check_events
@@ -83,7 +84,7 @@ def test_the_journal_of_a_run_gives_the_same_record(tmp_path):
         assert np.array_equal(getattr(live.jobs, name), getattr(read.jobs, name), equal_nan=name.endswith("_s")), name
     for name in ("job", "accelerator", "start_s", "end_s"):
         assert getattr(live.device_intervals, name).tolist() == getattr(read.device_intervals, name).tolist(), name
-    assert opening(path).rates == {"|1": (1.0,), "|2": (1.0,), "|9": (1.0,)}
+    assert read_opening(path).rates == {"|1": (1.0,), "|2": (1.0,), "|9": (1.0,)}
 
 
 def test_an_empty_journal_has_no_record(tmp_path):

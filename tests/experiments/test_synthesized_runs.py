@@ -16,7 +16,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.events import SchedulerSwitched
 from fairlead.core.job import Job
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.lookahead import ArrivalForecast
 from fairlead.experiments.simulate import Simulation, SimulationRun, simulate
 from fairlead.experiments.synthesize import Advisor, Objective, synthesize

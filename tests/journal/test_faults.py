@@ -20,8 +20,8 @@ from writer import EVENTS, Acknowledges, Process, check_continued, check_kept, l
 
 from fairlead.core.errors import InputError, JournalError
 from fairlead.engine.codec import encode
-from fairlead.engine.event_journal import JsonlJournal
 from fairlead.engine.state import State
+from fairlead.journal.jsonl import JsonlJournal
 from fairlead.journal.postgres import PostgresJournal
 from fairlead.journal.recovery import open_journal, read_journal, recover
 from fairlead.journal.sql_journal import DatabaseJournal
@@ -252,7 +252,7 @@ def test_damage_is_an_error_that_names_the_file(path: Path) -> None:
 def test_a_missing_or_damaged_event_is_named_by_its_number(path: Path) -> None:
     filled(SqliteJournal(path)).close()
     with sqlite3.connect(path) as database:
-        database.execute('UPDATE events SET body = \'{"e":"nonsense"}\' WHERE seq = 17')
+        database.execute('UPDATE events SET body = \'{"event":"nonsense"}\' WHERE seq = 17')
     database.close()
     journal = SqliteJournal(path)
     with pytest.raises(JournalError, match=r"events\.sqlite: event 17: not an event"):

@@ -9,7 +9,7 @@ from fairlead.config.schedulers import scheduler_of
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import TIMED, Job
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.simulator.costs import Costs

@@ -167,7 +167,7 @@ def test_a_pinned_place_that_is_taken_or_down_is_a_reason(placement):
     state = state_of(Cluster.parse("4xv100:2"), jobs, {0: [0]}, down=[1])
     pinned = {1: np.array([0]), 2: np.array([2])}
     placed = placement.place(selection_of([0, 1, 2, 3], [0] * 4, [1] * 4, pinned=pinned), view_of(state))
-    reason = Unplaced.no_place("its pinned accelerators are not free")
+    reason = Unplaced.not_placed("its pinned accelerators are not free")
     assert placed.unplaced == {1: reason, 2: reason}
     assert places_in(placed) == {3: [1]}
 

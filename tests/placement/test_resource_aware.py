@@ -95,7 +95,7 @@ def test_who_finds_accelerators_but_no_cpus_is_told_so():
     placed = ResourceAware().place(selection_of([0, 1], [0, 0], [4, 2]), view_of(state_of(NODES, jobs)))
     assert set(places_in(placed)) == {0}
     wanted = "2 accelerators of type v100 on nodes with CPUs and memory left for its workers"
-    assert placed.unplaced == {1: Unplaced.no_place(wanted)}
+    assert placed.unplaced == {1: Unplaced.not_placed(wanted)}
 
 
 def test_a_newcomer_that_the_host_of_its_partner_has_no_room_for_does_not_join():

@@ -16,7 +16,7 @@ from fairlead.core.events import RoundPlanned
 from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.engine.codec import decode, encode
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.experiments.metrics import summarize

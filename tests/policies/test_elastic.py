@@ -16,7 +16,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import ELASTIC, Job, Phase
 from fairlead.core.plan import TUNED
 from fairlead.engine.codec import encode
-from fairlead.engine.event_journal import MemoryJournal, NoJournal
+from fairlead.engine.journal import MemoryJournal, NoJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.experiments.simulate import Faults, Outage, Simulation, SimulationRun, begin, simulate

@@ -6,7 +6,7 @@ from test_horus import believed, machine, of, scene
 
 from fairlead.core.job import Job
 
-ALONE = "others go first: needs 1 accelerator, free where it may run: 0; it shares none: "
+ALONE = "Waiting for resources: needs 1 GPU; 0 eligible GPUs are free; it shares no GPU: "
 
 
 def why(*jobs: Job, **how) -> dict[str, str]:
@@ -36,7 +36,7 @@ def test_whose_company_would_be_too_slow_is_told_so():
 
 def test_who_could_share_and_finds_the_places_taken_is_told_of_those_alone():
     told = why(of("light", "one"), of("light", "two"), of("light", "three"))
-    assert told == {"three": "others go first: needs 1 accelerator, free where it may run: 0"}
+    assert told == {"three": "Waiting for resources: needs 1 GPU; 0 eligible GPUs are free"}
 
 
 def test_who_was_put_out_is_told_from_when_on_its_wait_counts():
@@ -52,4 +52,4 @@ def test_who_waits_for_nodes_that_are_down_is_told_of_those():
     harness.submit(of("light", "one", at=10.0), of("light", "wide", workers=2, at=20.0, max_slowdown=1.0))
     while "wide" not in (round_ := harness.round()).reasons:
         pass
-    assert round_.reason("wide").text == "needs 2 accelerators, up where it may run: 1"
+    assert round_.reason("wide").text == "Waiting for nodes: needs 2 GPUs; 1 eligible GPUs are up"

@@ -15,7 +15,7 @@ from fairlead.core.job import ELASTIC, Job, Phase
 from fairlead.core.reasons import Unplaced
 from fairlead.core.routes import REPORTED, Route
 from fairlead.core.stages import Stages
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
@@ -118,7 +118,7 @@ def test_who_must_be_left_alone_gives_nothing_back_and_who_waits_is_told_what_is
     policy = Nexus({"photos": PHOTOS, "rigid": PHOTOS})
     alone = ran("4xv100:4", jobs, QUIETER, policy, 1000.0)
     assert held(alone) == {"photos": 2}
-    assert alone.plan.reasons[1] == Unplaced.outranked(3, free=2)
+    assert alone.plan.reasons[1] == Unplaced.waiting(3, free=2)
     other = ran("4xv100:4,4xp100:4", jobs, QUIETER, policy, 1000.0)
     assert held(other) == {"photos": 2, "rigid": 3}
     assert other.state.cluster.type_names[other.state.all_jobs().type[1]] == "p100"

@@ -14,7 +14,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import BATCH_SIZE, Job
 from fairlead.engine.codec import encode
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.policies.allocation.allox import AlloX
 from fairlead.policies.allocation.finish_time_fairness import FinishTimeFairness

@@ -15,7 +15,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import ELASTIC, Job
 from fairlead.core.rng import stream
 from fairlead.core.routes import REPORTED
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.simulator.backend import SimulatedBackend

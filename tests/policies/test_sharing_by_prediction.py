@@ -10,7 +10,7 @@ import yaml
 
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.experiments.inputs import TraceFile
 from fairlead.experiments.simulate import Simulation, simulate

@@ -12,7 +12,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import ELASTIC, Job
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.policies.elastic.sia import Sia, _chosen
 from fairlead.workloads.trace import Trace

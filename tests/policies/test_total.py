@@ -130,8 +130,8 @@ def test_reasons_tell_which_deadlines_are_given_up():
         Job("without", 0.0, 1000.0, "resnet"),
     ]
     x, _ = MinCostSlo(margin_s=0.0).allocate(arrived(PRICED, jobs, 100.0, TABLE), None)
-    assert {number: reason.code for number, reason in x.reasons.items()} == dict.fromkeys((0, 1), Code.SLO_INFEASIBLE)
-    assert "deadline in -50 s is given up: it is out of reach (100 s of work on its fastest type)" in str(x.reasons[0])
+    assert {number: reason.code for number, reason in x.reasons.items()} == dict.fromkeys((0, 1), Code.DEADLINE_INFEASIBLE)
+    assert "deadline in -50 s cannot be met: it is out of reach (100 s of work on its fastest type)" in str(x.reasons[0])
 
 
 def test_what_the_cluster_cannot_do_for_all_it_does_for_the_most():

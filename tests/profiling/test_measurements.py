@@ -77,7 +77,7 @@ def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path):
 
 def test_a_file_of_something_else_is_refused(tmp_path):
     path = tmp_path / "x.jsonl"
-    path.write_text('{"e": "opened"}\n')
+    path.write_text('{"event": "journal_opened"}\n')
     with pytest.raises(InputError, match="file of measurements"):
         ResultsFile(path, {})
     path.write_text('{"about": {}}\nnonsense\n{"name": "a"}\n')

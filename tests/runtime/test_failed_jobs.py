@@ -34,17 +34,17 @@ def test_who_fails_is_told_of_with_its_status_and_its_last_lines(tmp_path: Path,
 
         def retrying(jobs: dict[str, dict[str, Any]]) -> bool:
             told.append(jobs["fails"].get("reason", {}))
-            return told[-1].get("code") == "tried-again" and "in_s" in told[-1]["facts"]
+            return told[-1].get("code") == "retrying" and "in_s" in told[-1]["facts"]
 
         run = [sys.executable, "-c", SAYS]
         cluster.submit({"name": "fails", "run": run, "retries": 1, "directory": str(tmp_path)}, ends="failed")
         cluster.until("it is tried again", retrying)
         facts = told[-1]["facts"]
-        assert (facts["status"], facts["next"], facts["tries"]) == (3, 2, 2)
+        assert (facts["status"], facts["next"], facts["attempts"]) == (3, 2, 2)
         assert 0 < facts["in_s"] <= 2 * round_s, "a decision that was being made just then does not know of it"
         assert told[-1]["text"].endswith(f"try 2 of 2 at the next decision, in {math.ceil(facts['in_s'])} s")
         job = cluster.until_all_ended()["fails"]
-        expected = f"worker 0 ended with status 3 on {facts['node']}, in try 2 of 2"
+        expected = f"worker 0 ended with status 3 on {facts['node']}, in attempt 2 of 2"
         assert job["reason"]["text"] == expected
         lines = "  [/no/data]: it is not there\n"
         assert asked("why", "fails") == f"fails is failed: {expected}\n{lines}"

@@ -13,7 +13,7 @@ from fairlead.core import events as ev
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import BATCH_SIZE, Job, Regime
 from fairlead.engine.codec import encode
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save

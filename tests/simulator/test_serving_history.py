@@ -13,7 +13,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import ELASTIC, Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.routes import REPORTED, Resident, Route, Server, ServingPlan, Session, latencies
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.simulator.backend import SimulatedBackend

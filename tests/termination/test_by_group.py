@@ -15,7 +15,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.codec import decode, encode
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
 from fairlead.experiments.simulate import Simulation, simulate

@@ -14,7 +14,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job, Phase
 from fairlead.core.rng import stream
 from fairlead.engine.codec import encode
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state_codec import load, save
 from fairlead.experiments.metrics import summarize
 from fairlead.experiments.simulate import Simulation, simulate

@@ -13,12 +13,13 @@ from fairlead.core.job import Job
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Backend, Stages
-from fairlead.engine.event_journal import Journal, JsonlJournal, MemoryJournal
+from fairlead.engine.journal import Journal, MemoryJournal
 from fairlead.estimators.fitted import Fitted
 from fairlead.estimators.online import Online
 from fairlead.estimators.oracle import Oracle
 from fairlead.estimators.predicted import Predicted
 from fairlead.estimators.profiled import Profiled
+from fairlead.journal.jsonl import JsonlJournal
 from fairlead.journal.postgres import PostgresJournal
 from fairlead.journal.sqlite import SqliteJournal
 from fairlead.placement.bandwidth_aware import BandwidthAware

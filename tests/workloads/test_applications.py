@@ -14,7 +14,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import ELASTIC, Job
 from fairlead.core.plan import TUNED
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.inputs import TraceFile
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.models.goodput import LOCAL, STEP

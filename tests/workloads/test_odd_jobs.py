@@ -14,9 +14,9 @@ from fairlead.config.yaml_source import read_yaml
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.core.job import Job, batch_size_of, kind_of, model_of
-from fairlead.engine.event_journal import read_events
 from fairlead.experiments.inputs import TraceFile, table_for
 from fairlead.files import is_stream
+from fairlead.journal.jsonl import read_events
 from fairlead.policies.shockwave.planning.window import make_window
 from fairlead.prediction.predictor import load_predictor
 from fairlead.profiling.results import ResultsFile

@@ -16,7 +16,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.events import MetricsReported
 from fairlead.core.job import Job, batch_size_of, kind_of
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.inputs import TraceFile, read_table
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.simulator.costs import Costs

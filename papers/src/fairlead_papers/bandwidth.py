@@ -18,7 +18,7 @@ from fairlead.core.events import RoundPlanned
 from fairlead.core.plan import Placed, Selection
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.placement.bandwidth_aware import Links, aggregate, best, inside_nodes
 from fairlead.placement.base import Room, pack

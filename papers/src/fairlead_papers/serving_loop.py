@@ -14,7 +14,7 @@ from fairlead.core.cluster import Cluster, Floats, Ints
 from fairlead.core.job import ELASTIC, Job
 from fairlead.core.rng import stream
 from fairlead.core.routes import REPORTED, Session
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.policies.serving.packing.pooled import DEFAULT_POOLING, PoolingOptions

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fairlead.config.registry import Registry
 from fairlead.config.schedulers import parse_part
 from fairlead.core.errors import InputError
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments import metrics
 from fairlead.experiments import resimulate as recorded
 from fairlead.experiments.compare import Comparison, Workload

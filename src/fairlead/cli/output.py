@@ -28,7 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.core.errors import InputError, JournalError
-from fairlead.engine.event_journal import JsonlJournal
+from fairlead.journal.jsonl import JsonlJournal
 from fairlead.reporting.tables import no_room, room_for_names
 
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,13 @@ class Node:
     memory_gb: float = float("inf")
     network_gbps: float = 0.0
     links: tuple[tuple[float, ...], ...] = ()
+
+
+class BackoffPeriod(NamedTuple):
+    """Until when a node that failed to start jobs gets no new ones, and what the failure was."""
+
+    until_s: float
+    why: str
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from fairlead.core.cluster import Cluster, Floats, Ints
 from fairlead.core.job import Job
@@ -62,6 +62,17 @@ class NodeDrained:
     time: float
     node: int
     undo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBackedOff:
+    """A node that failed to start jobs, `why` says how, gets no new ones until a second; then, or when the agent comes back, it
+    is reported as repaired. The node is there, and no operator has drained it."""
+
+    time: float
+    node: int
+    until_s: float
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +169,20 @@ class JobsInterrupted:
 
 
 Exogenous: TypeAlias = (
-    JournalOpened | JobSubmitted | JobCancelled | NodeLost | NodeRepaired | NodeDrained | MetricsReported | SchedulerSwitched
+    JournalOpened
+    | JobSubmitted
+    | JobCancelled
+    | NodeLost
+    | NodeRepaired
+    | NodeDrained
+    | NodeBackedOff
+    | MetricsReported
+    | SchedulerSwitched
 )
 Derived: TypeAlias = (
     RoundPlanned | MemoChanged | ObservationsRecorded | ProgressReported | JobsFinished | JobsFailed | JobsInterrupted
 )
 Event: TypeAlias = Exogenous | Derived
 
-EXOGENOUS = (JournalOpened, JobSubmitted, JobCancelled, NodeLost, NodeRepaired, NodeDrained, MetricsReported, SchedulerSwitched)
+EXOGENOUS = get_args(Exogenous)
+"""The types of exogenous events."""

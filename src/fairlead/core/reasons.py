@@ -1,101 +1,125 @@
-"""Why a job does not run: a value with who said it, a code, and the numbers; its text is made from those alone."""
+"""Why a job does not run: a value with the stage that says so, a code, and facts. Its text is made from these alone."""
 
 from __future__ import annotations
 
 import enum
 import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from fairlead.core.job import Failure
 
+Fact: TypeAlias = tuple[str, float | str]
+
 
 class Code(enum.StrEnum):
+    """What kind of reason it is."""
+
     TOO_LARGE = "too-large"
     NO_SUITABLE_TYPE = "no-suitable-type"
     NOT_ADMITTED = "not-admitted"
-    OUTRANKED = "outranked"
-    BEHIND_HEAD = "behind-the-head"
+    WAITING_FOR_RESOURCES = "waiting-for-resources"
+    BEHIND_HEAD = "behind-head"
     NODES_DOWN = "nodes-down"
-    NO_PLACE = "no-place"
+    NOT_PLACED = "not-placed"
     NEXT_DECISION = "next-decision"
-    SLO_INFEASIBLE = "slo-infeasible"
-    WAITING_FOR_JOBS = "after-others"
-    DEPENDENCY_FAILED = "after-nobody"
-    NO_DECISION = "undecided"
+    DEADLINE_INFEASIBLE = "deadline-infeasible"
+    WAITING_FOR_JOBS = "waiting-for-jobs"
+    DEPENDENCY_FAILED = "dependency-failed"
+    NO_DECISION = "no-decision"
     PLANNED_LATER = "planned-later"
-    NOT_CHOSEN = "not-chosen"
-    RETRYING = "tried-again"
+    NOT_SELECTED = "not-selected"
+    RETRYING = "retrying"
     FAILED = "failed"
-    LAUNCH_FAILED = "not-begun"
+    LAUNCH_FAILED = "launch-failed"
 
+    @classmethod
+    def _missing_(cls, value: object) -> Code | None:
+        return _FORMER.get(str(value))
+
+
+_FORMER = {
+    "outranked": Code.WAITING_FOR_RESOURCES,
+    "behind-the-head": Code.BEHIND_HEAD,
+    "no-place": Code.NOT_PLACED,
+    "slo-infeasible": Code.DEADLINE_INFEASIBLE,
+    "after-others": Code.WAITING_FOR_JOBS,
+    "after-nobody": Code.DEPENDENCY_FAILED,
+    "undecided": Code.NO_DECISION,
+    "not-chosen": Code.NOT_SELECTED,
+    "tried-again": Code.RETRYING,
+    "not-begun": Code.LAUNCH_FAILED,
+}
+"""Codes by their former names, which journals of version 1 have."""
 
 _TEXT = {
-    Code.TOO_LARGE: "needs {needed:g} {what}, of at most {at_most:g}{there}",
-    Code.NO_SUITABLE_TYPE: "no accelerator type of this cluster suits it: {what}",
-    Code.NOT_ADMITTED: "not admitted: {what} ({demand:g} of at most {limit:g})",
-    Code.OUTRANKED: "others go first: needs {needed:accelerators}, free where it may run: {free:g}",
-    Code.BEHIND_HEAD: "behind the head of the line, job {head}, which waits for {needed:accelerators}{stuck}",
-    Code.NODES_DOWN: "needs {needed:accelerators}, up where it may run: {at_most:g}",
-    Code.NO_PLACE: "selected, but without a place: {what}",
-    Code.NEXT_DECISION: "waits for the next decision{due}",
-    Code.SLO_INFEASIBLE: "its deadline in {left_s:g} s is given up: {what} ({needed_s:g} s of work on its fastest type)",
-    Code.WAITING_FOR_JOBS: "waits until {whom} has finished",
-    Code.DEPENDENCY_FAILED: "it was to come after {whom}, which {how}",
-    Code.NO_DECISION: "nobody new starts for now, what was decided last stands: {what}",
-    Code.PLANNED_LATER: "the plan has it in {rounds:g} of {window:g} rounds{when}; it is predicted to end at {rho:.2f} times"
+    Code.TOO_LARGE: "Too large for this cluster: needs {needed:g} {what}, and there are at most {at_most:g}{there}",
+    Code.NO_SUITABLE_TYPE: "No GPU type of this cluster is suitable: {what}",
+    Code.NOT_ADMITTED: "Not admitted: {what} ({demand:g} of at most {limit:g})",
+    Code.WAITING_FOR_RESOURCES: "Waiting for resources: needs {needed:gpus}; {free:g}{of} eligible GPUs are free",
+    Code.BEHIND_HEAD: "Waiting behind the head of the queue, job {head}, which needs {needed:gpus}{stuck}",
+    Code.NODES_DOWN: "Waiting for nodes: needs {needed:gpus}; {at_most:g} eligible GPUs are up",
+    Code.NOT_PLACED: "Selected, but not placed: {what}",
+    Code.NEXT_DECISION: "Waiting for the next decision{due}",
+    Code.DEADLINE_INFEASIBLE: "Its deadline in {left_s:g} s cannot be met: {what} ({needed_s:g} s of work on its fastest type)",
+    Code.WAITING_FOR_JOBS: "Waiting until {job} has finished",
+    Code.DEPENDENCY_FAILED: "It depends on {job}, which {how}",
+    Code.NO_DECISION: "No new job starts for now, the last decision stands: {what}",
+    Code.PLANNED_LATER: "Planned in {rounds:g} of {window:g} rounds{when}; it is predicted to end at {rho:.2f} times"
     " its fair end, and a round costs {cost:.2g} of its budget",
-    Code.NOT_CHOSEN: "the policy left it out for now: needs {needed:accelerators}, free where it may run: {free:g}",
-    Code.RETRYING: "its last try failed: {how}; try {next:g} of {tries:g} at the next decision{due}",
-    Code.FAILED: "{how}, in try {at:g} of {tries:g}",
-    Code.LAUNCH_FAILED: "its node could not begin it: {how}; tried again at the next decision{due}",
+    Code.NOT_SELECTED: "Not selected in this round: needs {needed:gpus}; {free:g}{of} eligible GPUs are free",
+    Code.RETRYING: "The last attempt failed: {how}; attempt {next:g} of {attempts:g} at the next decision{due}",
+    Code.FAILED: "{how}, in attempt {at:g} of {attempts:g}",
+    Code.LAUNCH_FAILED: "Its node could not start it: {how}; another attempt at the next decision{due}",
 }
 
-
-_STUCK = "; up where that may run: {up:g}, so nobody behind it starts until there are more"
+_STUCK = "; only {up:g} eligible for it are up, so no job behind it starts until more are"
 
 
 class _Number(float):
-    """Can be spelled as so many accelerators."""
+    """Can be formatted as a number of GPUs."""
 
     def __format__(self, spec: str) -> str:
-        if spec == "accelerators":
-            return f"{float(self):g} accelerator{'' if float(self) == 1.0 else 's'}"
+        if spec == "gpus":
+            return f"{float(self):g} GPU{'' if float(self) == 1.0 else 's'}"
         return format(float(self), spec)
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """`by` is the stage that said it: door, admission, policy, placement."""
+    """`by` is the stage that says so: feasibility, admission, policy, placement, loop or backend."""
 
     by: str
     code: Code
-    facts: tuple[tuple[str, float | str], ...] = ()
+    facts: tuple[Fact, ...] = ()
 
     @property
     def text(self) -> str:
-        """The sentence alone, for people who need not know of stages."""
+        """The sentence without the stage."""
         given = {name: fact if isinstance(fact, str) else _Number(fact) for name, fact in self.facts}
-        facts = {"due": _due(given.get("in_s")), **given, "there": f" ({given['there']})" if "there" in given else ""}
+        facts = {"due": _due(given.get("in_s")), "of": "", **given, "there": f" ({given['there']})" if "there" in given else ""}
+        if "eligible" in given:
+            facts["of"] = f" of the {given['eligible']:g}"
         facts["stuck"] = _STUCK.format(**given) if "up" in given else ""
-        told = _TEXT[self.code].format(**facts)
-        told += f"; it shares none: {facts['alone']}" if "alone" in facts else ""
-        told += f"; {facts['anew']}" if "anew" in facts else ""
-        if "not_begun" in facts:
-            return f"{told}; its node could not begin it: {facts['not_begun']}"
-        return told + (f"; failed {facts['failed']}" if "failed" in facts else "")
+        text = _TEXT[self.code].format(**facts)
+        text += f"; it shares no GPU: {facts['alone']}" if "alone" in facts else ""
+        text += f"; {facts['after_run']}" if "after_run" in facts else ""
+        if "launch_failed" in facts:
+            return f"{text}; its node could not start it: {facts['launch_failed']}"
+        return text + (f"; failed {facts['failed']}" if "failed" in facts else "")
 
-    def after_failure(self, failure: Failure, failures: int, tries: int, node: str = "") -> Reason:
-        """The same of a job whose last try failed, and that says so too."""
-        (_, how), *facts = _told(failure, node, "no more is known")
-        return Reason(self.by, self.code, (*self.facts, ("failed", f"in try {failures} of {tries}: {how}"), *facts))
+    def after_failure(self, failure: Failure, failures: int, attempts: int, node: str = "") -> Reason:
+        """The same reason for a job whose last attempt failed, with that failure."""
+        (_, how), *facts = _failure_facts(failure, node, "no more is known")
+        return Reason(self.by, self.code, (*self.facts, ("failed", f"in attempt {failures} of {attempts}: {how}"), *facts))
 
-    def after_no_beginning(self, failure: Failure, node: str = "") -> Reason:
-        """The same of a job that was given a place, and whose node could not begin it."""
-        (_, how), *facts = _told(failure, node, "no more is known")
-        return Reason(self.by, self.code, (*self.facts, ("not_begun", how), *facts))
+    def after_failed_launch(self, failure: Failure, node: str = "") -> Reason:
+        """The same reason for a job that had a place, and whose node could not start it."""
+        (_, how), *facts = _failure_facts(failure, node, "no more is known")
+        return Reason(self.by, self.code, (*self.facts, ("launch_failed", how), *facts))
 
     def due(self, in_s: float) -> Reason:
-        """The same of a job that waits for a decision, and that says when this will be made."""
+        """The same reason for a job that waits for a decision, with the seconds until then."""
         waits = self.code in (Code.NEXT_DECISION, Code.RETRYING, Code.LAUNCH_FAILED) and 0 < in_s < math.inf
         return Reason(self.by, self.code, (*self.facts, ("in_s", in_s))) if waits else self
 
@@ -103,20 +127,21 @@ class Reason:
         return f"{self.by}: {self.text}"
 
     def to_dict(self) -> dict[str, object]:
+        """The reason as plain data, with its text."""
         return {"by": self.by, "code": str(self.code), **dict(self.facts), "text": str(self)}
 
 
 class Unplaced:
-    """The reasons there are, by name."""
+    """Makes the reasons there are, by name."""
 
     @staticmethod
-    def needs(needed: float, what: str, *, of_at_most: float, there: str = "", by: str = "door") -> Reason:
-        """`there`: of what there is how much, where that is not one thing."""
+    def needs(needed: float, what: str, *, of_at_most: float, there: str = "", by: str = "feasibility") -> Reason:
+        """`there` lists what there is, if that is not one number."""
         facts = (("needed", needed), ("what", what), ("at_most", of_at_most))
         return Reason(by, Code.TOO_LARGE, (*facts, ("there", there)) if there else facts)
 
     @staticmethod
-    def unsuitable(what: str, by: str = "door") -> Reason:
+    def unsuitable(what: str, by: str = "feasibility") -> Reason:
         return Reason(by, Code.NO_SUITABLE_TYPE, (("what", what),))
 
     @staticmethod
@@ -124,14 +149,19 @@ class Unplaced:
         return Reason("admission", Code.NOT_ADMITTED, (("what", what), ("demand", demand), ("limit", limit)))
 
     @staticmethod
-    def outranked(needed: float, *, free: float, alone: str = "", anew: str = "") -> Reason:
-        """`alone`: why it does not share accelerators, where others do; `anew`: why others go first although it has run."""
-        more = tuple((name, told) for name, told in (("alone", alone), ("anew", anew)) if told)
-        return Reason("policy", Code.OUTRANKED, (("needed", needed), ("free", free), *more))
+    def waiting(needed: float, *, free: float, eligible: float | None = None, alone: str = "", after_run: str = "") -> Reason:
+        """`alone` says why the job shares no GPU where others do; `after_run` why others go first although it has run."""
+        texts = tuple((name, text) for name, text in (("alone", alone), ("after_run", after_run)) if text)
+        return Reason("policy", Code.WAITING_FOR_RESOURCES, (*_room(needed, free, eligible), *texts))
+
+    @staticmethod
+    def not_selected(needed: float, *, free: float, eligible: float | None = None) -> Reason:
+        """There is room for the job, but the policy left it out, for instance in a round that is not its turn."""
+        return Reason("policy", Code.NOT_SELECTED, _room(needed, free, eligible))
 
     @staticmethod
     def behind(head: str, *, needed: float, up: float | None = None) -> Reason:
-        """`up`: how many there are for the head, where those are fewer than it needs."""
+        """`up` is given if fewer GPUs are up for the head than it needs."""
         facts = (("head", head), ("needed", needed))
         return Reason("policy", Code.BEHIND_HEAD, facts if up is None else (*facts, ("up", up)))
 
@@ -140,20 +170,20 @@ class Unplaced:
         return Reason("placement", Code.NODES_DOWN, (("needed", needed), ("at_most", up)))
 
     @staticmethod
-    def no_place(what: str) -> Reason:
-        return Reason("placement", Code.NO_PLACE, (("what", what),))
+    def not_placed(what: str) -> Reason:
+        return Reason("placement", Code.NOT_PLACED, (("what", what),))
 
     @staticmethod
     def next_decision() -> Reason:
         return Reason("loop", Code.NEXT_DECISION)
 
     @staticmethod
-    def after(whom: str) -> Reason:
-        return Reason("door", Code.WAITING_FOR_JOBS, (("whom", whom),))
+    def after(jobs: str) -> Reason:
+        return Reason("feasibility", Code.WAITING_FOR_JOBS, (("job", jobs),))
 
     @staticmethod
-    def dependency_failed(whom: str, how: str) -> Reason:
-        return Reason("door", Code.DEPENDENCY_FAILED, (("whom", whom), ("how", how)))
+    def dependency_failed(job: str, how: str) -> Reason:
+        return Reason("feasibility", Code.DEPENDENCY_FAILED, (("job", job), ("how", how)))
 
     @staticmethod
     def no_decision(what: str) -> Reason:
@@ -161,41 +191,39 @@ class Unplaced:
 
     @staticmethod
     def planned_later(rounds: int, window: int, *, from_s: float, rho: float, cost: float) -> Reason:
-        """A plan of rounds has it later, or not before its end."""
+        """The plan of rounds has the job later, or not before its end."""
         when = f", from second {from_s:g} on" if rounds else ""
         facts = (("rounds", rounds), ("window", window), ("when", when), ("rho", rho), ("cost", cost))
         return Reason("policy", Code.PLANNED_LATER, facts)
 
     @staticmethod
-    def not_chosen(needed: float, *, free: float) -> Reason:
-        """Nobody stands before it, and yet it was not selected: such as in a round that is not its turn."""
-        return Reason("policy", Code.NOT_CHOSEN, (("needed", needed), ("free", free)))
-
-    @staticmethod
-    def retrying(failure: Failure, failures: int, tries: int, node: str = "") -> Reason:
-        told = _told(failure, node, "no more is known")
-        return Reason("loop", Code.RETRYING, (*told, ("next", failures + 1), ("tries", tries)))
+    def retrying(failure: Failure, failures: int, attempts: int, node: str = "") -> Reason:
+        facts = _failure_facts(failure, node, "no more is known")
+        return Reason("loop", Code.RETRYING, (*facts, ("next", failures + 1), ("attempts", attempts)))
 
     @staticmethod
     def launch_failed(failure: Failure, node: str = "") -> Reason:
-        return Reason("backend", Code.LAUNCH_FAILED, _told(failure, node, "no more is known"))
+        return Reason("backend", Code.LAUNCH_FAILED, _failure_facts(failure, node, "no more is known"))
 
     @staticmethod
-    def failed(failure: Failure, failures: int, tries: int, node: str = "") -> Reason:
-        """The last of `tries`, or the one that used up what all together may take."""
-        return Reason("backend", Code.FAILED, (*_told(failure, node, "it failed"), ("at", failures + 1), ("tries", tries)))
+    def failed(failure: Failure, failures: int, attempts: int, node: str = "") -> Reason:
+        """The last of the attempts, or the one that used up the time limit of all."""
+        facts = _failure_facts(failure, node, "it failed")
+        return Reason("backend", Code.FAILED, (*facts, ("at", failures + 1), ("attempts", attempts)))
 
     @staticmethod
     def late(what: str, *, left_s: float, needed_s: float) -> Reason:
-        return Reason("policy", Code.SLO_INFEASIBLE, (("what", what), ("left_s", left_s), ("needed_s", needed_s)))
+        return Reason("policy", Code.DEADLINE_INFEASIBLE, (("what", what), ("left_s", left_s), ("needed_s", needed_s)))
+
+
+def _room(needed: float, free: float, eligible: float | None) -> tuple[Fact, ...]:
+    return (("needed", needed), ("free", free), *(() if eligible is None else (("eligible", eligible),)))
 
 
 def _due(in_s: float | str | None) -> str:
-    if in_s is None:
-        return ""
-    return f", in {math.ceil(float(in_s))} s"
+    return "" if in_s is None else f", in {math.ceil(float(in_s))} s"
 
 
-def _told(failure: Failure, node: str, unknown: str) -> tuple[tuple[str, float | str], ...]:
+def _failure_facts(failure: Failure, node: str, unknown: str) -> tuple[Fact, ...]:
     where = (("node", node),) if node else ()
     return (("how", (failure.why or unknown) + (f" on {node}" if node else "")), *failure.facts, *where)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fairlead.core.cluster import Bools, Cluster, Floats, Ints
+from fairlead.core.cluster import BackoffPeriod, Bools, Cluster, Floats, Ints
 from fairlead.core.columns import ColumnStore, JobColumns
 from fairlead.core.device_map import DeviceMap
 from fairlead.core.errors import FairleadError
@@ -52,6 +52,7 @@ class Snapshot:
     first_step_s: float = 0.0  # who has not made a step since its start is left alone for so long
     round_s: float = 0.0  # of the scheduler that decides; 0: at every event
     any_drained: bool = False
+    backoffs: Mapping[int, BackoffPeriod] = field(default_factory=dict)  # nodes that get no jobs for now; they are not `up`
     any_min_run: bool = False  # whether any job asked for a minimum uninterrupted run
     weighted: bool = True  # whether any job may have a weight other than 1
     estimate: Callable[[Snapshot], Rates] | None = field(default=None, compare=False)

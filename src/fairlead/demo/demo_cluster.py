@@ -14,7 +14,7 @@ from typing import Any
 
 from fairlead.core.events import Event
 from fairlead.demo.story import Story
-from fairlead.engine.event_journal import JsonlJournal
+from fairlead.journal.jsonl import JsonlJournal
 from fairlead.journal.recovery import read_journal
 from fairlead.journal.sqlite import SqliteJournal
 from fairlead.runtime.embedded import JOURNAL, NotUp, embedded, scratch

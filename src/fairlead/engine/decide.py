@@ -126,8 +126,9 @@ def why_waiting(plan: RoundPlan | None, number: int, job: Job, view: Snapshot) -
         here = plan.head in view.jobs.number  # it may have gone since
         for_it = max((plan.up[t] for t in _suits(plan, plan.head, view)), default=0) if here else head.workers
         return Unplaced.behind(head.name, needed=head.workers, up=for_it if for_it < head.workers else None)
-    free = max((plan.free[t] for t in suits), default=0)
-    return Unplaced.not_chosen(job.workers, free=free) if free >= job.workers else Unplaced.outranked(job.workers, free=free)
+    free, eligible = max(((plan.free[t], plan.up[t]) for t in suits), default=(0, 0))
+    because = Unplaced.not_selected if free >= job.workers else Unplaced.waiting
+    return because(job.workers, free=free, eligible=eligible)
 
 
 def _suits(plan: RoundPlan, number: int, view: Snapshot) -> list[int]:

@@ -1,5 +1,5 @@
 """What an event can say: each value of its kind, and within what there is. A damaged journal is told where it is read, before
-its numbers have become part of a state. Knows JSON's values, not events."""
+its values become part of a state. Knows JSON's values, not events."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from fairlead.core.cluster import Floats, Ints
 
 T = TypeVar("T")
 
-MOST_WHOLE = 2**53
-_LARGEST = 1e30  # of seconds, steps and rates: far above what there is, and products of them are still numbers
-_MOST_IN_COLUMN = 10_000_000
-_MUST_BE = ("steps", "weight")
-_IN_WORDS = {str: "text", int: "a whole number", bool: "true or false", dict: "a mapping"}
+MAX_INTEGER = 2**53
+_LARGEST = 1e30  # of seconds, steps and rates: far above what there is, and products of them are still finite
+_MAX_COLUMN = 10_000_000
+_POSITIVE = ("steps", "weight")
+_TYPE_NAMES = {str: "text", int: "a whole number", bool: "true or false", dict: "a mapping"}
 
 
-def of_sort(sort: type[T], name: str, value: Any) -> T:
-    if type(value) is not sort:
-        raise TypeError(f"{name} is {value!r:.60}, not {_IN_WORDS[sort]}")
+def typed(kind: type[T], name: str, value: Any) -> T:
+    if type(value) is not kind:
+        raise TypeError(f"{name} is {value!r:.60}, not {_TYPE_NAMES[kind]}")
     return value
 
 
-def whole(name: str, value: Any, least: int, most: int) -> int:
-    if not least <= of_sort(int, name, value) <= most:
-        raise ValueError(f"{name} is {value}, not from {least:,} to {most:,}")
+def integer(name: str, value: Any, lower: int, upper: int) -> int:
+    if not lower <= typed(int, name, value) <= upper:
+        raise ValueError(f"{name} is {value}, not from {lower:,} to {upper:,}")
     return int(value)
 
 
 def amount(name: str, value: Any) -> float:
     """Of what a job or a node says of itself: never below 0, and work and weight there are."""
     number = float(value)
-    if not number >= 0 or (name in _MUST_BE and not 0 < number < math.inf):
-        raise ValueError(f"{name} is {number:g}, not {'a finite number above 0' if name in _MUST_BE else '0 or more'}")
+    if not number >= 0 or (name in _POSITIVE and not 0 < number < math.inf):
+        raise ValueError(f"{name} is {number:g}, not {'a finite number above 0' if name in _POSITIVE else '0 or more'}")
     return number
 
 
-def share(name: str, value: Any) -> float:
+def finite(name: str, value: Any) -> float:
     number = float(value)
     if not 0 <= number < math.inf:
         raise ValueError(f"{name} is {number:g}, not a finite number from 0 on")
@@ -49,41 +49,41 @@ def share(name: str, value: Any) -> float:
 
 def ints(record: object) -> Ints:
     if isinstance(record, dict):
-        return np.full(whole("n", record["n"], 0, _MOST_IN_COLUMN), record["all"], dtype=np.int64)
+        return np.full(integer("n", record["n"], 0, _MAX_COLUMN), record["all"], dtype=np.int64)
     return np.array(record, dtype=np.int64)
 
 
 def floats(record: object) -> Floats:
     if isinstance(record, dict):
-        return np.full(whole("n", record["n"], 0, _MOST_IN_COLUMN), record["all"], dtype=np.float64)
+        return np.full(integer("n", record["n"], 0, _MAX_COLUMN), record["all"], dtype=np.float64)
     return np.array(record, dtype=np.float64)
 
 
-def numbers(name: str, record: object, most: int = MOST_WHOLE) -> Ints:
-    """A column of what goes by numbers from 0 on."""
+def indices(name: str, record: object, upper: int = MAX_INTEGER) -> Ints:
+    """A column of what goes by indices from 0 on."""
     values = ints(record)
-    if len(values) and not (values.item(values.argmin()) >= 0 and values.item(values.argmax()) <= most):
-        raise ValueError(f"{name}: {values[(values < 0) | (values > most)][0]} is not from 0 to {most:,}")
+    if len(values) and not (values.item(values.argmin()) >= 0 and values.item(values.argmax()) <= upper):
+        raise ValueError(f"{name}: {values[(values < 0) | (values > upper)][0]} is not from 0 to {upper:,}")
     return values
 
 
-def amounts(name: str, record: object, jobs: Ints, most: float = _LARGEST) -> Floats:
+def amounts(name: str, record: object, jobs: Ints, upper: float = _LARGEST) -> Floats:
     """A column of what is never below 0: one for each of these jobs."""
     values = floats(record)
     if len(values) != len(jobs):
         raise ValueError(f"{name}: there are {len(values)} for {len(jobs)} jobs")
-    if len(values):  # by the places of the least and the largest, a third of what `min` and `max` take; NaN is either
-        least = values.item(values.argmin())
-        largest = least if isinstance(record, dict) else values.item(values.argmax())
-        if not (least >= 0 and largest <= most):
-            wrong = largest if least >= 0 else least
-            raise ValueError(f"{name} is {wrong:g}, not from 0 to {most:g}")
+    if len(values):  # by the places of the lower and the largest, a third of what `min` and `max` take; NaN is either
+        lower = values.item(values.argmin())
+        largest = lower if isinstance(record, dict) else values.item(values.argmax())
+        if not (lower >= 0 and largest <= upper):
+            wrong = largest if lower >= 0 else lower
+            raise ValueError(f"{name} is {wrong:g}, not from 0 to {upper:g}")
     return values
 
 
-def second_of(record: Mapping[str, Any]) -> float:
+def time_of(record: Mapping[str, Any]) -> float:
     """When it was told."""
-    second = float(record["t"])
+    second = float(record["time"])
     if not 0 <= second <= _LARGEST:
-        raise ValueError(f"t is {second:g}, not from 0 to {_LARGEST:g}")
+        raise ValueError(f"time is {second:g}, not from 0 to {_LARGEST:g}")
     return second

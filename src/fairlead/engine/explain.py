@@ -34,7 +34,7 @@ def why_not_running(state: State, plan: RoundPlan | None, number: int, now: floa
         return reason
     if not failure.own:
         told = (failure, node_of(state, failure))
-        return Unplaced.launch_failed(*told) if reason.code is Code.NEXT_DECISION else reason.after_no_beginning(*told)
+        return Unplaced.launch_failed(*told) if reason.code is Code.NEXT_DECISION else reason.after_failed_launch(*told)
     about = (failure, *_tries(state, number), node_of(state, failure))
     return Unplaced.retrying(*about) if reason.code is Code.NEXT_DECISION else reason.after_failure(*about)
 

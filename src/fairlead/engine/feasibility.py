@@ -26,14 +26,14 @@ def infeasible_reason(job: Job, cluster: Cluster) -> Reason:
         return Unplaced.unsuitable(f"it asks for {', '.join(job.allowed_types)}; there are {', '.join(cluster.type_names)}")
     largest = max(int(cluster.size_of_type[cluster.type_code[t.name]]) for t in suits)
     if job.workers > largest and len(cluster.types) == 1:
-        return Unplaced.needs(job.workers, "accelerators", of_at_most=largest)
+        return Unplaced.needs(job.workers, "GPUs", of_at_most=largest)
     if job.workers > largest:  # all of them together may be enough, and yet a gang stands on one type
         there = ", ".join(f"{cluster.size_of_type[cluster.type_code[t.name]]} {t.name}" for t in suits)
         where = "there are" if len(suits) == len(cluster.types) else "it may use"
-        return Unplaced.needs(job.workers, "accelerators of one type", of_at_most=largest, there=f"{where} {there}")
+        return Unplaced.needs(job.workers, "GPUs of one type", of_at_most=largest, there=f"{where} {there}")
     memory = max(t.memory_gb for t in suits)
     if job.memory_gb > memory:
-        return Unplaced.needs(job.memory_gb, "GB of accelerator memory", of_at_most=memory)
+        return Unplaced.needs(job.memory_gb, "GB of GPU memory", of_at_most=memory)
     hosted = max(cluster.workers_hosted(t.name, job.cpus, job.host_memory_gb) for t in suits)
     wanted = f"{job.cpus:g} CPUs and {job.host_memory_gb:g} GB for a worker"
     if not hosted:

@@ -25,7 +25,7 @@ from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Backend, Stages
 from fairlead.engine.decide import decide
-from fairlead.engine.event_journal import Journal, NoJournal
+from fairlead.engine.journal import Journal, NoJournal
 from fairlead.engine.state import State
 from fairlead.engine.validate import no_op_plan, revalidate_plan, validate_plan
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import orjson
 
 from fairlead.core import events as ev
+from fairlead.core.cluster import BackoffPeriod
 from fairlead.core.columns import FLOAT_COLUMNS, INT_COLUMNS
 from fairlead.core.device_map import DeviceMap
 from fairlead.core.errors import FairleadError, JournalError
@@ -27,9 +28,13 @@ from fairlead.core.job import Adaptations, Failure, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import NameTable
 from fairlead.engine.codec import decode, encode
+from fairlead.engine.codec_v1 import migrate_state
 from fairlead.engine.state import State
+from fairlead.engine.transitions import drop_ended
 
-VERSION = 2
+VERSION = 3
+_MIGRATED = 2
+"""An earlier version that is read too; states of version 1 never left development."""
 
 _MAGIC = b"fairlead state %d\n"
 _CHECKSUM = 16
@@ -61,7 +66,7 @@ def load(data: bytes) -> State:
     magic, line, _ = data[:64].partition(b"\n")
     if not line or not magic.startswith(b"fairlead state "):
         raise JournalError("not a saved state")
-    if magic + line != _MAGIC % VERSION:
+    if magic + line not in (_MAGIC % VERSION, _MAGIC % _MIGRATED):
         found = magic.removeprefix(b"fairlead state ").decode(errors="replace")
         raise JournalError(f"a saved state of version {found}; this Fairlead reads version {VERSION}")
     start = len(magic) + len(line)
@@ -70,7 +75,7 @@ def load(data: bytes) -> State:
         raise JournalError("a damaged state: its checksum is wrong")
     try:
         with np.load(io.BytesIO(zlib.decompress(body)), allow_pickle=False) as arrays:
-            return _state({name: arrays[name] for name in arrays.files})
+            return _state({name: arrays[name] for name in arrays.files}, migrate=magic + line != _MAGIC % VERSION)
     except (KeyError, ValueError, TypeError, IndexError, zlib.error, zipfile.BadZipFile, FairleadError) as error:
         raise JournalError(f"a damaged state: {type(error).__name__} {error}") from error
 
@@ -95,12 +100,13 @@ def _arrays(state: State) -> Arrays:
         "time": float(state.time),
         "any_min_run": state.any_min_run,
         "given": state.given,
-        "lessons": state.observation_count,
+        "observation_count": state.observation_count,
         "ints": tuple(INT_COLUMNS),
         "floats": tuple(FLOAT_COLUMNS),
         "metrics": metrics,
         "adaptations": state.adaptations.to_data(),
         "last_failure": {str(number): astuple(failure) for number, failure in sorted(state.last_failure.items())},
+        "backoffs": {str(node): list(backoff) for node, backoff in sorted(state.backoffs.items())},
         "groups_since": {str(group): number for group, number in state.groups.since.items()},
         "codes": {column: tuple(codes) for column, codes in state._codes.items()},
     }
@@ -124,8 +130,10 @@ def _arrays(state: State) -> Arrays:
     }
 
 
-def _state(arrays: Arrays) -> State:
+def _state(arrays: Arrays, *, migrate: bool) -> State:
     about = orjson.loads(arrays["about"].tobytes())
+    if migrate:
+        about = migrate_state(about)
     opened, memo, learned, planned, *submitted = map(decode, arrays["events"].tobytes().split(b"\n"))
     if not (
         isinstance(opened, ev.JournalOpened)
@@ -135,7 +143,7 @@ def _state(arrays: Arrays) -> State:
     ):
         raise ValueError("its events are not where they should be")
     state = State(opened.cluster)
-    state.time, state.any_min_run, state.observation_count = about["time"], about["any_min_run"], about["lessons"]
+    state.time, state.any_min_run, state.observation_count = about["time"], about["any_min_run"], about["observation_count"]
     state.scheduler, state.memo = opened.scheduler, memo.memo
     state.journal = opened.journal
     state.refusals, state.routes = dict(planned.plan.refused), planned.plan.routes
@@ -147,19 +155,20 @@ def _state(arrays: Arrays) -> State:
     for block in ("ints", "floats"):
         for name, column in zip(about[block], arrays[block]):
             state.store.arrays[name][:size] = column
-    state.observations = state.without_the_ended(learned.values)  # of which earlier versions kept some
+    state.observations = drop_ended(state, learned.values)  # of which earlier versions kept some
     for name, column in zip(about["metrics"], arrays["metrics"]):
         state.store.metric(name)[:size] = column
     state.weighted, state.given = bool((state.store.arrays["weight"][:size] != 1.0).any()), about.get("given", True)
     state.device_map = DeviceMap.of_layers(arrays["layers"], arrays["last"])
-    state._show(arrays["present"], arrays["drained"])
+    backoffs = {int(node): BackoffPeriod(*backoff) for node, backoff in about.get("backoffs", {}).items()}
+    state.set_availability(arrays["present"], arrays["drained"], backoffs)
     state.live, state.running, state._queue = arrays["live"], arrays["running"], arrays["queue"]
     if "adaptations" in about:
         state.adaptations = Adaptations.from_data(about["adaptations"])
     state.followers = [number for number in state.queue.tolist() if state.job_of[number].after]
     _group(state, {int(group): number for group, number in about["groups_since"].items()})
     state.service_by_type = arrays["service_by_type"]
-    state._remember(arrays["history"])
+    state.add_history(arrays["history"])
     state._codes = {column: {name: code for code, name in enumerate(names)} for column, names in about["codes"].items()}
     state._names = NameTable(*(tuple(codes) for codes in state._codes.values()))
     return state

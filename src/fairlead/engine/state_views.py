@@ -1,274 +1,103 @@
-"""What a state knows and how others see it: as a snapshot, as a fingerprint, as the state that goes on from a snapshot. Nothing
-here follows from an event; what events do is `state.py`."""
+"""Plain functions on a state: its digest, what jobs did that they had not declared, and a state that continues a snapshot.
+They read and build states; what events do to a state is in `state.py`."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairlead.core import events as ev
-from fairlead.core.cluster import Bools, Cluster, Floats, Ints
-from fairlead.core.columns import ALL_COLUMNS, ColumnStore, JobColumns
-from fairlead.core.device_map import NONE, DeviceMap
-from fairlead.core.job import NO_BLOCKED_JOBS, Adaptations, BlockedJobs, Failure, Job, Phase, blocked_by, flags_of
-from fairlead.core.plan import NO_OBSERVATIONS, ObservedValues
-from fairlead.core.reasons import Reason
-from fairlead.core.routes import NO_ROUTES, Routes
-from fairlead.core.snapshot import NameTable, Snapshot
+from fairlead.core.columns import ALL_COLUMNS
+from fairlead.core.job import Phase, flags_of
+from fairlead.core.snapshot import Snapshot
 from fairlead.engine.codec import encode_memo
 
-# Groups of jobs, by their codes. A group lives while anybody of it is at the door or inside; a job that comes to its name
-# afterwards begins it anew, and nobody from before counts.
+if TYPE_CHECKING:
+    from fairlead.engine.state import State
 
 
-@dataclass
-class Groups:
-    sizes: dict[int, int] = field(default_factory=dict)  # how many came
-    since: dict[int, int] = field(default_factory=dict)  # the number of the first of them
-    there: dict[int, int] = field(default_factory=dict)  # how many have not ended
-    completed_trials: dict[int, set[int]] = field(default_factory=dict)  # who did all their steps, of groups that live
-
-    def enter(self, group: int, number: int) -> None:
-        if not self.there.get(group):
-            self.sizes[group], self.since[group], self.there[group] = 0, number, 0
-        self.sizes[group] += 1
-        self.there[group] += 1
-
-    def leave(self, group: int, number: int, *, whole: bool) -> None:
-        """A job ends, with all its steps or without."""
-        if group not in self.there:
-            return  # it is in none
-        self.there[group] -= 1
-        if not self.there[group]:
-            self.completed_trials.pop(group, None)
-        elif whole:
-            self.completed_trials.setdefault(group, set()).add(number)
-
-    @property
-    def all_through(self) -> list[int]:
-        return sorted(number for numbers in self.completed_trials.values() for number in numbers)
-
-
-CODED = ("kind", "user", "account", "group")  # columns of codes for names
-
-
-class Known:
-    """Columns by job number, who holds what, and what there is to know besides."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.time = 0.0
-        self.store = ColumnStore()
-        self.device_map = DeviceMap(cluster.size)
-        self.job_of: dict[int, Job] = {}
-        self.next_number = 0
-        self._blank: Snapshot | None = None  # what snapshots have in common, until it changes
-        self._show(np.ones(cluster.size, dtype=np.bool_), np.zeros(cluster.size, dtype=np.bool_))
-        self.live: Ints = NONE  # waiting or running, by number
-        self.running: Ints = NONE  # those of them that run
-        self._queue: Ints = NONE  # still at the door
-        # Accelerator-seconds of stretches that are over, less those for which an accelerator was held by one more.
-        self.service_by_type: Floats = np.zeros(len(cluster.types))
-        self._arrived: list[int] = []  # the youngest of them, not yet in the array
-        self.memo: ev.Memo = None
-        self.observations: ObservedValues = NO_OBSERVATIONS  # by estimation; another mapping whenever something is learned
-        self.observation_count = 0  # how often that was
-        self.routes: Routes = NO_ROUTES  # of those who serve requests; another mapping whenever one changes
-        self.scheduler: Mapping[str, object] = {}
-        self.refusals: dict[int, Reason] = {}
-        self.last_failure: dict[int, Failure] = {}  # of who failed, or failed and is tried again
-        self.journal = ""  # its name, where it has one
-        self.any_min_run, self.weighted = False, False
-        self.given = False  # whether a plan so far has said with which batch size, or how much of its host, a job is to run
-        self.groups = Groups()
-        self.adaptations = Adaptations()
-        self.followers: list[int] = []  # those at the door that come after others
-        self._codes: dict[str, dict[str, int]] = {name: {} for name in CODED}
-        self._names = NameTable((), (), (), ())
-        self._looks: dict[tuple[Any, ...], tuple[int, ...]] = {}  # what jobs that look like this have in their columns
-        self._history: Floats = np.zeros(256)
-        self._finished_count = 0
-
-    @classmethod
-    def from_snapshot(cls, view: Snapshot, memo: ev.Memo = None) -> Self:
-        """A state that goes on from a moment of another: the same live jobs by the same numbers; those that ended are gone."""
-        state = cls(view.cluster)
-        state.time, state.memo, state.any_min_run, state.weighted = view.time, memo, view.any_min_run, view.weighted
-        state.given = True
-        state._show(view.present.copy(), view.drained.copy())
-        state.observations, state.observation_count, state.routes = view.observations, view.observation_count, view.routes
-        numbers = np.concatenate((view.jobs.number, view.queued.number))
-        state.next_number = view.next_number
-        state.store.reserve(state.next_number)
-        state.store.arrays["phase"][: state.next_number] = int(Phase.FINISHED)  # who is not in the view
-        state.store.arrays["phase"][view.lost[0]] = view.lost[1]
-        for columns in (view.jobs, view.queued, view.completed_trials):
-            for name in ALL_COLUMNS:
-                state.store.arrays[name][columns.number] = getattr(columns, name)
-            for name in columns.metrics:
-                state.store.metric(name)[columns.number] = columns.metric(name)
-        state._group(view)
-        state.followers = [number for number in view.queued.number.tolist() if view.job_of[number].after]
-        state.live, state._queue = view.jobs.number.copy(), view.queued.number.copy()
-        state.running = view.jobs.runners.number.copy()
-        state.job_of = {number: view.job_of[number] for number in sorted(numbers.tolist())}
-        state.adaptations = view.adaptations.of(state.job_of)
-        state.device_map = view.device_map.copy()
-        state.device_map.reserve(state.next_number)
-        state._remember(view.history)
-        state._names = view.names
-        codes = (view.names.kinds, view.names.users, view.names.accounts, view.names.groups)
-        state._codes = {column: {name: code for code, name in enumerate(known)} for column, known in zip(state._codes, codes)}
-        return state
-
-    def snapshot(
-        self,
-        time: float | None = None,
-        *,
-        run_to_completion: bool = False,
-        first_step_s: float = 0.0,
-        round_s: float = 0.0,
-    ) -> Snapshot:
-        """The state as the stages see it, at a moment not before the last event."""
-        now = self.time if time is None else time
-        if self._blank is None:
-            self._blank = self._nobody()
-        view = self._blank.with_changes(
-            time=now,
-            jobs=JobColumns(self.store, self.live, now, self.running),
-            queued=JobColumns(self.store, self.queue, now),
-            next_number=self.next_number,
-            history=self._history[: self._finished_count],
-            run_to_completion=run_to_completion,
-            first_step_s=first_step_s,
-            round_s=round_s,
-        )
-        if self.groups.completed_trials or self.followers:
-            through = self._through(now) if self.groups.completed_trials else view.completed_trials
-            return view.with_changes(completed_trials=through, blocked=self._waits() if self.followers else NO_BLOCKED_JOBS)
-        return view
-
-    def _nobody(self) -> Snapshot:
-        """A snapshot without jobs: what they have in common."""
-        nobody = JobColumns(self.store, NONE, 0.0)
-        return Snapshot(
-            0.0,
-            self.cluster,
-            nobody,
-            nobody,
-            self.device_map,
-            self.present,
-            self.drained,
-            self.up,
-            self.capacity,
-            self._names,
-            self.job_of,
-            self.next_number,
-            self._history,
-            any_drained=self.any_drained,
-            any_min_run=self.any_min_run,
-            weighted=self.weighted,
-            observations=self.observations,
-            observation_count=self.observation_count,
-            group_sizes=self.groups.sizes,
-            adaptations=self.adaptations,
-            routes=self.routes,
-        )
-
-    def all_jobs(self) -> JobColumns:
-        """All jobs there ever were, in order of submission."""
-        return JobColumns(self.store, np.array(sorted(self.job_of), dtype=np.int64), self.time)
-
-    def flags(self) -> dict[int, tuple[str, ...]]:
-        """By number, what jobs did that they had not declared."""
-        everybody = self.all_jobs()
-        planned = {number for number, job in self.job_of.items() if job.schedule}
-        suspects = {*everybody.number[everybody.overran].tolist(), *self.adaptations.regimes, *planned}
-        columns = (everybody.overran, everybody.steps_done, everybody.phase > Phase.RUNNING)
-        over, done, ended = (dict(zip(everybody.number.tolist(), column.tolist())) for column in columns)
-        regimes = self.adaptations.regimes
-        found = {n: flags_of(self.job_of[n], regimes.get(n, ()), over[n], done[n], ended=ended[n]) for n in sorted(suspects)}
-        return {number: flags for number, flags in found.items() if flags}
-
-    @property
-    def queue(self) -> Ints:
-        """Who still stands at the door, by number."""
-        if self._arrived:
-            arrived = np.array(self._arrived, dtype=np.int64)
-            self._queue = np.concatenate((self._queue, arrived)) if len(self._queue) else arrived
-            self._arrived.clear()
-        return self._queue
-
-    @property
-    def busy(self) -> bool:
-        return bool(len(self.live) or len(self.queue))
-
-    def digest(self) -> str:
-        """A fingerprint of everything that events determine and decisions can rest on; equal states have equal ones."""
-        digest = hashlib.blake2b(digest_size=16)
+def continue_from(state: State, view: Snapshot) -> None:
+    """Fill a new state with the live jobs of a snapshot, under the same numbers; jobs that have ended are not in it."""
+    state.time, state.any_min_run, state.weighted = view.time, view.any_min_run, view.weighted
+    state.given = True
+    state.set_availability(view.present.copy(), view.drained.copy(), view.backoffs)
+    state.observations, state.observation_count, state.routes = view.observations, view.observation_count, view.routes
+    numbers = np.concatenate((view.jobs.number, view.queued.number))
+    state.next_number = view.next_number
+    state.store.reserve(state.next_number)
+    state.store.arrays["phase"][: state.next_number] = int(Phase.FINISHED)  # who is not in the view
+    state.store.arrays["phase"][view.lost[0]] = view.lost[1]
+    for columns in (view.jobs, view.queued, view.completed_trials):
         for name in ALL_COLUMNS:
-            digest.update(np.ascontiguousarray(self.store.arrays[name][: self.next_number]).tobytes())
-        for metric in sorted(self.store.metrics):
-            digest.update(metric.encode() + self.store.metrics[metric][: self.next_number].tobytes())
-        last = self.device_map.last[: self.next_number]
-        history, services = self._history[: self._finished_count], self.service_by_type
-        parts = (self.up, self.capacity, self.device_map.occupancy, last, self.live, self.queue, history, services)
-        for part in parts:
-            digest.update(np.ascontiguousarray(part).tobytes())
-        large = (self.store.arrays["held"][: self.next_number] > 1).nonzero()[0].tolist()
-        gangs = [(number, self.device_map.of(number).tolist()) for number in large]
-        digest.update(repr((float(self.time), gangs, sorted(self.job_of.items()), sorted(self.refusals), self._codes)).encode())
-        digest.update(encode_memo(self.memo) + encode_memo(self.scheduler))
-        if self.any_drained:
-            digest.update(self.present.tobytes() + self.drained.tobytes())
-        if self.journal:
-            digest.update(self.journal.encode())
-        if self.adaptations:
-            digest.update(encode_memo(self.adaptations.to_data()))
-        if self.groups.since:
-            digest.update(repr(sorted(self.groups.since.items())).encode())
-        if self.observations:
-            digest.update(encode_memo({"lessons": self.observation_count, "facts": self.observations}))
-        if self.routes:
-            digest.update(repr(sorted((number, route) for number, route in self.routes.items())).encode())
-        return digest.hexdigest()
+            state.store.arrays[name][columns.number] = getattr(columns, name)
+        for name in columns.metrics:
+            state.store.metric(name)[columns.number] = columns.metric(name)
+    _continue_groups(state, view)
+    state.followers = [number for number in view.queued.number.tolist() if view.job_of[number].after]
+    state.live, state._queue = view.jobs.number.copy(), view.queued.number.copy()
+    state.running = view.jobs.runners.number.copy()
+    state.job_of = {number: view.job_of[number] for number in sorted(numbers.tolist())}
+    state.adaptations = view.adaptations.of(state.job_of)
+    state.device_map = view.device_map.copy()
+    state.device_map.reserve(state.next_number)
+    state.add_history(view.history)
+    state._names = view.names
+    codes = (view.names.kinds, view.names.users, view.names.accounts, view.names.groups)
+    state._codes = {column: {name: code for code, name in enumerate(known)} for column, known in zip(state._codes, codes)}
 
-    # What the above are made of.
 
-    def _show(self, present: Bools, drained: Bools) -> None:
-        """Which accelerators are there and which are to be left; the others may be used."""
-        self.present, self.drained, self.up = present, drained, present & ~drained
-        self.any_drained = bool(drained.any())
-        self._blank = None
-        self.capacity: Ints = np.bincount(self.cluster.type_of[self.up], minlength=len(self.cluster.types)).astype(np.int64)
-        for column in (self.present, self.drained, self.up, self.capacity):  # snapshots hand them out as they are
-            column.setflags(write=False)
+def _continue_groups(state: State, view: Snapshot) -> None:
+    """A snapshot has the size of each group, its live jobs, and its completed trials."""
+    state.groups.sizes = dict(view.group_sizes)
+    state.groups.since = dict.fromkeys(view.group_sizes, 0)
+    there = Counter((*view.jobs.group.tolist(), *view.queued.group.tolist()))
+    state.groups.there = {group: there[group] for group in view.group_sizes}
+    for group, number in zip(view.completed_trials.group.tolist(), view.completed_trials.number.tolist()):
+        state.groups.completed_trials.setdefault(group, set()).add(number)
 
-    def _waits(self) -> BlockedJobs:
-        phase = self.store.arrays["phase"]
-        found = {n: blocked_by(self.job_of[n].after, lambda other: Phase(int(phase[other]))) for n in self.followers}
-        return {number: waits for number, waits in found.items() if waits is not None}
 
-    def _through(self, now: float) -> JobColumns:
-        return JobColumns(self.store, np.array(self.groups.all_through, dtype=np.int64), now)
+def undeclared_changes(state: State) -> dict[int, tuple[str, ...]]:
+    """By number, what jobs did that they had not declared."""
+    every = state.all_jobs()
+    planned = {number for number, job in state.job_of.items() if job.schedule}
+    suspects = {*every.number[every.overran].tolist(), *state.adaptations.regimes, *planned}
+    columns = (every.overran, every.steps_done, every.phase > Phase.RUNNING)
+    over, done, ended = (dict(zip(every.number.tolist(), column.tolist())) for column in columns)
+    regimes = state.adaptations.regimes
+    found = {n: flags_of(state.job_of[n], regimes.get(n, ()), over[n], done[n], ended=ended[n]) for n in sorted(suspects)}
+    return {number: flags for number, flags in found.items() if flags}
 
-    def _group(self, view: Snapshot) -> None:
-        """Of groups a snapshot knows how many came, and who is there or got through."""
-        self.groups.sizes = dict(view.group_sizes)
-        self.groups.since = dict.fromkeys(view.group_sizes, 0)
-        there = Counter((*view.jobs.group.tolist(), *view.queued.group.tolist()))
-        self.groups.there = {group: there[group] for group in view.group_sizes}
-        for group, number in zip(view.completed_trials.group.tolist(), view.completed_trials.number.tolist()):
-            self.groups.completed_trials.setdefault(group, set()).add(number)
 
-    def _remember(self, services: Floats) -> None:
-        end = self._finished_count + len(services)
-        if end > len(self._history):
-            self._history = np.concatenate((self._history, np.zeros(max(end, len(self._history)))))
-        self._history[self._finished_count : end] = services
-        self._finished_count = end
+def digest_of(state: State) -> str:
+    """A fingerprint of everything that events determine and decisions can rest on; equal states have equal ones."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in ALL_COLUMNS:
+        digest.update(np.ascontiguousarray(state.store.arrays[name][: state.next_number]).tobytes())
+    for metric in sorted(state.store.metrics):
+        digest.update(metric.encode() + state.store.metrics[metric][: state.next_number].tobytes())
+    last = state.device_map.last[: state.next_number]
+    history, services = state._history[: state._finished_count], state.service_by_type
+    parts = (state.up, state.capacity, state.device_map.occupancy, last, state.live, state.queue, history, services)
+    for part in parts:
+        digest.update(np.ascontiguousarray(part).tobytes())
+    large = (state.store.arrays["held"][: state.next_number] > 1).nonzero()[0].tolist()
+    gangs = [(number, state.device_map.of(number).tolist()) for number in large]
+    digest.update(repr((float(state.time), gangs, sorted(state.job_of.items()), sorted(state.refusals), state._codes)).encode())
+    digest.update(encode_memo(state.memo) + encode_memo(state.scheduler))
+    if state.any_drained:
+        digest.update(state.present.tobytes() + state.drained.tobytes())
+    if state.backoffs:
+        digest.update(repr(sorted(state.backoffs.items())).encode())
+    if state.journal:
+        digest.update(state.journal.encode())
+    if state.adaptations:
+        digest.update(encode_memo(state.adaptations.to_data()))
+    if state.groups.since:
+        digest.update(repr(sorted(state.groups.since.items())).encode())
+    if state.observations:
+        digest.update(encode_memo({"observation_count": state.observation_count, "values": state.observations}))
+    if state.routes:
+        digest.update(repr(sorted((number, route) for number, route in state.routes.items())).encode())
+    return digest.hexdigest()

@@ -14,8 +14,8 @@ from fairlead.core.cluster import Cluster, Floats, Ints
 from fairlead.core.device_map import NONE
 from fairlead.core.errors import FairleadError, InvalidPlan, JournalError
 from fairlead.core.plan import Launches
-from fairlead.engine.event_journal import read_events
 from fairlead.engine.state import State
+from fairlead.journal.jsonl import read_events
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.errors import FairleadError, InputError, JournalError
 from fairlead.core.routes import ServingPlan, Session
-from fairlead.engine.event_journal import read_events
 from fairlead.engine.state import State
+from fairlead.journal.jsonl import read_events
 from fairlead.policies.serving.nexus import Nexus
 from fairlead.policies.serving.packing.pooled import DEFAULT_POOLING, PoolingOptions, pack_pooled
 from fairlead.policies.serving.packing.squishy import pack_squishy

@@ -15,8 +15,8 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.events import Event, JournalOpened, NodeLost, NodeRepaired, SchedulerSwitched
 from fairlead.core.job import Phase
 from fairlead.core.reasons import Reason
-from fairlead.engine.event_journal import Journal, MemoryJournal, NoJournal
 from fairlead.engine.explain import why_not_running
+from fairlead.engine.journal import Journal, MemoryJournal, NoJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.experiments.inputs import rates_by_nature, table_for, used_rates

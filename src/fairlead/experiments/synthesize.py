@@ -24,7 +24,7 @@ from fairlead.core.events import Memo, SchedulerSwitched
 from fairlead.core.job import Job
 from fairlead.core.plan import boundary_after
 from fairlead.core.snapshot import Snapshot
-from fairlead.engine.event_journal import Journal, MemoryJournal, NoJournal
+from fairlead.engine.journal import Journal, MemoryJournal, NoJournal
 from fairlead.engine.state import State
 from fairlead.experiments.cases import ProcessPool
 from fairlead.experiments.live_inputs import recent_jobs, with_assumed_ends

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from fairlead.core.errors import FairleadError, InputError, JournalError, install
 from fairlead.core.events import Event
-from fairlead.engine.event_journal import Journal, JsonlJournal, read_events
+from fairlead.engine.journal import Journal
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load
+from fairlead.journal.jsonl import JsonlJournal, read_events
 from fairlead.journal.sql_journal import DatabaseJournal
 from fairlead.journal.sqlite import SqliteJournal
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from fairlead.core.errors import JournalError
 from fairlead.core.events import Event
-from fairlead.engine.codec import VERSION, decode, encode
+from fairlead.engine.codec import READABLE_VERSIONS, VERSION, decode, encode
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import freeze, load
 
@@ -257,12 +257,16 @@ class DatabaseJournal:
             found = f"its tables are {', '.join(sorted(tables))}" if tables else "it has no tables"
             raise JournalError(f"{self.where}: a database, but not a journal: {found}")
         versions = dict(self._ask("SELECT name, value FROM meta"))
-        for name, version in (("tables", LAYOUT), ("events", VERSION)):
-            if versions.get(name) != str(version):
+        for name, readable in (("tables", (LAYOUT,)), ("events", READABLE_VERSIONS)):
+            if versions.get(name) not in [str(version) for version in readable]:
                 raise JournalError(
                     f"{self.where}: the journal's {name} are of version {versions.get(name)}; this Fairlead reads version "
-                    f"{version}: use the Fairlead that wrote it"
+                    f"{' and '.join(map(str, readable))}: use the Fairlead that wrote it"
                 )
+        if self._writes and versions["events"] != str(VERSION):  # rows stay as they are; each shows its own version
+            self._database.write(
+                lambda cursor: cursor.execute("UPDATE meta SET value = ? WHERE name = ?", (str(VERSION), "events"))
+            )
 
     def _last(self) -> int:
         newest = (self._ask(f"SELECT max(seq) FROM {table}")[0][0] for table in ("events", "snapshots"))

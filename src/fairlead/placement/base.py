@@ -286,7 +286,7 @@ def _place_new(
             if room.give(job, wanted):
                 flat[starts.item(index) : starts.item(index) + len(wanted)] = wanted.tolist()
             else:
-                unplaced[job] = Unplaced.no_place("its pinned accelerators are not free")
+                unplaced[job] = Unplaced.not_placed("its pinned accelerators are not free")
     large = np.arange(len(jobs)) if singles is None else (workers > ONE).nonzero()[0]
     if len(large):
         order = large[(-workers[large]).argsort(kind="stable")]
@@ -300,7 +300,7 @@ def _place_new(
             else:
                 name = room.cluster.type_names[types.item(index)]
                 some = "an accelerator" if workers.item(index) == 1 else f"{workers.item(index)} accelerators"
-                unplaced[jobs.item(index)] = Unplaced.no_place(f"{some} of type {name} {room.as_needed}")
+                unplaced[jobs.item(index)] = Unplaced.not_placed(f"{some} of type {name} {room.as_needed}")
     places = np.array(flat, dtype=np.int64)
     if len(large):
         room.take(places[places >= NO])
@@ -311,7 +311,7 @@ def _place_new(
         places[starts[single]] = spots = _singles(room, jobs[single], types[single], singles, sticky)
         if len(spots) and spots[spots.argmin()] < 0:
             for job in jobs[single[spots < 0]].tolist():
-                unplaced[job] = Unplaced.no_place("every accelerator of its type is taken")
+                unplaced[job] = Unplaced.not_placed("every accelerator of its type is taken")
     if not unplaced:
         return np.arange(len(jobs)), places, unplaced
     return (places[starts] >= 0).nonzero()[0], places[places >= 0], unplaced
@@ -393,10 +393,10 @@ def _pack_shared(
             continue
         anchor = anchors.get(groups[index])
         if anchor is None:
-            unplaced.setdefault(job, Unplaced.no_place("its combination has no accelerators"))
+            unplaced.setdefault(job, Unplaced.not_placed("its combination has no accelerators"))
             continue
         if not room.lets_join(job, anchor):
-            unplaced[job] = Unplaced.no_place(f"beside the others of its combination, {room.as_needed}")
+            unplaced[job] = Unplaced.not_placed(f"beside the others of its combination, {room.as_needed}")
             continue
         start.append(index)
         flat += anchor

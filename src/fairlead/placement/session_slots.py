@@ -38,7 +38,7 @@ def sessions_first(selection: Selection, view: Snapshot) -> tuple[Serving, Selec
     jobs = view.jobs.of(ours.jobs)
     for row, (job, place) in enumerate(routes.items()):
         if not view.up[place].all():
-            unplaced[job] = Unplaced.no_place("accelerators of its route are not up")
+            unplaced[job] = Unplaced.not_placed("accelerators of its route are not up")
             continue
         taken[place] = True
         same = jobs.held[row] == len(place) and np.array_equal(view.device_map.of(job), place)

@@ -34,7 +34,7 @@ from fairlead.runtime.protocol.network import bind_sockets, check_address_free, 
 from fairlead.runtime.protocol.orders import Ended
 
 if TYPE_CHECKING:  # these take a second to import; they are loaded when a process really starts
-    from fairlead.engine.event_journal import Journal
+    from fairlead.engine.journal import Journal
     from fairlead.engine.state import State
     from fairlead.runtime.agent.agent_service import Agent
     from fairlead.runtime.agent.supervisor import Supervisor

@@ -137,7 +137,7 @@ class SimulatedBackend:
         """Continue from a moment of any run, real or simulated: the same jobs, progress and devices. `arrivals` and `others`
         are still to come."""
         coming = [job if job.submitted_s >= view.time else replace(job, submitted_s=view.time) for job in arrivals]
-        down = {int(node) for node in np.unique(view.cluster.node_of[~view.present])}
+        down = {int(node) for node in np.unique(view.cluster.node_of[~view.present])} | set(view.backoffs)
         start, first = view.time, view.next_number
         self = cls(
             view.cluster,

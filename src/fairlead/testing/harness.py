@@ -15,7 +15,7 @@ from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Reason
 from fairlead.core.stages import Policy, Stages
 from fairlead.engine.decide import why_waiting
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.simulator.backend import SimulatedBackend

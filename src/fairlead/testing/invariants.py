@@ -100,10 +100,10 @@ def check_reasons(plan: RoundPlan, view: Snapshot) -> None:
     for number in waiting:
         reason = why_waiting(plan, number, view.job_of[number], view)
         _require(bool(str(reason)), f"{view.job_of[number].name} waits without a reason")
-        if reason.code in (Code.OUTRANKED, Code.NOT_CHOSEN):
+        if reason.code in (Code.WAITING_FOR_RESOURCES, Code.NOT_SELECTED):
             facts = dict(reason.facts)
             enough = float(facts["needed"]) <= float(facts["free"])
-            _require(enough == (reason.code is Code.NOT_CHOSEN), f"{view.job_of[number].name} waits for no reason: {reason}")
+            _require(enough == (reason.code is Code.NOT_SELECTED), f"{view.job_of[number].name} waits for no reason: {reason}")
 
 
 def _check_progress(state: State, event: ev.Event, before: Floats, saved: Floats) -> None:

@@ -8,7 +8,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.core import events as ev
 from fairlead.core.job import Job, Phase
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.runtime.control.cluster_backend import ClusterBackend

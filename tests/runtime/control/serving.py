@@ -13,7 +13,7 @@ import uvicorn
 
 from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.experiments.lookahead_process import forecast_in_process
 from fairlead.runtime.control.control_plane import ControlPlane

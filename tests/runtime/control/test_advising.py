@@ -250,16 +250,18 @@ def test_where_no_node_is_left_the_reason_is_told_instead_of_times(busy):
     _, plane = busy
     (node,) = plane.nodes()
     plane.drain(node["name"])
-    until(lambda: all("up where it may run: 0" in one["reason"]["text"] for one in plane.jobs(everybody=True)))
+    until(lambda: all("0 eligible GPUs are up" in one["reason"]["text"] for one in plane.jobs(everybody=True)))
     table = CliRunner().invoke(app, ["when", "--looks", "0"]).stdout
     assert table.splitlines()[-2:] == [
-        "no time for long: needs 4 accelerators, up where it may run: 0",
-        "no time for short-0, short-1, short-2: needs 1 accelerator, up where it may run: 0",
+        "no time for long: Waiting for nodes: needs 4 GPUs; 0 eligible GPUs are up",
+        "no time for short-0, short-1, short-2: Waiting for nodes: needs 1 GPU; 0 eligible GPUs are up",
     ]
     of_one = CliRunner().invoke(app, ["when", "short-1", "--looks", "0"])
     assert of_one.stderr == "", "that it waits rests on no guess"
     said = of_one.stdout.strip()
-    assert said == "short-1 should not start within 30.0 d as things are: needs 1 accelerator, up where it may run: 0"
+    assert (
+        said == "short-1 should not start within 30.0 d as things are: Waiting for nodes: needs 1 GPU; 0 eligible GPUs are up"
+    )
     told = json.loads(CliRunner().invoke(app, ["when", "--looks", "0", "--json"]).stdout)
     assert {one["reason"]["code"] for one in told["jobs"]} == {"nodes-down"}
     plane.drain(node["name"], undo=True)

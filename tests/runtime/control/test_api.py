@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import LARGEST_BODY, create_app

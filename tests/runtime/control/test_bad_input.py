@@ -71,7 +71,7 @@ def raw(fields: str) -> bytes:
         (b"null", 422, "object"),
         (b"x" * (LARGEST_BODY + 1), 413, "8,388,608 bytes"),
         (task(colour="red"), 422, "jobs.0.colour"),
-        (task(workers=9), 422, "needs 9 accelerators, of at most 4"),
+        (task(workers=9), 422, "needs 9 GPUs, and there are at most 4"),
         (task(types=["h900"]), 422, "h900"),
         (task(name="here"), 409, "taken"),
         (task(name="../../etc/passwd"), 422, "jobs.0.name"),

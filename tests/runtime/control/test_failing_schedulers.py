@@ -127,7 +127,7 @@ def test_a_mistake_in_a_plugin_does_not_end_the_control_plane(tmp_path, caplog, 
         assert (loop.state.device_map.of(0).tolist(), scene.starts(0)) == (held, 1)
         if plugin is not Divides:  # newcomers have an agnostic share there
             reason = job_record(loop, 1, plane.backend.now)["reason"]
-            assert (reason["code"], scene.starts(1)) == ("undecided", 0)
+            assert (reason["code"], scene.starts(1)) == ("no-decision", 0)
             assert "secret" not in reason["text"]
         plugin.gate.set()
         await scene.kept(lambda answered: plane.backend.cancel(0, answered))

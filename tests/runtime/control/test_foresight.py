@@ -112,9 +112,9 @@ def test_a_user_is_not_told_the_name_of_anothers_job_at_the_head_of_the_line():
         plane.submit([{"name": name, "run": "sleep 99", "workers": 4, "steps": 9} for name in ("holds", "secret")])
         user.submit([{"name": "mine", "run": "sleep 1", "steps": 9}])
         patience = time.monotonic() + 20
-        while plane.job("mine").get("reason", {}).get("code") != "behind-the-head" and time.monotonic() < patience:
+        while plane.job("mine").get("reason", {}).get("code") != "behind-head" and time.monotonic() < patience:
             time.sleep(0.1)
-        assert "behind the head of the line, job secret," in plane.job("mine")["reason"]["text"]
+        assert "behind the head of the queue, job secret," in plane.job("mine")["reason"]["text"]
         told = [
             user.job("mine"),
             user.jobs(),
@@ -122,7 +122,7 @@ def test_a_user_is_not_told_the_name_of_anothers_job_at_the_head_of_the_line():
         ]
         assert "secret" not in json.dumps(told)
         assert (
-            "behind the head of the line, job of another user, which waits for 4 accelerators"
+            "Waiting behind the head of the queue, job of another user, which needs 4 GPUs"
             in user.job("mine")["reason"]["text"]
         )
 

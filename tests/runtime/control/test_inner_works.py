@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fairlead.config.schedulers import compose
 from fairlead.core import events as ev
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import create_app

@@ -110,10 +110,10 @@ def test_who_could_not_be_begun_is_told_by_which_node_and_why():
         told = why_in(scene.loop, 0, 10.0 * generation + 2)
         if generation < 3:
             assert told.code is Code.LAUNCH_FAILED
-            could_not = "its node could not begin it: /full: No space left on device on v100-0"
+            could_not = "its node could not start it: /full: No space left on device on v100-0"
             assert told.text == f"{could_not}; tried again at the next decision, in 8 s"
     scene.at(40.0)
-    assert why_in(scene.loop, 0, 40.0).text == f"needs 1 accelerator, up where it may run: 0; {could_not}"
+    assert why_in(scene.loop, 0, 40.0).text == f"Waiting for nodes: needs 1 GPU; 0 eligible GPUs are up; {could_not}"
     assert scene.loop.state.store.arrays["failures"][0] == 0
     scene.check()
 
@@ -128,7 +128,7 @@ def test_who_waits_is_told_when_it_is_decided_on_next():
     scene.at(3.0)
     told = [views.job_record(scene.loop, number, 4.0) for number in range(3)]
     assert [record.get("next_decision_s") for record in told] == [None, 6.0, 6.0]
-    assert [record["reason"]["code"] for record in told[1:]] == ["outranked", "next-decision"]
+    assert [record["reason"]["code"] for record in told[1:]] == ["waiting-for-resources", "next-decision"]
 
 
 def one_runs_and_one_waits(policy: object) -> Scene:

@@ -183,7 +183,7 @@ def test_rounds_go_on_with_the_last_selection_while_a_policy_thinks(tmp_path):
         )
         await scene.until(lambda: loop.decisions > decisions + 3 and scene.starts(0) == 2)
         await scene.until(lambda: scene.plane.decision_health.message == "the policy takes longer than a round")
-        assert job_record(loop, 2, backend.now)["reason"]["code"] == "undecided"
+        assert job_record(loop, 2, backend.now)["reason"]["code"] == "no-decision"
         assert (len(SlowFifo.asked), scene.starts(2)) == (asked + 1, 0)
         assert loop.missed - missed < loop.decisions - decisions, "a machine may be late, the policy makes no round late"
         await scene.kept(lambda answered: backend.cancel(1, answered))

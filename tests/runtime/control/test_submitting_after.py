@@ -26,11 +26,11 @@ def test_jobs_of_one_submission_name_each_other_in_any_order():
         ]
         while "reason" not in (seen := (await ann.get("/v1/jobs/last")).json()):
             await asyncio.sleep(0.05)
-        assert seen["reason"]["text"] == "waits until first, middle has finished"
+        assert seen["reason"]["text"] == "Waiting until first, middle has finished"
         await ann.delete("/v1/jobs/before")
         while (seen := (await ann.get("/v1/jobs/last")).json())["phase"] == "queued":
             await asyncio.sleep(0.05)
-        assert (seen["phase"], seen["reason"]["facts"]) == ("cancelled", {"whom": "first", "how": "was cancelled"})
+        assert (seen["phase"], seen["reason"]["facts"]) == ("cancelled", {"job": "first", "how": "was cancelled"})
         late = await ann.post("/v1/jobs", json={"jobs": [{"run": "x", "after": ["before"]}]})
         assert (late.status_code, "never finish" in late.text) == (422, True)
 

@@ -13,7 +13,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster, Floats
 from fairlead.core.events import Event
 from fairlead.core.job import Phase
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.experiments.cases import Answer, CaseFailed
 from fairlead.experiments.inputs import ExperimentInputs

@@ -15,7 +15,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats
 from fairlead.core.events import MemoChanged
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import summarize

@@ -19,7 +19,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster, Floats
 from fairlead.core.events import Event, JournalOpened, MetricsReported
 from fairlead.core.job import BATCH_SIZE, TIMED, batch_size_of, kind_of, model_of
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.experiments.run_record import RunRecord
 from fairlead.experiments.simulate import Simulation, simulate

@@ -9,7 +9,7 @@ import yaml
 
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster
-from fairlead.engine.event_journal import Journal
+from fairlead.engine.journal import Journal
 from fairlead.experiments.cases import Answer
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import MetricOptions, finish_time_fairness, summarize

@@ -153,7 +153,7 @@ def _reason(slots: SlotFinder, job: JobSignature, stopped: bool) -> Reason | Non
     if free >= job.workers:  # or too few are up: it waits neither for other jobs nor for co-location
         return None
     why, anew = _why_alone(slots, job, kinds), WAIT_RESTARTED if stopped else ""
-    return Unplaced.outranked(job.workers, free=free, alone=why, anew=anew) if why or anew else None
+    return Unplaced.waiting(job.workers, free=free, alone=why, after_run=anew) if why or anew else None
 
 
 def _why_alone(slots: SlotFinder, job: JobSignature, kinds: list[int]) -> str:

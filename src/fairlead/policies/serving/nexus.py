@@ -215,7 +215,7 @@ def _reasons(jobs: Sequence[SessionJob], replicas: Sequence[Replicas], left: Int
             continue
         if job.loads:
             free = max(0, *(int(left[kind]) for kind in job.loads))
-            reasons[job.number] = Unplaced.outranked(job.workers or 1, free=free)
+            reasons[job.number] = Unplaced.waiting(job.workers or 1, free=free)
         else:
             known = ", ".join(job.session.latency_s)
             why = f"no type answers a single request within its SLO; it has latencies on {known}"

@@ -153,7 +153,8 @@ class ClusterBackend:
             known = self._jobs[number]
             name, task, saved = known.job.name, self.task_of(known.job), known.made
             self.launches.adopt(number, known.generation, name, task, places, saved, given[number])
-        self._present |= set(np.unique(self.cluster.node_of[view.present]).tolist())
+        self._present |= set(np.unique(self.cluster.node_of[view.present]).tolist()) - set(view.backoffs)
+        self.resting.restore(view.backoffs)
         # A job that waits, or moved, may still be leaving a node where by the state nothing runs.
         self._awaited = set(self._present) if bool((view.jobs.starts > 0).any()) else set()
         found = self._found = {}
@@ -260,10 +261,12 @@ class ClusterBackend:
 
         def happen(now: float) -> list[ev.Event]:
             self._awaited.discard(node)
+            usable = node in self._present
+            backed_off = (failures := self.resting.of(node)) is not None and failures.until_s > now
             self.resting.began(node)  # what its next agent can is to be seen
             if self._found is not None:
                 self._found.pop(node, None)
-            if node not in self._present:
+            if not usable and not backed_off:
                 return []
             self._present.discard(node)
             orders, outcomes = self.launches.node_gone(node)
@@ -344,7 +347,7 @@ class ClusterBackend:
         unable = self.resting.rest(node, now)
         told = {"node": self.cluster.nodes[node].name, "seconds": unable.until_s - now, "why": unable.why}
         log.warning("node rests: it could not begin what it was given", extra=told)
-        return [ev.NodeLost(now, node)]
+        return [ev.NodeBackedOff(now, node, unable.until_s, unable.why)]
 
     def _risen(self) -> list[ev.Event]:
         now, events = self.now, list[ev.Event]()

@@ -19,7 +19,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError
 from fairlead.core.stages import Stages
-from fairlead.engine.event_journal import Journal
+from fairlead.engine.journal import Journal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.journal.sql_journal import DatabaseJournal

@@ -15,7 +15,7 @@ from fairlead.core.cluster import Cluster, Ints
 from fairlead.core.events import Event
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Code
-from fairlead.engine.event_journal import Journal
+from fairlead.engine.journal import Journal
 from fairlead.engine.state import State
 from fairlead.runtime.control.views import policy_of
 

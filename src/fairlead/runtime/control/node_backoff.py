@@ -5,7 +5,10 @@ time."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from fairlead.core.cluster import BackoffPeriod
 
 TRIES = 3
 """Launches in a row that a node could not begin before it rests."""
@@ -48,6 +51,11 @@ class NodeBackoff:
         one.until_s = now + min(FIRST_S * 2**one.rests, LONGEST_S)
         one.rests += 1
         return one
+
+    def restore(self, backoffs: Mapping[int, BackoffPeriod]) -> None:
+        """Continue the back-offs of a journal after a restart."""
+        for node, backoff in backoffs.items():
+            self._unable[node] = LaunchFailures(backoff.why, TRIES, 1, backoff.until_s)
 
     def rise(self, node: int) -> None:
         """Its rest is over; what it could not do is not forgotten, and the next try decides."""

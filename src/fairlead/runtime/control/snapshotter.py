@@ -14,7 +14,7 @@ from typing import Any
 from fairlead.core.errors import InputError, JournalError, JournalUnreachable
 from fairlead.core.events import Event, SchedulerSwitched
 from fairlead.engine.codec import decode, encode
-from fairlead.engine.event_journal import Journal
+from fairlead.engine.journal import Journal
 from fairlead.engine.state import State
 from fairlead.journal.sql_journal import DatabaseJournal
 

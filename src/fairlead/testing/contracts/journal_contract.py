@@ -17,7 +17,7 @@ from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.reasons import Unplaced
 from fairlead.core.routes import Route
 from fairlead.engine.codec import encode
-from fairlead.engine.event_journal import Journal
+from fairlead.engine.journal import Journal
 from fairlead.engine.state import State
 from fairlead.testing.builders import cluster
 from fairlead.testing.contracts.scenes import SCENES, play
@@ -119,7 +119,7 @@ def every_event() -> list[ev.Event]:
     one, machine = np.array([0]), cluster("v100:2")
     plan = RoundPlan(
         2.0,
-        refused=((1, Unplaced.needs(8, "accelerators", of_at_most=2)),),
+        refused=((1, Unplaced.needs(8, "GPUs", of_at_most=2)),),
         admitted=one,
         launches=Launches(one, one * 0, np.array([0, 2]), np.array([0, 1]), np.array([32])),
     )
@@ -138,6 +138,8 @@ def every_event() -> list[ev.Event]:
         ev.NodeRepaired(5.0, 0),
         ev.NodeDrained(5.25, 0),
         ev.NodeDrained(5.5, 0, undo=True),
+        ev.NodeBackedOff(5.6, 0, 35.6, "disk full"),
+        ev.NodeRepaired(5.7, 0),
         ev.SchedulerSwitched(6.0, {"policy": "las"}, "a test"),
         ev.RoundPlanned(RoundPlan(7.0, launches=Launches(one, one * 0, np.array([0, 2]), np.array([0, 1])), routes=routes)),
         ev.RoundPlanned(RoundPlan(8.0, suspended=one)),

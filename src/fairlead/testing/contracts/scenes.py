@@ -11,7 +11,7 @@ from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Stages
 from fairlead.engine.codec import encode
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.simulator.backend import SimulatedBackend

@@ -16,7 +16,7 @@ from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Stages, Termination
 from fairlead.engine.codec import encode
-from fairlead.engine.event_journal import MemoryJournal
+from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.simulator.backend import SimulatedBackend

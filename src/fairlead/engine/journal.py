@@ -1,0 +1,58 @@
+"""The journal that the loop appends events to before anything acts on them. Files and databases are in `fairlead.journal`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+from fairlead.core.events import Event
+
+
+@runtime_checkable
+class Journal(Protocol):
+    """Events in, the same events out, in the same order."""
+
+    def append(self, event: Event) -> None: ...
+
+    def commit(self) -> None:
+        """What was appended is kept from now on, as safely as this journal keeps anything."""
+        ...
+
+    def __iter__(self) -> Iterator[Event]: ...
+
+    def close(self) -> None: ...
+
+
+class NoJournal:
+    """Forgets everything: for studies that only want the result."""
+
+    def append(self, event: Event) -> None:
+        pass
+
+    def commit(self) -> None:
+        pass
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(())
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryJournal:
+    """A list of events."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def append(self, event: Event) -> None:
+        self.events.append(event)
+
+    def commit(self) -> None:
+        pass
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(tuple(self.events))
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,416 @@
+"""What each event does to the state: plain functions, one for each type of event, and their helpers. `State.apply` calls them
+and nothing else does. They know no clock and no I/O, and decide nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairlead.core import events as ev
+from fairlead.core.cluster import BackoffPeriod, Bools, Floats, Ints
+from fairlead.core.columns import NO, ONE, ZERO, moment, without
+from fairlead.core.errors import InvalidPlan
+from fairlead.core.job import (
+    BATCH_SIZE,
+    ELASTIC,
+    LAUNCH_FAILED,
+    LEGAL,
+    Failure,
+    Phase,
+    check_transition,
+)
+from fairlead.core.observations import observed_job, without_jobs
+from fairlead.core.plan import MEASURED_METRICS, Launches, ObservedValues
+from fairlead.core.reasons import Code
+from fairlead.core.routes import Routes
+from fairlead.core.snapshot import NameTable
+from fairlead.engine.feasibility import feasible_types
+from fairlead.models.convergence import LOSS, note_losses
+
+if TYPE_CHECKING:
+    from fairlead.engine.state import State
+
+# Looked up often, and an enum's members are slow to reach.
+QUEUED, WAITING, RUNNING = int(Phase.QUEUED), int(Phase.WAITING), int(Phase.RUNNING)
+FINISHED, FAILED, CANCELLED, REFUSED = map(int, (Phase.FINISHED, Phase.FAILED, Phase.CANCELLED, Phase.REFUSED))
+
+CODED_COLUMNS = ("kind", "user", "account", "group")  # columns of codes for names
+_SIGNATURE = attrgetter(*CODED_COLUMNS, "allowed_types", "memory_gb", "workers", "cpus", "host_memory_gb")
+MAX_NUMBER_GAP = 1_000_000  # numbers between two submissions; columns have a row for each
+MAX_METRICS = 2000  # names; past that, those that nobody alive uses are forgotten
+_PHASE = {int(phase): np.array(int(phase)) for phase in Phase}  # as columns take them
+_LEGAL_FROM = {int(new): np.array([new in LEGAL[old] for old in Phase]) for new in Phase}
+
+
+def _opened(state: State, event: ev.JournalOpened) -> None:
+    if state.job_of:
+        raise InvalidPlan("a journal is opened once, before anything else")
+    state.scheduler, state.journal = event.scheduler, event.journal
+    state.time = event.time
+
+
+def _submitted(state: State, event: ev.JobSubmitted) -> None:
+    number, job = event.number, event.job
+    if number < state.next_number:
+        raise InvalidPlan(f"job number {number} was given twice")
+    if number > state.next_number + MAX_NUMBER_GAP:
+        raise InvalidPlan(f"job number {number} comes before number {state.next_number}; they are given in order")
+    state.store.reserve(number + 1)
+    state.device_map.reserve(number + 1)
+    state.next_number = number + 1
+    state.job_of[number] = job
+    a = state.store.arrays  # what is not written here has its default already
+    a["number"][number], a["workers"][number], a["priority"][number] = number, job.workers, job.priority
+    signature = _SIGNATURE(job)
+    known = state._signature_columns.get(signature)
+    if known is None:
+        codes = [_code(state, name, getattr(job, name)) for name in CODED_COLUMNS]
+        known = state._signature_columns[signature] = (*codes, feasible_types(job, state.cluster))
+    a["kind"][number], a["user"][number], a["account"][number], a["group"][number], a["fits"][number] = known
+    a["group_order"][number] = job.group_order
+    if job.group:
+        state.groups.enter(known[CODED_COLUMNS.index("group")], number)
+    a["submitted_s"][number] = a["waiting_since_s"][number] = event.time
+    a["steps"][number], a["weight"][number], a["deadline_s"][number] = job.steps, job.weight, job.deadline_s
+    a["min_run_s"][number], a["time_limit_s"][number] = job.min_run_s, job.time_limit_s
+    a["memory_gb"][number], a["cpus"][number] = job.memory_gb, job.cpus
+    a["host_memory_gb"][number] = job.host_memory_gb
+    if (job.min_run_s > 0 and not state.any_min_run) or (job.weight != 1.0 and not state.weighted):
+        state.any_min_run, state.weighted = state.any_min_run or job.min_run_s > 0, state.weighted or job.weight != 1.0
+        state._template = None
+    if job.after:
+        if not all(0 <= other < number for other in job.after):
+            raise InvalidPlan(f"job {job.name!r} can only come after jobs that were submitted before it")
+        state.followers.append(number)
+    state._arrived.append(number)
+
+
+def _cancelled(state: State, event: ev.JobCancelled) -> None:
+    if 0 <= event.number < state.next_number and state.store.arrays["phase"][event.number] > RUNNING:
+        return  # it ended before the cancellation arrived, or before this state began
+    if event.number not in state.job_of:
+        raise InvalidPlan(f"there is no job number {event.number} to cancel")
+    _end(state, np.array([event.number], dtype=np.int64), moment(event.time), CANCELLED)
+
+
+def _node_lost(state: State, event: ev.NodeLost) -> None:
+    _set_present(state, event.node, False)
+
+
+def _node_repaired(state: State, event: ev.NodeRepaired) -> None:
+    _set_present(state, event.node, True)
+
+
+def _node_drained(state: State, event: ev.NodeDrained) -> None:
+    state.set_availability(state.present, _with_node(state, state.drained, event.node, not event.undo), state.backoffs)
+
+
+def _node_backed_off(state: State, event: ev.NodeBackedOff) -> None:
+    _check_node(state, event.node)
+    backoffs = {**state.backoffs, event.node: BackoffPeriod(event.until_s, event.why)}
+    state.set_availability(state.present, state.drained, backoffs)
+
+
+def _set_present(state: State, node: int, present: bool) -> None:
+    """A node that is lost or repaired is no longer in back-off."""
+    backoffs = {other: backoff for other, backoff in state.backoffs.items() if other != node}
+    state.set_availability(_with_node(state, state.present, node, present), state.drained, backoffs)
+
+
+def _metrics(state: State, event: ev.MetricsReported) -> None:
+    values = np.where(np.isnan(event.values), np.inf, event.values)  # NaN would be that nothing was reported
+    if event.name not in state.store.metrics and len(state.store.metrics) >= MAX_METRICS:
+        _forget_metrics(state)
+    state.store.metric(event.name)[event.jobs] = values
+    if event.name == LOSS:
+        note_losses(state.store, event.jobs, values, _steps_at(state, event.jobs, moment(event.time)))
+    elif event.name == BATCH_SIZE:
+        steps, kind = _steps_at(state, event.jobs, moment(event.time)), state.store.arrays["kind"][event.jobs]
+        for number, size, done, code in zip(*(c.tolist() for c in (event.jobs, event.values, steps, kind))):
+            job = state.job_of.get(number)  # None: it ended before this state began
+            # an elastic job's batch size follows from where it stands, and not from how far it is
+            if job is not None and job.mode != ELASTIC:
+                state.adaptations.note(number, size, done, job.kind, code, job.workers)
+
+
+def _forget_metrics(state: State) -> None:
+    """Decisions see what those say who are alive."""
+    said = state.store.metrics.items()
+    state.store.metrics = {name: column for name, column in said if not np.isnan(column[state.live]).all()}
+
+
+def _switched(state: State, event: ev.SchedulerSwitched) -> None:
+    """What was learned stays: its names say what it is, and another estimation looks at those that it knows."""
+    state.scheduler = event.scheduler
+    state.memo = None
+
+
+def _memo(state: State, event: ev.MemoChanged) -> None:
+    state.memo = event.memo
+
+
+def _learned(state: State, event: ev.ObservationsRecorded) -> None:
+    state.observations = {**state.observations, **drop_ended(state, event.values)}
+    state.observation_count += 1
+    state._template = None
+
+
+def drop_ended(state: State, facts: ObservedValues) -> ObservedValues:
+    """Less those about jobs that have ended."""
+    phase, about = state.store.arrays["phase"], map(observed_job, facts)
+    return without_jobs(facts, [n for n in about if n is not None and n in state.job_of and phase[n] > RUNNING])
+
+
+def _planned(state: State, event: ev.RoundPlanned) -> None:
+    plan, now = event.plan, moment(event.plan.time)
+    if plan.refused:
+        state.refusals.update(plan.refused)
+        for phase, wanted in ((REFUSED, False), (CANCELLED, True)):
+            gone = [number for number, reason in plan.refused if (reason.code is Code.DEPENDENCY_FAILED) is wanted]
+            if gone:
+                _end(state, np.array(gone, dtype=np.int64), now, phase)
+    if len(plan.admitted):
+        _go(state, plan.admitted, WAITING)
+        _still_queued(state)
+        state.live = _merged(state.live, plan.admitted)
+    if len(plan.ended):
+        _end(state, plan.ended, now, FINISHED)
+        state.add_history(state.store.arrays["settled_accelerator_s"][plan.ended])
+    if len(plan.suspended):
+        _go(state, plan.suspended, WAITING)
+        _keep_progress(state, plan.suspended, now)
+        _settle(state, plan.suspended, now)
+    if len(plan.launches):
+        _launch(state, plan.launches, now)
+    if plan.routes:
+        _check_routes(state, plan.routes)
+        _route(state, {**state.routes, **plan.routes})
+    if len(plan.suspended):  # who runs again at once has moved, or changed its size; who does not was preempted
+        a = state.store.arrays
+        preempted = a["phase"][plan.suspended] == _PHASE[WAITING]
+        a["preemptions"][plan.suspended] += preempted
+        if np.count_nonzero(preempted) < len(preempted):
+            a["moves"][plan.suspended] += ~preempted
+
+
+def _check_routes(state: State, routes: Routes) -> None:
+    for number, route in routes.items():
+        there = state.device_map.of(number).tolist()
+        if list(route.accelerators) != there:
+            raise InvalidPlan(f"job {number} is routed to accelerators {list(route.accelerators)}, and has {there}")
+
+
+def _route(state: State, routes: Routes) -> None:
+    if routes is not state.routes:
+        state.routes, state._template = routes, None
+
+
+def _launch(state: State, launches: Launches, time: Floats) -> None:
+    jobs, a = launches.jobs, state.store.arrays
+    _go(state, jobs, RUNNING)
+    state.running = np.concatenate((state.running, jobs))
+    state.running.sort()
+    state.device_map.take(jobs, launches.offsets, launches.accelerators, exclusive=launches.exclusive)
+    a["held"][jobs] = launches.workers
+    a["type"][jobs] = launches.types
+    if launches.has_overrides or state.given:
+        state.given = True
+        a["batch_size"][jobs] = 0 if launches.batch_sizes is None else launches.batch_sizes
+        a["cpus_given"][jobs] = 0.0 if launches.cpus is None else launches.cpus
+        a["memory_given_gb"][jobs] = 0.0 if launches.host_memory_gb is None else launches.host_memory_gb
+    a["run_started_s"][jobs] = time
+    a["run_started_steps"][jobs] = a["base_steps"][jobs]
+    a["since_s"][jobs] = time
+    first = a["first_started_s"]
+    first[jobs] = np.fmin(first[jobs], time)
+    a["starts"][jobs] += ONE
+    if state.store.metrics:
+        for name in MEASURED_METRICS & state.store.metrics.keys():  # what was seen of them was seen where they stood before
+            state.store.metrics[name][jobs] = np.nan
+
+
+def _progress(state: State, event: ev.ProgressReported) -> None:
+    a = state.store.arrays
+    a["base_steps"][event.jobs] = event.steps
+    held = a["held"][event.jobs]
+    late = np.count_nonzero(held) < len(held)  # a late report moves nobody
+    a["rate"][event.jobs] = np.where(held > 0, event.rates, 0.0) if late else event.rates
+    a["since_s"][event.jobs] = event.since
+
+
+def _finished(state: State, event: ev.JobsFinished) -> None:
+    _end(state, event.jobs, event.at, FINISHED, done=True)
+    a = state.store.arrays
+    a["base_steps"][event.jobs] = np.maximum(a["base_steps"][event.jobs], a["steps"][event.jobs])
+    state.add_history(a["settled_accelerator_s"][event.jobs])
+
+
+def _failed(state: State, event: ev.JobsFailed) -> None:
+    _check_failure(state, event)
+    _end(state, event.jobs, event.at, FAILED)
+    _note_failure(state, event, event.jobs)
+
+
+def _interrupted(state: State, event: ev.JobsInterrupted) -> None:
+    _check_failure(state, event)
+    a = state.store.arrays
+    hit = a["held"][event.jobs] > 0  # who was suspended or ended meanwhile has nothing to lose
+    jobs = event.jobs[hit]
+    _go(state, jobs, WAITING)
+    _settle(state, jobs, moment(event.time))
+    a["base_steps"][jobs] = event.steps[hit]
+    if event.own_fault:  # also of who failed while it was suspended
+        tried = event.jobs[a["phase"][event.jobs] <= RUNNING]
+        a["failures"][tried] += 1
+        _note_failure(state, event, tried)
+    elif event.code == LAUNCH_FAILED and event.node >= 0:
+        _note_failure(state, event, jobs)
+
+
+def _check_failure(state: State, event: ev.JobsFailed | ev.JobsInterrupted) -> None:
+    if event.node != -1:
+        _check_node(state, event.node)
+
+
+def _go(state: State, jobs: Ints, new: int) -> None:
+    phase = state.store.arrays["phase"]
+    legal = _LEGAL_FROM[new][phase[jobs]]
+    if np.count_nonzero(legal) < len(jobs):
+        wrong = int(jobs[int((~legal).argmax())])
+        check_transition(state.job_of[wrong].name, Phase(int(phase[wrong])), Phase(new))
+    phase[jobs] = _PHASE[new]
+
+
+def _note_failure(state: State, event: ev.JobsFailed | ev.JobsInterrupted, jobs: Ints) -> None:
+    starts = state.store.arrays["starts"][jobs]
+    own = isinstance(event, ev.JobsFailed) or event.own_fault
+    for number, start in zip(jobs.tolist(), starts.tolist()):
+        state.last_failure[number] = Failure(event.why, event.code, event.node, event.rank, start, own)
+
+
+def _keep_progress(state: State, jobs: Ints, time: Floats) -> None:
+    """What jobs have done up to a second is where they go on from."""
+    state.store.arrays["base_steps"][jobs] = _steps_at(state, jobs, time)
+
+
+def _steps_at(state: State, jobs: Ints, time: Floats) -> Floats:
+    a = state.store.arrays
+    done: Floats = a["base_steps"][jobs] + a["rate"][jobs] * np.maximum(time - a["since_s"][jobs], ZERO)
+    steps: Floats = np.minimum(done, a["steps"][jobs])
+    return steps
+
+
+def _settle(state: State, jobs: Ints, time: Floats) -> None:
+    """Running jobs stop: their service becomes part of the past, their accelerators free. Where their steps stand is said
+    by who calls this."""
+    a = state.store.arrays
+    ran = time - a["run_started_s"][jobs]
+    a["settled_run_s"][jobs] += ran
+    service = ran * a["held"][jobs]
+    a["settled_accelerator_s"][jobs] += service
+    if len(state.cluster.types) > 1:
+        state.service_by_type += np.bincount(a["type"][jobs], service, minlength=len(state.cluster.types))
+    a["rate"][jobs] = ZERO
+    a["held"][jobs] = NO
+    a["waiting_since_s"][jobs] = time
+    state.device_map.release(jobs)
+    state.running = state.running[a["held"][state.running].nonzero()[0]]
+    if state.routes:
+        gone = set(jobs.tolist())
+        _route(state, {number: route for number, route in state.routes.items() if number not in gone})
+
+
+def count_shared_service(state: State, seconds: float) -> None:
+    """So long an accelerator with two jobs on it was held once, and each of them counts it."""
+    more = np.maximum(state.device_map.occupancy - 1, 0)
+    state.service_by_type -= np.bincount(state.cluster.type_of, more, minlength=len(state.cluster.types)) * seconds
+
+
+def _end(state: State, jobs: Ints, time: Floats, phase: int, *, done: bool = False) -> None:
+    """Jobs leave, whether they ran or not; `done` where all their steps are."""
+    a = state.store.arrays
+    held = a["held"][jobs]
+    _go(state, jobs, phase)
+    if np.count_nonzero(held) == len(jobs):
+        if not done:
+            _keep_progress(state, jobs, time)
+        _settle(state, jobs, time)
+        state.live = without(state.live, jobs)
+    else:
+        _still_queued(state)
+        running = held > NO
+        if running.any():
+            stopping, when = jobs[running], time[running] if time.ndim else time
+            _keep_progress(state, stopping, when)
+            _settle(state, stopping, when)
+        state.live = state.live[a["phase"][state.live] <= _PHASE[RUNNING]]
+    a["ended_s"][jobs] = time
+    if state.observations and (left := without_jobs(state.observations, jobs.tolist())) is not state.observations:
+        state.observations, state._template = left, None
+    if state.last_failure:
+        for number in jobs.tolist():
+            state.last_failure.pop(number, None)
+    if state.groups.sizes:
+        whole = (a["base_steps"][jobs] >= a["steps"][jobs]) | done
+        for group, number, all_steps in zip(a["group"][jobs].tolist(), jobs.tolist(), whole.tolist()):
+            state.groups.leave(group, number, whole=all_steps and phase == FINISHED)
+
+
+def _still_queued(state: State) -> None:
+    queue = state.queue
+    if len(queue):
+        state._queue = queue[state.store.arrays["phase"][queue] == _PHASE[QUEUED]]
+    if state.followers:
+        state.followers = [number for number in state.followers if state.store.arrays["phase"][number] == QUEUED]
+
+
+def _with_node(state: State, column: Bools, node: int, value: bool) -> Bools:
+    _check_node(state, node)
+    changed = column.copy()
+    changed[state.cluster.node_of == node] = value
+    return changed
+
+
+def _check_node(state: State, node: int) -> None:
+    if not 0 <= node < len(state.cluster.nodes):
+        raise InvalidPlan(f"there is no node number {node}")
+
+
+def _code(state: State, column: str, name: str) -> int:
+    codes = state._codes[column]
+    code = codes.get(name)
+    if code is None:
+        code = codes[name] = len(codes)
+        state._names = NameTable(*(tuple(known) for known in state._codes.values()))
+        state._template = None
+    return code
+
+
+def _merged(live: Ints, entering: Ints) -> Ints:
+    merged = np.concatenate((live, entering))
+    if len(live) and live[-1] > entering[0]:
+        merged.sort()
+    return merged
+
+
+APPLY: dict[type, Callable[[State, Any], None]] = {
+    ev.JournalOpened: _opened,
+    ev.JobSubmitted: _submitted,
+    ev.JobCancelled: _cancelled,
+    ev.NodeLost: _node_lost,
+    ev.NodeRepaired: _node_repaired,
+    ev.NodeDrained: _node_drained,
+    ev.NodeBackedOff: _node_backed_off,
+    ev.MetricsReported: _metrics,
+    ev.SchedulerSwitched: _switched,
+    ev.MemoChanged: _memo,
+    ev.ObservationsRecorded: _learned,
+    ev.RoundPlanned: _planned,
+    ev.ProgressReported: _progress,
+    ev.JobsFinished: _finished,
+    ev.JobsFailed: _failed,
+    ev.JobsInterrupted: _interrupted,
+}
