@@ -106,7 +106,7 @@ def test_a_reasons_text_is_made_from_its_numbers():
 
 def test_reasons_with_the_same_facts_are_equal_and_told_as_plain_data():
     reason = Unplaced.needs(8, "GPUs", of_at_most=4)
-    assert reason == Unplaced.needs(8.0, "accelerators", of_at_most=4.0)
+    assert reason == Unplaced.needs(8.0, "GPUs", of_at_most=4.0)
     assert reason != Unplaced.needs(8, "GPUs", of_at_most=5)
     assert reason.code is Code.TOO_LARGE
     told = reason.to_dict()

@@ -50,8 +50,8 @@ def test_who_waits_behind_a_head_that_has_nothing_up_to_run_on_is_told_so(harnes
     assert now.reason("head") == Unplaced.nodes_down(1, up=0)
     assert now.reason("behind") == Unplaced.behind("head", needed=1, up=0)
     assert now.reason("behind").text == (
-        "Waiting behind the head of the queue, job head, which needs 1 GPU; up where that may run: 0, so nobody"
-        " behind it starts until there are more"
+        "Waiting behind the head of the queue, job head, which needs 1 GPU; only 0 eligible for it are up, so no job"
+        " behind it starts until more are"
     )
     number = harness.state.next_number - 2
     harness.loop.record(ev.JobCancelled(harness.state.time, number))

@@ -51,7 +51,7 @@ def test_a_line_of_nothing_is_damage_too(path):
 
 @pytest.mark.parametrize("version", [b"3", b"0", b"null", b'"1"'])
 def test_a_journal_of_another_version_is_refused_with_the_way_out(path, version):
-    path.write_bytes(LINES[0].replace(b'"version":1', b'"version":' + version))
+    path.write_bytes(LINES[0].replace(b'"version":2', b'"version":' + version))
     with pytest.raises(
         JournalError, match=r"events\.jsonl:1: the journal is of version .*; this Fairlead reads versions up to 2: use"
     ):
@@ -71,7 +71,9 @@ def test_a_journal_without_a_version_is_refused(path):
 )
 def test_a_file_that_does_not_begin_with_an_opening_is_no_journal(path, content):
     path.write_bytes(content)
-    with pytest.raises(JournalError, match=r"events\.jsonl:1: not a journal: expected an 'opened' event in the first line"):
+    with pytest.raises(
+        JournalError, match=r"events\.jsonl:1: not a journal: expected a 'journal_opened' event in the first line"
+    ):
         read(path)
     with pytest.raises(JournalError, match=r"events\.jsonl:1: not a journal"):
         read_opening(path)

@@ -56,7 +56,7 @@ def test_who_failed_and_is_tried_again_says_so_with_the_numbers():
     reason = why_not_running(state, LAUNCHED, 0, 12.5)
     assert reason is not None
     assert reason.code is Code.RETRYING
-    expected = {"status": 3, "node": "v100-0", "next": 2, "tries": 2}
+    expected = {"status": 3, "node": "v100-0", "next": 2, "attempts": 2}
     assert expected.items() <= dict(reason.facts).items()
     assert reason.text == "The last attempt failed: worker 1 ended with status 3 on v100-0; attempt 2 of 2 at the next decision"
     assert told(state, None) == str(reason), "before the first decision after a restart"
