@@ -48,6 +48,17 @@ def rounded(column: Floats, digits: int) -> Floats:
     return kept
 
 
+def significant(values: Floats) -> Floats:
+    """Round to 24 significant bits, about seven digits.
+
+    Two machines may compute the last bits of a number differently. What a memo keeps, or a tie is broken by, goes through
+    here, so that the same inputs give the same bytes everywhere."""
+    mantissa, exponent = np.frexp(values)
+    kept: Floats = np.ldexp(np.rint(mantissa * _BITS), exponent - 24)
+    return kept
+
+
+_BITS = _constant(2.0**24)
 _SCALES = [_constant(10.0**digits) for digits in range(10)]
 
 

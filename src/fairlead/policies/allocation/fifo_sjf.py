@@ -22,6 +22,7 @@ import numpy as np
 
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
+from fairlead.core.columns import significant
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
@@ -99,7 +100,7 @@ def _alone(view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         rate, fastest, number, load = rate[:, present], fastest[present], number[present], load[present]
     near = memo["prices"] if isinstance(memo, Mapping) else None
     who, x, prices = weighted_sum(rate / fastest, load, _by_arrival(present, len(jobs)), capacity.astype(np.float64), near)
-    return Allocation.alone(number[who], x), {"prices": prices}
+    return Allocation.alone(number[who], x), {"prices": significant(prices)}
 
 
 # Shortest job first over types (Gavel §4.2):

@@ -19,6 +19,7 @@ import numpy as np
 
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
+from fairlead.core.columns import significant
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, SharingOptions, check_optimum
@@ -61,7 +62,7 @@ def _fairest(
 ) -> tuple[Allocation, Memo]:
     classes = classes_of(view, alike=alike)
     left = view.jobs.steps_left
-    rate = isolated_rates(view, classes, alike=alike)
+    rate = significant(isolated_rates(view, classes, alike=alike))
     spent = isolated_s(view, left, memo)
     kept: dict[str, Any] = {"number": view.jobs.number.copy(), "left": left, "rate": rate, "isolated_s": spent}
     if not len(classes):

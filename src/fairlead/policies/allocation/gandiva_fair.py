@@ -18,6 +18,7 @@ import numpy as np
 
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
+from fairlead.core.columns import significant
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
@@ -94,8 +95,7 @@ def mean_rates(classes: JobClasses, of: Ints, users: int) -> Floats:
     summed, able = np.zeros((users, types, types)), np.ones((users, types, types), dtype=np.bool_)
     np.add.at(summed, of, ratio * load[:, None, None])
     np.logical_and.at(able, of, both)
-    mean: Floats = np.where(able, summed / count[:, None, None], 0.0)
-    return mean
+    return significant(np.where(able, summed / count[:, None, None], 0.0))
 
 
 def traded(quota: Floats, speedup: Floats, demand: Floats) -> Floats:

@@ -102,7 +102,9 @@ class MinCostSlo(MinCost):
             "others' deadlines need the accelerators": reachable & ~kept,
         }
         reasons = {
-            int(jobs.number[i]): Unplaced.late(what, left_s=float(left_s[i]), needed_s=float(jobs.steps_left[i] / fastest[i]))
+            int(jobs.number[i]): Unplaced.late(
+                what, left_s=round(float(left_s[i]), 3), needed_s=round(float(jobs.steps_left[i] / fastest[i]), 3)
+            )
             for what, late in told.items()
             for i in late.nonzero()[0].tolist()
         }

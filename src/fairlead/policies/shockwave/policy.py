@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.columns import significant
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
@@ -301,15 +302,15 @@ class Shockwave:
             "grown": _changed_batch_sizes(view),
             "schedule": np.packbits(found.schedule, axis=1),  # a byte for eight rounds, as every plan is journaled
             "type": found.types,
-            "urgent": _rank(-urgency),
-            "longest": _rank(-made.left_s[:, 0]),
+            "urgent": _rank(-significant(urgency)),
+            "longest": _rank(-significant(made.left_s[:, 0])),
             "demand_s": demand_s,
             "since_s": since_s,
-            "rho": unfair,
-            "price": found.price,
-            "cost": found.price * made.workers / np.maximum(made.weight, np.finfo(float).tiny),
-            "gap": found.gap,
-            "relative_gap": found.relative_gap,
+            "rho": significant(unfair),
+            "price": significant(found.price),
+            "cost": significant(found.price * made.workers / np.maximum(made.weight, np.finfo(float).tiny)),
+            "gap": round(found.gap, 7),
+            "relative_gap": round(found.relative_gap, 7),
         }
 
 
@@ -349,7 +350,7 @@ def _rates(view: Snapshot) -> Floats:
 def _fastest(view: Snapshot) -> tuple[Floats, Ints]:
     """Seconds per step on the fastest type of each job, and that type."""
     rates = _rates(view)
-    return 1.0 / np.maximum(rates.max(axis=1), np.finfo(float).tiny), rates.argmax(axis=1)
+    return significant(1.0 / np.maximum(rates.max(axis=1), np.finfo(float).tiny)), significant(rates).argmax(axis=1)
 
 
 def _rank(key: Floats) -> Ints:

@@ -17,6 +17,7 @@ import numpy as np
 
 from fairlead.core.allocation import NEGLIGIBLE, Allocation
 from fairlead.core.cluster import Floats, Ints
+from fairlead.core.columns import significant
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.analytic_centre import centre
@@ -81,7 +82,9 @@ def min_level_allocation(
             top[model.of] = model.fastest
             unit = np.where(top > 0, top, 1.0) / model.classes.workers
             used = model.maximize(required, model.worth(unit, ordered=True), fit.excess)
-        return ModelAnswer(used, required, {}, {"level": level, "prices": model.near}, level)
+        return ModelAnswer(
+            used, required, {}, _hints(level, model.near), level
+        )
 
     x, kept = shared(name, view, classes, sharing, answer, near["prices"])
     if among == "centre" and kept:
@@ -89,6 +92,11 @@ def min_level_allocation(
     if alike:
         x = Allocation.alone(view.jobs.number, _same_mix(classes, view, x.matrix(view.jobs.number, len(view.capacity))))
     return x, kept or near
+
+
+def _hints(level: float, prices: Floats | None) -> dict[str, Any]:
+    """What the next solve starts from, as a memo keeps it."""
+    return {"level": float(significant(np.array(level))), "prices": None if prices is None else significant(prices)}
 
 
 def _in_one_pool(
@@ -104,7 +112,7 @@ def _in_one_pool(
     x = np.zeros((len(view.jobs), len(view.capacity)))
     x[at] = demand(level)[0][:, None] * even_mix(classes, view.capacity)[classes.of[at]]
     prices = no_prices(len(view.capacity)) if near["prices"] is None else near["prices"]
-    return Allocation.alone(view.jobs.number, x), {"level": level, "prices": prices}
+    return Allocation.alone(view.jobs.number, x), _hints(level, prices)
 
 
 def _least(view: Snapshot, at: Ints) -> float:
