@@ -1,7 +1,7 @@
 """The golden cases: every policy and every preset on single-worker jobs and on gangs, and the digest of each event log.
 
-As a program it prints or writes digests; `tests/golden/README.md` says how. A digest depends on the inputs and the seed only, so
-it is the same on every machine, with every BLAS, and under every perturbation of `perturbation.py`."""
+As a program it prints or writes digests; `tests/golden/README.md` says how. A digest depends on the inputs and the seed only,
+so it is the same on every machine, with every BLAS, and under every perturbation of `perturbation.py`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ class GoldenCase:
 
     def run(self) -> tuple[str, int]:
         """The digest of the event log, and the number of decisions."""
+        from fairlead.engine.event_journal import MemoryJournal
+
         from fairlead.api.scheduler import Scheduler
         from fairlead.config import SchedulerConfig
         from fairlead.engine.codec import encode_line
-        from fairlead.engine.event_journal import MemoryJournal
         from fairlead.experiments.simulate import Simulation, simulate
         from fairlead.simulator.costs import Costs
         from fairlead.testing import cluster
