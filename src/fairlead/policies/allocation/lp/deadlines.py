@@ -82,9 +82,7 @@ def min_level_allocation(
             top[model.of] = model.fastest
             unit = np.where(top > 0, top, 1.0) / model.classes.workers
             used = model.maximize(required, model.worth(unit, ordered=True), fit.excess)
-        return ModelAnswer(
-            used, required, {}, _hints(level, model.near), level
-        )
+        return ModelAnswer(used, required, {}, _hints(level, model.near), level)
 
     x, kept = shared(name, view, classes, sharing, answer, near["prices"])
     if among == "centre" and kept:
