@@ -90,7 +90,7 @@ def main() -> None:
     options.add_argument("--sample-s", type=float, default=0.001, help="how long a sample takes; a pass as 32 more")
     options.add_argument("--log", type=Path, help="append each step's samples, and who did it, to this file")
     chosen = options.parse_args()
-    work = fairlead.elastic(chosen.batch_size, smallest=64, largest=1024, least_local=16, most_local=256)
+    work = fairlead.elastic(chosen.batch_size, smallest=64, largest=1024, min_local=16, max_local=256)
     gang = Gang(work.rank, work.world_size)
     line, samples = [0.0, 0.0], Samples(chosen.samples, work)
 
@@ -101,7 +101,7 @@ def main() -> None:
         state = json.loads((folder / "line.json").read_text())
         line[:], samples.used = state["line"], state["used"]
         if work.may_tune:
-            work.batch_size = max(state["batch_size"], work.world_size * work.limits.least_local)
+            work.batch_size = max(state["batch_size"], work.world_size * work.limits.min_local)
         return True
 
     lease = fairlead.lease(samples, load=load, save=save)
@@ -113,7 +113,7 @@ def main() -> None:
                 slope, loss = gradient(line, part)
                 time.sleep(chosen.sample_s * (32 + len(part)))
             mine = [have + new for have, new in zip(mine, [*slope, slope[0] ** 2 + slope[1] ** 2, loss])]
-        count = work.world_size * work.passes
+        count = work.world_size * work.accumulation_steps
         mean = [each / count for each in gang.added(mine)]
         line[0], line[1] = line[0] - 0.1 * mean[0], line[1] - 0.1 * mean[1]
         fairlead.report(loss=mean[3])

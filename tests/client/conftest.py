@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playing_agent import Agent
+from fake_agent import Agent
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from playing_agent import Agent
+from fake_agent import Agent
 
 from fairlead.client.launch_context import CHECKPOINTS
 from fairlead.client.lease_page import PAGE, Field, Page, Stage
@@ -195,7 +195,7 @@ def test_the_real_lightning_does_every_step_once(agent: Agent, tmp_path: Path) -
     importlib.util.find_spec("accelerate") is None, reason="accelerate, which its trainer needs, is not installed"
 )
 def test_the_real_hugging_face_trainer_uses_every_batch_once(agent: Agent, tmp_path: Path) -> None:
-    first, second = (part.split() for part in launches(agent, tmp_path, REAL_HUGGING_FACE))
-    assert (len(first), len(second)) == (5, 3)
-    for epoch in (first[:4], first[4:] + second):
+    is_leader, second = (part.split() for part in launches(agent, tmp_path, REAL_HUGGING_FACE))
+    assert (len(is_leader), len(second)) == (5, 3)
+    for epoch in (is_leader[:4], is_leader[4:] + second):
         assert sorted("".join(epoch)) == list("01234567")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.client.checkpoints import Checkpoints
-from fairlead.client.lease_holder import Holder, Saving
+from fairlead.client.lease_holder import LeaseHolder, SaveOptions
 
 KILLED_AT_EACH_EFFECT = """
 import json, os, signal, sys
@@ -104,13 +104,13 @@ def test_a_save_that_fails_leaves_the_last_one(tmp_path: Path) -> None:
         if holder.steps == 2:
             raise OSError("the disk is full")
 
-    holder = Holder(Saving(save, every_steps=1, directory=tmp_path))
+    holder = LeaseHolder(SaveOptions(save, every_steps=1, directory=tmp_path))
     holder.begin()
     holder.ready()
     holder.step()
     with pytest.raises(OSError, match="the disk is full"):
         holder.step()
-    again = Holder(Saving(save, directory=tmp_path))
+    again = LeaseHolder(SaveOptions(save, directory=tmp_path))
     checkpoint = again.begin()
     assert checkpoint is not None
     assert checkpoint.steps == 1
@@ -119,7 +119,7 @@ def test_a_save_that_fails_leaves_the_last_one(tmp_path: Path) -> None:
 
 def test_time_makes_a_save_due_too(tmp_path: Path) -> None:
     saved = []
-    holder = Holder(Saving(lambda folder: saved.append(holder.steps), every_s=1e-9, directory=tmp_path))
+    holder = LeaseHolder(SaveOptions(lambda folder: saved.append(holder.steps), every_s=1e-9, directory=tmp_path))
     holder.begin()
     holder.ready()
     for _ in range(3):

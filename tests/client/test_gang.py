@@ -10,7 +10,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from playing_agent import Agent, Worker, lines, until
+from fake_agent import Agent, Worker, lines, until
 
 from fairlead.client.lease_page import Field, Stage
 from foundry import free_port
@@ -211,18 +211,18 @@ def test_a_worker_with_another_token_or_generation_is_refused(
     port = str(free_port())
     common = {"WORLD_SIZE": "2", "FAIRLEAD_GANG_PORT": port}
     command = (script, tmp_path / "log", "100", "paced")
-    first = agent.launch(*command, environment={**common, variable: "2"})
+    is_leader = agent.launch(*command, environment={**common, variable: "2"})
     stranger = agent.launch(*command, rank=1, environment={**common, variable: "1"})
     assert stranger.ends() == 1
     assert "worker 0 refuses this worker" in stranger.errors
     other = agent.launch(*command, rank=1, environment={**common, variable: "2"})
-    until(lambda: first.stage == other.stage == Stage.RUNNING)
+    until(lambda: is_leader.stage == other.stage == Stage.RUNNING)
 
 
 def test_strangers_that_say_nothing_or_nonsense_do_not_disturb(agent: Agent, script: Path, tmp_path: Path) -> None:
     port = free_port()
     common = {"WORLD_SIZE": "2", "FAIRLEAD_GANG_PORT": str(port)}
-    first = agent.launch(script, tmp_path / "log", "5", "free", environment=common)
+    is_leader = agent.launch(script, tmp_path / "log", "5", "free", environment=common)
     talks = []
 
     def connected() -> bool:
@@ -237,7 +237,7 @@ def test_strangers_that_say_nothing_or_nonsense_do_not_disturb(agent: Agent, scr
     talks[2].sendall(b"[" * 100_000)
     talks[3].sendall(b"[" * 4000 + b"\n")
     other = agent.launch(script, tmp_path / "log", "5", "free", rank=1, environment=common)
-    assert (first.ends(), other.ends(), first.errors) == (0, 0, "")
+    assert (is_leader.ends(), other.ends(), is_leader.errors) == (0, 0, "")
     for talk in talks:
         talk.close()
 

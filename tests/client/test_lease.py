@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from playing_agent import EXAMPLES, Agent, lines, until
+from fake_agent import EXAMPLES, Agent, lines, until
 
 from fairlead.client.lease_page import Field, Stage
 
@@ -183,7 +183,7 @@ def test_a_batch_size_that_has_grown_outlives_a_preemption(agent: Agent, tmp_pat
         assert job.ends() == 0, job.errors
     assert job.stage == Stage.FINISHED
     spans = [[int(number) for number in line.split()] for line in log.read_text().splitlines()]
-    assert [sample for first, last in spans for sample in range(first, last + 1)] == list(range(3000))
+    assert [sample for is_leader, last in spans for sample in range(is_leader, last + 1)] == list(range(3000))
 
 
 SIZES_AT_STEPS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playing_agent import EXAMPLES, Agent, lines
+from fake_agent import EXAMPLES, Agent, lines
 
 from fairlead.client.lease_page import Field, Stage
 

@@ -4,9 +4,8 @@
     trainer = Trainer(args=TrainingArguments(output_dir=str(callback.directory), …), callbacks=[callback], …)
     trainer.train(resume_from_checkpoint=callback.checkpoint)
 
-The trainer saves, under its own names, when it leaves and by its own rules besides; what it has saved counts once all of it
-is on disk. A step is an update of the weights. The trainer walks its loader to its place when it goes on, so each batch is
-used once."""
+The trainer saves under its own names, when it leaves and by its own rules; a checkpoint counts once it is complete on disk. A
+step is an update of the weights. The trainer skips the batches that are done when it resumes, so each batch is used once."""
 
 from __future__ import annotations
 
@@ -17,21 +16,21 @@ from transformers import TrainerCallback
 
 from fairlead.client.gang import Patience
 from fairlead.client.launch_context import LaunchContext
-from fairlead.client.lease_holder import Holder, Saving
+from fairlead.client.lease_holder import LeaseHolder, SaveOptions
 
 
 class LeaseCallback(TrainerCallback):  # type: ignore[misc]  # transformers need not be here when types are checked
-    """`directory`: what to use as `output_dir`. `checkpoint`: where to go on from, or None. `yielded`: training stopped because
-    the lease is over."""
+    """`directory`: the `output_dir` to use. `checkpoint`: where to resume, or None."""
 
     def __init__(self, *, directory: Path | str = "checkpoints", patience: Patience | None = None) -> None:
         self.directory = Path(LaunchContext.read().checkpoints or directory)
-        self._holder = Holder(Saving(directory=self.directory, prefix="checkpoint-"), patience=patience)
+        self._holder = LeaseHolder(SaveOptions(directory=self.directory, prefix="checkpoint-"), patience=patience)
         latest = self._holder.begin()
         self.checkpoint = str(latest.folder) if latest else None
 
     @property
     def yielded(self) -> bool:
+        """Whether training stopped because the lease is over."""
         return self._holder.yielded
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:

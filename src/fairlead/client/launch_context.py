@@ -1,5 +1,5 @@
-"""What a worker learns from its environment: its page, its directory, its gang. Read once, when a lease begins. Nothing of it
-is there outside Fairlead."""
+"""The environment variables of a worker: its lease page, its directories, its gang. They are read once, when a lease starts,
+and are not set outside Fairlead."""
 
 from __future__ import annotations
 
@@ -23,21 +23,24 @@ TUNED = "tuned"
 
 @dataclass(frozen=True, slots=True)
 class LaunchContext:
+    """What an agent passes to a worker."""
+
     page: Path | None = None
     checkpoints: Path | None = None
     rank: int = 0
     world_size: int = 1
     master_address: str = "127.0.0.1"
-    gang_port: int = 0  # 0: nobody to tell
+    gang_port: int = 0  # 0: the gang is not coordinated
     gang_token: str = ""
     generation: str = ""
-    central: bool = False  # at its bounds it waits for an answer, instead of leaving
-    nodes: int = 1  # on which the gang stands
-    batch_size: int = 0  # that it is to run with; 0: its own
-    tuned: bool = False  # the batch size is left to the job
+    central: bool = False  # at its bounds it waits for an answer instead of leaving
+    nodes: int = 1  # of the gang
+    batch_size: int = 0  # assigned by the scheduler; 0: the job's own
+    tuned: bool = False  # the job may choose its batch size
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> LaunchContext:
+        """The context of this process."""
         return cls(
             page=_path(environment.get(PAGE)),
             checkpoints=_path(environment.get(CHECKPOINTS)),
@@ -55,6 +58,7 @@ class LaunchContext:
 
     @property
     def in_gang(self) -> bool:
+        """Whether the workers coordinate when to stop."""
         return self.world_size > 1 and self.gang_port > 0
 
 

@@ -1,7 +1,6 @@
 """The lease page: a small file in shared memory between a job's worker and the agent that started it. Each worker has one. The
-agent writes the upper half and the worker the lower, so neither waits for the other and a look at it costs no system call.
-
-Whole numbers are unsigned and eight bytes long, as this machine stores them: both sides are on one machine."""
+agent writes some fields and the worker the others, so neither waits for the other, and reading it costs no system call. Numbers
+are unsigned 64-bit integers in the byte order of the machine."""
 
 from __future__ import annotations
 
@@ -14,19 +13,19 @@ MAGIC = 0x3145_5341_454C_4C46  # "FLLEASE1"
 SIZE = 4096
 
 PAGE = "FAIRLEAD_LEASE"
-"""The variable that holds the page's path. Where it is not set, a script runs outside Fairlead."""
+"""The environment variable with the page's path; not set outside Fairlead."""
 
 
 class Field(IntEnum):
-    """Where each number stands, counted in numbers."""
+    """The index of each number."""
 
     MAGIC = 0
     # Written by the agent.
-    REVOKED = 1  # 1: stop after the next step. Only the first worker of a gang is told; it tells the others.
+    REVOKED = 1  # 1: stop after the next step. In a gang, only the leader's page is revoked; it informs the others.
     MAX_STEPS = 2  # of this launch, 0: no bound
     MAX_MS = 3  # of this launch in milliseconds, 0: no bound
     RENEWALS = 4  # how often the bounds above were extended; counts up after they were
-    ROUTES = 5  # counts up before the three below are written, and after; odd: meanwhile. 0: it serves no requests
+    ROUTES = 5  # counts up before and after the three below are written, so it is odd meanwhile. 0: no requests
     ROUTE_BATCH = 6  # requests at once
     ROUTE_RATE = 7  # thousandths of requests a second, to all replicas
     ROUTE_PART = 8  # millionths of them, for this one
@@ -37,11 +36,13 @@ class Field(IntEnum):
     BEGAN_NS = 19  # monotonic, when this launch did its first step, or the last of a batch size; the rate is since
     BEGAN_AT = 20  # steps at that moment
     LAST_NS = 21  # monotonic, when the last step ended
-    WANTS_MORE = 22  # three quarters of the bounds are used; which renewal it asks for: RENEWALS + 1, or 0
-    BATCH_SIZE = 23  # the present one, 0: never said
+    WANTS_MORE = 22  # the renewal that it requests when three quarters of the bounds are used: RENEWALS + 1, or 0
+    BATCH_SIZE = 23  # the current one, 0: unknown
 
 
 class Stage(IntEnum):
+    """The stage of a worker."""
+
     STARTING = 0
     RUNNING = 1
     SAVING = 2
@@ -61,7 +62,7 @@ class Page:
 
     @classmethod
     def create(cls, path: Path) -> Page:
-        """A new page, all zero but for the magic, there whole or not at all."""
+        """A new page, all zero except the magic; it appears complete or not at all."""
         draft = path.with_name(path.name + ".new")
         draft.write_bytes(MAGIC.to_bytes(8, "little" if memoryview(b"\1\0").cast("H")[0] == 1 else "big").ljust(SIZE, b"\0"))
         os.replace(draft, path)
@@ -74,5 +75,6 @@ class Page:
         self.numbers[field] = value
 
     def close(self) -> None:
+        """Unmap the page."""
         self.numbers.release()
         self._map.close()

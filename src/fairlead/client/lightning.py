@@ -4,9 +4,9 @@
     trainer = Trainer(callbacks=[callback], …)
     trainer.fit(model, ckpt_path=callback.checkpoint)
 
-A step is a batch of training. Lightning writes the checkpoint, the whole of it, and puts its counters back, so each step is
-done once. It does not walk a loader to its place: where an epoch was cut in two, its second part has the loader's first
-batches again, unless the loader keeps its own state."""
+A step is a training batch. Lightning writes the whole checkpoint and restores its counters, so each step is done once. It does
+not skip batches: if an epoch is interrupted, the rest of it gets the loader's first batches again, unless the loader keeps its
+own state."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ except ImportError:
 
 from fairlead.client.gang import Patience
 from fairlead.client.launch_context import LaunchContext
-from fairlead.client.lease_holder import Holder, Saving
+from fairlead.client.lease_holder import LeaseHolder, SaveOptions
 
-FILE = "lightning.ckpt"
+_FILE = "lightning.ckpt"
 
 
 class LeaseCallback(Callback):  # type: ignore[misc]  # Lightning need not be here when types are checked
-    """`checkpoint`: where to go on from, or None. `yielded`: training stopped because the lease is over."""
+    """`checkpoint`: where to resume, or None."""
 
     def __init__(
         self,
@@ -38,16 +38,19 @@ class LeaseCallback(Callback):  # type: ignore[misc]  # Lightning need not be he
         patience: Patience | None = None,
     ) -> None:
         super().__init__()
-        # Lightning's way to save is called on all workers and sorts out itself who writes.
+        # Lightning's save is called on all workers and decides itself which of them writes.
         every_rank = LaunchContext.read().in_gang
-        self._holder = Holder(Saving(self._save, every_steps, every_s, every_rank, keep, directory), patience=patience)
+        self._holder = LeaseHolder(
+            SaveOptions(self._save, every_steps, every_s, every_rank, keep, directory), patience=patience
+        )
         self._trainer: Any = None
         self._left = False
         latest = self._holder.begin()
-        self.checkpoint = latest.folder / FILE if latest else None
+        self.checkpoint = latest.folder / _FILE if latest else None
 
     @property
     def yielded(self) -> bool:
+        """Whether training stopped because the lease is over."""
         return self._holder.yielded
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -71,4 +74,4 @@ class LeaseCallback(Callback):  # type: ignore[misc]  # Lightning need not be he
         self._holder.leave()
 
     def _save(self, folder: Path) -> None:
-        self._trainer.save_checkpoint(folder / FILE)
+        self._trainer.save_checkpoint(folder / _FILE)

@@ -1,5 +1,5 @@
-"""What a worker that serves requests is to know of them: `route()` says how many to run at once, how many come to the session
-in a second, and which part of them is meant for this worker. It stands in the lease page, and changes without a new launch."""
+"""The routing of requests to a serving worker: `route()` returns how many to run at once, the rate of the session, and this
+worker's share. It is in the lease page and can change during a launch."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from dataclasses import dataclass
 from fairlead.client.launch_context import LaunchContext
 from fairlead.client.lease_page import Field, Page
 
-TRIES = 50
-PAUSE_S = 0.0002
-"""How often, and with which pauses, a route is looked at that is being written."""
+_ATTEMPTS, _PAUSE_S = 50, 0.0002  # to read a route that is being written
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class WorkerRoute:
+    """How requests reach this worker."""
+
     batch: int
     rate: float  # requests per second, to all replicas of the session together
-    part: float  # of them, for this replica; 0: it only stands in for others
+    part: float  # this replica's share; 0: it is only a standby
 
 
 class RouteReader:
-    """A page that is looked at again and again."""
+    """Reads the route from a lease page."""
 
     def __init__(self, page: Page) -> None:
         self._numbers = page.numbers
-        self._last: Route | None = None
+        self._last: WorkerRoute | None = None
 
-    def now(self) -> Route | None:
-        """None where nobody has routed anything here. Where an agent died while it wrote, the one before, until it is back."""
+    def now(self) -> WorkerRoute | None:
+        """The current route, or None without one; the previous one if the agent died while it was writing."""
         numbers = self._numbers
-        for _ in range(TRIES):
+        for _ in range(_ATTEMPTS):
             count = numbers[Field.ROUTES]
-            found = Route(numbers[Field.ROUTE_BATCH], numbers[Field.ROUTE_RATE] / 1000, numbers[Field.ROUTE_PART] / 1e6)
+            found = WorkerRoute(numbers[Field.ROUTE_BATCH], numbers[Field.ROUTE_RATE] / 1000, numbers[Field.ROUTE_PART] / 1e6)
             if count % 2 == 0 and numbers[Field.ROUTES] == count:
                 self._last = found if count else None
                 break
-            time.sleep(PAUSE_S)
+            time.sleep(_PAUSE_S)
         return self._last
 
 
 _routed: RouteReader | None = None
 
 
-def route() -> Route | None:
-    """The present one; None outside Fairlead, and in a job that no policy takes for a session."""
+def route() -> WorkerRoute | None:
+    """The current route; None outside Fairlead, and for a job that is not a serving session."""
     global _routed
     if _routed is None:
         page = LaunchContext.read().page

@@ -9,7 +9,7 @@ from agent_node import Node, order
 
 from fairlead.client.launch_context import PAGE
 from fairlead.client.lease_page import Field, Page
-from fairlead.client.route import Route, RouteReader, route
+from fairlead.client.route import RouteReader, WorkerRoute, route
 from fairlead.runtime.agent.lease_file import LeaseFile
 from fairlead.runtime.protocol.orders import LaunchParameters, Reroute
 from fairlead.runtime.protocol.orders import RequestRouting as Dealt
@@ -52,7 +52,7 @@ def test_a_page_that_was_written_over_does_not_end_the_agent(tmp_path: Path) -> 
     page[Field.ROUTES] = 2**64 - 1
     again = LeaseFile(tmp_path / "page")
     again.route(4, 2.5, 1.0)
-    assert RouteReader(page).now() == Route(4, 2.5, 1.0)
+    assert RouteReader(page).now() == WorkerRoute(4, 2.5, 1.0)
     for one in (lease, again):
         one.close()
 
@@ -66,11 +66,11 @@ def test_no_worker_sees_half_of_a_route(tmp_path: Path, monkeypatch: pytest.Monk
         seen.append(reader.now())
 
     lease.route(4, 2.5, 1.0)
-    assert reader.now() == Route(4, 2.5, 1.0)
+    assert reader.now() == WorkerRoute(4, 2.5, 1.0)
     monkeypatch.setattr(lease, "_write", read_meanwhile)
     lease.route(8, 7.5, 0.5)
-    assert set(seen[:-1]) == {Route(4, 2.5, 1.0)}
-    assert seen[-1] == Route(8, 7.5, 0.5)
+    assert set(seen[:-1]) == {WorkerRoute(4, 2.5, 1.0)}
+    assert seen[-1] == WorkerRoute(8, 7.5, 0.5)
     lease.close()
 
 
@@ -81,7 +81,7 @@ def test_what_an_agent_left_half_written_is_written_again(tmp_path: Path) -> Non
     lease.close()
     again = LeaseFile(tmp_path / "page")
     again.route(8, 7.5, 0.5)
-    assert RouteReader(page).now() == Route(8, 7.5, 0.5)
+    assert RouteReader(page).now() == WorkerRoute(8, 7.5, 0.5)
     again.close()
 
 

@@ -1,16 +1,15 @@
-"""How the workers of a gang stop after one and the same step (Blox §7). Only the first worker is told that the lease is over.
-It asks the others where they are (*prepare*); each answers with the steps it has done and holds before it would begin the
-step after the one under way. Nobody can then be beyond the greatest answer plus one, so that is the step after which all
-leave (*exit*). A worker that waits inside step i + 1 for the first one answers too, because a thread answers: training may be
-synchronous or not.
+"""How the workers of a gang stop after the same step (Blox §7). Only the leader, worker 0, learns that the lease is over. It
+asks the followers for their step (*prepare*). Each answers with the steps it has done and pauses before the step after the
+current one. No worker can then be beyond the greatest answer plus one, so all leave after that step (*exit*). A thread answers,
+also while the worker waits for the leader inside a step: training may be synchronous or not.
 
-    first to other    go · prepare · exit n · saved n · done n · broken why
-    other to first    ready · at n · asks · wrote n · done n
+    leader to follower    go · prepare · exit n · saved n · done n · broken why
+    follower to leader    ready · at n · asks · wrote n · done n
 
-`ready`: it has loaded; `go`: all have. `asks`: this worker's own page was revoked; please stop all. `wrote`: its part of the
-checkpoint is on disk. `done`: it is through and will close the connection. A connection that ends without it breaks the gang,
-and everybody else fails at the next step, or is ended where it hangs in a step for longer than the time-out. Messages are
-lines of JSON; both sides prove that they know the token."""
+`ready`: it has loaded; `go`: all have. `asks`: its own page was revoked; stop all. `wrote`: its part of the checkpoint is on
+disk. `done`: it has finished and will close the connection. A connection that ends without `done` breaks the gang: all other
+workers fail at the next step, or are ended if they hang in a step for longer than the timeout. Messages are lines of JSON; both
+sides prove that they know the token."""
 
 from __future__ import annotations
 
@@ -24,63 +23,63 @@ class GangBroken(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """`start_s`: until all workers have come and loaded. `answer_s`: until a worker answers or, when the gang is broken, gets
-    to the end of its step."""
+    """Timeouts of a gang. `start_s`: until all workers have connected and loaded. `answer_s`: until a worker answers or, when
+    the gang is broken, finishes its step."""
 
     start_s: float = 300.0
     answer_s: float = 20.0
 
 
 class Gang(Protocol):
-    """`calls`: there is something to attend to. It is read in every step and costs nothing."""
+    """A worker's view of its gang. `has_messages` is read in every step and costs nothing."""
 
-    calls: bool
-    first: bool
+    has_messages: bool
+    is_leader: bool
 
-    def agree(self, steps: int) -> int:
-        """Where all begin: where the first worker's latest checkpoint stands."""
+    def agree_on_start(self, steps: int) -> int:
+        """The step at which all workers start: that of the leader's latest checkpoint."""
 
     def ready(self) -> None:
-        """This worker has loaded. Returns when all have."""
+        """This worker has loaded; returns when all workers have."""
 
-    def attend(self) -> int | None:
-        """After `calls`: the step after which to leave, where that is known now."""
+    def handle_messages(self) -> int | None:
+        """Handle new messages; returns the step after which to leave, if it is known."""
 
-    def end_after(self, steps: int) -> int | None:
-        """This worker's lease is over: the step after which to leave, or none where the first worker will tell."""
+    def request_stop(self, steps: int) -> int | None:
+        """This worker's lease is over; returns the step after which to leave, or None if the leader will send it."""
 
-    def gather(self, steps: int) -> None:
-        """All workers have written their parts of a checkpoint. Others than the first wait until it is whole."""
+    def wait_for_parts(self, steps: int) -> None:
+        """Wait until all workers have written their parts of a checkpoint; a follower waits until it is complete."""
 
     def saved(self, steps: int) -> None:
-        """There is a whole checkpoint."""
+        """A checkpoint is complete."""
 
     def done(self, steps: int) -> None:
-        """This worker is through. Others than the first wait until that one has saved and is through too."""
+        """This worker has finished. A follower waits until the leader has saved and finished too."""
 
     def detach(self) -> None:
-        """The script left its loop by itself: from now on no business of ours."""
+        """The script left its loop by itself; the gang ends for this worker."""
 
 
 class SingleWorker:
-    """Nobody to tell. There may be others all the same, of whom the first one saves."""
+    """A worker without coordination. There may be other workers; the first one saves."""
 
-    def __init__(self, first: bool = True) -> None:
-        self.calls = False
-        self.first = first
+    def __init__(self, is_leader: bool = True) -> None:
+        self.has_messages = False
+        self.is_leader = is_leader
 
-    def agree(self, steps: int) -> int:
+    def agree_on_start(self, steps: int) -> int:
         return steps
 
     def ready(self) -> None: ...
 
-    def attend(self) -> int | None:
+    def handle_messages(self) -> int | None:
         return None
 
-    def end_after(self, steps: int) -> int | None:
+    def request_stop(self, steps: int) -> int | None:
         return steps
 
-    def gather(self, steps: int) -> None: ...
+    def wait_for_parts(self, steps: int) -> None: ...
 
     def saved(self, steps: int) -> None: ...
 

@@ -1,4 +1,4 @@
-"""A connection between two workers: lines of JSON, small and few."""
+"""The connection between two workers, and what leader and followers share: waiting for messages, and how a gang breaks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any
 from fairlead.client.gang import GangBroken, Patience
 from fairlead.client.launch_context import LaunchContext
 
-LIMIT = 4096
+_MAX_LINE = 4096
 HANDSHAKE_S = 10.0
 
 
 class GangConnection:
-    """A connection of JSON lines."""
+    """A connection that carries lines of JSON."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -33,16 +33,18 @@ class GangConnection:
         self._incoming = connection.makefile("rb")
         self._sending = threading.Lock()
 
-    def patience(self, seconds: float | None) -> None:
+    def set_timeout(self, seconds: float | None) -> None:
+        """The timeout of the next calls; None: no timeout."""
         self._connection.settimeout(seconds)
 
     def send(self, **message: int | str) -> None:
-        """A connection that is gone is found by who reads from it."""
+        """Send a message; errors show when the connection is read."""
         with self._sending, contextlib.suppress(OSError):
             self._connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> dict[str, Any]:
-        line = self._incoming.readline(LIMIT)
+        """The next message."""
+        line = self._incoming.readline(_MAX_LINE)
         if not line.endswith(b"\n"):
             raise EOFError
         try:
@@ -54,68 +56,68 @@ class GangConnection:
         return message
 
     def close(self) -> None:
+        """End the connection."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
-    def forget(self) -> None:
-        """In a forked child: close this side's copy, so that the connection ends with the worker."""
+    def close_in_child(self) -> None:
+        """Close the copy in a forked child, so that the connection ends with the worker."""
         if self._connection.fileno() >= 0:
             os.close(self._connection.detach())
 
 
-# What the first worker and the others share: waiting for what threads hear, and how a gang breaks.
-
-ENDED_IN_A_STEP = 75  # the exit status of a worker that hung in a step after another one had died
+_HUNG_IN_STEP = 75  # exit status of a worker that hung in a step after another one had died
 
 
 class GangMember:
-    """`where` tells how many steps it has done."""
+    """What leader and followers have in common; `current_step` returns the worker's completed steps."""
 
-    def __init__(self, surroundings: LaunchContext, where: Callable[[], int], patience: Patience) -> None:
-        self.calls = False
-        self._surroundings = surroundings
-        self._where = where
+    def __init__(self, context: LaunchContext, current_step: Callable[[], int], patience: Patience) -> None:
+        self.has_messages = False
+        self._context = context
+        self._current_step = current_step
         self._patience = patience
-        self._heard = threading.Condition()
+        self._condition = threading.Condition()
         self._broken = ""
-        self._through = threading.Event()  # this worker needs the gang no more, or knows that it is broken
+        self._released = threading.Event()  # this worker needs the gang no more, or knows that it is broken
 
     def detach(self) -> None:
-        self._through.set()
+        """The worker needs the gang no more."""
+        self._released.set()
 
     def _break(self, why: str) -> None:
-        """In a thread: tell the worker's own loop, and end a process that does not come to hear it."""
-        if self._through.is_set():
+        """In a thread: inform the worker's loop, and end the process if the loop hangs in a step."""
+        if self._released.is_set():
             return
-        with self._heard:
+        with self._condition:
             if not self._broken:
-                self._pass_on(why)  # before the loop hears it, which ends the process
+                self._notify_others(why)  # before the loop notices, which ends the process
             self._broken = self._broken or why
-            self.calls = True
-            self._heard.notify_all()
-        if not self._through.wait(self._patience.answer_s):
+            self.has_messages = True
+            self._condition.notify_all()
+        if not self._released.wait(self._patience.answer_s):
             print(f"fairlead: {why}; this worker hangs in a step and is ended", file=sys.stderr, flush=True)
-            os._exit(ENDED_IN_A_STEP)
+            os._exit(_HUNG_IN_STEP)
 
-    def _pass_on(self, why: str) -> None:
-        """Let others know that the gang is broken."""
+    def _notify_others(self, why: str) -> None:
+        """Tell the other workers that the gang is broken."""
 
     def _check(self) -> None:
         if self._broken:
-            self._through.set()
+            self._released.set()
             raise GangBroken(self._broken)
 
     def _await(self, what: Callable[[], bool], seconds: float | None, missing: Callable[[], str]) -> None:
-        with self._heard:
-            came = self._heard.wait_for(lambda: bool(self._broken) or what(), seconds)
+        with self._condition:
+            came = self._condition.wait_for(lambda: bool(self._broken) or what(), seconds)
         self._check()
         if not came:
-            self._through.set()
+            self._released.set()
             why = f"{missing()} did not answer within {seconds:g} s"
-            self._pass_on(why)
+            self._notify_others(why)
             raise GangBroken(why)
 
-    def _proof(self, *said: object) -> str:
-        text = json.dumps([self._surroundings.generation, *said])
-        return hmac.new(self._surroundings.gang_token.encode(), text.encode(), hashlib.sha256).hexdigest()
+    def _proof(self, *values: object) -> str:
+        text = json.dumps([self._context.generation, *values])
+        return hmac.new(self._context.gang_token.encode(), text.encode(), hashlib.sha256).hexdigest()

@@ -1,4 +1,4 @@
-"""The first worker of a gang: it listens, and decides when all stop."""
+"""The leader of a gang, worker 0: it accepts the followers' connections and decides when all stop."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fairlead.client.launch_context import LaunchContext
 
 
 @dataclass(slots=True)
-class _Other:
-    """What the first worker knows of another."""
+class _FollowerState:
+    """The leader's state of a follower."""
 
     line: GangConnection
     ready: bool = False
@@ -28,77 +28,79 @@ class _Other:
 
 
 class Leader(GangMember):
-    first = True
+    """Worker 0 of a gang."""
 
-    def __init__(self, surroundings: LaunchContext, where: Callable[[], int], patience: Patience) -> None:
-        super().__init__(surroundings, where, patience)
-        self._others: dict[int, _Other] = {}
-        self._asked = False
+    is_leader = True
+
+    def __init__(self, context: LaunchContext, current_step: Callable[[], int], patience: Patience) -> None:
+        super().__init__(context, current_step, patience)
+        self._followers: dict[int, _FollowerState] = {}
+        self._stop_requested = False
         self._begins_at = 0
         self._exit = -1
 
-    def agree(self, steps: int) -> int:
+    def agree_on_start(self, steps: int) -> int:
         self._begins_at = steps
-        address = (self._surroundings.master_address, self._surroundings.gang_port)
+        address = (self._context.master_address, self._context.gang_port)
         family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
-        self._listener = socket.create_server(address, family=family, backlog=self._surroundings.world_size)
-        os.register_at_fork(after_in_child=self._forget)
-        threading.Thread(target=self._welcome_all, name="fairlead-gang", daemon=True).start()
+        self._listener = socket.create_server(address, family=family, backlog=self._context.world_size)
+        os.register_at_fork(after_in_child=self._close_in_child)
+        threading.Thread(target=self._accept_all, name="fairlead-gang", daemon=True).start()
         return steps
 
     def ready(self) -> None:
-        everybody = range(1, self._surroundings.world_size)
-        here = self._others
+        ranks = range(1, self._context.world_size)
+        here = self._followers
         self._await(
-            lambda: all(rank in here and here[rank].ready for rank in everybody),
+            lambda: all(rank in here and here[rank].ready for rank in ranks),
             self._patience.start_s,
-            lambda: _names([rank for rank in everybody if rank not in here or not here[rank].ready]),
+            lambda: _names([rank for rank in ranks if rank not in here or not here[rank].ready]),
         )
-        self._tell(go=1)
-        self._listener.shutdown(socket.SHUT_RDWR)  # a thread waits in it, which a mere close would not end
+        self._send_all(go=1)
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in it, which close would not
         self._listener.close()
 
-    def attend(self) -> int | None:
-        self.calls = False
+    def handle_messages(self) -> int | None:
+        self.has_messages = False
         self._check()
-        return self.end_after(self._where()) if self._asked else None
+        return self.request_stop(self._current_step()) if self._stop_requested else None
 
-    def end_after(self, steps: int) -> int:
-        """Fixed once: a second reason to stop changes nothing."""
+    def request_stop(self, steps: int) -> int:
+        """The exit step is fixed once: a second reason to stop changes nothing."""
         if self._exit >= 0:
             return self._exit
-        self._tell(prepare=1)
-        others = self._others
+        self._send_all(prepare=1)
+        followers = self._followers
         self._await(
-            lambda: all(max(other.at, other.done) >= 0 for other in others.values()),
+            lambda: all(max(follower.at, follower.done) >= 0 for follower in followers.values()),
             self._patience.answer_s,
-            lambda: _names([rank for rank, other in others.items() if max(other.at, other.done) < 0]),
+            lambda: _names([rank for rank, follower in followers.items() if max(follower.at, follower.done) < 0]),
         )
-        self._exit = 1 + max(steps, *(max(other.at, other.done) for other in others.values()))
-        self._tell(exit=self._exit)
+        self._exit = 1 + max(steps, *(max(follower.at, follower.done) for follower in followers.values()))
+        self._send_all(exit=self._exit)
         return self._exit
 
-    def gather(self, steps: int) -> None:
-        others = self._others
-        self._await(lambda: all(max(other.wrote, other.done) >= steps for other in others.values()), None, str)
+    def wait_for_parts(self, steps: int) -> None:
+        followers = self._followers
+        self._await(lambda: all(max(follower.wrote, follower.done) >= steps for follower in followers.values()), None, str)
 
     def saved(self, steps: int) -> None:
-        self._tell(saved=steps)
+        self._send_all(saved=steps)
 
     def done(self, steps: int) -> None:
-        self._through.set()
-        self._tell(done=steps)
+        self._released.set()
+        self._send_all(done=steps)
 
-    def _pass_on(self, why: str) -> None:
-        self._tell(broken=why)
-        for other in self._others.values():
-            other.line.close()
+    def _notify_others(self, why: str) -> None:
+        self._send_all(broken=why)
+        for follower in self._followers.values():
+            follower.line.close()
 
-    def _tell(self, **message: int | str) -> None:
-        for other in self._others.values():
-            other.line.send(**message)
+    def _send_all(self, **message: int | str) -> None:
+        for follower in self._followers.values():
+            follower.line.send(**message)
 
-    def _welcome_all(self) -> None:
+    def _accept_all(self) -> None:
         while True:
             try:
                 connection, _ = self._listener.accept()
@@ -109,54 +111,54 @@ class Leader(GangMember):
     def _serve(self, connection: socket.socket) -> None:
         line = GangConnection(connection)
         try:
-            rank = self._greet(line)
+            rank = self._handshake(line)
         except (OSError, EOFError, ValueError):
             line.close()
             return
-        other = self._others[rank]
+        follower = self._followers[rank]
         try:
-            while other.done < 0:
-                self._hear(other, line.receive())
+            while follower.done < 0:
+                self._handle(follower, line.receive())
         except (OSError, EOFError, ValueError):
             self._break(f"worker {rank} is gone")
 
-    def _greet(self, line: GangConnection) -> int:
-        line.patience(HANDSHAKE_S)
+    def _handshake(self, line: GangConnection) -> int:
+        line.set_timeout(HANDSHAKE_S)
         challenge = secrets.token_hex(16)
         line.send(challenge=challenge)
         hello = line.receive()
         rank, theirs, proof = hello.get("rank"), str(hello.get("challenge")), str(hello.get("proof"))
-        if not isinstance(rank, int) or not 0 < rank < self._surroundings.world_size:
+        if not isinstance(rank, int) or not 0 < rank < self._context.world_size:
             raise ValueError("no such worker")
         if not hmac.compare_digest(proof, self._proof("other", rank, challenge)):
             raise ValueError("wrong token")
-        with self._heard:
-            if rank in self._others:
-                raise ValueError("there is one already")
-            self._others[rank] = _Other(line)
-        line.patience(None)
+        with self._condition:
+            if rank in self._followers:
+                raise ValueError("this rank is connected already")
+            self._followers[rank] = _FollowerState(line)
+        line.set_timeout(None)
         line.send(proof=self._proof("first", theirs), begin=self._begins_at)
         return rank
 
-    def _hear(self, other: _Other, message: dict[str, Any]) -> None:
-        with self._heard:
+    def _handle(self, follower: _FollowerState, message: dict[str, Any]) -> None:
+        with self._condition:
             if "ready" in message:
-                other.ready = True
+                follower.ready = True
             elif "asks" in message:
-                self._asked = self.calls = True
+                self._stop_requested = self.has_messages = True
             elif "at" in message:
-                other.at = int(message["at"])
+                follower.at = int(message["at"])
             elif "wrote" in message:
-                other.wrote = int(message["wrote"])
+                follower.wrote = int(message["wrote"])
             elif "done" in message:
-                other.done = int(message["done"])
-            self._heard.notify_all()
+                follower.done = int(message["done"])
+            self._condition.notify_all()
 
-    def _forget(self) -> None:
+    def _close_in_child(self) -> None:
         if self._listener.fileno() >= 0:
             os.close(self._listener.detach())
-        for other in self._others.values():
-            other.line.forget()
+        for follower in self._followers.values():
+            follower.line.close_in_child()
 
 
 def _names(ranks: list[int]) -> str:

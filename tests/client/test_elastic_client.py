@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from playing_agent import EXAMPLES, Agent
+from fake_agent import EXAMPLES, Agent
 
-from fairlead.client import reporting_api as reports
-from fairlead.client.batch_arithmetic import Noise
+from fairlead.client import metric_reports as reports
+from fairlead.client.batch_arithmetic import GradientNoise
 from fairlead.client.elastic import WARM_UP, BatchLimits, Elastic, elastic
 from fairlead.client.launch_context import BATCH_SIZE, NODES, REPORTS
 from fairlead.client.lease_page import Field, Stage
@@ -31,10 +31,10 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """What was reported last, by name."""
     path = tmp_path / "reports"
     monkeypatch.setenv(REPORTS, str(path))
-    monkeypatch.setattr(reports, "_reports", None)
+    monkeypatch.setattr(reports, "_writer", None)
 
     def read() -> dict[str, float]:
-        reports.flush()
+        reports.flush_reports()
         return {name: value for line in path.read_text().splitlines() for name, value in json.loads(line).items()}
 
     return read
@@ -51,9 +51,9 @@ def test_all_parts_of_a_batch_are_the_batch(monkeypatch, workers):
         seen = []
         for rank in range(workers):
             launched(monkeypatch, workers, rank)
-            work = elastic(40, most_local=4)
+            work = elastic(40, max_local=4)
             parts = list(work.parts(range(100, 100 + length)))
-            assert len(parts) == work.passes
+            assert len(parts) == work.accumulation_steps
             assert all(len(part) <= work.local_batch <= 4 for part in parts)
             seen += [sample for part in parts for sample in part]
         assert seen == list(range(100, 100 + length))
@@ -61,10 +61,10 @@ def test_all_parts_of_a_batch_are_the_batch(monkeypatch, workers):
 
 def test_who_is_alone_goes_twice_to_see_how_noisy_gradients_are(monkeypatch):
     launched(monkeypatch, 1)
-    assert (elastic(32).passes, elastic(32).local_batch) == (2, 16)
-    assert elastic(32, least_local=32).passes == 1
+    assert (elastic(32).accumulation_steps, elastic(32).local_batch) == (2, 16)
+    assert elastic(32, min_local=32).accumulation_steps == 1
     launched(monkeypatch, 2)
-    assert elastic(32).passes == 1
+    assert elastic(32).accumulation_steps == 1
 
 
 def test_the_batch_size_is_the_plans_or_the_jobs_and_gives_everybody_a_part(monkeypatch):
@@ -73,7 +73,7 @@ def test_the_batch_size_is_the_plans_or_the_jobs_and_gives_everybody_a_part(monk
         work = elastic(32, smallest=16, largest=256)
         assert (work.batch_size, work.may_tune) == (size, tunes)
     launched(monkeypatch, 16)
-    assert elastic(32, smallest=16, largest=256, least_local=8).batch_size == 128
+    assert elastic(32, smallest=16, largest=256, min_local=8).batch_size == 128
     launched(monkeypatch, 64)
     with pytest.raises(ValueError, match="too small for 64 workers"):
         elastic(32)
@@ -82,18 +82,18 @@ def test_the_batch_size_is_the_plans_or_the_jobs_and_gives_everybody_a_part(monk
         elastic(32, smallest=16, largest=256).batch_size = 300
     with pytest.raises(ValueError, match="expected 1 ≤ smallest ≤ largest"):
         elastic(32, smallest=64, largest=32)
-    with pytest.raises(ValueError, match="expected 1 ≤ least ≤ most"):
-        elastic(32, least_local=8, most_local=4)
+    with pytest.raises(ValueError, match="expected 1 ≤ min_local ≤ max_local"):
+        elastic(32, min_local=8, max_local=4)
 
 
 def run_steps(work: Elastic, clock: Clock, steps: int, grad: tuple[float, float], exchange_s: float) -> None:
     draw = random.Random(1)
     for _ in range(steps):
-        for _ in range(work.passes):
+        for _ in range(work.accumulation_steps):
             with work.computing():
                 clock.now += grad[0] + grad[1] * work.local_batch
         clock.now += exchange_s
-        count = work.passes * work.world_size
+        count = work.accumulation_steps * work.world_size
         size = work.batch_size / count
         work.stepped(1.0 + 400.0 / size + draw.gauss(0, 0.01), 1.0 + 400.0 / work.batch_size)
 
@@ -132,20 +132,20 @@ def test_noise_is_that_of_the_gradients():
     """Against gradients that are drawn with a known mean and spread."""
     rng = np.random.default_rng(3)
     true, spread, size, count = rng.normal(size=50), 2.0, 8, 4
-    noise = Noise(16)
+    noise = GradientNoise(16)
     for _ in range(3000):
         parts = true + spread * rng.normal(size=(count, 50)) / np.sqrt(size)
-        noise.see(float((parts**2).sum(axis=1).mean()), float((parts.mean(axis=0) ** 2).sum()), count, size * count)
-    sqr, var = noise.known
+        noise.update(float((parts**2).sum(axis=1).mean()), float((parts.mean(axis=0) ** 2).sum()), count, size * count)
+    sqr, var = noise.estimate
     assert sqr == pytest.approx(float((true**2).sum()), rel=0.05)
     assert var == pytest.approx(50 * spread**2 / 16, rel=0.05)
     assert noise.gain(16) == 1.0 < noise.gain(32) < noise.gain(64) < 4.0
 
 
 def test_with_one_part_nothing_is_known_of_noise():
-    noise = Noise(16)
-    noise.see(3.0, 3.0, 1, 16)
-    assert noise.known is None
+    noise = GradientNoise(16)
+    noise.update(3.0, 3.0, 1, 16)
+    assert noise.estimate is None
     assert noise.gain(64) == 1.0
 
 
@@ -159,7 +159,7 @@ def test_its_own_batch_size_is_as_good_as_what_the_scheduler_reckons_with(monkey
     for size in (128, 256):
         work.batch_size = size
         for _ in range(WARM_UP + 5):
-            for _ in range(work.passes):
+            for _ in range(work.accumulation_steps):
                 with work.computing():
                     clock.now += grad[0] + grad[1] * work.local_batch
             clock.now += exchange
@@ -172,11 +172,11 @@ def test_its_own_batch_size_is_as_good_as_what_the_scheduler_reckons_with(monkey
     assert reached >= 0.99 * float(goodputs.best([4], [False])[0, 0])
 
 
-@pytest.mark.parametrize(("workers", "most_local"), [(1, 0), (1, 16), (3, 16), (4, 0)])
-def test_the_scheduler_reckons_with_the_passes_that_workers_make(monkeypatch, told, workers, most_local):
+@pytest.mark.parametrize(("workers", "max_local"), [(1, 0), (1, 16), (3, 16), (4, 0)])
+def test_the_scheduler_reckons_with_the_passes_that_workers_make(monkeypatch, told, workers, max_local):
     """A worker that is alone goes over its smallest batch twice too, and says so."""
     launched(monkeypatch, workers)
-    limits = BatchLimits(12, 96, 4, most_local)
+    limits = BatchLimits(12, 96, 4, max_local)
     Elastic(12, limits)
     columns = {name: np.array([value]) for name, value in told().items()}
     twice = columns[TWICE_ABOVE]
@@ -184,9 +184,9 @@ def test_the_scheduler_reckons_with_the_passes_that_workers_make(monkeypatch, to
         told_limits = np.array([[columns[name][0] for name in (SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)]])
         goodputs = Goodputs(np.ones((1, 7)), np.ones((1, 2)), told_limits, np.array([1]), twice)
         _, passes = goodputs._split(np.array([[[float(size)]]]), np.array([[[float(workers)]]]))
-        assert passes.item() == limits.passes(size, workers)
-    assert limits.passes(12, 1) == 2
-    assert limits.passes(7, 1) == 1
+        assert passes.item() == limits.accumulation_steps(size, workers)
+    assert limits.accumulation_steps(12, 1) == 2
+    assert limits.accumulation_steps(7, 1) == 1
 
 
 def test_a_size_that_a_plan_gave_is_not_tuned(monkeypatch):
@@ -210,5 +210,12 @@ def test_the_example_does_every_sample_once_with_any_number_of_workers(agent: Ag
     done = [[int(number) for number in line.split()] for line in log.read_text().splitlines()]
     by_launch = [sorted({tuple(row[:2]) for row in done if row[4] == launch}) for launch in range(3)]
     spans = sorted(span for spans in by_launch for span in spans)
-    assert [sample for first, last in spans for sample in range(first, last)] == list(range(1500))
+    assert [sample for is_leader, last in spans for sample in range(is_leader, last)] == list(range(1500))
     assert len(done) == 1 * len(by_launch[0]) + 3 * len(by_launch[1]) + 2 * len(by_launch[2])
+
+
+def test_former_names_still_work(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    work = elastic(32, least_local=8, most_local=16)
+    assert (work.limits.min_local, work.limits.max_local) == (8, 16)
+    assert work.passes == work.accumulation_steps == 2

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from playing_agent import Agent
+from fake_agent import Agent
 
-from fairlead.client.reporting_api import ReportWriter
+from fairlead.client.metric_reports import ReportWriter
 
 
 class Clock:
