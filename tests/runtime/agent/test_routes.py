@@ -58,7 +58,7 @@ def test_a_page_that_was_written_over_does_not_end_the_agent(tmp_path: Path) -> 
 
 
 def test_no_worker_sees_half_of_a_route(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lease, seen = LeaseFile.create(tmp_path / "page", 0, 0.0), list[Route | None]()
+    lease, seen = LeaseFile.create(tmp_path / "page", 0, 0.0), list[WorkerRoute | None]()
     reader, write = RouteReader(Page(tmp_path / "page")), lease._write
 
     def read_meanwhile(field: Field, value: int) -> None:
