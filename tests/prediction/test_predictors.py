@@ -458,7 +458,7 @@ def test_how_far_predictions_are_off_is_told_beside_a_bar_that_reaches_its_end(m
         yield SimpleNamespace(advance=lambda steps=1: moved.append(steps), say=lambda what: None)
 
     monkeypatch.setattr("fairlead.prediction.learners.installed_learners", lambda: {"linear": learners.LEARNERS["linear"]})
-    monkeypatch.setattr("fairlead.cli.cmd_predict.progress", watched)
+    monkeypatch.setattr("fairlead_papers.prediction.command.progress", watched)
     for words in ([], ["--json"]):
         assert CliRunner().invoke(app, ["predict", "evaluate", *words]).exit_code == 0
     assert [quiet for _, quiet, _ in seen] == [False, True]

@@ -1,4 +1,4 @@
-"""Several schedulers × loads × seeds, in parallel processes, and what they come to with confidence intervals over seeds."""
+"""Compare schedulers × loads × seeds, with confidence intervals over seeds."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ from fairlead.workloads.transform import retime_poisson, with_host_sensitivity
 
 @dataclass(frozen=True)
 class Workload:
-    """Where the jobs of a comparison come from: a generator, a file, or a trace that is there. A load re-times each to so many
-    jobs per hour."""
+    """The source of jobs: a generator, a file or a trace. A load re-times it to so many jobs per hour."""
 
     source: Generator | TraceFile | Trace
     table: ThroughputTable | None = None
-    hosts: Mapping[str, Sensitivity] = field(default_factory=dict)  # of models, or kinds, that depend on theirs
+    hosts: Mapping[str, Sensitivity] = field(default_factory=dict)  # by model or job type
 
     def trace(self, load: float | None, seed: int) -> Trace:
         return with_host_sensitivity(self._trace(load, seed), self.hosts) if self.hosts else self._trace(load, seed)
@@ -46,7 +45,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared with what. Every scheduler sees the same jobs at the same load and seed."""
+    """A comparison. Every scheduler gets the same jobs at the same load and seed."""
 
     workload: Workload
     cluster: Cluster
@@ -58,7 +57,7 @@ class Comparison:
     measure: tuple[int, int] | None = None
     metrics: MetricOptions = DEFAULTS
     fill_workers: bool = False
-    others: Sequence[Other] = ()  # what else comes from outside, such as cancellations
+    others: Sequence[Other] = ()  # further exogenous events, such as cancellations
     registry: Registry | None = None  # where names are looked up; None: the installed parts
 
     def cases(self, keep_records: bool = False) -> list[ComparisonCase]:
@@ -100,6 +99,8 @@ class ComparisonCase:
 
 @dataclass(frozen=True)
 class CaseOutcome:
+    """The result of a case, with its record where it was kept."""
+
     case: ComparisonCase
     summary: Summary
     record: RunRecord | None = None
@@ -137,7 +138,7 @@ def compare(
 
 
 def aggregate_outcomes(given: Comparison, outcomes: Iterable[CaseOutcome]) -> list[Aggregate]:
-    """By load, then scheduler: each figure's mean over the seeds, and how sure it is."""
+    """By load, then scheduler: mean and confidence interval of each figure over the seeds."""
     by_arm: dict[tuple[float | None, int], list[Summary]] = {}
     for outcome in outcomes:
         by_arm.setdefault((outcome.case.load, outcome.case.scheduler), []).append(outcome.summary)
@@ -151,7 +152,7 @@ def aggregate_outcomes(given: Comparison, outcomes: Iterable[CaseOutcome]) -> li
 def mean_and_half_width(
     rows: Sequence[Mapping[str, float | int | None]],
 ) -> tuple[dict[str, float | None], dict[str, float | None]]:
-    """Of each figure, the mean over several runs and half the width of its 95 % interval; None where a run has none."""
+    """Mean of each figure over runs, and half the width of its 95 % interval; None where a run lacks it."""
     mean: dict[str, float | None] = {}
     half: dict[str, float | None] = {}
     for name in rows[0]:

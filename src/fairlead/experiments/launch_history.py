@@ -1,5 +1,4 @@
-"""What a run's events show of every launch: how long it lasted, what it did, at which rate, and so what it cost. A state goes
-along with the events, and is looked at just before each of them."""
+"""What a run's events show of every launch: its duration, steps and rate, and so its start cost."""
 
 from __future__ import annotations
 
@@ -22,17 +21,16 @@ from fairlead.simulator.costs import Costs
 from fairlead.workloads.throughput_tables import MeasuredRate, ThroughputTable
 
 PlacementKey: TypeAlias = tuple[str, int, str, bool]
-"""Kind, workers, type, and whether spread over more nodes than needed: what a rate depends on."""
+"""Job type, workers, GPU type, and whether it is spread over more nodes than needed: what a rate depends on."""
 
-BELIEVED = 0.25
-"""By so much may the steps that a job seemed to have done at its end differ from those its owner told, before these are taken
-to be wrong: what is between two reports is guessed."""
+MAX_STEP_ERROR = 0.25
+"""Declared steps count as wrong where the observed steps differ by more than this share."""
 
 
 @dataclass(frozen=True)
 class ObservedLaunch:
-    """From the plan that began it to the plan or the word that ended it. What a job does after it was asked to leave counts,
-    and so does its waiting for who leaves."""
+    """From the plan that began it to the plan or report that ended it. It includes the time until the job has stopped, and until
+    its GPUs are free."""
 
     kind: str
     workers: int
@@ -46,23 +44,23 @@ class ObservedLaunch:
 
 @dataclass
 class LaunchObserver:
-    """Give it all events, in order."""
+    """Applies all events of a run, in order, and collects launches and rates."""
 
     state: State
     launches: list[ObservedLaunch] = field(default_factory=list)
-    work: dict[int, float] = field(default_factory=dict)  # steps of who finished; NaN where nobody told
-    why_failed: dict[int, str] = field(default_factory=dict)
-    again: dict[int, float] = field(default_factory=lambda: defaultdict(float))  # steps lost by failures of a job's own
-    _seen: dict[PlacementKey, list[float]] = field(default_factory=lambda: defaultdict(list))
-    _stands: dict[int, PlacementKey] = field(default_factory=dict)
+    work: dict[int, float] = field(default_factory=dict)  # steps of finished jobs; NaN where unknown
+    failure_reasons: dict[int, str] = field(default_factory=dict)
+    repeated_steps: dict[int, float] = field(default_factory=lambda: defaultdict(float))  # steps lost by a job's own failures
+    _rates: dict[PlacementKey, list[float]] = field(default_factory=lambda: defaultdict(list))
+    _placements: dict[int, PlacementKey] = field(default_factory=dict)
     _began: dict[int, tuple[float, float]] = field(default_factory=dict)  # second and steps
     _leaving: dict[int, tuple[ObservedLaunch, float]] = field(default_factory=dict)  # suspended, and its steps at the beginning
 
     def rates(self) -> dict[PlacementKey, MeasuredRate]:
-        """The median of what was reported, by kind, workers, type and whether spread."""
-        return {key: MeasuredRate(*key, float(np.median(rates))) for key, rates in self._seen.items()}
+        """The median of the reported rates."""
+        return {key: MeasuredRate(*key, float(np.median(rates))) for key, rates in self._rates.items()}
 
-    def see(self, event: ev.Event) -> None:
+    def observe(self, event: ev.Event) -> None:
         if isinstance(event, ev.RoundPlanned):
             for number in event.plan.suspended.tolist():
                 self._left(number, event.time)
@@ -72,15 +70,15 @@ class LaunchObserver:
             for number, second in zip(event.jobs.tolist(), event.at.tolist()):
                 self._ended(number, second)
         elif isinstance(event, ev.JobsFailed):
-            self.why_failed.update(dict.fromkeys(event.jobs.tolist(), event.why))
+            self.failure_reasons.update(dict.fromkeys(event.jobs.tolist(), event.why))
         elif isinstance(event, ev.JobsInterrupted) and event.own_fault:
             for number, kept in zip(event.jobs.tolist(), event.steps.tolist()):
-                self.again[number] += max(0.0, self._steps(number, event.time) - kept)
+                self.repeated_steps[number] += max(0.0, self._steps(number, event.time) - kept)
         elif isinstance(event, ev.ProgressReported):
             self._progressed(event)
         self.state.apply(event)
         if isinstance(event, ev.RoundPlanned):
-            self._stand(np.sort(event.plan.launches.jobs))
+            self._note_placements(np.sort(event.plan.launches.jobs))
             for number in event.plan.launches.jobs.tolist():
                 self._began[number] = event.time, self._steps(number, event.time)
         elif isinstance(event, ev.ProgressReported):
@@ -91,7 +89,7 @@ class LaunchObserver:
         return float(a["base_steps"][number] + a["rate"][number] * max(0.0, second - a["since_s"][number]))
 
     def _launch(self, number: int, second: float, steps: float) -> ObservedLaunch | None:
-        """The one that runs now, up to a second and to so many steps; None where others ran on the same accelerators."""
+        """The present launch up to a second and so many steps; None where it shares its GPUs."""
         place = self.place(number)
         if place is None or number not in self._began:
             return None
@@ -106,23 +104,23 @@ class LaunchObserver:
             self._leaving[number] = launch, self._began[number][1]
 
     def _progressed(self, event: ev.ProgressReported) -> None:
-        """Who was asked to leave tells how far it came."""
+        """A suspended job reports its last steps."""
         for number, steps, rate in zip(event.jobs.tolist(), event.steps.tolist(), event.rates.tolist()):
             if rate == 0 and number in self._leaving:
                 launch, base = self._leaving[number]
                 self._leaving[number] = replace(launch, steps=steps - base), base
-                if self.state.store.arrays["held"][number]:  # it is about to go on elsewhere, from there
+                if self.state.store.arrays["held"][number]:  # it is about to resume elsewhere, from there
                     self._began[number] = self._began[number][0], steps
                 self._settle(number)
 
     def _ended(self, number: int, second: float) -> None:
         self._settle(number)
         a = self.state.store.arrays
-        told, seemed = float(a["steps"][number]), self._steps(number, second)
+        declared, observed = float(a["steps"][number]), self._steps(number, second)
         if a["rate"][number] <= 0:
-            self.work[number] = math.nan if told == UNKNOWN_STEPS else told
+            self.work[number] = math.nan if declared == UNKNOWN_STEPS else declared
         else:
-            self.work[number] = told if abs(seemed - told) <= BELIEVED * told else seemed
+            self.work[number] = declared if abs(observed - declared) <= MAX_STEP_ERROR * declared else observed
         launch = self._launch(number, second, self.work[number])
         if launch is not None:
             self.launches.append(launch)
@@ -134,34 +132,34 @@ class LaunchObserver:
     def _rated(self, event: ev.ProgressReported) -> None:
         for number, rate in zip(event.jobs.tolist(), event.rates.tolist()):
             if rate > 0 and (place := self.place(number)) is not None and place[0] != TIMED:
-                self._seen[place].append(rate)
+                self._rates[place].append(rate)
 
     def place(self, number: int) -> PlacementKey | None:
-        """Where it runs, where it runs and shares its accelerators with nobody."""
+        """Where a job runs, if it runs and shares no GPU."""
         device_map = self.state.device_map
         if not self.state.store.arrays["held"][number]:
             return None
         if device_map.shared and (device_map.occupancy[device_map.of(number)] > 1).any():
             return None
-        return self._stands.get(number)
+        return self._placements.get(number)
 
-    def _stand(self, jobs: Ints) -> None:
-        """Note where those stand that were launched just now; by number, as everybody's columns are."""
+    def _note_placements(self, jobs: Ints) -> None:
+        """Note where the jobs that were just launched run; sorted by number, as columns are."""
         state, a, names = self.state, self.state.store.arrays, self.state.cluster.type_names
         spread = spread_gangs(JobColumns(state.store, jobs, state.time), state.snapshot())
         columns = (jobs, a["held"][jobs], a["type"][jobs], a["batch_size"][jobs], spread)
         for number, held, type_, size, wide in zip(*(column.tolist() for column in columns)):
             kind = state.job_of[number].kind
-            self._stands[number] = kind_of(model_of(kind), size) if size > 0 else kind, held, names[type_], wide
+            self._placements[number] = kind_of(model_of(kind), size) if size > 0 else kind, held, names[type_], wide
 
 
 def startup_costs(launches: Iterable[ObservedLaunch], table: ThroughputTable, types: Sequence[str]) -> Costs:
-    """What launches did not spend on steps, by kind; where a kind was never seen to start so, as all did."""
+    """Seconds that launches did not spend on steps, by job type; without observations, the mean of all types."""
     spent: dict[str, dict[bool, list[float]]] = {}
     overall: dict[bool, list[float]] = {True: [], False: []}
     for one in launches:
         known = one.kind == TIMED or (one.kind, one.workers) in table.row_of
-        if known and one.steps > 0:  # who did no step was perhaps still starting when it had to leave
+        if known and one.steps > 0:  # without a step it was perhaps still starting
             rates = table.spread if one.spread else table.alone
             cost = one.seconds - one.steps / float(rates[table.row(one.kind, one.workers), types.index(one.type)])
             spent.setdefault(one.kind, {True: [], False: []})[one.first].append(cost)

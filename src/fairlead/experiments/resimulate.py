@@ -1,4 +1,12 @@
-"""The same days under other schedulers: what came from outside in a recorded run, simulated anew for each of them."""
+"""Simulate a recorded run again under other schedulers.
+
+The inputs come from the journal: jobs with the work that they really did, cancellations, outages, drains, measured rates and
+start costs. A finished job has the steps that it did, including those that its own failures repeated. A cancelled job leaves
+at the same second. A failed job fails after the same run time, as if that were its limit. A job that never reported steps
+counts in seconds.
+
+Left out: metrics that jobs reported, batch size schedules, scheduler switches, and checkpoints that jobs made by themselves, so
+that an outage sets a job back to its last start. Interference between co-located jobs is what the last estimator predicted."""
 
 from __future__ import annotations
 
@@ -29,27 +37,10 @@ from fairlead.simulator.faults import Outage
 from fairlead.workloads.throughput_tables import Key, MeasuredRate, ThroughputTable, draft_table
 from fairlead.workloads.trace import Trace
 
-# What came from outside in a run, found in its journal: the jobs and the work they really did, cancellations, outages,
-# drains,
-# and what was measured on the way: rates and what a start costs. It is what a simulation of the same days under another
-# scheduler
-# is given. Pure: events in, values out; it does not know whether processes or numbers made them.
-#
-# In hindsight much is known that nobody knew then. A job that finished has done so many steps, those that a failure of its
-# own
-# made it do again included. Who was cancelled leaves at the same second. Who failed fails after the same time of running, as
-# if
-# it had that limit. A job that never told of its steps counts in seconds, as long as it ran.
-#
-# What is left out: metrics that jobs reported, and with their batch sizes the schedules of those, which nobody would keep;
-# switches of the scheduler, which followed from decisions; saves of jobs' own accord, so that an outage takes them back to
-# their
-# last start. How jobs slow each other down on one accelerator is what the last estimation believed of it in the end.
-
 
 @dataclass(frozen=True)
 class ExogenousInputs:
-    """The world of a run, without its scheduler's decisions."""
+    """The inputs of a run, without its scheduler's decisions."""
 
     cluster: Cluster
     trace: Trace
@@ -58,11 +49,11 @@ class ExogenousInputs:
     outages: tuple[Outage, ...] = ()
     others: tuple[Other, ...] = ()  # cancellations and drains
     scheduler: Mapping[str, Any] = field(default_factory=dict)  # the last that decided
-    guessed: tuple[str, ...] = ()  # rates that nobody measured, in words
+    guessed: tuple[str, ...] = ()  # rates without a measurement, in words
 
 
 def exogenous_inputs(events: Sequence[ev.Event], name: str = "journal") -> tuple[ExogenousInputs, RunRecord]:
-    """What came from outside, and the record of what came of it, both in the light of hindsight."""
+    """The inputs of a run, in hindsight, and its record."""
     try:
         return _found(events, name)
     except FairleadError:
@@ -75,17 +66,17 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[ExogenousInputs, RunR
     opened = events[0] if events else None
     if not isinstance(opened, ev.JournalOpened):
         raise JournalError(f"{name}: the beginning is missing; only a journal with all of its events can be simulated again")
-    seen = LaunchObserver(State(opened.cluster))
+    observer = LaunchObserver(State(opened.cluster))
     for line, event in enumerate(events, start=1):
         try:
-            seen.see(event)
+            observer.observe(event)
         except (FairleadError, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
             raise JournalError(f"{name}:{line}: an event that cannot have happened: {error}") from error
-    state, types = seen.state, opened.cluster.type_names
-    measured = {**_told(opened), **seen.rates()}
+    state, types = observer.state, opened.cluster.type_names
+    measured = {**_recorded_rates(opened), **observer.rates()}
     rates = {**_in_proportion(state.job_of.values(), measured), **measured}
     fastest = _fastest(rates)
-    jobs = {number: _in_hindsight(seen, number, fastest) for number in sorted(state.job_of)}
+    jobs = {number: _in_hindsight(observer, number, fastest) for number in sorted(state.job_of)}
     table = ThroughputTable.timed(types)
     if rates:
         table = draft_table(rates.values(), types, Path(name)).finish().for_types(types)
@@ -95,21 +86,21 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[ExogenousInputs, RunR
         opened.cluster,
         trace,
         table,
-        startup_costs(seen.launches, table, types),
+        startup_costs(observer.launches, table, types),
         tuple(_outages(events)),
         tuple(_others(events, state, jobs)),
         state.scheduler,
         _guesses(jobs.values(), measured, types),
     )
-    retold = [replace(e, job=jobs[e.number]) if isinstance(e, ev.JobSubmitted) else e for e in events]
+    in_hindsight = [replace(e, job=jobs[e.number]) if isinstance(e, ev.JobSubmitted) else e for e in events]
     label = _decided(events, name)
     plans = sum(isinstance(event, ev.RoundPlanned) for event in events)
     facts = {"decisions_with_changes": float(plans)}
-    return world, record_of(State.replay(retold), label, name, used_rates(trace.jobs, table), facts, retold)
+    return world, record_of(State.replay(in_hindsight), label, name, used_rates(trace.jobs, table), facts, in_hindsight)
 
 
 def _decided(events: Sequence[ev.Event], name: str) -> str:
-    """Who decided, in order: the last alone would be called the author of what others did before it was switched to."""
+    """The schedulers that decided, in order."""
     schedulers = [event.scheduler for event in events if isinstance(event, (ev.JournalOpened, ev.SchedulerSwitched))]
     labels = list(dict.fromkeys(SchedulerConfig.from_data(scheduler, name).label for scheduler in schedulers))
     return ", then ".join(labels) if len(labels) <= 2 else f"{labels[0]}, then {len(labels) - 1} others"
@@ -118,19 +109,21 @@ def _decided(events: Sequence[ev.Event], name: str) -> str:
 _Measured: TypeAlias = dict[PlacementKey, MeasuredRate]
 
 
-def _told(opened: ev.JournalOpened) -> _Measured:
-    """The rates that a simulation writes down when it begins."""
-    told: _Measured = {}
-    for look, rates in (opened.rates or {}).items():
-        kind, _, workers = look.rpartition("|")
+def _recorded_rates(opened: ev.JournalOpened) -> _Measured:
+    """The rates that a simulation records when it begins."""
+    rates_found: _Measured = {}
+    for key, rates in (opened.rates or {}).items():
+        kind, _, workers = key.rpartition("|")
         for type_name, rate in zip(opened.cluster.type_names, rates, strict=True):
             if kind != TIMED:
-                told[kind, int(workers), type_name, False] = MeasuredRate(kind, int(workers), type_name, False, float(rate))
-    return told
+                rates_found[kind, int(workers), type_name, False] = MeasuredRate(
+                    kind, int(workers), type_name, False, float(rate)
+                )
+    return rates_found
 
 
 def _in_proportion(jobs: Iterable[Job], measured: _Measured) -> _Measured:
-    """Of elastic jobs that never ran with the workers they asked for, rates there in proportion to the nearest size."""
+    """Rates of elastic jobs at the gang size that they requested and never had, in proportion to the nearest size."""
     found: _Measured = {}
     for kind, workers in sorted({(job.kind, job.workers) for job in jobs if job.mode == ELASTIC and job.kind != TIMED}):
         by_place = defaultdict[tuple[str, bool], dict[int, float]](dict)
@@ -145,7 +138,7 @@ def _in_proportion(jobs: Iterable[Job], measured: _Measured) -> _Measured:
 
 
 def _fastest(rates: _Measured) -> dict[Key, float]:
-    """Of each kind and number of workers that was measured, the highest rate."""
+    """The highest measured rate of each job type and gang size."""
     fastest: dict[Key, float] = {}
     for rate in rates.values():
         key = (rate.kind, rate.workers)
@@ -153,21 +146,21 @@ def _fastest(rates: _Measured) -> dict[Key, float]:
     return fastest
 
 
-def _in_hindsight(seen: LaunchObserver, number: int, fastest: Mapping[Key, float]) -> Job:
-    """A job with the work that it turned out to have."""
-    state = seen.state
+def _in_hindsight(observer: LaunchObserver, number: int, fastest: Mapping[Key, float]) -> Job:
+    """A job with the work that it really had."""
+    state = observer.state
     job, a = state.job_of[number], state.store.arrays
     job = replace(job, submitted_s=float(a["submitted_s"][number]), command="", schedule=())
     phase, ran_s = Phase(int(a["phase"][number])), float(a["settled_run_s"][number])
-    work = seen.work.get(number, job.steps)
+    work = observer.work.get(number, job.steps)
     if (job.kind == TIMED or (job.kind, job.workers) in fastest) and work > 0:
         job = replace(job, steps=work)
     else:
         job = replace(job, kind=TIMED, steps=ran_s if phase is Phase.FINISHED and ran_s > 0 else job.steps)
-    if phase is Phase.FAILED and ran_s > 0 and seen.why_failed[number] != "time limit":
+    if phase is Phase.FAILED and ran_s > 0 and observer.failure_reasons[number] != "time limit":
         most = ran_s * fastest.get((job.kind, job.workers), 1.0)  # more than it can do before its limit
         job = replace(job, time_limit_s=ran_s, steps=max(job.steps, 2 * most))
-    return replace(job, steps=job.steps + seen.again[number])
+    return replace(job, steps=job.steps + observer.repeated_steps[number])
 
 
 def _outages(events: Iterable[ev.Event]) -> Iterable[Outage]:
@@ -182,7 +175,7 @@ def _outages(events: Iterable[ev.Event]) -> Iterable[Outage]:
 
 
 def _others(events: Iterable[ev.Event], state: State, jobs: Mapping[int, Job]) -> Iterable[Other]:
-    """Who is at work at the end, and said not for how long, leaves with the journal."""
+    """Cancellations and drains. An open-ended job that runs at the end of the journal is cancelled there."""
     row = {number: row for row, number in enumerate(jobs)}
     for event in events:
         if isinstance(event, ev.JobCancelled):
@@ -206,14 +199,14 @@ def _guesses(jobs: Iterable[Job], rates: _Measured, types: Sequence[str]) -> tup
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run that is over: the world that it ran in, and what came of it."""
+    """A run that is over: its inputs and its record."""
 
     world: ExogenousInputs
     record: RunRecord
 
     @classmethod
     def read(cls, where: str) -> RecordedRun:
-        """From a journal: a file x.jsonl or x.sqlite, or an address of PostgreSQL."""
+        """Read a journal: a file x.jsonl or x.sqlite, or a PostgreSQL address."""
         name = "journal" if "://" in where else where
         world, record = exogenous_inputs(tuple(read_journal(where)), name)
         return cls(world, replace(record, scheduler=f"as it was: {record.scheduler}"))
@@ -237,12 +230,12 @@ def resimulation(run: RecordedRun, schedulers: Sequence[SchedulerConfig], metric
 
 
 def comparison_rows(run: RecordedRun, given: Comparison, outcomes: Sequence[CaseOutcome]) -> list[tuple[str, Summary]]:
-    """What happened, and what would have: a row for each."""
+    """A row for what happened, and one for each simulation."""
     simulated = [(given.schedulers[outcome.case.scheduler].label, outcome.summary) for outcome in outcomes]
     return [(run.record.scheduler, summarize(run.record, given.metrics)), *simulated]
 
 
 def resimulation_records(run: RecordedRun, given: Comparison, outcomes: Sequence[CaseOutcome]) -> list[RunRecord]:
-    """The same for a report; the simulations must have kept theirs."""
+    """The records of the same, for a report; the simulations must have kept theirs."""
     kept = [(o.record, given.schedulers[o.case.scheduler].label) for o in outcomes]
     return [run.record, *(replace(record, scheduler=label) for record, label in kept if record is not None)]

@@ -1,5 +1,5 @@
-"""What a run leaves behind for people to look at: one row per job, one row per stretch on an accelerator. Columns only; it
-does not know whether a simulation, a cluster or a journal filled it."""
+"""The record of a run that reports are made of: one row per job, and one per interval on a GPU. It does not know whether a
+simulation or a cluster ran."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class JobOutcomes:
 
 @dataclass(frozen=True)
 class DeviceIntervals:
-    """Who held which accelerator from when to when; a gang of four has four rows. Sorted by start."""
+    """Which job held which accelerator from when to when; a gang of four has four rows. Sorted by start."""
 
     job: Ints  # row in JobOutcomes
     accelerator: Ints
@@ -62,12 +62,9 @@ class RunRecord:
     trace: str
     cluster: Cluster
     jobs: JobOutcomes
-    device_intervals: DeviceIntervals | None = None  # absent where nobody asked for the Gantt
+    device_intervals: DeviceIntervals | None = None  # only where they were kept
     service_by_type: Floats | None = None  # accelerator-seconds, by type of the cluster, where it is known
     facts: Mapping[str, float] = field(default_factory=dict)  # rounds, decide_s, wall_s, peak_rss_mb, …
-
-
-# From a state and its events to the record that reports are made of.
 
 
 def outcomes(state: State, rates: Mapping[str, tuple[float, ...]] | None) -> JobOutcomes:
@@ -105,7 +102,7 @@ def _exclusive(state: State, rates: Mapping[str, tuple[float, ...]] | None) -> F
     speed = np.empty(len(jobs))
     for index, (number, fits) in enumerate(zip(jobs.number.tolist(), jobs.fits.tolist())):
         job = state.job_of[number]
-        own = f"{job.kind}|{job.workers}|{job.name}"  # of who has a nature
+        own = f"{job.kind}|{job.workers}|{job.name}"  # of a job with dynamics
         key = (own if own in rates else f"{job.kind}|{job.workers}", fits)
         if key not in fastest:
             allowed = np.array(rates[key[0]])[(fits >> types) & 1 == 1]
@@ -117,7 +114,7 @@ def _exclusive(state: State, rates: Mapping[str, tuple[float, ...]] | None) -> F
 
 
 def service_by_type(state: State) -> Floats:
-    """Accelerator-seconds by type for which somebody held an accelerator, stretches that still run included."""
+    """Accelerator-seconds by type that were held, up to now."""
     jobs = state.all_jobs()
     if len(state.cluster.types) == 1:
         return state.service_by_type + float(jobs.accelerator_s.sum())
@@ -126,13 +123,13 @@ def service_by_type(state: State) -> Floats:
 
 
 class IntervalRecorder:
-    """Watches events and notes who held which accelerator from when to when."""
+    """Collects the intervals in which jobs hold accelerators from events."""
 
     def __init__(self) -> None:
         self._open: dict[int, tuple[float, Ints]] = {}
         self._rows: list[tuple[int, float, float, Ints]] = []
 
-    def see(self, event: ev.Event) -> None:
+    def observe(self, event: ev.Event) -> None:
         if isinstance(event, ev.RoundPlanned):
             plan = event.plan
             for number in (*plan.ended.tolist(), *plan.suspended.tolist()):
@@ -150,7 +147,7 @@ class IntervalRecorder:
             self._close(event.number, event.time)
 
     def device_intervals(self, now: float, rows: Mapping[int, int]) -> DeviceIntervals:
-        """All stretches, those still open up to now; `rows` tells the row of each job."""
+        """All intervals, open ones up to now; `rows` has the row of each job."""
         for number in list(self._open):
             self._close(number, now)
         self._rows.sort(key=lambda row: (row[1], row[0]))
@@ -177,19 +174,19 @@ def record_of(
     facts: Mapping[str, float],
     events: Iterable[ev.Event] | None = None,
 ) -> RunRecord:
-    """The record of a run; with its events, the stretches too."""
+    """The record of a run; with its events, also the device intervals."""
     device_intervals = None
     if events is not None:
         recorder = IntervalRecorder()
         for event in events:
-            recorder.see(event)
+            recorder.observe(event)
         device_intervals = recorder.device_intervals(state.time, _row_of(state))
     jobs, service = outcomes(state, rates), service_by_type(state)
     return RunRecord(scheduler, trace, state.cluster, jobs, device_intervals, service, facts)
 
 
 def record_from_journal(path: Path) -> RunRecord:
-    """The record of the run that a journal file tells, read once from front to back."""
+    """The record of the run in a journal file."""
     state: State | None = None
     opened: ev.JournalOpened | None = None
     recorder = IntervalRecorder()
@@ -203,7 +200,7 @@ def record_from_journal(path: Path) -> RunRecord:
             if isinstance(event, ev.RoundPlanned):
                 _check_starts(event.plan.launches, state)
             state.apply(event)
-            recorder.see(event)
+            recorder.observe(event)
         except (FairleadError, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
             raise JournalError(f"{path}:{line}: an event that cannot have happened: {error}") from error
         decisions += isinstance(event, ev.RoundPlanned)

@@ -1,4 +1,4 @@
-"""One simulation: a trace on a cluster under a scheduler, and the record of what came of it."""
+"""One simulation: a trace on a cluster under a scheduler, and its record."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Simulation:
     measure: tuple[int, int] | None = None  # stop once these jobs (by submission) have ended
     fill_workers: bool = False
     skip_quiet_rounds: bool = True
-    others: Sequence[Other] = ()  # what else comes from outside, such as cancellations
+    others: Sequence[Other] = ()  # further exogenous events, such as cancellations
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def simulate(
     gantt: bool = False,
     on_progress: Callable[[float], None] | None = None,
 ) -> SimulationRun:
-    """Run it. `gantt` keeps who held which accelerator when; `on_progress` is told the share of jobs that have ended."""
+    """Run a simulation. `gantt` keeps device intervals; `on_progress` gets the share of jobs that have ended."""
     if gantt and journal is None:
         journal = MemoryJournal()
     begun = begin(given, journal or NoJournal(), registry)
@@ -88,7 +88,7 @@ def simulate(
 
 @dataclass(frozen=True)
 class Begun:
-    """A simulation that is opened and has not run yet, or not to its end."""
+    """A simulation before its end."""
 
     loop: Loop
     table: ThroughputTable
@@ -96,7 +96,7 @@ class Begun:
     began_s: float = field(default_factory=time.perf_counter)
 
     def finish(self, given: Simulation, *, gantt: bool = False) -> SimulationRun:
-        """What came of it, with the journal closed."""
+        """Close the journal and make the record."""
         loop = self.loop
         facts = {
             "rounds": loop.rounds,
@@ -112,7 +112,7 @@ class Begun:
 
 
 def begin(given: Simulation, journal: Journal, registry: Registry | None = None) -> Begun:
-    """The loop, the world and the first event of the journal."""
+    """Build the loop and write the first event of the journal."""
     table = table_for(given.trace, given.cluster, given.table, fill=given.fill_workers)
     registry = registry or Registry.installed()
     faults = given.faults.events(len(given.cluster.nodes), given.seed)
@@ -146,7 +146,7 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
 
 
 def requests_of(run: SimulationRun, most: float = 4e6, seed: int = 0) -> ServingResult | None:
-    """What became of the requests to a simulation's sessions, of at most about so many of them; None where it had none."""
+    """The served requests of a simulation's sessions, at most about so many; None without sessions."""
     world = run.loop.backend
     if not isinstance(world, SimulatedBackend) or world.sessions is None or not world.sessions.jobs:
         return None
@@ -154,11 +154,11 @@ def requests_of(run: SimulationRun, most: float = 4e6, seed: int = 0) -> Serving
 
 
 def left_waiting(run: SimulationRun) -> dict[str, Reason]:
-    """Who still waits where a run has ended because nothing can happen any more, and for what."""
+    """The jobs that still wait at the end of a run, with reasons."""
     state, loop = run.state, run.loop
     waiting = sorted((*state.live.tolist(), *state.queue.tolist()))
-    told = {state.job_of[number].name: why_not_running(state, loop.plan, number, loop.backend.now) for number in waiting}
-    return {name: reason for name, reason in told.items() if reason is not None}
+    reasons = {state.job_of[number].name: why_not_running(state, loop.plan, number, loop.backend.now) for number in waiting}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 def peak_rss_mb() -> float:
@@ -167,14 +167,14 @@ def peak_rss_mb() -> float:
 
 
 def stop_of(given: Simulation, on_progress: Callable[[float], None] | None) -> Callable[[State], bool] | None:
-    """Stops once the measured jobs have ended; tells the progress on the way."""
+    """A stop condition: the measured jobs have ended. It also reports progress."""
     total = len(given.trace)
     first, last = given.measure or (0, total)
     last = min(last, total)
     if given.measure is None and on_progress is None:
         return None
     running = int(Phase.RUNNING)
-    calls, missing = 0, first  # all before that one have ended
+    calls, missing = 0, first  # all before `missing` have ended
 
     def stop(state: State) -> bool:
         nonlocal calls, missing

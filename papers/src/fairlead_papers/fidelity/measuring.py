@@ -37,7 +37,7 @@ def measured(events: Sequence[ev.Event], meant: ThroughputTable) -> Measured:
     for _, moment in groupby(events, key=lambda event: event.time):  # a size is told behind the rate that is the first of it
         told = set[int]()
         for event in moment:
-            watched.see(event)
+            watched.observe(event)
             told |= set(event.jobs.tolist()) if isinstance(event, ev.ProgressReported) else set()
         for place, rate in _announced(watched, sorted(told)):
             seen[place].append(rate)
