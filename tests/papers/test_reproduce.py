@@ -12,7 +12,7 @@ from cli.command import fairlead
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.experiments.cases import Answers, CaseStore, key_of, run_cases
 from fairlead.reporting.pictures import Lines, PlotLine
-from fairlead_papers import ExperimentInputs, Paper, Reproduction, reproduce
+from fairlead_papers import GavelInputs, Paper, Reproduction, reproduce
 from fairlead_papers.blox import BLOX
 from fairlead_papers.findings import Findings, Row, Wants
 from fairlead_papers.gavel import GAVEL
@@ -29,7 +29,7 @@ NAMES = {"fig9", "fig10", "fig11", "fig12", "fig13", "fig14", "fig15a", "fig15b"
 def finished(tmp_path_factory):
     """All studies once, with the bundled catalogue; the tests look at what came of it."""
     folder = tmp_path_factory.mktemp("gavel")
-    given = Reproduction(GAVEL, TINY, ExperimentInputs(), folder)
+    given = Reproduction(GAVEL, TINY, GavelInputs(), folder)
     return given, reproduce(given, processes=1)
 
 
@@ -85,12 +85,12 @@ def test_settings_and_rates_make_the_key(tmp_path):
     other = tmp_path / "rates.csv"
     other.write_text("kind,workers,type,steps_per_s\nA,1,v100,2\n")
     keys = {
-        key_of(run, ExperimentInputs()),
-        key_of(replace(run, seed=1), ExperimentInputs()),
-        key_of(run, ExperimentInputs(other)),
+        key_of(run, GavelInputs()),
+        key_of(replace(run, seed=1), GavelInputs()),
+        key_of(run, GavelInputs(other)),
     }
     assert len(keys) == 3
-    assert key_of(replace(run), ExperimentInputs()) == key_of(run, ExperimentInputs())
+    assert key_of(replace(run), GavelInputs()) == key_of(run, GavelInputs())
 
 
 def test_a_trace_beside_the_rates_makes_the_key_too(tmp_path):
@@ -101,9 +101,7 @@ def test_a_trace_beside_the_rates_makes_the_key_too(tmp_path):
         if jobs:
             (tmp_path / name / "max_min_fairness.trace").write_text(jobs)
         keys.add(
-            key_of(
-                Run("fifo", TINY.cluster, Jobs(trace="max_min_fairness.trace")), ExperimentInputs(tmp_path / name / "rates.csv")
-            )
+            key_of(Run("fifo", TINY.cluster, Jobs(trace="max_min_fairness.trace")), GavelInputs(tmp_path / name / "rates.csv"))
         )
     assert len(keys) == 3
 
@@ -118,7 +116,7 @@ class Broken:
 
 def test_a_case_that_fails_is_told_and_the_rest_goes_on(tmp_path):
     good = Run("fifo", TINY.cluster, Jobs(1.0, measure=(0, 3)))
-    store = CaseStore(tmp_path, ExperimentInputs())
+    store = CaseStore(tmp_path, GavelInputs())
     answers = run_cases([Broken("out of\nluck"), good], store, processes=1)
     assert answers.of(good)["figures"]["finished"] == 3
     with pytest.raises(Exception, match="ValueError: out of luck"):
@@ -130,7 +128,7 @@ def test_a_study_that_cannot_be_read_is_a_row_with_the_error(tmp_path):
     def read(scale, answers: Answers) -> Findings:
         raise KeyError("gone")
 
-    given = Reproduction(GAVEL, TINY, ExperimentInputs(), tmp_path, (Study("odd", "An odd study", lambda scale: [], read),))
+    given = Reproduction(GAVEL, TINY, GavelInputs(), tmp_path, (Study("odd", "An odd study", lambda scale: [], read),))
     ((_, row),) = reproduce(given, processes=1).rows
     assert row.verdict == "failed"
     assert "gone" in row.note
@@ -192,7 +190,7 @@ def test_the_command_takes_the_high_load_and_a_number_of_seeds(tmp_path):
 
 
 def test_the_load_goes_on_until_the_measured_jobs_have_ended():
-    answer = Run("max-min-fairness", TINY.cluster, Jobs(1.2, measure=(3, 9))).run(ExperimentInputs())
+    answer = Run("max-min-fairness", TINY.cluster, Jobs(1.2, measure=(3, 9))).run(GavelInputs())
     assert not answer["load_ended_early"]
     assert len(answer["jct_s"]) == 6
     assert np.isfinite(answer["ftf"]).all()
@@ -212,25 +210,22 @@ def test_what_is_called_a_trace_and_is_a_folder_is_no_part_of_a_world(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "rates.csv").write_text("")
     (tmp_path / "with" / "old.trace").mkdir()
-    assert (
-        ExperimentInputs(tmp_path / "with" / "rates.csv").fingerprint
-        == ExperimentInputs(tmp_path / "plain" / "rates.csv").fingerprint
-    )
+    assert GavelInputs(tmp_path / "with" / "rates.csv").fingerprint == GavelInputs(tmp_path / "plain" / "rates.csv").fingerprint
 
 
 def test_a_trace_that_is_absent_says_what_to_pass():
     with pytest.raises(InputError, match="pass --throughputs FILE"):
-        ExperimentInputs().trace("max_min_fairness.trace")
+        GavelInputs().trace("max_min_fairness.trace")
 
 
 def test_a_trace_that_does_not_lie_beside_the_table_says_where_it_was_looked_for(tmp_path):
     table = tmp_path / "rates.csv"
     with pytest.raises(InputError, match=f"^--throughputs {table}: expected max_min_fairness.trace beside it$"):
-        ExperimentInputs(table).trace("max_min_fairness.trace")
+        GavelInputs(table).trace("max_min_fairness.trace")
 
 
 def test_the_published_traces_come_out_as_the_paper_says(public_data, tmp_path):
-    inputs = ExperimentInputs((public_data / "gavel" / "simulation_throughputs.json").resolve())
+    inputs = GavelInputs((public_data / "gavel" / "simulation_throughputs.json").resolve())
     outcome = reproduce(Reproduction(GAVEL, TINY, inputs, tmp_path, GAVEL.chosen(["table3"])), processes=1)
     assert {row.verdict for _, row in outcome.rows} == {"met"}
 
@@ -286,7 +281,7 @@ def test_studies_that_are_not_run_again_stay_in_the_report_with_their_pictures(t
     paper = Paper("Somebody", studies, {"tiny": TINY}, lambda scale, inputs: said)
 
     def told(*names: str) -> tuple[str, str, list[str]]:
-        outcome = reproduce(Reproduction(paper, TINY, ExperimentInputs(), tmp_path, paper.chosen(names)), processes=1)
+        outcome = reproduce(Reproduction(paper, TINY, GavelInputs(), tmp_path, paper.chosen(names)), processes=1)
         return *((tmp_path / name).read_text() for name in ("report.md", "report.html")), list(outcome.kept)
 
     text, page, kept = told()
@@ -311,7 +306,7 @@ def test_studies_that_are_not_run_again_stay_in_the_report_with_their_pictures(t
 
 def test_a_report_of_another_scale_or_paper_is_not_written_over(tmp_path):
     def given(paper: Paper, scale: Any) -> Reproduction:
-        return Reproduction(paper, scale, ExperimentInputs(), tmp_path, paper.studies[:1])
+        return Reproduction(paper, scale, GavelInputs(), tmp_path, paper.studies[:1])
 
     write_pages(Report("Gavel", TINY, [], []), tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

@@ -15,7 +15,7 @@ from fairlead.core.job import batch_size_of
 from fairlead.experiments.cases import Answer, Answers, CaseStore, ReportProgress, key_of, run_cases
 from fairlead.runtime.embedded import NotUp
 from fairlead.workloads.dynamics import Regimes
-from fairlead_papers import ExperimentInputs, Reproduction, reproduce
+from fairlead_papers import GavelInputs, Reproduction, reproduce
 from fairlead_papers.fidelity.sleepers import parts_of
 from fairlead_papers.shockwave import SHOCKWAVE, AdaptiveJobs
 from fairlead_papers.shockwave.fidelity import BY_SCALE, cases, read
@@ -111,7 +111,7 @@ class Counted:
     folder: str
     number: int
 
-    def run(self, inputs: ExperimentInputs) -> Answer:
+    def run(self, inputs: GavelInputs) -> Answer:
         before = len(os.listdir(self.folder))
         (Path(self.folder) / str(self.number)).touch()
         return {"before": before, "process": os.getpid()}
@@ -119,7 +119,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Alone(Counted):
-    def run_alone(self, inputs: ExperimentInputs, report: ReportProgress) -> Answer:
+    def run_alone(self, inputs: GavelInputs, report: ReportProgress) -> Answer:
         report(f"case {self.number}")
         return self.run(inputs)
 
@@ -129,7 +129,7 @@ def test_who_needs_the_machine_for_itself_runs_behind_all_others_and_is_heard(tm
     folder, said = tmp_path / "ran", list[str]()
     folder.mkdir()
     every = [Alone(str(folder), 0), Counted(str(folder), 1), Alone(str(folder), 2), Counted(str(folder), 3)]
-    store = CaseStore(tmp_path / "cases", ExperimentInputs())
+    store = CaseStore(tmp_path / "cases", GavelInputs())
     answers = run_cases(every, store, processes=processes, report=said.append)
     alone = [answers.of(case) for case in every if isinstance(case, Alone)]
     assert [answer["before"] for answer in alone] == [2, 3]
@@ -141,5 +141,5 @@ def test_a_place_where_no_answer_can_be_kept_is_told_before_the_work(tmp_path):
     (tmp_path / "ran").mkdir()
     (tmp_path / "cases").symlink_to(tmp_path / "nowhere")
     with pytest.raises(OSError, match="cases"):
-        run_cases([Alone(str(tmp_path / "ran"), 0)], CaseStore(tmp_path / "cases", ExperimentInputs()))
+        run_cases([Alone(str(tmp_path / "ran"), 0)], CaseStore(tmp_path / "cases", GavelInputs()))
     assert not list((tmp_path / "ran").iterdir())

@@ -27,7 +27,7 @@ from fairlead.workloads.generate import Generator
 from fairlead.workloads.table_files import read_throughputs
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
-from fairlead_papers import ExperimentInputs
+from fairlead_papers import GavelInputs
 
 NET = kind_of("Net", 8)
 
@@ -74,7 +74,7 @@ def test_a_job_is_in_a_file_of_regimes_once(tmp_path: Path):
         lambda path: with_regimes(Trace.of([]), path),
         load_predictor,
         lambda path: ResultsFile(path, {}),
-        lambda path: ExperimentInputs(path).fingerprint,
+        lambda path: GavelInputs(path).fingerprint,
         lambda path: TraceFile(path).read(),
         read_yaml,
         lambda path: list(read_events(path)),

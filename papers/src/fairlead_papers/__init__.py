@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fairlead.experiments.inputs import TABLE, ExperimentInputs
+from fairlead_papers.public_data import TABLE, GavelInputs
 from fairlead_papers.reproduce import Reproduction, reproduce
 from fairlead_papers.study import PUBLIC, TRIAL, Paper
 
-__all__ = ["PUBLIC", "TABLE", "TRIAL", "ExperimentInputs", "Paper", "Reproduction", "reproduce"]
+__all__ = ["PUBLIC", "TABLE", "TRIAL", "GavelInputs", "Paper", "Reproduction", "reproduce"]

@@ -16,7 +16,8 @@ from rich.table import Table
 from fairlead.cli import options as opt
 from fairlead.cli.output import check_paths, note, out, print_json, progress, say_resumable
 from fairlead.core.errors import InputError
-from fairlead_papers import PUBLIC, TABLE, TRIAL, ExperimentInputs, Paper, Reproduction
+from fairlead.experiments.inputs import ExperimentInputs
+from fairlead_papers import PUBLIC, TABLE, TRIAL, GavelInputs, Paper, Reproduction
 from fairlead_papers import reproduce as run_reproduction
 from fairlead_papers.blox import BLOX, PublicTraces
 from fairlead_papers.blox.own_clusters import own_clusters
@@ -146,7 +147,7 @@ def gavel(
     processes: opt.ProcessesOption = None,
     json: opt.JsonOption = False,
 ) -> None:
-    asked = _asked(GAVEL, scale, only, folder, lambda: ExperimentInputs(_table(throughputs)))
+    asked = _asked(GAVEL, scale, only, folder, lambda: GavelInputs(_table(throughputs)))
     size = asked.scale.at_high_load() if loads is Loads.HIGH else asked.scale
     _run(replace(asked, scale=size.with_seeds(seeds) if seeds else size), processes, json)
 

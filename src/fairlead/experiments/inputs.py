@@ -195,27 +195,14 @@ def _explain_missing(trace: Trace, table: ThroughputTable, kind: str, workers: i
     raise InputError(where, mend, field="workers", value=workers)
 
 
-TABLE, TRACE = "simulation_throughputs.json", ".trace"
-
-
 class DataMissing(InputError):
-    """What was published, and is not at hand."""
-
-
-def public_file(data: Path | None, pattern: str) -> Path:
-    """A file in the folder of public traces, or the first that looks so. Who named no folder is told to name one, and who did
-    is told what it lacks."""
-    if data is None:
-        raise DataMissing(pattern, "it in the folder of public traces: pass --data FOLDER")
-    found = [path for path in sorted(data.glob(pattern)) if path.is_file()]
-    if not found:
-        raise DataMissing(f"--data {data}", f"a folder with {pattern} in it")
-    return found[0]
+    """Published data is not at hand."""
 
 
 @dataclass(frozen=True)
 class ExperimentInputs:
-    """`throughputs` is a file, or None for the bundled catalogue. Traces are looked for beside it."""
+    """What the cases of an experiment share, apart from their settings. `throughputs` is a file, or None for the bundled
+    catalogue."""
 
     throughputs: Path | None = None
 
@@ -224,29 +211,16 @@ class ExperimentInputs:
         return catalogue() if self.throughputs is None else _table(self.throughputs)
 
     @property
-    def rates_fingerprint(self) -> str:
-        """Tells one table from another, whatever the file is called."""
-        return "catalogue" if self.throughputs is None else _digest(self.throughputs)
-
-    @property
     def fingerprint(self) -> str:
-        """Tells one world from another: the table, and the traces that lie beside it."""
-        beside = "" if self.throughputs is None else _traces_in(self.throughputs.parent)
-        return f"{self.rates_fingerprint} {beside}".rstrip()
+        """Identifies the inputs by content, whatever the files are called."""
+        return "catalogue" if self.throughputs is None else _table_digest(self.throughputs)
 
     @property
     def rates_note(self) -> str:
+        """Where the rates come from, for reports."""
         if self.throughputs is None:
             return "rates: the bundled catalogue, which is modelled, not Gavel's measurements"
         return f"rates: {self.throughputs.name}"
-
-    def trace(self, name: str) -> Trace:
-        if self.throughputs is None:
-            raise DataMissing(f"trace {name}", f"it beside the throughput table: pass --throughputs FILE (Gavel's {TABLE})")
-        path = self.throughputs.parent / name
-        if not path.is_file():
-            raise DataMissing(f"--throughputs {self.throughputs}", f"{name} beside it")
-        return TraceFile(path, "gavel").read(self.table)
 
 
 @lru_cache(maxsize=4)
@@ -255,17 +229,12 @@ def _table(path: Path) -> ThroughputTable:
 
 
 @lru_cache(maxsize=4)
-def _digest(path: Path) -> str:
-    return _content(path, "throughput table")
+def _table_digest(path: Path) -> str:
+    return content_digest(path, "throughput table")
 
 
-@lru_cache(maxsize=4)
-def _traces_in(folder: Path) -> str:
-    files = [path for path in sorted(folder.glob(f"*{TRACE}")) if path.is_file()]
-    return " ".join(f"{path.name} {_content(path, 'trace')}" for path in files)
-
-
-def _content(path: Path, what: str) -> str:
+def content_digest(path: Path, what: str) -> str:
+    """The digest of a regular file; `what` is for the error message."""
     if is_stream(path):
         raise InputError(path, f"a {what} in a regular file")
     try:

@@ -29,8 +29,8 @@ MAX_STEP_ERROR = 0.25
 
 @dataclass(frozen=True)
 class ObservedLaunch:
-    """From the plan that began it to the plan or report that ended it. It includes the time until the job has stopped, and until
-    its GPUs are free."""
+    """From the plan that began it to the plan or report that ended it, including the time until its GPUs were free and until the
+    job had stopped."""
 
     kind: str
     workers: int

@@ -16,7 +16,7 @@ import orjson
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.rng import stream
-from fairlead.experiments.inputs import ExperimentInputs, TraceFile, public_file
+from fairlead.experiments.inputs import ExperimentInputs, TraceFile
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.dynamics import JobDynamics
 from fairlead.workloads.generate import Generator
@@ -30,6 +30,7 @@ from fairlead.workloads.transform import (
     with_loss_curves,
     with_random_kinds,
 )
+from fairlead_papers.public_data import public_file
 
 TEN_GBPS = 1.25  # in GB/s
 GANGS = (1, 2, 4, 8)

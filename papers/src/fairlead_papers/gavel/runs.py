@@ -22,6 +22,7 @@ from fairlead.workloads.generate import Generator
 from fairlead.workloads.trace import Trace
 from fairlead_papers.gavel.isolation import isolated_fairness, jobs_around
 from fairlead_papers.ideal import ideal
+from fairlead_papers.public_data import GavelInputs
 
 ROUND_S = 360.0
 GOING_ON_H = {"single": 3_000.0, "multiple": 16_000.0}
@@ -59,6 +60,7 @@ class Jobs:
 
     def read(self, inputs: ExperimentInputs, seed: int) -> Trace:
         if self.trace:
+            assert isinstance(inputs, GavelInputs)
             return inputs.trace(self.trace)
         generator = Generator(
             jobs=self.count or self._enough(),

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fairlead.experiments.inputs import ExperimentInputs, TraceFile, public_file
+from fairlead.experiments.inputs import ExperimentInputs, TraceFile
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.generate import LONGEST_H, SHORTEST_H, Generator
 from fairlead.workloads.table_files import read_throughputs
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
+from fairlead_papers.public_data import public_file
 from fairlead_papers.shockwave.scale import TRACES
 
 GANGS = {1: 0.6, 2: 0.3, 4: 0.09, 8: 0.01}

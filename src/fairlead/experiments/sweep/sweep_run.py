@@ -40,9 +40,8 @@ class SweepInputs(ExperimentInputs):
 
     @property
     def fingerprint(self) -> str:
-        return (
-            self.rates_fingerprint if self.trace_file is None else f"{self.rates_fingerprint} {_digest(self.trace_file.path)}"
-        )
+        rates = super().fingerprint
+        return rates if self.trace_file is None else f"{rates} {_digest(self.trace_file.path)}"
 
     @property
     def given_table(self) -> ThroughputTable | None:
