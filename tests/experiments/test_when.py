@@ -107,7 +107,7 @@ def test_nobody_is_made_to_come_in_looks_that_are_not_made(monkeypatch):
     """A hundred looks of a busy cluster would take longer to prepare than the first takes to be made."""
     seeds: list[int] = []
     draw = ArrivalForecast.draw
-    monkeypatch.setattr(ArrivalForecast, "coming", lambda self, *past: seeds.append(self.seed) or draw(self, *past))
+    monkeypatch.setattr(ArrivalForecast, "draw", lambda self, *past: seeds.append(self.seed) or draw(self, *past))
     left = iter((True, True, False))
     (one, *_) = forecast_jobs(waiting(), TIMED, ForecastOptions(simulations=100), start_another=lambda: next(left))
     assert len(one.with_arrivals) == 2

@@ -29,8 +29,7 @@ MAX_STEP_ERROR = 0.25
 
 @dataclass(frozen=True)
 class ObservedLaunch:
-    """From the plan that began it to the plan or report that ended it, including the time until its GPUs were free and until the
-    job had stopped."""
+    """From the plan that began it to the plan or report that ended it, with the waits for its GPUs and for the job to stop."""
 
     kind: str
     workers: int
