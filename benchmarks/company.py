@@ -251,8 +251,8 @@ def _predicted(stage: Stage, kind: str, beside: str) -> float:
     """By what is believed and was seen now."""
     with stage.plane.live.at_rest(SOON_S):
         view = stage.plane.loop.state.snapshot(stage.plane.live.now)
-        company = ColocationModel("benchmark", BELIEVED, profiles="h200")
-        paired, *_ = company.rates_of(view, [kind, beside], np.ones((2, 1)))
+        company = ColocationModel(BELIEVED, profiles="h200")
+        paired, *_ = company.colocated_rates(view, [kind, beside], np.ones((2, 1)))
     return round(float(1 / paired[0, 1, 0]), 2)
 
 

@@ -10,6 +10,7 @@ from fairlead.config.schedulers import Part, make
 from fairlead.core.errors import InputError
 from fairlead.core.job import FORMER_FIELDS
 from fairlead.engine.codec import decode
+from fairlead.estimators.predicted import Monitored
 from fairlead.runtime.protocol.task_file import TaskSpec
 from fairlead.workloads.formats.reader import read_trace
 
@@ -26,6 +27,14 @@ def test_a_policy_parameter_is_read_by_its_former_name(former):
     part = FORMER_PARTS[former]
     made = make("policy", part, Registry.installed())
     assert getattr(made, FORMER_PARAMETERS[former]) == part.parameters[former]
+
+
+def test_an_estimator_parameter_is_read_by_its_former_name():
+    given = {"uses": {"a": (50.0, 2.0)}, "holds": {"a": (20.0, 30.0)}}
+    made = make("estimator", Part("predicted", given), Registry.installed(), {"table": None})
+    assert (made.usage, made.sm_usage) == (given["uses"], given["holds"])
+    assert make("estimator", Part("online", {"company": 0.5}), Registry.installed(), {"table": None}).colocated == 0.5
+    assert type(make("estimator", Part("watched"), Registry.installed())) is Monitored
 
 
 def test_a_parameter_cannot_have_its_former_and_its_present_name_at_once():

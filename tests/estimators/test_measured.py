@@ -50,14 +50,14 @@ def test_jobs_that_look_alike_and_differ_are_learned_once():
     assert observe(state) == {}
 
 
-def test_small_changes_are_not_worth_an_event_and_large_ones_are_lessons():
+def test_small_changes_are_not_worth_an_event_and_large_ones_are():
     state = scene({0: 1.0})
     observe(state)
-    before = state.snapshot().lessons
+    before = state.snapshot().observation_count
     for rate, worth in ((1.05, False), (1.2, True)):
         state.apply(ev.ProgressReported(10.0, np.array([0]), np.zeros(1), np.array([rate]), np.array([10.0])))
         assert bool(observe(state)) is worth
-    assert state.snapshot().lessons == before + 1
+    assert state.snapshot().observation_count == before + 1
 
 
 def test_timed_jobs_and_jobs_that_stand_teach_nothing():

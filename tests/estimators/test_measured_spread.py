@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.config import SchedulerConfig
-from fairlead.estimators.measured import ELSEWHERE, Measured, measured_rates
+from fairlead.estimators.measured import EXTRAPOLATED, Measured, measured_rates
 from fairlead.testing import Harness
 from fairlead.testing.builders import cluster, job, random_table
 
@@ -26,7 +26,7 @@ def test_a_gang_is_remembered_by_how_it_stood(placement, spread):
     assert seen.uncertainty is not None
     assert seen.spread_uncertainty is not None
     sure, guessed = (seen.spread_uncertainty, seen.uncertainty) if spread else (seen.uncertainty, seen.spread_uncertainty)
-    assert (sure[0, 0], guessed[0, 0]) == (0.0, ELSEWHERE)
+    assert (sure[0, 0], guessed[0, 0]) == (0.0, EXTRAPOLATED)
     made.run()
 
 

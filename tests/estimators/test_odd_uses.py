@@ -28,7 +28,7 @@ def test_memory_and_kernels_beyond_all_devices_are_told(amount: float):
 @pytest.mark.parametrize("speed", [-1.0, 0.0, 1e-320, 1e308, math.inf, math.nan])
 @pytest.mark.parametrize("estimator", [Measured, Monitored])
 def test_speeds_of_types_beyond_all_are_told(estimator: type[Measured], speed: float):
-    with pytest.raises(InputError, match=rf"estimation {estimator.__name__.lower()}: .* from 1e-09 to 1e\+09 for v100"):
+    with pytest.raises(InputError, match=rf"estimator {estimator.__name__.lower()}: .* from 1e-09 to 1e\+09 for v100"):
         estimator(speeds={"v100": speed})
 
 

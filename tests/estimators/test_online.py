@@ -52,7 +52,7 @@ def test_before_anything_was_seen_a_job_is_like_the_others_in_the_mean():
 
 def test_speeds_and_company_can_be_guessed():
     state = waiting(Job("a", 0.0, 100.0, "1-0"), Job("b", 0.0, 100.0, "2-0"), Job("timed"))
-    rates = known(Online(TABLE, speeds={"v100": 4.0, "p100": 2.0, "k80": 1.0}, company=0.7), state)
+    rates = known(Online(TABLE, speeds={"v100": 4.0, "p100": 2.0, "k80": 1.0}, colocated=0.7), state)
     a, b, timed = rates.row
     assert rates.alone[a, 0] / rates.alone[a, 2] == pytest.approx(4.0)
     np.testing.assert_allclose(rates.paired[a, b], 0.7 * rates.alone[a])
@@ -193,7 +193,7 @@ def test_estimates_come_to_the_truth_as_jobs_run():
         after = _errors(online, loop)
         assert after[0] < 0.3 * before[0]
         assert after[1] == pytest.approx(0.0, abs=1e-12)
-        assert State.replay(journal.events).learned == loop.state.observations
+        assert State.replay(journal.events).observations == loop.state.observations
         assert State.replay(journal.events).digest() == loop.state.digest()
 
 
@@ -217,7 +217,7 @@ def _errors(online: Online, loop: Loop) -> tuple[float, float]:
     [
         ("noise", 1.5),
         ("measurements", 0),
-        ("company", 0.0),
+        ("colocated", 0.0),
         ("speeds", {"v100": -1.0}),
         ("references", 0.0),
         ("references", 1.5),

@@ -84,7 +84,7 @@ def test_nothing_unmeasured_leaks():
         if alone_is == "profiled":
             alone[mine] *= 3.0
             spread[mine] *= 5.0
-        for fact in first.learned.values():
+        for fact in first.observations.values():
             row = TABLE.row(*fact["of"])
             for name, rate in fact["alone"]:
                 alone[row, TYPES.index(name)] = rate
@@ -95,7 +95,7 @@ def test_nothing_unmeasured_leaks():
         assert (world.paired != TABLE.paired).mean() > 0.1
         second = one_of_each(TABLE)
         there = known(instant(world, **estimator), second)
-        assert first.learned == second.learned
+        assert first.observations == second.observations
         for name in ("alone", "paired", "uncertainty", "paired_uncertainty"):
             np.testing.assert_array_equal(getattr(here, name), getattr(there, name), err_msg=f"{alone_is}: {name}")
 
@@ -106,7 +106,7 @@ def test_what_was_measured_of_a_kind_that_is_left_out_is_not_met_through_whoever
     table = families(count=2, members=3, sizes=(1,))
     first = one_of_each(table)
     here = known(instant(table, leave_out=True, share=0.1), first)
-    facts = first.learned.values()
+    facts = first.observations.values()
     like = {table.row(*fact["of"]): table.row(*fact["like"]) for fact in facts}
     timed = {(table.row(*fact["of"]), table.row(*beside[:2])) for fact in facts for beside in fact["beside"]}
     pairs = [(a, b) for a, b in like.items() if not {(a, b), (b, a)} & timed]
@@ -116,7 +116,7 @@ def test_what_was_measured_of_a_kind_that_is_left_out_is_not_met_through_whoever
         paired[[a, b], [b, a]] *= 0.999
         second = one_of_each(table)
         there = known(instant(changed(table, paired=paired), leave_out=True, share=0.1), second)
-        assert [fact["like"] for fact in facts] == [fact["like"] for fact in second.learned.values()]
+        assert [fact["like"] for fact in facts] == [fact["like"] for fact in second.observations.values()]
         np.testing.assert_array_equal(here.paired[[a, b], [b, a]], there.paired[[a, b], [b, a]])
 
 
@@ -178,8 +178,8 @@ def test_measurements_of_the_profile_are_noisy_where_asked_for():
     exact, noisy = (one_of_each(TABLE) for _ in range(2))
     known(instant(), exact)
     rates = known(instant(noise=0.1, seed=0), noisy)
-    mine = [entry[3] for fact in exact.learned.values() for entry in fact["beside"]]
-    theirs = [entry[3] for fact in noisy.learned.values() for entry in fact["beside"]]
+    mine = [entry[3] for fact in exact.observations.values() for entry in fact["beside"]]
+    theirs = [entry[3] for fact in noisy.observations.values() for entry in fact["beside"]]
     relative = np.array(theirs) / np.array(mine) - 1
     assert 0.07 < relative.std() < 0.13
     assert (rates.paired_uncertainty[np.ix_(SINGLES, SINGLES)] > 0).all()

@@ -228,7 +228,7 @@ class TestOnline(EstimationContract):
 
 
 class TestOnlineNoisy(EstimationContract):
-    make = staticmethod(lambda table: Online(table, noise=0.1, measurements=3, speeds={"v100": 2.0}, company=0.55))
+    make = staticmethod(lambda table: Online(table, noise=0.1, measurements=3, speeds={"v100": 2.0}, colocated=0.55))
 
 
 class TestProfiled(EstimationContract):

@@ -35,7 +35,7 @@ from fairlead.config.workload_files import read_hosts
 from fairlead.core.cluster import AcceleratorType, Cluster
 from fairlead.core.errors import InputError, near_names
 from fairlead.core.job import TIMED
-from fairlead.estimators.colocated_rates import ColocationEstimator
+from fairlead.estimators.colocated_rates import ColocationModel
 from fairlead.experiments.inputs import TraceFile, check_host_profiles, read_table
 from fairlead.experiments.metrics import MetricOptions, measure_from
 from fairlead.experiments.simulate import Faults
@@ -428,9 +428,9 @@ def note_missing_predictions(schedulers: Iterable[SchedulerConfig], cluster: Clu
     by_reason: dict[str, list[str]] = {}
     for scheduler in schedulers:
         estimator = scheduler.build(None).estimator
-        if not isinstance(estimator, ColocationEstimator):
+        if not isinstance(estimator, ColocationModel):
             continue
-        if why := estimator.colocation_model().coverage_gaps(kinds, cluster.types):
+        if why := estimator.coverage_gaps(kinds, cluster.types):
             by_reason.setdefault(why, []).append(scheduler.label)
     for why, labels in by_reason.items():
         note(f"{', '.join(labels)}: {why}; see docs/sharing.md")

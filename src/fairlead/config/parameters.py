@@ -15,6 +15,7 @@ from fairlead.core.errors import InputError, near_or_all
 LARGEST_SEED = 2**63 - 1
 
 FORMER_PARAMETERS = {
+    "company": "colocated",
     "entity_weights": "account_weights",
     "guests": "backfill",
     "holds": "sm_usage",

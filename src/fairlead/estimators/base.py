@@ -1,4 +1,5 @@
-"""Which row of a table of throughputs a job is about: looked up by kind and workers, and kept. It knows no rates."""
+"""What estimators share: rows of a throughput table by job, timed profiles of reference jobs, and rates observed from running
+jobs. It makes no estimate itself."""
 
 from __future__ import annotations
 
@@ -11,16 +12,16 @@ import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.columns import JobColumns
-from fairlead.core.device_map import offsets_of
+from fairlead.core.device_map import NONE, offsets_of
 from fairlead.core.errors import InputError
 from fairlead.core.job import BATCH_SIZE, TIMED, batch_size_of
-from fairlead.core.plan import Observations, ObservedValues
+from fairlead.core.plan import Observations, ObservedValues, Rates
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import NameTable, Snapshot
 
 
 class RateTable(Protocol):
-    """What an estimation asks of a table; the columns are a cluster's types."""
+    """A throughput table as estimators use it; the columns are a cluster's types."""
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]: ...
@@ -33,9 +34,15 @@ class RateTable(Protocol):
     def row(self, kind: str, workers: int) -> int: ...
 
 
-class Rows:
-    """(kind, workers) → row of the table, through a small matrix that grows with what was seen. It is a cache: codes of kinds
-    belong to a state, so it is begun anew for a state that names them otherwise."""
+def rate_columns(alone: Floats, spread: Floats, paired: Floats) -> dict[str, Any]:
+    """The arguments of `Rates` that do not depend on the jobs, so that they are computed once."""
+    plain = Rates(NONE, alone, spread, paired)
+    derived = {"best": alone.max(axis=1), "mask": plain.runs_on, "ranked": plain.preferred_types}
+    return {"alone": alone, "spread": spread, "paired": paired, **derived}
+
+
+class TableRows:
+    """(kind, workers) → row of the table, cached in a small matrix; it is reset for a state with other codes of kinds."""
 
     def __init__(self, table: RateTable) -> None:
         self.table = table
@@ -43,6 +50,7 @@ class Rows:
         self._map: Ints = np.full((1, 1), -1)
 
     def of(self, jobs: JobColumns, names: NameTable) -> Ints:
+        """The row of each job."""
         kind, workers = jobs.kind, jobs.workers
         if not len(kind):
             return kind
@@ -68,15 +76,10 @@ class Rows:
         return rows
 
 
-# The narrow way from the true throughputs to what an estimation knows. A profiler times what it is asked to time and tells
-# nothing else; who wants to know a rate has to have it measured. Whether a job (or two together) starts at all is found
-# without
-# timing: it is a question of memory, answered in a second.
-
-
 @dataclass(frozen=True)
 class Profiler:
-    """Timed runs on accelerators set aside; each is off by a relative error with standard deviation `noise`."""
+    """Access of an estimator to true throughputs: only rates that it asks to measure. Measurements run on separate accelerators
+    and have a relative error of standard deviation `noise`. Whether jobs fit into memory is found without a measurement."""
 
     table: RateTable = field(repr=False)
     noise: float = 0.0
@@ -90,60 +93,57 @@ class Profiler:
     def types(self) -> int:
         return int(self.table.alone.shape[1])
 
-    # Without timing.
-
     def fits(self) -> Bools:
-        """Rows × types: where a job starts."""
+        """Rows × types: where a job fits."""
         return self.table.alone > 0
 
-    def fit_together(self) -> Bools:
-        """Rows × rows × types: where two start on the same accelerators."""
+    def fits_colocated(self) -> Bools:
+        """Rows × rows × types: where two jobs fit on the same accelerators."""
         both = self.table.paired > 0
         return both & both.transpose(1, 0, 2)
 
-    # Where an estimator is told that rates alone are known, since single jobs were timed before.
-
-    def known_alone(self) -> tuple[Floats, Floats]:
-        """Rows × types, on as few nodes as possible and spread."""
+    def exclusive_rates(self) -> tuple[Floats, Floats]:
+        """Rows × types, on as few nodes as possible and spread: for estimators to which these are given."""
         return self.table.alone, self.table.spread
 
-    # With timing.
-
-    def alone(self, row: int, type_: int) -> float:
-        return self._timed(float(self.table.alone[row, type_]), "alone", row, type_)
-
-    def beside(self, row: int, mate: int, type_: int) -> tuple[float, float]:
-        """The rates of both; 0 where they do not start together."""
-        mine, its = float(self.table.paired[row, mate, type_]), float(self.table.paired[mate, row, type_])
-        return self._timed(mine, "beside", row, mate, type_), self._timed(its, "beside", mate, row, type_)
-
-    def in_full(self, rows: Ints) -> tuple[Floats, Floats, Floats]:
-        """Everything about some jobs, alone, spread and beside each other: what is measured once, beforehand, of reference
-        jobs. rows × types, the same, rows × rows × types."""
+    def reference_rates(self, rows: Ints) -> tuple[Floats, Floats, Floats]:
+        """All rates of reference jobs: alone, spread (rows × types), and co-located with each other (rows × rows × types)."""
         table = self.table
         return table.alone[rows], table.spread[rows], table.paired[np.ix_(rows, rows)]
 
-    def _timed(self, true: float, *what: str | int) -> float:
+    def measure_alone(self, row: int, type_: int) -> float:
+        return self._measured(float(self.table.alone[row, type_]), "alone", row, type_)
+
+    def measure_colocated(self, row: int, other: int, type_: int) -> tuple[float, float]:
+        """The rates of both jobs; 0 where they do not fit."""
+        mine, its = float(self.table.paired[row, other, type_]), float(self.table.paired[other, row, type_])
+        return self._measured(mine, "beside", row, other, type_), self._measured(its, "beside", other, row, type_)
+
+    def _measured(self, true: float, *what: str | int) -> float:
         if not self.noise or true <= 0:
             return true
-        return true * off(self.noise, stream(self.seed, "profiler", *what))
+        return true * noise_factor(self.noise, stream(self.seed, "profiler", *what))
 
 
-def off(noise: float, rng: np.random.Generator) -> float:
-    """The factor by which one measurement is off."""
+def noise_factor(noise: float, rng: np.random.Generator) -> float:
+    """The factor of one noisy measurement."""
     return max(0.1, 1.0 + noise * float(rng.standard_normal()))
 
 
-def check_references(where: str, chosen: tuple[str, ...] | float | None) -> None:
-    """What can be said of them without a table."""
-    if isinstance(chosen, (int, float)) and not 0 < chosen <= 1:
-        raise InputError(where, "a part above 0 and up to 1, or names of kinds", field="references", value=chosen)
-    if chosen == ():
+def check_measuring(where: str, noise: float, measurements: int, references: tuple[str, ...] | float | None) -> None:
+    """Check the parameters that `online` and `profiled` share."""
+    if not 0 <= noise < 1:
+        raise InputError(where, "a relative error from 0 to less than 1", field="noise", value=noise)
+    if measurements < 1:
+        raise InputError(where, "at least 1", field="measurements", value=measurements)
+    if isinstance(references, (int, float)) and not 0 < references <= 1:
+        raise InputError(where, "a fraction above 0 and up to 1, or names of kinds", field="references", value=references)
+    if references == ():
         raise InputError(where, "at least one kind", field="references", value="[]")
 
 
 def reference_rows(keys: tuple[tuple[str, int], ...], chosen: tuple[str, ...] | float | None, seed: int, where: str) -> Ints:
-    """The rows of the reference jobs: of all kinds, of those named, or of a part of them drawn at random."""
+    """The rows of the reference jobs: of all kinds, of those named, or of a random fraction of them."""
     kinds = list(dict.fromkeys(kind for kind, _ in keys if kind != TIMED))
     if isinstance(chosen, tuple):
         unknown = [kind for kind in chosen if kind not in kinds]
@@ -157,180 +157,172 @@ def reference_rows(keys: tuple[tuple[str, int], ...], chosen: tuple[str, ...] | 
     return np.array([row for row, (kind, _) in enumerate(keys) if kind in taken], dtype=np.int64)
 
 
-# What is made of facts that are told again and again: it takes in those that are new, and begins anew where some are gone,
-# which is another history. It knows its facts by how their names begin, and nothing of what they say.
+class ObservationCache(ABC):
+    """What follows from observations. It adds new ones, and starts again where some are gone, which is another history."""
 
-
-class Followed(ABC):
-    """A cache: it follows from the facts it is given last."""
-
-    begins: ClassVar[str]
-    """How the names of its facts begin."""
+    prefix: ClassVar[str]
+    """The prefix of the names of its observations."""
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
-        self._facts: ObservedValues = self._known
-        self._forget()
+        self._values: ObservedValues = self._known
+        self._reset()
 
-    def follow(self, facts: ObservedValues) -> None:
-        """Take in what is new."""
-        if facts is self._facts:
+    def update(self, values: ObservedValues) -> None:
+        """Add the observations that are new."""
+        if values is self._values:
             return
-        mine = {name: value for name, value in facts.items() if name.startswith(self.begins)}
+        mine = {name: value for name, value in values.items() if name.startswith(self.prefix)}
         if any(name not in mine for name in self._known):
             self._known = {}
-            self._forget()
+            self._reset()
         for name, value in mine.items():
             before = self._known.get(name)
             if before is not value and before != value:
-                self._take(value)
-        self._known, self._facts = mine, facts
+                self._add(value)
+        self._known, self._values = mine, values
 
     @abstractmethod
-    def _forget(self) -> None:
-        """Be as if nothing had been told."""
+    def _reset(self) -> None:
+        """Forget all observations."""
 
     @abstractmethod
-    def _take(self, fact: ObservedValues) -> None: ...
+    def _add(self, value: ObservedValues) -> None: ...
 
-
-# What jobs really did: the rates at which they were seen to run, remembered as facts by kind, workers, type and company.
-#
-# A job is seen once in each stretch of even speed (its number and the second in which the stretch began name it), so that how
-# often one looks changes nothing. `limit` stretches of a combination are remembered; their mean is its rate.
 
 ALONE, SPREAD, PAIRED = "alone", "spread", "paired"
 RATE = "rate "
-"""How the names of these facts begin."""
 
 
-class Observed(Followed):
-    """The facts as arrays of means (NaN: not seen) and counts."""
+class ObservedRates(ObservationCache):
+    """Rates at which jobs ran, by kind, workers, type and co-located job, as arrays of means (NaN: none) and counts.
 
-    begins = RATE
+    A job is observed once in each interval of constant rate, named by its number and the start of the interval, so that the
+    frequency of decisions does not matter. The first `limit` intervals of a combination are kept.
+    """
 
-    def __init__(self, rows: Rows, types: tuple[str, ...]) -> None:
+    prefix = RATE
+
+    def __init__(self, rows: TableRows, types: tuple[str, ...]) -> None:
         count = len(rows.table.keys)
-        self.version = 0  # another one whenever the arrays change
+        self.version = 0  # changes with the arrays
         self._rows = rows
         self._code = {name: code for code, name in enumerate(types)}
         self._shape = {ALONE: (count, len(types)), SPREAD: (count, len(types)), PAIRED: (count, count, len(types))}
         super().__init__()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.version += 1
         self.mean: dict[str, Floats] = {what: np.full(shape, np.nan) for what, shape in self._shape.items()}
         self.count: dict[str, Ints] = {what: np.zeros(shape, dtype=np.int64) for what, shape in self._shape.items()}
 
-    def _take(self, fact: ObservedValues) -> None:
+    def _add(self, value: ObservedValues) -> None:
         self.version += 1
-        row, type_ = self._rows.table.row(*fact["of"]), self._code[fact["on"]]
-        rates = [rate for _, _, rate in fact["seen"]]
-        what, at = SPREAD if fact.get("spread") else ALONE, tuple[int, ...]((row, type_))
-        if "beside" in fact:
-            what, at = PAIRED, (row, self._rows.table.row(*fact["beside"]), type_)
+        row, type_ = self._rows.table.row(*value["of"]), self._code[value["on"]]
+        rates = [rate for _, _, rate in value["seen"]]
+        what, at = SPREAD if value.get("spread") else ALONE, tuple[int, ...]((row, type_))
+        if "beside" in value:
+            what, at = PAIRED, (row, self._rows.table.row(*value["beside"]), type_)
         self.mean[what][at] = math.fsum(rates) / len(rates)
         self.count[what][at] = len(rates)
 
 
 @dataclass(frozen=True)
-class Observer:
-    """Looks at those who run. `noise` is the relative error of what it sees, `alone` whether it looks at those without
-    company too."""
+class RateObserver:
+    """Observes the rates of running jobs with a relative error `noise`; `alone`: exclusive rates too."""
 
     limit: int = 1
     noise: float = 0.0
     seed: int = 0
     alone: bool = True
 
-    def look(self, view: Snapshot, rows: Rows, observed: Observed) -> Observations:
+    def observe(self, view: Snapshot, rows: TableRows, observed: ObservedRates) -> Observations:
+        """New observations, and when the next job can be observed."""
         jobs = view.jobs.runners
         if not len(jobs):
             return Observations()
-        as_asked = _as_asked(jobs, view)
-        loading = as_asked & (jobs.since_s >= view.time)
+        as_declared = _as_declared(jobs, view)
+        loading = as_declared & (jobs.since_s >= view.time)
         again = float(jobs.since_s[loading].min()) if np.count_nonzero(loading) else math.inf
-        steady = as_asked & ~loading
-        row, type_, mate, spread = rows.of(jobs, view.names), jobs.type, mates(jobs, view), spread_gangs(jobs, view)
-        facts: dict[str, Any] = {}
+        steady = as_declared & ~loading
+        row, type_, other, spread = rows.of(jobs, view.names), jobs.type, partners(jobs, view), spread_gangs(jobs, view)
+        values: dict[str, Any] = {}
         if self.alone:
-            single = steady & (mate == -1)
+            single = steady & (other == -1)
             for what, those in ((ALONE, single & ~spread), (SPREAD, single & spread)):
                 few = those & (observed.count[what][row, type_] < self.limit)
                 for index in few.nonzero()[0].tolist():
-                    self._see(facts, view, jobs, index, None, what)
-        paired = steady & (mate >= 0) & ~spread
+                    self._record(values, view, jobs, index, None, what)
+        paired = steady & (other >= 0) & ~spread
         if np.count_nonzero(paired):
-            few = paired & (observed.count[PAIRED][row, row[mate], type_] < self.limit)
+            few = paired & (observed.count[PAIRED][row, row[other], type_] < self.limit)
             for index in few.nonzero()[0].tolist():
-                self._see(facts, view, jobs, index, int(mate[index]), PAIRED)
-        return Observations(facts, again)
+                self._record(values, view, jobs, index, int(other[index]), PAIRED)
+        return Observations(values, again)
 
-    def _see(self, facts: dict[str, Any], view: Snapshot, jobs: JobColumns, index: int, mate: int | None, what: str) -> None:
+    def _record(
+        self, values: dict[str, Any], view: Snapshot, jobs: JobColumns, index: int, other: int | None, what: str
+    ) -> None:
         number, since, on = int(jobs.number[index]), float(jobs.since_s[index]), view.cluster.type_names[int(jobs.type[index])]
-        fact: dict[str, Any] = {"of": _key(jobs, index, view), "on": on}
-        name = f"{RATE}{_spelled(fact['of'])}"
-        if mate is not None:
-            fact["beside"] = _key(jobs, mate, view)
-            name += f" beside {_spelled(fact['beside'])}"
+        value: dict[str, Any] = {"of": _key(jobs, index, view), "on": on}
+        name = "{}{}|{}".format(RATE, *value["of"])
+        if other is not None:
+            value["beside"] = _key(jobs, other, view)
+            name += " beside {}|{}".format(*value["beside"])
         if what == SPREAD:
-            fact["spread"] = True
+            value["spread"] = True
             name += " spread"
         name += f" on {on}"
-        before = facts.get(name) or view.observations.get(name)
+        before = values.get(name) or view.observations.get(name)
         seen = [] if before is None else before["seen"]
         if len(seen) >= self.limit or any(n == number and s == since for n, s, _ in seen):
             return
         rate = float(jobs.rate[index])
         if self.noise:
-            rate *= off(self.noise, stream(self.seed, "observed", name, number, repr(since)))
-        facts[name] = {**fact, "seen": [*seen, [number, since, rate]]}
+            rate *= noise_factor(self.noise, stream(self.seed, "observed", name, number, repr(since)))
+        values[name] = {**value, "seen": [*seen, [number, since, rate]]}
 
 
 def _key(jobs: JobColumns, index: int, view: Snapshot) -> list[Any]:
     return [view.names.kinds[int(jobs.kind[index])], int(jobs.workers[index])]
 
 
-def _spelled(key: list[Any]) -> str:
-    return f"{key[0]}|{key[1]}"
-
-
-def _as_asked(jobs: JobColumns, view: Snapshot) -> Bools:
-    """Who makes progress with the workers and the batch size of its kind; others tell nothing about it."""
+def _as_declared(jobs: JobColumns, view: Snapshot) -> Bools:
+    """Jobs that progress with the workers and the batch size of their kind; others are not representative of it."""
     fine: Bools = (jobs.held == jobs.workers) & (jobs.rate > 0)
     for index in jobs.batch_size.nonzero()[0].tolist():
         fine[index] &= batch_size_of(view.names.kinds[int(jobs.kind[index])]) == int(jobs.batch_size[index])
     if view.adaptations.signatures:
         sizes = jobs.metric(BATCH_SIZE)
         for index in (~np.isnan(sizes)).nonzero()[0].tolist():
-            look = (int(jobs.kind[index]), int(jobs.workers[index]), int(sizes[index]))
-            fine[index] &= look not in view.adaptations.signatures
+            signature = (int(jobs.kind[index]), int(jobs.workers[index]), int(sizes[index]))
+            fine[index] &= signature not in view.adaptations.signatures
     return fine
 
 
-def mates(jobs: JobColumns, view: Snapshot) -> Ints:
-    """Who else is on each one's accelerators, by position: -1 for nobody, -2 for more than one other."""
-    mate = np.full(len(jobs), -1, dtype=np.int64)
+def partners(jobs: JobColumns, view: Snapshot) -> Ints:
+    """The co-located job of each job, by position: -1 for none, -2 for more than one."""
+    partner = np.full(len(jobs), -1, dtype=np.int64)
     places = view.device_map.places(jobs.number)[1]
     on = np.bincount(places)
     if not len(on) or on.max() <= 1:
-        return mate
+        return partner
     order = places.argsort(kind="stable")
     place, owner = places[order], np.arange(len(jobs)).repeat(jobs.held)[order]
     together = on[place]
     first = ((together == 2) & np.append(place[1:] == place[:-1], False)).nonzero()[0]
     one, other = np.concatenate((owner[first], owner[first + 1])), np.concatenate((owner[first + 1], owner[first]))
-    mate[one] = other
-    mate[one[mate[one] != other]] = -2
-    mate[owner[together > 2]] = -2
-    return mate
+    partner[one] = other
+    partner[one[partner[one] != other]] = -2
+    partner[owner[together > 2]] = -2
+    return partner
 
 
 def spread_gangs(jobs: JobColumns, view: Snapshot) -> Bools:
-    """Which gangs stand on more nodes than they need."""
-    wide = np.zeros(len(jobs), dtype=np.bool_)
+    """Which gangs are on more nodes than they need."""
+    spread = np.zeros(len(jobs), dtype=np.bool_)
     gangs = (jobs.held > 1).nonzero()[0]
     if len(gangs):
         places = view.device_map.places(jobs.number[gangs])[1]
-        wide[gangs] = view.cluster.spread(places, offsets_of(jobs.held[gangs]), jobs.type[gangs])
-    return wide
+        spread[gangs] = view.cluster.spread(places, offsets_of(jobs.held[gangs]), jobs.type[gangs])
+    return spread

@@ -1,10 +1,9 @@
-"""What elastic jobs tell on their way, made into models: how long a step takes at any number of workers (`core.goodput`), or
-where they tell nothing of their steps how fast they are (`core.speeds`), and how their loss goes on (`core.convergence`). One
-fact for each job and each of these; a fact is replaced when a job is seen in a configuration in which it was not seen, at a
-speed that differs by more than a tenth, or with a loss after a tenth more steps. `measured` learns the same on a real cluster.
+"""The estimator `fitted`: models of elastic jobs from their reports: the time of a step at any number of workers
+(`models.goodput`), or else the rate (`models.speed_curves`), and the loss (`models.convergence`). Each is one observation per
+job, replaced when a job reports a new configuration, a rate that differs by more than a tenth, or a loss after a tenth more
+steps. `measured` observes the same on a real cluster.
 
-Throughputs at the size that was asked for are the table's; at other sizes they are the model's, at the job's own batch
-size."""
+Throughputs at the requested size are the table's; at other sizes they are the model's, at the job's own batch size."""
 
 from __future__ import annotations
 
@@ -25,9 +24,9 @@ from fairlead.models import speed_curves as speeds
 from fairlead.models.convergence import LOSS
 from fairlead.models.goodput import COMPUTE, LARGEST, LEAST_LOCAL, LOCAL, MOST_LOCAL, NODES, SMALLEST, STEP, WORKERS, Goodputs
 
-_FURTHER = 1.1
-_MOST_SEEN = 64
-"""Configurations of one job that are remembered, the latest ones."""
+_MIN_STEP_RATIO = 1.1  # between recorded losses
+_MAX_CONFIGURATIONS = 64
+"""The most recent configurations of a job that are kept."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Fitted:
     _oracle: list[Oracle] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def observe(self, view: Snapshot) -> Observations:
-        return Observations(lessons(view))
+        return Observations(elastic_observations(view))
 
     def rates(self, view: Snapshot) -> Rates:
         if not self._oracle:
@@ -47,23 +46,23 @@ class Fitted:
         elastic = elastic_rows(view)
         if not len(elastic):
             return replace(base, other_sizes=None)
-        return by_job(base, ModelSizes(view, base, elastic, set(self.table.keys)))
+        return class_per_job(base, ModelSizes(view, base, elastic, set(self.table.keys)))
 
 
 def elastic_rows(view: Snapshot) -> Ints:
-    """Whose speed at other sizes is worth knowing. A job whose work is given in seconds has one size."""
+    """The elastic jobs of a view. A job whose work is given in seconds has one size."""
     rows, kinds = view.elastic.nonzero()[0], view.names.kinds
     return rows[[kinds[kind] != TIMED for kind in view.jobs.kind[rows].tolist()]]
 
 
-def lessons(view: Snapshot) -> dict[str, object]:
-    """What the jobs of a view tell that is new, as facts."""
+def elastic_observations(view: Snapshot) -> dict[str, object]:
+    """New observations of the jobs of a view."""
     steps = _steps(view)
     return {**steps, **_speeds(view, steps), **_losses(view)}
 
 
-def by_job(base: Rates, sizes: ModelSizes) -> Rates:
-    """The same rates, with a class of its own for each elastic job."""
+def class_per_job(base: Rates, sizes: ModelSizes) -> Rates:
+    """The same rates, with a separate class for each elastic job."""
     used, row = np.unique(base.row, return_inverse=True)
     row[sizes.elastic] = len(used) + np.arange(len(sizes.elastic))
     classes = np.concatenate((used, base.row[sizes.elastic]))
@@ -73,39 +72,39 @@ def by_job(base: Rates, sizes: ModelSizes) -> Rates:
 
 
 class ModelSizes:
-    """Rates of elastic jobs at other sizes, as their models have them: on every type the same, where a job can run. Who has not
-    been seen yet is thought to be as fast for each worker with one as with all it asked for, and no other size is known.
-    `possible` are the sizes at which a kind can run, a question of memory and not of time; None: all."""
+    """Rates of elastic jobs at other sizes by their models, the same on every type that a job can run on. A job without reports
+    is assumed to scale linearly to one worker, and no other size is known. `possible` are the sizes at which a kind fits into
+    memory; None: all."""
 
     def __init__(self, view: Snapshot, base: Rates, elastic: Ints, possible: Collection[tuple[str, int]] | None) -> None:
         jobs = view.jobs.only(elastic)
         self.elastic = elastic
-        self._told, self._models = Goodputs.of(jobs, view.observations)
+        self._modelled, self._models = Goodputs.of(jobs, view.observations)
         self._curves: Floats = np.full((len(elastic), 3), np.nan)
         for at, number in enumerate(jobs.number.tolist()):
             if (seen := view.observations.get(speeds.fact_of(number))) is not None:
                 self._curves[at] = seen["curve"]
         self._kinds = [view.names.kinds[kind] for kind in jobs.kind.tolist()]
         self._possible = possible
-        self._largest = _most_workers(jobs)
-        self._asked: Floats = base.alone[base.row[elastic]] / jobs.workers[:, None]
-        self._others = len(np.unique(base.row))  # classes of who is not elastic, which come first
+        self._largest = _max_workers(jobs)
+        self._per_worker: Floats = base.alone[base.row[elastic]] / jobs.workers[:, None]
+        self._others = len(np.unique(base.row))  # classes of other jobs, which come first
         self._on_a_node = int(view.cluster.node_size.max())
-        self._most = int(view.capacity.max(initial=1))
+        self._max_size = int(view.capacity.max(initial=1))
         own: Floats = np.array([float(batch_size_of(kind) or 0) for kind in self._kinds])
-        self._batch: Floats = np.maximum(own[self._told], self._models.limits[:, 0])
+        self._batch: Floats = np.maximum(own[self._modelled], self._models.limits[:, 0])
 
     @property
     def sizes(self) -> range:
-        return range(1, self._most + 1)
+        return range(1, self._max_size + 1)
 
     def at(self, workers: Sequence[int]) -> Floats:
-        seen = np.isfinite(self._curves[:, 0]) & ~self._told
+        seen = np.isfinite(self._curves[:, 0]) & ~self._modelled
         single = np.array(workers)[:, None] == 1
-        rates = (single & ~self._told & ~seen)[:, :, None] * self._asked
-        runs = self._asked > 0
+        rates = (single & ~self._modelled & ~seen)[:, :, None] * self._per_worker
+        runs = self._per_worker > 0
         modelled = self._models.at_batch(self._batch, workers, self._on_a_node)
-        rates[:, self._told] = modelled.T[:, :, None] * runs[self._told]
+        rates[:, self._modelled] = modelled.T[:, :, None] * runs[self._modelled]
         for at in seen.nonzero()[0].tolist():
             sizes = [size if self._runs_with(at, size) else 0 for size in workers]
             known = np.array([speeds.rate_at(self._curves[at], size) if size else 0.0 for size in sizes])
@@ -117,8 +116,8 @@ class ModelSizes:
         return possible and workers <= self._largest[at]
 
 
-def _most_workers(jobs: JobColumns) -> Floats:
-    """As many as share the largest batch that each has told of."""
+def _max_workers(jobs: JobColumns) -> Floats:
+    """The number of workers that share the largest batch each job has reported."""
     limits = np.stack([jobs.metric(name) for name in (SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)], axis=1)
     most, known = np.full(len(jobs), np.inf), goodput.believable_limits(limits)
     most[known] = np.maximum(limits[known, 1] // limits[known, 2], 1.0)
@@ -126,37 +125,37 @@ def _most_workers(jobs: JobColumns) -> Floats:
 
 
 def _steps(view: Snapshot) -> dict[str, object]:
-    jobs, facts = view.jobs, dict[str, object]()
-    told = np.stack([jobs.metric(name) for name in (NODES, WORKERS, LOCAL, COMPUTE, STEP)], axis=1)
-    for at in goodput.believable_steps(told).nonzero()[0].tolist():
-        number, one = int(jobs.number[at]), told[at].tolist()
+    jobs, values = view.jobs, dict[str, object]()
+    reports = np.stack([jobs.metric(name) for name in (NODES, WORKERS, LOCAL, COMPUTE, STEP)], axis=1)
+    for at in goodput.believable_steps(reports).nonzero()[0].tolist():
+        number, one = int(jobs.number[at]), reports[at].tolist()
         seen = goodput.seen_of(view.observations, number)
         before = next((other for other in seen if list(other[:3]) == one[:3]), None)
         if before is None or any(abs(now - then) > speeds.TELLS * then for now, then in zip(one[3:], before[3:])):
             others = [other for other in seen if other is not before]
-            facts[goodput.fact_of(number)] = goodput.learned([*others, one][-_MOST_SEEN:])
-    return facts
+            values[goodput.fact_of(number)] = goodput.learned([*others, one][-_MAX_CONFIGURATIONS:])
+    return values
 
 
-def _speeds(view: Snapshot, told: Mapping[str, object]) -> dict[str, object]:
-    jobs, facts = view.jobs.runners, dict[str, object]()
+def _speeds(view: Snapshot, reports: Mapping[str, object]) -> dict[str, object]:
+    jobs, values = view.jobs.runners, dict[str, object]()
     for number, kind, workers, rate in zip(*(c.tolist() for c in (jobs.number, jobs.kind, jobs.held, jobs.rate))):
         if view.job_of[number].mode != ELASTIC or view.names.kinds[kind] == TIMED or not rate > 0:
             continue
-        if goodput.fact_of(number) not in view.observations and goodput.fact_of(number) not in told:
+        if goodput.fact_of(number) not in view.observations and goodput.fact_of(number) not in reports:
             known = view.observations.get(speeds.fact_of(number))
             if (fact := speeds.learned(known["seen"] if known else (), workers, rate)) is not None:
-                facts[speeds.fact_of(number)] = fact
-    return facts
+                values[speeds.fact_of(number)] = fact
+    return values
 
 
 def _losses(view: Snapshot) -> dict[str, object]:
-    jobs, facts = view.jobs, dict[str, object]()
+    jobs, values = view.jobs, dict[str, object]()
     losses = jobs.metric(LOSS)
     for at in ((losses >= convergence.LOWEST) & (losses <= convergence.HIGHEST)).nonzero()[0].tolist():
         number, done = int(jobs.number[at]), float(jobs.steps_done[at])
         known = view.observations.get(convergence.fact_of(number))
         points = known["points"] if known else []
-        if done > 0 and (not points or (done >= _FURTHER * points[-1][0] and losses[at] != points[-1][1])):
-            facts[convergence.fact_of(number)] = convergence.learned([*points, [done, float(losses[at])]])
-    return facts
+        if done > 0 and (not points or (done >= _MIN_STEP_RATIO * points[-1][0] and losses[at] != points[-1][1])):
+            values[convergence.fact_of(number)] = convergence.learned([*points, [done, float(losses[at])]])
+    return values

@@ -1,10 +1,10 @@
-"""Estimates that are true: a table of throughputs, looked up by kind and workers, and by the batch size that a job runs with
-now where it has reported another. Where the table comes from is not its business."""
+"""The estimator `oracle`: exact throughputs from a table, by kind and workers, and by the batch size that a job has reported
+last. It does not know where the table comes from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,14 +15,12 @@ from fairlead.core.errors import FairleadError
 from fairlead.core.job import BATCH_SIZE, TIMED, JobSignature, batch_size_of, kind_of, model_of
 from fairlead.core.plan import Rates
 from fairlead.core.snapshot import Snapshot
-from fairlead.estimators.base import RateTable, Rows
-
-# Rates at other batch sizes, as a table has them, in steps of the declared size: rate = table(size) · size / declared. Made
-# when somebody asks: most policies foresee no change.
+from fairlead.estimators.base import RateTable, TableRows, rate_columns
 
 
 class TableBatches:
-    """A batch size counts where the model runs at it wherever it does at its declared size."""
+    """Rates at other batch sizes, in steps of the declared size: rate = table(size) · size / declared. A size counts if the
+    model runs at it on all types of its declared size. They are computed on demand, as few policies need them."""
 
     def __init__(self, table: RateTable) -> None:
         self._table = table
@@ -52,12 +50,9 @@ class TableBatches:
         return {size: alone[row] * (size / declared) for size, row in rows.items() if (alone[row][runs] > 0).all()}
 
 
-# Rates at other numbers of workers, as a table has them. Made when somebody asks: most policies never resize a job.
-
-
 class TableSizes:
-    """A job whose work is given in seconds has one size: nobody knows how long it would take with another. Where classes are
-    not the table's rows, `like` and `times` say which row each is like, and how many times as fast."""
+    """Rates at other numbers of workers, computed on demand. A job whose work is given in seconds has one size. Where classes
+    are not the table's rows, `like` has the row of each class, and `times` its relative speed."""
 
     def __init__(self, table: RateTable, like: Ints | None = None, times: Floats | None = None) -> None:
         self._table, self._like, self._times = table, like, times
@@ -85,60 +80,42 @@ class TableSizes:
         return known
 
 
-# A table of throughputs for jobs that run at another batch size than their kind says: the rate of their model at the size
-# that
-# they reported last, in steps of the declared size,
-#
-# rate = table(model at the present batch size) · present / declared.
-#
-# Of a size that the table does not have nothing is known: the kind's own rate stands. What comes next is not known either.
+class AdaptedRates:
+    """Rates of jobs that run at another batch size than their kind's: those of their model at the size reported last, in steps
+    of the declared size,
 
+        rate = table(model at the present batch size) · present / declared,
 
-class Adapted:
-    """The table's rows, and behind them one for each look that occurred, in that order. It is a cache of both."""
+    or the kind's own where the table does not have that size. Classes are the table's rows, then one for each job signature."""
 
     def __init__(self, table: RateTable) -> None:
         self._table, self._batches = table, TableBatches(table)
         self._of: tuple[Any, ...] = ()
-        self._rates: dict[str, Any] = {}
+        self._columns: dict[str, Any] = {}
 
     def rates(self, view: Snapshot, rows: Ints) -> Rates:
-        """`rows` are those of the jobs as they were declared."""
-        looks, jobs = view.adaptations.signatures, view.jobs
-        if self._of != (known := (view.names.kinds, tuple(looks))):
-            self._of, self._rates = known, self._extended(*known)
+        """`rows` are those of the jobs as declared."""
+        signatures, jobs = view.adaptations.signatures, view.jobs
+        if self._of != (of := (view.names.kinds, tuple(signatures))):
+            self._of, self._columns = of, self._extended(*of)
         rows, sizes = rows.copy(), jobs.metric(BATCH_SIZE)
         for at in (~np.isnan(sizes)).nonzero()[0].tolist():
-            look = looks.get((int(jobs.kind[at]), int(jobs.workers[at]), int(sizes[at])))
-            if look is not None:
-                rows[at] = len(self._table.keys) + look
-        return Rates(rows, **self._rates)
+            position = signatures.get((int(jobs.kind[at]), int(jobs.workers[at]), int(sizes[at])))
+            if position is not None:
+                rows[at] = len(self._table.keys) + position
+        return Rates(rows, **self._columns)
 
-    def _extended(self, kinds: tuple[str, ...], looks: tuple[JobSignature, ...]) -> dict[str, Any]:
+    def _extended(self, kinds: tuple[str, ...], signatures: tuple[JobSignature, ...]) -> dict[str, Any]:
         table = self._table
-        like, factor = list(range(len(table.keys))), [1.0] * len(table.keys)
-        for code, workers, size in looks:
-            row, times = self._look(kinds[code], workers, size)
-            like.append(row)
-            factor.append(times)
-        at, times_all = np.array(like), np.array(factor)[:, None]
-        alone: Floats = table.alone[at] * times_all
-        spread: Floats = table.spread[at] * times_all
-        paired: Floats = table.paired[np.ix_(at, at)] * times_all[:, :, None]
-        plain = Rates(at, alone, spread, paired)
-        derived = {"best": alone.max(axis=1), "mask": plain.runs_on, "ranked": plain.preferred_types}
-        sizes = TableSizes(table, at, times_all[:, 0])
-        return {
-            "alone": alone,
-            "spread": spread,
-            "paired": paired,
-            "other_sizes": sizes,
-            "other_batches": self._batches,
-            **derived,
-        }
+        found = [self._row_and_factor(kinds[code], workers, size) for code, workers, size in signatures]
+        like = np.array([*range(len(table.keys)), *(row for row, _ in found)])
+        times = np.array([*[1.0] * len(table.keys), *(factor for _, factor in found)])
+        paired: Floats = table.paired[np.ix_(like, like)] * times[:, None, None]
+        columns = rate_columns(table.alone[like] * times[:, None], table.spread[like] * times[:, None], paired)
+        return {**columns, "other_sizes": TableSizes(table, like, times), "other_batches": self._batches}
 
-    def _look(self, kind: str, workers: int, size: int) -> tuple[int, float]:
-        """The row that has its rate, and how many declared steps one of its steps is."""
+    def _row_and_factor(self, kind: str, workers: int, size: int) -> tuple[int, float]:
+        """The row with the rate at a batch size, and the declared steps per step."""
         try:
             return self._table.row(kind_of(model_of(kind), size), workers), size / (batch_size_of(kind) or size)
         except FairleadError:
@@ -150,31 +127,21 @@ class Oracle:
     """Every throughput is known exactly."""
 
     table: RateTable
-    _kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _rows: list[Rows] = field(default_factory=list, init=False, repr=False, compare=False)
-    _adapted: list[Adapted] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @cached_property
+    def _rows(self) -> TableRows:
+        return TableRows(self.table)
+
+    @cached_property
+    def _adapted(self) -> AdaptedRates:
+        return AdaptedRates(self.table)
+
+    @cached_property
+    def _columns(self) -> dict[str, Any]:
+        table = self.table
+        columns = rate_columns(table.alone, table.spread, table.paired)
+        return {**columns, "other_sizes": TableSizes(table), "other_batches": TableBatches(table)}
 
     def rates(self, view: Snapshot) -> Rates:
-        table = self.table
-        if not self._rows:
-            self._rows.append(Rows(table))
-        rows = self._rows[0].of(view.jobs, view.names)
-        if view.adaptations.signatures:
-            if not self._adapted:
-                self._adapted.append(Adapted(table))
-            return self._adapted[0].rates(view, rows)
-        if not self._kept:  # what follows from the table alone
-            plain = Rates(rows, table.alone, table.spread, table.paired)
-            best, mask, ranked = table.alone.max(axis=1), plain.runs_on, plain.preferred_types
-            kept = Rates(
-                *(rows, table.alone, table.spread, table.paired),
-                best=best,
-                mask=mask,
-                ranked=ranked,
-                other_sizes=TableSizes(table),
-                other_batches=TableBatches(table),
-            )
-            self._kept.update(kept.__dict__)
-        rates = object.__new__(Rates)  # as `dataclasses.replace`, whose cost a round would feel
-        rates.__dict__.update(self._kept, row=rows)
-        return rates
+        rows = self._rows.of(view.jobs, view.names)
+        return self._adapted.rates(view, rows) if view.adaptations.signatures else Rates(rows, **self._columns)

@@ -18,7 +18,7 @@ from fairlead.core.job import TIMED, Job
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load
-from fairlead.estimators.colocated_rates import ColocationEstimator
+from fairlead.estimators.colocated_rates import ColocationModel
 from fairlead.runtime.http_client import ControlPlaneClient
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 from fairlead.workloads.throughput_tables import MeasuredRate, ThroughputTable, draft_table
@@ -137,9 +137,9 @@ def _assumed_steps(job: Job, table: ThroughputTable) -> float:
 def with_estimated_interference(table: ThroughputTable, state: State, scheduler: SchedulerConfig) -> ThroughputTable:
     """The table with the co-located rates that the scheduler's estimator predicts; rates that the table has stay."""
     estimator = make("estimator", scheduler.estimator, Registry.installed(), {"table": table})
-    if not isinstance(estimator, ColocationEstimator):
+    if not isinstance(estimator, ColocationModel):
         return table
-    paired, _, _ = estimator.colocation_model().rates_of(state.snapshot(), [kind for kind, _ in table.keys], table.alone)
+    paired, _, _ = estimator.colocated_rates(state.snapshot(), [kind for kind, _ in table.keys], table.alone)
     return replace(table, paired=np.where(table.paired > 0, table.paired, paired))
 
 

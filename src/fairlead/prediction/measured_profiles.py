@@ -72,6 +72,12 @@ def shipped_profiles(device: str = "h200", span: SelectionMetric | None = Select
     return profiles_of(measured_set(device), pairs, device, _multiprocessors(device))
 
 
+@cache
+def usage_by_kind(device: str) -> Mapping[str, tuple[float, float]]:
+    """The measured utilization in percent and memory in GB of each configuration."""
+    return {name: (one.utilization, one.memory_mb / 1024) for name, one in shipped_profiles(device).alone.items()}
+
+
 def profiles_of(
     alone: Measurements, pairs: Mapping[Any, Measurements], source: object, active: Mapping[str, float] | None = None
 ) -> Profiles:
