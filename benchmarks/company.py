@@ -54,7 +54,7 @@ import sys, time
 import torch
 import fairlead
 from fairlead.profiling.configurations import configuration
-from fairlead.profiling.training_step import Training
+from fairlead.profiling.profile_alone import Training
 
 name, steps, hold_gb = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 device = "cuda" if torch.cuda.is_available() else "cpu"

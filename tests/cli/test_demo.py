@@ -22,7 +22,7 @@ PATIENCE_S = 180.0
 def test_real_jobs_run_and_the_same_ones_are_simulated(tmp_path: Path) -> None:
     done = fairlead("demo", "--quick", "--out", tmp_path / "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for said in ("is preempted", "goes on from step", "fails and will be tried again", "is cancelled by", "a gang of 2"):
+    for said in ("is preempted", "resumes from step", "fails and will be retried", "is cancelled by", "a gang of 2"):
         assert said in done.stdout, done.stdout
     for said in ("trains with a batch size of 64", "as it was: las", "max-min-fairness-perf", "largest-first"):
         assert said in done.stdout, done.stdout
@@ -30,7 +30,7 @@ def test_real_jobs_run_and_the_same_ones_are_simulated(tmp_path: Path) -> None:
     assert ('data-name="the real run, and other policies"' in page, 'data-name="seven schedulers"' in page) == (True, True)
     story = Story()
     for event in read_events(tmp_path / "out" / "demo.jsonl"):
-        story.tell(event)
+        story.add(event)
     assert story.state is not None
     phases = {job.name: story.state.store.arrays["phase"][number] for number, job in story.state.job_of.items()}
     assert phases.pop("endless") == int(Phase.CANCELLED)

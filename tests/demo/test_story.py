@@ -1,4 +1,4 @@
-"""What is told of a run while it goes on."""
+"""The narration of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def told() -> tuple[Story, list[tuple[float, str]], list[list[str]]]:
     simulate(Simulation(Trace(tuple(jobs)), Cluster.parse("3xv100:3"), scheduler, others=others), journal=journal)
     story, lines, holders = Story(), [], []
     for event in journal.events:
-        lines += [(event.time, line) for line in story.tell(event)]
+        lines += [(event.time, line) for line in story.add(event)]
         holders.append(next(iter(story.running()))[1])
     return story, lines, holders
 
@@ -33,7 +33,7 @@ def test_turns_are_told_as_preemptions_and_as_going_on_from_there() -> None:
     assert lines[:2] == [(0.0, "one is submitted, a gang of 2"), (0.0, "two is submitted, a gang of 2")]
     assert (0.0, "one starts on v100-0") in lines
     assert (100.0, "one is preempted: it saves and leaves") in lines
-    assert (200.0, "one goes on from step 100, on v100-0") in lines
+    assert (200.0, "one resumes from step 100, on v100-0") in lines
     assert (450.0, "three is cancelled by its owner") in lines
     assert lines[-1][1].endswith("finishes")
     assert ["one", "one", "three"] in [sorted(names) for names in holders]
@@ -44,8 +44,8 @@ def test_turns_are_told_as_preemptions_and_as_going_on_from_there() -> None:
 def test_own_failures_and_batch_sizes_are_told() -> None:
     story, one = Story(), np.array([0])
     for event in (ev.JournalOpened(0.0, Cluster.parse("1xv100:1"), {}), ev.JobSubmitted(1.0, 0, Job("one"))):
-        story.tell(event)
-    assert story.tell(ev.MetricsReported(2.0, "batch_size", one, np.array([64.0]))) == ["one trains with a batch size of 64"]
-    assert story.tell(ev.MetricsReported(2.0, "loss", one, np.array([0.5]))) == []
-    again = story.tell(ev.JobsInterrupted(3.0, one, np.array([20.0]), own_fault=True))
-    assert again == ["one fails and will be tried again, from step 20"]
+        story.add(event)
+    assert story.add(ev.MetricsReported(2.0, "batch_size", one, np.array([64.0]))) == ["one trains with a batch size of 64"]
+    assert story.add(ev.MetricsReported(2.0, "loss", one, np.array([0.5]))) == []
+    again = story.add(ev.JobsInterrupted(3.0, one, np.array([20.0]), own_fault=True))
+    assert again == ["one fails and will be retried, from step 20"]

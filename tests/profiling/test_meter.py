@@ -60,7 +60,7 @@ class Nvml:
 def nvml(monkeypatch) -> Nvml:
     made = Nvml()
     monkeypatch.setitem(sys.modules, "pynvml", made)
-    monkeypatch.setattr(metering, "EVERY_S", 0.001)
+    monkeypatch.setattr(metering, "_INTERVAL_S", 0.001)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return made
 
@@ -68,7 +68,7 @@ def nvml(monkeypatch) -> Nvml:
 def read(device: str, nvml: Nvml) -> dict[str, float]:
     with Meter(device) as meter:
         assert nvml.looked.wait(60)
-    return meter.told()
+    return meter.summary()
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_of_what_is_no_accelerator_here_none_tells_anything(nvml, monkeypatch, d
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with Meter(device) as meter:
         pass
-    assert meter.told() == {}
+    assert meter.summary() == {}
     assert not nvml.looked.is_set()
     assert Meter(device).device().keys() == {"host_cpus"}
 

@@ -21,12 +21,12 @@ from fairlead.profiling.pair_selection import (
     MANY,
     SelectionMetric,
     measurement_plan,
-    meetings,
     noisiest,
+    round_robin,
     select_configurations,
     shares,
 )
-from fairlead.profiling.profile_pairs import TOO_FEW, Bench, PairRates, PairTiming, Spell, Stretch, _told
+from fairlead.profiling.profile_pairs import TOO_FEW, Bench, Interval, PairRates, PairTiming, WorkInterval, _summary
 from fairlead.profiling.results import measured_set
 from fairlead_papers.measured_data import evaluation_set
 
@@ -97,7 +97,7 @@ def test_what_is_kept_is_not_asked_for_and_the_rest_has_everybody_alone_among_it
 def test_those_that_varied_most_are_measured_once_more():
     rows = [
         {"name": f"{a} + {b}", "pair": [a, b], "spread": spread}
-        for (a, b), spread in zip(meetings(["x", "y", "z"]), (0.1, 0.4, 0.2, 0.3, 0.05, 0.2))
+        for (a, b), spread in zip(round_robin(["x", "y", "z"]), (0.1, 0.4, 0.2, 0.3, 0.05, 0.2))
     ]
     kept = [
         *rows,
@@ -123,7 +123,7 @@ def test_a_few_that_are_fit_are_all_taken():
 @pytest.mark.parametrize("many", [2, 5, 34])
 def test_everybody_meets_everybody_once_and_a_part_is_a_fair_part(many: int):
     names = [str(n) for n in range(many)]
-    found = meetings(names)
+    found = round_robin(names)
     assert len(found) == len({frozenset(pair) for pair in found}) == many * (many + 1) // 2
     for end in range(many, len(found), 7):
         met = Counter(name for pair in found[many:end] for name in pair)
@@ -155,7 +155,7 @@ def test_a_problem_of_either_is_the_pairs_problem():
         "pair": ["a", "b"],
         "problem": "OutOfMemoryError: x",
     }
-    idle = [Spell(0.0, [], 1, 0.0)] * 3
+    idle = [WorkInterval(0.0, [], 1, 0.0)] * 3
     assert bench(Line(*[idle[:2]] * 3), Line(*[idle] * 3)).together("a", "b")["problem"] == TOO_FEW
     assert bench(Line("RuntimeError: x")).alone("a") == {"name": "a", "problem": "RuntimeError: x"}
     assert bench(Line(idle), Line(idle)).alone("a")["problem"] == TOO_FEW
@@ -180,13 +180,13 @@ class Slow(Line):
     """A worker whose steps take a while, whatever it was taken for."""
 
     def __init__(self, step_s: float) -> None:
-        self.step_s, self.spans = step_s, list[list[Stretch]]()
+        self.step_s, self.spans = step_s, list[list[Interval]]()
 
-    def send(self, asked: tuple[str, float, list[Stretch]]) -> None:
+    def send(self, asked: tuple[str, float, list[Interval]]) -> None:
         self.spans.append(asked[2])
 
-    def recv(self) -> list[Spell]:
-        return [Spell(start, np.arange(start, end, self.step_s).tolist(), 1, end) for start, end in self.spans[-1]]
+    def recv(self) -> list[WorkInterval]:
+        return [WorkInterval(start, np.arange(start, end, self.step_s).tolist(), 1, end) for start, end in self.spans[-1]]
 
 
 @pytest.mark.parametrize("thought_s", [0.05, 0.001])
@@ -219,7 +219,7 @@ def test_one_look_tells_no_spread_and_such_pairs_are_the_first_to_be_measured_ag
 
 def test_the_spread_of_a_pair_is_of_its_slowdowns_and_relative():
     looks = [PairRates((10.0, 5.0), (20.0, 5.0)), PairRates((5.0, 5.0), (20.0, 5.0))]
-    told = _told(looks)
+    told = _summary(looks)
     assert told["spread"] == pytest.approx((4 - 2) / 3), "of the first; the second is not disturbed at all"
     assert (told["steps_per_s"], told["undisturbed_steps_per_s"]) == ([7.5, 5.0], [20.0, 5.0])
 
@@ -247,7 +247,7 @@ def test_pairs_are_measured_on_a_cpu_and_what_is_there_is_not_measured_again(tmp
 @pytest.mark.parametrize(("device", "chosen"), [("cuda:1", ["cuda:1"]), ("cuda", []), ("cpu", [])])
 def test_the_device_that_a_training_is_on_is_the_one_that_is_waited_for(monkeypatch, device: str, chosen: list[str]):
     torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
-    from fairlead.profiling.training_step import TrainingLoop
+    from fairlead.profiling.profile_alone import TrainingLoop
 
     asked = list[str]()
     monkeypatch.setattr(torch.cuda, "set_device", asked.append)

@@ -91,14 +91,14 @@ def _play(journal: Path, quick: bool) -> None:
     out.print(f"{CLUSTER}, policy {POLICY}, rounds of {round_s:g} s, {len(coming)} jobs", highlight=False)
     with Live(console=out, auto_refresh=False, transient=True) as live:
 
-        def heard(story: Story, new: Sequence[tuple[Event, Sequence[str]]]) -> None:
+        def show(story: Story, new: Sequence[tuple[Event, Sequence[str]]]) -> None:
             for event, lines in new:
                 for line in lines:
                     live.console.print(f"{event.time:6.1f} s  {line}", highlight=False, markup=False)
             if out.is_terminal:
                 live.update(_holders(story), refresh=True)
 
-        story = run_demo(coming, policy=POLICY, round_s=round_s, journal=journal, heard=heard)
+        story = run_demo(coming, policy=POLICY, round_s=round_s, journal=journal, on_events=show)
     told = f"{story.preemptions} preemptions; {story.resumed} times a job went on from where it had been."
     out.print(f"\nAll {len(coming)} have ended. {told}", highlight=False)
 

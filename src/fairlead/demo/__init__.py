@@ -1,1 +1,1 @@
-"""What `fairlead demo` shows: a dozen small jobs, the script that they run, and what is told of them while they do."""
+"""The demo of `fairlead demo`: a dozen small jobs on a local cluster, and a narration of what happens to them."""

@@ -1,5 +1,5 @@
-"""The real part of the demo: an embedded cluster, jobs that come and are cancelled at their seconds, and its journal, followed
-while it is written."""
+"""The demo's cluster: jobs are submitted to and cancelled on a local cluster at given times, and its journal is followed while
+it is written. It prints nothing."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ from fairlead.journal.sqlite import SqliteJournal
 from fairlead.runtime.embedded import JOURNAL, NotUp, embedded, scratch
 from fairlead.runtime.http_client import RefusedRequest
 
-# The jobs of the demo: who comes when, and what each of them is there to show.
-
 CLUSTER = "2xv100:2,2xk80:2"
 STEP_S = 0.15
 
 
 @dataclass(frozen=True)
 class DemoJob:
-    """A job and the second it is submitted at, counted from the first; with the second at which its owner cancels it."""
+    """A job with the seconds at which it is submitted and cancelled."""
 
     second: float
     task: Mapping[str, Any]
@@ -38,74 +36,73 @@ class DemoJob:
 def a_dozen() -> list[DemoJob]:
     """About 45 seconds on two nodes of two accelerators."""
     return [
-        *(DemoJob(0.0, task(f"small-{n}", "small", steps)) for n, steps in enumerate((50, 60, 70, 40), 1)),
-        DemoJob(1.0, task("endless", "endless", 10_000), cancelled=17.0),
-        DemoJob(3.0, task("fails-once", "small", 45, "--fail-at", "22")),
-        DemoJob(4.0, task("gang", "gang", 45, workers=2)),
-        DemoJob(5.0, task("grows", "growing", 60, "--double-every", "20")),
-        DemoJob(8.0, task("large-1", "large", 110)),
-        DemoJob(10.0, task("large-2", "large", 90)),
-        DemoJob(14.0, task("late-1", "small", 30)),
-        DemoJob(16.0, task("late-2", "small", 30)),
+        *(DemoJob(0.0, _task(f"small-{n}", "small", steps)) for n, steps in enumerate((50, 60, 70, 40), 1)),
+        DemoJob(1.0, _task("endless", "endless", 10_000), cancelled=17.0),
+        DemoJob(3.0, _task("fails-once", "small", 45, "--fail-at", "22")),
+        DemoJob(4.0, _task("gang", "gang", 45, workers=2)),
+        DemoJob(5.0, _task("grows", "growing", 60, "--double-every", "20")),
+        DemoJob(8.0, _task("large-1", "large", 110)),
+        DemoJob(10.0, _task("large-2", "large", 90)),
+        DemoJob(14.0, _task("late-1", "small", 30)),
+        DemoJob(16.0, _task("late-2", "small", 30)),
     ]
 
 
 def a_few() -> list[DemoJob]:
-    """One of each, for those in a hurry: as long as one sees turns being taken on a slow machine too, where a job's first step
-    comes late and until then nobody else has its place."""
+    """One job of each kind, long enough to show preemptions on a slow machine too."""
     return [
-        DemoJob(0.0, task("gang", "gang", 20, workers=2)),
-        DemoJob(0.0, task("fails-once", "small", 24, "--fail-at", "18")),
-        DemoJob(0.0, task("small", "small", 24)),
-        DemoJob(0.0, task("grows", "growing", 24, "--double-every", "8")),
-        DemoJob(0.0, task("endless", "endless", 10_000), cancelled=5.0),
-        DemoJob(0.0, task("late", "small", 10)),
+        DemoJob(0.0, _task("gang", "gang", 20, workers=2)),
+        DemoJob(0.0, _task("fails-once", "small", 24, "--fail-at", "18")),
+        DemoJob(0.0, _task("small", "small", 24)),
+        DemoJob(0.0, _task("grows", "growing", 24, "--double-every", "8")),
+        DemoJob(0.0, _task("endless", "endless", 10_000), cancelled=5.0),
+        DemoJob(0.0, _task("late", "small", 10)),
     ]
 
 
-def task(name: str, kind: str, steps: int, *words: str, workers: int = 1) -> dict[str, Any]:
+def _task(name: str, kind: str, steps: int, *words: str, workers: int = 1) -> dict[str, Any]:
     run = [sys.executable, "-m", "fairlead.demo.demo_job", "--steps", str(steps), "--step-s", str(STEP_S), *words]
-    given = {"name": name, "kind": kind, "run": run, "steps": steps, "workers": workers, "retries": 1}
+    fields = {"name": name, "kind": kind, "run": run, "steps": steps, "workers": workers, "retries": 1}
     path = os.environ.get("PYTHONPATH")
-    return given | ({"env": {"PYTHONPATH": path}} if path else {})
+    return fields | ({"env": {"PYTHONPATH": path}} if path else {})
 
 
-LOOK_S = 0.2
-PATIENCE_S = 300.0
+_POLL_S = 0.2
+_TIMEOUT_S = 300.0
 
 
 def run_demo(
-    coming: Sequence[DemoJob],
+    jobs: Sequence[DemoJob],
     *,
     policy: str,
     round_s: float,
     journal: Path,
-    heard: Callable[[Story, Sequence[tuple[Event, Sequence[str]]]], None],
+    on_events: Callable[[Story, Sequence[tuple[Event, Sequence[str]]]], None],
 ) -> Story:
-    """Run the jobs to their end. `heard` is told of every new event with what is to be said of it, and, several times a second,
-    of none. The journal is left as a file of its own; everything else of the cluster is gone."""
+    """Run the jobs to their end. `on_events` gets each new event with its lines of narration, and several times a second an
+    empty list. The journal is kept as a file; the rest of the cluster is removed."""
     story = Story()
     with scratch("demo") as folder:
         root = folder / "cluster"
         with embedded(root, "--cluster", CLUSTER, "--policy", policy, "--round", str(round_s)) as plane:
-            began, seen = time.monotonic(), 0
-            to_come = sorted(coming, key=lambda one: one.second)
-            to_cancel = sorted((one for one in coming if one.cancelled), key=lambda one: one.cancelled or 0.0)
+            began, events_read = time.monotonic(), 0
+            to_submit = sorted(jobs, key=lambda one: one.second)
+            to_cancel = sorted((one for one in jobs if one.cancelled), key=lambda one: one.cancelled or 0.0)
             with contextlib.closing(SqliteJournal(root / JOURNAL, write=False)) as follows:
-                while not story.over(len(coming)):
+                while not story.over(len(jobs)):
                     passed = time.monotonic() - began
-                    if passed > PATIENCE_S:
-                        raise NotUp(f"the jobs have not ended after {PATIENCE_S:g} s")
-                    due = [to_come.pop(0).task for one in tuple(to_come) if one.second <= passed]
+                    if passed > _TIMEOUT_S:
+                        raise NotUp(f"the jobs have not ended after {_TIMEOUT_S:g} s")
+                    due = [to_submit.pop(0).task for one in tuple(to_submit) if one.second <= passed]
                     if due:
                         plane.submit(due)
                     while to_cancel and (to_cancel[0].cancelled or 0.0) <= passed:
                         with contextlib.suppress(RefusedRequest):  # it has ended meanwhile
                             plane.cancel(str(to_cancel.pop(0).task["name"]))
-                    new = [(event, story.tell(event)) for event in follows.after(seen)]
-                    seen += len(new)
-                    heard(story, new)
-                    time.sleep(LOOK_S)
+                    new = [(event, story.add(event)) for event in follows.after(events_read)]
+                    events_read += len(new)
+                    on_events(story, new)
+                    time.sleep(_POLL_S)
         kept = JsonlJournal(journal, fresh=True)
         for event in read_journal(str(root / JOURNAL)):
             kept.append(event)

@@ -1,5 +1,5 @@
-"""The job of the demo: it sleeps in the place of computing, twice as long on a k80, and holds a lease as a training script
-does. On request it fails once, or doubles its batch size on the way.
+"""The job of the demo: it sleeps instead of computing, twice as long on a k80, and uses a lease as a training script does. By
+option it fails once, or doubles its batch size.
 
     python -m fairlead.demo.demo_job --steps 60 --step-s 0.15
 """
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import fairlead
 
-SLOW = {"k80": 2.0}
+_SLOWDOWN = {"k80": 2.0}
 
 
-def main() -> None:
+def _main() -> None:
     options = argparse.ArgumentParser(description="sleep, step by step")
     options.add_argument("--steps", type=int, default=60)
     options.add_argument("--step-s", type=float, default=0.15)
@@ -25,7 +25,7 @@ def main() -> None:
     options.add_argument("--double-every", type=int, default=0, help="double the batch size after so many steps")
     chosen = options.parse_args()
     node = os.environ.get("FAIRLEAD_REPORTS", "")  # the path names the node, and a node of the demo its type
-    slow = next((factor for name, factor in SLOW.items() if f"/{name}-" in node), 1.0)
+    slow = next((factor for name, factor in _SLOWDOWN.items() if f"/{name}-" in node), 1.0)
     failed = Path(os.environ.get("FAIRLEAD_CHECKPOINT_DIR", ".")) / "failed-once"
     lease = fairlead.lease(range(chosen.steps), save=lambda folder: None, every_steps=5)
     for step in lease:
@@ -33,10 +33,10 @@ def main() -> None:
             lease.batch_size = 32 * 2 ** (step // chosen.double_every)
         if step == chosen.fail_at and not failed.exists():
             failed.touch()
-            sys.exit(f"failed at step {step}, as was asked for")
+            sys.exit(f"failed at step {step}, as requested")
         time.sleep(slow * chosen.step_s)
     lease.exit_if_yielded()
 
 
 if __name__ == "__main__":
-    main()
+    _main()

@@ -1,5 +1,5 @@
-"""A run as it is told to people, from the events of its journal: who starts, is preempted, goes on, ends. Pure: events in,
-lines out. The state goes along, so that one can also be told who holds what now."""
+"""A narration of a run from the events of its journal: which jobs start, are preempted, resume and end. Pure: events in, lines
+out. It also keeps the state, which shows the jobs on each GPU now."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from fairlead.engine.state import State
 
 
 class Story:
-    """Give it every event of a journal, in order."""
+    """The narration of a run; add every event of its journal in order."""
 
     def __init__(self) -> None:
         self.state: State | None = None
         self.preemptions, self.resumed = 0, 0
         self._preempted: set[int] = set()
 
-    def tell(self, event: ev.Event) -> list[str]:
-        """What is to be said of it, in no words at all where people need not know."""
+    def add(self, event: ev.Event) -> list[str]:
+        """Apply an event; returns its lines of narration, none for events that are not of interest."""
         if isinstance(event, ev.JournalOpened):
             self.state = State(event.cluster)
         if self.state is None:
             return []
-        told = list(self._told(event, self.state))
+        lines = list(self._lines(event, self.state))
         self.state.apply(event)
-        return told
+        return lines
 
     def running(self) -> Iterator[tuple[str, list[str]]]:
-        """Node by node: its name, and who holds each of its accelerators."""
+        """Each node's name, and the job on each of its GPUs."""
         state = self.state
         if state is None:
             return
@@ -40,23 +40,24 @@ class Story:
             yield node.name, holders[first : first + node.accelerators]
 
     def waiting(self) -> list[str]:
+        """The names of the waiting jobs."""
         if self.state is None:
             return []
         phases = self.state.store.arrays["phase"]
         return [job.name for number, job in self.state.job_of.items() if phases[number] < int(Phase.RUNNING)]
 
     def over(self, jobs: int) -> bool:
-        """Whether so many have come, and all have ended."""
+        """Whether this many jobs were submitted and all have ended."""
         return self.state is not None and self.state.next_number == jobs and not self.state.busy
 
-    def _told(self, event: ev.Event, state: State) -> Iterator[str]:
+    def _lines(self, event: ev.Event, state: State) -> Iterator[str]:
         if isinstance(event, ev.JobSubmitted):
             gang = f", a gang of {event.job.workers}" if event.job.workers > 1 else ""
             yield f"{event.job.name} is submitted{gang}"
         elif isinstance(event, ev.RoundPlanned):
             yield from self._planned(event, state)
         elif isinstance(event, ev.JobsInterrupted):
-            why = "fails and will be tried again" if event.own_fault else "loses its node"
+            why = "fails and will be retried" if event.own_fault else "loses its node"
             for number, steps in zip(event.jobs.tolist(), event.steps.tolist()):
                 yield f"{state.job_of[number].name} {why}, from step {steps:.0f}"
                 self._preempted.add(number)
@@ -89,6 +90,6 @@ class Story:
             elif number in self._preempted:
                 self.resumed += 1
                 self._preempted.discard(number)
-                yield f"{state.job_of[number].name} goes on from step {steps}, on {where}"
+                yield f"{state.job_of[number].name} resumes from step {steps}, on {where}"
             else:
                 yield f"{state.job_of[number].name} starts on {where}"

@@ -18,10 +18,9 @@ from fairlead.core.errors import FairleadError, InputError
 from fairlead.prediction.features import features_of
 from fairlead.prediction.predictor import Predictor, shipped_predictor
 from fairlead.profiling.onnx_export import export_module
-from fairlead.profiling.profile_alone import AloneTiming, measure_steady
-from fairlead.profiling.training_step import TrainingLoop
+from fairlead.profiling.profile_alone import AloneTiming, TrainingLoop, measure_steady
 
-SHORT = AloneTiming(warm_steps=3, warm_s=0.5, window_s=0.5, windows=2, most=4)
+SHORT = AloneTiming(warm_steps=3, warm_s=0.5, window_s=0.5, windows=2, max_windows=4)
 
 
 @dataclass(frozen=True)

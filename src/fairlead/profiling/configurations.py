@@ -1,4 +1,5 @@
-"""Which trainings are measured: families of models, sizes of input, batch sizes. Names and numbers only; `networks` makes them.
+"""The training configurations that are measured: model families, input sizes, batch sizes. Names and numbers only; `networks`
+builds the models.
 
 Families are those of Horus' Table 2 and, from "transformer" on, current ones. A name is model@input:batch, such as
 "resnet18@224:64"; the input is pixels, tokens or features."""
@@ -13,6 +14,8 @@ from fairlead.core.errors import InputError, near_or_all
 
 @dataclass(frozen=True, order=True)
 class Configuration:
+    """One training configuration."""
+
     family: str
     model: str
     input: int  # pixels on a side, tokens in a sequence, or features
@@ -20,6 +23,7 @@ class Configuration:
 
     @property
     def name(self) -> str:
+        """Such as "resnet18@224:64"."""
         return f"{self.model}@{self.input}:{self.batch_size}"
 
 
@@ -42,8 +46,8 @@ VISION: dict[str, tuple[str, ...]] = {
     "pyramidnet": ("pyramidnet",),
     "resnext": ("resnext50_32x4d", "resnext101_32x8d"),
 }
-NOT_SMALL = ("squeezenet1_0", "googlenet")
-"""Whose strides leave nothing of 32 pixels."""
+_NOT_SMALL = ("squeezenet1_0", "googlenet")
+"""Models whose strides are too large for 32 pixels."""
 
 OTHERS: dict[str, tuple[tuple[str, int, tuple[int, ...]], ...]] = {
     "lstm": tuple((f"lstm-{size}", 128, (16, 64, 256, 512)) for size in ("256x1", "650x2", "1500x2")),
@@ -60,21 +64,22 @@ OTHERS: dict[str, tuple[tuple[str, int, tuple[int, ...]], ...]] = {
 
 
 def configurations() -> tuple[Configuration, ...]:
-    """All of them, in an order in which families take turns: whatever has been measured when time is up is a fair part."""
-    return tuple(_in_turns(list(_all())))
+    """All configurations; families alternate, so that an interrupted measurement is a fair sample."""
+    return tuple(_alternating(list(_all())))
 
 
 def configuration(name: str) -> Configuration:
-    known = {one.name: one for one in configurations()}
-    if name not in known:
-        raise InputError("configurations", f"one that can be measured ({near_or_all(name, known)})", field="name", value=name)
-    return known[name]
+    """The configuration with a name."""
+    by_name = {one.name: one for one in configurations()}
+    if name not in by_name:
+        raise InputError("configurations", f"one that can be measured ({near_or_all(name, by_name)})", field="name", value=name)
+    return by_name[name]
 
 
 def _all() -> Iterator[Configuration]:
     for family, models in VISION.items():
         for model in models:
-            if model not in NOT_SMALL:
+            if model not in _NOT_SMALL:
                 yield from (Configuration(family, model, SMALL, size) for size in BATCHES_SMALL)
             yield from (Configuration(family, model, LARGE, size) for size in BATCHES_LARGE)
     for family, sizes in OTHERS.items():
@@ -82,7 +87,7 @@ def _all() -> Iterator[Configuration]:
             yield from (Configuration(family, model, length, size) for size in batches)
 
 
-def _in_turns(found: list[Configuration]) -> Iterator[Configuration]:
+def _alternating(found: list[Configuration]) -> Iterator[Configuration]:
     by_family: dict[str, list[Configuration]] = {}
     for one in found:
         by_family.setdefault(one.family, []).append(one)

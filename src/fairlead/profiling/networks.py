@@ -1,5 +1,5 @@
-"""The models of `configurations`, made with PyTorch: torchvision's and timm's where they have one, small ones of our own where
-not. Imported only where something is trained."""
+"""The models of `configurations` in PyTorch: those of torchvision and timm, and small ones of our own. Imported only where
+something is trained."""
 
 from __future__ import annotations
 
@@ -214,6 +214,6 @@ class UNet(nn.Module):
         for level in self.down:
             x = level(x if not kept else nn.functional.max_pool2d(x, 2))
             kept.append(x)
-        for up, joined, beside in zip(self.up, self.joined, kept[-2::-1]):
-            x = joined(torch.cat((beside, up(x)), 1))
+        for up, joined, skipped in zip(self.up, self.joined, kept[-2::-1]):
+            x = joined(torch.cat((skipped, up(x)), 1))
         return self.out(x)

@@ -1,5 +1,4 @@
-"""PyTorch modules as ONNX files of shapes: no weights are written, so that a file is small. Who reads graphs finds in it all
-that is wanted; who wants to run it does not."""
+"""Export PyTorch modules as ONNX graphs without weights, so that the files are small. They can be analysed but not run."""
 
 from __future__ import annotations
 
@@ -17,21 +16,21 @@ from fairlead.profiling.configurations import Configuration
 from fairlead.profiling.networks import build_model
 
 _KINDS = {torch.int64: 7, torch.int32: 6, torch.bool: 9}  # as ONNX numbers them
-SAMPLES = 2  # batch of an export: of 1, normalization has nothing to do
+_SAMPLES = 2  # batch of an export: batch normalization needs two
 
 
 def export_configuration(configuration: Configuration, path: Path) -> None:
-    """A configuration's model, with a batch of two; what grows with the batch is scaled by who reads it."""
-    small = Configuration(configuration.family, configuration.model, configuration.input, SAMPLES)
+    """Export a configuration's model with a batch of two; the reader scales what grows with the batch."""
+    small = Configuration(configuration.family, configuration.model, configuration.input, _SAMPLES)
     model, inputs, _ = build_model(small, "cpu")
     _write(model, inputs, path)
 
 
 def export_module(model: Any, inputs: Any, path: Path) -> None:
-    """Any module, as it trains: normalization and dropout are what they are in training. The module stays as it is."""
+    """Export any module in training mode; the module itself does not change."""
     try:
         copied = copy.deepcopy(model)
-    except Exception as problem:  # it is somebody else's code
+    except Exception as problem:  # any error of the user's code
         raise FairleadError(f"the model cannot be copied: {type(problem).__name__}: {problem}"[:300]) from None
     _write(copied, inputs, path)
 
@@ -63,7 +62,7 @@ def _write(model: Any, inputs: Any, path: Path) -> None:
 
 
 def _mark_weights(onnx: Any, graph: Any, model: Any) -> None:
-    """Weights are inputs of the graph now; each becomes a weight that lies in another file, which is not there."""
+    """Turn the weights, which are inputs of the graph now, into references to an external file that is not written."""
     held = dict((*model.named_parameters(), *model.named_buffers()))
     given = [value for value in graph.input if value.name not in held]
     for value in graph.input:
@@ -79,7 +78,7 @@ def _mark_weights(onnx: Any, graph: Any, model: Any) -> None:
 
 
 class _Pool(nn.Module):
-    """An adaptive pool; ONNX has none that makes more of less, where each value is repeated."""
+    """An adaptive pool; ONNX has none that enlarges its input, where each value is repeated."""
 
     def __init__(self, size: tuple[int, int]) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""Which configurations meet in pairs: some that span the range evenly of what a sharing mode divides, of as many families as
-can be, small and quick enough to be held all at once and seen in a second. And in which order they meet."""
+"""Which configurations are measured in pairs, and in which order: a selection that spans the range of a metric evenly, from
+many families, small and fast enough to be held all at once and measured in a second."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 MANY = 34
-WITHIN = 3.0  # percent around a wanted value, inside which the rarest family is taken
+_TOLERANCE = 3.0  # percent around a target value, within which the rarest family is taken
 
 
 class SelectionMetric(StrEnum):
-    """What is spanned. Turns divide time, and who uses that is told by utilization. MPS divides multiprocessors and bandwidth,
-    and a training whose kernels are small leaves most of them to others though some kernel always runs."""
+    """The metric to span. Time slicing divides time, which utilization measures. MPS divides multiprocessors and bandwidth; a
+    training with small kernels leaves most of them free although a kernel always runs."""
 
     UTILIZATION = "utilization"
     SHARE = "share"
@@ -26,7 +26,7 @@ class SelectionMetric(StrEnum):
 
 @dataclass(frozen=True)
 class SelectionLimits:
-    """What can be held beside all the others, and seen in a second."""
+    """What fits into memory with all others, and is fast enough to measure."""
 
     memory_mb: float
     steps_per_s: float
@@ -42,8 +42,8 @@ LIMITS = {
 def select_configurations(
     measured: Sequence[Mapping[str, Any]], many: int = MANY, span: SelectionMetric = SelectionMetric.UTILIZATION
 ) -> tuple[str, ...]:
-    """Names, by a fixed rule: for each of `many` values in even steps from the least to the greatest, one of those near it, of
-    the family taken least so far; of equals the nearest, then the first by name."""
+    """Names of configurations, by a fixed rule: for each of `many` evenly spaced values one that is near, of the family that
+    was taken least so far; ties go to the nearest, then to the first name."""
     value = (
         shares(measured) if span is SelectionMetric.SHARE else {one["name"]: one.get("utilization", 0.0) for one in measured}
     )
@@ -55,18 +55,17 @@ def select_configurations(
         left = [one for one in fit if one["name"] not in taken]
         if not left:
             break
-        away = {one["name"]: abs(value[one["name"]] - wanted) for one in left}
-        near = [one for one in left if away[one["name"]] <= max(WITHIN, min(away.values()))]
-        one = min(near, key=lambda one: (families[one["family"]], away[one["name"]], one["name"]))
+        distance = {one["name"]: abs(value[one["name"]] - wanted) for one in left}
+        near = [one for one in left if distance[one["name"]] <= max(_TOLERANCE, min(distance.values()))]
+        one = min(near, key=lambda one: (families[one["family"]], distance[one["name"]], one["name"]))
         taken.append(one["name"])
         families[one["family"]] += 1
     return tuple(taken)
 
 
 def shares(measured: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """How much of the device each configuration fills, in percent, as far as its likes tell: samples per second over the most
-    that the same model gets with any batch size, times the utilization there. Where a larger batch hardly takes longer, the
-    device was far from full."""
+    """How much of the device each configuration fills, in percent: samples per second over the maximum of the same model with
+    any batch size, times the utilization there. If a larger batch hardly takes longer, the device was far from full."""
     seen = [one for one in measured if "problem" not in one and "utilization" in one]
     best: dict[tuple[str, int], tuple[float, float]] = {}
     for one in seen:
@@ -94,7 +93,7 @@ def _fit(one: Mapping[str, Any], limits: SelectionLimits) -> bool:
 
 @dataclass(frozen=True)
 class PlannedMeasurement:
-    """One measurement: a configuration by itself, or two at once. Its name tells it from others, of the same ones too."""
+    """A measurement of one configuration alone, or of two together, with a unique name."""
 
     name: str
     of: tuple[str, ...]
@@ -108,12 +107,12 @@ def measurement_plan(
     noisy: Sequence[tuple[str, str]] = (),
     known: Container[str] = (),
 ) -> list[PlannedMeasurement]:
-    """Each by itself, then all pairs; among those each by itself again, `solos` times in all, evenly. Some of the pairs, evenly
-    chosen, come once more a quarter of the list later, or `times` in all, and those that are `noisy` last: what differs then is
-    noise. Without what is `known` by name."""
+    """Each configuration alone, then all pairs, with each alone again evenly among them, `solos` times in all. `again` evenly
+    chosen pairs are repeated, each a quarter of the list later, `times` in all, and the `noisy` pairs last; repeats show the
+    noise. Omits measurements whose names are in `known`."""
     first = [PlannedMeasurement(name, (name,)) for name in names]
     later = [PlannedMeasurement(_numbered(name, turn), (name,)) for turn in range(2, solos + 1) for name in names]
-    pairs = [PlannedMeasurement(" + ".join(pair), pair) for pair in meetings(names)]
+    pairs = [PlannedMeasurement(" + ".join(pair), pair) for pair in round_robin(names)]
     even = np.linspace(0, len(pairs) - 1, min(again, len(pairs))).round().astype(int)
     repeats = [
         (place + (turn - 1) * len(pairs) // 4, PlannedMeasurement(_numbered(pairs[place].name, turn), pairs[place].of))
@@ -129,7 +128,7 @@ def measurement_plan(
 
 
 def noisiest(rows: Iterable[Mapping[str, Any]], many: int) -> list[tuple[str, str]]:
-    """Of pairs that were measured, those whose first measurement varied most; before them those that were seen but once."""
+    """The measured pairs with the largest spread in their first measurement; pairs without a spread come first."""
     pairs = {row["name"]: row for row in rows if "pair" in row and "problem" not in row}
     first = [row for name, row in pairs.items() if name == " + ".join(row["pair"])]
     ranked = sorted(first, key=lambda row: (-row.get("spread", math.inf), row["name"]))
@@ -152,13 +151,13 @@ def _among(many: Sequence[PlannedMeasurement], few: Sequence[PlannedMeasurement]
         done = due
 
 
-def meetings(names: Sequence[str]) -> list[tuple[str, str]]:
-    """All pairs, those of equals first, then as in a tournament: in every round each meets one other, so that whatever has been
-    measured when time is up is a fair part."""
+def round_robin(names: Sequence[str]) -> list[tuple[str, str]]:
+    """All pairs: those of equals first, then as in a round-robin tournament, so that an interrupted measurement is a fair
+    sample."""
     found = [(name, name) for name in names]
-    seats: list[str | None] = [*names] if len(names) % 2 == 0 else [*names, None]
-    for _ in range(len(seats) - 1):
-        halves = zip(seats[: len(seats) // 2], reversed(seats[len(seats) // 2 :]))
+    slots: list[str | None] = [*names] if len(names) % 2 == 0 else [*names, None]
+    for _ in range(len(slots) - 1):
+        halves = zip(slots[: len(slots) // 2], reversed(slots[len(slots) // 2 :]))
         found += [(one, other) for one, other in halves if one is not None and other is not None]
-        seats = [seats[0], seats[-1], *seats[1:-1]]
+        slots = [slots[0], slots[-1], *slots[1:-1]]
     return found

@@ -1,4 +1,6 @@
-"""One configuration by itself: warm up, wait for a steady pace, measure a few windows, tell the spread."""
+"""Measure one configuration alone: warm up, wait for a steady rate, measure a few windows and their spread. The training step
+is forward, loss, backward and update, on data that is on the device already: the GPU and the host that launches its kernels are
+measured, not a disk."""
 
 from __future__ import annotations
 
@@ -6,14 +8,63 @@ import gc
 import resource
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from fairlead.profiling.configurations import Configuration
 from fairlead.profiling.meter import Meter
-from fairlead.profiling.training_step import TrainingLoop
+from fairlead.profiling.networks import build_model
+
+
+class TrainingLoop:
+    """SGD with momentum, in single precision, cuDNN as PyTorch sets it up."""
+
+    def __init__(self, model: Any, inputs: Any, targets: Any, device: str, loss: Any = None) -> None:
+        """Model and data are on the device already; `loss` takes the output and the targets, the default is cross entropy."""
+        self.model, self.inputs, self.targets, self.device = model, inputs, targets, device
+        if device.startswith("cuda:"):
+            torch.cuda.set_device(device)  # the device of later calls that name none
+        self.model.train()
+        self.loss = loss or nn.CrossEntropyLoss()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
+
+    @classmethod
+    def of(cls, configuration: Configuration, device: str) -> TrainingLoop:
+        """The training of a configuration."""
+        return cls(*build_model(configuration, device), device)
+
+    def step(self) -> None:
+        """One training step."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.loss(self.model(self.inputs), self.targets).backward()
+        self.optimizer.step()
+
+    def finish(self) -> None:
+        """Wait until the device has finished all submitted work."""
+        if self.device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+    def mark(self) -> Callable[[], None]:
+        """A function that waits for the work submitted until now."""
+        if not self.device.startswith("cuda"):
+            return _nothing
+        event = torch.cuda.Event()
+        event.record()
+        wait: Callable[[], None] = event.synchronize
+        return wait
+
+    @property
+    def parameters(self) -> int:
+        """The number of the model's parameters."""
+        return sum(p.numel() for p in self.model.parameters())
+
+
+def _nothing() -> None:
+    """A CPU is synchronous."""
 
 
 @dataclass(frozen=True)
@@ -25,26 +76,26 @@ class AloneTiming:
     window_s: float = 0.8
     windows: int = 3
     measure_steady: float = 0.05
-    most: int = 6
+    max_windows: int = 6
 
 
 def measure_alone(configuration: Configuration, device: str = "cuda", plan: AloneTiming | None = None) -> dict[str, Any]:
-    """What it does: steps per second and their spread, utilization, memory, the host's share. Where it cannot run here, it says
-    so under `problem`; a library that is not installed says nothing about it, and stays an ImportError."""
+    """Steps per second and their spread, utilization, memory and host cores of a configuration. If it cannot run here, the
+    error is under `problem`; a missing library raises ImportError."""
     plan = plan or AloneTiming()
     try:
         _clear(device)
         training = TrainingLoop.of(configuration, device)
-        told = {**_about(configuration), "parameters": training.parameters, **measure_steady(training, plan)}
+        row = {**_about(configuration), "parameters": training.parameters, **measure_steady(training, plan)}
         del training
     except (RuntimeError, ValueError, TypeError, AttributeError) as problem:  # out of memory, or not made for this
-        told = {
+        row = {
             "name": configuration.name,
             "family": configuration.family,
             "problem": f"{type(problem).__name__}: {problem}"[:300],
         }
     _clear(device)
-    return told
+    return row
 
 
 def _about(one: Configuration) -> dict[str, Any]:
@@ -57,7 +108,7 @@ def _about(one: Configuration) -> dict[str, Any]:
     }
 
 
-def warm(training: TrainingLoop, plan: AloneTiming) -> None:
+def _warm_up(training: TrainingLoop, plan: AloneTiming) -> None:
     began, steps = time.perf_counter(), 0
     while steps < plan.warm_steps or time.perf_counter() - began < plan.warm_s:
         training.step()
@@ -66,7 +117,7 @@ def warm(training: TrainingLoop, plan: AloneTiming) -> None:
 
 
 def measure_window(training: TrainingLoop, seconds: float) -> tuple[int, float]:
-    """Steps and seconds of a stretch; the device is waited for at its end only, so that the host may run ahead as it does."""
+    """Steps and seconds of a window. The host may run ahead of the device as in a real training."""
     began, steps, ahead = time.perf_counter(), 0, 8
     while True:
         training.step()
@@ -80,15 +131,15 @@ def measure_window(training: TrainingLoop, seconds: float) -> tuple[int, float]:
 
 
 def measure_steady(training: TrainingLoop, plan: AloneTiming) -> dict[str, Any]:
-    """What a training does once it is warm."""
+    """Measure a training after its warm-up."""
     device = training.device
-    warm(training, plan)
+    _warm_up(training, plan)
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
     rates: list[float] = []
     cpu, began = _cpu_s(), time.perf_counter()
     with Meter(device) as meter:
-        while len(rates) < plan.most:
+        while len(rates) < plan.max_windows:
             steps, seconds = measure_window(training, plan.window_s)
             rates.append(steps / seconds)
             last = rates[-plan.windows :]
@@ -97,17 +148,17 @@ def measure_steady(training: TrainingLoop, plan: AloneTiming) -> dict[str, Any]:
     passed, spent = time.perf_counter() - began, _cpu_s() - cpu
     last = rates[-plan.windows :]
     mean = statistics.fmean(last)
-    told: dict[str, Any] = {
+    row: dict[str, Any] = {
         "steps_per_s": mean,
         "spread": (max(last) - min(last)) / mean,
         "windows": len(rates),
         "host_cores": spent / passed,
-        **meter.told(),
+        **meter.summary(),
     }
     if device.startswith("cuda"):
-        told["allocated_mb"] = torch.cuda.max_memory_allocated() / 2**20
-        told["reserved_mb"] = torch.cuda.max_memory_reserved() / 2**20
-    return told
+        row["allocated_mb"] = torch.cuda.max_memory_allocated() / 2**20
+        row["reserved_mb"] = torch.cuda.max_memory_reserved() / 2**20
+    return row
 
 
 def _cpu_s() -> float:

@@ -1,5 +1,7 @@
-"""Two trainings at once on one accelerator, in two processes that hold all models of a list, so that a pair costs a second or
-two and not the start of two processes. Neither process knows of the other: both are told when to work and when to pause."""
+"""Measure two trainings at once on one GPU. Two processes hold all models of a list, so that a pair takes a second or two and
+not the start of two processes. Each gets its own schedule of work and pauses. On a shared host speed can halve from one second
+to the next, so each training is measured alone and co-located within one second, alternately: what slows both does not
+count."""
 
 from __future__ import annotations
 
@@ -20,21 +22,16 @@ from fairlead.core.errors import FairleadError
 from fairlead.profiling.configurations import configuration
 from fairlead.profiling.meter import Meter
 
-# When each of two trainings is at work and when it pauses, and how fast they were. Where others share the host, it is half as
-# fast from one second to the next, and trainings that wait for it are slower then; so each is seen alone and in company
-# within
-# one second, by turns, and what slows both does not count.
-
-Stretch: TypeAlias = tuple[float, float]
-"""From one moment to another."""
-IN_COMPANY = 2  # times what a step takes alone it takes beside another, by turns of equal length, whatever the other's take
-LAST = 2 * IN_COMPANY  # times what a step takes alone: two may be left when it pauses
+Interval: TypeAlias = tuple[float, float]
+"""Start and end."""
+COLOCATED_FACTOR = 2  # expected duration of a co-located step, relative to alone
+LAST = 2 * COLOCATED_FACTOR  # relative to a step alone: two steps may be left at a pause
 
 
 @dataclass(frozen=True)
 class PairTiming:
-    """How long to look at a pair, in seconds: both begin, then `looks` times the one alone, both, and the other alone. It is
-    longer where that would not be as many `steps`."""
+    """How long to measure a pair, in seconds: both start, then `looks` times one alone, both, and the other alone. Windows are
+    longer where they would have fewer than `steps` steps."""
 
     warm_s: float = 0.1
     alone_s: float = 0.2
@@ -43,9 +40,9 @@ class PairTiming:
     steps: int = 5
 
 
-class Spell(NamedTuple):
-    """A stretch of work: when it really began, the moments at which steps were seen to be done, as many steps late as the host
-    may be `ahead`, and the moment at which the device had done all that it was asked."""
+class WorkInterval(NamedTuple):
+    """An interval of work: its actual start, the times at which steps were seen to finish (late by the `ahead` steps that the
+    host may run ahead), and when the device had finished."""
 
     began: float
     done: list[float]
@@ -61,21 +58,21 @@ class PairRates(NamedTuple):
 
 
 class PairSchedule(NamedTuple):
-    """When each of two is at work; the other has a spell more, at first."""
+    """When each of two trainings works; the other has one more interval, at first."""
 
-    one: list[Stretch]
-    other: list[Stretch]
+    one: list[Interval]
+    other: list[Interval]
 
 
-def turns(look: PairTiming, step_s: tuple[float, float], moment: float, longer: int = 1) -> PairSchedule:
-    """From a moment on, by how long a step of each takes alone. Before one is alone, the other has to have done its last. All
-    of it some times `longer`, where they get slower than one would think."""
+def pair_schedule(look: PairTiming, step_s: tuple[float, float], moment: float, longer: int = 1) -> PairSchedule:
+    """The schedule from a moment on, given the duration of a step alone. Before one is alone, the other must have finished its
+    last step. `longer` scales all of it, for pairs that are slower than expected."""
     first, second = (
         longer * (max(look.alone_s, look.steps * mine) + LAST * theirs) for mine, theirs in (step_s, reversed(step_s))
     )
-    both = longer * max(look.window_s, look.steps * IN_COMPANY * max(step_s))
+    both = longer * max(look.window_s, look.steps * COLOCATED_FACTOR * max(step_s))
     began, now = moment, moment + look.warm_s
-    one, other = list[Stretch](), [(began, now)]
+    one, other = list[Interval](), [(began, now)]
     for _ in range(look.looks):
         met, parted = now + first, now + first + both
         one.append((began, parted))
@@ -84,9 +81,9 @@ def turns(look: PairTiming, step_s: tuple[float, float], moment: float, longer: 
     return PairSchedule(one, other)
 
 
-def seen(planned: PairSchedule, one: Sequence[Spell], other: Sequence[Spell]) -> list[PairRates]:
-    """What was done, look by look, of those with enough steps to tell. Who pauses still works for a moment, and until then
-    nobody is alone; who wakes up late is no company until then."""
+def measured_rates(planned: PairSchedule, one: Sequence[WorkInterval], other: Sequence[WorkInterval]) -> list[PairRates]:
+    """The rates of each window with enough steps. A training that pauses still works for a moment, during which the other is
+    not alone; one that wakes up late is not co-located until then."""
     found = list[PairRates]()
     for number, mine in enumerate(one):
         before, theirs = other[number], other[number + 1]
@@ -101,24 +98,26 @@ def seen(planned: PairSchedule, one: Sequence[Spell], other: Sequence[Spell]) ->
     return [look for look in found if min(look.together + look.alone) > 0]
 
 
-def rate(spell: Spell, within: Stretch) -> float:
-    """Steps per second, without those that were begun before; 0 where there were too few to tell."""
+def rate(interval: WorkInterval, within: Interval) -> float:
+    """Steps per second within an interval, without steps that started before; 0 if there were too few."""
     start, end = within
-    whole = [moment for moment in spell.done if start <= moment <= end][spell.ahead :]
+    whole = [moment for moment in interval.done if start <= moment <= end][interval.ahead :]
     return (len(whole) - 1) / (whole[-1] - whole[0]) if len(whole) > 1 else 0.0
 
 
-AHEAD = 3  # steps that the host may be ahead of the device, if they are short; else one, which is soon done when it pauses
+AHEAD = 3  # short steps that the host may run ahead of the device; one if they are long
 SHORT_S = 0.01
-SOON_S = 0.03  # until both have heard when to begin
+SOON_S = 0.03  # until both processes have received the schedule
 WORKERS = 2
-TRIED = 3  # steps, before anything is timed, and then to tell about how long one takes
-TO_TRY: Sequence[Stretch] = ()  # sent in place of when to work
-LONGER = (1, 2, 4)  # times as long a pair is looked at, one after the other, until there were steps enough to tell
+TRIED = 3  # steps of the warm-up, and of the first estimate of a step's duration
+TO_TRY: Sequence[Interval] = ()  # instead of a schedule: estimate the duration of a step
+LONGER = (1, 2, 4)  # factors that are tried until there are enough steps
 TOO_FEW = "too few steps were done to tell how fast it is; --window and --alone can be longer, with another --out"
 
 
 class Stepped(Protocol):
+    """A training that can be stepped."""
+
     def step(self) -> None: ...
     def mark(self) -> Callable[[], None]: ...
 
@@ -126,13 +125,13 @@ class Stepped(Protocol):
 def work(
     training: Stepped,
     step_s: float,
-    stretches: Sequence[Stretch],
+    schedule: Sequence[Interval],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> list[Spell]:
-    """Work in each of some stretches of time, and pause in between; `step_s` is about what a step takes."""
-    ahead, spells = AHEAD if step_s < SHORT_S else 1, []
-    for start, end in stretches:
+) -> list[WorkInterval]:
+    """Work in some intervals and pause in between; `step_s` is about the duration of a step."""
+    ahead, intervals = AHEAD if step_s < SHORT_S else 1, []
+    for start, end in schedule:
         while (now := clock()) < start:
             sleep(start - now)
         began, done, pending = clock(), list[float](), deque[Callable[[], None]]()
@@ -144,12 +143,12 @@ def work(
                 done.append(clock())
         for each in pending:
             each()
-        spells.append(Spell(began, done, ahead, clock()))
-    return spells
+        intervals.append(WorkInterval(began, done, ahead, clock()))
+    return intervals
 
 
 class Bench:
-    """Two processes with all the models in each. `alone(name)` and `together(one, other)` measure."""
+    """Two processes with all models in each. `alone(name)` and `together(one, other)` measure."""
 
     def __init__(self, names: Sequence[str], device: str, look: PairTiming | None = None) -> None:
         self.look, self.device = look or PairTiming(), device
@@ -158,23 +157,25 @@ class Bench:
         self._processes = []
         for _ in range(WORKERS):
             ours, theirs = spawn.Pipe()
-            process = spawn.Process(target=_work, args=(theirs, tuple(names), device), daemon=True)
+            process = spawn.Process(target=_run_worker, args=(theirs, tuple(names), device), daemon=True)
             process.start()
             theirs.close()
             self._lines.append(ours)
             self._processes.append(process)
         self.problems: dict[str, str] = {}
-        """Which models cannot be held here, and why."""
+        """Models that cannot run here, with the error."""
         self._step_s: dict[str, float] = {}
         try:
             for line in self._lines:
-                self.problems |= self._heard(line)
-            for name in (name for name in names if name not in self.problems):  # when both have made theirs: by itself
-                (told,) = self._asked({0: (name, TO_TRY)})
-                if isinstance(told, str):
-                    self.problems[name] = told
+                self.problems |= self._receive(line)
+            for name in (
+                name for name in names if name not in self.problems
+            ):  # alone, when both processes have built their models
+                (answer,) = self._request({0: (name, TO_TRY)})
+                if isinstance(answer, str):
+                    self.problems[name] = answer
                 else:
-                    self._step_s[name] = told
+                    self._step_s[name] = answer
         except BaseException:
             self.close()
             raise
@@ -186,24 +187,25 @@ class Bench:
         self.close()
 
     def close(self) -> None:
+        """End both processes."""
         for line, process in zip(self._lines, self._processes):
-            line.close()  # a worker whose line ends leaves
+            line.close()  # ends the worker
             process.join(timeout=10)
             if process.is_alive():
                 process.kill()
 
     def alone(self, name: str) -> dict[str, Any]:
-        """In the one process and then in the other; the mean of both, and by how much they differ."""
+        """Measure in one process and then in the other; returns the mean and the spread."""
         look, began, windows = self.look, time.perf_counter(), list[float]()
         window_s = 2 * max(look.window_s, look.steps * self._step_s[name])
         with Meter(self.device) as meter:
             for number in range(WORKERS):
                 moment = _soon()
                 opens, closes = moment + look.warm_s, moment + look.warm_s + window_s
-                (told,) = self._asked({number: (name, [(moment, closes)])})
-                if isinstance(told, str):
-                    return {"name": name, "problem": told}
-                windows.append(rate(told[0], (opens, closes)))
+                (answer,) = self._request({number: (name, [(moment, closes)])})
+                if isinstance(answer, str):
+                    return {"name": name, "problem": answer}
+                windows.append(rate(answer[0], (opens, closes)))
         if not min(windows) > 0:
             return {"name": name, "problem": TOO_FEW}
         mean = sum(windows) / WORKERS
@@ -215,35 +217,35 @@ class Bench:
             "windows": windows,
             "window_s": window_s,
             "took_s": time.perf_counter() - began,
-            **meter.told(),
+            **meter.summary(),
         }
 
     def together(self, one: str, other: str) -> dict[str, Any]:
-        """By turns alone and in company. What is slower in company is told within each look, and its spread between looks.
-        Nobody knows before how slow they get; so who did too few steps is looked at for longer."""
+        """Measure two trainings alternately alone and co-located. Slowdowns are computed within each window, their spread
+        between windows. A pair with too few steps is measured again for longer."""
         about, began = {"name": f"{one} + {other}", "pair": [one, other]}, time.perf_counter()
         looks, problem = list[PairRates](), TOO_FEW
         for longer in LONGER:
-            planned = turns(self.look, (self._step_s[one], self._step_s[other]), _soon(), longer)
+            planned = pair_schedule(self.look, (self._step_s[one], self._step_s[other]), _soon(), longer)
             with Meter(self.device) as meter:
-                told = self._asked({0: (one, planned.one), 1: (other, planned.other)})
-            problem = next((each for each in told if isinstance(each, str)), TOO_FEW)
-            spells = [each for each in told if not isinstance(each, str)]
-            looks = seen(planned, *spells) if len(spells) == WORKERS else []
+                answer = self._request({0: (one, planned.one), 1: (other, planned.other)})
+            problem = next((each for each in answer if isinstance(each, str)), TOO_FEW)
+            intervals = [each for each in answer if not isinstance(each, str)]
+            looks = measured_rates(planned, *intervals) if len(intervals) == WORKERS else []
             if looks or problem != TOO_FEW:
                 break
         if not looks:
             return {**about, "problem": problem}
-        return {**about, **_told(looks), "took_s": time.perf_counter() - began, **meter.told()}
+        return {**about, **_summary(looks), "took_s": time.perf_counter() - began, **meter.summary()}
 
-    def _asked(self, wanted: Mapping[int, tuple[str, Sequence[Stretch]]]) -> list[Any]:
-        """The spells of each, how long a step takes where it was to try, or what went wrong, as text."""
-        for number, (name, stretches) in wanted.items():
-            with suppress(ConnectionError):  # nobody answers there either
-                self._lines[number].send((name, self._step_s.get(name, 0.0), stretches))
-        return [self._heard(self._lines[number]) for number in wanted]
+    def _request(self, wanted: Mapping[int, tuple[str, Sequence[Interval]]]) -> list[Any]:
+        """The intervals of each, the estimated duration of a step, or an error text."""
+        for number, (name, schedule) in wanted.items():
+            with suppress(ConnectionError):  # receiving reports it
+                self._lines[number].send((name, self._step_s.get(name, 0.0), schedule))
+        return [self._receive(self._lines[number]) for number in wanted]
 
-    def _heard(self, line: Connection) -> Any:
+    def _receive(self, line: Connection) -> Any:
         try:
             return line.recv()
         except (EOFError, ConnectionResetError):
@@ -256,7 +258,7 @@ def _soon() -> float:
     return time.monotonic() + SOON_S
 
 
-def _told(looks: Sequence[PairRates]) -> dict[str, Any]:
+def _summary(looks: Sequence[PairRates]) -> dict[str, Any]:
     together, alone = (np.array(column) for column in zip(*looks))
     slower = alone / together
     spread = float(((slower.max(axis=0) - slower.min(axis=0)) / slower.mean(axis=0)).max())
@@ -269,8 +271,8 @@ def _told(looks: Sequence[PairRates]) -> dict[str, Any]:
     }
 
 
-def tried(training: Stepped, clock: Callable[[], float] = time.monotonic) -> float:
-    """Seconds that a step takes, about."""
+def estimated_step_s(training: Stepped, clock: Callable[[], float] = time.monotonic) -> float:
+    """The approximate duration of a step, in seconds."""
     training.mark()()
     began = clock()
     for _ in range(TRIED):
@@ -279,9 +281,9 @@ def tried(training: Stepped, clock: Callable[[], float] = time.monotonic) -> flo
     return (clock() - began) / TRIED
 
 
-def _work(line: Connection, names: tuple[str, ...], device: str) -> None:
-    """A worker's life: make the models, tell which cannot be made, then measure what is asked until nobody asks any more."""
-    from fairlead.profiling.training_step import TrainingLoop
+def _run_worker(line: Connection, names: tuple[str, ...], device: str) -> None:
+    """The main function of a process: build the models, send the errors, then measure until the connection ends."""
+    from fairlead.profiling.profile_alone import TrainingLoop
 
     held, problems = dict[str, TrainingLoop](), dict[str, str]()
     for name in names:
@@ -294,14 +296,14 @@ def _work(line: Connection, names: tuple[str, ...], device: str) -> None:
             held.pop(name, None)
             problems[name] = f"{type(problem).__name__}: {problem}"[:300]
     gc.collect()
-    gc.freeze()  # nobody looks through all these models for garbage in the middle of a window
+    gc.freeze()  # no garbage collection of the models during a window
     line.send(problems)
     while True:
         try:
-            name, step_s, stretches = line.recv()
+            name, step_s, schedule = line.recv()
         except EOFError:
             return
         try:
-            line.send(work(held[name], step_s, stretches) if stretches else tried(held[name]))
-        except RuntimeError as problem:  # out of memory beside the other
+            line.send(work(held[name], step_s, schedule) if schedule else estimated_step_s(held[name]))
+        except RuntimeError as problem:  # out of memory
             line.send(f"{type(problem).__name__}: {problem}"[:300])

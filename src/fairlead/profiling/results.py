@@ -1,4 +1,5 @@
-"""Measurements in a file, a JSON object a line; the first says what was measured on. What is there is not measured again."""
+"""Files of measurements: one JSON object per line, the first about the device. Measurements that are in a file are not
+repeated. This module reads and checks the files; it does not measure."""
 
 from __future__ import annotations
 
@@ -12,23 +13,20 @@ from fairlead.core.errors import InputError, near_or_all
 from fairlead.files import is_stream
 from fairlead.profiling.sharing_mode import SharingMode
 
-# What stands in a row of measurements, and what is wrong with one that somebody else wrote or damaged. It knows no file.
-
-LARGEST = 1e15
-
-NUMBERS = ("spread", "utilization", "memory_utilization", "device_memory_mb", "reserved_mb", "allocated_mb", "sm_active")
-TEXTS = ("family", "model", "alone", "problem")
+_MAX_NUMBER = 1e15
+_NUMBERS = ("spread", "utilization", "memory_utilization", "device_memory_mb", "reserved_mb", "allocated_mb", "sm_active")
+_TEXTS = ("family", "model", "alone", "problem")
 
 
-def wrong_field(row: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The first field that cannot be, and what would be right; of fields that nobody reads, nothing is asked."""
+def _wrong_field(row: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The first invalid field and what would be valid; fields that are not used are not checked."""
     paired = "pair" in row
     if paired and not _two(row["pair"], lambda name: isinstance(name, str)):
         return "pair", "the names of two configurations"
-    for name in NUMBERS:
+    for name in _NUMBERS:
         if name in row and not _number(row[name]):
             return name, "a number from 0 on"
-    for name in TEXTS:
+    for name in _TEXTS:
         if name in row and not isinstance(row[name], str):
             return name, "text"
     if "session" in row and not (_number(row["session"]) and isinstance(row["session"], int)):
@@ -45,8 +43,8 @@ def wrong_field(row: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def wrong_among_pairs(rows: Mapping[int, Mapping[str, Any]]) -> tuple[int, str, str] | None:
-    """Of rows by their lines: the first from which no slowdown can be told, its field, and what would be right."""
+def _wrong_pair(rows: Mapping[int, Mapping[str, Any]]) -> tuple[int, str, str] | None:
+    """Of rows by line: the first that gives no slowdown, its field, and what would be valid."""
     by_itself = {row.get("alone", row["name"]) for row in rows.values() if "pair" not in row and "problem" not in row}
     for line, row in rows.items():
         if "problem" in row:
@@ -70,13 +68,13 @@ def _two(value: Any, fits: Callable[[Any], bool]) -> bool:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < LARGEST
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MAX_NUMBER
 
 
 class ResultsFile:
-    """Opened to be added to. A line that was cut off by an interruption is dropped, and measured again. Each opening is a
-    session of its own, maybe on another host: speeds are best compared within one. In what is named in `same`, all of a file
-    were measured alike."""
+    """A file to which measurements are added. A line that was cut off by an interruption is dropped and measured again. Each
+    opening is a session of its own, maybe on another host: speeds should be compared within one. The fields in `same` must be
+    the same for the whole file."""
 
     def __init__(self, path: Path, about: dict[str, Any], same: Sequence[str] = ()) -> None:
         self.path, self.known = path, dict[str, dict[str, Any]]()
@@ -88,7 +86,7 @@ class ResultsFile:
                     self.known[line["name"]] = line
                 whole = b"".join(orjson.dumps(line) + b"\n" for line in lines)
                 if whole != path.read_bytes():
-                    draft = path.with_name(f"{path.name}.draft")  # so that nothing is lost where it cannot be written
+                    draft = path.with_name(f"{path.name}.draft")  # nothing is lost if the disk is full
                     draft.write_bytes(whole)
                     draft.replace(path)
             else:
@@ -99,13 +97,14 @@ class ResultsFile:
             raise InputError(path, f"a file that can be read and written: {problem.strerror}", field="out") from None
 
     def add(self, measurement: dict[str, Any]) -> None:
+        """Append a measurement."""
         self.known[measurement["name"]] = measurement
         with self.path.open("ab") as file:
             file.write(orjson.dumps(measurement) + b"\n")
 
 
 def device_of(about: Mapping[str, Any]) -> str:
-    """What was measured on; a CPU has no name."""
+    """The device of some measurements; a CPU has no name."""
     return str(about.get("device", "cpu"))
 
 
@@ -117,7 +116,7 @@ def _check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any], f
 
 
 def _whole_lines(path: Path) -> dict[int, dict[str, Any]]:
-    """By their numbers."""
+    """The complete lines of a file, by their numbers."""
     if is_stream(path):
         raise InputError(path, "a regular file")
     found: dict[int, dict[str, Any]] = {}
@@ -128,18 +127,16 @@ def _whole_lines(path: Path) -> dict[int, dict[str, Any]]:
         try:
             one = orjson.loads(text)
         except orjson.JSONDecodeError:
-            if number == len(texts) and (found or text.startswith(b'{"about":')):  # no end of line behind it: cut off
+            if number == len(texts) and (found or text.startswith(b'{"about":')):  # cut off by an interruption
                 break
             raise InputError(
                 path, "a JSON object", line=number, field="measurement", value=text[:40].decode(errors="replace")
             ) from None
         if not found and not (isinstance(one, dict) and isinstance(one.get("about"), dict)):
-            raise InputError(
-                path, "a file of measurements, whose first line says what they were taken on", line=number, field="about"
-            )
+            raise InputError(path, "a file of measurements, whose first line describes the device", line=number, field="about")
         if found and not (isinstance(one, dict) and isinstance(one.get("name"), str)):
             raise InputError(path, "a measurement with the name of what was measured", line=number, field="name")
-        if found and (wrong := wrong_field(one)):
+        if found and (wrong := _wrong_field(one)):
             field, expected = wrong
             raise InputError(path, expected, line=number, field=field, value=one[field])
         found[number] = one
@@ -150,23 +147,23 @@ MEASURED = Path(__file__).parent / "measured"
 
 
 def measured_sets() -> tuple[str, ...]:
-    """The names of the sets that ship."""
+    """The names of the sets that Fairlead contains."""
     return tuple(sorted(path.stem for path in MEASURED.glob("*.jsonl")))
 
 
 def measured_set(name: str = "h200") -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A set that ships with Fairlead: what it was measured on, and the measurements."""
+    """A set that Fairlead contains: what it is about, and the measurements."""
     return read_results(MEASURED / f"{name}.jsonl")
 
 
 def read_results(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What a file was measured on, and its measurements."""
+    """What a file is about, and its measurements."""
     about, rows = _read(path)
     return about, list(rows.values())
 
 
 def read_pairs(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The same of a file of pairs, with at least one from which slowdowns can be told."""
+    """The same for a file of pairs, with at least one that gives slowdowns."""
     about, rows = _read(path)
     if not any("pair" in row and "problem" not in row for row in rows.values()):
         raise InputError(path, "pairs that were measured, as `profile pairs` writes them", field="pair")
@@ -175,7 +172,7 @@ def read_pairs(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise InputError(
             path, f"how the two share the accelerator ({near_or_all(str(sharing), ways)})", field="sharing", value=sharing
         )
-    if wrong := wrong_among_pairs(rows):
+    if wrong := _wrong_pair(rows):
         line, field, expected = wrong
         raise InputError(path, expected, line=line, field=field, value=rows[line].get(field))
     return about, list(rows.values())

@@ -1,5 +1,5 @@
-"""How processes share an accelerator: by turns, as it is without a word, or at once through NVIDIA's MPS, whose daemon is
-started for as long as it is needed."""
+"""How processes share a GPU: time slicing, the default, or at once through NVIDIA's MPS, whose daemon runs as long as it is
+needed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ _PIPES, _LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 
 
 class SharingMode(StrEnum):
+    """How processes share a GPU."""
+
     TIME_SLICING = "time-slicing"
     MPS = "mps"
 
 
 @contextmanager
 def in_sharing_mode(mode: SharingMode) -> Iterator[None]:
-    """Processes started inside share as `mode` says."""
+    """A context: processes that start in it share the GPU in this mode."""
     if mode is SharingMode.TIME_SLICING:
         yield
         return
@@ -41,7 +43,7 @@ def in_sharing_mode(mode: SharingMode) -> Iterator[None]:
             try:
                 yield
             finally:
-                with suppress(subprocess.TimeoutExpired):  # what happened inside is what is told
+                with suppress(subprocess.TimeoutExpired):  # an error inside the context is more important
                     subprocess.run([MPS_CONTROL], input=b"quit\n", check=False, timeout=30, stdout=subprocess.DEVNULL)
         finally:
             for name, value in before.items():

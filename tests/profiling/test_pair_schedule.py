@@ -7,7 +7,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fairlead.profiling.profile_pairs import PairRates, PairTiming, Spell, Stretch, rate, seen, tried, turns, work
+from fairlead.profiling.profile_pairs import (
+    Interval,
+    PairRates,
+    PairTiming,
+    WorkInterval,
+    estimated_step_s,
+    measured_rates,
+    pair_schedule,
+    rate,
+    work,
+)
 
 
 class Clockwork:
@@ -40,16 +50,16 @@ def looked_at(
     seconds: tuple[float, float], slower: tuple[float, float], look: PairTiming, host: Callable[[float], float]
 ) -> list[PairRates]:
     """Two of them, each as much slower as told while the other has work, and both as slow as the host is at a time."""
-    planned = turns(look, seconds, 0.05)
+    planned = pair_schedule(look, seconds, 0.05)
 
-    def step_s(alone: float, times: float, company: list[Stretch]) -> Callable[[float], float]:
+    def step_s(alone: float, times: float, company: list[Interval]) -> Callable[[float], float]:
         return lambda now: alone * host(now) * (times if any(start <= now < end for start, end in company) else 1.0)
 
     spells = []
     for each, times, company, mine in zip(seconds, slower, reversed(planned), planned):
         training = Clockwork(step_s(each, times, company))
         spells.append(work(training, each, mine, training.clock, training.pause))
-    return seen(planned, *spells)
+    return measured_rates(planned, *spells)
 
 
 @pytest.mark.parametrize("seconds", [(0.0005, 0.003), (0.013, 0.002), (0.11, 0.004), (0.31, 0.31)])
@@ -71,24 +81,24 @@ def test_a_long_step_in_company_is_seen_beside_any_other(seconds: tuple[float, f
 
 
 def test_who_comes_late_was_no_company_until_then():
-    planned = turns(PairTiming(0.1, 0.2, 0.3, looks=1), (0.001, 0.001), 0.0)
+    planned = pair_schedule(PairTiming(0.1, 0.2, 0.3, looks=1), (0.001, 0.001), 0.0)
     (_, parted), (met, ended) = planned.one[0], planned.other[1]
     late = met + 0.15
     alone = np.arange(0.0, late, 0.001).tolist()
-    mine = Spell(0.0, [*alone, *np.arange(late, parted, 0.002).tolist()], 3, parted)
-    theirs = Spell(late, [*np.arange(late, parted, 0.002).tolist(), *np.arange(parted, ended, 0.001).tolist()], 3, ended)
-    (look,) = seen(planned, [mine], [Spell(0.0, [], 3, 0.1), theirs])
+    mine = WorkInterval(0.0, [*alone, *np.arange(late, parted, 0.002).tolist()], 3, parted)
+    theirs = WorkInterval(late, [*np.arange(late, parted, 0.002).tolist(), *np.arange(parted, ended, 0.001).tolist()], 3, ended)
+    (look,) = measured_rates(planned, [mine], [WorkInterval(0.0, [], 3, 0.1), theirs])
     assert look.together == pytest.approx((500, 500))
     assert look.alone == pytest.approx((1000, 1000))
 
 
 def test_who_pauses_is_company_until_it_has_done_what_it_was_asked():
-    planned = turns(PairTiming(0.1, 0.2, 0.3, looks=1), (0.001, 0.001), 0.0)
+    planned = pair_schedule(PairTiming(0.1, 0.2, 0.3, looks=1), (0.001, 0.001), 0.0)
     (_, parted), (met, ended) = planned.one[0], planned.other[1]
     over = parted + 0.1
     both, alone = np.arange(met, over, 0.002).tolist(), np.arange(over, ended, 0.001).tolist()
-    mine = Spell(0.0, [*np.arange(0.0, met, 0.001).tolist(), *both], 1, over)
-    (look,) = seen(planned, [mine], [Spell(0.0, [], 1, 0.1), Spell(met, [*both, *alone], 1, ended)])
+    mine = WorkInterval(0.0, [*np.arange(0.0, met, 0.001).tolist(), *both], 1, over)
+    (look,) = measured_rates(planned, [mine], [WorkInterval(0.0, [], 1, 0.1), WorkInterval(met, [*both, *alone], 1, ended)])
     assert look.alone == pytest.approx((1000, 1000), rel=0.01)
 
 
@@ -96,7 +106,7 @@ def test_how_long_a_step_takes_is_tried_with_nothing_left_to_do():
     training = Clockwork(lambda now: 0.05 if now < 1.0 else 0.02)
     for _ in range(20):
         training.step()
-    assert tried(training, training.clock) == pytest.approx(0.02, rel=0.01)
+    assert estimated_step_s(training, training.clock) == pytest.approx(0.02, rel=0.01)
 
 
 def test_a_host_that_gets_slower_from_one_look_to_the_next_slows_alone_and_company_alike():
@@ -109,15 +119,15 @@ def test_a_host_that_gets_slower_from_one_look_to_the_next_slows_alone_and_compa
 
 
 def test_both_work_at_the_same_time_and_each_alone_for_as_long_as_asked():
-    one, other = turns(PairTiming(0.1, 0.2, 0.3, looks=2), (0.001, 0.002), 5.0)
+    one, other = pair_schedule(PairTiming(0.1, 0.2, 0.3, looks=2), (0.001, 0.002), 5.0)
     assert [moment for span in one for moment in span] == pytest.approx([5.0, 5.608, 5.812, 6.32])
     assert [moment for span in other for moment in span] == pytest.approx([5.0, 5.1, 5.308, 5.812, 6.02, 6.524])
-    slow = turns(PairTiming(0.1, 0.2, 0.3, looks=1, steps=5), (0.1, 0.2), 0.0)
+    slow = pair_schedule(PairTiming(0.1, 0.2, 0.3, looks=1, steps=5), (0.1, 0.2), 0.0)
     assert [moment for span in slow.other for moment in span] == pytest.approx([0.0, 0.1, 1.4, 4.8])
 
 
 def test_who_does_too_few_steps_in_a_look_is_not_told_by_it():
-    assert rate(Spell(0.0, [1.0, 2.0, 3.0, 4.0], 1, 5.0), (0.5, 4.5)) == pytest.approx(1.0)
-    assert rate(Spell(0.0, [1.0, 2.0, 3.0, 4.0], 3, 5.0), (0.5, 4.5)) == 0.0
-    assert rate(Spell(0.0, [], 1, 5.0), (0.5, 4.5)) == 0.0
+    assert rate(WorkInterval(0.0, [1.0, 2.0, 3.0, 4.0], 1, 5.0), (0.5, 4.5)) == pytest.approx(1.0)
+    assert rate(WorkInterval(0.0, [1.0, 2.0, 3.0, 4.0], 3, 5.0), (0.5, 4.5)) == 0.0
+    assert rate(WorkInterval(0.0, [], 1, 5.0), (0.5, 4.5)) == 0.0
     assert looked_at((0.013, 0.002), (40.0, 1.0), PairTiming(), lambda now: 1.0) == []
