@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.admission.accept import AcceptUpTo
-from fairlead.admission.base import Chain
+from fairlead.admission.base import AdmissionChain
 from fairlead.admission.quotas import JobResourceQuota, JobTypeQuota, UserJobQuota, UserResourceQuota
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
@@ -107,7 +107,7 @@ def test_of_large_jobs_only_so_many_are_inside_and_small_ones_pass(inside, queue
 def test_a_chain_lets_in_whom_every_link_lets_in_and_tells_the_others_by_which(inside, queued):
     view = view_with(inside, queued)
     first, second = UserJobQuota(default=3), AcceptUpTo(2.0)
-    admitted = Chain((first, second)).admit(view)
+    admitted = AdmissionChain((first, second)).admit(view)
     through = first.admit(view)
     passed = [queued[n - len(inside)] for n in through.jobs.tolist()]
     alone = second.admit(view_with(inside, passed)).jobs.tolist()
@@ -121,7 +121,7 @@ def test_a_chain_lets_in_whom_every_link_lets_in_and_tells_the_others_by_which(i
 
 def test_who_waits_for_one_link_stands_in_nobodys_way_at_the_next():
     queued = [Job(f"a{i}", user="ann", workers=4) for i in range(3)] + [Job("b", user="bob", workers=4)]
-    admitted = Chain((UserJobQuota(default=1), AcceptUpTo(1.0))).admit(view_with([], queued))
+    admitted = AdmissionChain((UserJobQuota(default=1), AcceptUpTo(1.0))).admit(view_with([], queued))
     assert admitted.jobs.tolist() == [0, 3]
     assert str(admitted.reasons[1]) == "admission: Not admitted: jobs of user 'ann' (1 of at most 1)"
 

@@ -12,7 +12,7 @@ from fairlead.config import Part, SchedulerConfig
 from fairlead.config.clusters import LINKS
 from fairlead.core.cluster import Cluster, Node
 from fairlead.core.job import Job
-from fairlead.placement.bandwidth_aware import BandwidthAware, aggregate, best, leaving_order
+from fairlead.placement.bandwidth_aware import BandwidthAware, aggregate_bandwidth, best_devices, release_order
 from fairlead.placement.basic import Consolidated
 from fairlead.testing import Harness, random_jobs, random_table
 from fairlead.testing.builders import JobBuilder
@@ -45,17 +45,19 @@ def test_on_every_machine_with_anything_free_no_other_choice_has_more_bandwidth(
     for size in range(2, len(links) + 1):
         for free in itertools.combinations(range(len(links)), size):
             for want in range(2, size + 1):
-                chosen = best(links, free, want)
+                chosen = best_devices(links, free, want)
                 assert set(chosen) <= set(free)
                 assert len(set(chosen)) == want
-                assert aggregate(links, chosen) == by_enumeration(links, free, want)
+                assert aggregate_bandwidth(links, chosen) == by_enumeration(links, free, want)
 
 
 @pytest.mark.parametrize("name", sorted(LINKS.keys() - set(SMALL)))
 def test_on_an_empty_larger_machine_no_other_choice_has_more_bandwidth_either(name):
     everybody = tuple(range(len(LINKS[name])))
     for want in (2, 3, 4, 8, 15):
-        assert aggregate(LINKS[name], best(LINKS[name], everybody, want)) == by_enumeration(LINKS[name], everybody, want)
+        assert aggregate_bandwidth(LINKS[name], best_devices(LINKS[name], everybody, want)) == by_enumeration(
+            LINKS[name], everybody, want
+        )
 
 
 @pytest.mark.parametrize("name", sorted(LINKS))
@@ -81,8 +83,8 @@ def test_single_workers_leave_the_good_links_to_gangs():
     cluster = machine("p3.8xlarge")
     (one,), (other,) = place(cluster, [1, 1]).values()
     left = [at for at in range(4) if at not in (one, other)]
-    assert aggregate(LINKS["p3.8xlarge"], left) == 400
-    assert sorted(leaving_order(LINKS["p3.8xlarge"], (0, 1, 2, 3))) == [0, 1, 2, 3]
+    assert aggregate_bandwidth(LINKS["p3.8xlarge"], left) == 400
+    assert sorted(release_order(LINKS["p3.8xlarge"], (0, 1, 2, 3))) == [0, 1, 2, 3]
 
 
 def test_who_is_there_is_not_moved_and_the_best_of_the_rest_is_taken():
@@ -111,16 +113,16 @@ def test_any_matrix_is_served_best_and_what_is_left_is_best_among_equals(rows, d
     free = tuple(sorted(data.draw(st.sets(st.integers(0, len(links) - 1), min_size=1))))
     want = data.draw(st.integers(1, len(free)))
     value = {
-        chosen: (aggregate(links, chosen), aggregate(links, [at for at in free if at not in chosen]))
+        chosen: (aggregate_bandwidth(links, chosen), aggregate_bandwidth(links, [at for at in free if at not in chosen]))
         for chosen in itertools.combinations(free, want)
     }
-    assert value[best(links, free, want)] == max(value.values())
+    assert value[best_devices(links, free, want)] == max(value.values())
 
 
 def test_nodes_too_large_to_try_everything_are_served_well():
     size = 24
     links = tuple(tuple(float(i // 4 == j // 4 and i != j) for j in range(size)) for i in range(size))  # islands of four
-    assert aggregate(links, best(links, tuple(range(size)), 12)) == 3 * 6
+    assert aggregate_bandwidth(links, best_devices(links, tuple(range(size)), 12)) == 3 * 6
 
 
 @st.composite
@@ -153,7 +155,7 @@ def test_nodes_are_those_of_consolidated_and_each_part_of_a_gang_is_best_where_i
             links = cluster.nodes[node].links
             mine = [at - first for at in ours[number] if first <= at < end]
             if links:
-                assert aggregate(links, mine) == by_enumeration(
+                assert aggregate_bandwidth(links, mine) == by_enumeration(
                     links, [at - first for at in free if first <= at < end], len(mine)
                 )
         free -= set(ours[number])

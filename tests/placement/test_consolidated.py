@@ -67,15 +67,15 @@ def test_a_gang_stands_on_the_fewest_nodes_there_are(case):
     cluster, taken, down, want = case
     free = free_by_node(cluster, taken, down)
     placed, places = place_one(case)
-    best = fewest(free, want)
-    if best is None:
+    best_devices = fewest(free, want)
+    if best_devices is None:
         assert places == []
         assert list(placed.unplaced) == [len(taken)]
         return
     assert len(places) == len(set(places)) == want
     assert not set(places) & set(taken)
     assert not nodes_of(cluster, places) & set(down)
-    assert len(nodes_of(cluster, places)) == best
+    assert len(nodes_of(cluster, places)) == best_devices
     assert placed.free == (sum(free.values()) - want,)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
-from fairlead.placement.least_network import LeastNetwork, cheapest
+from fairlead.placement.least_network import LeastNetwork, cheapest_nodes
 from scenes import places_in, selection_of, state_of, view_of
 
 
@@ -23,7 +23,7 @@ def test_no_choice_of_nodes_has_fewer_users_or_as_few_and_fewer_nodes(nodes, wan
         for chosen in itertools.combinations(range(len(nodes)), size)
         if sum(free[n] for n in chosen) >= want
     ]
-    parts = cheapest(list(range(len(nodes))), free, users, want)
+    parts = cheapest_nodes(list(range(len(nodes))), free, users, want)
     if not costs:
         assert parts == []
         return

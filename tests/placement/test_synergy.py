@@ -22,7 +22,7 @@ from fairlead.engine.state import State
 from fairlead.experiments.metrics import summarize
 from fairlead.experiments.simulate import Simulation, simulate
 from fairlead.models.sensitivity import Curve, Sensitivity
-from fairlead.placement.synergy import Synergy, Tenant, allot
+from fairlead.placement.synergy import HostedJob, Synergy, allocate_hosts
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.testing import Harness, PlacementContract, job
 from fairlead.testing.contracts import SCENES, play
@@ -189,24 +189,24 @@ def test_rounds_can_be_skipped_and_no_node_gives_more_than_it_has():
 
 
 @st.composite
-def tenants(draw):
+def hosted_jobs(draw):
     """Single workers on one node of four with 12 CPUs and 64 GB, each with profiles of its own."""
     found = []
     for number in range(draw(st.integers(1, 4))):
         cpus = Curve(((float(draw(st.integers(1, 4))), 1.0), (float(draw(st.integers(5, 12))), draw(st.floats(1.0, 3.0)))))
         memory = Curve(((8.0, 0.5), (float(draw(st.sampled_from([16, 24, 32]))), 1.0))) if draw(st.booleans()) else None
         wants = (cpus.enough, memory.enough if memory else 16.0)
-        found.append(Tenant(number, {0: 1}, (3.0, 16.0), wants, Sensitivity(cpus, memory)))
+        found.append(HostedJob(number, {0: 1}, (3.0, 16.0), wants, Sensitivity(cpus, memory)))
     return found
 
 
-@given(tenants())
+@given(hosted_jobs())
 @settings(max_examples=60, deadline=None)
 def test_a_division_is_within_what_there_is_slows_nobody_and_the_best_is_best(mine):
-    there, best = np.array([[12.0], [64.0]]), 0.0
+    there, best_devices = np.array([[12.0], [64.0]]), 0.0
     total = {}
     for way in ("proportional", "tune", "optimal"):
-        found = allot(mine, there, way)
+        found = allocate_hosts(mine, there, way)
         assert (np.sum(list(found.values()), axis=0) <= there[:, 0] + 1e-6).all()
         ratios = [t.sensitivity.speed(*found[t.number]) / t.sensitivity.speed(*t.share) for t in mine]
         assert min(ratios) >= 1 - 1e-9
@@ -216,8 +216,8 @@ def test_a_division_is_within_what_there_is_slows_nobody_and_the_best_is_best(mi
         for amounts in itertools.product(*grid):
             if (np.sum(amounts, axis=0) <= there[:, 0]).all():
                 ratio = [t.sensitivity.speed(*a) / t.sensitivity.speed(*t.share) for t, a in zip(mine, amounts)]
-                best = max(best, sum(ratio))
-        assert total["optimal"] >= best - 1e-9
+                best_devices = max(best_devices, sum(ratio))
+        assert total["optimal"] >= best_devices - 1e-9
     assert total["tune"] >= total["proportional"] - 1e-9
 
 

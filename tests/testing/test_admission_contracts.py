@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fairlead.admission.accept import AcceptAll, AcceptUpTo
-from fairlead.admission.base import Chain
+from fairlead.admission.base import AdmissionChain
 from fairlead.admission.quotas import JobResourceQuota, JobTypeQuota, UserJobQuota, UserResourceQuota
 from fairlead.core.plan import Admitted
 from fairlead.core.snapshot import Snapshot
@@ -38,7 +38,7 @@ class TestJobResourceQuota(AdmissionContract):
 
 
 class TestChain(AdmissionContract):
-    make = staticmethod(lambda: Chain((UserJobQuota(default=2), JobResourceQuota(4, 1), AcceptUpTo(1.0))))
+    make = staticmethod(lambda: AdmissionChain((UserJobQuota(default=2), JobResourceQuota(4, 1), AcceptUpTo(1.0))))
 
 
 class LastFirst:

@@ -20,8 +20,8 @@ from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.simulate import Simulation, simulate
-from fairlead.placement.bandwidth_aware import Links, aggregate, best, inside_nodes
-from fairlead.placement.base import Room, pack
+from fairlead.placement.bandwidth_aware import Links, aggregate_bandwidth, best_devices, choose_within_nodes
+from fairlead.placement.base import FreeDevices, place_jobs
 from fairlead.placement.basic import fullest_node_first, on_fewest_nodes
 from fairlead.workloads.trace import Trace
 
@@ -35,21 +35,21 @@ class RandomInside:
     seed: int = 0
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
-        return pack(selection, view, self._gangs, self._singles, sticky=False)
+        return place_jobs(selection, view, self._gangs, self._singles, sticky=False)
 
-    def _gangs(self, room: Room, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
-        found = on_fewest_nodes(room, jobs, types, workers, wait=False)
-        return inside_nodes(room, jobs.tolist(), found, partial(self._any, time=room.view.time))
+    def _gangs(self, devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
+        found = on_fewest_nodes(devices, jobs, types, workers, wait=False)
+        return choose_within_nodes(devices, jobs.tolist(), found, partial(self._any, time=devices.view.time))
 
     def _any(self, links: Links, free: tuple[int, ...], want: int, job: int, *, time: float) -> tuple[int, ...]:
         drawn = stream(self.seed, "inside a node", job, str(time)).permutation(len(free))[:want]
         return tuple(free[at] for at in sorted(drawn.tolist()))
 
-    def _singles(self, room: Room, kind: int) -> Ints:
-        free = fullest_node_first(room, kind)
-        node = room.cluster.node_of[free]
+    def _singles(self, devices: FreeDevices, kind: int) -> Ints:
+        free = fullest_node_first(devices, kind)
+        node = devices.cluster.node_of[free]
         turn = np.unique(node, return_index=True, return_inverse=True)
-        shuffled = stream(self.seed, "single workers", kind, str(room.view.time)).permutation(len(free))
+        shuffled = stream(self.seed, "single workers", kind, str(devices.view.time)).permutation(len(free))
         return free[np.lexsort((shuffled, turn[1][turn[2]]))]
 
 
@@ -109,7 +109,7 @@ def _observed(given: Simulation, registry: Registry) -> Observed:
 
 def between_two(links: Links, gang: Sequence[int]) -> float:
     """The mean over the pairs of a gang, Gb/s."""
-    return aggregate(links, gang) / (len(gang) * (len(gang) - 1) / 2)
+    return aggregate_bandwidth(links, gang) / (len(gang) * (len(gang) - 1) / 2)
 
 
 def on_empty_machines(machine: str, shares: Mapping[int, float]) -> Compared:
@@ -118,7 +118,7 @@ def on_empty_machines(machine: str, shares: Mapping[int, float]) -> Compared:
     links = LINKS[machine]
     everybody = tuple(range(len(links)))
     chance = dict.fromkeys(shares, between_two(links, everybody))
-    choice = {workers: between_two(links, best(links, everybody, workers)) for workers in shares}
+    choice = {workers: between_two(links, best_devices(links, everybody, workers)) for workers in shares}
     random, aware = (
         Observed(sum(shares[w] * found[w] for w in shares) / sum(shares.values()), found, dict.fromkeys(shares, 1))
         for found in (chance, choice)

@@ -40,7 +40,7 @@ class QuotaReasons(Mapping[int, Reason]):
 
 
 @dataclass(frozen=True)
-class Chain:
+class AdmissionChain:
     """A job enters when every link lets it in. A link sees those whom the links before it let through: who waits for one link
     stands in nobody's way at a later one, and keeps its room in the earlier ones."""
 
@@ -70,7 +70,7 @@ def _all_told(view: Snapshot, passes: np.typing.NDArray[np.bool_], reason: Reaso
 # room. What a line stands for (a user, a model) and what is counted in it is said by who calls this.
 
 
-def admit_in_lines(numbers: Ints, line: Ints, asks: Ints, inside: Ints, limits: Floats, what: Callable[[int], str]) -> Admitted:
+def admit_by_quota(numbers: Ints, line: Ints, asks: Ints, inside: Ints, limits: Floats, what: Callable[[int], str]) -> Admitted:
     """Job i, in order of submission, stands in line `line[i]` and takes `asks[i]` of what the line's jobs may take together,
     `limits[line]`, of which those inside have taken `inside[line]`. Nobody overtakes in a line. Who asks for more than the
     limit enters when nobody of its line is inside, so that it cannot wait for ever. `what(line)` is counted, in words."""

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fairlead.admission.base import admit_in_lines
+from fairlead.admission.base import admit_by_quota
 from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
 from fairlead.core.job import model_of
@@ -85,7 +85,7 @@ class JobTypeQuota(_LimitsByName):
         model_of_kind = np.array([place[name] for name in names], dtype=np.int64)
         inside = np.bincount(model_of_kind[view.jobs.kind], minlength=len(models))
         lines = model_of_kind[queued.kind]
-        return admit_in_lines(
+        return admit_by_quota(
             queued.number, lines, np.ones_like(lines), inside, self.of(models), lambda line: f"jobs {_of_model(models[line])}"
         )
 
@@ -125,7 +125,7 @@ def _by_user(quota: _LimitsByName, view: Snapshot, *, accelerators: bool) -> Adm
     inside = np.bincount(view.jobs.user, view.jobs.workers if accelerators else None, minlength=known)[users]
     asks = queued.workers if accelerators else np.ones_like(lines)
     what = "accelerators for jobs" if accelerators else "jobs"
-    return admit_in_lines(queued.number, lines, asks, inside, quota.of(names), lambda line: f"{what} {_of_user(names[line])}")
+    return admit_by_quota(queued.number, lines, asks, inside, quota.of(names), lambda line: f"{what} {_of_user(names[line])}")
 
 
 def _of_user(name: str) -> str:

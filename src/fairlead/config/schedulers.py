@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from fairlead.admission.base import Chain
+from fairlead.admission.base import AdmissionChain
 from fairlead.config.parameters import checked, with_present_names
 from fairlead.config.registry import FORMER_KINDS, Registry, current_name, preset_named, presets
 from fairlead.config.yaml_source import Value, in_a_line, parse_yaml, read_yaml
@@ -180,7 +180,7 @@ def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] 
     if part.links:
         if what != "admission":
             raise InputError(part.where or "scheduler", "one part, not a list", field=what, value=str(part))
-        return Chain(tuple(make(what, link, registry, supplies) for link in part.links))
+        return AdmissionChain(tuple(make(what, link, registry, supplies) for link in part.links))
     try:
         found = registry.load(what, part.name)
     except UnknownName as error:

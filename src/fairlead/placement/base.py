@@ -1,10 +1,11 @@
-"""What every placement shares: who stays, what is free, gangs before single workers, nobody left half placed. *Which* nodes a
-job gets is the one thing the placements differ in."""
+"""What all placements share: running jobs stay, gangs are placed before single workers, and a gang is placed completely or not
+at all. Placements differ only in which nodes a job gets; that is not decided here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -17,17 +18,15 @@ from fairlead.core.errors import InvalidPlan
 from fairlead.core.plan import NO_LAUNCHES, Launches, Placed, Selection, unchecked
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
-from fairlead.placement.session_slots import sessions_first
-
-# What is free, counted by node, for placements that look for nodes and not for single accelerators.
+from fairlead.placement.session_slots import place_sessions_first
 
 
 class FreeByNode:
-    """How many accelerators each node has free, while gangs are placed.
+    """The number of free accelerators of each node while gangs are placed.
 
-    Of a node's free accelerators the first ones go first, so that those left are a stretch of one column. A gang touches a
-    handful of nodes, too few for numpy: counts are plain lists, and the nodes of a type with a given count are the bits of a
-    whole number, so that a search depends on the size of a node and not on the number of nodes.
+    A node's first free accelerators are taken first, so that the rest is one slice of a column. A gang uses few nodes, too few
+    for numpy: counts are plain lists. The nodes of a type with a given count are the bits of an integer, so that the time of a
+    search depends on the size of a node and not on the number of nodes.
     """
 
     def __init__(self, cluster: Cluster, free: Bools) -> None:
@@ -37,20 +36,20 @@ class FreeByNode:
         self._kind_of_node = cluster.kind_of_node
         self._places: list[int] = places.tolist()  # node after node
         self._starts = list(accumulate(self.counts, initial=0))
-        self._having = [[0] * (most + 1) for most in cluster.largest_node_of_type.tolist()]  # by type and count
+        self._having = [[0] * (size + 1) for size in cluster.largest_node_of_type.tolist()]  # by type and count
         for node in per_node.nonzero()[0].tolist():
             self._having[self._kind_of_node[node]][self.counts[node]] |= 1 << node
 
-    def fewest(self, kind: int, want: int, most_nodes: int) -> list[int]:
-        """Accelerators of a type on as few nodes as can be: of the fullest node that holds them all, the first of equals. Where
-        none does, the emptiest gives all it has, and the rest is sought in the same way. None at all where there are not so
-        many, or where they would be on more than `most_nodes`."""
+    def fewest(self, kind: int, want: int, max_nodes: int) -> list[int]:
+        """Take accelerators of a type on as few nodes as possible: from the fullest node that has enough, the first of equals.
+        Where none has, the emptiest gives all it has, and so on. Returns nothing where there are too few accelerators, or where
+        they are on more than `max_nodes`."""
         having, counts, starts, places = self._having[kind], self.counts, self._starts, self._places
-        most = len(having) - 1
+        largest = len(having) - 1
         had = want
-        while had <= most and not having[had]:
+        while had <= largest and not having[had]:
             had += 1
-        if had <= most:  # one node holds them all, which is how it mostly ends
+        if had <= largest:  # one node has enough, which is the usual case
             bits = having[had]
             bit = bits & -bits
             node, left = bit.bit_length() - 1, had - want
@@ -59,14 +58,20 @@ class FreeByNode:
             start = starts[node]
             counts[node], starts[node] = left, start + want
             return places[start : start + want]
-        return self._over_several(kind, want, most_nodes)
+        return self._over_several(kind, want, max_nodes)
 
-    def _over_several(self, kind: int, want: int, most_nodes: int) -> list[int]:
+    def last_or_fewest(self, last: int, kind: int, want: int, max_nodes: int) -> list[int]:
+        """Take accelerators of the job's last node (-1: none) if it has enough, else those of `fewest`."""
+        if last >= 0 and self.counts[last] >= want:
+            return self.take(last, want)
+        return self.fewest(kind, want, max_nodes)
+
+    def _over_several(self, kind: int, want: int, max_nodes: int) -> list[int]:
         having, counts, starts, places = self._having[kind], self.counts, self._starts, self._places
         found: list[int] = []
         used: list[tuple[int, int]] = []  # a node, and how many of its accelerators
-        missing, top = want, min(want - 1, len(having) - 1)  # nobody has more than `top`: else one would hold them all
-        while missing and len(used) < most_nodes:
+        missing, top = want, min(want - 1, len(having) - 1)  # no node has more than `top`
+        while missing and len(used) < max_nodes:
             had = missing
             while had <= top and not having[had]:
                 had += 1
@@ -94,8 +99,8 @@ class FreeByNode:
         return []
 
     def fragments(self, kind: int, want: int) -> list[int]:
-        """Accelerators of a type from the nodes that have the fewest free, so that whole nodes stay free; the first of equals.
-        None at all where there are not so many."""
+        """Take accelerators of a type from the nodes with the fewest free ones, so that whole nodes stay free. Returns nothing
+        where there are too few."""
         having = self._having[kind]
         found: list[int] = []
         if sum(had * having[had].bit_count() for had in range(1, len(having))) < want:
@@ -120,7 +125,7 @@ class FreeByNode:
         return self._places[start : start + count]
 
     def _give_back(self, node: int, count: int) -> None:
-        """Undo what was last taken from a node."""
+        """Undo the last `take` from a node."""
         had = self.counts[node]
         having, bit = self._having[self._kind_of_node[node]], 1 << node
         having[had] &= ~bit
@@ -129,30 +134,30 @@ class FreeByNode:
         self._starts[node] -= count
 
 
-PlaceGangs: TypeAlias = Callable[["Room", Ints, Ints, Ints], list[list[int]]]
-"""(room, jobs, types, workers), from large to small → accelerators for each in this order: as many as it has workers, or none
-at all. They are taken from the room when all gangs are placed."""
-OrderSingles: TypeAlias = Callable[["Room", int], Ints]
-"""(room, type) → the type's free accelerators, the one to give away first in front."""
+PlaceGangs: TypeAlias = Callable[["FreeDevices", Ints, Ints, Ints], list[list[int]]]
+"""(devices, jobs, types, workers), from large to small → accelerators for each gang: one for each worker, or none at all. The
+caller takes them from `devices` when all gangs are placed."""
+OrderSingles: TypeAlias = Callable[["FreeDevices", int], Ints]
+"""(devices, type) → the type's free accelerators, the one to use first in front."""
 
 
-class Room:
-    """The accelerators that are free while a placement works; `kept` are the jobs that stay where they are."""
+class FreeDevices:
+    """The accelerators that are free during a placement; `kept` are the jobs that stay where they are."""
 
-    as_needed = "as it needs them"  # what to say of accelerators that a gang did not find
+    condition = "as it needs them"  # for the reason of a gang that found no accelerators
 
     def __init__(self, view: Snapshot, kept: Ints) -> None:
         self.view, self.cluster, self.kept = view, view.cluster, kept
-        self.given: list[tuple[int, Ints]] = []  # who is pinned, and got it
+        self.given: list[tuple[int, Ints]] = []  # pinned jobs that got their accelerators
         self.free: Bools = view.up > view.device_map.held_by(kept) if len(kept) else view.up.copy()  # up, and not held
         self._per_node: Ints | None = None
 
     def by_node(self) -> FreeByNode:
-        """What is free now, counted by node."""
+        """The free accelerators counted by node."""
         return FreeByNode(self.cluster, self.free)
 
     def last_nodes(self, jobs: Ints, types: Ints) -> list[int]:
-        """For each job the node on which it last ran; -1 where it did not, or where that is of another type."""
+        """For each job the node on which it last ran; -1 where there is none, or where it is of another type."""
         node_of, kind_of = self.cluster.node_of_accelerator, self.cluster.kind_of_node
         nodes = [node_of[last] if last >= 0 else -1 for last in self.view.device_map.last[jobs].tolist()]
         if len(self.cluster.types) == 1:
@@ -160,93 +165,102 @@ class Room:
         return [node if node >= 0 and kind_of[node] == kind else -1 for node, kind in zip(nodes, types.tolist())]
 
     def take(self, accelerators: Ints) -> None:
+        """Mark accelerators as used."""
         self.free[accelerators] = FALSE
         self._per_node = None
 
     def give(self, job: int, accelerators: Ints) -> bool:
-        """Give a job these very accelerators, if it may have them."""
+        """Give a pinned job its accelerators, if they are free; return whether they are."""
         if not self.free[accelerators].all():
             return False
         self.take(accelerators)
         self.given.append((job, accelerators))
         return True
 
-    def lets_join(self, job: int, accelerators: tuple[int, ...]) -> bool:
-        """Whether a job may run beside the others of its combination, which have these accelerators."""
+    def can_join(self, job: int, accelerators: tuple[int, ...]) -> bool:
+        """Whether a job may be co-located with the others of its combination on these accelerators."""
         return True
 
     def free_of_type(self, kind: int) -> Ints:
+        """The free accelerators of a type, in ascending order."""
         if len(self.cluster.types) == 1:
             return np.asarray(self.free.nonzero()[0])
         mine = self.cluster.accelerators_of_type[kind]
         return mine[self.free[mine]]
 
     def free_per_node(self) -> Ints:
-        """Counted once for all types that are asked for before somebody takes something."""
+        """The number of free accelerators by node, counted once until the next `take`."""
         if self._per_node is None:
             self._per_node = np.bincount(self.cluster.node_of[self.free], minlength=len(self.cluster.nodes))
         return self._per_node
 
     def left(self) -> tuple[int, ...]:
+        """The number of free accelerators by type."""
         if len(self.cluster.types) == 1:
             return (int(np.count_nonzero(self.free)),)
         return tuple(np.bincount(self.cluster.type_of[self.free], minlength=len(self.cluster.types)).tolist())
 
 
-def from_the_front(order: OrderSingles) -> PlaceGangs:
-    """Gangs take what single workers would be given, whichever nodes that is on."""
+def gangs_from_order(order: OrderSingles) -> PlaceGangs:
+    """Let gangs take the first accelerators of the order for single workers, on whatever nodes."""
 
-    def gangs(room: Room, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
+    def gangs(devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
         found: list[list[int]] = []
         for kind, want in zip(types.tolist(), workers.tolist()):
-            free = order(room, kind)
+            free = order(devices, kind)
             mine = free[:want] if len(free) >= want else NONE
-            room.take(mine)
+            devices.take(mine)
             found.append(mine.tolist())
         return found
 
     return gangs
 
 
-def pack(
+def place_jobs(
     selection: Selection,
     view: Snapshot,
     gangs: PlaceGangs,
     singles: OrderSingles | None,
     *,
     sticky: bool = True,
-    make_room: Callable[[Snapshot, Ints], Room] = Room,
+    make_devices: Callable[[Snapshot, Ints], FreeDevices] = FreeDevices,
 ) -> Placed:
-    """Place a selection: who serves requests as its route says, then keep who can stay, then gangs from large to small, then
-    single workers all at once. Where `singles` is None, single workers come last among the gangs."""
+    """Place a selection: sessions by their routes; then jobs that can stay; then gangs from large to small; then all single
+    workers at once.
+
+    Args:
+        singles: None places single workers last among the gangs.
+        sticky: Whether single workers return to their last accelerator if it is free.
+    """
     if selection.routes:
-        serving, rest, beside = sessions_first(selection, view)
-        return serving.joined(pack(rest, beside, gangs, singles, sticky=sticky, make_room=make_room))
+        rest = partial(place_jobs, gangs=gangs, singles=singles, sticky=sticky, make_devices=make_devices)
+        return place_sessions_first(selection, view, rest)
     if selection.combination is not None:
-        return _pack_shared(selection, view, gangs, singles, make_room)
+        return _place_combinations(selection, view, gangs, singles, make_devices)
     stays = _can_stay(selection, view)
     kept = selection.jobs[stays]
-    if _share(kept, view):  # who shares now and is selected alone does not stay together
+    if _share(kept, view):  # jobs that share accelerators now and are selected alone must be separated
         apart = replace(selection, combination=np.arange(len(selection)))
-        return _pack_shared(apart, view, gangs, singles, make_room)
+        return _place_combinations(apart, view, gangs, singles, make_devices)
     if len(kept) == len(selection):
         taken = np.bincount(selection.types, selection.workers, len(view.capacity))
         return Placed(kept, NO_LAUNCHES, tuple((view.capacity - taken).astype(np.int64).tolist()))
     coming = (~stays).nonzero()[0]
     jobs, types, workers = selection.jobs[coming], selection.types[coming], selection.workers[coming]
     sizes = None if selection.batch_sizes is None else selection.batch_sizes[coming]
-    room, offsets = make_room(view, kept), offsets_of(workers)
-    placed, places, unplaced = _place_new(room, jobs, types, workers, offsets, selection, gangs, singles, sticky)
+    devices, offsets = make_devices(view, kept), offsets_of(workers)
+    placed, places, unplaced = _place_new(devices, jobs, types, workers, offsets, selection, gangs, singles, sticky)
     if len(placed) < len(jobs):
         jobs, types, workers = jobs[placed], types[placed], workers[placed]
         offsets, sizes = offsets_of(workers), None if sizes is None else sizes[placed]
     launches = Launches.alone(jobs, types, workers, offsets, places, sizes) if len(jobs) else NO_LAUNCHES
-    return unchecked(Placed, kept=kept, launches=launches, free=room.left(), unplaced=unplaced)
+    return unchecked(Placed, kept=kept, launches=launches, free=devices.left(), unplaced=unplaced)
 
 
 def _can_stay(selection: Selection, view: Snapshot) -> Bools:
-    """Runs already, with the same type, size and (where it is given) batch size and place, on nodes that are not to be left."""
-    jobs = view.jobs.of(selection.jobs)  # of a long line only these
+    """Whether each job already runs with the same type, size and (where given) batch size and devices, on nodes that are not
+    drained."""
+    jobs = view.jobs.of(selection.jobs)
     stays: Bools = jobs.held == selection.workers
     if len(view.cluster.types) > 1:
         stays &= jobs.type == selection.types
@@ -262,7 +276,7 @@ def _can_stay(selection: Selection, view: Snapshot) -> Bools:
 
 
 def _place_new(
-    room: Room,
+    devices: FreeDevices,
     jobs: Ints,
     types: Ints,
     workers: Ints,
@@ -272,10 +286,10 @@ def _place_new(
     singles: OrderSingles | None,
     sticky: bool,
 ) -> tuple[Ints, Ints, dict[int, Reason]]:
-    """The positions in `jobs` of those who found a place, their accelerators one after the other, and why others did not."""
+    """The positions in `jobs` of placed jobs, their accelerators as one column, and the reasons of the others."""
     unplaced: dict[int, Reason] = {}
     starts = offsets[:-1]
-    flat = [-1] * offsets.item(-1)  # by job, in their order
+    flat = [-1] * offsets.item(-1)
     pinned: set[int] = set()
     for index, job in enumerate(jobs.tolist()) if selection.pinned else ():
         if job in selection.pinned:
@@ -283,7 +297,7 @@ def _place_new(
             wanted = selection.pinned[job]
             if len(wanted) != workers[index]:
                 raise InvalidPlan(f"job {job} asks for {workers[index]} accelerators and is pinned to {len(wanted)}")
-            if room.give(job, wanted):
+            if devices.give(job, wanted):
                 flat[starts.item(index) : starts.item(index) + len(wanted)] = wanted.tolist()
             else:
                 unplaced[job] = Unplaced.not_placed("its pinned accelerators are not free")
@@ -293,67 +307,67 @@ def _place_new(
         if pinned:
             order = order[[index not in pinned for index in order.tolist()]]
         for index, start, found in zip(
-            order.tolist(), starts[order].tolist(), gangs(room, jobs[order], types[order], workers[order])
+            order.tolist(), starts[order].tolist(), gangs(devices, jobs[order], types[order], workers[order])
         ):
             if found:
                 flat[start : start + len(found)] = found
             else:
-                name = room.cluster.type_names[types.item(index)]
+                name = devices.cluster.type_names[types.item(index)]
                 some = "an accelerator" if workers.item(index) == 1 else f"{workers.item(index)} accelerators"
-                unplaced[jobs.item(index)] = Unplaced.not_placed(f"{some} of type {name} {room.as_needed}")
+                unplaced[jobs.item(index)] = Unplaced.not_placed(f"{some} of type {name} {devices.condition}")
     places = np.array(flat, dtype=np.int64)
     if len(large):
-        room.take(places[places >= NO])
+        devices.take(places[places >= NO])
     if singles is not None and len(large) < len(jobs):
         single = (workers == ONE).nonzero()[0]
         if pinned:
             single = single[[index not in pinned for index in single.tolist()]]
-        places[starts[single]] = spots = _singles(room, jobs[single], types[single], singles, sticky)
-        if len(spots) and spots[spots.argmin()] < 0:
-            for job in jobs[single[spots < 0]].tolist():
+        places[starts[single]] = slots = _singles(devices, jobs[single], types[single], singles, sticky)
+        if len(slots) and slots[slots.argmin()] < 0:
+            for job in jobs[single[slots < 0]].tolist():
                 unplaced[job] = Unplaced.not_placed("every accelerator of its type is taken")
     if not unplaced:
         return np.arange(len(jobs)), places, unplaced
     return (places[starts] >= 0).nonzero()[0], places[places >= 0], unplaced
 
 
-def _singles(room: Room, jobs: Ints, types: Ints, order: OrderSingles, sticky: bool) -> Ints:
-    """An accelerator for each single worker; -1 where none is left. First those whose last one is free."""
-    spots = np.full(len(jobs), -1, dtype=np.int64)
+def _singles(devices: FreeDevices, jobs: Ints, types: Ints, order: OrderSingles, sticky: bool) -> Ints:
+    """An accelerator for each single worker; -1 where none is left. Jobs whose last one is free come first."""
+    slots = np.full(len(jobs), -1, dtype=np.int64)
     if sticky:
-        last = room.view.device_map.last[jobs]
-        free = (last >= NO) & room.free[last]
-        if len(room.cluster.types) > 1:
-            free &= room.cluster.type_of[last] == types
-        wish = free.nonzero()[0]
-        if len(wish):
-            wanted = last[wish]
-            claim = np.empty(room.cluster.size, dtype=np.int64)
-            claim[wanted[::-1]] = wish[::-1]  # of two that want the same, the one selected first: the last write counts
-            first = claim[wanted] == wish
-            spots[wish[first]] = wanted[first]
-            room.take(wanted)
-    rest = (spots < NO).nonzero()[0]
+        last = devices.view.device_map.last[jobs]
+        free = (last >= NO) & devices.free[last]
+        if len(devices.cluster.types) > 1:
+            free &= devices.cluster.type_of[last] == types
+        returning = free.nonzero()[0]
+        if len(returning):
+            wanted = last[returning]
+            claim = np.empty(devices.cluster.size, dtype=np.int64)
+            claim[wanted[::-1]] = returning[::-1]  # the first selected of equals: the last write counts
+            first = claim[wanted] == returning
+            slots[returning[first]] = wanted[first]
+            devices.take(wanted)
+    rest = (slots < NO).nonzero()[0]
     kinds = sorted(set(types[rest].tolist()))
-    dealt: list[Ints] = []
+    used: list[Ints] = []
     for kind in kinds:
         mine = rest[types[rest] == kind] if len(kinds) > 1 else rest
-        given = order(room, kind)[: len(mine)]
-        spots[mine[: len(given)]] = given
-        dealt.append(given)
-    if dealt:  # all at once: types have no nodes in common
-        room.take(dealt[0] if len(dealt) == 1 else np.concatenate(dealt))
-    return spots
+        given = order(devices, kind)[: len(mine)]
+        slots[mine[: len(given)]] = given
+        used.append(given)
+    if used:  # all at once: types have no nodes in common
+        devices.take(used[0] if len(used) == 1 else np.concatenate(used))
+    return slots
 
 
-def _pack_shared(
+def _place_combinations(
     selection: Selection,
     view: Snapshot,
     gangs: PlaceGangs,
     singles: OrderSingles | None,
-    make_room: Callable[[Snapshot, Ints], Room],
+    make_devices: Callable[[Snapshot, Ints], FreeDevices],
 ) -> Placed:
-    """Combinations: all members on the same accelerators. A member that can stay is the anchor of the others."""
+    """Place combinations: all members on the same accelerators, which are those of a member that can stay, if there is one."""
     assert selection.combination is not None
     groups = selection.combination.tolist()
     staying = _can_stay(selection, view).nonzero()[0]
@@ -365,25 +379,25 @@ def _pack_shared(
     taken: set[int] = set()
     bound = _bound(selection, view)
     for combination, place in sorted(anchors.items(), key=lambda one: one[0] not in bound):
-        # Two combinations may not end on one accelerator; who must be left alone does not give way.
+        # Two combinations must not get the same accelerator; one with a protected job keeps it.
         if taken.isdisjoint(place):
             taken.update(place)
         else:
             del anchors[combination]
     keep = [index for index in keep if groups[index] in anchors]
     kept = selection.jobs[keep]
-    room = make_room(view, kept)
+    devices = make_devices(view, kept)
     _, heads = np.unique(selection.combination, return_index=True)
     new = np.array([i for i in np.sort(heads).tolist() if groups[i] not in anchors], dtype=np.int64)
     unplaced: dict[int, Reason] = {}
     if len(new):
         jobs, types, workers = selection.jobs[new], selection.types[new], selection.workers[new]
         offsets = offsets_of(workers)
-        placed, places, unplaced = _place_new(room, jobs, types, workers, offsets, selection, gangs, singles, True)
+        placed, places, unplaced = _place_new(devices, jobs, types, workers, offsets, selection, gangs, singles, True)
         bounds = offsets_of(workers[placed]).tolist()
-        spots = places.tolist()
+        slots = places.tolist()
         for group, begin, end in zip(selection.combination[new[placed]].tolist(), bounds, bounds[1:]):
-            anchors[group] = tuple(spots[begin:end])
+            anchors[group] = tuple(slots[begin:end])
     staying_put = set(keep)
     start: list[int] = []
     flat: list[int] = []
@@ -395,8 +409,8 @@ def _pack_shared(
         if anchor is None:
             unplaced.setdefault(job, Unplaced.not_placed("its combination has no accelerators"))
             continue
-        if not room.lets_join(job, anchor):
-            unplaced[job] = Unplaced.not_placed(f"beside the others of its combination, {room.as_needed}")
+        if not devices.can_join(job, anchor):
+            unplaced[job] = Unplaced.not_placed(f"with the others of its combination, {devices.condition}")
             continue
         start.append(index)
         flat += anchor
@@ -405,11 +419,11 @@ def _pack_shared(
     if start:
         sizes = None if selection.batch_sizes is None else selection.batch_sizes[start]
         launches = Launches(selection.jobs[start], selection.types[start], np.array(ends), np.array(flat), sizes)
-    return Placed(kept, launches, room.left(), unplaced)
+    return Placed(kept, launches, devices.left(), unplaced)
 
 
 def _bound(selection: Selection, view: Snapshot) -> set[int]:
-    """The combinations with a member that must be left alone for now."""
+    """The combinations with a member that is protected from preemption now."""
     if view.protected is None or selection.combination is None:
         return set()
     kept = view.jobs.number[view.protected]
@@ -417,12 +431,12 @@ def _bound(selection: Selection, view: Snapshot) -> set[int]:
 
 
 def _share(jobs: Ints, view: Snapshot) -> bool:
-    """Whether two of these running jobs stand on one accelerator."""
+    """Whether two of these running jobs share an accelerator."""
     return view.device_map.shared and bool((np.bincount(view.device_map.places(jobs)[1], minlength=1) > 1).any())
 
 
 def _places(jobs: Ints, view: Snapshot) -> list[tuple[int, ...]]:
-    """What running jobs hold, each in ascending order."""
+    """The accelerators of running jobs, each in ascending order."""
     owner, place = view.device_map.places(jobs)
     held: dict[int, list[int]] = {}
     for number, accelerator in zip(owner.tolist(), place.tolist()):

@@ -1,9 +1,9 @@
-"""Least network: as few pairs of gangs as possible that send through one node's network link.
+"""Least network: as few pairs of gangs as possible that use one node's network link.
 
-    a gang that stands on several nodes uses the link of each;  cost of a place = Σ over its nodes of the gangs whose link it is
+    cost of a placement = Σ over its nodes of the gangs that use the node's link; a gang on one node uses none
 
-Gangs one after another, large ones first: who fits into one node uses no network; who does not gets the place of least cost,
-and of those one on the fewest nodes. What a job sends is not known here: all gangs that cross nodes count alike."""
+Large gangs are placed first. A gang that does not fit into one node gets the placement of least cost, and of these one on the
+fewest nodes. The traffic of jobs is not known here: all gangs on several nodes count alike."""
 
 from __future__ import annotations
 
@@ -15,47 +15,44 @@ import numpy as np
 from fairlead.core.cluster import Ints
 from fairlead.core.plan import Placed, Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.placement.base import Room, pack
+from fairlead.placement.base import FreeDevices, place_jobs
 from fairlead.placement.basic import fullest_node_first
 
 
 @dataclass(frozen=True)
 class LeastNetwork:
-    """As few gangs as possible share a node's network link (Blox Table 1, after Pollux' avoidance of interference).
+    """Let as few gangs as possible share a node's network link (Blox Table 1, after Pollux' avoidance of interference).
 
-    With `wait`, a gang that would have to share a link waits instead: no node ever has two gangs that use the network.
+    With `wait`, a gang that would share a link waits instead: no node ever has two gangs that use the network.
     """
 
     wait: bool = False
     paper: ClassVar[str] = "Blox Table 1; Pollux"
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
-        return pack(selection, view, self._gangs, fullest_node_first)
+        return place_jobs(selection, view, self._gangs, fullest_node_first)
 
-    def _gangs(self, room: Room, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
-        nodes, kind_of_node = room.by_node(), room.cluster.kind_of_node
-        users: list[int] = []  # by node; asked for when the first gang must cross nodes
+    def _gangs(self, devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
+        nodes, kind_of_node = devices.by_node(), devices.cluster.kind_of_node
+        users: list[int] = []  # by node; computed for the first gang that needs several nodes
         found: list[list[int]] = []
-        for home, kind, want in zip(room.last_nodes(jobs, types), types.tolist(), workers.tolist()):
-            if home >= 0 and nodes.counts[home] >= want:
-                found.append(nodes.take(home, want))
-                continue
-            places = nodes.fewest(kind, want, 1)
+        for last, kind, want in zip(devices.last_nodes(jobs, types), types.tolist(), workers.tolist()):
+            places = nodes.last_or_fewest(last, kind, want, 1)
             if not places:
-                users = users or _users(room).tolist()
+                users = users or _users(devices).tolist()
                 some = [node for node, free in enumerate(nodes.counts) if free and kind_of_node[node] == kind]
                 if self.wait:
                     some = [node for node in some if not users[node]]
-                for node, part in cheapest(some, nodes.counts, users, want):
+                for node, part in cheapest_nodes(some, nodes.counts, users, want):
                     places += nodes.take(node, part)
                     users[node] += 1
             found.append(places)
         return found
 
 
-def cheapest(among: list[int], free: list[int], users: list[int], want: int) -> list[tuple[int, int]]:
-    """Nodes that have `want` accelerators free together, and how many to take of each: those whose links have the fewest
-    users in sum, and of those the fewest nodes. Nothing where there are not so many."""
+def cheapest_nodes(among: list[int], free: list[int], users: list[int], want: int) -> list[tuple[int, int]]:
+    """Nodes with `want` free accelerators in sum, and how many to take of each: those whose links have the fewest users in sum,
+    and of these the fewest nodes. Empty where there are too few."""
     unused = [node for node in among if not users[node]]
     if sum(free[node] for node in unused) >= want:
         return _largest_first(unused, free, want)
@@ -65,7 +62,7 @@ def cheapest(among: list[int], free: list[int], users: list[int], want: int) -> 
 
 
 def _largest_first(nodes: list[int], free: list[int], want: int) -> list[tuple[int, int]]:
-    """The fewest of these nodes: the largest, and last the smallest that has the rest."""
+    """The fewest of these nodes: the largest ones, and last the smallest that has the rest."""
     parts: list[tuple[int, int]] = []
     left = sorted(nodes, key=lambda node: -free[node])
     for node in left:
@@ -78,14 +75,14 @@ def _largest_first(nodes: list[int], free: list[int], want: int) -> list[tuple[i
 
 
 def _fewest_users(among: list[int], free: list[int], users: list[int], want: int) -> list[int]:
-    """A knapsack that must be filled: the best for every number up to `want`, node after node. Of nodes that are alike, no more
-    are looked at than could be of use."""
+    """A covering knapsack by dynamic programming: the best for every number up to `want`, node after node. Of identical nodes
+    only as many are tried as can be of use."""
     items: list[int] = []
     alike: dict[tuple[int, int], int] = {}
     for node in sorted(among, key=lambda node: (users[node], -free[node], node)):
-        look = (users[node], free[node])
-        alike[look] = alike.get(look, 0) + 1
-        if (alike[look] - 1) * free[node] < want:
+        demand = (users[node], free[node])
+        alike[demand] = alike.get(demand, 0) + 1
+        if (alike[demand] - 1) * free[node] < want:
             items.append(node)
     sharing = len(items) + 1  # one more user costs more than any number of nodes
     best = np.full(want + 1, np.iinfo(np.int64).max // 2)
@@ -105,14 +102,14 @@ def _fewest_users(among: list[int], free: list[int], users: list[int], want: int
     return chosen
 
 
-def _users(room: Room) -> Ints:
-    """By node, the gangs that stay or are pinned, and stand on other nodes too."""
-    owner, place = room.view.device_map.places(room.kept)
-    if room.given:
-        owner = np.concatenate((owner, *(np.full(len(places), job, dtype=np.int64) for job, places in room.given)))
-        place = np.concatenate((place, *(places for _, places in room.given)))
-    many = len(room.cluster.nodes)
-    stands = np.unique(owner * many + room.cluster.node_of[place])
+def _users(devices: FreeDevices) -> Ints:
+    """By node, the number of kept or pinned gangs that are on other nodes, too."""
+    owner, place = devices.view.device_map.places(devices.kept)
+    if devices.given:
+        owner = np.concatenate((owner, *(np.full(len(places), job, dtype=np.int64) for job, places in devices.given)))
+        place = np.concatenate((place, *(places for _, places in devices.given)))
+    many = len(devices.cluster.nodes)
+    stands = np.unique(owner * many + devices.cluster.node_of[place])
     gang, node = stands // many, stands % many
     _, of, on_nodes = np.unique(gang, return_inverse=True, return_counts=True)
     return np.bincount(node[on_nodes[of] > 1], minlength=many)

@@ -1,4 +1,4 @@
-"""Resource aware: CPUs and host memory beside accelerators. No node is given more workers than it has CPUs and memory for."""
+"""Resource aware: a node gets no more workers than it has CPUs and host memory for."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ import numpy as np
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.plan import Placed, Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.placement.base import Room, pack
-
-# Room on hosts: what the jobs on a node leave of its CPUs and its memory, beside its accelerators, while a placement works.
+from fairlead.placement.base import FreeDevices, place_jobs
 
 ROUNDING = 1e-9
-"""Shares such as a third of a CPU add up to a little more than they should."""
+"""Shares such as a third of a CPU add up to slightly more than they should."""
 
 
-class HostRoom(Room):
-    """A room that knows the CPUs and the memory of nodes too. A worker needs what its job says, on the node it stands on, and
-    who shares accelerators does not share those."""
+class FreeHosts(FreeDevices):
+    """Free accelerators, and free CPUs and memory of nodes. A worker needs what its job requests on the worker's node;
+    co-located jobs do not share CPUs and memory."""
 
-    as_needed = "on nodes with CPUs and memory left for its workers"
+    condition = "on nodes with CPUs and memory left for its workers"
 
     def __init__(self, view: Snapshot, kept: Ints, selection: Selection) -> None:
         super().__init__(view, kept)
@@ -35,12 +33,12 @@ class HostRoom(Room):
         jobs, node = view.jobs.only(view.jobs.number.searchsorted(owner)), self.cluster.node_of[place]
         for resource, needs in enumerate((jobs.cpus, jobs.host_memory_gb)):
             self.spare[resource] -= np.bincount(node, needs, len(self.cluster.nodes))
-        for job, route in selection.routes.items():  # they were placed before
+        for job, route in selection.routes.items():  # placed before
             self._use(np.array(route.accelerators, dtype=np.int64), self.needs(np.array([job], dtype=np.int64)))
 
-    def companies(self, job: int) -> tuple[Ints, ...]:
-        """Who is to be placed at once, in order of preference: a job with the others of its combination, or, where no host has
-        room for all, the job alone. The others then join it if they can."""
+    def candidate_groups(self, job: int) -> tuple[Ints, ...]:
+        """The jobs to place together, in order of preference: all of the job's combination, or the job alone where no host has
+        enough for all. The others then join it if they can."""
         alone, combination = np.array([job], dtype=np.int64), self.selection.combination
         if combination is None:
             return (alone,)
@@ -48,12 +46,12 @@ class HostRoom(Room):
         return self.selection.jobs[combination == mine[0]], alone
 
     def needs(self, jobs: Ints) -> Floats:
-        """What one worker of each needs, together: CPUs, and GB of memory."""
+        """What one worker of each job needs in sum: CPUs, and GB of memory."""
         rows = self.view.jobs.only(self.view.jobs.number.searchsorted(jobs))
         return np.array([rows.cpus.sum(), rows.host_memory_gb.sum()])
 
     def holds(self, kind: int, needs: Floats) -> Ints:
-        """By node, how many workers with these needs there is room for; none on nodes of another type."""
+        """By node, how many workers with these needs fit; 0 on nodes of another type."""
         holds = np.where(self.cluster.node_type == kind, self.idle, 0)
         for need, spare in zip(needs.tolist(), self.spare):
             if need > 0:
@@ -61,21 +59,23 @@ class HostRoom(Room):
         return np.maximum(holds, 0).astype(np.int64)
 
     def settle(self, jobs: Ints, accelerators: Ints, needs: Floats) -> None:
-        """Count what these jobs need, and take the accelerators they share."""
+        """Use what these jobs need, and take the accelerators that they share."""
         self._counted.update(jobs.tolist())
         self._use(accelerators, needs)
         self.idle -= np.bincount(self.cluster.node_of[accelerators], minlength=len(self.cluster.nodes))
         self.take(accelerators)
 
     def give(self, job: int, accelerators: Ints) -> bool:
-        for jobs in self.companies(job) if self.free[accelerators].all() else ():
+        """Also check CPUs and memory."""
+        for jobs in self.candidate_groups(job) if self.free[accelerators].all() else ():
             needs = self.needs(jobs)
             if self._suffices(accelerators, needs):
                 self.settle(jobs, accelerators, needs)
                 return True
         return False
 
-    def lets_join(self, job: int, accelerators: tuple[int, ...]) -> bool:
+    def can_join(self, job: int, accelerators: tuple[int, ...]) -> bool:
+        """Check CPUs and memory, and use them."""
         if job in self._counted:
             return True
         places, needs = np.array(accelerators, dtype=np.int64), self.needs(np.array([job]))
@@ -98,36 +98,38 @@ class HostRoom(Room):
 class ResourceAware:
     """Fewest nodes, as `consolidated`, of those with CPUs and host memory left for every worker (Synergy; Blox Table 7).
 
-    A job that finds accelerators but no CPUs or memory waits, and says so. Whoever runs stays, even where another placement has
-    put too much on a node; nobody is added there.
+    A job that finds accelerators but no CPUs or memory waits with that reason. Running jobs stay, even where another placement
+    has put too many workers on a node; no job is added there.
     """
 
     paper: ClassVar[str] = "Synergy (Mohan et al., OSDI'22); Blox Table 7"
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
-        return pack(selection, view, _one_by_one, None, make_room=partial(HostRoom, selection=selection))
+        return place_jobs(selection, view, _one_by_one, None, make_devices=partial(FreeHosts, selection=selection))
 
 
-def _one_by_one(room: Room, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
-    assert isinstance(room, HostRoom)
+def _one_by_one(devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
+    assert isinstance(devices, FreeHosts)
     found: list[list[int]] = []
-    last = room.view.device_map.last[jobs].tolist()
-    for job, at, home, kind, want in zip(jobs.tolist(), last, room.last_nodes(jobs, types), types.tolist(), workers.tolist()):
+    last = devices.view.device_map.last[jobs].tolist()
+    for job, at, home, kind, want in zip(
+        jobs.tolist(), last, devices.last_nodes(jobs, types), types.tolist(), workers.tolist()
+    ):
         places: list[int] = []
-        for jobs_there in room.companies(job):
-            needs = room.needs(jobs_there)
-            for node, part in _fewest(room.holds(kind, needs), room.idle, home, want):
-                places += _of_node(room, node, part, at)
+        for group in devices.candidate_groups(job):
+            needs = devices.needs(group)
+            for node, part in _fewest(devices.holds(kind, needs), devices.idle, home, want):
+                places += _of_node(devices, node, part, at)
             if places:
-                room.settle(jobs_there, np.array(places, dtype=np.int64), needs)
+                devices.settle(group, np.array(places, dtype=np.int64), needs)
                 break
         found.append(places)
     return found
 
 
 def _fewest(holds: Ints, idle: Ints, home: int, want: int) -> list[tuple[int, int]]:
-    """Nodes, and how many workers for each: the last node if it holds all of them, or the one with the fewest idle
-    accelerators that does. Where none does, the one that holds most gets as many, and so on."""
+    """Nodes, and the number of workers for each: the last node if it holds all of them, or the one with the fewest idle
+    accelerators that does. Where none does, the one that holds most gets as many as it holds, and so on."""
     if home >= 0 and holds[home] >= want:
         return [(home, want)]
     if holds.sum() < want:
@@ -144,8 +146,8 @@ def _fewest(holds: Ints, idle: Ints, home: int, want: int) -> list[tuple[int, in
         holds[node] = 0
 
 
-def _of_node(room: Room, node: int, many: int, last: int) -> list[int]:
-    """So many free accelerators of a node, beginning with the one that a job had last."""
-    first, end = room.cluster.bounds_of_node[node]
-    free = (first + room.free[first:end].nonzero()[0]).tolist()
+def _of_node(devices: FreeDevices, node: int, many: int, last: int) -> list[int]:
+    """Free accelerators of a node, beginning with the one that a job had last."""
+    first, end = devices.cluster.bounds_of_node[node]
+    free = (first + devices.free[first:end].nonzero()[0]).tolist()
     return sorted(free, key=lambda place: (place != last, place))[:many]

@@ -1,9 +1,9 @@
-"""Where sessions go: onto the accelerators of their routes, beside each other, before anybody else gets a place. Which these
-are is the policy's decision; the others find them taken."""
+"""The placement of sessions: on the accelerators of their routes, possibly co-located, before all other jobs. The policy
+chooses these accelerators; the other jobs find them taken."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 
@@ -14,53 +14,41 @@ from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
 
 
-@dataclass(frozen=True)
-class Serving:
-    """Sessions that stay where they are, those that start, and those whose accelerators are not there."""
-
-    kept: Ints
-    launches: Launches
-    unplaced: dict[int, Reason]
-
-    def joined(self, rest: Placed) -> Placed:
-        """With what came of everybody else."""
-        both = joined(self.launches, rest.launches)
-        return Placed(np.concatenate((self.kept, rest.kept)), both, rest.free, {**rest.unplaced, **self.unplaced})
-
-
-def sessions_first(selection: Selection, view: Snapshot) -> tuple[Serving, Selection, Snapshot]:
-    """The sessions, the rest of the selection, and the moment as the rest sees it: without the accelerators that serve."""
+def place_sessions_first(selection: Selection, view: Snapshot, place_rest: Callable[[Selection, Snapshot], Placed]) -> Placed:
+    """Place the sessions of a selection by their routes, and the rest with `place_rest`, in a view without the accelerators of
+    the sessions."""
     serves = np.isin(selection.jobs, list(selection.routes))
-    ours = selection.only(serves)
-    routes = {job: np.array(selection.routes[job].accelerators, dtype=np.int64) for job in ours.jobs.tolist()}
+    sessions = selection.only(serves)
+    routes = {job: np.array(selection.routes[job].accelerators, dtype=np.int64) for job in sessions.jobs.tolist()}
     taken: Bools = np.zeros(view.cluster.size, dtype=np.bool_)
     starts, unplaced, kept = list[int](), dict[int, Reason](), list[int]()
-    jobs = view.jobs.of(ours.jobs)
+    jobs = view.jobs.of(sessions.jobs)
     for row, (job, place) in enumerate(routes.items()):
         if not view.up[place].all():
             unplaced[job] = Unplaced.not_placed("accelerators of its route are not up")
             continue
         taken[place] = True
         same = jobs.held[row] == len(place) and np.array_equal(view.device_map.of(job), place)
-        if same and (ours.batch_sizes is None or ours.batch_sizes[row] in (0, jobs.batch_size[row])):
+        if same and (sessions.batch_sizes is None or sessions.batch_sizes[row] in (0, jobs.batch_size[row])):
             kept.append(job)
         else:
             starts.append(row)
-    some = ours.only(np.isin(np.arange(len(ours)), starts))
+    some = sessions.only(np.isin(np.arange(len(sessions)), starts))
     offsets, places = ragged(routes[job] for job in some.jobs.tolist())
     launches = Launches(some.jobs, some.types, offsets, places, some.batch_sizes)
-    serving = Serving(np.array(kept, dtype=np.int64), launches, unplaced)
-    beside = view.with_changes(
+    without_sessions = view.with_changes(
         up=view.up & ~taken,
-        drained=view.drained | taken,  # who stands there leaves
+        drained=view.drained | taken,  # other jobs leave these accelerators
         any_drained=view.any_drained or bool(taken.any()),
         capacity=np.bincount(view.cluster.type_of[view.up & ~taken], minlength=len(view.capacity)),
     )
-    return serving, selection.only(~serves), beside
+    rest = place_rest(selection.only(~serves), without_sessions)
+    all_kept = np.concatenate((np.array(kept, dtype=np.int64), rest.kept))
+    return Placed(all_kept, _joined(launches, rest.launches), rest.free, {**rest.unplaced, **unplaced})
 
 
-def joined(one: Launches, other: Launches) -> Launches:
-    """Both, the one's first; of hosts nothing is said yet."""
+def _joined(one: Launches, other: Launches) -> Launches:
+    """Both, without CPUs and memory of hosts, which are set later."""
     if not len(one):
         return other
     if not len(other):

@@ -1,9 +1,9 @@
 """Synergy: accelerators by the selection, CPUs and host memory by what they are worth to each job (Mohan et al., OSDI'22; Blox
-Table 7). Where profiles come from is not its business.
+Table 7). This module does not know where profiles come from.
 
-With `proportional`, every worker has the part of its node's CPUs and memory that goes with an accelerator. With `tune`, who
-can use less gives the rest to who can use more, in the order of submission. With `optimal`, the division on each node is the
-one with the greatest sum of speeds, relative to proportional ones."""
+Each worker has a share: the part of its node's CPUs and memory for one accelerator. With `proportional`, it gets that share.
+With `tune`, jobs that can use less leave the rest to jobs that can use more, in the order of submission. With `optimal`, the
+division on each node has the greatest sum of speeds, relative to proportional ones. No job is slower than with its share."""
 
 from __future__ import annotations
 
@@ -21,28 +21,20 @@ from fairlead.core.job import model_of
 from fairlead.core.plan import Launches, Placed, Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.models.sensitivity import EXPECTED, Curve, Sensitivity
-from fairlead.placement.base import Room, pack
+from fairlead.placement.base import FreeDevices, place_jobs
 from fairlead.placement.basic import fullest_node_first, on_fewest_nodes
 
-# What a host's CPUs and memory are to the jobs on it: how much each worker is entitled to, how much it can use, and three
-# ways
-# to divide what there is. It knows which workers stand on which node, and neither why nor for how long.
-#
-# Nobody is ever slower than with its *share*, the part of a node that goes with its accelerators: who can use less than that
-# gets
-# what it can use, and what it leaves is for those who can use more.
-
-Way: TypeAlias = Literal["proportional", "tune", "optimal"]
+Allotment: TypeAlias = Literal["proportional", "tune", "optimal"]
 
 CPUS, MEMORY = 0, 1
 ROUNDING = 1e-9
 _GRAIN_GB = 8.0
-"""Beside the points of its curve, a division that is optimal tries memory in such steps; CPUs in ones."""
+"""An optimal division tries memory in such steps, CPUs in steps of one, and the points of the curve."""
 
 
 @dataclass(frozen=True)
-class Tenant:
-    """A job on its nodes. `share` and `wants` are amounts of CPUs and of memory for each worker."""
+class HostedJob:
+    """A job on its nodes. `share` and `wants` are (CPUs, memory) for each worker."""
 
     number: int
     workers: Mapping[int, int]  # by node
@@ -52,64 +44,64 @@ class Tenant:
 
     @property
     def least(self) -> tuple[float, float]:
-        """With so much it is as fast as with its share."""
+        """The amounts with which the job is as fast as with its share."""
         return (min(self.share[CPUS], self.wants[CPUS]), min(self.share[MEMORY], self.wants[MEMORY]))
 
     @property
     def tunable(self) -> bool:
-        """Whether more than its share would make it faster, and can be had on one node."""
+        """Whether more than its share makes the job faster, and the job is on one node."""
         more = self.wants[CPUS] > self.share[CPUS] or self.wants[MEMORY] > self.share[MEMORY]
         return more and len(self.workers) == 1
 
 
-def allot(tenants: Sequence[Tenant], there: Floats, way: Way) -> dict[int, tuple[float, float]]:
-    """CPUs and memory for each worker of each job, by number. `there` is what nodes have: resources × nodes."""
-    if way == "proportional":
-        return {tenant.number: tenant.share for tenant in tenants}
-    given = {tenant.number: tenant.least for tenant in tenants}
-    spare = there.tolist()
-    for tenant in tenants:
-        for node, workers in tenant.workers.items():
-            for resource, amount in enumerate(given[tenant.number]):
+def allocate_hosts(hosted_jobs: Sequence[HostedJob], capacity: Floats, allotment: Allotment) -> dict[int, tuple[float, float]]:
+    """CPUs and memory for each worker of each job, by number. `capacity` is resources × nodes."""
+    if allotment == "proportional":
+        return {hosted.number: hosted.share for hosted in hosted_jobs}
+    given = {hosted.number: hosted.least for hosted in hosted_jobs}
+    spare = capacity.tolist()
+    for hosted in hosted_jobs:
+        for node, workers in hosted.workers.items():
+            for resource, amount in enumerate(given[hosted.number]):
                 spare[resource][node] -= amount * workers
-    by_node: dict[int, list[Tenant]] = {}
-    for tenant in tenants:
-        if tenant.tunable:
-            by_node.setdefault(next(iter(tenant.workers)), []).append(tenant)
+    by_node: dict[int, list[HostedJob]] = {}
+    for hosted in hosted_jobs:
+        if hosted.tunable:
+            by_node.setdefault(next(iter(hosted.workers)), []).append(hosted)
     for node, mine in by_node.items():
         left = (spare[CPUS][node], spare[MEMORY][node])
-        given.update(_one_by_one(mine, left) if way == "tune" else _best(mine, left))
+        given.update(_one_by_one(mine, left) if allotment == "tune" else _best(mine, left))
     return given
 
 
-def _one_by_one(tenants: Sequence[Tenant], left: tuple[float, float]) -> dict[int, tuple[float, float]]:
-    """Each in turn as much as it can use, or what is left (Synergy-Tune: who finds no more falls back to its share)."""
+def _one_by_one(hosted_jobs: Sequence[HostedJob], left: tuple[float, float]) -> dict[int, tuple[float, float]]:
+    """Give each job in turn as much as it can use, or what is left (Synergy-Tune: else it keeps its share)."""
     spare, given = list(left), {}
-    for tenant in tenants:
-        (workers,) = tenant.workers.values()
-        amounts = list(tenant.least)
+    for hosted in hosted_jobs:
+        (workers,) = hosted.workers.values()
+        amounts = list(hosted.least)
         for resource in (CPUS, MEMORY):
-            more = min(tenant.wants[resource] - amounts[resource], max(spare[resource], 0.0) / workers)
+            more = min(hosted.wants[resource] - amounts[resource], max(spare[resource], 0.0) / workers)
             amounts[resource] += max(more, 0.0)
             spare[resource] -= max(more, 0.0) * workers
-        given[tenant.number] = (amounts[CPUS], amounts[MEMORY])
+        given[hosted.number] = (amounts[CPUS], amounts[MEMORY])
     return given
 
 
-def _best(tenants: Sequence[Tenant], left: tuple[float, float]) -> dict[int, tuple[float, float]]:
+def _best(hosted_jobs: Sequence[HostedJob], left: tuple[float, float]) -> dict[int, tuple[float, float]]:
     """The division with the greatest Σ workers · speed / (speed with its share), over whole CPUs and steps of memory."""
-    looks = tuple((next(iter(t.workers.values())), t.least, t.share, t.wants, t.sensitivity) for t in tenants)
-    return dict(zip((t.number for t in tenants), _best_of(looks, left)))
+    demands = tuple((next(iter(t.workers.values())), t.least, t.share, t.wants, t.sensitivity) for t in hosted_jobs)
+    return dict(zip((t.number for t in hosted_jobs), _best_of(demands, left)))
 
 
-Look: TypeAlias = tuple[int, tuple[float, float], tuple[float, float], tuple[float, float], Sensitivity]
+_Demand: TypeAlias = tuple[int, tuple[float, float], tuple[float, float], tuple[float, float], Sensitivity]
 
 
 @lru_cache(maxsize=4096)
-def _best_of(looks: tuple[Look, ...], left: tuple[float, float]) -> tuple[tuple[float, float], ...]:
-    """By dynamic programming over what is used: of two partial divisions the one that uses no less and gains no more goes."""
+def _best_of(demands: tuple[_Demand, ...], left: tuple[float, float]) -> tuple[tuple[float, float], ...]:
+    """Dynamic programming over used amounts: a partial division that uses no less and gains no more is dropped."""
     reached: list[tuple[float, float, float, tuple[tuple[float, float], ...]]] = [(0.0, 0.0, 0.0, ())]
-    for workers, least, share, wants, sensitivity in looks:
+    for workers, least, share, wants, sensitivity in demands:
         usual = sensitivity.speed(*share)
         options = [
             ((cpus - least[CPUS]) * workers, (memory - least[MEMORY]) * workers, cpus, memory)
@@ -131,9 +123,9 @@ def _undominated(
     ways: list[tuple[float, float, float, tuple[tuple[float, float], ...]]],
 ) -> list[tuple[float, float, float, tuple[tuple[float, float], ...]]]:
     kept: list[tuple[float, float, float, tuple[tuple[float, float], ...]]] = []
-    for way in sorted(ways, key=lambda one: (-one[2], one[0], one[1])):
-        if not any(other[0] <= way[0] + ROUNDING and other[1] <= way[1] + ROUNDING for other in kept):
-            kept.append(way)
+    for allotment in sorted(ways, key=lambda one: (-one[2], one[0], one[1])):
+        if not any(other[0] <= allotment[0] + ROUNDING and other[1] <= allotment[1] + ROUNDING for other in kept):
+            kept.append(allotment)
     return kept
 
 
@@ -147,15 +139,15 @@ def _amounts(least: float, wants: float, curve: Curve | None, grain: float) -> l
 
 @dataclass(frozen=True)
 class Synergy:
-    """CPUs and host memory where they make jobs faster, and nobody slower than with its proportional share of a node.
+    """Give CPUs and host memory to the jobs that they make faster, and no job less than its proportional share of a node needs.
 
-    `cpus` and `memory_gb` are profiles, by model or kind: speeds with amounts for each worker, as in `3@1|9@2.4`. Who has
-    none gets what it asks for, up to its share, or its share. A gang on several nodes, and who must not be stopped, gets no
-    more than its share either. Who is given another amount than it has starts again where it is.
+    `cpus` and `memory_gb` are profiles by model or job type: speeds with amounts for each worker, as in `3@1|9@2.4`. A job
+    without a profile gets what it requests, up to its share, or its share. A gang on several nodes and a job that must not be
+    stopped get at most their share. A job whose amounts change is restarted on its devices.
     """
 
     paper: ClassVar[str] = "Synergy (Mohan et al., OSDI'22); Blox Table 7"
-    allotment: Way = "tune"
+    allotment: Allotment = "tune"
     cpus: Mapping[str, str] = field(default_factory=dict)
     memory_gb: Mapping[str, str] = field(default_factory=dict)
 
@@ -172,30 +164,29 @@ class Synergy:
 
     @cached_property
     def profiles(self) -> dict[str, Sensitivity]:
+        """Profiles by model or job type."""
         cpus, memory = ({name: Curve.parse(text) for name, text in part.items()} for part in (self.cpus, self.memory_gb))
         return {name: Sensitivity(cpus.get(name), memory.get(name)) for name in {*cpus, *memory}}
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
         if self.allotment == "proportional":
-            placed = pack(selection, view, partial(on_fewest_nodes, wait=False), fullest_node_first)
+            placed = place_jobs(selection, view, partial(on_fewest_nodes, wait=False), fullest_node_first)
         else:
-            placed = pack(selection, view, self._where_hosts_suffice, None)
+            placed = place_jobs(selection, view, self._where_hosts_suffice, None)
         return self._allotted(placed, view)
 
-    # Where.
-
-    def _where_hosts_suffice(self, room: Room, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
-        """Each job on one node if it can be: of those with enough accelerators free, one on which all have the CPUs and memory
-        that they can use, the fullest; or else the one with most to spare. Who uses little goes first to where others want
-        more than there is."""
-        nodes, cluster, found = room.by_node(), room.cluster, list[list[int]]()
-        there = _there(room.view)
-        spare = there.copy()
-        for tenant in self._tenants(room.view, *room.view.device_map.places(room.kept)):
-            for node, many in tenant.workers.items():
-                spare[:, node] -= np.array(tenant.wants) * many
-        share = _shares(room.view)
-        homes = room.last_nodes(jobs, types)
+    def _where_hosts_suffice(self, devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
+        """Place each job on one node if possible: of the nodes with enough free accelerators, the fullest on which all jobs
+        have the CPUs and memory that they can use, or else the one with most to spare. Jobs that use little prefer nodes on
+        which others want more than there is."""
+        nodes, cluster, found = devices.by_node(), devices.cluster, list[list[int]]()
+        capacity = _node_resources(devices.view)
+        spare = capacity.copy()
+        for hosted in self._hosted_jobs(devices.view, *devices.view.device_map.places(devices.kept)):
+            for node, many in hosted.workers.items():
+                spare[:, node] -= np.array(hosted.wants) * many
+        share = _shares_per_device(devices.view)
+        homes = devices.last_nodes(jobs, types)
         for job, home, kind, want in zip(jobs.tolist(), homes, types.tolist(), workers.tolist()):
             idle = np.array(nodes.counts)
             fits = ((cluster.node_type == kind) & (idle >= want)).nonzero()[0]
@@ -203,39 +194,38 @@ class Synergy:
                 found.append(nodes.fewest(kind, want, len(cluster.nodes)))
                 continue
             shares = [(cpus, memory) for cpus, memory in share[:, fits].T.tolist()]
-            wants = {mine: self._wants(room.view, job, mine) for mine in set(shares)}  # most nodes are alike
+            wants = {mine: self._wants(devices.view, job, mine) for mine in set(shares)}  # most nodes are identical
             uses = np.array([wants[mine] for mine in shares]).T * want
-            over = ((spare[:, fits] - uses) / np.maximum(share[:, fits], ROUNDING)).min(axis=0)  # in workers' shares
+            over = ((spare[:, fits] - uses) / np.maximum(share[:, fits], ROUNDING)).min(axis=0)  # in shares
             modest = (uses <= share[:, fits] * want * (1 + ROUNDING)).all(axis=0)
-            crowded = (spare[:, fits] < -ROUNDING * there[:, fits]).any(axis=0)
+            crowded = (spare[:, fits] < -ROUNDING * capacity[:, fits]).any(axis=0)
             badness = np.where(modest, np.where(crowded, -1.0, 0.0), np.maximum(-over, 0.0))
             best = np.lexsort((fits, fits != home, idle[fits], np.round(badness, 9)))[0]
             spare[:, fits[best]] -= uses[:, best]
             found.append(nodes.take(int(fits[best]), want))
         return found
 
-    # How much.
-
     def _allotted(self, placed: Placed, view: Snapshot) -> Placed:
-        """What placement found, with CPUs and memory for everybody; who has others now is launched anew where it stands."""
+        """The placement with CPUs and memory for each job. A running job whose amounts change is launched again on its
+        devices."""
         launches = placed.launches
         owner, place = view.device_map.places(placed.kept)
         owner, place = np.append(owner, launches.jobs.repeat(launches.workers)), np.append(place, launches.accelerators)
-        given = allot(self._tenants(view, owner, place), _there(view), self.allotment)
+        given = allocate_hosts(self._hosted_jobs(view, owner, place), _node_resources(view), self.allotment)
         jobs = view.jobs.of(placed.kept)
         has = np.array([jobs.cpus_given, jobs.memory_given_gb]).T
-        gets = np.array([_said(given[number]) for number in placed.kept.tolist()]).reshape(-1, 2)
-        anew = (np.abs(has - gets) > ROUNDING * np.maximum(has, 1.0)).any(axis=1)
-        if view.protected is not None:  # who has not made its first step
-            anew &= ~np.isin(placed.kept, view.jobs.number[view.protected])
-        moving = anew.nonzero()[0]
+        gets = np.array([_as_planned(given[number]) for number in placed.kept.tolist()]).reshape(-1, 2)
+        changed = (np.abs(has - gets) > ROUNDING * np.maximum(has, 1.0)).any(axis=1)
+        if view.protected is not None:
+            changed &= ~np.isin(placed.kept, view.jobs.number[view.protected])
+        moving = changed.nonzero()[0]
         if not len(moving) and not len(launches):
             return placed
         again = placed.kept[moving]
         numbers = np.concatenate((launches.jobs, again))
         accelerators = [launches.accelerators, *(view.device_map.of(number) for number in again.tolist())]
         offsets: Ints = np.concatenate(([0], np.cumsum(np.concatenate((launches.workers, jobs.held[moving])))))
-        amounts = np.array([_said(given[number]) for number in numbers.tolist()]).T.copy()
+        amounts = np.array([_as_planned(given[number]) for number in numbers.tolist()]).T.copy()
         sizes = np.concatenate((_or_zeros(launches.batch_sizes, len(launches)), jobs.batch_size[moving]))
         new = Launches(
             numbers,
@@ -249,11 +239,11 @@ class Synergy:
         kept = placed.kept if not len(again) else without(np.sort(placed.kept), np.sort(again))
         return Placed(kept, new, placed.free, placed.unplaced)
 
-    def _tenants(self, view: Snapshot, owner: Ints, place: Ints) -> list[Tenant]:
-        """Of jobs and the accelerators that they hold, in the order of submission. Who shares accelerators shares what goes
-        with them."""
+    def _hosted_jobs(self, view: Snapshot, owner: Ints, place: Ints) -> list[HostedJob]:
+        """The jobs that hold accelerators, in the order of submission. Co-located jobs divide the shares of their
+        accelerators."""
         node = view.cluster.node_of[place]
-        share = _shares(view)[:, node] / np.bincount(place, minlength=view.cluster.size)[place]
+        share = _shares_per_device(view)[:, node] / np.bincount(place, minlength=view.cluster.size)[place]
         workers: dict[int, dict[int, int]] = {}
         entitled: dict[int, tuple[float, float]] = {}
         for number, at, cpus, memory in zip(owner.tolist(), node.tolist(), share[CPUS].tolist(), share[MEMORY].tolist()):
@@ -262,7 +252,7 @@ class Synergy:
             least = entitled.get(number, (cpus, memory))
             entitled[number] = (min(least[CPUS], cpus), min(least[MEMORY], memory))
         return [
-            Tenant(number, workers[number], own, self._wants(view, number, own), self._profile(view, number))
+            HostedJob(number, workers[number], own, self._wants(view, number, own), self._profile(view, number))
             for number, own in sorted(entitled.items())
         ]
 
@@ -271,36 +261,36 @@ class Synergy:
         return self.profiles.get(kind) or self.profiles.get(model_of(kind)) or _NO_PROFILE
 
     def _wants(self, view: Snapshot, number: int, share: tuple[float, float]) -> tuple[float, float]:
-        """What each worker can use: by its profile; without one what it asks for, and no more than its share. Who must not be
-        stopped cannot be told to make room later, and so has no more than that either."""
+        """What each worker can use: by its profile, or else what it requests, up to its share. A job that must not be stopped
+        gets no more than its share, because it cannot give it back later."""
         job, profile = view.job_of[number], self._profile(view, number)
         bound = view.run_to_completion or job.min_run_s > 0
         wants = []
-        for curve, asked, entitled in zip((profile.cpus, profile.memory_gb), (job.cpus, job.host_memory_gb), share):
-            uses = (asked or entitled) if curve is None else curve.enough
+        for curve, requested, entitled in zip((profile.cpus, profile.memory_gb), (job.cpus, job.host_memory_gb), share):
+            uses = (requested or entitled) if curve is None else curve.enough
             wants.append(min(uses, entitled) if bound or curve is None else uses)
         return (wants[CPUS], wants[MEMORY])
 
 
 _NO_PROFILE = Sensitivity()
 _NO_LIMIT = 1e12
-"""What a host without a limit has: more than anybody uses."""
+"""The CPUs or memory of a host without a limit: more than any job uses."""
 
 
-def _there(view: Snapshot) -> Floats:
-    """Resources × nodes: what each has."""
-    there: Floats = np.minimum(np.array([view.cluster.node_cpus, view.cluster.node_memory_gb]), _NO_LIMIT)
-    return there
+def _node_resources(view: Snapshot) -> Floats:
+    """Resources × nodes: what each node has."""
+    capacity: Floats = np.minimum(np.array([view.cluster.node_cpus, view.cluster.node_memory_gb]), _NO_LIMIT)
+    return capacity
 
 
-def _shares(view: Snapshot) -> Floats:
-    """Resources × nodes: what goes with one accelerator."""
-    shares: Floats = _there(view) / view.cluster.node_size
+def _shares_per_device(view: Snapshot) -> Floats:
+    """Resources × nodes: the share of one accelerator."""
+    shares: Floats = _node_resources(view) / view.cluster.node_size
     return shares
 
 
-def _said(amounts: tuple[float, float]) -> tuple[float, float]:
-    """As a plan says it: where hosts have no limit, and a job no profile, there is nothing to say."""
+def _as_planned(amounts: tuple[float, float]) -> tuple[float, float]:
+    """The amounts for a plan: 0 where hosts have no limit and the job has no profile."""
     cpus, memory = (amount if amount < _NO_LIMIT / 1e4 else 0.0 for amount in amounts)
     return (cpus, memory)
 

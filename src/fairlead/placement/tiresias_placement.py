@@ -1,9 +1,5 @@
-"""Tiresias' placement: consolidate a gang only if one tensor is a large part of its model.
-
-    skew(model) = parameters of the largest tensor / parameters of the model;  consolidated where skew > threshold
-
-A large tensor is sent in one piece and holds the others up, so models with one suffer most from a network between their workers
-(Tiresias §3.3, as Blox §4.3 has it). It knows models by name, and nothing of the cluster they run on."""
+"""Placements that consolidate only the gangs that gain from it: Tiresias by the model's tensors, Tiresias+ by measured rates.
+They know models by name and rates by job type."""
 
 from __future__ import annotations
 
@@ -19,50 +15,41 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import model_of
 from fairlead.core.plan import Placed, Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.placement.base import FreeByNode, Room, pack
+from fairlead.placement.base import FreeDevices, place_jobs
 from fairlead.placement.basic import fullest_node_first
 
-# Some gangs on as few nodes as possible, the others where there are fragments: what Tiresias' placement and its kin share.
-# They differ in how they know a gang that gains by standing together, which is not known here.
+
+class Consolidation(IntEnum):
+    """Whether a gang needs few nodes."""
+
+    NOT_NEEDED = 0  # it fills fragments
+    PREFERRED = 1  # on as few nodes as possible
+    REQUIRED = 2  # on as few nodes as it needs; else it waits
 
 
-class Wish(IntEnum):
-    """What a gang gains by."""
-
-    ANYWHERE = 0  # it may stand in fragments
-    TOGETHER = 1  # on as few nodes as can be
-    TOGETHER_OR_LATER = 2  # on as few nodes as it needs, and otherwise it waits
+ConsolidationRule: TypeAlias = Callable[[Snapshot, Ints, Ints], list[Consolidation]]
+"""(view, jobs, types) → the preference of each gang."""
 
 
-Wishes: TypeAlias = Callable[[Snapshot, Ints, Ints], list[Wish]]
-"""(view, jobs, types) → a wish for each gang."""
+def consolidate_selectively(selection: Selection, view: Snapshot, preferences: ConsolidationRule) -> Placed:
+    """Place the gangs that gain from consolidation first, on their last node if it has room; then let the others fill the nodes
+    with the fewest free accelerators."""
 
-
-def pack_selectively(selection: Selection, view: Snapshot, wishes: Wishes) -> Placed:
-    """Who gains by standing together goes first, and back to its last node if that has room; then the others fill the nodes
-    that have the fewest accelerators left."""
-
-    def gangs(room: Room, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
-        nodes, wished = room.by_node(), wishes(view, jobs, types)
-        largest = room.cluster.largest_node_of_type.tolist()
-        entries = list(zip(wished, room.last_nodes(jobs, types), types.tolist(), workers.tolist()))
+    def gangs(devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
+        nodes, preferences_of = devices.by_node(), preferences(view, jobs, types)
+        largest = devices.cluster.largest_node_of_type.tolist()
+        entries = list(zip(preferences_of, devices.last_nodes(jobs, types), types.tolist(), workers.tolist()))
         found: list[list[int]] = [[] for _ in entries]
-        for index in sorted(range(len(entries)), key=lambda index: wished[index] is Wish.ANYWHERE):
-            wish, home, kind, want = entries[index]
-            if wish is Wish.ANYWHERE:
+        for index in sorted(range(len(entries)), key=lambda index: preferences_of[index] is Consolidation.NOT_NEEDED):
+            preference, last, kind, want = entries[index]
+            if preference is Consolidation.NOT_NEEDED:
                 found[index] = nodes.fragments(kind, want)
             else:
-                most = -(-want // largest[kind]) if wish is Wish.TOGETHER_OR_LATER else len(room.cluster.nodes)
-                found[index] = _together(nodes, home, kind, want, most)
+                max_nodes = -(-want // largest[kind]) if preference is Consolidation.REQUIRED else len(devices.cluster.nodes)
+                found[index] = nodes.last_or_fewest(last, kind, want, max_nodes)
         return found
 
-    return pack(selection, view, gangs, fullest_node_first)
-
-
-def _together(nodes: FreeByNode, home: int, kind: int, want: int, most_nodes: int) -> list[int]:
-    if home >= 0 and nodes.counts[home] >= want:
-        return nodes.take(home, want)
-    return nodes.fewest(kind, want, most_nodes)
+    return place_jobs(selection, view, gangs, fullest_node_first)
 
 
 SKEW: Mapping[str, float] = {
@@ -83,15 +70,17 @@ SKEW: Mapping[str, float] = {
     "GoogLeNet": 0.15,  # 1.02 (1,024 × 1,000) of 6.6
     "BERT": 0.21,  # 23.4 (30,522 words × 768) of 110
 }
-"""By model. Data of architectures, not of measurements."""
+"""Skew by model, from architectures and not from measurements."""
 
 
 @dataclass(frozen=True)
 class TiresiasPlacement:
-    """Consolidate gangs of models with a skew above a threshold; the others fill fragments (Tiresias §3.3, Blox §4.3).
+    """Consolidate where skew(model) = parameters of the largest tensor / parameters of the model > threshold; the others fill
+    fragments (Tiresias §3.3, Blox §4.3).
 
-    `skews` adds to the table, or takes the place of values in it; `otherwise` is the skew of a model in neither. With `wait`, a
-    gang that is to be consolidated waits until it can be.
+    A large tensor is sent in one piece and delays the others, so such models suffer most from a network between their workers.
+    `skews` adds to the table or replaces its values; `otherwise` is the skew of a model in neither. With `wait`, a gang that is
+    to be consolidated waits until it can be.
     """
 
     threshold: float = 0.3
@@ -107,34 +96,30 @@ class TiresiasPlacement:
                 raise InputError("placement tiresias", "a number from 0 to 1", field=name, value=value)
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
-        return pack_selectively(selection, view, self._wishes)
+        return consolidate_selectively(selection, view, self._wishes)
 
     def skew(self, kind: str) -> float:
-        """Of a kind of job: its own, where `skews` has it under its full name, or its model's."""
+        """The skew of a job type: from `skews` by its full name, or that of its model."""
         model = model_of(kind)
         return self.skews.get(kind, self.skews.get(model, SKEW.get(model, self.otherwise)))
 
-    def _wishes(self, view: Snapshot, jobs: Ints, types: Ints) -> list[Wish]:
-        together = Wish.TOGETHER_OR_LATER if self.wait else Wish.TOGETHER
+    def _wishes(self, view: Snapshot, jobs: Ints, types: Ints) -> list[Consolidation]:
+        together = Consolidation.REQUIRED if self.wait else Consolidation.PREFERRED
         kinds, of = np.unique(view.jobs.of(jobs).kind, return_inverse=True)
-        known = [together if self.skew(view.names.kinds[kind]) > self.threshold else Wish.ANYWHERE for kind in kinds.tolist()]
-        return [known[at] for at in of.tolist()]
-
-
-# Tiresias+: consolidate a gang if it is known to run faster so.
-#
-# gain(job, type) = rate on as few nodes as possible / rate on more nodes − 1;  consolidated where gain > threshold
-#
-# It asks the estimation, so it is as right as the profiles are (Blox §4.3, Figure 11), on whatever cluster and for whatever
-# models.
+        preferred = [
+            together if self.skew(view.names.kinds[kind]) > self.threshold else Consolidation.NOT_NEEDED
+            for kind in kinds.tolist()
+        ]
+        return [preferred[at] for at in of.tolist()]
 
 
 @dataclass(frozen=True)
 class TiresiasPlusPlacement:
-    """Consolidate gangs that run faster so by more than a threshold; the others fill fragments (Blox §4.3).
+    """Consolidate where gain = rate on as few nodes as possible / rate on more nodes − 1 > threshold; the others fill fragments
+    (Blox §4.3, Figure 11).
 
-    A gang that would not run spread at all (rate 0) waits until it can be consolidated; with `wait`, so does every gang that is
-    to be.
+    Rates are those of the estimator. A gang that would not run spread at all (rate 0) waits until it can be consolidated; with
+    `wait`, so does every gang that is to be consolidated.
     """
 
     threshold: float = 0.1
@@ -146,13 +131,15 @@ class TiresiasPlusPlacement:
             raise InputError("placement tiresias-plus", "a number from 0 on", field="threshold", value=self.threshold)
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
-        return pack_selectively(selection, view, self._wishes)
+        return consolidate_selectively(selection, view, self._wishes)
 
-    def _wishes(self, view: Snapshot, jobs: Ints, types: Ints) -> list[Wish]:
+    def _wishes(self, view: Snapshot, jobs: Ints, types: Ints) -> list[Consolidation]:
         rates = view.rates
         row = rates.row[view.jobs.position_of(jobs)]
         together, apart = rates.alone[row, types], rates.spread[row, types]
         gains = together > apart * (1 + self.threshold)
-        wishes = np.where(gains, Wish.TOGETHER_OR_LATER if self.wait else Wish.TOGETHER, Wish.ANYWHERE)
-        wishes[gains & (apart <= 0)] = Wish.TOGETHER_OR_LATER
-        return [Wish(wish) for wish in wishes.tolist()]
+        preferences = np.where(
+            gains, Consolidation.REQUIRED if self.wait else Consolidation.PREFERRED, Consolidation.NOT_NEEDED
+        )
+        preferences[gains & (apart <= 0)] = Consolidation.REQUIRED
+        return [Consolidation(preference) for preference in preferences.tolist()]
