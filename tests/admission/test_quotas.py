@@ -153,7 +153,7 @@ def test_the_reason_reaches_whoever_asks():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: UserJobQuota(), "admission user-job-quota: .*expected limits by name, or a default for everybody"),
+        (lambda: UserJobQuota(), "admission user-job-quota: .*expected limits by name, or a default for all"),
         (
             lambda: UserResourceQuota(default=0),
             "admission user-resource-quota: field 'default' is '?0'?: expected a whole number",

@@ -41,7 +41,7 @@ def toy(tmp_path) -> Application:
 
 
 def test_at_the_smallest_batch_a_step_is_worth_one(toy):
-    assert (toy.smallest, toy.largest, toy.least_local, toy.most_local) == (32, 512, 8, 128)
+    assert (toy.smallest, toy.largest, toy.min_local, toy.max_local) == (32, 512, 8, 128)
     assert toy.rate((4,), BatchSplit(8, 1), 0) == pytest.approx(1 / times(1, 4, 8)[0])
 
 

@@ -1,4 +1,4 @@
-"""Everybody enters at once."""
+"""Admission of all jobs, or of jobs up to a multiple of the cluster."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from fairlead.core.snapshot import Snapshot
 
 @dataclass(frozen=True)
 class AcceptAll:
-    """Every job enters as soon as it is submitted."""
+    """Admit every job as soon as it is submitted."""
 
     def admit(self, view: Snapshot) -> Admitted:
+        """All queued jobs."""
         return Admitted(view.queued.number)
 
 
-# Admission by demand: jobs enter until what they ask for exceeds a multiple of the cluster; the rest wait in line.
-
 ROUNDING = 1e-6
-"""1.4 × 45 is 63, whatever a computer makes of it."""
+"""1.4 × 45 is 63, in spite of floating-point errors."""
 
 
 @dataclass(frozen=True)
 class AcceptUpTo:
-    """Enter while Σ workers of the admitted ≤ factor × accelerators that are up; first come, first served (Blox §5.1).
+    """Admit jobs while Σ workers of admitted jobs ≤ factor × accelerators that are up; first come, first served (Blox §5.1).
 
-    A job larger than the limit itself enters when nobody else is inside, so that it cannot wait for ever.
+    A job larger than the limit is admitted when no other job is, so that it does not wait forever.
     """
 
     factor: float = 1.5
@@ -41,15 +40,16 @@ class AcceptUpTo:
             raise InputError("admission accept-up-to", "a number above 0", field="factor", value=self.factor)
 
     def admit(self, view: Snapshot) -> Admitted:
+        """The first queued jobs within the limit."""
         queued = view.queued
         if not len(queued):
             return Admitted(queued.number)
-        inside = int(view.jobs.workers.sum())
+        used = int(view.jobs.workers.sum())
         limit = self.factor * int(view.capacity.sum())
-        demand = inside + np.cumsum(queued.workers)
+        demand = used + np.cumsum(queued.workers)
         entering = int(np.searchsorted(demand, limit + ROUNDING, side="right"))
-        if entering == 0 and inside == 0:
+        if entering == 0 and used == 0:
             entering = 1
-        then = int(demand[entering - 1]) if entering else inside
+        then = int(demand[entering - 1]) if entering else used
         others = Unplaced.not_admitted("the admitted jobs' demand for accelerators", demand=then, limit=limit)
         return Admitted(queued.number[:entering], others=others)

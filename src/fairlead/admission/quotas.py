@@ -1,8 +1,8 @@
-"""Admission by quotas: how many jobs, or how many accelerators for them, may be inside at a time, by user, by model, or by the
-size of a single job (Blox §6.1, Table 5). Inside is who was admitted and has not ended, whether it runs or waits.
+"""Admission by quotas: the number of admitted jobs, or of their accelerators, by user, by model or by the size of a job (Blox
+§6.1, Table 5). An admitted job counts until it ends.
 
-In a quota jobs enter in the order of their submission. Who asks for more than its whole quota enters when nobody else of that
-quota is inside, as with accept-up-to."""
+Jobs of a quota are admitted in the order of their submission. A job that demands more than its whole quota is admitted when no
+other job of that quota is."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from fairlead.core.plan import Admitted
 from fairlead.core.reasons import Unplaced
 from fairlead.core.snapshot import Snapshot
 
-MOST = 10**9
-_WHOLE = f"a whole number from 1 to {MOST:,}"
+MAX_LIMIT = 10**9
+_WHOLE = f"a whole number from 1 to {MAX_LIMIT:,}"
 
 
 @dataclass(frozen=True)
 class _LimitsByName:
-    """Limits for some by name, and one for each of the others; without `default` these have none."""
+    """Limits by name, and a default for each other name; without `default` these have no limit."""
 
     limits: Mapping[str, int] = field(default_factory=dict)
     default: int | None = None
@@ -36,22 +36,23 @@ class _LimitsByName:
 
     def __post_init__(self) -> None:
         if not self.limits and self.default is None:
-            wanted = "limits by name, or a default for everybody"
+            wanted = "limits by name, or a default for all"
             raise InputError(f"admission {self.part}", wanted, field="default", value=None)
         for name, limit in self.limits.items():
-            if not 1 <= limit <= MOST:
+            if not 1 <= limit <= MAX_LIMIT:
                 raise InputError(f"admission {self.part}", _WHOLE, field=f"limits.{name}", value=limit)
-        if self.default is not None and not 1 <= self.default <= MOST:
+        if self.default is not None and not 1 <= self.default <= MAX_LIMIT:
             raise InputError(f"admission {self.part}", _WHOLE, field="default", value=self.default)
 
     def of(self, names: list[str]) -> Floats:
+        """The limits of these names."""
         otherwise = math.inf if self.default is None else self.default
         return np.array([self.limits.get(name, otherwise) for name in names], dtype=np.float64)
 
 
 @dataclass(frozen=True)
 class UserJobQuota(_LimitsByName):
-    """At most so many jobs of a user are inside; each user's next ones wait in line (Blox §6.1)."""
+    """Limit the admitted jobs of each user (Blox §6.1)."""
 
     part: ClassVar[str] = "user-job-quota"
 
@@ -61,7 +62,7 @@ class UserJobQuota(_LimitsByName):
 
 @dataclass(frozen=True)
 class UserResourceQuota(_LimitsByName):
-    """The jobs of a user that are inside ask for at most so many accelerators together (Blox §6.1)."""
+    """Limit the accelerators that the admitted jobs of each user request in sum (Blox §6.1)."""
 
     part: ClassVar[str] = "user-resource-quota"
 
@@ -71,7 +72,7 @@ class UserResourceQuota(_LimitsByName):
 
 @dataclass(frozen=True)
 class JobTypeQuota(_LimitsByName):
-    """At most so many jobs of a model, at any batch size, are inside (Blox §6.1)."""
+    """Limit the admitted jobs of each model, at any batch size (Blox §6.1)."""
 
     part: ClassVar[str] = "job-type-quota"
 
@@ -83,32 +84,31 @@ class JobTypeQuota(_LimitsByName):
         models = list(dict.fromkeys(names))
         place = {model: at for at, model in enumerate(models)}
         model_of_kind = np.array([place[name] for name in names], dtype=np.int64)
-        inside = np.bincount(model_of_kind[view.jobs.kind], minlength=len(models))
-        lines = model_of_kind[queued.kind]
+        used = np.bincount(model_of_kind[view.jobs.kind], minlength=len(models))
+        queues = model_of_kind[queued.kind]
         return admit_by_quota(
-            queued.number, lines, np.ones_like(lines), inside, self.of(models), lambda line: f"jobs {_of_model(models[line])}"
+            queued.number, queues, np.ones_like(queues), used, self.of(models), lambda queue: f"jobs {_of_model(models[queue])}"
         )
 
 
 @dataclass(frozen=True)
 class JobResourceQuota:
-    """At most `limit` jobs that ask for `at_least` accelerators or more are inside; smaller ones pass by (Blox §6.1)."""
+    """Limit the admitted jobs that request `at_least` accelerators or more; smaller jobs are not limited (Blox §6.1)."""
 
     at_least: int = 8
     limit: int = 1
 
     def __post_init__(self) -> None:
         for name in ("at_least", "limit"):
-            if not 1 <= getattr(self, name) <= MOST:
+            if not 1 <= getattr(self, name) <= MAX_LIMIT:
                 raise InputError("admission job-resource-quota", _WHOLE, field=name, value=getattr(self, name))
 
     def admit(self, view: Snapshot) -> Admitted:
         large = view.queued.workers >= self.at_least
-        inside = int(np.count_nonzero(view.jobs.workers >= self.at_least))
-        in_line = inside + large.cumsum()
-        enters = ~large | (in_line <= self.limit)
-        what = f"jobs that ask for {self.at_least} accelerators or more"
-        then = inside + int(np.count_nonzero(large & enters))
+        used = int(np.count_nonzero(view.jobs.workers >= self.at_least))
+        enters = ~large | (used + large.cumsum() <= self.limit)
+        what = f"jobs that request {self.at_least} accelerators or more"
+        then = used + int(np.count_nonzero(large & enters))
         return Admitted(view.queued.number[enters], others=Unplaced.not_admitted(what, demand=then, limit=self.limit))
 
 
@@ -116,16 +116,18 @@ def _by_user(quota: _LimitsByName, view: Snapshot, *, accelerators: bool) -> Adm
     queued = view.queued
     if not len(queued):
         return Admitted(queued.number)
-    known = len(view.names.users)
-    users = np.bincount(queued.user, minlength=known).nonzero()[0]  # those who have somebody at the door
+    count = len(view.names.users)
+    users = np.bincount(queued.user, minlength=count).nonzero()[0]  # those with queued jobs
     names = [view.names.users[user] for user in users.tolist()]
-    line_of = np.zeros(known, dtype=np.int64)
-    line_of[users] = np.arange(len(users))
-    lines = line_of[queued.user]
-    inside = np.bincount(view.jobs.user, view.jobs.workers if accelerators else None, minlength=known)[users]
-    asks = queued.workers if accelerators else np.ones_like(lines)
+    queue_of = np.zeros(count, dtype=np.int64)
+    queue_of[users] = np.arange(len(users))
+    queues = queue_of[queued.user]
+    used = np.bincount(view.jobs.user, view.jobs.workers if accelerators else None, minlength=count)[users]
+    demands = queued.workers if accelerators else np.ones_like(queues)
     what = "accelerators for jobs" if accelerators else "jobs"
-    return admit_by_quota(queued.number, lines, asks, inside, quota.of(names), lambda line: f"{what} {_of_user(names[line])}")
+    return admit_by_quota(
+        queued.number, queues, demands, used, quota.of(names), lambda queue: f"{what} {_of_user(names[queue])}"
+    )
 
 
 def _of_user(name: str) -> str:

@@ -1,4 +1,5 @@
-"""Jobs end at their last step."""
+"""Termination at the last step, or where the loss no longer falls (Blox §5.3). It sees what jobs report, and not the curve of
+their loss."""
 
 from __future__ import annotations
 
@@ -16,29 +17,26 @@ from fairlead.models.convergence import AT, EARLIER, ERROR, LOSS, LOWEST_LOSS, R
 
 @dataclass(frozen=True)
 class BySteps:
-    """A job runs for the steps it asked for; the backend tells when they are done."""
+    """Let each job run for its declared steps; the backend reports when they are done."""
 
     def finished_early(self, view: Snapshot) -> Ints:
+        """No job ends early."""
         return NONE
 
 
-# Jobs end when their loss is as low as it gets, however many steps are left (Blox §5.3). It knows what jobs report and
-# nothing
-# of the curve that they are on.
-
-SURE = 4.0
-"""Standard errors by which a fall may be larger than it looks."""
+STANDARD_ERRORS = 4.0
+"""By so many standard errors the fall of a loss may be larger than measured."""
 
 
 @dataclass(frozen=True)
 class ByLoss:
-    """Done is who comes within `threshold` of the best loss: lowest ≤ best + threshold · |best|.
+    """End a job whose loss is within `threshold` of the best: lowest ≤ best + threshold · |best|.
 
-    The best is what the job says it can reach at all (it reports `target_loss`). Who does not say so, or nobody where
-    `targets` is false, is measured against itself, by means over windows of a fifth of its steps (`core/losses.py`). Done is
-    who would surely fall by less than `threshold` if it went on to its last step, or for another window, as it did since the
-    window before: (earlier − recent + 4 · error) · max(1, left / window) ≤ threshold · |recent|. It is looked at from a share
-    `after` of its steps on, as losses are flat at the beginning too. Who reports no loss runs for its steps.
+    The best loss is the `target_loss` that the job reports. A job without one, or any job where `targets` is false, is compared
+    with itself, by means over windows of a fifth of its steps (`models/convergence.py`). It ends if its loss would fall by less
+    than `threshold` up to its last step, or for another window, at the rate since the window before: (earlier − recent + 4 ·
+    error) · max(1, left / window) ≤ threshold · |recent|. This is checked from a share `after` of its steps on, because losses
+    are flat at the beginning, too. A job that reports no loss runs for its declared steps.
     """
 
     threshold: float = 0.001
@@ -52,6 +50,7 @@ class ByLoss:
             raise InputError("termination by-loss", "a share from 0 to 1", field="after", value=self.after)
 
     def finished_early(self, view: Snapshot) -> Ints:
+        """The jobs to end now."""
         jobs = view.jobs
         if LOSS not in jobs.metrics:
             return NONE
@@ -62,9 +61,9 @@ class ByLoss:
         return jobs.number[done]
 
     def _flat(self, jobs: JobColumns) -> Bools:
-        """Of what is not known nothing is flat."""
+        """Whether the loss of each job is flat; not where too little is known."""
         recent, at, window = jobs.metric(RECENT), jobs.metric(AT), jobs.metric(WINDOW)
-        fall = jobs.metric(EARLIER) - recent + SURE * jobs.metric(ERROR)
+        fall = jobs.metric(EARLIER) - recent + STANDARD_ERRORS * jobs.metric(ERROR)
         to_come = fall * np.maximum(1.0, (jobs.steps - at) / window)
         flat: Bools = (to_come <= self.threshold * np.abs(recent)) & (at >= self.after * jobs.steps)
         return flat

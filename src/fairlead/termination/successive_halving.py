@@ -1,12 +1,12 @@
-"""Of a group of jobs, trials of one search, those that do worst end at rungs on the way, so that the best get the accelerators
-(Blox §8; successive halving, and HyperBand's brackets of it). A trial's progress is the share of its steps that it has done.
+"""Termination of the worst trials of a search, so that the best get the accelerators (Blox §8; successive halving, and
+HyperBand's brackets of it). The trials are the jobs of a group; the progress of a trial is the share of its steps that it has
+done.
 
-At a rung are all who are left of a bracket, once the last of them has got there; they are compared by what each has reported
-last. Nobody is held up at a rung: who is faster goes on meanwhile and is judged where it then stands, so a policy that treats
-the trials alike (least attained service) makes the comparison fair. Who did all its steps already is compared with the others,
-and takes a place if it is among the best. Worst is who last reported what is no finite number, next to worst who got to a rung
-and reported nothing; as many as may stay must have reported something. Somebody who is not let in yet is waited for. Who failed
-or was cancelled counts among those who are out."""
+A rung is reached when the last trial of its bracket has got there. The trials are then compared by the values that they
+reported last. No trial waits at a rung: a faster one continues and is judged by its later value, so a policy that treats trials
+alike (least attained service) makes the comparison fair. A trial that has done all its steps is compared with the others.
+Trials that last reported no finite number are worst, and before them come those that reported nothing; as many as may stay must
+have reported a value. Trials that are not admitted yet are waited for. Failed and cancelled trials count as stopped."""
 
 from __future__ import annotations
 
@@ -24,58 +24,59 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Phase
 from fairlead.core.snapshot import Snapshot
 
-MOST_ETA, MOST_TRIALS = 1000, 10**12
-"""What is beyond them is a slip of the pen, and numbers that no column holds."""
+MAX_ETA, MAX_TRIALS = 1000, 10**12
+"""Larger values are typing mistakes."""
 
 
 @dataclass(frozen=True)
 class Rung:
-    """Where it is, as a share of the steps, and how many go on from there."""
+    """A share of the steps, and the number of trials that continue from there."""
 
     share: float
     stay: int
 
 
 def rungs(trials: int, eta: int, halvings: int) -> list[Rung]:
-    """So many trials, of which a share of 1/eta goes on at each rung; the last rung is at 1/eta of the steps."""
+    """The rungs of a bracket: a share of 1/eta continues at each; the last rung is at 1/eta of the steps."""
     return [Rung(float(eta) ** (k - 1 - halvings), max(1, trials // eta**k)) for k in range(1, halvings + 1)]
 
 
 @dataclass(frozen=True)
-class _OfGroups(ABC):
-    eta: int = 3  # one in so many goes on
+class _GroupTermination(ABC):
+    eta: int = 3  # one in so many continues
     metric: str = "loss"
     best: Literal["lowest", "highest"] = "lowest"
 
     part: ClassVar[str]
 
     def __post_init__(self) -> None:
-        if not 2 <= self.eta <= MOST_ETA:
-            wanted = f"a whole number from 2 to {MOST_ETA:,}"
+        if not 2 <= self.eta <= MAX_ETA:
+            wanted = f"a whole number from 2 to {MAX_ETA:,}"
             raise InputError(f"termination {self.part}", wanted, field="eta", value=self.eta)
 
     def finished_early(self, view: Snapshot) -> Ints:
+        """The trials to end now."""
         if not view.group_sizes or self.metric not in view.jobs.metrics:
             return NONE
         groups = view.jobs.group
-        outside = set(view.queued.group.tolist()) | {view.names.groups.index(view.job_of[n].group) for n in view.blocked}
-        out = [NONE]
+        not_admitted = set(view.queued.group.tolist()) | {view.names.groups.index(view.job_of[n].group) for n in view.blocked}
+        stopped = [NONE]
         for group in np.unique(groups).tolist():
             size = view.group_sizes.get(group, 0)
-            if size > 1 and group not in outside:
+            if size > 1 and group not in not_admitted:
                 members = view.jobs.rows[groups == group]
                 if len(view.completed_trials):
                     through = view.completed_trials
                     members = np.sort(np.concatenate((members, through.rows[through.group == group])))
                 for bracket, ladder in self._brackets(view.jobs.with_rows(members), size):
-                    out.append(self._out(bracket, ladder))
-        return np.sort(np.concatenate(out))
+                    stopped.append(self._stopped(bracket, ladder))
+        return np.sort(np.concatenate(stopped))
 
     @abstractmethod
     def _brackets(self, members: JobColumns, size: int) -> Iterator[tuple[JobColumns, Sequence[Rung]]]:
-        """Of a group of so many, who is left or got through, as they compete with each other, and the rungs they come to."""
+        """The brackets of a group of so many trials: those that are left or completed, and their rungs."""
 
-    def _out(self, bracket: JobColumns, ladder: Sequence[Rung]) -> Ints:
+    def _stopped(self, bracket: JobColumns, ladder: Sequence[Rung]) -> Ints:
         left = bracket.phase <= int(Phase.RUNNING)
         if not left.any():
             return NONE
@@ -93,8 +94,8 @@ class _OfGroups(ABC):
 
 
 @dataclass(frozen=True)
-class SuccessiveHalving(_OfGroups):
-    """Of a group of n trials, n / eta^k go on at rung k, the last at 1/eta of the steps (Jamieson and Talwalkar 2016)."""
+class SuccessiveHalving(_GroupTermination):
+    """Of a group of n trials, n / eta^k continue at rung k, the last at 1/eta of the steps (Jamieson and Talwalkar 2016)."""
 
     part: ClassVar[str] = "successive-halving"
 
@@ -106,11 +107,11 @@ class SuccessiveHalving(_OfGroups):
 
 
 @dataclass(frozen=True)
-class HyperBand(_OfGroups):
-    """Brackets of successive halving, from many trials with early rungs to few that run through (Li et al. 2018).
+class HyperBand(_GroupTermination):
+    """Brackets of successive halving, from many trials with early rungs to few that run all their steps (Li et al. 2018).
 
-    Bracket s, from `brackets` − 1 down to 0, has ⌈brackets · eta^s / (s + 1)⌉ trials and s rungs. A job's place in its group
-    (`group_order`, from 0) says in which it is; a larger group begins again from the first.
+    Bracket s, from `brackets` − 1 down to 0, has ⌈brackets · eta^s / (s + 1)⌉ trials and s rungs. The position of a job in its
+    group (`group_order`, from 0) determines its bracket; a larger group begins again with the first bracket.
     """
 
     brackets: int = 4
@@ -121,13 +122,13 @@ class HyperBand(_OfGroups):
         super().__post_init__()
         if not 1 <= self.brackets <= 20:
             raise InputError("termination hyperband", "a whole number from 1 to 20", field="brackets", value=self.brackets)
-        if sum(self._trials) > MOST_TRIALS:
-            wanted = f"so few that all brackets together have at most {MOST_TRIALS:,} trials at an eta of {self.eta}"
+        if sum(self._trials) > MAX_TRIALS:
+            wanted = f"so few that all brackets together have at most {MAX_TRIALS:,} trials at an eta of {self.eta}"
             raise InputError("termination hyperband", wanted, field="brackets", value=self.brackets)
 
     @property
     def _trials(self) -> list[int]:
-        """Of each bracket, the one with the most rungs first."""
+        """The trials of each bracket, the one with the most rungs first."""
         return [-(-self.brackets * self.eta**s // (s + 1)) for s in range(self.brackets - 1, -1, -1)]
 
     def _brackets(self, members: JobColumns, size: int) -> Iterator[tuple[JobColumns, Sequence[Rung]]]:
@@ -135,7 +136,7 @@ class HyperBand(_OfGroups):
         ends = np.cumsum(trials)
         total = int(ends[-1])
         mine = ends.searchsorted(members.group_order % total, side="right")
-        begun = np.clip(size % total - (ends - trials), 0, trials)  # of the last time through, those that are there
+        begun = np.clip(size % total - (ends - trials), 0, trials)  # trials of the last, incomplete pass
         for at, (whole, some) in enumerate(zip(trials, begun.tolist())):
             count = size // total * whole + int(some)
             yield members.only(mine == at), rungs(count, self.eta, self.brackets - 1 - at)

@@ -1,15 +1,15 @@
 """Applications as Pollux' authors measured them (OSDI'21, §5.1): how long a step takes on a placement at a local batch size,
-how noisy the gradients are as training goes on, and how far it is to the end. A folder holds one folder for each application:
+how noisy the gradients are during training, and how much work a training is. A folder holds one folder for each application:
 
 placements.csv     placement (digits: accelerators on each node), local_bsz, step_time, sync_time
 scalability.csv    the same by num_nodes and num_replicas, for many nodes
 validation-B.csv   a row for each epoch at batch size B: progress, grad_sqr, grad_var
 
-Progress is counted in steps at the smallest batch size: a step at a larger one is worth more of them, by its gain
+Progress is counted in steps at the smallest batch size: a step at a larger one counts by its gain
 
     gain(B) = (var + sqr) / (var / scale + sqr),   scale = B / smallest   (Pollux eq. 7).
 
-It knows neither jobs nor schedulers."""
+This module knows no scheduler."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ from fairlead.workloads.dynamics import JobDynamics, RunConditions, Speed
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
 
-_LARGEST_LOCAL = {"yolov3": 8}
-"""Where more was measured than fits everywhere: Pollux' authors stop here."""
+_MAX_LOCAL = {"yolov3": 8}
+"""Limits of the authors where more was measured than fits everywhere."""
 
 _SIZES = 50
-"""Batch sizes that are tried when the best one is looked for, in geometric steps."""
+"""The number of batch sizes that are tried for the best one, in geometric steps."""
 
 
 @dataclass(frozen=True)
 class BatchSplit:
-    """A batch in pieces: each worker does `passes` times `local` before gradients are exchanged."""
+    """A batch in pieces: each worker does `passes` times `local` samples before gradients are exchanged."""
 
     local: int
     passes: int
 
     def batch_size(self, workers: int) -> int:
+        """The batch size of all workers."""
         return workers * self.local * self.passes
 
 
@@ -59,14 +60,14 @@ class StepTimeCurve:
     sync_s: Floats
 
     def at(self, local: Floats | float) -> tuple[Floats, Floats]:
-        """Beyond what was measured, as at its edge."""
+        """Interpolated; beyond the measured range, the value at its edge."""
         return _interp(local, self.local, self.step_s), _interp(local, self.local, self.sync_s)
 
 
 @dataclass(frozen=True)
 class Application:
-    """One of them. `batch_sizes` are those at which it was trained, ascending; `progress` (by batch size and epoch) is where
-    each epoch ended."""
+    """A measured application. `batch_sizes` are those at which it was trained, ascending; `progress` (by batch size and epoch)
+    is the end of each epoch."""
 
     name: str
     placed: Mapping[tuple[int, ...], StepTimeCurve]  # by accelerators on each node, in the smallest rotation
@@ -80,49 +81,54 @@ class Application:
 
     @cached_property
     def ends(self) -> Floats:
-        """Progress at which each epoch ends, whatever batch sizes were used."""
+        """The progress at which each epoch ends, at any batch size."""
         return np.asarray(self.progress.min(axis=0))
 
     @property
     def steps(self) -> float:
+        """The work of a whole training."""
         return float(self.ends[-1])
 
     @property
     def smallest(self) -> int:
+        """The smallest batch size."""
         return int(self.batch_sizes[0])
 
     @property
     def largest(self) -> int:
+        """The largest batch size."""
         return int(self.batch_sizes[-1])
 
     @cached_property
-    def least_local(self) -> int:
+    def min_local(self) -> int:
+        """The smallest local batch size that was measured."""
         return int(min(curve.local[0] for curve in self.placed.values()))
 
     @cached_property
-    def most_local(self) -> int:
+    def max_local(self) -> int:
+        """The largest local batch size."""
         measured = int(max(curve.local[-1] for curve in self.placed.values()))
-        return min(measured, _LARGEST_LOCAL.get(self.name, measured))
+        return min(measured, _MAX_LOCAL.get(self.name, measured))
 
     @property
-    def most_workers(self) -> int:
-        """Beyond it, not everybody has a part of the largest batch."""
-        return max(1, self.largest // self.least_local)
+    def max_workers(self) -> int:
+        """With more workers, some have no part of the largest batch."""
+        return max(1, self.largest // self.min_local)
 
     def epoch(self, progress: float) -> int:
-        """The one that a job is in; a hair before its end counts as its end."""
+        """The epoch of a job; progress slightly before its end counts as its end."""
         at = int(self.ends.searchsorted(progress * (1 + 1e-9) + 1e-9, side="right"))
         return min(at, len(self.ends) - 1)
 
     def split(self, batch_size: int, workers: int) -> BatchSplit:
-        """As large pieces as fit."""
+        """The split of a batch into pieces as large as fit."""
         local = math.ceil(batch_size / workers - 1e-8)
-        passes = int(accumulation_steps(batch_size, workers, self.most_local, self.smallest))
+        passes = int(accumulation_steps(batch_size, workers, self.max_local, self.smallest))
         piece = math.ceil(local / passes - 1e-8)
         return BatchSplit(max(1, min(piece, self.largest // (workers * passes))), passes)
 
     def tuned(self, per_node: tuple[int, ...], epoch: int) -> BatchSplit:
-        """The split with the best goodput on a placement: what a job that tunes its batch size comes to."""
+        """The split with the best goodput on a placement, which a job that tunes its batch size uses."""
         known = self._tuned.get((per_node, epoch))
         if known is None:
             known = self._tuned[per_node, epoch] = self._tune(per_node, epoch)
@@ -130,14 +136,14 @@ class Application:
 
     def _tune(self, per_node: tuple[int, ...], epoch: int) -> BatchSplit:
         workers = sum(per_node)
-        least = max(self.smallest, self.least_local * workers)
+        least = max(self.smallest, self.min_local * workers)
         if least >= self.largest:
             return self.split(self.largest, workers)
         sizes = np.geomspace(least, self.largest, _SIZES)
-        passes: Floats = accumulation_steps(sizes, workers, self.most_local, self.smallest)
+        passes: Floats = accumulation_steps(sizes, workers, self.max_local, self.smallest)
         local = np.ceil(sizes / workers / passes - 1e-8)
         batch = np.minimum(local * passes * workers, self.largest)
-        fits = (local >= self.least_local) & (local <= self.most_local) & (local * passes * workers <= self.largest)
+        fits = (local >= self.min_local) & (local <= self.max_local) & (local * passes * workers <= self.largest)
         step_s, sync_s = self.curve(per_node).at(local)
         sqr, var = self.noise(batch, epoch)
         goodput = np.where(fits, _gain(sqr, var, batch / self.smallest) / (step_s + (passes - 1) * (step_s - sync_s)), 0.0)
@@ -145,7 +151,7 @@ class Application:
         return BatchSplit(int(local[best]), int(passes[best]))
 
     def rate(self, per_node: tuple[int, ...], split: BatchSplit, epoch: int) -> float:
-        """Progress a second."""
+        """Progress per second."""
         batch = min(max(split.batch_size(sum(per_node)), self.smallest), self.largest)
         return self.gain(batch, epoch) / self.step_s(per_node, split)
 
@@ -155,7 +161,7 @@ class Application:
         return float(_gain(sqr, var, batch_size / self.smallest))
 
     def run_s(self, per_node: tuple[int, ...], split: BatchSplit) -> float:
-        """A whole training on one placement, with one split."""
+        """Seconds of a whole training on one placement with one split."""
         batch = min(max(split.batch_size(sum(per_node)), self.smallest), self.largest)
         above = min(int(self.batch_sizes.searchsorted(batch)), len(self.batch_sizes) - 1)
         below = max(above - 1, 0)
@@ -167,6 +173,7 @@ class Application:
         return float((np.diff(self.ends, prepend=0.0) / gain).sum()) * self.step_s(per_node, split)
 
     def step_s(self, per_node: tuple[int, ...], split: BatchSplit) -> float:
+        """Seconds of a step."""
         step_s, sync_s = self.curve(per_node).at(split.local)
         return float(step_s + (split.passes - 1) * (step_s - sync_s))
 
@@ -176,8 +183,8 @@ class Application:
         return _interp(batch_size, sizes, self.grad_sqr[:, epoch]), _interp(batch_size, sizes, self.grad_var[:, epoch])
 
     def curve(self, per_node: tuple[int, ...]) -> StepTimeCurve:
-        """As measured on this placement, or else between what was measured on fewer and on more nodes, with as many workers
-        to a node."""
+        """The measured curve of this placement, or one interpolated between fewer and more nodes with as many workers per
+        node."""
         known = self._curves.get(per_node)
         if known is None:
             turned = min(per_node[at:] + per_node[:at] for at in range(len(per_node)))
@@ -205,7 +212,7 @@ class Application:
 
 
 def consolidated_placement(workers: int, on_a_node: int) -> tuple[int, ...]:
-    """The placement on as few nodes as can be."""
+    """The placement on as few nodes as possible."""
     whole, rest = divmod(workers, on_a_node)
     return (on_a_node,) * whole + ((rest,) if rest else ())
 
@@ -225,7 +232,7 @@ def _mixed(one: StepTimeCurve, other: StepTimeCurve, share: float) -> StepTimeCu
 
 
 def read_applications(folder: Path) -> dict[str, Application]:
-    """Every application of a folder, by name."""
+    """Read the applications of a folder, by name."""
     if not folder.is_dir():
         raise InputError(folder, "a folder of applications, each a folder with placements.csv")
     found = {path.parent.name: _read(path.parent) for path in sorted(folder.glob("*/placements.csv"))}
@@ -250,7 +257,7 @@ def _read(folder: Path) -> Application:
     trained = [np.array(list(_rows(runs[size], ("progress", "grad_sqr", "grad_var")))) for size in sizes]
     epochs = min(len(run) for run in trained)
     if not epochs:
-        raise InputError(folder, "an epoch at least in each validation-B.csv")
+        raise InputError(folder, "at least one epoch in each validation-B.csv")
     columns = np.stack([run[:epochs] for run in trained])
     curves = {digits: _curve(points) for digits, points in placed.items()}
     by_size = {key: _curve(points) for key, points in sized.items()}
@@ -258,7 +265,7 @@ def _read(folder: Path) -> Application:
 
 
 def _curve(points: list[tuple[float, float, float]]) -> StepTimeCurve:
-    """Several measurements at one local batch size count with their mean."""
+    """The mean of several measurements at one local batch size."""
     measured = np.array(points)
     local, of = np.unique(measured[:, 0], return_inverse=True)
     count = np.bincount(of)
@@ -294,30 +301,25 @@ def _rows(path: Path, wanted: tuple[str, ...]) -> Iterator[tuple[float, ...]]:
         yield tuple(values)
 
 
-# Jobs that train one of Pollux' applications: their speed follows from the placement, the batch size and how far they are.
-# Work is counted in the application's own progress, and a job is done where its training ends. What the jobs tell on their
-# way
-# is what `core.goodput` names. It knows no files.
-
 SOURCE = "applications"
 
 
 @dataclass(frozen=True)
 class ApplicationDynamics(JobDynamics):
-    """An application at a batch size. Where a plan gives another one it is that; where a plan leaves it to the job, the one
-    that is best here and now: a job that is measured at its work knows its own speed."""
+    """An application at a batch size. A plan can give another one, or let the job tune it: then it is the one with the best
+    goodput. Jobs report what `models.goodput` names."""
 
     application: Application
     batch_size: int
-    _known: dict[tuple[tuple[int, ...], int, int], Speed] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _speeds: dict[tuple[tuple[int, ...], int, int], Speed] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def speed(self, conditions: RunConditions) -> Speed:
-        """The same for all who stand alike in an epoch, and so looked up."""
+        """The speed in the present epoch, computed once for each placement and batch size."""
         epoch = self.application.epoch(conditions.steps)
         key = conditions.per_node, conditions.batch_size, epoch
-        known = self._known.get(key)
+        known = self._speeds.get(key)
         if known is None:
-            known = self._known[key] = self._speed(*key)
+            known = self._speeds[key] = self._speed(*key)
         return known
 
     def _speed(self, per_node: tuple[int, ...], given: int, epoch: int) -> Speed:
@@ -341,13 +343,13 @@ class ApplicationDynamics(JobDynamics):
             goodput.VAR: float(var),
             goodput.SMALLEST: float(app.smallest),
             goodput.LARGEST: float(app.largest),
-            goodput.LEAST_LOCAL: float(app.least_local),
-            goodput.MOST_LOCAL: float(app.most_local),
+            goodput.LEAST_LOCAL: float(app.min_local),
+            goodput.MOST_LOCAL: float(app.max_local),
         }
 
 
 def with_applications(trace: Trace, applications: Mapping[str, Application]) -> Trace:
-    """The trace with every job's work and nature from the application that its kind names."""
+    """The trace with work and dynamics of each job from the application of its job type."""
     jobs, dynamics, alike = [], dict(trace.dynamics), dict[str, ApplicationDynamics]()
     for job in trace.jobs:
         app, size = applications.get(model_of(job.kind)), batch_size_of(job.kind)
@@ -363,20 +365,20 @@ def with_applications(trace: Trace, applications: Mapping[str, Application]) -> 
 
 
 def application_table(trace: Trace, cluster: Cluster) -> ThroughputTable | None:
-    """Mean rates over a whole run, by kind and workers on as few nodes as can be; the same on every type, and spread or not.
-    None where not all jobs train an application."""
+    """Mean rates over a whole run, by job type and workers on as few nodes as possible, the same on every accelerator type and
+    spread or not. None where some job trains no application."""
     names, on_a_node = cluster.type_names, int(cluster.node_size.max())
-    asked, trained = dict[str, int](), dict[str, ApplicationDynamics]()
+    requested, trained = dict[str, int](), dict[str, ApplicationDynamics]()
     for job in trace.jobs:
         job_dynamics = trace.dynamics.get(job.name)
         if not isinstance(job_dynamics, ApplicationDynamics):
             return None
-        asked[job.kind], trained[job.kind] = max(asked.get(job.kind, 0), job.workers), job_dynamics
+        requested[job.kind], trained[job.kind] = max(requested.get(job.kind, 0), job.workers), job_dynamics
     keys: list[tuple[str, int]] = [(TIMED, 1)]
     rates = [1.0]
-    for kind, most in asked.items():
+    for kind, largest in requested.items():
         app, size = trained[kind].application, trained[kind].batch_size
-        for workers in range(1, max(most, min(size // app.least_local, cluster.size)) + 1):
+        for workers in range(1, max(largest, min(size // app.min_local, cluster.size)) + 1):
             keys.append((kind, workers))
             rates.append(app.steps / app.run_s(consolidated_placement(workers, on_a_node), app.split(size, workers)))
     alone = np.repeat(np.array(rates)[:, None], len(names), axis=1)

@@ -1,8 +1,8 @@
-"""The bundled catalogue: the 26 kinds of Gavel's Table 2 on six types of accelerator, so that everything works out of
-the box. **Every rate is modelled, not measured**: it follows from the figures below through `performance_model`. Peaks,
-bandwidths and memory sizes are from public data sheets; shares reached, demands and networks are this project's own
-assumptions, in round numbers, chosen to respect what the Gavel paper says of its measurements (docs/catalogue.md).
-`python -m fairlead.workloads.catalogue` prints how close that is. Nothing here knows files or schedulers."""
+"""The bundled catalogue: the 26 job types of Gavel's Table 2 on six types of accelerator. **Every rate is modelled, not
+measured**: it follows from the figures below through a roofline model. Peaks, bandwidths and memory sizes are from public data
+sheets; efficiencies, demands and networks are assumptions, in round numbers, chosen to agree with the Gavel paper
+(docs/catalogue.md). `python -m fairlead.workloads.catalogue` prints how close that is. This module knows no files and no
+scheduler."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OVERLAP = 0.3
 """The share of the device's bulk work behind which gradients travel: the later part of the backward pass."""
 
 INTERFERENCE = 0.08
-"""What a partner that is always busy costs beyond its share of time (caches, memory channels, switching)."""
+"""The slowdown by a co-located job that is always busy, beyond its share of time (caches, memory channels, switching)."""
 
 GRADIENT_BYTES = 2.0
 """Gradients travel in half precision."""
@@ -34,11 +34,11 @@ TRAINING_BYTES = 16.0
 """Held for each parameter: value, gradient and two moments of the optimizer, four bytes each."""
 
 CONTEXT_GB = 0.8
-"""What a process takes on a device before the first tensor: context, libraries, workspaces."""
+"""The memory of a process before its first tensor: context, libraries, workspaces."""
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceSpec:
     """One accelerator of a type. Efficiencies are the shares of the peaks that training reaches on its generation."""
 
     name: str
@@ -55,8 +55,8 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """What one step of a kind asks of each worker."""
+class StepDemand:
+    """What one step of a job type requires of each worker."""
 
     kind: str
     samples: int  # per step
@@ -72,8 +72,8 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Placing:
-    """What lies between the workers of a gang: a link per device, a delay per hop, and waiting for the slowest."""
+class Interconnect:
+    """The connection of the workers of a gang: a link per device, a delay per hop, and waiting for the slowest."""
 
     link_gbs: Floats  # per device, one way
     hop_us: float
@@ -81,7 +81,7 @@ class Placing:
 
 
 @dataclass(frozen=True)
-class Times:
+class StepTimes:
     """Seconds per step on one worker, demands × devices: what keeps the device busy, and the whole step."""
 
     bulk: Floats  # kernels that fill the device
@@ -89,7 +89,7 @@ class Times:
     step: Floats
 
 
-def step_times(demands: Sequence[Demand], devices: Sequence[Device]) -> Times:
+def step_times(demands: Sequence[StepDemand], devices: Sequence[DeviceSpec]) -> StepTimes:
     """step = max(FLOPs / reached FLOP/s, bytes / reached bandwidth) + small kernels + host."""
     samples = _column([d.samples for d in demands])
     flops = samples * _column([d.gflop_per_sample * 1e9 for d in demands])
@@ -102,17 +102,17 @@ def step_times(demands: Sequence[Demand], devices: Sequence[Device]) -> Times:
     bulk = np.maximum(flops / reached, moved / streaming)
     kernels = _column([d.small_kernels for d in demands]) * np.array([d.small_kernel_us * 1e-6 for d in devices])
     host = _column([d.host_ms * 1e-3 + d.samples * d.host_us_per_sample * 1e-6 for d in demands])
-    return Times(bulk, bulk + kernels, bulk + kernels + host)
+    return StepTimes(bulk, bulk + kernels, bulk + kernels + host)
 
 
-def memory_gb(demands: Sequence[Demand]) -> Floats:
-    """What each demand holds on a device: context + parameters and their moments + activations."""
+def memory_gb(demands: Sequence[StepDemand]) -> Floats:
+    """GB on a device for each demand: context + parameters and their moments + activations."""
     parameters = np.array([d.parameters_m * 1e6 * TRAINING_BYTES / 1e9 for d in demands])
     activations = np.array([d.samples * d.activations_mb / 1e3 for d in demands])
     return np.asarray(CONTEXT_GB + parameters + activations, dtype=np.float64)
 
 
-def gang_step_times(times: Times, demands: Sequence[Demand], workers: Ints, placing: Placing) -> Floats:
+def gang_step_times(times: StepTimes, demands: Sequence[StepDemand], workers: Ints, interconnect: Interconnect) -> Floats:
     """step(n) = step × (1 + σ·log2 n) + what of the all-reduce does not hide behind the device's work.
 
     A ring moves 2(n−1)/n of the gradient through every link, in 2(n−1) hops. The rows of `times`, `demands` and
@@ -120,16 +120,16 @@ def gang_step_times(times: Times, demands: Sequence[Demand], workers: Ints, plac
     """
     n = workers.astype(np.float64)[:, None]
     gradient = _column([d.parameters_m * 1e6 * GRADIENT_BYTES for d in demands])
-    exchange = 2 * (n - 1) / n * gradient / (placing.link_gbs * 1e9) + 2 * (n - 1) * placing.hop_us * 1e-6
+    exchange = 2 * (n - 1) / n * gradient / (interconnect.link_gbs * 1e9) + 2 * (n - 1) * interconnect.hop_us * 1e-6
     exposed = np.maximum(exchange - OVERLAP * times.bulk, 0.0)
-    return np.asarray(times.step * (1 + placing.straggling * np.log2(n)) + exposed, dtype=np.float64)
+    return np.asarray(times.step * (1 + interconnect.straggling * np.log2(n)) + exposed, dtype=np.float64)
 
 
 def shared_rates(alone: Floats, busy: Floats, may_share: Bools) -> Floats:
     """rate(r with q) = alone(r) / max(1, u_r + u_q) × (1 − γ·u_q), for rows × rows × devices.
 
-    u is the busy fraction alone. Two that leave room for one another hardly notice; two that do not share the device in
-    proportion to what each would use. `may_share` says which pairs fit at all; elsewhere the rate is 0.
+    u is the busy fraction alone. Two jobs that together need less than the device hardly slow down; others share it in
+    proportion to what each would use. `may_share` tells which pairs fit; elsewhere the rate is 0.
     """
     together = np.maximum(busy[:, None, :] + busy[None, :, :], 1.0)
     rates = alone[:, None, :] / together * (1.0 - INTERFERENCE * busy[None, :, :])
@@ -151,32 +151,32 @@ GANG_SIZES = (1, 2, 4, 8)
 # eighth of an eight-way machine on a large cloud in 2025.
 DEVICES = (
     # "Tesla K80 GPU Accelerator" board specification: two devices with 8.74 TFLOP/s, 480 GB/s, 24 GB together.
-    Device(
+    DeviceSpec(
         "k80", tflops=4.37, bandwidth_gbs=240, memory_gb=12, link_gbs=10, network_gbs=4, price_per_hour=0.45,
         convolution=0.20, matrix=0.16, streaming=0.60, small_kernel_us=40,
     ),
     # "Tesla P100" data sheet, PCIe 16 GB: 9.3 TFLOP/s single precision, 732 GB/s.
-    Device(
+    DeviceSpec(
         "p100", tflops=9.3, bandwidth_gbs=732, memory_gb=16, link_gbs=10, network_gbs=4, price_per_hour=1.46,
         convolution=0.42, matrix=0.35, streaming=0.70, small_kernel_us=10,
     ),
     # "Tesla V100" data sheet, SXM2 16 GB: 15.7 TFLOP/s single precision, 900 GB/s, NVLink 300 GB/s both ways together.
-    Device(
+    DeviceSpec(
         "v100", tflops=15.7, bandwidth_gbs=900, memory_gb=16, link_gbs=150, network_gbs=4, price_per_hour=2.48,
         convolution=0.55, matrix=0.42, streaming=0.80, small_kernel_us=8,
     ),
     # "NVIDIA A100 Tensor Core GPU" data sheet, SXM 40 GB: TF32 156 TFLOP/s dense, 1,555 GB/s, NVLink 600 GB/s.
-    Device(
+    DeviceSpec(
         "a100", tflops=156, bandwidth_gbs=1555, memory_gb=40, link_gbs=300, network_gbs=12.5, price_per_hour=3.67,
         convolution=0.25, matrix=0.20, streaming=0.80, small_kernel_us=6,
     ),
     # "NVIDIA H100 Tensor Core GPU" data sheet, SXM: TF32 494 TFLOP/s dense, 3,350 GB/s, 80 GB, NVLink 900 GB/s.
-    Device(
+    DeviceSpec(
         "h100", tflops=494, bandwidth_gbs=3350, memory_gb=80, link_gbs=450, network_gbs=50, price_per_hour=7.00,
         convolution=0.18, matrix=0.15, streaming=0.80, small_kernel_us=5,
     ),
     # "NVIDIA H200 Tensor Core GPU" data sheet, SXM: as the H100, with 141 GB at 4,800 GB/s.
-    Device(
+    DeviceSpec(
         "h200", tflops=494, bandwidth_gbs=4800, memory_gb=141, link_gbs=450, network_gbs=50, price_per_hour=8.00,
         convolution=0.18, matrix=0.15, streaming=0.80, small_kernel_us=5,
     ),
@@ -196,10 +196,10 @@ def _kinds(
     host_us: float = 0.0,
     convolutional: bool = False,
     distributable: bool = False,
-) -> tuple[Demand, ...]:
+) -> tuple[StepDemand, ...]:
     """One model at several batch sizes; None is a kind whose name carries none, and whose step is one unit of work."""
     return tuple(
-        Demand(
+        StepDemand(
             kind_of(model, batch), batch or 1, gflop, mb, parameters_m, activations_mb, kernels, host_ms, host_us,
             convolutional, distributable,
         )
@@ -250,16 +250,16 @@ _BY_KIND = {demand.kind: demand for demand in DEMANDS}
 
 @cache
 def catalogue(network_gbs: float | None = None) -> ThroughputTable:
-    """Steps per second of the whole gang, for every kind, gang size, type, placement, and pair of equal gangs. Nodes are
-    `network_gbs` GB/s one way from each other, or as far as their type's usually are."""
+    """Steps per second of the whole gang, for every job type, gang size, accelerator type, placement, and pair of equal gangs.
+    The network of nodes has `network_gbs` GB/s one way, or what is usual for their type."""
     rows = [(demand, n) for demand in DEMANDS for n in (GANG_SIZES if demand.distributable else (1,))]
     demands = [demand for demand, _ in rows]
     sizes = np.array([n for _, n in rows], dtype=np.int64)
     times = step_times(demands, DEVICES)
     # Consolidated: one node holds the gang. Spread: a node for each worker. Hops and stragglers are assumptions.
-    consolidated = Placing(np.array([device.link_gbs for device in DEVICES]), hop_us=10, straggling=0.02)
+    consolidated = Interconnect(np.array([device.link_gbs for device in DEVICES]), hop_us=10, straggling=0.02)
     network = np.array([network_gbs or device.network_gbs for device in DEVICES])
-    scattered = Placing(network, hop_us=40, straggling=0.06)
+    scattered = Interconnect(network, hop_us=40, straggling=0.06)
     room = np.array([device.memory_gb for device in DEVICES])
     held = memory_gb(demands)
     fits = held[:, None] <= room
@@ -293,17 +293,17 @@ def accelerator_types() -> tuple[AcceleratorType, ...]:
 
 
 def memory_gb_of(kind: str) -> float:
-    """What a kind needs on each accelerator, modelled."""
+    """GB that a job type needs on each accelerator, modelled."""
     return float(memory_gb([_demand(kind)])[0])
 
 
 def distributable(kind: str) -> bool:
-    """Whether a kind can train with more than one worker."""
+    """Whether a job type can train with more than one worker."""
     return _demand(kind).distributable
 
 
 def claims() -> str:
-    """How the catalogue stands to what the Gavel paper says of its measurements, as a table."""
+    """A table that compares the catalogue with the Gavel paper's measurements."""
     table = catalogue()
     price = {t.name: t.price_per_hour for t in accelerator_types()}
     names = ("k80", "p100", "v100")
@@ -322,7 +322,7 @@ def claims() -> str:
     return "\n".join(lines)
 
 
-def _demand(kind: str) -> Demand:
+def _demand(kind: str) -> StepDemand:
     if kind not in _BY_KIND:
         raise UnknownName("kind of job", kind, _BY_KIND)
     return _BY_KIND[kind]

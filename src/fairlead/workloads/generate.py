@@ -1,7 +1,7 @@
-"""Synthetic workloads after the papers: Gavel §7.1 (Poisson arrivals, kinds from a table, durations over three decades) and
-Shockwave §8.1 (size classes by accelerator-hours). A generator is a value; a seed makes a trace of it. Every purpose draws
-from a stream of its own, job by job, so that changing one option, or asking for more jobs, moves no other draw. It knows no
-file format and no scheduler."""
+"""Synthetic workloads after the papers: Gavel §7.1 (Poisson arrivals, job types from a table, durations over three decades) and
+Shockwave §8.1 (size classes by accelerator-hours). A generator is a value that makes a trace of a seed. Every purpose draws
+from a stream of its own, job by job, so that changing one option or the number of jobs changes no other draw. This module knows
+no file format and no scheduler."""
 
 from __future__ import annotations
 
@@ -23,14 +23,11 @@ from fairlead.workloads.trace import MAX_TIME_S, Trace
 # How the batch sizes of generated jobs change, by mode:
 #
 # static     never
-# accordion  declared and largest in turns: small while gradients change fast, at first and at times later (Shockwave §5)
+# accordion  declared and largest alternate: small while gradients change fast, at first and sometimes later (Shockwave §5)
 # gns        doubles up to the largest, as gradient noise grows; every division of the steps is equally likely
-# expert     a schedule that somebody wrote: multiples of the declared batch size, each for a share of the steps; the job
-# declares it
+# expert     a schedule that a user wrote: multiples of the declared batch size, each for a share of the steps
 #
-# The largest is what the table has for the model with these workers. A job declared with it stays as it is. This module knows
-# no
-# job but what is passed in, and takes its chances from there too.
+# The largest batch size is that of the table for the model with these workers.
 
 Parts = tuple[tuple[int, float], ...]
 Multiples = tuple[tuple[float, float], ...]
@@ -40,13 +37,13 @@ MODES = ("static", "accordion", "gns", EXPERT)
 DRAWS = 32
 """Numbers in [0, 1) for a job: no batch size doubles more often."""
 
-_TRACE = 1e-9  # a share so small is none
+_NEGLIGIBLE = 1e-9  # share
 _FIRST = (0.25, 0.35)  # of the steps, for which Accordion begins small
 _AGAIN, _LATER, _SHORT = 0.25, (0.4, 0.75), (0.02, 0.06)  # how many return to it, when, and for how long
 
 
 def batch_sizes_of(table: ThroughputTable, kind: str, workers: int) -> tuple[int, ...]:
-    """The batch sizes at which a kind's model runs wherever the kind does, ascending."""
+    """The batch sizes at which the model of a job type runs wherever the job type does, ascending."""
     first = table.alone[table.row(kind, workers)] > 0
     known = (
         (batch_size_of(other), row) for row, (other, many) in enumerate(table.keys) if many == workers and _alike(other, kind)
@@ -68,22 +65,22 @@ def regime_parts(mode: str, kind: str, sizes: Sequence[int], schedule: Multiples
 
 
 def declared_schedule(parts: Parts) -> Schedule:
-    """Regimes as an owner's schedule: of the declared steps, behind which no share counts, and to whose end the last one goes
-    on."""
+    """Regimes as a declared schedule of exactly the declared steps: shares beyond them are cut, and the last regime is
+    extended."""
     declared: list[tuple[int, float]] = []
     left = 1.0
     for size, share in (*parts[:-1], (parts[-1][0], 1.0)):
         share = min(share, left)
         if declared and declared[-1][0] == size:
             declared[-1] = (size, declared[-1][1] + share)
-        elif share > _TRACE:
+        elif share > _NEGLIGIBLE:
             declared.append((size, share))
         left -= share
     return tuple(declared)
 
 
 def mean_rate(parts: Parts, table: ThroughputTable, kind: str, workers: int, column: int) -> float:
-    """Declared steps per second over all of a job's regimes, on one type."""
+    """Declared steps per second over all regimes of a job, on one type."""
     declared = batch_size_of(kind) or 1
     rates = [float(table.alone[table.row(kind_of(model_of(kind), size), workers), column]) for size, _ in parts]
     return 1.0 / math.fsum(share * declared / (size * rate) for (size, share), rate in zip(parts, rates))
@@ -100,12 +97,12 @@ def _accordion(small: int, large: int, draws: Floats) -> Parts:
 def _doubling(declared: int, larger: Sequence[int], draws: Floats) -> Parts:
     doubled = [declared * 2**power for power in range((larger[-1] // declared).bit_length())]
     sizes = [size for size in doubled if size == declared or size in larger]
-    gaps = -np.log1p(-draws[: len(sizes)])  # exponential: uniform over all divisions
+    gaps = -np.log1p(-draws[: len(sizes)])  # exponential gaps are uniform over all divisions
     return tuple(zip(sizes, (gaps / gaps.sum()).tolist()))
 
 
 def _nearest(sizes: Sequence[int], wanted: float) -> int:
-    """The largest that is not above it, or the smallest."""
+    """The largest size that is not above it, or the smallest size."""
     return max((size for size in sizes if size <= wanted), default=min(sizes))
 
 
@@ -119,33 +116,33 @@ GANG_SHARES: Mapping[str, Mapping[int, float]] = {
 }
 
 SIZE_CLASSES = ((0.72, 0.2, 8.0), (0.20, 8.0, 16.0), (0.05, 16.0, 72.0), (0.03, 72.0, 144.0))
-"""Shockwave's small, medium, large and extra large jobs: share, from and to how many accelerator-hours. The paper leaves the
-last class open; here it ends at twice its beginning, 18 hours on 8 accelerators."""
+"""Shockwave's small, medium, large and extra large jobs: share, minimum and maximum accelerator-hours. The paper leaves the
+last class open; here it ends at twice its minimum, 18 hours on 8 accelerators."""
 
-SHORTEST_H, LONGEST_H = 0.2, 5.0
-"""How long Shockwave's jobs run. More than 40 accelerator-hours cannot stay within it on 8 accelerators."""
+MIN_HOURS, MAX_HOURS = 0.2, 5.0
+"""The run times of Shockwave's jobs. More than 40 accelerator-hours do not fit on 8 accelerators."""
 
-MOST_JOBS = 10_000_000
+MAX_JOBS = 10_000_000
 
 GENERATOR = "generator"
-"""Where errors say that a wrong parameter stands."""
+"""The source of errors about parameters."""
 
 
 @dataclass(frozen=True)
 class Generator:
-    """What a workload is like. Shares are of jobs and add up to 1.
+    """The parameters of a workload. Shares are of jobs and add up to 1.
 
-    `durations` is the run time alone on the reference type: `"gavel"` is 10^x minutes, x uniform in [1.5, 3] for 80 % and
-    in [3, 4] for 20 %; `"shockwave"` draws a size class and accelerator-hours uniformly in it, and gives the job one of the
-    wanted numbers of workers that keep it between 0.2 and 5 hours (or, where none does, the one that comes closest); a
-    tuple of seconds is drawn from uniformly. The size of the gang is drawn before the kind, and the kind uniformly among
-    those with a rate at that size, so that shares of sizes hold exactly.
+    `durations` are run times alone on the reference type: `"gavel"` is 10^x minutes, x uniform in [1.5, 3] for 80 % and in [3,
+    4] for 20 %; `"shockwave"` draws a size class and accelerator-hours uniformly in it, and gives the job one of the numbers of
+    workers that keep it between 0.2 and 5 hours (or else the one that comes closest); a tuple of seconds is drawn from
+    uniformly. The size of the gang is drawn before the job type, and the job type uniformly among those with a rate at that
+    size, so that the shares of sizes are exact.
     """
 
     jobs: int = 100
-    jobs_per_hour: float | None = 4.0  # Poisson, the first at 0; None: all are there at 0
+    jobs_per_hour: float | None = 4.0  # Poisson, the first at 0; None: all at 0
     table: ThroughputTable = field(default_factory=catalogue, repr=False)
-    kinds: tuple[str, ...] = ()  # kinds, or models for all their batch sizes; empty: all of the table
+    kinds: tuple[str, ...] = ()  # job types, or models for all their batch sizes; empty: all of the table
     reference_type: str = "v100"
     durations: str | tuple[float, ...] = "gavel"
     workers: str | Mapping[int, float] = "single"  # or "multiple": 70 % 1, 10 % 2, 15 % 4, 5 % 8; or size → share
@@ -154,14 +151,14 @@ class Generator:
     accounts: Mapping[str, float] = field(default_factory=dict)  # name → share; empty: no accounts
     users: int = 0  # how many, drawn uniformly; 0: no users
     slos: tuple[float, ...] = ()  # multiples of the duration, drawn uniformly: the deadline; empty: none
-    modes: Mapping[str, float] = field(default_factory=lambda: {"static": 1.0})  # kinds without batch size stay static
+    modes: Mapping[str, float] = field(default_factory=lambda: {"static": 1.0})  # job types without batch size stay static
     schedule: Multiples = ()  # of mode expert: (multiple of the declared batch size, share of the steps)
-    memory: bool = False  # whether jobs say what memory they need, by the catalogue's model
+    memory: bool = False  # whether jobs request memory, by the catalogue's model
     name: str = "generated"
 
     def __post_init__(self) -> None:
-        countable = isinstance(self.jobs, int) and 1 <= self.jobs <= MOST_JOBS
-        _check(countable, "jobs", self.jobs, f"a whole number from 1 to {MOST_JOBS:,}")
+        countable = isinstance(self.jobs, int) and 1 <= self.jobs <= MAX_JOBS
+        _check(countable, "jobs", self.jobs, f"a whole number from 1 to {MAX_JOBS:,}")
         rate = self.jobs_per_hour
         _check(rate is None or 0 < rate < math.inf, "jobs_per_hour", rate, "a number above 0, or none for a static trace")
         known = ", ".join(self.table.types)
@@ -237,7 +234,7 @@ class Generator:
         return Trace.of(jobs, f"{self.name}-{seed}", dynamics=dynamics)
 
     def _regimes(self, seed: int, modes: Sequence[str], kinds: Sequence[str], workers: Sequence[int]) -> list[Parts]:
-        """How the batch size of each job changes; nothing where it does not."""
+        """The regimes of each job; empty where its batch size does not change."""
         changing = [mode != "static" and batch_size_of(kind) is not None for mode, kind in zip(modes, kinds)]
         looks = {(kind, size) for change, kind, size in zip(changing, kinds, workers) if change}
         sizes = {look: batch_sizes_of(self.table, *look) for look in looks}
@@ -319,8 +316,8 @@ def _accelerator_hours(seed: int, jobs: int) -> Floats:
 
 
 def _comes_closest(hours: Floats) -> Bools:
-    """For each job, the sizes (columns) that keep its hours within bounds, or the one that misses them least."""
-    missed = np.maximum(np.maximum(SHORTEST_H - hours, hours - LONGEST_H), 0.0)
+    """For each job, the sizes (columns) that keep its hours within bounds, or else the closest one."""
+    missed = np.maximum(np.maximum(MIN_HOURS - hours, hours - MAX_HOURS), 0.0)
     return np.asarray(missed <= missed.min(axis=1, keepdims=True), dtype=np.bool_)
 
 

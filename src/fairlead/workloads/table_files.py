@@ -1,5 +1,5 @@
-"""Throughput tables as files: the native columns (CSV or Parquet) and Gavel's JSON are read, the native columns written,
-and gang sizes nobody measured filled in. Which rates a scheduler may see, and what they mean, is not this module's business.
+"""Throughput tables as files: read the native columns (CSV or Parquet) and Gavel's JSON, write the native columns, and fill in
+missing gang sizes. This module does not know which rates a scheduler sees.
 
 Native columns, one rate a row: `kind`, `workers`, `type`, `steps_per_s` (of the whole gang; 0: does not fit), and where
 they are needed `placement` (consolidated or spread; consolidated), `partner_kind` and `partner_workers` (empty: alone) and
@@ -27,19 +27,19 @@ from fairlead.files import atomic_write
 from fairlead.workloads.formats.text_fields import whole_file
 from fairlead.workloads.throughput_tables import RATE_EXPECTED, Key, TableDraft, ThroughputTable, parse_rate, table_sources
 
-# Gavel's throughput tables: `{type: {"('kind', workers)": {"null": rate, "('kind', workers)": [mine, the other's]}}}`.
-# A type whose name ends in `_unconsolidated` has the rates of gangs that are spread. Keys are matched, never evaluated.
-
 _SPREAD_SUFFIX = "_unconsolidated"
 _KEY = re.compile(r"""\(\s*(?:'([^']+)'|"([^"]+)")\s*,\s*([0-9]{1,6})\s*\)""")
 
 
 def parse_gavel_table(path: Path, text: str) -> ThroughputTable:
+    """Gavel's tables: `{type: {"('kind', workers)": {"null": rate, "('kind', workers)": [mine, the other's]}}}`.
+
+    A type whose name ends in `_unconsolidated` has the rates of spread gangs. Keys are matched, never evaluated."""
     try:
-        content = json.loads(text, object_pairs_hook=_without_twins)
+        content = json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as problem:
         raise InputError(path, f"JSON ({problem.msg}, column {problem.colno})", line=problem.lineno) from None
-    except _Twin as problem:
+    except _DuplicateKey as problem:
         raise InputError(path, "each name once in an object", field="key", value=str(problem)) from None
     except (ValueError, RecursionError) as problem:
         raise InputError(path, f"JSON of rates ({type(problem).__name__})") from None
@@ -66,10 +66,13 @@ def parse_gavel_table(path: Path, text: str) -> ThroughputTable:
                 if not isinstance(value, list) or len(value) != 2:
                     raise InputError(path, "two rates, [mine, the other's]", field=inner, value=value)
                 mine, theirs = _rate(path, inner, value[0]), _rate(path, inner, value[1])
-                if not is_spread:  # a table has room for pairs on as few nodes as possible only
+                if not is_spread:  # pairs of a table are consolidated
                     draft.paired[key, other, name] = (mine, None)
                     others[other, key, name] = theirs
-    for (key, name), rate in draft.alone.items():  # who runs on few nodes runs on many: what is missing or 0 was not measured
+    for (
+        (key, name),
+        rate,
+    ) in draft.alone.items():  # missing or 0: not measured, as it runs spread, too
         if not draft.spread.get((key, name)):
             draft.spread[key, name] = rate
     for pair, rate in others.items():  # a pair that is listed on one side only
@@ -77,21 +80,21 @@ def parse_gavel_table(path: Path, text: str) -> ThroughputTable:
     return draft.finish()
 
 
-class _Twin(Exception):
+class _DuplicateKey(Exception):
     pass
 
 
-def _without_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
-        raise _Twin(next(name for name in names if names.count(name) > 1))
+        raise _DuplicateKey(next(name for name in names if names.count(name) > 1))
     return found
 
 
 def _object(path: Path, place: str, value: object) -> dict[str, object]:
     if not isinstance(value, dict) or not value:
-        raise InputError(path, "an object with something in it", field=place, value=type(value).__name__)
+        raise InputError(path, "an object that is not empty", field=place, value=type(value).__name__)
     return value
 
 
@@ -124,7 +127,7 @@ _WORKERS = "a whole number of workers from 1 on"
 
 
 def read_throughputs(path: Path) -> ThroughputTable:
-    """The table in a file; whether it is Parquet, Gavel's JSON or native CSV is seen from how the file begins."""
+    """Read a table; the start of the file determines whether it is Parquet, Gavel's JSON or native CSV."""
     raw = whole_file(path)
     if raw[:4] == b"PAR1":
         return _native(path, _parquet_records(path, raw))
@@ -154,7 +157,7 @@ def _csv_bytes(rows: Sequence[Sequence[object]]) -> bytes:
 
 
 def _parquet_bytes(rows: Sequence[Sequence[object]]) -> bytes:
-    import pyarrow as pa  # a quarter of a second, and few need it
+    import pyarrow as pa  # slow to import, and rarely needed
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
@@ -163,11 +166,12 @@ def _parquet_bytes(rows: Sequence[Sequence[object]]) -> bytes:
 
 
 def fill_workers(table: ThroughputTable, wanted: Iterable[Key]) -> ThroughputTable:
-    """The table with a row for every wanted (kind, workers) that it lacks, marked as modelled.
+    """The table with a row for every wanted (job type, workers) that is missing, marked as modelled.
 
-    The rate per worker is interpolated linearly in log2(workers) between the sizes at hand. Beyond the largest it keeps
-    falling by the last ratio per doubling, within 1/2 (more workers are no slower in all) and 1 (nor better than linear);
-    below the smallest, and from a single size, it stays. Where a neighbouring size does not fit, neither does the new one.
+    The rate per worker is interpolated linearly in log2(workers) between measured sizes. Beyond the largest it falls by the
+    last ratio per doubling, at least 1/2 (more workers are not slower in sum) and at most 1 (not better than linear). Below the
+    smallest size, and from a single size, it is constant. Where a neighbouring size does not fit, the new one does not fit
+    either.
     """
     missing = [key for key in dict.fromkeys(wanted) if key[0] != TIMED and key not in table.row_of]
     if not missing:
@@ -214,9 +218,6 @@ def _rate_at(workers: int, sizes: Sequence[int], rates: Floats) -> Floats:
     share = (at - position[above - 1]) / (position[above] - position[above - 1])
     low, high = each[above - 1], each[above]
     return np.where((low > 0) & (high > 0), (low + share * (high - low)) * workers, 0.0)
-
-
-# native columns
 
 
 def _rows(table: ThroughputTable) -> Iterator[tuple[str, int, str, str, str, int | None, float, str]]:
@@ -292,12 +293,12 @@ def _native(path: Path, records: Iterable[tuple[int, dict[str, str]]]) -> Throug
             if placement != PLACEMENTS[0]:
                 raise InputError(path, "consolidated for a pair", line=line, field="placement", value=placement)
             partner = (_name(path, line, "partner_kind", cells), _workers(path, line, "partner_workers", cells))
-            twin = draft.paired.setdefault((key, partner, type_name), (rate, line)) != (rate, line)
+            duplicate = draft.paired.setdefault((key, partner, type_name), (rate, line)) != (rate, line)
         else:
             rates = draft.alone if placement == PLACEMENTS[0] else draft.spread
-            twin = (key, type_name) in rates
+            duplicate = (key, type_name) in rates
             rates[key, type_name] = rate
-        if twin:
+        if duplicate:
             raise InputError(path, "each rate once", line=line, field="kind", value=key[0])
     return draft.finish()
 

@@ -1,5 +1,5 @@
-"""True throughputs: steps per second of each (kind, workers) on each type, consolidated or spread, alone or in company.
-They drive the simulator; what a policy may know of them is estimation's business."""
+"""Throughput tables: steps per second of each (job type, workers) on each accelerator type, consolidated or spread, alone or
+co-located. The simulator uses them as the truth; estimators decide what a policy sees. This module knows no file format."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fairlead.core.job import TIMED
 
 
 class MissingRate(FairleadError):
-    """The table has no entry for a kind at a number of workers."""
+    """The table has no rate of a job type with a number of workers."""
 
 
 @dataclass(frozen=True)
 class ThroughputTable:
-    """Rates as columns. Row r is `keys[r]` = (kind, workers); axis 1 is `types`. A rate of 0 means: does not fit there.
+    """Rates as columns. Row r is `keys[r]` = (job type, workers); axis 1 is `types`. A rate of 0 means: does not fit there.
 
-    Row 0 is always the kind `TIMED`: one step a second everywhere, for any number of workers.
-    `paired[r, q, t]` is the rate of r while it shares its accelerators of type t with q; 0 where that was not measured.
+    Row 0 is always the job type `TIMED`: one step a second everywhere, for any number of workers.
+    `paired[r, q, t]` is the rate of r while it is co-located with q on type t; 0 where that was not measured.
     """
 
     types: tuple[str, ...]
@@ -36,7 +36,7 @@ class ThroughputTable:
     paired: Floats  # rows × rows × types
     source: str = ""
     sources: tuple[str, ...] = ()  # of each row, where rows differ; empty: `source` holds for all
-    memory_gb: Floats | None = None  # by row: what a worker really needs of its accelerator. None: nobody ever runs out
+    memory_gb: Floats | None = None  # by row: memory that a worker needs; None: no job ever runs out
 
     @classmethod
     def timed(cls, types: Sequence[str]) -> ThroughputTable:
@@ -46,17 +46,20 @@ class ThroughputTable:
 
     @cached_property
     def row_of(self) -> dict[tuple[str, int], int]:
+        """Rows by (job type, workers)."""
         return {key: row for row, key in enumerate(self.keys)}
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
+        """All job types except TIMED."""
         return tuple(dict.fromkeys(kind for kind, _ in self.keys if kind != TIMED))
 
     def workers_of(self, kind: str) -> tuple[int, ...]:
-        """The numbers of workers a kind was measured with."""
+        """The numbers of workers for which a job type has rates."""
         return tuple(workers for k, workers in self.keys if k == kind)
 
     def row(self, kind: str, workers: int) -> int:
+        """The row of a job type with a number of workers; raises UnknownName or MissingRate."""
         if kind == TIMED:
             return 0
         found = self.row_of.get((kind, workers))
@@ -93,11 +96,8 @@ class ThroughputTable:
         )
 
 
-# A throughput table in the making, whatever file it comes from: rates by name, until all names are known and the columns
-# can be laid out. It knows what a rate may be and what a missing one means, and no file format.
-
 MAX_RATES = 100_000_000
-"""Rows × rows × types: the pairs are dense, and beyond this they would fill a machine's memory."""
+"""Rows × rows × types: pairs are a dense array, which must fit into memory."""
 
 MIN_RATE, MAX_RATE = 1e-9, 1e12
 RATE_EXPECTED = f"a number of steps per second from 0 to {MAX_RATE:g}, where not 0 at least {MIN_RATE:g}"
@@ -107,7 +107,7 @@ Key: TypeAlias = tuple[str, int]
 
 @dataclass
 class TableDraft:
-    """A table in the making: rates by name, until all names are known."""
+    """Rates by name, until all names are known and the columns can be made."""
 
     path: Path
     alone: dict[tuple[Key, str], float] = field(default_factory=dict)
@@ -116,13 +116,14 @@ class TableDraft:
     sources: dict[Key, dict[str, None]] = field(default_factory=dict)
 
     def finish(self) -> ThroughputTable:
+        """The table. Missing rates mean that a job type does not fit, except where spread rates are missing altogether."""
         keys: list[Key] = [(TIMED, 1), *self.sources]
         types = tuple(dict.fromkeys(type_name for _, type_name in (*self.alone, *self.spread)))
         if len(keys) == 1:
             raise InputError(self.path, "at least one rate")
         if len(keys) ** 2 * len(types) > MAX_RATES:
-            most = math.isqrt(MAX_RATES // len(types))
-            raise InputError(self.path, f"at most {most:,} kinds and gang sizes", field="kind", value=len(keys) - 1)
+            limit = math.isqrt(MAX_RATES // len(types))
+            raise InputError(self.path, f"at most {limit:,} kinds and gang sizes", field="kind", value=len(keys) - 1)
         row_of, column_of = {key: r for r, key in enumerate(keys)}, {name: c for c, name in enumerate(types)}
         alone, paired = np.zeros((len(keys), len(types))), np.zeros((len(keys), len(keys), len(types)))
         for (key, name), rate in self.alone.items():
@@ -144,14 +145,13 @@ class TableDraft:
 
 
 def table_sources(by_row: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """The table's source, and the rows' where they differ; row 0 is nobody's."""
+    """The source of the table, and those of rows where they differ; row 0 has none."""
     distinct = tuple(dict.fromkeys(by_row[1:]))
     return ("; ".join(distinct), () if len(distinct) == 1 else ("", *by_row[1:]))
 
 
 def parse_rate(value: object) -> float | None:
-    """A rate, or None where the value is none: not a number, negative, so little that no time is enough, or so much that what
-    a simulation writes of it could not be read back."""
+    """A rate; None where the value is no number, negative, or too small or too large to be simulated."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)) or (isinstance(value, str) and "_" in value):
         return None
     try:
@@ -161,13 +161,12 @@ def parse_rate(value: object) -> float | None:
     return rate if rate == 0 or MIN_RATE <= rate <= MAX_RATE else None
 
 
-# A throughput table of what a cluster has measured. What it has not is filled in from what it has, and marked as guessed. It
-# knows rates by name, and not who measured them.
-
 MEASURED, GUESSED = "measured", "guessed"
 
 
 class MeasuredRate(NamedTuple):
+    """A rate that a cluster has measured."""
+
     kind: str
     workers: int
     type: str
@@ -176,29 +175,26 @@ class MeasuredRate(NamedTuple):
 
 
 def draft_table(rates: Iterable[MeasuredRate], types: Sequence[str], source: Path) -> TableDraft:
-    """Of spread and not, the one that was not measured is like the other. `types` are filled in with the mean of others."""
+    """A table of measured rates. Where only one of spread and consolidated was measured, it is used for both. Missing types get
+    the mean of the others, and are marked as guessed."""
     draft = TableDraft(source)
     for one in rates:
         key: Key = (one.kind, one.workers)
         (draft.spread if one.spread else draft.alone)[key, one.type] = one.steps_per_s
         draft.sources.setdefault(key, {})[MEASURED] = None
     if not draft.sources:
-        raise InputError("rates", "a cluster with estimation 'measured' whose jobs have told of their steps")
+        raise InputError("rates", "a cluster with estimator 'measured' whose jobs have reported steps")
     for table, other in ((draft.alone, draft.spread), (draft.spread, draft.alone)):
         for place, rate in other.items():
             table.setdefault(place, rate)
     for key in draft.sources:
         for table in (draft.alone, draft.spread):
-            seen = [rate for (of, _), rate in table.items() if of == key]
+            measured = [rate for (of, _), rate in table.items() if of == key]
             for name in types:
                 if (key, name) not in table:
-                    table[key, name] = sum(seen) / len(seen)
+                    table[key, name] = sum(measured) / len(measured)
                     draft.sources[key][GUESSED] = None
     return draft
-
-
-# A throughput table of trainings that were measured alone and two at a time on one type of accelerator. Of gangs nothing was
-# measured: they are as fast as their workers together, and suffer beside a gang of their size as one worker does beside one.
 
 
 @dataclass(frozen=True)
@@ -218,15 +214,18 @@ def colocation_table(
     sizes: Sequence[int] = (1,),
     source: str = "",
 ) -> ThroughputTable:
-    """`slowdowns(one, other)` is how many times slower the first is beside the second."""
+    """A table of trainings that were measured alone and in pairs on one type of accelerator.
+
+    A gang is as fast as its workers in sum, and interferes with a gang of its size as one worker does with one worker.
+    `slowdowns(one, other)` is the slowdown of the first when it is co-located with the second."""
     rows = [(one, size) for one in trainings for size in sizes]
     slower = {(one.kind, two.kind): slowdowns(one.kind, two.kind) for one in trainings for two in trainings}
     alone = np.array([1.0, *(one.steps_per_s * size for one, size in rows)])[:, None]
     paired = np.zeros((len(rows) + 1, len(rows) + 1, 1))
     for at, (one, size) in enumerate(rows, 1):
-        for beside, (two, theirs) in enumerate(rows, 1):
+        for other, (two, theirs) in enumerate(rows, 1):
             if size == theirs:
-                paired[at, beside, 0] = alone[at, 0] / slower[one.kind, two.kind]
+                paired[at, other, 0] = alone[at, 0] / slower[one.kind, two.kind]
     keys = ((TIMED, 1), *((one.kind, size) for one, size in rows))
     memory = np.array([0.0, *(one.memory_gb for one, _ in rows)])
     return ThroughputTable((type_name,), keys, alone, alone, paired, source, memory_gb=memory)

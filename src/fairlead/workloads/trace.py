@@ -1,4 +1,5 @@
-"""A trace: jobs in the order of their submission, and what is known about where they came from. It knows no file format."""
+"""A trace: jobs in the order of their submission, the check of a job's numbers, and statistics. This module knows no file
+format."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT, TIMED, Job, wrong_schedule
 from fairlead.workloads.dynamics import JobDynamics, LossCurve
 
 OnBad: TypeAlias = Callable[[InputError], None]
-"""What a reader does with a bad line: raise it (the default), or note it and go on (`--skip-bad`)."""
+"""What a reader does with a bad line: raise it (the default), or note it and continue (`--skip-bad`)."""
 
 
 MAX_TIME_S = 1e11
-"""Three thousand years: beyond it a clock of 64 bits no longer tells milliseconds apart."""
+"""Three thousand years: beyond it a 64-bit float no longer resolves milliseconds."""
 MAX_STEPS = 1e15
 
 _WEIGHT = f"a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
@@ -30,18 +31,19 @@ _AMOUNT = "a number from 0 on"
 
 
 def raise_bad_line(problem: InputError) -> None:
+    """Raise the error of a bad line."""
     raise problem
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Jobs ordered by (submission, order in the file). Second 0 is `origin`, where the source has a calendar."""
+    """Jobs ordered by (submission, order in the file). Second 0 is `origin`, where the source has calendar times."""
 
     jobs: tuple[Job, ...]
     name: str = "trace"
     origin: str | None = None  # ISO time of second 0
     skipped: tuple[InputError, ...] = ()
-    losses: Mapping[str, LossCurve] = field(default_factory=dict)  # by the job's name; the simulated world's secret
+    losses: Mapping[str, LossCurve] = field(default_factory=dict)  # by job name; known to the simulator only
     dynamics: Mapping[str, JobDynamics] = field(default_factory=dict)  # likewise
 
     @classmethod
@@ -55,16 +57,17 @@ class Trace:
         losses: Mapping[str, LossCurve] | None = None,
         dynamics: Mapping[str, JobDynamics] | None = None,
     ) -> Trace:
+        """A trace of jobs in any order."""
         ordered = tuple(sorted(jobs, key=lambda job: job.submitted_s))
         return cls(ordered, name, origin, tuple(skipped), losses or {}, dynamics or {})
 
     @property
     def span_s(self) -> float:
-        """From the first submission to the last."""
+        """Seconds from the first submission to the last."""
         return self.jobs[-1].submitted_s - self.jobs[0].submitted_s if self.jobs else 0.0
 
     def with_jobs(self, jobs: Iterable[Job]) -> Trace:
-        """Other jobs in its place. Numbers in `after` count the old ones: they stay only where those do."""
+        """The trace with other jobs. Numbers in `after` count the old jobs, so they are kept only where those are the same."""
         ordered = tuple(sorted(jobs, key=lambda job: job.submitted_s))
         if any(job.after for job in ordered) and [job.name for job in ordered] != [job.name for job in self.jobs]:
             ordered = tuple(replace(job, after=()) for job in ordered)
@@ -75,7 +78,7 @@ class Trace:
 
 
 def check_job(job: Job, source: object, line: int | None) -> InputError | None:
-    """The first thing wrong with a job's numbers, whatever format they came from."""
+    """The error of the first wrong number of a job; None where all are right."""
     wrong = _wrong_field(job)
     if wrong is None:
         return None
@@ -84,7 +87,7 @@ def check_job(job: Job, source: object, line: int | None) -> InputError | None:
 
 
 def _wrong_field(job: Job) -> tuple[str, str] | None:
-    """Its name, and what would be right."""
+    """The name of the field, and what was expected."""
     if not 0 <= job.submitted_s <= MAX_TIME_S:
         return "submitted_s", _WITHIN
     if not 0 < job.steps <= MAX_STEPS:
@@ -114,15 +117,13 @@ def _wrong_field(job: Job) -> tuple[str, str] | None:
     return None
 
 
-# A trace in numbers: how many jobs, how large, how long, how much load. It knows no cluster but its size.
-
 QUANTILES = {"min": 0, "p25": 25, "p50": 50, "p75": 75, "p90": 90, "p99": 99, "max": 100}
 
 
 @dataclass(frozen=True)
 class TraceStats:
-    """What cannot be known from the trace is None. Run times are those of jobs whose work is given in seconds; how long the
-    others take depends on where they run."""
+    """Statistics of a trace; None where the trace does not determine a value. Durations are of jobs whose work is given in
+    seconds; the run time of other jobs depends on where they run."""
 
     name: str
     origin: str | None
@@ -130,7 +131,7 @@ class TraceStats:
     skipped: int
     users: int
     accounts: int
-    kinds: Mapping[str, int]  # jobs of each kind, the most frequent first; TIMED ones are not among them
+    kinds: Mapping[str, int]  # jobs of each job type except TIMED, the most frequent first
     timed_jobs: int
     span_s: float  # from the first submission to the last
     jobs_per_hour: float | None
@@ -139,16 +140,17 @@ class TraceStats:
     steps: Mapping[str, float] | None
     accelerator_hours: float | None  # None unless all jobs are timed
     accelerators: int | None
-    offered_load: float | None  # accelerator time asked for, over what the accelerators have during the span
+    offered_load: float | None  # requested accelerator time / accelerator time during the span
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, with text for keys, as JSON wants them."""
+        """Plain values with text keys, for JSON."""
         plain = asdict(self)
         plain["workers"] = {str(size): count for size, count in self.workers.items()}
         return plain
 
 
 def trace_stats(trace: Trace, accelerators: int | None = None) -> TraceStats:
+    """The statistics; the load needs the number of accelerators."""
     if accelerators is not None and accelerators < 1:
         raise InputError("trace stats", "a whole number of at least 1", field="accelerators", value=accelerators)
     jobs, span_s = trace.jobs, trace.span_s

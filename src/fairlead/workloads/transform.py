@@ -1,5 +1,5 @@
-"""Traces out of traces: other arrival times, other kinds, more jobs or fewer. Every function is pure, and what it draws at
-random comes from streams of its own. Nothing here reads files or knows schedulers."""
+"""Transformations of traces: other arrival times, other job types, more or fewer jobs, losses, host sensitivity and request
+rates. Every function is pure and draws from random streams of its own. This module reads no files and knows no scheduler."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ SHORTEST_BURST_JOB_S, LONGEST_BURST_JOB_S = 600.0, 3_600.0
 
 
 def retime_poisson(trace: Trace, jobs_per_hour: float, seed: int) -> Trace:
-    """The same jobs in the same order, the first at second 0 and the others at exponential intervals. Their calendar is
-    lost."""
+    """The same jobs in the same order, the first at second 0 and the others at exponential intervals, without a calendar."""
     _above_0("retime_poisson", "jobs_per_hour", jobs_per_hour)
     gaps = stream(seed, "retime").exponential(HOUR_S / jobs_per_hour, len(trace))
     times = np.cumsum(gaps) - gaps[:1]
@@ -37,8 +36,8 @@ def retime_poisson(trace: Trace, jobs_per_hour: float, seed: int) -> Trace:
 def with_random_kinds(
     trace: Trace, table: ThroughputTable, kinds: Sequence[str] | None, seed: int, reference_type: str
 ) -> Trace:
-    """Each job becomes one of the kinds that run with its number of workers, all equally likely, with as many steps as take
-    its run time on the reference type (Blox §4). Without a list of kinds, those of the table."""
+    """Give each job one of the job types that run with its number of workers, all equally likely, with as many steps as take
+    its run time on the reference type (Blox §4). Without a list, all job types of the table are used."""
     if reference_type not in table.types:
         raise UnknownName("accelerator type", reference_type, table.types)
     unknown = next((kind for kind in kinds or () if kind not in table.kinds), None)
@@ -59,12 +58,12 @@ def with_random_kinds(
         kind = fitting[int(draw * len(fitting))]
         run_time_s = job.steps / _rate(job, rates, trace)
         jobs.append(replace(job, kind=kind, steps=run_time_s * rates[kind, job.workers], schedule=()))
-    return replace(trace, jobs=tuple(jobs), dynamics={})  # which, as schedules, were those of the old kinds
+    return replace(trace, jobs=tuple(jobs), dynamics={})  # dynamics and schedules belong to the old job types
 
 
 def daily_spike(trace: Trace, jobs: int, hour: int, seed: int) -> Trace:
-    """So many extra jobs, spread evenly at random over one hour of each day (Blox §5.1: 16 jobs). They are copies of jobs of
-    the trace. Days and hours count from second 0."""
+    """Add jobs at uniformly random times within one hour of each day (Blox §5.1: 16 jobs). They are copies of jobs of the
+    trace. Days and hours count from second 0."""
     if jobs < 0:
         raise InputError("daily_spike", "a whole number from 0 on", field="jobs", value=jobs)
     if not 0 <= hour <= 23:
@@ -88,9 +87,9 @@ def short_bursts(
     on_s: float = 2 * HOUR_S,
     every_s: float = 4 * HOUR_S,
 ) -> Trace:
-    """After every four hours, for two hours, short jobs at twice the usual load (Blox §5.2): Poisson arrivals, run times even
-    between ten minutes and an hour, workers and owners as jobs of the trace have them. Their work is given in seconds, so
-    kinds, if any, are to be drawn afterwards."""
+    """Add short jobs for two hours after every four hours, at twice the usual load (Blox §5.2): Poisson arrivals, uniform run
+    times between ten minutes and an hour, workers and users of random jobs of the trace. Their work is given in seconds, so
+    draw job types, if any, afterwards."""
     for field, value in (("jobs_per_hour", jobs_per_hour), ("factor", factor), ("on_s", on_s), ("every_s", every_s)):
         _above_0("short_bursts", field, value)
     if on_s > every_s:
@@ -109,8 +108,8 @@ def short_bursts(
 
 
 def with_loss_curves(trace: Trace, seed: int, converging: float = 0.75, at: float = 0.4, within: float = 0.001) -> Trace:
-    """Every job gets a loss curve that falls to a tenth. A share of the jobs, drawn at random, comes within that of its lowest
-    loss after a share `at` of its steps, the others with their last step (Blox §5.3 and Fig. 16)."""
+    """Give every job a loss curve that falls to a tenth. A random share `converging` of the jobs comes within `within` of its
+    lowest loss after a share `at` of its steps, the others with their last step (Blox §5.3 and Fig. 16)."""
     for field, value in (("converging", converging), ("at", at), ("within", within)):
         if not (0 <= value <= 1 if field == "converging" else 0 < value < 1):
             expected = "a share from 0 to 1" if field == "converging" else "a share above 0 and below 1"
@@ -126,7 +125,7 @@ def with_loss_curves(trace: Trace, seed: int, converging: float = 0.75, at: floa
 
 
 def thin(trace: Trace, keep: float, seed: int) -> Trace:
-    """Each job stays with the given probability. With the same seed, who stays at a low one stays at every higher one."""
+    """Keep each job with the given probability. With the same seed, jobs kept at a low one are kept at every higher one."""
     if not 0 < keep <= 1:
         raise InputError("thin", "a share above 0 and at most 1", field="keep", value=keep)
     draws = stream(seed, "thin").random(len(trace)).tolist()
@@ -134,18 +133,18 @@ def thin(trace: Trace, keep: float, seed: int) -> Trace:
 
 
 def keep_workers(trace: Trace, sizes: Collection[int]) -> Trace:
-    """The jobs whose gangs have one of these sizes, such as those that a throughput table knows."""
+    """Keep the jobs whose gangs have one of these sizes."""
     return replace(trace, jobs=tuple(job for job in trace.jobs if job.workers in sizes))
 
 
 def scale_time(trace: Trace, factor: float) -> Trace:
-    """Submission times times the factor: below 1 the load grows, above 1 it falls. The jobs stay as long as they are."""
+    """Multiply submission times by a factor: below 1 the load grows, above 1 it falls. Jobs keep their length."""
     _above_0("scale_time", "factor", factor)
     return replace(trace, jobs=tuple(replace(job, submitted_s=job.submitted_s * factor) for job in trace.jobs))
 
 
 def slice_jobs(trace: Trace, first: int, last: int) -> Trace:
-    """Jobs `first` to `last`, without the latter, in the order of submission from 0 on. The first one is at second 0."""
+    """Jobs `first` to before `last`, in the order of submission from 0 on. The first one is at second 0."""
     if not 0 <= first <= last:
         raise InputError("slice_jobs", "0 ≤ first ≤ last", field="first", value=f"{first}:{last}")
     jobs = trace.jobs[first:last]
@@ -173,7 +172,7 @@ def _later(origin: str, by_s: float) -> str:
 
 
 def _rate(job: Job, rates: dict[tuple[str, int], float], trace: Trace) -> float:
-    """Steps a second on the reference type."""
+    """Steps per second on the reference type."""
     if job.kind == TIMED:
         return 1.0
     rate = rates.get((job.kind, job.workers), 0.0)
@@ -184,7 +183,7 @@ def _rate(job: Job, rates: dict[tuple[str, int], float], trace: Trace) -> float:
 
 
 def _windows(first_s: float, every_s: float, trace: Trace) -> Iterator[float]:
-    """Where the windows begin that lie within the trace's submissions."""
+    """The starts of windows up to the last submission of the trace."""
     last_s = trace.jobs[-1].submitted_s if trace.jobs else -math.inf
     start_s = first_s
     while start_s <= last_s:
@@ -206,37 +205,30 @@ def _above_0(source: str, field: str, value: float) -> None:
         raise InputError(source, "a number above 0", field=field, value=value)
 
 
-# Jobs that wait for their host: their speed depends on the CPUs and the memory that each of their workers is given. It knows
-# how a file says so of models, and no scheduler.
-
-
 @dataclass(frozen=True)
 class HostSensitiveDynamics(JobDynamics):
-    """As fast as the table says, times what its host makes of that."""
+    """A job whose speed is the table's, times a factor by the CPUs and host memory of each worker."""
 
     sensitivity: Sensitivity
 
     def speed(self, conditions: RunConditions) -> Speed:
+        """The table's rate times the factor."""
         return Speed(conditions.rate * self.sensitivity.speed(conditions.cpus, conditions.host_memory_gb))
 
 
-def with_host_sensitivity(trace: Trace, known: Mapping[str, Sensitivity]) -> Trace:
-    """The same trace, in which jobs of some kinds, or of some models at any batch size, depend on their hosts. Who has another
-    nature keeps it."""
+def with_host_sensitivity(trace: Trace, sensitivities: Mapping[str, Sensitivity]) -> Trace:
+    """Give jobs the host sensitivity of their job type or model. A job that has other dynamics keeps them."""
     dynamics = dict(trace.dynamics)
     for job in trace.jobs:
-        sensitivity = known.get(job.kind) or known.get(model_of(job.kind))
+        sensitivity = sensitivities.get(job.kind) or sensitivities.get(model_of(job.kind))
         if sensitivity is not None:
             dynamics.setdefault(job.name, HostSensitiveDynamics(sensitivity))
     return replace(trace, dynamics=dynamics)
 
 
-# What a trace's sessions report of their requests. It knows no scheduler and serves nobody.
-
-
 def rate_reports(trace: Trace, rates: Mapping[str, Sequence[tuple[float, float]]]) -> list[MetricsReported]:
-    """What sessions report of their requests: from which second on, how many a second. Before a job is there it reports
-    nothing, and when it comes what is so then."""
+    """The reports of sessions on their request rates, as (from second, requests per second). A job reports its first rate when
+    it is submitted."""
     found = []
     number_of = {job.name: number for number, job in enumerate(trace.jobs)}
     for name, parts in rates.items():

@@ -12,7 +12,7 @@ import numpy as np
 
 from fairlead.experiments.inputs import ExperimentInputs, TraceFile
 from fairlead.workloads.catalogue import catalogue
-from fairlead.workloads.generate import LONGEST_H, SHORTEST_H, Generator
+from fairlead.workloads.generate import MAX_HOURS, MIN_HOURS, Generator
 from fairlead.workloads.table_files import read_throughputs
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
@@ -20,7 +20,7 @@ from fairlead_papers.public_data import public_file
 from fairlead_papers.shockwave.scale import TRACES
 
 GANGS = {1: 0.6, 2: 0.3, 4: 0.09, 8: 0.01}
-DURATIONS_S = tuple(np.geomspace(3600 * SHORTEST_H, 3600 * LONGEST_H, 100).tolist())
+DURATIONS_S = tuple(np.geomspace(3600 * MIN_HOURS, 3600 * MAX_HOURS, 100).tolist())
 HOURS = 1.4
 """In which all jobs arrive, as in the trace of 120."""
 FOLDER, POLLUX = "shockwave", "pollux"
