@@ -19,7 +19,7 @@ from fairlead.core.job import model_of
 from fairlead.workloads.catalogue import (
     DEMANDS,
     DEVICES,
-    Placing,
+    Interconnect,
     accelerator_types,
     catalogue,
     claims,
@@ -215,8 +215,8 @@ def test_a_better_link_never_slows_a_gang_nor_beats_one_worker(kind, number, wor
     demand = [d for d in DEMANDS if d.kind == kind]
     times = step_times(demand, [DEVICES[number]])
     size = np.array([workers])
-    slow = gang_step_times(times, demand, size, Placing(np.array([link]), 10, 0.02))
-    fast = gang_step_times(times, demand, size, Placing(np.array([link * factor]), 10, 0.02))
+    slow = gang_step_times(times, demand, size, Interconnect(np.array([link]), 10, 0.02))
+    fast = gang_step_times(times, demand, size, Interconnect(np.array([link * factor]), 10, 0.02))
     assert times.step[0, 0] < fast[0, 0] <= slow[0, 0]
 
 
