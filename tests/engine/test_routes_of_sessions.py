@@ -80,7 +80,7 @@ def test_a_plan_that_only_routes_changes_something():
     ],
 )
 def test_damaged_routes_are_told(route, field):
-    with pytest.raises(JournalError, match=f"damaged 'planned' .*{field}"):
+    with pytest.raises(JournalError, match=f"damaged 'round_planned' .*{field}"):
         decode(f'{{"event":"round_planned","time":0,"routes":[{route}]}}')
 
 

@@ -39,7 +39,7 @@ from fairlead.policies.ranking.tiresias import Gittins, Tiresias
 from fairlead.policies.serving.nexus import Nexus, SessionSpec
 from fairlead.policies.shockwave.policy import Shockwave
 from fairlead.simulator.backend import SimulatedBackend
-from fairlead.testing import BackendContract, EstimationContract, JournalContract, PlacementContract, PolicyContract
+from fairlead.testing import BackendContract, EstimatorContract, JournalContract, PlacementContract, PolicyContract
 from fairlead.workloads.throughput_tables import ThroughputTable
 from postgres_server import PostgresServer
 
@@ -219,23 +219,23 @@ class TestResourceAware(PlacementContract):
     counts_hosts = True
 
 
-class TestOracle(EstimationContract):
+class TestOracle(EstimatorContract):
     make = Oracle
 
 
-class TestOnline(EstimationContract):
+class TestOnline(EstimatorContract):
     make = Online
 
 
-class TestOnlineNoisy(EstimationContract):
+class TestOnlineNoisy(EstimatorContract):
     make = staticmethod(lambda table: Online(table, noise=0.1, measurements=3, speeds={"v100": 2.0}, colocated=0.55))
 
 
-class TestProfiled(EstimationContract):
+class TestProfiled(EstimatorContract):
     make = Profiled
 
 
-class TestProfiledAlone(EstimationContract):
+class TestProfiledAlone(EstimatorContract):
     make = staticmethod(
         lambda table: Profiled(
             table, alone="profiled", leave_out=True, share=0.4, noise=0.05, measurements=2, profile_s=500.0, references=0.7
@@ -243,13 +243,13 @@ class TestProfiledAlone(EstimationContract):
     )
 
 
-class TestPredicted(EstimationContract):
+class TestPredicted(EstimatorContract):
     make = staticmethod(
         lambda table: Predicted(table, {"kind-0": (20, 3), "kind-1": (70, 5), "kind-2": (95, 9), "kind-3": (40, 1)})
     )
 
 
-class TestFitted(EstimationContract):
+class TestFitted(EstimatorContract):
     make = Fitted
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fairlead.estimators.predicted import Monitored
-from fairlead.testing import EstimationContract
+from fairlead.testing import EstimatorContract
 
 
-class TestMonitored(EstimationContract):
+class TestMonitored(EstimatorContract):
     make = staticmethod(lambda table: Monitored(usage={f"kind-{n}": (30.0, 1.0) for n in range(8)}))

@@ -4,8 +4,9 @@ that is not in the arguments; what it returns depends on nothing else."""
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
+from typing import cast
 
 import numpy as np
 
@@ -14,18 +15,19 @@ from fairlead.core.columns import JobColumns, without
 from fairlead.core.device_map import NONE
 from fairlead.core.events import Memo
 from fairlead.core.job import Job, Phase
-from fairlead.core.plan import NO_OBSERVATIONS, Observations, Placed, RoundPlan, Selection, unchecked
+from fairlead.core.plan import NO_OBSERVATIONS, Placed, RoundPlan, Selection, unchecked
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.routes import NO_ROUTES, Routes
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.stages import Stages
+from fairlead.core.stages import LearningEstimator, Stages
 from fairlead.engine.feasibility import infeasible_reason
 
 
 def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]:
     """The stages in their order: learning, door, admission, estimation, termination, policy, placement."""
     # 0. What there is to learn from who came and how fast who runs. It must be known before anybody asks for rates.
-    lesson = _lesson(view, stages)
+    estimator = stages.estimator
+    lesson = cast(LearningEstimator, estimator).observe(view) if _learns(type(estimator)) else None
     if lesson is not None and lesson.values:
         known, count = {**view.observations, **lesson.values}, view.observation_count + 1
         view = view.with_changes(observations=known, observation_count=count)
@@ -98,10 +100,10 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
     return plan, memo
 
 
-def _lesson(view: Snapshot, stages: Stages) -> Observations | None:
-    """What a `LearningEstimator` observes at this moment."""
-    observe: Callable[[Snapshot], Observations] | None = getattr(stages.estimator, "observe", None)
-    return None if observe is None else observe(view)
+@cache
+def _learns(estimator: type) -> bool:
+    """Whether estimators of a type are learning ones; decided once for each type, as checking a Protocol is slow."""
+    return issubclass(estimator, LearningEstimator)
 
 
 def why_waiting(plan: RoundPlan | None, number: int, job: Job, view: Snapshot) -> Reason:

@@ -27,7 +27,7 @@ from fairlead.core.stages import Backend, Stages
 from fairlead.engine.decide import decide
 from fairlead.engine.journal import Journal, NoJournal
 from fairlead.engine.state import State
-from fairlead.engine.validate import no_op_plan, revalidate_plan, validate_plan
+from fairlead.engine.validate import no_op_plan, revalidate_plan, validate_launches, validate_plan
 
 STALLED_AFTER = 20_000
 """So many decisions without a step of progress: this run would not end."""
@@ -163,7 +163,11 @@ class Loop:
 
     def step(self) -> RoundPlan:
         """One decision at the backend's present moment."""
-        return self._act(*self._decide(self._view(self.backend.now), self.state.memo, self.stages))
+        view = self._view(self.backend.now)
+        plan, memo = self._decide(view, self.state.memo, self.stages)
+        if len(plan.launches):
+            validate_launches(plan, view, self.stages)
+        return self._act(plan, memo)
 
     def _step_aside(self, aside: AsyncDecider) -> RoundPlan | None:
         """One decision for the start of a round, made elsewhere. What happens meanwhile is recorded; of the plan, what it has
@@ -227,7 +231,7 @@ class Loop:
     def _sound(self, view: Snapshot, memo: Memo, stages: Stages) -> Decision:
         """A decision that can be carried out and kept: raises before anything of it is."""
         plan, left = decision = self._decide(view, memo, stages)
-        validate_plan(plan, None if left is memo else left, view)
+        validate_plan(plan, None if left is memo else left, view, stages)
         return decision
 
     def _act(self, plan: RoundPlan, memo: Memo) -> RoundPlan:

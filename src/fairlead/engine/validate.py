@@ -1,5 +1,5 @@
-"""On wall time a scheduler that fails must not end the loop: what it answers is looked at before it is believed, and where
-there is no answer the plan is that nothing changes. In a simulation a stage that fails is an error, and this is not asked."""
+"""Checks a plan before anything acts on it. In a simulation a wrong plan is an error; on a cluster it becomes a plan in which
+nothing changes, with the reason, so that a scheduler that fails does not end the loop."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.reasons import Reason
 from fairlead.core.routes import Routes
 from fairlead.core.snapshot import Snapshot
+from fairlead.core.stages import Allocated, Stages
 from fairlead.engine.codec import decode, encode
 
 
@@ -30,35 +31,76 @@ def no_op_plan(view: Snapshot, why: Reason) -> RoundPlan:
     )
 
 
-def validate_plan(plan: RoundPlan, memo: Memo, view: Snapshot) -> None:
-    """Raises where a plan cannot be carried out, or the journal could not keep it."""
+def validate_plan(plan: RoundPlan, memo: Memo, view: Snapshot, stages: Stages | None = None) -> None:
+    """Raise `InvalidPlan` if a plan cannot be carried out, or `JournalError` if the journal could not keep it."""
     queued, alive = view.queued.number, view.jobs.number
-    starts = plan.launches
     inside = np.concatenate((alive, plan.admitted))
     _among("admitted", plan.admitted, queued)
     _among("refused", np.array([number for number, _ in plan.refused], dtype=np.int64), queued)
     _among("ended", plan.ended, inside)
     _among("suspended", plan.suspended, view.jobs.runners.number)
     busy = np.setdiff1d(view.jobs.runners.number, plan.suspended)
-    _among("launched", starts.jobs, np.setdiff1d(inside, np.concatenate((plan.ended, busy))))
-    if len(starts):
-        places = starts.accelerators
-        if (starts.workers < 1).any() or (places < 0).any() or (places >= view.cluster.size).any():
-            raise InvalidPlan("a job was launched on accelerators that are not there")
-        if not view.up[places].all():
-            raise InvalidPlan("a job was launched on a node that is not up")
-        if (view.cluster.type_of[places] != starts.types.repeat(starts.workers)).any():
-            raise InvalidPlan("a job was launched on accelerators of another type than the plan says")
-        _apart(plan, np.setdiff1d(busy, plan.ended), view)
-        _as_they_may(starts, view)
+    _among("launched", plan.launches.jobs, np.setdiff1d(inside, np.concatenate((plan.ended, busy))))
+    if len(plan.launches):
+        validate_launches(plan, view, stages)
+        _check_sizes(plan.launches, view)
     if plan.routes:
-        _where_they_stand(plan, np.setdiff1d(busy, plan.ended), view)
+        _check_routes(plan, np.setdiff1d(busy, plan.ended), view)
         decode(encode(RoundPlanned(plan)))
     for event in (RoundPlanned(plan), MemoChanged(plan.time, memo), ObservationsRecorded(plan.time, plan.observations)):
         encode(event)
 
 
-def _as_they_may(starts: Launches, view: Snapshot) -> None:
+def validate_launches(plan: RoundPlan, view: Snapshot, stages: Stages | None = None) -> None:
+    """Raise `InvalidPlan` unless every launch is on GPUs that exist, are up, have the planned type, and are shared only as
+    planned. It looks at the launches alone, so that the loop can ask it in every simulation."""
+    launches, cluster = plan.launches, view.cluster
+    places, workers = launches.accelerators, launches.workers
+    if workers.item(workers.argmin()) < 1 or places.item(places.argmin()) < 0 or places.item(places.argmax()) >= cluster.size:
+        wrong = ((places < 0) | (places >= cluster.size)).nonzero()[0]
+        where = f"GPU {places[wrong[0]]}, which does not exist" if len(wrong) else "no GPU"
+        raise _invalid(stages, f"launched a job on {where}")
+    if np.count_nonzero(view.up[places]) < len(places):
+        at = int((~view.up[places]).argmax())
+        raise _invalid(stages, f"launched {_job_at(launches, at, view)} on {_gpu(places[at], view)}, which is not up")
+    types = launches.types if len(places) == len(workers) else launches.types.repeat(workers)
+    if np.count_nonzero(cluster.type_of[places] != types):
+        at = int((cluster.type_of[places] != types).argmax())
+        job, gpu = _job_at(launches, at, view), _gpu(places[at], view)
+        raise _invalid(stages, f"launched {job} on {gpu}, which is not of the planned type {cluster.type_names[types[at]]}")
+    leaving = np.concatenate((plan.suspended, plan.ended)) if len(plan.ended) else plan.suspended
+    staying = view.jobs.runners.number
+    if len(leaving):
+        staying = view.device_map.others(staying, leaving)
+    taken = view.device_map.held_by(staying)
+    before = np.count_nonzero(taken)
+    taken[places] = True
+    if np.count_nonzero(taken) < before + len(places):  # some are shared
+        _check_sharing(plan, staying, view, stages)
+
+
+def _invalid(stages: Stages | None, problem: str) -> InvalidPlan:
+    if stages is None:
+        return InvalidPlan(f"the plan {problem}")
+    policy = stages.policy.allocator if isinstance(stages.policy, Allocated) else stages.policy
+    return InvalidPlan(f"placement {type(stages.placement).__name__} (policy {type(policy).__name__}) {problem}")
+
+
+def _job_at(launches: Launches, position: int, view: Snapshot) -> str:
+    """The name of the job that the accelerator at this position of the column is for."""
+    return _name(int(launches.jobs.repeat(launches.workers)[position]), view)
+
+
+def _name(number: int, view: Snapshot) -> str:
+    job = view.job_of.get(number)
+    return f"job {number}" if job is None else f"job {job.name!r}"
+
+
+def _gpu(place: int, view: Snapshot) -> str:
+    return f"GPU {place} of node {view.cluster.nodes[view.cluster.node_of[place]].name}"
+
+
+def _check_sizes(starts: Launches, view: Snapshot) -> None:
     """A script that was not written for another number of workers or another batch size must not be started with one."""
     sizes = [0] * len(starts) if starts.batch_sizes is None else starts.batch_sizes.tolist()
     for number, workers, size in zip(starts.jobs.tolist(), starts.workers.tolist(), sizes):
@@ -68,7 +110,7 @@ def _as_they_may(starts: Launches, view: Snapshot) -> None:
             raise InvalidPlan(f"job {job.name!r} was launched {what}, and is not elastic")
 
 
-def _where_they_stand(plan: RoundPlan, staying: Ints, view: Snapshot) -> None:
+def _check_routes(plan: RoundPlan, staying: Ints, view: Snapshot) -> None:
     starts = plan.launches
     there = dict(zip(starts.jobs.tolist(), np.split(starts.accelerators, starts.offsets[1:-1])))
     there |= {number: view.device_map.of(number) for number in staying.tolist() if number in plan.routes}
@@ -77,26 +119,23 @@ def _where_they_stand(plan: RoundPlan, staying: Ints, view: Snapshot) -> None:
             raise InvalidPlan(f"job {number} was routed to accelerators {list(route.accelerators)}, and does not stand there")
 
 
-def _apart(plan: RoundPlan, staying: Ints, view: Snapshot) -> None:
-    """Nobody is launched twice on one accelerator, nor beside anybody who is not of its combination; those with routes serve
-    beside each other."""
+def _check_sharing(plan: RoundPlan, staying: Ints, view: Snapshot, stages: Stages | None = None) -> None:
+    """A job has an accelerator once, and shares it only with jobs of its combination; sessions with routes share theirs."""
     starts = plan.launches
     jobs, places = starts.jobs.repeat(starts.workers), starts.accelerators
     if len(np.unique(places)) < len(places) and np.unique((jobs, places), axis=1).shape[1] < len(places):
-        raise InvalidPlan("a job was launched twice on one accelerator")
+        raise _invalid(stages, "launched a job twice on one GPU")
     others, held = view.device_map.places(staying)
-    beside = np.isin(held, places)
-    jobs, places = np.concatenate((jobs, others[beside])), np.concatenate((places, held[beside]))
+    shared = np.isin(held, places)
+    jobs, places = np.concatenate((jobs, others[shared])), np.concatenate((places, held[shared]))
     order = np.argsort(places, kind="stable")
     jobs, places = jobs[order], places[order]
     together = places[1:] == places[:-1]
-    if not together.any():
-        return
     group, serves = _groups(plan, jobs), np.isin(jobs, [*plan.routes, *view.routes])
     wrong = (together & (group[1:] != group[:-1]) & ~(serves[1:] & serves[:-1])).nonzero()[0]
     if len(wrong):
-        one, other = jobs[wrong[0]], jobs[wrong[0] + 1]
-        raise InvalidPlan(f"jobs {one} and {other} were to share accelerator {places[wrong[0]]}, and nobody selected them to")
+        one, other = (_name(int(job), view) for job in jobs[wrong[0] : wrong[0] + 2])
+        raise _invalid(stages, f"put {one} and {other} on {_gpu(places[wrong[0]], view)}; the policy did not combine them")
 
 
 def _groups(plan: RoundPlan, jobs: Ints) -> Ints:

@@ -174,12 +174,12 @@ def launches(*gangs: list[int]) -> Launches:
     ("starts", "together", "why"),
     [
         (launches([0, 1], [2, 3]), None, ""),
-        (launches([1, 1]), None, "twice on one accelerator"),
-        (launches([0, 1], [1, 2]), None, "jobs 0 and 1 were to share accelerator 1"),
-        (launches([0, 1], [0, 1]), None, "jobs 0 and 1 were to share accelerator 0"),
+        (launches([1, 1]), None, "twice on one GPU"),
+        (launches([0, 1], [1, 2]), None, "job 'job-0' and job 'job-1' on GPU 1"),
+        (launches([0, 1], [0, 1]), None, "job 'job-0' and job 'job-1' on GPU 0"),
         (launches([0, 1], [0, 1]), [5, 5], ""),
-        (launches([0, 1], [0, 1]), [5, 6], "jobs 0 and 1 were to share accelerator 0"),
-        (launches([4, 5]), None, "jobs 0 and 2 were to share accelerator 4"),
+        (launches([0, 1], [0, 1]), [5, 6], "job 'job-0' and job 'job-1' on GPU 0"),
+        (launches([4, 5]), None, "job 'job-0' and job 'job-2' on GPU 4"),
         (launches([4, 5]), [7, 8, 7], ""),
     ],
 )

@@ -69,12 +69,12 @@ def test_a_node_that_begins_nothing_rests_longer_each_time_and_others_are_tried(
         assert [(node, order.generation) for node, order in scene.at(10.0 * generation)] == [(0, generation)]
         scene.backend.tell(0, [unable(generation)])
     assert [(node, order.generation) for node, order in scene.at(40.0)] == [(1, 4)]
-    assert scene.loop.state.present.tolist() == [False, False, True, True]
+    assert scene.loop.state.up.tolist() == [False, False, True, True]
     scene.backend.tell(1, [Progress(0, 4, 10, 0, 1.0)])
     scene.at(69.0)
-    assert not scene.loop.state.present[0]
+    assert not scene.loop.state.up[0]
     scene.at(70.0)
-    assert scene.loop.state.present.all()
+    assert scene.loop.state.up.all()
     scene.job("b", steps=100.0, workers=2)
     assert [(node, order.job) for node, order in scene.at(80.0)] == [(0, 1)]
     scene.backend.tell(0, [unable(1, job=1)])
@@ -111,7 +111,7 @@ def test_who_could_not_be_begun_is_told_by_which_node_and_why():
         if generation < 3:
             assert told.code is Code.LAUNCH_FAILED
             could_not = "its node could not start it: /full: No space left on device on v100-0"
-            assert told.text == f"{could_not}; tried again at the next decision, in 8 s"
+            assert told.text == f"I{could_not[1:]}; another attempt at the next decision, in 8 s"
     scene.at(40.0)
     assert why_in(scene.loop, 0, 40.0).text == f"Waiting for nodes: needs 1 GPU; 0 eligible GPUs are up; {could_not}"
     assert scene.loop.state.store.arrays["failures"][0] == 0

@@ -2,7 +2,7 @@
 
 from fairlead.testing.contracts.admission_contract import AdmissionContract
 from fairlead.testing.contracts.backend_contract import BackendContract
-from fairlead.testing.contracts.estimator_contract import EstimationContract, InPairs
+from fairlead.testing.contracts.estimator_contract import EstimatorContract, InPairs
 from fairlead.testing.contracts.journal_contract import JournalContract, every_event
 from fairlead.testing.contracts.placement_contract import PlacementContract
 from fairlead.testing.contracts.policy_contract import PolicyContract
@@ -13,7 +13,7 @@ __all__ = [
     "SCENES",
     "AdmissionContract",
     "BackendContract",
-    "EstimationContract",
+    "EstimatorContract",
     "InPairs",
     "JournalContract",
     "PlacementContract",

@@ -23,7 +23,7 @@ from fairlead.testing.invariants import check_events
 from fairlead.workloads.throughput_tables import ThroughputTable
 
 
-class EstimationContract:
+class EstimatorContract:
     """Set `make` to the estimation's class, or to a function that makes one of a table of true throughputs. Jobs run alone and
     in pairs; what the estimation says of them must be a function of the snapshot and of what it has learned."""
 
