@@ -129,10 +129,10 @@ def test_sessions_may_stand_beside_each_other_and_beside_nobody_else():
     view = serving().snapshot(1.0)
     more = {1: Route((0, 1, 2), (0.2, 0.3, 0.5), 8, 90.0)}
     validate_plan(RoundPlan(1.0, suspended=np.array([1]), launches=starts({1: (0, 1, 2)}), routes=more), None, view)
-    with pytest.raises(InvalidPlan, match="share accelerator"):
+    with pytest.raises(InvalidPlan, match="did not combine them"):
         validate_plan(RoundPlan(1.0, launches=starts({3: (2,)})), None, view)
     routes = {1: Route((2, 3), (0.5, 0.5), 8, 90.0)}
-    with pytest.raises(InvalidPlan, match="share accelerator"):
+    with pytest.raises(InvalidPlan, match="did not combine them"):
         validate_plan(RoundPlan(1.0, suspended=np.array([1]), launches=starts({1: (2, 3)}), routes=routes), None, view)
 
 
@@ -141,7 +141,7 @@ def test_after_a_switch_another_scheduler_may_combine_who_still_has_a_route():
     state.apply(ev.JobsFinished(1.0, np.array([1]), np.array([1.0])))
     state.apply(ev.SchedulerSwitched(2.0, {"policy": "gandiva-packing"}))
     together = np.array([0, 3]), np.array([7, 7])
-    validate_plan(RoundPlan(3.0, launches=starts({3: (1,)}), company=together), None, state.snapshot(3.0))
+    validate_plan(RoundPlan(3.0, launches=starts({3: (1,)}), combinations=together), None, state.snapshot(3.0))
 
 
 @pytest.mark.parametrize("placement", [Consolidated(), ResourceAware(), Synergy(), Synergy("proportional")], ids=str)

@@ -155,7 +155,7 @@ def test_a_session_takes_the_type_on_which_it_needs_fewest_or_what_there_is():
     assert [two.state.cluster.type_names[kind] for kind in two.state.all_jobs().type.tolist()] == ["v100", "p100"]
     short = ran("1xv100:1", jobs, [], policy, 50.0)
     assert held(short) == {"photos": 1}
-    assert "accelerator" in str(short.plan.reasons[1])
+    assert "GPU" in str(short.plan.reasons[1])
 
 
 def test_a_session_that_nobody_can_serve_says_why():
