@@ -1,4 +1,4 @@
-"""What a study is made of: a trace, a cluster and the true rates, brought together and checked before anything runs."""
+"""The inputs of experiments: a trace, a cluster and the true rates, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TraceFile:
     path: Path
     format: str | None = None
     skip_bad: bool = False
-    regimes: Path | None = None  # how batch sizes of its jobs change, in a file beside it
+    regimes: Path | None = None  # how batch sizes of its jobs change
     applications: Path | None = None  # what its jobs train, as it was measured
 
     def read(self, table: ThroughputTable | None = None, registry: Registry | None = None) -> Trace:
@@ -53,7 +53,7 @@ class TraceFile:
 
 
 def known_formats(registry: Registry | None = None, table: ThroughputTable | None = None) -> Mapping[str, Format]:
-    """Every format there is, built-in and third-party, in an order in which the more particular ones are asked first."""
+    """All trace formats, built-in and third-party; the more specific ones come first."""
     registry = registry or Registry.installed()
     formats: dict[str, Format] = {}
     for entry in sorted(registry.of("format"), key=lambda entry: _ORDER.get(entry.name, len(_ORDER))):
@@ -94,8 +94,7 @@ def table_for(trace: Trace, cluster: Cluster, table: ThroughputTable | None, *, 
 
 
 def _check_lengths(trace: Trace, table: ThroughputTable) -> None:
-    """That every job is done, or at its time limit, within the longest time there is. A clock that is asked for more counts no
-    rounds any more, and a policy that takes turns would take them for ever."""
+    """Check that every job ends, or reaches its time limit, within the longest time that the clock can count rounds for."""
     fastest: dict[tuple[str, int], float] = {}
     for job in trace.jobs:
         key = (job.kind, job.workers)
@@ -109,7 +108,7 @@ def _check_lengths(trace: Trace, table: ThroughputTable) -> None:
 
 
 def check_host_profiles(source: object, names: Iterable[str], jobs: Iterable[Job], table: ThroughputTable | None) -> None:
-    """That each name in a file about hosts is a kind of these jobs or of the table, or the model of one."""
+    """Check that each name in a hosts file is a job type of these jobs or of the table, or the model of one."""
     kinds = (*(job.kind for job in jobs if job.kind != TIMED), *(table or catalogue()).kinds)
     known = dict.fromkeys(name for kind in kinds for name in (model_of(kind), kind))
     for name in names:
@@ -118,7 +117,7 @@ def check_host_profiles(source: object, names: Iterable[str], jobs: Iterable[Job
 
 
 def used_rates(jobs: Iterable[Job], table: ThroughputTable) -> dict[str, tuple[float, ...]]:
-    """The rates that matter in a run, by "kind|workers", for its journal."""
+    """The rates that a run uses, by "kind|workers", for its journal."""
     rates: dict[str, tuple[float, ...]] = {}
     for kind, workers in dict.fromkeys((job.kind, job.workers) for job in jobs):
         rates[f"{kind}|{workers}"] = tuple(table.alone[table.row(kind, workers)].tolist())
@@ -140,7 +139,7 @@ def rates_by_nature(trace: Trace, table: ThroughputTable, cluster: Cluster) -> d
 
 
 def _alone(job: Job, type_: int, table: ThroughputTable, cluster: Cluster) -> RunConditions:
-    """On an empty cluster, before the first step."""
+    """The conditions on an empty cluster, before the first step."""
     largest = int(cluster.largest_node_of_type[type_])
     nodes, rest = divmod(job.workers, largest)
 
@@ -165,7 +164,7 @@ def _later(job: Job, job_dynamics: JobDynamics | None) -> Iterator[tuple[Job, st
 
 
 def _check_later(trace: Trace, table: ThroughputTable, job: Job, field: str, kind: str) -> None:
-    """At every batch size that a job will have, it runs wherever it does at its first."""
+    """Check that a job can run, at every batch size that it will have, wherever it can at its first."""
     first = table.alone[table.row(job.kind, job.workers)] > 0
     row = table.row_of.get((kind, job.workers))
     if row is None or (first & (table.alone[row] <= 0)).any():

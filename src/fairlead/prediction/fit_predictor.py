@@ -1,4 +1,4 @@
-"""A predictor from measurements: the best of the learners for utilization, the fit of memory, and slowdowns by sharing mode."""
+"""Fit a predictor to measurements: the best learner for utilization, memory, and slowdowns by sharing mode."""
 
 from __future__ import annotations
 
@@ -46,8 +46,13 @@ def fit_predictor(
     multiprocessors: Mapping[str, float] | None = None,
     at_once: Mapping[str, Pairs] | None = None,
 ) -> Predictor:
-    """`busy` is the measured utilization by name, `multiprocessors` how many of them were busy, of those where that was asked.
-    `at_once` has the pairs, by sharing mode, in which that counts."""
+    """Fit a predictor.
+
+    Args:
+        busy: measured utilization by name.
+        multiprocessors: busy multiprocessors by name, where they were counted.
+        at_once: pairs by sharing mode in which multiprocessors matter.
+    """
     about, active = dict(about), data.of(multiprocessors or {})
     model, about["rmsle"] = _best(data, learners)
     held, finer = None, {}
@@ -56,19 +61,19 @@ def fit_predictor(
         known = KernelProfiles(multiprocessors or {}, kernel_durations(data))
         for mode, found in (at_once or {}).items():
             counted = {pair: both for pair, both in found.items() if all(name in known.multiprocessors for name in pair)}
-            finer[mode] = slowdown_at_once(counted, busy, known)
+            finer[mode] = _slowdown_at_once(counted, busy, known)
     return Predictor(
         about,
         model,
         memory.fit_memory(data.columns, data.tensors_mb, data.device_mb, data.reserved_mb),
-        {mode: slowdown(found, busy) for mode, found in pairs.items() if found},
+        {mode: _slowdown(found, busy) for mode, found in pairs.items() if found},
         held,
         finer,
     )
 
 
 def _best(data: Dataset, learners: Mapping[str, Learner]) -> tuple[Utilization, str]:
-    """By the learner that errs least, on families and on rows that it has not seen, which count alike; and how far it errs."""
+    """The model of the learner with the least error on families and rows that were left out, and that error."""
     errors = {
         name: (errors_by_family(data, one).rmsle + errors_at_random(data, one).rmsle) / 2 for name, one in learners.items()
     }
@@ -77,14 +82,14 @@ def _best(data: Dataset, learners: Mapping[str, Learner]) -> tuple[Utilization, 
 
 
 def kernel_durations(data: Dataset) -> dict[str, float]:
-    """How long a kernel takes on average, by name, as far as graphs say."""
+    """Mean kernel duration by name, from graphs."""
     return {name: kernel_s(column) for name, column in zip(data.names, data.columns)}
 
 
 def without_families(
     data: Dataset, pairs: Mapping[str, Pairs], families: Collection[str], of: Mapping[str, str]
 ) -> tuple[Dataset, Mapping[str, Pairs]]:
-    """What is left to learn from without some families; `of` is the family by name."""
+    """The data without some families; `of` is the family by name."""
     rest = np.array([row for row, family in enumerate(data.families) if family not in families], dtype=np.int64)
     known = {
         mode: {names: both for names, both in found.items() if not any(of[name] in families for name in names)}
@@ -93,17 +98,17 @@ def without_families(
     return data.only(rest), known
 
 
-def slowdown(pairs: Pairs, busy: Mapping[str, float]) -> Slowdown:
-    return interference.fit(*columns_of_pairs(list(pairs), pairs, busy))
+def _slowdown(pairs: Pairs, busy: Mapping[str, float]) -> Slowdown:
+    return interference.fit(*_columns_of_pairs(list(pairs), pairs, busy))
 
 
-def slowdown_at_once(pairs: Pairs, busy: Mapping[str, float], held: KernelProfiles) -> Slowdown:
-    own, _, slower = columns_of_pairs(list(pairs), pairs, busy)
+def _slowdown_at_once(pairs: Pairs, busy: Mapping[str, float], held: KernelProfiles) -> Slowdown:
+    own, _, slower = _columns_of_pairs(list(pairs), pairs, busy)
     holds, grain = held.columns(list(pairs))
     return interference.fit(own, holds, slower, grain)
 
 
-def columns_of_pairs(
+def _columns_of_pairs(
     which: Sequence[tuple[str, str]], pairs: Pairs, busy: Mapping[str, float]
 ) -> tuple[Floats, Floats, Floats]:
     """Own utilization, the other's, and the slowdown, of the first of each."""

@@ -1,4 +1,4 @@
-"""The measured tables as a scheduler or a simulator wants them: who does what alone, and how much slower two get together."""
+"""Measured profiles for schedulers and simulators: each configuration alone, and the slowdowns of co-located pairs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fairlead.profiling.pair_selection import SelectionMetric
 from fairlead.profiling.results import device_of, measured_set, measured_sets
 
 Measurements: TypeAlias = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
-"""What was measured on, and the measurements."""
-TOLD_ALONE = ("utilization", "memory_utilization", "device_memory_mb", "family", "steps_per_s")
-TO_SPARE = 60.0  # percent of utilization, of both together, that leaves both undisturbed
+"""The device, and the measurements."""
+SOLO_FIELDS = ("utilization", "memory_utilization", "device_memory_mb", "family", "steps_per_s")
+UNDISTURBED = 60.0  # percent of utilization, of both together, that leaves both undisturbed
 
 
 @dataclass(frozen=True)
 class SoloProfile:
-    """One configuration by itself. Utilizations are NVML's, in percent; memory is all that the device showed in use."""
+    """One configuration alone. Utilizations are NVML's, in percent; memory is all that the device showed in use."""
 
     name: str
     family: str
@@ -33,15 +33,14 @@ class SoloProfile:
 
 @dataclass(frozen=True)
 class Profiles:
-    """What was measured on one device, with pairs: `pairs[sharing][a, b]` are the slowdowns of a beside b and of b beside a;
-    both orders are there."""
+    """The measurements of one device. `pairs[sharing][a, b]` are the slowdowns of a with b, and of b with a; both orders exist."""
 
     device: str
     alone: Mapping[str, SoloProfile]
     pairs: Mapping[str, Mapping[tuple[str, str], tuple[float, float]]] = field(default_factory=dict)
 
     def slowdowns(self, one: str, other: str, sharing: str = "time-slicing") -> tuple[float, float]:
-        """As measured; an error where these two were not."""
+        """The measured slowdowns of a pair."""
         found = self.pairs.get(sharing, {})
         if (one, other) not in found:
             raise InputError(
@@ -50,14 +49,14 @@ class Profiles:
         return found[one, other]
 
     def paired(self, sharing: str = "time-slicing") -> tuple[str, ...]:
-        """Who was measured beside others, in order of utilization."""
+        """The configurations that were measured in pairs, by utilization."""
         names = {one for one, _ in self.pairs.get(sharing, {})}
         return tuple(sorted(names, key=lambda name: (self.alone[name].utilization, name)))
 
 
 @cache
 def devices() -> tuple[str, ...]:
-    """Those with a set that ships: what else there is of a device has its name in front. Asked at every decision."""
+    """Devices with a shipped set; other sets of a device begin with its name."""
     known = measured_sets()
     return tuple(name for name in known if not any(name.startswith(f"{other}_") for other in known))
 
@@ -86,7 +85,7 @@ def profiles_of(
     nothing is known that a scheduler could use."""
     about, found = alone
     rows = [one for one in found if "problem" not in one]
-    lacking = next((name for name in TOLD_ALONE for one in rows if name not in one), None if rows else TOLD_ALONE[0])
+    lacking = next((name for name in SOLO_FIELDS for one in rows if name not in one), None if rows else SOLO_FIELDS[0])
     if lacking is not None:
         raise InputError(source, "configurations measured alone, with what NVML says of them", field=lacking)
     known = {
@@ -122,7 +121,7 @@ def paired_sets(device: str, span: SelectionMetric | None = None) -> tuple[str, 
 
 
 def _multiprocessors(device: str) -> dict[str, float]:
-    """Of those that ran alone when the device was asked, whatever for."""
+    """Mean percentage of busy multiprocessors of configurations that ran alone."""
     seen: dict[str, list[float]] = {}
     for name in measured_sets():
         if name == f"{device}_activity" or name in paired_sets(device):
@@ -183,7 +182,7 @@ class _Undisturbed:
             seen = _windows(row, [mean * (1 - half), mean * (1 + half)])
             self._windows.setdefault((_who(row), row.get("session", 1)), []).extend(seen)
         for pair in paired:
-            if sum(alone[each].utilization for each in pair["pair"]) <= TO_SPARE:
+            if sum(alone[each].utilization for each in pair["pair"]) <= UNDISTURBED:
                 for place, each in enumerate(pair["pair"]):
                     seen = [window[place] for window in _windows(pair, [pair["steps_per_s"]])]
                     self._windows.setdefault((each, pair.get("session", 1)), []).extend(seen)

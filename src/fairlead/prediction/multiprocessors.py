@@ -1,6 +1,5 @@
-"""What a training holds of an accelerator while its kernels run: which share of the multiprocessors, and for how long at a
-time. Through MPS that is what others wait for (docs/adr/0050-what-mps-divides.md); who takes turns waits whatever is held. It
-knows no scheduler."""
+"""The multiprocessors that a training holds while its kernels run, and for how long. Under MPS co-located jobs wait for these
+(docs/adr/0050-what-mps-divides.md); under time slicing they do not matter. It knows no scheduler."""
 
 from __future__ import annotations
 
@@ -22,6 +21,8 @@ from fairlead.profiling.results import measured_set
 
 @dataclass(frozen=True)
 class MultiprocessorUse:
+    """What a training holds alone."""
+
     multiprocessors: float  # busy, in percent, alone
     kernel_s: float  # how long a kernel takes on average, by the roofline
     counted: bool = False  # by the device itself; else predicted from the graph
@@ -46,8 +47,7 @@ def multiprocessor_use(device: str = "h200") -> Mapping[str, MultiprocessorUse]:
 
 @dataclass(frozen=True)
 class InterferenceModel:
-    """What company costs in one way of sharing, by the best that is known of each two: `finer` goes by what the other holds,
-    `plain` by utilizations alone."""
+    """Slowdowns in one sharing mode: `finer` by the multiprocessors that the other holds, `plain` by utilizations alone."""
 
     plain: Slowdown
     finer: Slowdown | None = None
@@ -68,6 +68,6 @@ class InterferenceModel:
             return slower, off, np.zeros_like(both)
         long = np.log10(np.maximum(np.where(known, kernel_s, 1.0), SHORTEST_S))
         grain = np.broadcast_to((long[None, :] - long[:, None])[:, :, None], own.shape)
-        multiprocessor_use = np.broadcast_to(np.where(known, held, 0.0)[None, :, None], own.shape)
-        finer = self.finer.of(own, multiprocessor_use, grain), self.finer.spread(own, multiprocessor_use)
+        holds = np.broadcast_to(np.where(known, held, 0.0)[None, :, None], own.shape)
+        finer = self.finer.of(own, holds, grain), self.finer.spread(own, holds)
         return np.where(both, finer[0], slower), np.where(both, finer[1], off), both

@@ -1,5 +1,4 @@
-"""Sweeps: schedulers over loads, clusters, seeds and any parameter of any part, from a small file. What has run is kept, and a
-second run goes on from there."""
+"""Sweeps: schedulers over loads, clusters, seeds and any parameter of any part, from a small file. Finished runs are kept."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a sweep varies: a load, a cluster, a cost, a part of the scheduler or a parameter of a part. An axis is a name and its
-values; here a value is put where it belongs."""
+"""The axes of a sweep: a load, a cluster, a cost, a part of the scheduler or a parameter of a part, with its values."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ class Axis:
 
     @property
     def part(self) -> str:
-        """The part that it is a parameter of; empty where it is something else."""
+        """The part that it is a parameter of, or empty."""
         part, dot, _ = self.name.partition(".")
         return part if dot and part in PARTS else ""
 
@@ -41,7 +40,7 @@ class Axis:
 
 
 def with_axis_value(axis: Axis, value: Any, scheduler: Mapping[str, Any], registry: Registry) -> dict[str, Any] | None:
-    """A scheduler's data with the value in its place; None where its part has no such parameter."""
+    """A scheduler's data with the value; None where its part has no such parameter."""
     if not axis.part:
         return {**scheduler, axis.name: value}
     parameter = axis.name.partition(".")[2]
@@ -62,7 +61,7 @@ def parameters_of(what: str, part: Any, registry: Registry) -> list[str]:
 
 
 def format_axis_value(value: Any) -> str:
-    """A value as tables show it: a number short, a part by its name and parameters."""
+    """A value for tables."""
     if value is None:
         return "–"
     if isinstance(value, bool) or not isinstance(value, (int, float, Mapping)):
@@ -74,7 +73,7 @@ def format_axis_value(value: Any) -> str:
 
 
 def axis_names(schedulers: Sequence[Mapping[str, Any]], registry: Registry) -> list[str]:
-    """All that an axis could be called with these schedulers."""
+    """All possible names of axes for these schedulers."""
     names = dict.fromkeys(PLAIN)
     for scheduler in schedulers:
         for what in PARTS:

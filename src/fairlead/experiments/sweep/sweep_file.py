@@ -1,9 +1,9 @@
-"""A sweep as a small YAML file. Whatever is wrong with it is told with file, line, field and value, before anything runs.
+"""Read a sweep from a small YAML file. Errors come with file, line, field and value, before anything runs.
 
 schedulers: [las, tiresias, {preset: las, admission: {name: accept-up-to}}, mine.yaml]
 over:
   load: [4, 6, 8]                   # jobs per hour
-  admission.factor: [1.2, 1.5]      # of whoever has it; the others are the same at each value
+  admission.factor: [1.2, 1.5]      # of the schedulers that have it
 seeds: 3                            # 0, 1 and 2; or a list
 cluster: 32xv100:4
 jobs: 300                           # generated; or a file: trace: jobs.csv
@@ -35,11 +35,11 @@ from fairlead.workloads.generate import GANG_SHARES
 _JOBS = ("load", "jobs", "workers", "trace", "format", "skip_bad", "throughputs", "fill_workers", "measure")
 _FIELDS = ("title", "schedulers", "over", "seeds", "cluster", *_JOBS, "costs", "metrics", "against")
 
-MOST_RUNS = 100_000
-MOST_JOBS = 1_000_000
-LEAST_LOAD, MOST_LOAD = 1e-6, 1e6
+MAX_RUNS = 100_000
+MAX_JOBS = 1_000_000
+MIN_LOAD, MAX_LOAD = 1e-6, 1e6
 JOBS, LOAD, CLUSTER = 200, 6.0, "8xv100:4,16xp100:4,24xk80:4"
-"""Of a sweep that does not say; as in `fairlead compare`."""
+"""Defaults, as in `fairlead compare`."""
 
 
 def read_sweep(path: Path | str) -> Sweep:
@@ -49,8 +49,8 @@ def read_sweep(path: Path | str) -> Sweep:
     registry = Registry.installed()
     arms = _arms(value, fields, beside, registry)
     axes = _axes(fields["over"]) if "over" in fields else ()
-    if (combined := math.prod(len(axis.values) for axis in axes)) > MOST_RUNS:  # before anybody writes them all down
-        raise fields["over"].error(f"at most {MOST_RUNS:,} runs, and these are {combined:,}")
+    if (combined := math.prod(len(axis.values) for axis in axes)) > MAX_RUNS:  # before they are listed
+        raise fields["over"].error(f"at most {MAX_RUNS:,} runs, and these are {combined:,}")
     clusters = _clusters(fields, axes, beside)
     trace = _trace(fields, beside, axes)
     throughputs = beside / fields["throughputs"].text("a file") if "throughputs" in fields else None
@@ -77,17 +77,15 @@ def read_sweep(path: Path | str) -> Sweep:
     random = trace is None or load is not None or any(axis.name == "load" for axis in axes)
     if len(given.seeds) > 1 and not random:
         raise fields["seeds"].error("one seed: without a load nothing about a trace is random")
-    if len(given.points()) * len(given.seeds) > MOST_RUNS:
-        raise InputError(
-            value.source, f"at most {MOST_RUNS:,} runs", field="over", value=len(given.points()) * len(given.seeds)
-        )
-    _ = given.inputs.fingerprint  # files that cannot be read are told now
+    if len(given.points()) * len(given.seeds) > MAX_RUNS:
+        raise InputError(value.source, f"at most {MAX_RUNS:,} runs", field="over", value=len(given.points()) * len(given.seeds))
+    _ = given.inputs.fingerprint  # reports unreadable files now
     _check_jobs(given, fields)
     return given
 
 
 def _check_jobs(given: Sweep, fields: dict[str, Value]) -> None:
-    """The jobs that are measured are there, and have rates on every cluster."""
+    """Check that the measured jobs exist, and have rates on every cluster."""
     trace, table = given.inputs.jobs(), given.inputs.given_table
     counts = [value.data for axis in given.axes if axis.name == "jobs" for value in axis.values] or [given.jobs]
     fewest = min(counts) if trace is None else len(trace)
@@ -232,8 +230,8 @@ def _trace(fields: dict[str, Value], beside: Path, axes: Sequence[Axis]) -> Trac
 
 def _seeds(value: Value) -> tuple[int, ...]:
     if not isinstance(value.data, list):
-        if (count := value.whole("a count of at least 1, or a list of seeds", 1)) > MOST_RUNS:
-            raise value.error(f"at most {MOST_RUNS:,} seeds")
+        if (count := value.whole("a count of at least 1, or a list of seeds", 1)) > MAX_RUNS:
+            raise value.error(f"at most {MAX_RUNS:,} seeds")
         return tuple(range(count))
     seeds = tuple(entry.whole("a whole number from 0 on", 0) for entry in value.items())
     if not seeds or len(set(seeds)) < len(seeds) or max(seeds) > LARGEST_SEED:
@@ -242,17 +240,17 @@ def _seeds(value: Value) -> tuple[int, ...]:
 
 
 def _load(value: Value) -> float:
-    wanted = f"jobs per hour from {LEAST_LOAD:f} to {MOST_LOAD:,.0f}"
-    load = value.number(wanted, LEAST_LOAD)
-    if not load <= MOST_LOAD or math.isnan(load):
+    wanted = f"jobs per hour from {MIN_LOAD:f} to {MAX_LOAD:,.0f}"
+    load = value.number(wanted, MIN_LOAD)
+    if not load <= MAX_LOAD or math.isnan(load):
         raise value.error(wanted)
     return load
 
 
 def _jobs(value: Value) -> int:
-    wanted = f"a whole number from 1 to {MOST_JOBS:,}"
+    wanted = f"a whole number from 1 to {MAX_JOBS:,}"
     count = value.whole(wanted, 1)
-    if count > MOST_JOBS:
+    if count > MAX_JOBS:
         raise value.error(wanted)
     return count
 
@@ -285,7 +283,7 @@ def _metrics(value: Value) -> tuple[str, ...]:
 
 
 def _against(fields: dict[str, Value], axes: Sequence[Axis]) -> str:
-    """The axis that pictures go along: the one that the file names, else the first of numbers, else the first."""
+    """The horizontal axis of pictures: the one that the file names, else the first of numbers, else the first."""
     names = [axis.name for axis in axes]
     if "against" in fields:
         name = fields["against"].text("one of the axes")

@@ -1,4 +1,4 @@
-"""One run of a sweep, as data: the inputs that its fingerprint is made of, and what comes of it."""
+"""Sweeps: schedulers × the values of each axis × seeds. Each run is a case of the experiment engine."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from fairlead.workloads.trace import Trace
 from fairlead.workloads.transform import retime_poisson
 
 USERS = 12
-"""Of generated jobs, as in `fairlead compare`."""
+"""Number of users of generated jobs, as in `fairlead compare`."""
 
 
 @dataclass(frozen=True)
 class SweepInputs(ExperimentInputs):
-    """What all runs of a sweep have in common: the rates, and the trace if there is one. Both count by what is in the files."""
+    """What all runs of a sweep share: the rates, and the trace if there is one."""
 
     trace_file: TraceFile | None = None
 
@@ -45,7 +45,7 @@ class SweepInputs(ExperimentInputs):
 
     @property
     def given_table(self) -> ThroughputTable | None:
-        """The rates that a person gave; without any, jobs in seconds need none."""
+        """The given rates, or None: jobs in seconds need none."""
         return None if self.throughputs is None else self.table
 
     def jobs(self) -> Trace | None:
@@ -54,8 +54,8 @@ class SweepInputs(ExperimentInputs):
 
 @dataclass(frozen=True)
 class SweepRun:
-    """A scheduler on a cluster at a load with a seed. `scheduler` is the text of a scheduler file without its name, so that
-    runs that differ in nothing else are one."""
+    """A scheduler on a cluster at a load with a seed. `scheduler` is the text of a scheduler file without its name, which makes
+    no difference."""
 
     scheduler: str
     cluster: Cluster
@@ -104,12 +104,9 @@ def _digest(path: Path) -> str:
         raise InputError(path, f"a trace that can be read ({problem.strerror})") from None
 
 
-# A sweep: schedulers × the values of each axis × seeds. Its points, the run of each with each seed, and what they come to.
-
-
 @dataclass(frozen=True)
 class SweepScheduler:
-    """A scheduler of a sweep: what it is called, and its data."""
+    """A scheduler of a sweep."""
 
     label: str
     data: Mapping[str, Any]
@@ -122,7 +119,7 @@ class Sweep:
     arms: tuple[SweepScheduler, ...]
     axes: tuple[Axis, ...]
     seeds: tuple[int, ...]
-    clusters: Mapping[str, Cluster]  # by what the file calls them
+    clusters: Mapping[str, Cluster]  # by their text in the file
     cluster: str
     load: float | None
     jobs: int = 0
@@ -134,17 +131,17 @@ class Sweep:
     against: str = ""  # the axis that pictures go along
 
     def points(self) -> list[Point]:
-        """Every scheduler at every combination of values; one that has no such parameter is there once."""
+        """Every scheduler at every combination of values; a scheduler without the parameter occurs once."""
         every = itertools.product(*(range(len(axis.values)) for axis in self.axes))
         return list(dict.fromkeys(self._settled(Point(arm, at))[0] for at in every for arm in range(len(self.arms))))
 
     def value(self, point: Point, axis: int) -> Any:
-        """What a point has on an axis; None where the axis is not for its scheduler."""
+        """A point's value on an axis; None where the axis does not apply to its scheduler."""
         at = point.at[axis]
         return None if at is None else self.axes[axis].values[at].data
 
     def scheduler(self, point: Point) -> dict[str, Any]:
-        """The arm's data with the point's values, and without a name."""
+        """The scheduler's data with the point's values, without a name."""
         return self._settled(point)[1]
 
     def _settled(self, point: Point) -> tuple[Point, dict[str, Any]]:
@@ -178,7 +175,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Point:
-    """A scheduler by its position, and on each axis the position of the value, where the axis is for this scheduler."""
+    """A scheduler by position, and the position of its value on each axis that applies to it."""
 
     arm: int
     at: tuple[int | None, ...]
@@ -186,7 +183,7 @@ class Point:
 
 @dataclass(frozen=True)
 class PointResult:
-    """A point over all seeds; `failed` says why there are no figures."""
+    """The figures of a point over all seeds; `failed` is the reason where there are none."""
 
     point: Point
     mean: dict[str, float | None]
@@ -196,18 +193,18 @@ class PointResult:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """A sweep that has run."""
+    """The results of a sweep."""
 
     sweep: Sweep
     results: list[PointResult]
-    ran: int  # runs that were not kept from before
+    ran: int  # runs that were not in the store
     kept: int
 
 
 def run_sweep(
     given: Sweep, folder: Path, *, processes: int | None = None, on_done: Callable[[bool], None] | None = None
 ) -> SweepResult:
-    """Run what is not in the folder yet; `on_done` is told of each run whether it had to be."""
+    """Run what the folder lacks; `on_done` is called after each run with whether it had to run."""
     done = {True: 0, False: 0}
 
     def note(new: bool) -> None:
