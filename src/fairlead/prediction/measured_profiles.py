@@ -33,7 +33,7 @@ class SoloProfile:
 
 @dataclass(frozen=True)
 class Profiles:
-    """The measurements of one device. `pairs[sharing][a, b]` are the slowdowns of a with b, and of b with a; both orders exist."""
+    """The measurements of one device. `pairs[sharing][a, b]` are the slowdowns of a with b, and of b with a, in both orders."""
 
     device: str
     alone: Mapping[str, SoloProfile]
