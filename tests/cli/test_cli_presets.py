@@ -75,7 +75,7 @@ def test_a_wrong_name_keeps_a_cluster_from_starting():
 
 def test_who_lives_on_predictions_and_has_none_says_so():
     asked = ("--jobs", "4", "--cluster", "4xv100:4")
-    lacking = "nothing is predicted of any job, so nobody has company"
+    lacking = "nothing is predicted for any job, so no job is co-located"
     assert lacking in fairlead("simulate", "--preset", "horus", *asked).stderr
     assert lacking in fairlead("compare", "--policies", "fifo", "--preset", "horus", *asked).stderr
     assert lacking in fairlead("simulate", "--preset", "horus", "--estimator", "monitored", *asked).stderr, "no agent sees any"
@@ -92,12 +92,12 @@ TIMED = "name,submitted_s,duration_s\na,0,600\nb,0,600\n"
         (
             "predicted:profiles=h200",
             MINE,
-            "nothing is predicted of 'A3C', 'ResNet-50 (batch size 64)', so nobody has company",
+            "nothing is predicted for 'A3C', 'ResNet-50 (batch size 64)', so no job is co-located",
         ),
         (
             "predicted:usage={A3C: [25, 2]}",
             MINE,
-            "nothing is predicted of 'ResNet-50 (batch size 64)', so some have no company",
+            "nothing is predicted for 'ResNet-50 (batch size 64)', so some jobs are not co-located",
         ),
         (
             "predicted:usage={A3C: [25, 2], ResNet-50: [95, 6.4], Nosuch: [20, 2]}",
@@ -107,17 +107,18 @@ TIMED = "name,submitted_s,duration_s\na,0,600\nb,0,600\n"
         (
             "predicted:usage={A3C: [25, 2], ResNet-50: [95, 6.4]}:types=[v101]",
             MINE,
-            "no accelerator is of 'v101', which 'types' names, so nobody has company",
+            "no accelerator is of 'v101', which 'types' names, so no job is co-located",
         ),
         (
             "predicted:usage={A3C: [25, 2], ResNet-50: [95, 64]}",
             MINE,
-            "'ResNet-50 (batch size 64)' would take more memory than the 16 GB of an accelerator, so some have no company",
+            "'ResNet-50 (batch size 64)' would need more memory than the 16 GB of an accelerator,"
+            " so some jobs are not co-located",
         ),
         (
             "predicted",
             TIMED,
-            "jobs that carry durations have no kind of which something could be predicted, so nobody has company",
+            "jobs with durations have no kind to predict for, so no job is co-located",
         ),
     ],
 )

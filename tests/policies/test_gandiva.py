@@ -47,7 +47,7 @@ def pairs_of(allocation) -> set[tuple[int, int]]:
     return set(zip(allocation.first[both].tolist(), allocation.second[both].tolist()))
 
 
-def test_where_all_fit_nobody_is_in_company_and_time_is_shared_as_without_packing():
+def test_no_job_is_colocated_where_all_fit():
     view = moment(of_kind("good", 4), "2xfast:2,2xslow:2")
     x, _ = GandivaPacking().allocate(view, None)
     plain, _ = MaxMinFairness().allocate(view, None)
@@ -55,7 +55,7 @@ def test_where_all_fit_nobody_is_in_company_and_time_is_shared_as_without_packin
     assert np.array_equal(x.matrix(view.jobs.number, 2), plain.matrix(view.jobs.number, 2))
 
 
-def test_in_a_crowd_jobs_are_paired_until_all_find_a_place():
+def test_jobs_are_paired_until_all_have_a_place():
     view = moment(of_kind("good", 7), "4xfast:4")
     x, _ = GandivaPacking().allocate(view, None)
     assert len(pairs_of(x)) == 3
@@ -72,7 +72,7 @@ def test_time_is_shared_equally_where_pairs_do_not_suffice():
     assert used == pytest.approx([2.0, 1.0])
 
 
-def test_only_jobs_of_one_size_that_fit_side_by_side_are_put_together():
+def test_only_jobs_of_one_size_that_fit_are_paired():
     jobs = [*of_kind("good", 3), *of_kind("good", 3, 2), *of_kind("alone", 3)]
     view = moment(jobs, "2xfast:2")
     for seed in range(20):
@@ -111,14 +111,14 @@ def test_a_pair_that_does_not_help_is_undone_and_not_tried_again():
     assert not pairs_of(GandivaPacking().allocate(view, after)[0])
 
 
-def test_a_pair_that_has_not_run_is_not_judged_by_rates_that_nobody_has_seen():
+def test_a_pair_that_has_not_run_is_not_evaluated():
     jobs, memo = together("bad")
     assert pairs_of(GandivaPacking().allocate(moment(jobs, "1xfast:1"), memo)[0]) == {(0, 1)}
     apart = moment([*jobs, *of_kind("good", 2)], "2xfast:2", {0: [0], 1: [1]}, 300.0)
     assert (0, 1) in pairs_of(GandivaPacking().allocate(apart, memo)[0])
 
 
-def test_the_least_gain_decides():
+def test_the_minimum_gain_decides():
     jobs, memo = together("good")
     view = moment(jobs, "1xfast:1", {0: [0], 1: [0]}, 300.0)
     assert not pairs_of(GandivaPacking(min_gain=1.9).allocate(view, memo)[0])
@@ -126,7 +126,7 @@ def test_the_least_gain_decides():
         GandivaPacking(min_gain=-1.0)
 
 
-def test_when_one_ends_the_other_is_free_for_somebody_else():
+def test_when_one_job_ends_the_other_can_be_paired_again():
     _, memo = together("good", first=np.array([0]), second=np.array([9]))
     x, after = GandivaPacking().allocate(moment(of_kind("good", 2), "1xfast:1"), memo)
     assert pairs_of(x) == {(0, 1)}

@@ -61,7 +61,7 @@ def together(harness: Harness) -> set[frozenset[str]]:
 # Queues.
 
 
-def test_jobs_that_are_alike_stand_in_one_queue_and_nothing_is_drawn():
+def test_similar_jobs_are_in_one_queue_deterministically():
     features = np.array([[1, 0.2, 1, 2], [1, 0.25, 1, 2], [8, 0.9, 1, 30], [8, 0.95, 1, 32], [1, 0.9, 1, 30]], dtype=float)
     queue = clustered(features, 3)
     assert queue[0] == queue[1]
@@ -72,7 +72,7 @@ def test_jobs_that_are_alike_stand_in_one_queue_and_nothing_is_drawn():
     assert len(set(clustered(features[:2], 9).tolist())) == 2
 
 
-def test_a_queue_has_turns_by_its_length_and_median_wait():
+def test_turns_of_a_queue_follow_its_length_and_median_wait():
     queue = np.array([0] * 12 + [1] * 4)
     waited = np.array([10.0] * 12 + [90.0] * 4)
     first, *rest = weighted_turns(queue, waited, np.arange(16), 8)
@@ -82,7 +82,7 @@ def test_a_queue_has_turns_by_its_length_and_median_wait():
     assert sum(at >= 12 for at in fresh) == 2, "where nobody has waited, lengths count"
 
 
-def test_who_has_waited_longest_goes_first_in_its_queue():
+def test_the_longest_wait_goes_first_in_a_queue():
     (batch,) = weighted_turns(np.zeros(3, dtype=np.int64), np.array([5.0, 50.0, 20.0]), np.arange(3), 15)
     assert batch == [1, 2, 0]
 
@@ -90,28 +90,28 @@ def test_who_has_waited_longest_goes_first_in_its_queue():
 # Places.
 
 
-def test_idle_accelerators_come_first_and_then_the_company_that_costs_least():
+def test_idle_accelerators_come_first_then_the_cheapest_colocation():
     harness = scene().submit(of("heavy", "h1"), of("light", "l1"), of("heavy", "h2"), of("light", "l2"))
     assert harness.round().running == {"h1", "l1", "h2", "l2"}
     assert together(harness) == {frozenset({"h1", "l2"}), frozenset({"l1", "h2"})}
     harness.run()
 
 
-def test_a_packer_looks_at_memory_alone():
+def test_opportunistic_packing_considers_memory_only():
     harness = scene("opportunistic-packing").submit(of("heavy", "h1"), of("middle", "m1"), of("heavy", "h2"), of("light", "l2"))
     harness.round()
     assert together(harness) == {frozenset({"h1", "l2"}), frozenset({"m1", "h2"})}, "12 of 16 GB on both"
     harness.run()
 
 
-def test_nobody_is_put_where_memory_does_not_suffice():
+def test_no_job_is_placed_without_enough_memory():
     harness = scene(on=machine(size=1, memory_gb=9.0)).submit(of("heavy", "h"), of("light", "l"), of("light", "l2"))
     assert harness.round().running == {"h"}
     harness.run()
     assert harness.ended_s("l") == pytest.approx(3600 + 3600 * 1.05)
 
 
-def test_a_job_without_a_prediction_has_no_company():
+def test_a_job_without_a_prediction_is_not_colocated():
     harness = scene(on=machine(size=1), estimator=Part("predicted", {"usage": {"light": (20.0, 2.0)}}))
     assert harness.submit(of("middle", "m"), of("light", "l")).round().running == {"m"}
 
@@ -122,14 +122,14 @@ def test_hosts_are_part_of_the_capacity():
     assert harness.round().running == {"l0", "l1", "l2", "l3"}
 
 
-def test_a_job_can_refuse_company_whenever_it_comes():
+def test_a_job_can_exclude_colocation_in_any_order():
     harness = scene(on=machine(size=1)).submit(of("light", "mine", max_slowdown=1.0), of("light", "other"))
     assert harness.round().running == {"mine"}
     harness = scene(on=machine(size=1)).submit(of("light", "other"), of("light", "mine", max_slowdown=1.0))
     assert harness.round().running == {"other"}
 
 
-def test_over_commitment_has_limits():
+def test_over_commitment_is_limited():
     jobs = (of("heavy", "h1"), of("heavy", "h2"), of("light", "l"))
     assert scene(on=machine(size=1)).submit(*jobs).round().running == {"h1", "h2"}
     assert scene(on=machine(size=1), max_utilization=120).submit(*jobs).round().running == {"h1", "l"}
@@ -138,7 +138,7 @@ def test_over_commitment_has_limits():
     assert scene(on=machine(size=1), slo=1.5).submit(*jobs).round().running == {"h1", "l"}
 
 
-def test_more_than_two_can_share_where_that_is_wanted():
+def test_more_than_two_jobs_can_share():
     config = SchedulerConfig(Part("horus", {"max_jobs": 3}), estimator=believed(), round_s=60.0)
     harness = Harness(config, table=table(), residents=3).cluster(machine(size=1))
     harness.submit(*(of("light", f"l{i}") for i in range(4)))
@@ -146,7 +146,7 @@ def test_more_than_two_can_share_where_that_is_wanted():
     harness.run()
 
 
-def test_large_gangs_stand_on_few_nodes_before_cost_counts():
+def test_large_gangs_prefer_few_nodes_over_low_cost():
     """What is idle is on two nodes; on one there is a gang to share with."""
     cluster = Cluster(tuple(Node(f"n{size}", "gpu", size) for size in (8, 4, 5)), (AcceleratorType("gpu", 16.0),))
     for local_from, shares in ((8, True), (9, False)):
@@ -155,7 +155,7 @@ def test_large_gangs_stand_on_few_nodes_before_cost_counts():
         assert (frozenset({"gang", "late"}) in together(harness)) == shares
 
 
-def test_for_the_starving_accelerators_are_kept():
+def test_accelerators_are_reserved_for_a_starving_job():
     """A gang of two cannot get in while short jobs come and go one at a time, unless room is kept for it."""
     jobs = [of("light", f"s{i}", at=100.0 * i, seconds=250.0, max_slowdown=1.0) for i in range(40)]
     wide = of("light", "wide", workers=2, at=50.0, seconds=600.0)
@@ -164,7 +164,7 @@ def test_for_the_starving_accelerators_are_kept():
     assert kept.ended_s("wide") < 2000 < patient.ended_s("wide")
 
 
-def test_room_is_kept_where_nobody_was_put_in_the_same_decision():
+def test_accelerators_are_reserved_where_no_job_was_placed_in_this_decision():
     """Of two that starve, the single worker takes the idle accelerator of the first node; then it is the second node that has
     one in use only, and the next newcomer must not take its other one from the gang."""
     harness = scene(on=machine(nodes=2, size=2), starving_s=120.0)
@@ -177,7 +177,7 @@ def test_room_is_kept_where_nobody_was_put_in_the_same_decision():
     assert [names for _ in range(6) if (names := harness.round().launched)] == [{"one"}]
 
 
-def test_in_a_batch_who_gets_on_with_anybody_is_left_for_who_does_not():
+def test_matching_leaves_tolerant_jobs_for_sensitive_ones():
     jobs = (of("light", "l1"), of("heavy", "h1"), of("light", "l2"), of("heavy", "h2"))
     cluster = machine(size=2)
     matching = scene(on=cluster, match=True).submit(*jobs)
@@ -186,7 +186,7 @@ def test_in_a_batch_who_gets_on_with_anybody_is_left_for_who_does_not():
     matching.run()
 
 
-def test_the_next_in_line_moves_up_into_the_buffer_of_those_who_are_chosen_from():
+def test_the_next_waiting_job_moves_up_into_the_matching_buffer():
     """Beside the light one the heavy one is to go, which stands behind two others; with a small buffer it is not seen."""
     line = (of("middle", "m1"), of("middle", "m2"), of("heavy", "h2"))
     for beta, beside in ((1, "m1"), (2, "m1"), (3, "h2")):
@@ -204,7 +204,7 @@ def ends_of(*jobs: Job, **parameters) -> float:
     return max(harness.ended_s(job.name) for job in jobs)
 
 
-def test_a_job_that_would_last_as_long_as_all_that_is_left_goes_first():
+def test_a_critical_job_goes_first():
     short = [of("light", f"s{i}", seconds=600.0) for i in range(12)]
     long = of("light", "long", seconds=6000.0)
     assert ends_of(*short, long, max_jobs=2) > 9000, "the short ones two at a time, and then the long one by itself"
@@ -213,7 +213,7 @@ def test_a_job_that_would_last_as_long_as_all_that_is_left_goes_first():
     assert "shorter" not in harness.round().running, "there is time for it yet"
 
 
-def test_who_has_no_company_fills_all_places_of_its_accelerator_while_what_is_left_is_reckoned():
+def test_an_exclusive_job_counts_for_all_places_of_its_accelerator():
     """4 × 600 s that want to be alone take 2,400 s of the accelerator, and a job of 1,900 s could still wait."""
     alone = [of("light", f"s{i}", seconds=600.0, max_slowdown=1.0) for i in range(4)]
     harness = scene(on=machine(size=1), critical=True).submit(*alone, of("light", "long", seconds=1900.0))
@@ -223,7 +223,7 @@ def test_who_has_no_company_fills_all_places_of_its_accelerator_while_what_is_le
 # What is seen.
 
 
-def test_company_that_is_slower_than_allowed_is_parted_and_does_not_meet_again():
+def test_jobs_beyond_the_slo_are_separated_for_good():
     harness = scene(on=machine(size=1), slo=1.5).submit(of("light", "l1"), of("worse", "w1"))
     assert harness.round().running == {"l1", "w1"}, "it was predicted to be harmless"
     assert harness.round().suspended == {"w1"}
@@ -233,7 +233,7 @@ def test_company_that_is_slower_than_allowed_is_parted_and_does_not_meet_again()
     assert harness.phase("w1") is Phase.FINISHED
 
 
-def test_who_is_parted_moves_where_there_is_room():
+def test_a_separated_job_moves_to_free_accelerators():
     harness = scene(on=machine(size=2), slo=1.5).submit(of("light", "l1"), of("middle", "m1"), of("worse", "w"))
     harness.round()
     assert {"l1", "w"} in together(harness)
@@ -251,7 +251,7 @@ def test_who_is_parted_moves_where_there_is_room():
     alone.run()
 
 
-def test_once_nobody_waits_bad_company_makes_use_of_idle_accelerators():
+def test_slow_colocated_jobs_move_to_idle_accelerators_once_no_job_waits():
     jobs = (of("heavy", "h1"), of("middle", "m", seconds=100.0, max_slowdown=1.0), of("heavy", "h2"))
     packed, plain = scene(unpack=1.2).submit(*jobs), scene().submit(*jobs)
     for harness in (packed, plain):
@@ -262,7 +262,7 @@ def test_once_nobody_waits_bad_company_makes_use_of_idle_accelerators():
     assert packed.ended_s("h2") < 3800 < 6800 < plain.ended_s("h2"), "two heavy ones take 1.9 times as long"
 
 
-def test_company_that_is_good_enough_stays_together():
+def test_good_colocation_is_kept():
     harness = scene(on=machine(size=2), unpack=1.2).submit(
         of("light", "l1"), of("middle", "m", seconds=100.0, max_slowdown=1.0)
     )
@@ -272,7 +272,7 @@ def test_company_that_is_good_enough_stays_together():
     assert harness.state.all_jobs().moves.sum() == 0
 
 
-def test_who_was_parted_has_no_other_company_at_once():
+def test_a_separated_job_is_not_colocated_again_at_once():
     """Nobody is beyond its limit for a second round, whoever waits for its place."""
     harness = scene(on=machine(size=1), slo=1.5, estimator=believed(heavy=(20.0, 2.0)))
     harness.submit(of("heavy", "h1"), of("worse", "w"), of("heavy", "h2"))
@@ -281,7 +281,7 @@ def test_who_was_parted_has_no_other_company_at_once():
     harness.run()
 
 
-def test_a_job_says_itself_how_much_it_bears():
+def test_a_job_has_its_own_slowdown_limit():
     patient = scene(on=machine(size=1), slo=1.5).submit(of("light", "l", max_slowdown=3.0), of("worse", "w", max_slowdown=3.0))
     patient.round()
     assert patient.round().suspended == set()
@@ -292,7 +292,7 @@ def test_a_job_says_itself_how_much_it_bears():
     touchy.run()
 
 
-def test_the_last_to_come_leaves():
+def test_the_most_recent_job_leaves():
     touchy = scene(on=machine(size=2)).submit(of("light", "l", max_slowdown=1.2), of("worse", "w"), of("worse", "w2"))
     touchy.round()
     touchy.submit(of("light", "l2"))
@@ -300,7 +300,7 @@ def test_the_last_to_come_leaves():
     touchy.run()
 
 
-def test_who_must_be_left_alone_is_not_parted():
+def test_a_protected_job_is_not_separated():
     harness = scene(on=machine(size=1), slo=1.5).submit(of("light", "l"), of("worse", "w", min_run_s=200.0))
     harness.round()
     assert harness.round().suspended == {"l"}, "the one that may be"
@@ -310,7 +310,7 @@ def test_who_must_be_left_alone_is_not_parted():
     assert parted == [set(), set(), set(), set(), {"w"}]
 
 
-def test_a_job_that_runs_out_of_memory_comes_back_with_a_larger_need():
+def test_a_job_that_ran_out_of_memory_requests_more():
     too_little = believed(heavy=(95.0, 1.0))
     harness = scene(on=machine(size=1, memory_gb=9.0), estimator=too_little).submit(of("light", "l"), of("heavy", "h"))
     first = harness.round()
@@ -342,7 +342,7 @@ def test_a_job_that_never_fits_fails_when_it_was_tried_too_often():
 # The packer that signatures at speeds.
 
 
-def test_a_newcomer_that_takes_half_of_anothers_speed_goes_back_after_the_warm_up():
+def test_a_job_that_halves_a_rate_returns_after_the_warm_up():
     harness = scene("performance-aware-packing", on=machine(size=1), round_s=20.0).submit(of("light", "l"), of("worse", "w"))
     assert harness.round().running == {"l", "w"}
     assert [harness.round().suspended for _ in range(3)] == [set(), set(), {"w"}]
@@ -351,14 +351,14 @@ def test_a_newcomer_that_takes_half_of_anothers_speed_goes_back_after_the_warm_u
     harness.run()
 
 
-def test_a_newcomer_that_must_be_left_alone_is_judged_when_it_need_not_be_any_more():
+def test_a_protected_job_on_trial_is_decided_after_its_protection():
     harness = scene("performance-aware-packing", on=machine(size=1), round_s=60.0)
     harness.submit(of("light", "l"), of("worse", "w", min_run_s=200.0))
     assert [harness.round().suspended for _ in range(5)] == [set(), set(), set(), set(), {"w"}]
     harness.run()
 
 
-def test_a_trial_that_is_over_does_not_keep_others_from_theirs():
+def test_a_finished_trial_does_not_block_others():
     jobs = (of("light", "l1"), of("light", "l2"), of("worse", "w", min_run_s=7200.0), of("light", "l3"))
     harness = scene("performance-aware-packing", on=machine(size=2), round_s=60.0).submit(*jobs)
     assert harness.round().running == {"l1", "l2", "w"}
@@ -374,7 +374,7 @@ def test_one_trial_at_a_time():
     assert len(harness.round().running) == 8
 
 
-def test_costs_of_starting_do_not_count_as_slowness():
+def test_start_costs_do_not_count_as_slowdown():
     config = SchedulerConfig(Part("horus", {"slo": 1.5}), estimator=believed(), round_s=60.0)
     harness = Harness(config, table=table(), costs=Costs(launch_s=300.0, restart_s=300.0), residents=2).cluster(machine(size=1))
     harness.submit(of("light", "l1"), of("light", "l2")).run()
@@ -398,6 +398,6 @@ def test_costs_of_starting_do_not_count_as_slowness():
         (lambda: PerformanceAwarePacking(trials=0), "trials"),
     ],
 )
-def test_bad_parameters_are_told_by_name(make, field):
+def test_bad_parameters_are_named(make, field):
     with pytest.raises(InputError, match=f"field '{field}'"):
         make()

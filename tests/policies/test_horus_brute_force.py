@@ -153,7 +153,7 @@ def check_nobody_waits_who_could_run(world: World, harness: Harness, held: dict[
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_nobody_is_where_it_may_not_be_and_nobody_waits_beside_what_it_needs(seed: int):
+def test_placements_are_feasible_and_no_job_waits_beside_enough_idle_accelerators(seed: int):
     world = World(seed)
     harness = world.harness(world.jobs)
     for _ in range(ROUNDS):
@@ -166,7 +166,7 @@ def test_nobody_is_where_it_may_not_be_and_nobody_waits_beside_what_it_needs(see
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_numbers_that_jobs_have_change_nothing_but_who_is_first_among_equals(seed: int):
+def test_job_numbers_only_break_ties(seed: int):
     world = World(seed)
     plain = world.harness(world.jobs)
     before = [of("a", f"gone{n}", allowed_types=("nowhere",)) for n in range(7)]  # refused at the door; numbers are used up
@@ -178,7 +178,7 @@ def test_the_numbers_that_jobs_have_change_nothing_but_who_is_first_among_equals
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_queues_are_the_same_for_the_same_jobs_in_any_order_and_everybody_has_one_turn(seed: int):
+def test_queues_do_not_depend_on_order_and_every_job_has_one_turn(seed: int):
     draw = np.random.default_rng(seed)
     many, k, beta = int(draw.integers(0, 12)), int(draw.integers(1, 20)), int(draw.integers(1, 6))
     features = draw.integers(0, 4, (many, 4)).astype(float) * draw.choice([0.0, 1.0, 1e9], 4)
@@ -189,7 +189,7 @@ def test_queues_are_the_same_for_the_same_jobs_in_any_order_and_everybody_has_on
     assert sorted(turns) == list(range(many))
 
 
-def test_more_queues_than_jobs_are_as_many_as_there_are_jobs():
+def test_there_are_at_most_as_many_queues_as_jobs():
     harness = World(3).harness([of("a", "only")])
     assert harness.policy(Horus(queues=50, beta=1)).round().running == {"only"}
     harness.run()

@@ -48,7 +48,7 @@ def at_work(jobs: list[Job], running: dict[int, list[int]], *nodes: Node) -> Sna
 # Places.
 
 
-def test_who_is_faster_on_a_type_goes_there_whichever_comes_first():
+def test_a_job_goes_to_its_fastest_type():
     rates = table_of(("slow", "fast"), {("net", 1): (1.0, 2.0)})
     config = SchedulerConfig(Part("horus"), estimator=Part("oracle"), round_s=60.0)
     harness = Harness(config, table=rates).cluster(Cluster((Node("s", "slow", 1), Node("f", "fast", 1))))
@@ -57,7 +57,7 @@ def test_who_is_faster_on_a_type_goes_there_whichever_comes_first():
 
 
 @pytest.mark.parametrize(("part", "places"), [(0.25, (4, 5)), (1.0, (1, 3))])
-def test_a_gang_that_would_be_spread_over_idle_ones_has_rather_company_where_that_costs_less(part, places):
+def test_a_gang_is_colocated_rather_than_spread_where_that_costs_less(part, places):
     jobs = [Job("a", 0.0, 1e6, "light", 1), Job("b", 0.0, 1e6, "light", 1), *(Job(n, 0.0, 1e6, "light", 2) for n in "cd")]
     view = seen_by(at_work(jobs, {0: [0], 1: [2], 2: [4, 5]}, *(Node(f"n{i}", "gpu", 2) for i in range(3))), part)
     slot = slots_of(view).best(job_signatures(view, {})[3])
@@ -65,7 +65,7 @@ def test_a_gang_that_would_be_spread_over_idle_ones_has_rather_company_where_tha
     assert slot.places == places
 
 
-def test_a_gang_looks_at_no_more_company_once_it_has_found_some_that_stands_on_the_fewest_nodes(monkeypatch):
+def test_the_search_for_a_group_ends_at_one_on_the_fewest_nodes(monkeypatch):
     """Else a decision takes as long as gangs that wait times gangs that run."""
     jobs = [Job(f"j{n}", 0.0, 1e6, "light", 2) for n in range(5)]
     running = {0: [1, 2], **{n: [2 * n + 1, 2 * n + 2] for n in (1, 2, 3)}}
@@ -80,7 +80,7 @@ def test_a_gang_looks_at_no_more_company_once_it_has_found_some_that_stands_on_t
     assert found is not None
 
 
-def test_a_gang_stands_where_its_hosts_have_enough_for_all_of_it():
+def test_a_gang_is_placed_where_hosts_have_enough_resources():
     """The first node has two idle accelerators, and CPUs for one worker."""
     jobs = [Job("gang", 0.0, 1e6, "light", 2, cpus=4.0)]
     view = seen_by(at_work(jobs, {}, Node("n0", "gpu", 2, cpus=7.0), Node("n1", "gpu", 3, cpus=8.0)))
@@ -89,7 +89,7 @@ def test_a_gang_stands_where_its_hosts_have_enough_for_all_of_it():
     assert slot.places == (2, 3)
 
 
-def test_room_is_kept_on_several_nodes_for_a_gang_that_no_node_holds():
+def test_accelerators_of_several_nodes_are_reserved_for_a_wide_gang():
     jobs = [Job("there", 0.0, 1e6, "light"), Job("wide", 0.0, 1e6, "light", 4), Job("widest", 0.0, 1e6, "light", 8)]
     view = seen_by(at_work(jobs, {0: [0]}, *(Node(f"n{i}", "gpu", 2) for i in range(3))))
     slots, signatures = slots_of(view), job_signatures(view, {})
@@ -99,7 +99,7 @@ def test_room_is_kept_on_several_nodes_for_a_gang_that_no_node_holds():
     assert slots.reserved == set(), "there are not so many"
 
 
-def test_who_is_on_a_node_that_is_to_be_left_goes_to_company_elsewhere_in_the_same_decision():
+def test_a_job_on_a_drained_node_moves_in_the_same_decision():
     harness = scene(on=machine(nodes=2, size=1)).submit(of("light", "stays"), of("light", "leaves"))
     harness.round()
     assert together(harness) == {frozenset({"stays"}), frozenset({"leaves"})}
@@ -110,7 +110,7 @@ def test_who_is_on_a_node_that_is_to_be_left_goes_to_company_elsewhere_in_the_sa
     harness.run()
 
 
-def test_who_suffers_from_company_is_critical_sooner():
+def test_a_sensitive_job_is_critical_sooner():
     """Alone it lasts 100 s of the 145 that everybody has left; in company, which slows it most, 205 of 202."""
     slowly = np.zeros((3, 3, 1))
     slowly[1:, 1:, 0] = [[1 / 3, 1 / 3], [1.0, 1.0]]
@@ -127,7 +127,7 @@ def test_who_suffers_from_company_is_critical_sooner():
 # Memory.
 
 
-def test_who_says_what_it_needs_is_believed_where_nothing_is_predicted():
+def test_requested_memory_counts_without_a_prediction():
     said, silent = Job("says", 0.0, 1e6, "worse", memory_gb=3.0), Job("silent", 0.0, 1e6, "worse")
     more, less = Job("more", 0.0, 1e6, "light", memory_gb=5.0), Job("less", 0.0, 1e6, "light", memory_gb=1.0)
     view = seen_by(at_work([said, silent, more, less], {}, Node("n", "gpu", 2)))
@@ -135,7 +135,7 @@ def test_who_says_what_it_needs_is_believed_where_nothing_is_predicted():
     assert [costs.memory_gb(signatures[number], 0) for number in range(4)] == [3.0, np.inf, 5.0, 2.0]
 
 
-def test_queues_are_made_where_memory_is_not_known_of_everybody():
+def test_queues_are_made_with_unknown_memory():
     kinds = ("light", "worse", "heavy", "worse")
     view = seen_by(at_work([Job(str(at), 0.0, 1e6, kind) for at, kind in enumerate(kinds)], {}, Node("n", "gpu", 2)))
     features = _features(view, costs_of(view), view.jobs.number)
@@ -153,7 +153,7 @@ def test_queues_move_to_where_most_of_their_jobs_are():
     assert queue[0] != queue[1]
 
 
-def test_what_a_job_needs_that_ran_out_of_memory_is_more_than_others_left_it_and_at_most_all():
+def test_memory_after_a_failure_exceeds_what_others_left():
     jobs = [Job("heavy", 0.0, 1e6, "heavy"), Job("light", 0.0, 1e6, "light", retry_limit=9)]
     state = state_of(Cluster((Node("n", "gpu", 2),), (AcceleratorType("gpu", 16.0),)), jobs, {0: [0], 1: [0]})
 
@@ -175,7 +175,7 @@ def test_what_a_job_needs_that_ran_out_of_memory_is_more_than_others_left_it_and
 # Speeds.
 
 
-def test_nobody_is_too_slow_while_it_loads():
+def test_a_loading_job_is_not_too_slow():
     config = SchedulerConfig(Part("horus", {"slo": 1.5}), estimator=believed(), round_s=60.0)
     costs = Costs(launch_s=150.0, restart_s=150.0)
     harness = Harness(config, table=table(), costs=costs, residents=2).cluster(machine(size=1))
@@ -186,7 +186,7 @@ def test_nobody_is_too_slow_while_it_loads():
     assert suspended[0] == 180.0, "at the first look after they have loaded, and somebody signatures then"
 
 
-def test_a_speed_counts_from_when_it_tells_of_now():
+def test_a_rate_counts_once_it_is_current():
     view = seen_by(at_work([Job(name, 0.0, 1e6, "light") for name in "ab"], {0: [0], 1: [0]}, Node("n", "gpu", 1)))
     (group,) = running_groups(view, job_signatures(view, {}))
     assert observed_slowdowns(group, view) == [1.0, 1.0]
@@ -194,7 +194,7 @@ def test_a_speed_counts_from_when_it_tells_of_now():
     assert observed_slowdowns(group, view.with_changes(estimate=lambda _: rates)) == [0.0, 1.0]
 
 
-def test_what_two_did_to_each_other_is_remembered_of_both():
+def test_slowdowns_of_both_jobs_are_recorded():
     jobs = [Job("a", 0.0, 1e6, "light"), Job("b", 0.0, 1e6, "heavy")]
     view = seen_by(at_work(jobs, {0: [0], 1: [0]}, Node("n", "gpu", 1)))
     (group,) = running_groups(view, job_signatures(view, {}))
@@ -202,7 +202,7 @@ def test_what_two_did_to_each_other_is_remembered_of_both():
     assert slowdowns_with(group, [1.8, 0.0], 1) == {("light", "heavy", 0): 1.8}, "of the other nothing was seen"
 
 
-def test_who_must_be_left_alone_does_not_leave_bad_company_for_an_idle_accelerator():
+def test_a_protected_job_does_not_move_to_an_idle_accelerator():
     jobs = (of("heavy", "h1"), of("middle", "m", seconds=100.0, max_slowdown=1.0), of("heavy", "h2", min_run_s=600.0))
     harness = scene(unpack=1.2).submit(*jobs)
     moved = [now.time for now in (harness.round() for _ in range(15)) if "h2" in now.suspended]

@@ -39,7 +39,7 @@ def seen(harness: Harness, name: str, busy: float, memory_gb: float) -> None:
 @pytest.mark.parametrize(
     ("limits", "busy", "memory_gb"), [({"max_utilization": 100.0}, 0.95, 2.0), ({"max_memory": 0.5}, 0.2, 7.5)]
 )
-def test_the_last_to_come_leaves_where_more_is_seen_than_may_be(limits, busy, memory_gb):
+def test_the_most_recent_job_leaves_where_measured_usage_exceeds_a_limit(limits, busy, memory_gb):
     harness = scene(on=machine(size=1), **limits).submit(of("light", "first"), of("middle", "last"))
     assert harness.round().running == {"first", "last"}
     assert not harness.round().suspended, "as predicted, they fit"
@@ -49,7 +49,7 @@ def test_the_last_to_come_leaves_where_more_is_seen_than_may_be(limits, busy, me
     harness.run()
 
 
-def test_who_left_goes_to_an_idle_accelerator():
+def test_a_job_that_left_moves_to_an_idle_accelerator():
     harness = scene(on=machine(size=2), max_utilization=100.0)
     harness.submit(of("light", "first"), of("heavy", "short", seconds=100.0), of("middle", "last")).round()
     assert frozenset({"first", "last"}) in together(harness)
@@ -61,7 +61,7 @@ def test_who_left_goes_to_an_idle_accelerator():
     harness.run()
 
 
-def test_the_memory_of_hosts_is_part_of_the_capacity_beside_others_too():
+def test_host_memory_limits_colocation():
     nodes = (Node("n", "gpu", 2, memory_gb=10.0),)
     harness = scene(on=Cluster(nodes, (AcceleratorType("gpu", 16.0),)))
     harness.submit(*(of("light", f"l{i}", host_memory_gb=4.0) for i in range(4)))
@@ -70,7 +70,7 @@ def test_the_memory_of_hosts_is_part_of_the_capacity_beside_others_too():
 
 
 @pytest.mark.parametrize("asked", [{"cpus": 2.0}, {"host_memory_gb": 4.0}, {"cpus": 1e308}, {"cpus": 1e-320}])
-def test_a_host_of_which_nobody_says_how_much_it_has_has_enough(asked: dict[str, float]):
+def test_a_host_of_unknown_size_has_enough(asked: dict[str, float]):
     harness = scene(on=Cluster((Node("n", "gpu", 2),), (AcceleratorType("gpu", 16.0),)))
     harness.submit(*(of("light", f"l{i}", **asked) for i in range(4)))
     assert harness.round().running == {"l0", "l1", "l2", "l3"}
@@ -107,7 +107,7 @@ def unsure(**parameters) -> Harness:
     return harness
 
 
-def test_a_limit_is_not_held_against_a_speed_that_nobody_saw():
+def test_a_limit_is_not_checked_against_an_unknown_rate():
     harness = unsure()
     harness.submit(of("light", "l"), of("middle", "m"))
     assert harness.round().running == {"l", "m"}, "nobody has a limit"
@@ -117,7 +117,7 @@ def test_a_limit_is_not_held_against_a_speed_that_nobody_saw():
 
 
 @pytest.mark.parametrize(("facts", "factor"), [({"": 4.0}, 0.0), ({"": 4.0, " spread": 2.0}, 2.0), ({" spread": 2.0}, 2.0)])
-def test_a_gang_that_is_spread_is_held_against_its_speed_on_so_many_nodes(facts, factor):
+def test_a_spread_gang_is_compared_with_its_spread_rate(facts, factor):
     machines = Cluster((Node("n0", "gpu", 2), Node("n1", "gpu", 2)), (AcceleratorType("gpu", 16.0),))
     state = state_of(machines, [Job("gang", 0.0, 1e6, "light", 2)], {0: [0, 2]})
     state.apply(ObservationsRecorded(0.0, {f"measured 2 × light on gpu{how}": rate for how, rate in facts.items()}))
@@ -126,7 +126,7 @@ def test_a_gang_that_is_spread_is_held_against_its_speed_on_so_many_nodes(facts,
     assert observed_slowdowns(group, view) == [factor], "it makes one step in a second"
 
 
-def test_who_has_a_limit_is_alone_until_its_speed_is_known():
+def test_a_job_with_a_limit_runs_alone_until_its_rate_is_known():
     harness = unsure(slo=1.5)
     harness.submit(of("light", "l"), of("middle", "m", seconds=1000.0))
     assert harness.round().running == {"l"}, "neither was seen alone"
@@ -156,7 +156,7 @@ def test_cost_is_the_share_of_memory_and_the_mean_slowdown_in_equal_parts():
     )
 
 
-def test_nobody_makes_room_for_a_newcomer_that_has_not_made_its_first_step():
+def test_no_job_makes_room_for_one_before_its_first_step():
     """It is the last to come and to leave; until it may, whom it slows down is better off where it is than in the queue."""
     config = SchedulerConfig(Part("horus", {"slo": 1.5}), estimator=believed(), round_s=60.0, first_step_s=200.0)
     costs = Costs(launch_s=150.0, restart_s=150.0)
@@ -169,7 +169,7 @@ def test_nobody_makes_room_for_a_newcomer_that_has_not_made_its_first_step():
     harness.run()
 
 
-def test_of_gangs_that_look_alike_the_one_on_fewer_nodes_is_joined():
+def test_of_equal_gangs_the_one_on_fewer_nodes_is_joined():
     nodes = tuple(Node(f"n{i}", "gpu", 2) for i in range(3))
     jobs = [Job(name, 0.0, 1e6, "light", 2) for name in ("spread", "near", "new")]
     state = state_of(Cluster(nodes, (AcceleratorType("gpu", 16.0),)), jobs, {0: [0, 2], 1: [4, 5]})
@@ -181,7 +181,7 @@ def test_of_gangs_that_look_alike_the_one_on_fewer_nodes_is_joined():
     assert (slot.places, slot.extra_nodes) == ((4, 5), 0)
 
 
-def test_nobody_takes_more_than_all_of_an_accelerator_whatever_an_agent_says():
+def test_reported_utilization_is_at_most_100_percent():
     harness = scene(on=machine(size=1)).submit(of("light", "l"))
     harness.round()
     seen(harness, "l", 1.4, 2.0)

@@ -16,30 +16,30 @@ def why(*jobs: Job, **how) -> dict[str, str]:
     return {name: round_.reason(name).text for name in round_.reasons}
 
 
-def test_a_kind_of_which_nothing_is_predicted_is_told_of():
+def test_reason_without_a_prediction():
     uses = believed()
     known = {kind: use for kind, use in uses.parameters["usage"].items() if kind != "heavy"}
     told = why(of("light", "one"), of("heavy", "two"), estimator=type(uses)("predicted", {"usage": known}))
     assert told == {"two": f"{ALONE}nothing is predicted for its kind"}
 
 
-def test_who_refuses_company_is_told_that_it_does():
+def test_reason_of_a_job_that_tolerates_no_slowdown():
     told = why(of("light", "one"), of("light", "two", max_slowdown=1.0))
     assert told == {"two": f"{ALONE}it tolerates no slowdown (max_slowdown)"}
     assert why(of("light", "one"), of("light", "two"), slo=1.0) == {"two": f"{ALONE}this scheduler allows no slowdown (slo)"}
 
 
-def test_whose_company_would_be_too_slow_is_told_so():
+def test_reason_of_a_job_whose_limit_would_be_exceeded():
     told = why(of("heavy", "one"), of("heavy", "two", max_slowdown=1.01))
     assert told == {"two": f"{ALONE}with every job that leaves room for it, one of the two would exceed its slowdown limit"}
 
 
-def test_who_could_share_and_finds_the_places_taken_is_told_of_those_alone():
+def test_reason_of_a_job_that_could_share_on_a_full_cluster():
     told = why(of("light", "one"), of("light", "two"), of("light", "three"))
     assert told == {"three": "Waiting for resources: needs 1 GPU; 0 eligible GPUs are free"}
 
 
-def test_who_was_put_out_is_told_from_when_on_its_wait_counts():
+def test_reason_of_a_preempted_job_says_when_its_wait_began():
     harness = scene(on=machine(nodes=2, size=1), max_jobs=1).outage(1, 100.0, 1e6)
     harness.submit(of("light", "one"), of("light", "two"))
     while "two" not in (round_ := harness.round()).reasons:
@@ -47,7 +47,7 @@ def test_who_was_put_out_is_told_from_when_on_its_wait_counts():
     assert round_.reason("two").text.endswith("the longest wait goes first, and its own counts from when it last stopped")
 
 
-def test_who_waits_for_nodes_that_are_down_is_told_of_those():
+def test_reason_of_a_job_that_waits_for_nodes():
     harness = scene(on=machine(nodes=2, size=1)).outage(0, 0.0, 1e6)
     harness.submit(of("light", "one", at=10.0), of("light", "wide", workers=2, at=20.0, max_slowdown=1.0))
     while "wide" not in (round_ := harness.round()).reasons:

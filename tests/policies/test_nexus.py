@@ -94,7 +94,7 @@ def test_a_session_that_is_not_elastic_has_what_the_others_leave_when_they_share
     assert held(loop).keys() == {*names, "rigid"}
 
 
-def test_who_has_accelerators_of_its_own_divides_its_requests_evenly_and_leaves_the_others_alone():
+def test_an_exclusive_session_divides_its_requests_evenly():
     """Two with more than they can do, which must not be a measure for who shares."""
     own, shared = Job("rigid", steps=ENDLESS, workers=2), session()
     loop = ran("8xv100:4", [own, shared], [], Nexus({"rigid": replace(PHOTOS, rate=6000.0), "photos": PHOTOS}), 50.0)
@@ -113,7 +113,7 @@ def test_a_spare_accelerator_is_given_back_to_a_session_that_needs_it():
     assert held(ran("4xv100:4", jobs, QUIETER, policy, 1000.0)) == {"photos": 1, "rigid": 3}
 
 
-def test_who_must_be_left_alone_gives_nothing_back_and_who_waits_is_told_what_is_free():
+def test_a_protected_session_keeps_its_accelerators_and_reasons_say_what_is_free():
     jobs = [Job("photos", steps=ENDLESS, mode=ELASTIC, min_run_s=1e6), Job("rigid", 200.0, steps=ENDLESS, workers=3)]
     policy = Nexus({"photos": PHOTOS, "rigid": PHOTOS})
     alone = ran("4xv100:4", jobs, QUIETER, policy, 1000.0)
@@ -125,7 +125,7 @@ def test_who_must_be_left_alone_gives_nothing_back_and_who_waits_is_told_what_is
 
 
 @pytest.mark.parametrize(("rate", "size"), [(1e-300, 2), (1e-20, 2), (1e300, 8), (np.inf, 2), (np.nan, 2), (-5.0, 2)])
-def test_a_rate_that_cannot_be_is_no_mistake_of_the_policy(rate, size):
+def test_an_impossible_rate_is_ignored(rate, size):
     """It is the session's own word, and everybody's jobs depend on the decision."""
     told = [ev.MetricsReported(100.0, REPORTED, np.array([0]), np.array([rate]))]
     assert held(ran("8xv100:4", [session()], told, Nexus({"photos": PHOTOS}), 300.0)) == {"photos": size}
@@ -158,14 +158,14 @@ def test_a_session_takes_the_type_on_which_it_needs_fewest_or_what_there_is():
     assert "GPU" in str(short.plan.reasons[1])
 
 
-def test_a_session_that_nobody_can_serve_says_why():
+def test_reason_of_a_session_that_no_type_can_serve():
     slow = SessionSpec(slo_ms=5, batches=(1,), latency_ms={"v100": (9,)}, rate=10)
     loop = ran("4xv100:4", [session()], [], Nexus({"photos": slow}), 50.0)
     assert not held(loop)
     assert str(loop.plan.reasons[0]).endswith("within its SLO; it has latencies on v100")
 
 
-def test_training_inside_its_minimum_run_is_left_alone():
+def test_training_within_its_minimum_run_is_protected():
     jobs = [Job("train", steps=5000.0, workers=3, min_run_s=900.0), session(submitted_s=60.0)]
     assert held(ran("4xv100:4", jobs, [], Nexus({"photos": PHOTOS}), 200.0)) == {"train": 3, "photos": 1}
     assert held(ran("4xv100:4", jobs, [], Nexus({"photos": PHOTOS}), 1200.0)) == {"photos": 2}
@@ -192,7 +192,7 @@ def test_a_session_that_is_submitted_twice_is_served_twice():
         assert sum(route.parts) == pytest.approx(1.0, abs=1e-3)
 
 
-def test_one_session_that_grows_does_not_start_the_others_again():
+def test_a_growing_session_does_not_restart_others():
     names = [f"session-{n}" for n in range(8)]
     told = [ev.MetricsReported(100.0, REPORTED, np.array([3]), np.array([1200.0]))]
     loop = ran("8xv100:4", [session(name) for name in names], told, Nexus(dict.fromkeys(names, SMALL)), 300.0)
@@ -201,7 +201,7 @@ def test_one_session_that_grows_does_not_start_the_others_again():
     assert len({place for route in loop.state.routes.values() for place in route.accelerators}) == 4
 
 
-def test_a_batch_that_changes_alone_travels_without_a_start():
+def test_a_new_batch_alone_restarts_no_job():
     told = [ev.MetricsReported(100.0, REPORTED, np.array([0]), np.array([90.0]))]
     loop = ran("8xv100:4", [session()], told, Nexus({"photos": PHOTOS}), 300.0)
     assert loop.state.all_jobs().starts.tolist() == [1]
@@ -210,14 +210,14 @@ def test_a_batch_that_changes_alone_travels_without_a_start():
     assert [len(e.plan.launches) for e in loop.journal.events if isinstance(e, ev.RoundPlanned) and e.plan.routes] == [1, 0]
 
 
-def test_training_that_goes_on_stays_where_it_is():
+def test_running_training_jobs_are_not_moved():
     jobs = [*(Job(f"train-{n}", steps=5000.0) for n in range(8)), session(submitted_s=600.0)]
     loop = ran("8xv100:4", jobs, [], Nexus({"photos": PHOTOS}), 700.0)
     assert loop.state.all_jobs().moves.tolist() == [0] * 9
     assert loop.state.all_jobs().preemptions.tolist() == [0] * 6 + [1, 1] + [0]  # the last of fifo's order
 
 
-def test_sessions_of_a_lost_node_come_back_beside_the_others():
+def test_sessions_of_a_lost_node_are_placed_again():
     names = [f"session-{n}" for n in range(8)]
     machine = Cluster.parse("8xv100:4")
     table = ThroughputTable.timed(machine.type_names)
@@ -233,7 +233,7 @@ def test_sessions_of_a_lost_node_come_back_beside_the_others():
     assert used <= set(range(4, 8))
 
 
-def test_a_scheduler_that_learns_of_sessions_midway_serves_them():
+def test_a_scheduler_switched_to_midway_serves_sessions():
     """No session was known to the world when it began; a session's second is a second all the same."""
     machine = Cluster.parse("8xv100:4")
     table = ThroughputTable.timed(machine.type_names)
@@ -255,7 +255,7 @@ def test_a_scheduler_that_learns_of_sessions_midway_serves_them():
     assert loop.state.all_jobs().ended_s.tolist() == [1000.0, 1000.0]
 
 
-def test_who_must_be_left_alone_and_would_need_more_takes_nothing_from_others_for_that():
+def test_a_protected_session_takes_nothing_from_others():
     """It cannot grow before it may be started again; until then its rate is no reason for anybody to leave."""
     jobs = [Job("busy", steps=ENDLESS, mode=ELASTIC, min_run_s=600.0), Job("own", steps=ENDLESS, workers=2)]
     told = [ev.MetricsReported(100.0, REPORTED, np.array([0]), np.array([5000.0]))]
@@ -266,7 +266,7 @@ def test_who_must_be_left_alone_and_would_need_more_takes_nothing_from_others_fo
     assert held(ran("8xv100:4", jobs, told, policy, 700.0))["busy"] >= 6
 
 
-def test_a_fork_after_a_switch_of_schedulers_goes_on_as_the_run_does():
+def test_a_fork_after_a_switch_of_schedulers_continues_as_the_run_does():
     """Sessions that share an accelerator stay as they are until the other scheduler has decided."""
     machine = Cluster.parse("4xv100:4")
     table = ThroughputTable.timed(machine.type_names)
@@ -317,13 +317,13 @@ def test_a_fork_carries_the_routes():
         ({"training": "themis"}, "training"),
     ],
 )
-def test_what_a_person_wrote_wrongly_is_named(parameters, told):
+def test_wrong_parameters_are_named(parameters, told):
     config = SchedulerConfig.from_data({"policy": {"name": "nexus", **parameters}})
     with pytest.raises(InputError, match=told):
         config.build(None)
 
 
 @pytest.mark.parametrize("parameter", ["neighbours", "spare"])
-def test_half_an_accelerator_is_none(parameter):
+def test_fractional_counts_are_errors(parameter):
     with pytest.raises(InputError, match=f"field '{parameter}' is 1.5: expected a whole number"):
         Nexus(**{parameter: 1.5})

@@ -62,7 +62,7 @@ def assert_reacts(policy, on: str) -> None:
     [MinTotalDuration(), FinishTimeFairness(), ThemisRanking()],
     ids=lambda policy: type(policy).__name__,
 )
-def test_who_divides_time_goes_by_the_run_time_at_the_batch_size_that_was_announced_last(policy) -> None:
+def test_sharing_policies_use_the_run_time_at_the_last_batch_size(policy) -> None:
     assert_reacts(policy, on="1xv100:1")
 
 
@@ -71,11 +71,11 @@ def test_who_divides_time_goes_by_the_run_time_at_the_batch_size_that_was_announ
     [MaxMinFairnessPerf(), AlloX(alpha=1.0), MaxSumThroughputPerf(), GandivaFair()],
     ids=lambda policy: type(policy).__name__,
 )
-def test_who_chooses_types_goes_by_the_speeds_at_the_batch_size_that_was_announced_last(policy) -> None:
+def test_type_aware_policies_use_rates_at_the_last_batch_size(policy) -> None:
     assert_reacts(policy, on="1xv100:1,1xk80:1")
 
 
-def test_who_knows_no_speeds_at_all_has_nothing_to_react_to() -> None:
+def test_a_policy_without_rates_does_not_react() -> None:
     assert decided(MaxMinFairness(), SMALL) == decided(MaxMinFairness(), SMALL, 32)
 
 
@@ -99,7 +99,7 @@ AUCTION = Arm("Themis by auction", "preset: themis, rounds: 120")
 
 
 @pytest.mark.parametrize("arm", [OSSP, THEMIS, AUCTION, GAVEL, ALLOX, MST, GANDIVA_FAIR], ids=lambda arm: arm.label)
-def test_in_a_run_nothing_is_known_of_a_change_before_it_is_announced(arm: Arm) -> None:
+def test_a_change_is_unknown_before_it_is_reported(arm: Arm) -> None:
     """Gavel's max-min fairness is the one that knows types: the other knows no speeds."""
     aware = replace(arm, scheduler=arm.scheduler.replace("max-min-fairness", "max-min-fairness-perf"))
     before, behind = planned(aware, ((8, 0.4), (32, 0.6)))

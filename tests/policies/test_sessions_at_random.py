@@ -80,6 +80,6 @@ def played(seed: int, *, skip: bool) -> list[ev.Event]:
 
 
 @pytest.mark.parametrize("seed", [1, 5, 14, 39])
-def test_nobody_waits_beside_room_and_rounds_can_be_skipped(seed):
+def test_no_session_waits_beside_free_accelerators_and_rounds_can_be_skipped(seed):
     blame = "who serves whom changed, though nothing had happened"
     check_skipping(played(seed, skip=True), played(seed, skip=False), WHERE[seed % len(WHERE)], blame=blame)
