@@ -13,9 +13,9 @@ from fairlead.profiling.profile_pairs import (
     PairTiming,
     WorkInterval,
     estimated_step_s,
-    measured_rates,
     pair_schedule,
     rate,
+    window_rates,
     work,
 )
 
@@ -59,7 +59,7 @@ def looked_at(
     for each, times, company, mine in zip(seconds, slower, reversed(planned), planned):
         training = Clockwork(step_s(each, times, company))
         spells.append(work(training, each, mine, training.clock, training.pause))
-    return measured_rates(planned, *spells)
+    return window_rates(planned, *spells)
 
 
 @pytest.mark.parametrize("seconds", [(0.0005, 0.003), (0.013, 0.002), (0.11, 0.004), (0.31, 0.31)])
@@ -87,7 +87,7 @@ def test_who_comes_late_was_no_company_until_then():
     alone = np.arange(0.0, late, 0.001).tolist()
     mine = WorkInterval(0.0, [*alone, *np.arange(late, parted, 0.002).tolist()], 3, parted)
     theirs = WorkInterval(late, [*np.arange(late, parted, 0.002).tolist(), *np.arange(parted, ended, 0.001).tolist()], 3, ended)
-    (look,) = measured_rates(planned, [mine], [WorkInterval(0.0, [], 3, 0.1), theirs])
+    (look,) = window_rates(planned, [mine], [WorkInterval(0.0, [], 3, 0.1), theirs])
     assert look.together == pytest.approx((500, 500))
     assert look.alone == pytest.approx((1000, 1000))
 
@@ -98,7 +98,7 @@ def test_who_pauses_is_company_until_it_has_done_what_it_was_asked():
     over = parted + 0.1
     both, alone = np.arange(met, over, 0.002).tolist(), np.arange(over, ended, 0.001).tolist()
     mine = WorkInterval(0.0, [*np.arange(0.0, met, 0.001).tolist(), *both], 1, over)
-    (look,) = measured_rates(planned, [mine], [WorkInterval(0.0, [], 1, 0.1), WorkInterval(met, [*both, *alone], 1, ended)])
+    (look,) = window_rates(planned, [mine], [WorkInterval(0.0, [], 1, 0.1), WorkInterval(met, [*both, *alone], 1, ended)])
     assert look.alone == pytest.approx((1000, 1000), rel=0.01)
 
 

@@ -81,7 +81,7 @@ def pair_schedule(look: PairTiming, step_s: tuple[float, float], moment: float, 
     return PairSchedule(one, other)
 
 
-def measured_rates(planned: PairSchedule, one: Sequence[WorkInterval], other: Sequence[WorkInterval]) -> list[PairRates]:
+def window_rates(planned: PairSchedule, one: Sequence[WorkInterval], other: Sequence[WorkInterval]) -> list[PairRates]:
     """The rates of each window with enough steps. A training that pauses still works for a moment, during which the other is
     not alone; one that wakes up late is not co-located until then."""
     found = list[PairRates]()
@@ -231,7 +231,7 @@ class Bench:
                 answer = self._request({0: (one, planned.one), 1: (other, planned.other)})
             problem = next((each for each in answer if isinstance(each, str)), TOO_FEW)
             intervals = [each for each in answer if not isinstance(each, str)]
-            looks = measured_rates(planned, *intervals) if len(intervals) == WORKERS else []
+            looks = window_rates(planned, *intervals) if len(intervals) == WORKERS else []
             if looks or problem != TOO_FEW:
                 break
         if not looks:

@@ -143,7 +143,7 @@ class TaskSpec(Spec):
     group_order: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     after: Annotated[list[StrictStr | StrictInt], Field(max_length=MAX_AFTER, description="jobs that must finish first")] = []
     max_slowdown: Annotated[
-        float | None, Field(ge=1, lt=1e15, description="how many times slower than alone company may make it; 1: it wants none")
+        float | None, Field(ge=1, lt=1e15, description="tolerated slowdown by co-location, relative to running alone; 1: none")
     ] = None
     env: dict[str, Word] = {}
     directory: Annotated[str, AfterValidator(_absolute)] = ""
