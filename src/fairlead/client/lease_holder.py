@@ -13,7 +13,7 @@ from time import monotonic_ns, sleep
 from typing import TypeAlias
 
 from fairlead.client.checkpoints import Checkpoint, Checkpoints, fsync_all
-from fairlead.client.gang import Gang, Patience, SingleWorker
+from fairlead.client.gang import Gang, Patience
 from fairlead.client.gang.follower import Follower
 from fairlead.client.gang.leader import Leader
 from fairlead.client.launch_context import LaunchContext
@@ -120,7 +120,7 @@ class LeaseHolder:
         if not context.in_gang:
             if self._saving.every_rank and context.world_size > 1:
                 raise ValueError("every_rank=True: the workers need FAIRLEAD_GANG_PORT to make one checkpoint of their parts")
-            return SingleWorker(is_leader=context.rank == 0 or context.world_size == 1)
+            return Gang(is_leader=context.rank == 0 or context.world_size == 1)
         if context.rank == 0:
             return Leader(context, self._current_step, patience)
         return Follower(context, self._current_step, patience, self._record_saved)

@@ -14,7 +14,6 @@ sides prove that they know the token."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 
 class GangBroken(RuntimeError):
@@ -30,23 +29,28 @@ class Patience:
     answer_s: float = 20.0
 
 
-class Gang(Protocol):
-    """A worker's view of its gang. `has_messages` is read in every step and costs nothing."""
+class Gang:
+    """A worker's view of its gang; `has_messages` is read in every step and costs nothing. This class is a worker without
+    coordination: there may be other workers, of which the first one saves."""
 
-    has_messages: bool
-    is_leader: bool
+    def __init__(self, is_leader: bool = True) -> None:
+        self.has_messages = False
+        self.is_leader = is_leader
 
     def agree_on_start(self, steps: int) -> int:
         """The step at which all workers start: that of the leader's latest checkpoint."""
+        return steps
 
     def ready(self) -> None:
         """This worker has loaded; returns when all workers have."""
 
     def handle_messages(self) -> int | None:
         """Handle new messages; returns the step after which to leave, if it is known."""
+        return None
 
     def request_stop(self, steps: int) -> int | None:
         """This worker's lease is over; returns the step after which to leave, or None if the leader will send it."""
+        return steps
 
     def wait_for_parts(self, steps: int) -> None:
         """Wait until all workers have written their parts of a checkpoint; a follower waits until it is complete."""
@@ -59,30 +63,3 @@ class Gang(Protocol):
 
     def detach(self) -> None:
         """The script left its loop by itself; the gang ends for this worker."""
-
-
-class SingleWorker:
-    """A worker without coordination. There may be other workers; the first one saves."""
-
-    def __init__(self, is_leader: bool = True) -> None:
-        self.has_messages = False
-        self.is_leader = is_leader
-
-    def agree_on_start(self, steps: int) -> int:
-        return steps
-
-    def ready(self) -> None: ...
-
-    def handle_messages(self) -> int | None:
-        return None
-
-    def request_stop(self, steps: int) -> int | None:
-        return steps
-
-    def wait_for_parts(self, steps: int) -> None: ...
-
-    def saved(self, steps: int) -> None: ...
-
-    def done(self, steps: int) -> None: ...
-
-    def detach(self) -> None: ...

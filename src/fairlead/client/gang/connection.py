@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from fairlead.client.gang import GangBroken, Patience
+from fairlead.client.gang import Gang, GangBroken, Patience
 from fairlead.client.launch_context import LaunchContext
 
 _MAX_LINE = 4096
@@ -70,11 +70,11 @@ class GangConnection:
 _HUNG_IN_STEP = 75  # exit status of a worker that hung in a step after another one had died
 
 
-class GangMember:
+class GangMember(Gang):
     """What leader and followers have in common; `current_step` returns the worker's completed steps."""
 
     def __init__(self, context: LaunchContext, current_step: Callable[[], int], patience: Patience) -> None:
-        self.has_messages = False
+        super().__init__(is_leader=context.rank == 0)
         self._context = context
         self._current_step = current_step
         self._patience = patience
@@ -83,7 +83,6 @@ class GangMember:
         self._released = threading.Event()  # this worker needs the gang no more, or knows that it is broken
 
     def detach(self) -> None:
-        """The worker needs the gang no more."""
         self._released.set()
 
     def _break(self, why: str) -> None:

@@ -21,8 +21,6 @@ _RETRY_S = 0.05
 class Follower(GangMember):
     """A follower; `on_saved` is called with the step of each complete checkpoint."""
 
-    is_leader = False
-
     def __init__(
         self, context: LaunchContext, current_step: Callable[[], int], patience: Patience, on_saved: Callable[[int], None]
     ) -> None:
@@ -33,7 +31,7 @@ class Follower(GangMember):
         self._paused = False
         self._exit = -1
         self._saved = -1
-        self._first_is_done = False
+        self._leader_is_done = False
 
     def agree_on_start(self, steps: int) -> int:
         self._line = GangConnection(self._connect())
@@ -55,25 +53,23 @@ class Follower(GangMember):
         self.has_messages = False
         # Twice the leader's timeout: the leader may wait for another worker and can name it.
         self._await(
-            lambda: not self._paused or self._exit >= 0 or self._first_is_done, 2 * self._patience.answer_s, lambda: "worker 0"
+            lambda: not self._paused or self._exit >= 0 or self._leader_is_done, 2 * self._patience.answer_s, lambda: "worker 0"
         )
         return self._exit if self._exit >= 0 else None
 
     def request_stop(self, steps: int) -> int | None:
-        if not self._stop_requested and not self._first_is_done:
+        if not self._stop_requested and not self._leader_is_done:
             self._stop_requested = True
             self._line.send(asks=1)
         return None
 
     def wait_for_parts(self, steps: int) -> None:
         self._line.send(wrote=steps)
-        self._await(lambda: self._saved >= steps or self._first_is_done, None, str)
-
-    def saved(self, steps: int) -> None: ...
+        self._await(lambda: self._saved >= steps or self._leader_is_done, None, str)
 
     def done(self, steps: int) -> None:
         self._line.send(done=steps)
-        self._await(lambda: self._first_is_done, None, str)
+        self._await(lambda: self._leader_is_done, None, str)
         self._released.set()
 
     def _connect(self) -> socket.socket:
@@ -98,7 +94,7 @@ class Follower(GangMember):
 
     def _listen(self) -> None:
         try:
-            while not self._first_is_done:
+            while not self._leader_is_done:
                 self._handle(self._line.receive())
         except (OSError, EOFError, ValueError):
             self._break("worker 0 is gone")
@@ -122,5 +118,5 @@ class Follower(GangMember):
             elif "saved" in message:
                 self._saved = int(message["saved"])
             elif "done" in message:
-                self._first_is_done = True
+                self._leader_is_done = True
             self._condition.notify_all()

@@ -30,8 +30,6 @@ class _FollowerState:
 class Leader(GangMember):
     """Worker 0 of a gang."""
 
-    is_leader = True
-
     def __init__(self, context: LaunchContext, current_step: Callable[[], int], patience: Patience) -> None:
         super().__init__(context, current_step, patience)
         self._followers: dict[int, _FollowerState] = {}
