@@ -15,7 +15,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
-from fairlead.simulator.faults import listed, random_process
+from fairlead.simulator.faults import outage_events, random_process
 from fairlead.testing import cluster, random_jobs, random_table
 
 POLICIES = {
@@ -50,7 +50,7 @@ def log_of(
     machine = cluster(where)
     table = random_table(seed, machine.type_names)
     jobs = random_jobs(seed, count, table=table, largest=min(4, int(machine.size_of_type.max())))
-    process = random_process(len(machine.nodes), 20_000.0, 1500.0, seed) if faults else listed([])
+    process = random_process(len(machine.nodes), 20_000.0, 1500.0, seed) if faults else outage_events([])
     scheduler = SchedulerConfig(policy, Part(admission), placement=Part(placement), round_s=round_s)
     backend = SimulatedBackend(machine, table, jobs, costs=costs, faults=process)
     loop = Loop(State(machine), backend, scheduler.build(table), journal=MemoryJournal(), skip_quiet_rounds=skip)

@@ -20,7 +20,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
-from fairlead.simulator.faults import Outage, listed
+from fairlead.simulator.faults import Outage, outage_events
 from fairlead.testing import cluster, job, random_jobs, random_table
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -50,7 +50,7 @@ def test_a_switch_to_another_round_length_does_not_end_the_run(before, after):
 def test_overlapping_outages_neither_end_the_run_nor_depend_on_skipping():
     logs = []
     for skip in (True, False):
-        outages = listed([Outage(0, 4000.0, 9500.0), Outage(0, 6000.0, 11000.0)])
+        outages = outage_events([Outage(0, 4000.0, 9500.0), Outage(0, 6000.0, 11000.0)])
         loop = looped("p100:8", random_jobs(5, 20), "las", faults=outages)
         loop.skip_quiet_rounds = skip
         loop.run()
@@ -97,7 +97,7 @@ def test_faults_of_the_past_do_not_reach_a_fork():
     loop.run(until=1200.0)
     view = loop.state.snapshot(1200.0).detached()
     table = ThroughputTable.timed(("v100",))
-    backend = SimulatedBackend.from_snapshot(view, table, faults=listed([Outage(0, 100.0, 200.0)]))
+    backend = SimulatedBackend.from_snapshot(view, table, faults=outage_events([Outage(0, 100.0, 200.0)]))
     fork = Loop(State.from_snapshot(view), backend, loop.stages)
     fork.run()
     assert fork.state.all_jobs().ended_s.tolist() == [5000.0]

@@ -21,7 +21,7 @@ from fairlead.engine.state import State
 from fairlead.journal.jsonl import JsonlJournal, read_events
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
-from fairlead.simulator.faults import Outage, listed
+from fairlead.simulator.faults import Outage, outage_events
 from fairlead.testing import check_events
 from fairlead.testing.invariants import check_state
 from scenes import table_of
@@ -65,7 +65,7 @@ def play(name: str, path: Path) -> State:
         TABLE,
         JOBS if name != "drained" else [*JOBS, *FOLLOWERS],
         costs=Costs(16.0, 32.0, 8.0, 120.0),
-        faults=listed([Outage(1, 700.0, 1100.0)]),
+        faults=outage_events([Outage(1, 700.0, 1100.0)]),
         others={"rounds": OTHERS, "drained": [*DRAINS, *OTHERS[:1]]}.get(name, OTHERS[:2]),
     )
 

@@ -20,7 +20,7 @@ from fairlead.engine.state import State
 from fairlead.policies.ranking.base import in_order
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
-from fairlead.simulator.faults import Outage, listed
+from fairlead.simulator.faults import Outage, outage_events
 from fairlead.testing import Harness, check_events, job
 from fairlead.workloads.throughput_tables import ThroughputTable
 from scenes import table_of
@@ -330,7 +330,7 @@ def test_an_event_from_the_past_is_an_error():
 def test_every_decision_of_a_faulty_run_is_replayed_to_the_same_state():
     table = table_of(("v100",), {("m", 1): (1.5,), ("m", 2): (2.5,)})
     jobs = [Job(f"j{i}", 100.0 * i, 900.0, "m", 1 + i % 2) for i in range(12)]
-    faults = listed([Outage(0, 500.0, 900.0), Outage(1, 800.0, 2000.0)])
+    faults = outage_events([Outage(0, 500.0, 900.0), Outage(1, 800.0, 2000.0)])
     loop = loop_of(jobs, "las", Cluster.parse("4xv100:2"), table=table, faults=faults)
     loop.run()
     assert all(phase is Phase.FINISHED for phase in phases(loop).values())

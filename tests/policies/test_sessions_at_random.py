@@ -20,7 +20,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
-from fairlead.simulator.faults import Outage, listed
+from fairlead.simulator.faults import Outage, outage_events
 from fairlead.testing.builders import cluster
 from fairlead.testing.contracts.scenes import check_skipping
 from fairlead.testing.invariants import check_events, check_reasons
@@ -69,7 +69,7 @@ def played(seed: int, *, skip: bool) -> list[ev.Event]:
         "spare": seed // 3 % 3,
     }
     config = SchedulerConfig(Part("nexus", given), round_s=60.0)
-    faults = listed([Outage(0, 1000.0, 2500.0)] if seed % 2 else [])
+    faults = outage_events([Outage(0, 1000.0, 2500.0)] if seed % 2 else [])
     backend = SimulatedBackend(machine, table, jobs, faults=faults, others=told, costs=Costs(5.0, 20.0))
     loop = Loop(State(machine), backend, config.build(table), MemoryJournal(), skip_quiet_rounds=skip)
     loop.on_decision = lambda plan: check_reasons(plan, loop.state.snapshot(backend.now))

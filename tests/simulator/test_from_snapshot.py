@@ -19,7 +19,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
-from fairlead.simulator.faults import Outage, listed
+from fairlead.simulator.faults import Outage, outage_events
 from fairlead.testing import check_events, cluster, random_jobs, random_table
 from fairlead.workloads.dynamics import JobDynamics, RunConditions, Speed
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -53,14 +53,14 @@ def halves(
     table = random_table(seed, machine.type_names)
     jobs = random_jobs(seed, 60, table=table, largest=min(4, int(machine.size_of_type.max())))
     stages = SchedulerConfig(policy, round_s=round_s).build(table)
-    whole = Loop(State(machine), SimulatedBackend(machine, table, jobs, costs=costs, faults=listed(outages)), stages)
+    whole = Loop(State(machine), SimulatedBackend(machine, table, jobs, costs=costs, faults=outage_events(outages)), stages)
     whole.run(until=second)
     now = whole.backend.now
     view = pickle.loads(pickle.dumps(whole.state.snapshot(now).detached()))
     memo = whole.state.memo
     later = [job for job in jobs if job.submitted_s > now]
     whole.run()
-    coming = [event for event in listed(outages) if event.time > now]
+    coming = [event for event in outage_events(outages) if event.time > now]
     world = SimulatedBackend.from_snapshot(view, table, later, costs=costs, faults=coming)
     rest = Loop(State.from_snapshot(view, memo), world, stages)
     rest.run()
@@ -164,7 +164,7 @@ def test_nodes_that_are_down_stay_down_until_they_are_repaired():
     stages = SchedulerConfig(round_s=100.0).build(table)
     jobs = [Job("a", 0.0, 150.0), Job("b", 0.0, 150.0)]
     outage = [Outage(0, 50.0, 400.0)]
-    loop = Loop(State(machine), SimulatedBackend(machine, table, jobs, faults=listed(outage)), stages)
+    loop = Loop(State(machine), SimulatedBackend(machine, table, jobs, faults=outage_events(outage)), stages)
     loop.run(until=100.0)
     view = loop.state.snapshot(100.0).detached()
     rest = Loop(

@@ -19,7 +19,7 @@ from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
-from fairlead.simulator.faults import Outage, listed
+from fairlead.simulator.faults import Outage, outage_events
 from fairlead.testing.builders import cluster, random_jobs, random_table
 from fairlead.testing.invariants import check_events
 from fairlead.workloads.dynamics import JobDynamics, RunConditions, Speed
@@ -93,7 +93,7 @@ def test_rounds_are_skipped_exactly_and_all_that_must_hold_holds(policy):
     jobs, dynamics = mixed(5)
     logs = []
     for skip in (True, False):
-        faults = listed([Outage(0, 2000.0, 5000.0)])
+        faults = outage_events([Outage(0, 2000.0, 5000.0)])
         costs = Costs(restart_s=30.0, checkpoint_s=5.0, checkpoint_every_s=600.0)
         loop = opened(jobs, dynamics, policy, skip=skip, costs=costs, faults=faults)
         loop.run()
@@ -138,7 +138,7 @@ def test_a_fork_goes_on_as_the_run_it_was_taken_from(policy):
 
 
 def test_a_job_that_falls_back_behind_a_turn_runs_as_it_did_there():
-    faults = listed([Outage(0, 1500.0, 1600.0)])
+    faults = outage_events([Outage(0, 1500.0, 1600.0)])
     machine_jobs = [Job("gang", steps=70_000.0, workers=8)]
     loop = opened(machine_jobs, {"gang": Stairs(10_000.0)}, "fifo", faults=faults)
     loop.run()

@@ -18,7 +18,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
-from fairlead.simulator.faults import Outage, listed, random_process
+from fairlead.simulator.faults import Outage, outage_events, random_process
 from fairlead.testing import Harness, check_events, job
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -85,7 +85,7 @@ def test_lost_nodes_do_not_count_against_the_retry_limit():
 
 
 def test_at_one_moment_repairs_come_before_losses():
-    events = list(listed([Outage(0, 10.0, 20.0), Outage(1, 20.0, 30.0), Outage(2, 5.0)]))
+    events = list(outage_events([Outage(0, 10.0, 20.0), Outage(1, 20.0, 30.0), Outage(2, 5.0)]))
     told = [(event.time, type(event).__name__, event.node) for event in events]
     assert told == [
         (5.0, "NodeLost", 2),

@@ -24,7 +24,7 @@ from fairlead.experiments.run_record import RunRecord, record_of
 from fairlead.experiments.serving import sessions_in
 from fairlead.simulator.backend import Other, SimulatedBackend
 from fairlead.simulator.costs import Costs
-from fairlead.simulator.faults import Outage, listed, random_process
+from fairlead.simulator.faults import Outage, outage_events, random_process
 from fairlead.simulator.sessions import ServingResult
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
@@ -41,7 +41,7 @@ class Faults:
     def events(self, nodes: int, seed: int) -> Iterable[NodeLost | NodeRepaired]:
         if self.mean_up_s > 0:
             return random_process(nodes, self.mean_up_s, self.mean_down_s, seed)
-        return listed(self.outages)
+        return outage_events(self.outages)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""When nodes fail and come back in a simulation: an explicit list, or a seeded process. It knows nodes by number only."""
+"""Node faults of a simulation: an explicit list, or a seeded random process. This module knows nodes by number only."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fairlead.core.rng import stream
 
 @dataclass(frozen=True)
 class Outage:
-    """A node is gone from `start_s` up to `end_s`."""
+    """A node is down from `start_s` up to `end_s`."""
 
     node: int
     start_s: float
     end_s: float = math.inf
 
 
-def listed(outages: Iterable[Outage]) -> Iterator[NodeLost | NodeRepaired]:
-    """The events of a list of outages, in order of time; at one moment repairs come first. A node is back when the last of
-    the outages that overlap is over."""
+def outage_events(outages: Iterable[Outage]) -> Iterator[NodeLost | NodeRepaired]:
+    """The events of a list of outages, by time; at one moment repairs come first. A node is repaired when the last of
+    overlapping outages ends."""
     events: list[NodeLost | NodeRepaired] = []
     until: dict[int, float] = {}
     for outage in sorted(outages, key=lambda outage: outage.start_s):
@@ -39,7 +39,7 @@ def listed(outages: Iterable[Outage]) -> Iterator[NodeLost | NodeRepaired]:
 
 
 def random_process(nodes: int, mean_up_s: float, mean_down_s: float, seed: int) -> Iterator[NodeLost | NodeRepaired]:
-    """Every node fails and is repaired after exponential times, each from a stream of its own; without end."""
+    """Endless events: every node fails and is repaired after exponential times, drawn from a stream of its own."""
     streams = [stream(seed, "node-faults", node) for node in range(nodes)]
     heap = [(float(streams[node].exponential(mean_up_s)), node, True) for node in range(nodes)]
     heapq.heapify(heap)

@@ -20,7 +20,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
-from fairlead.simulator.faults import Outage, listed
+from fairlead.simulator.faults import Outage, outage_events
 from fairlead.testing.builders import JobBuilder
 from fairlead.testing.builders import cluster as build_cluster
 from fairlead.testing.invariants import check_events, check_reasons
@@ -156,7 +156,9 @@ class Harness:
     def _start(self) -> None:
         table = self._table or ThroughputTable.timed(self._cluster.type_names)
         table = table.for_types(self._cluster.type_names)
-        self._backend = SimulatedBackend(self._cluster, table, self._early, costs=self._costs, faults=listed(self._outages))
+        self._backend = SimulatedBackend(
+            self._cluster, table, self._early, costs=self._costs, faults=outage_events(self._outages)
+        )
         stages = self._config.build(table, Registry.installed())
         if self._policy is not None:
             stages = Stages(**{**stages.__dict__, "policy": self._policy})

@@ -16,7 +16,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
-from fairlead.simulator.faults import Outage, listed
+from fairlead.simulator.faults import Outage, outage_events
 from fairlead.testing.builders import asking_of_hosts, cluster, random_jobs, random_table, with_hosts
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -45,7 +45,7 @@ def play(
     if hosts:
         machine, jobs = with_hosts(machine), asking_of_hosts(seed, jobs)
     outages = [Outage(0, 2000.0, 5000.0), Outage(len(machine.nodes) - 1, 9000.0, 9500.0)] if faults else []
-    backend = SimulatedBackend(machine, table, jobs, costs=costs, faults=listed(outages))
+    backend = SimulatedBackend(machine, table, jobs, costs=costs, faults=outage_events(outages))
     journal = MemoryJournal()
     loop = Loop(State(machine), backend, stages(table), journal=journal, skip_quiet_rounds=skip)
     if on_decision is not None:

@@ -20,7 +20,7 @@ from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.simulator.backend import SimulatedBackend
-from fairlead.simulator.faults import Outage, listed
+from fairlead.simulator.faults import Outage, outage_events
 from fairlead.testing.builders import cluster, random_jobs, random_table
 from fairlead.testing.contracts.scenes import SCENES, play
 from fairlead.testing.invariants import check_events
@@ -50,7 +50,7 @@ def play_searches(
     machine = cluster(where)
     table = random_table(seed, machine.type_names)
     jobs, losses = random_searches(seed, count, table=table, largest=min(4, int(machine.size_of_type.max())))
-    faults = listed([Outage(0, 2000.0, 5000.0)])
+    faults = outage_events([Outage(0, 2000.0, 5000.0)])
     backend, journal = SimulatedBackend(machine, table, jobs, faults=faults, losses=losses), MemoryJournal()
     loop = Loop(State(machine), backend, stages(table), journal=journal, skip_quiet_rounds=skip)
     loop.record(ev.JournalOpened(0.0, machine, {}, "contract", None))
