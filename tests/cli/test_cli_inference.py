@@ -56,9 +56,9 @@ def test_a_session_that_nobody_can_serve_says_why(tmp_path):
         "sessions: [{name: a, model: m, rate: 5, slo_ms: 100}, {name: b, model: m, rate: 5, slo_ms: 10}]\n"
     )
     there = CliRunner().invoke(app, ["inference", "simulate", str(path), "--cluster", "2xv100:2", "--duration", "1"]).output
-    assert "nobody serves b: one request takes 20 ms, its SLO is 10 ms" in there
+    assert "b cannot run here: a request takes 20 ms, its SLO is 10 ms" in there
     other = CliRunner().invoke(app, ["inference", "simulate", str(path), "--cluster", "2xp100:2", "--duration", "1"]).output
-    assert "nobody serves a: it has latencies on v100, the cluster p100" in other
+    assert "a cannot run here: it has latencies on v100, the cluster p100" in other
 
 
 def test_mixes_are_tried():

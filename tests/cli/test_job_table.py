@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fairlead.cli.job_tables import done, jobs_table, told, where
+from fairlead.cli.job_tables import job_details, jobs_table, nodes_or_reason, progress_text
 
 RUNS: dict[str, Any] = {
     "number": 7,
@@ -51,7 +51,7 @@ def drawn(width: int, **about: bool) -> list[str]:
 def test_names_and_reasons_are_whole_at_any_width(width: int, left: bool):
     lines = drawn(width, users=True, left=left)
     assert max(map(len, lines)) <= width
-    heading = next(line for line in lines if "where, or why not" in line)
+    heading = next(line for line in lines if "nodes, or reason" in line)
     reason, name, behind = (heading.index(word) for word in ("where", "job", "user" if width >= 110 else "phase"))
     assert " ".join(line[reason:].strip() for line in lines[4:]).strip() == WAITS["reason"]["text"]
     assert "".join(line[name:behind].strip() for line in lines[4:]) == WAITS["name"]
@@ -62,7 +62,7 @@ def test_names_and_reasons_are_whole_at_any_width(width: int, left: bool):
 def test_what_a_job_printed_does_nothing_to_a_terminal_and_does_not_fill_it():
     lines = ["\x1b[31mred\x1b[0m\x07", "a\tb", "x" * 10_000, "\x9b2J"]
     failed = {**RUNS, "kind": "\x1b[2J", "last_lines": lines, "last_failure": {"why": "\x1b]0;title", "node": ""}}
-    about = dict(told(failed))
+    about = dict(job_details(failed))
     shown = [line.strip() for line in about["last lines"].split("\n")]
     assert shown == ["␛[31mred␛[0m␇", "a\tb", "x" * 500 + "…", "�2J"]
     assert (about["last failure"], about["kind"]) == ("␛]0;title", "␛[2J")
@@ -71,17 +71,17 @@ def test_what_a_job_printed_does_nothing_to_a_terminal_and_does_not_fill_it():
 def test_steps_that_nobody_knows_are_counted_and_not_shared():
     lines = "\n".join(drawn(80))
     assert ("step 2,000" in lines, "25 %" in lines) == (True, True)
-    about = dict(told(RUNS))
-    assert (about["steps"], about["steps done"], about["rate"]) == ("not known", "2,000", "9.73 steps/s")
-    assert about["accelerator time"] == "1.5 min"
+    about = dict(job_details(RUNS))
+    assert (about["steps"], about["steps done"], about["rate"]) == ("unknown", "2,000", "9.73 steps/s")
+    assert about["GPU time"] == "1.5 min"
     assert "1e+06" not in about.values()
 
 
 def test_who_does_not_run_has_no_speed_and_namesakes_are_told_by_number():
-    ended = dict(told({**RUNS, "phase": "finished", "rate": 0.0, "earlier": [3, 5]}))
+    ended = dict(job_details({**RUNS, "phase": "finished", "rate": 0.0, "earlier": [3, 5]}))
     assert "rate" not in ended
     assert ended["same name before"] == "number 3, 5"
-    assert "same name before" not in dict(told({**RUNS, "earlier": []}))
+    assert "same name before" not in dict(job_details({**RUNS, "earlier": []}))
 
 
 @pytest.mark.parametrize(
@@ -95,14 +95,14 @@ def test_who_does_not_run_has_no_speed_and_namesakes_are_told_by_number():
     ],
 )
 def test_only_who_has_done_all_its_steps_is_said_to_have(phase: str, steps_done: float, expected: str):
-    assert done({**WAITS, "phase": phase, "steps_done": steps_done}) == expected
+    assert progress_text({**WAITS, "phase": phase, "steps_done": steps_done}) == expected
 
 
 def test_who_has_finished_without_saying_how_many_steps_there_are_is_done():
-    assert done({**RUNS, "phase": "finished", "steps_done": None}) == "100 %"
+    assert progress_text({**RUNS, "phase": "finished", "steps_done": None}) == "100 %"
 
 
 def test_whom_a_job_shares_accelerators_with_stands_behind_where_it_runs():
-    assert where({**RUNS, "shares_with": ["b", "of another user"]}) == "v100-0, shared with b, of another user"
-    assert where({**RUNS, "shares_with": list("abcde")}) == "v100-0, shared with a, b, c and 2 more"
-    assert ("shares with", "b") in told({**RUNS, "shares_with": ["b"]})
+    assert nodes_or_reason({**RUNS, "shares_with": ["b", "of another user"]}) == "v100-0, shared with b, of another user"
+    assert nodes_or_reason({**RUNS, "shares_with": list("abcde")}) == "v100-0, shared with a, b, c and 2 more"
+    assert ("shares with", "b") in job_details({**RUNS, "shares_with": ["b"]})

@@ -61,7 +61,7 @@ def test_jobs_from_the_command_line_run_end_and_are_told_of(tmp_path):
     assert "no control plane" not in told.partition("node joined")[0]
     steps = len((tmp_path / "more.steps").read_text().split())
     assert f"goes-on has left with {steps:,} steps saved" in told
-    assert "goes on with them" in told
+    assert "resumes the jobs" in told
     gone = fairlead("queue")
     assert (gone.returncode, "fairlead up" in gone.stderr) == (2, True)
 

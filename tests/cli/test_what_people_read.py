@@ -14,8 +14,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fairlead.cli import cmd_jobs as people
-from fairlead.cli.cmd_top import looks, picture
-from fairlead.cli.job_tables import done as done_of
+from fairlead.cli.cmd_top import overview_view, updates
+from fairlead.cli.job_tables import progress_text as done_of
 from fairlead.cli.main import app
 from fairlead.runtime.http_client import RefusedRequest, Unreachable
 from fairlead.runtime.protocol.task_file import TaskSpec
@@ -63,13 +63,13 @@ def test_top_waits_for_a_control_plane_that_is_away_and_goes_on():
             raise answer
         return answer
 
-    seen = list(islice(looks(SEEN, look, lambda: None), 4))
+    seen = list(islice(updates(SEEN, look, lambda: None), 4))
     assert [(one["second"], away) for one, away in seen] == [(8.0, ""), (8.0, "nobody"), (8.0, "later"), (9.0, "")]
     screen = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    screen.print(picture(*seen[1][:1], 100, seen[1][1]))
+    screen.print(overview_view(*seen[1][:1], 100, seen[1][1]))
     assert "waiting for the control plane: nobody" in screen.export_text()
     with pytest.raises(RefusedRequest):
-        next(looks(SEEN, lambda: (_ for _ in ()).throw(RefusedRequest(401, "a token")), lambda: None))
+        next(updates(SEEN, lambda: (_ for _ in ()).throw(RefusedRequest(401, "a token")), lambda: None))
 
 
 def test_help_needs_no_extra(tmp_path: Path):
@@ -183,10 +183,10 @@ def test_an_admin_without_jobs_is_told_of_others_and_a_user_of_none(monkeypatch:
 
 def test_an_empty_cluster_is_said_to_have_no_jobs():
     screen = Console(width=100, file=io.StringIO())
-    screen.print(picture(SEEN, 100))
+    screen.print(overview_view(SEEN, 100))
     said = screen.file.getvalue()  # type: ignore[attr-defined]
     assert "no jobs" in said
-    assert "where, or why not" not in said
+    assert "nodes, or reason" not in said
     assert "last decisions" not in said
 
 

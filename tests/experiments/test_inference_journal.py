@@ -82,7 +82,7 @@ def test_a_run_can_be_asked_on_the_command_line(journal):
     told = json.loads(done.stdout)
     assert told["attainment"] == 1.0
     assert told["results"][0]["requests"] == pytest.approx(3000, rel=0.1)
-    assert "in time" in CliRunner().invoke(app, ["inference", "replay", str(journal)]).stdout
+    assert "within their SLO" in CliRunner().invoke(app, ["inference", "replay", str(journal)]).stdout
 
 
 def test_a_sample_of_requests_tells_what_all_of_them_do(journal):

@@ -115,7 +115,7 @@ def test_the_command_compares_with_each_by_itself(tmp_path):
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout.splitlines()[-1])
     assert [row["scheduler"] for row in told["results"]] == ["synthesized", "fifo", "srtf"]
-    assert told["looks"] > 0
+    assert told["decisions"] > 0
     assert events.read_text().count('"why":"synthesizer') == len(told["switches"])
     assert (tmp_path / "report.html").is_file()
 

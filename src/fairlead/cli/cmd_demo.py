@@ -1,5 +1,4 @@
-"""`fairlead demo`: the whole idea once through. Real jobs on a cluster of this machine, the same jobs under other policies, and
-a larger comparison in simulation."""
+"""`fairlead demo`: real jobs on a cluster of this machine, the same jobs under other policies, and a larger simulation."""
 
 from __future__ import annotations
 
@@ -42,14 +41,14 @@ def demo_command(
     to: Annotated[Path, typer.Option("--out", help="The folder for the report, the plots and the journal.")] = Path("out"),
     quick: Annotated[bool, typer.Option("--quick", help="Half a dozen jobs, fewer in simulation, and no plots.")] = False,
 ) -> None:
-    """Show the whole idea in under two minutes.
+    """Show what Fairlead does, in under two minutes.
 
-    A cluster of two nodes with pretended accelerators is started on this machine, and a dozen small jobs run on it as real
-    processes: one is a gang, one fails and is tried again, one is cancelled, one changes its batch size; every few seconds
-    those that had least take their turns. Then the same jobs are simulated under three other policies, and 300 larger ones
-    under seven. Everything is in one report, OUT/demo.html; the journal of the real run stays as OUT/demo.jsonl.
+    It starts a cluster of two nodes with simulated GPUs on this machine and runs a dozen small jobs on it as real processes.
+    One is a gang, one fails and is retried, one is cancelled, one changes its batch size. Every few seconds the jobs with the
+    least attained service run. Then it simulates the same jobs under three other policies, and 300 larger jobs under seven.
+    The report is OUT/demo.html; the journal of the real run is OUT/demo.jsonl.
 
-    Exit codes: 0 done, 2 the cluster did not come up, 130 interrupted. Ctrl-C leaves no process behind.
+    Exit codes: 0 done, 2 the cluster did not start, 130 interrupted. Ctrl-C leaves no process behind.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
@@ -84,7 +83,7 @@ def _play(journal: Path, quick: bool) -> None:
         CLUSTER,
         a_dozen,
         a_few,
-        run_demo,  # with what it brings, a second
+        run_demo,  # slow to import
     )
 
     coming, round_s = (a_few(), 2.0) if quick else (a_dozen(), 3.0)
@@ -99,16 +98,16 @@ def _play(journal: Path, quick: bool) -> None:
                 live.update(_holders(story), refresh=True)
 
         story = run_demo(coming, policy=POLICY, round_s=round_s, journal=journal, on_events=show)
-    told = f"{story.preemptions} preemptions; {story.resumed} times a job went on from where it had been."
+    told = f"{story.preemptions} preemptions; jobs resumed from a checkpoint {story.resumed} times."
     out.print(f"\nAll {len(coming)} have ended. {told}", highlight=False)
 
 
 def _holders(story: Story) -> Group:
-    """Who holds which accelerator at this moment, and who waits."""
-    table = Table("node", "accelerators", box=box.SIMPLE)
+    """Return the GPUs with their jobs, and the waiting jobs."""
+    table = Table("node", "GPUs", box=box.SIMPLE)
     for node, holders in story.running():
         table.add_row(node, Text("  ".join(f"[{holder or 'free':^12}]" for holder in holders)))
-    return Group(table, Text(f"  waiting: {', '.join(story.waiting()) or 'nobody'}"))
+    return Group(table, Text(f"  waiting: {', '.join(story.waiting()) or 'no job'}"))
 
 
 def _again(journal: Path) -> list[RunRecord]:
@@ -122,7 +121,7 @@ def _again(journal: Path) -> list[RunRecord]:
         )
     )
     if run.world.guessed:
-        note(f"never measured, so as fast as on other types: {'; '.join(run.world.guessed)}")
+        note(f"never measured, so assumed as fast as on other GPU types: {'; '.join(run.world.guessed)}")
     return resimulation_records(run, given, outcomes)
 
 

@@ -1,4 +1,4 @@
-"""`fairlead inference`: serve sessions in simulation, and try a packing on random mixes of them."""
+"""`fairlead inference`: simulate the serving of inference sessions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ inference_app = typer.Typer(
     help="Simulate inference: requests with a latency objective.", no_args_is_help=True, rich_markup_mode=None
 )
 
-MOST_REQUESTS = 20_000_000
+MAX_REQUESTS = 20_000_000
 
 
 class Packings(enum.StrEnum):
@@ -37,57 +37,57 @@ class ArrivalKinds(enum.StrEnum):
 
 
 PackingOption = Annotated[
-    Packings, typer.Option("--packing", help="'pooled': one queue for each session; 'squishy': as Nexus packs.")
+    Packings, typer.Option("--packing", help="'pooled': one queue for each session; 'squishy': Nexus' bin packing.")
 ]
-ArrivalsOption = Annotated[ArrivalKinds, typer.Option("--arrivals", help="How requests come.")]
+ArrivalsOption = Annotated[ArrivalKinds, typer.Option("--arrivals", help="Arrival process of requests.")]
 WaitOption = Annotated[
-    float, typer.Option("--wait", help="pooled: for which part of a batch the next one waits; 1 is Nexus' rule.")
+    float, typer.Option("--wait", help="pooled: share of a batch that the next one waits for; 1 is Nexus' rule.")
 ]
 HeadroomOption = Annotated[
-    float, typer.Option("--headroom", help="pooled: standard deviations of arrivals within an SLO that there is room for.")
+    float, typer.Option("--headroom", help="pooled: spare capacity, in standard deviations of arrivals within an SLO.")
 ]
 NeighboursOption = Annotated[
-    int, typer.Option("--neighbours", help="pooled: how many accelerators on either side one stands in for.")
+    int, typer.Option("--neighbours", help="pooled: how many neighbouring GPUs, on either side, a GPU can replace.")
 ]
 
 
 @inference_app.callback()
-def inference() -> None:
+def inference_group() -> None:
     """Inference sessions: requests with a latency objective, in simulation."""
 
 
-@inference_app.command()
-def simulate(
+@inference_app.command("simulate")
+def simulate_sessions(
     sessions: Annotated[Path, typer.Argument(help="A YAML file of models and sessions.")],
     cluster: opt.ClusterOption = "32xv100:4",
     packing: PackingOption = Packings.pooled,
     arrivals: ArrivalsOption = ArrivalKinds.poisson,
-    duration: Annotated[float, typer.Option("--duration", help="Seconds in which requests come.", min=0.1)] = 60.0,
+    duration: Annotated[float, typer.Option("--duration", help="Seconds during which requests arrive.", min=0.1)] = 60.0,
     wait: WaitOption = DEFAULT_POOLING.wait,
     headroom: HeadroomOption = DEFAULT_POOLING.headroom,
     neighbours: NeighboursOption = DEFAULT_POOLING.neighbours,
-    seed: Annotated[int, typer.Option("--seed", help="For the requests.", min=0)] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the requests.", min=0)] = 0,
     json: opt.JsonOption = False,
 ) -> None:
-    """Pack sessions onto accelerators and send them requests. It tells which part was answered in time.
+    """Pack sessions onto GPUs and send them requests. Prints the share of requests within their SLO.
 
-    The packing takes as few accelerators of the cluster as it wants; --json has the whole plan with its routing table. Sessions
-    that there is no room for are named, and their requests dropped as far as nobody can answer them.
+    The packing uses as few GPUs of the cluster as it needs; --json has the plan with its routing table. It lists sessions for
+    which there is no room; their requests are dropped.
 
     Example: fairlead inference simulate examples/sessions.yaml --cluster 16xv100:4
     """
     given, machine = read_sessions(sessions), opt.cluster_of(cluster)
     expected = sum(session.rate for session in given) * duration
-    if expected > MOST_REQUESTS:
-        raise InputError("--duration", f"at most {MOST_REQUESTS:,} requests; these would be {expected:,.0f}", value=duration)
+    if expected > MAX_REQUESTS:
+        raise InputError("--duration", f"at most {MAX_REQUESTS:,} requests; these would be {expected:,.0f}", value=duration)
     room = {name: float(machine.size_of_type[code]) for name, code in machine.type_code.items()}
     plan = pack_sessions(given, room, packing.value, PoolingOptions(wait, headroom, neighbours))
     serving = serve_sessions(plan, given, duration_s=duration, seed=seed, how=arrivals.value)
     if json:
-        print_json({"sessions": str(sessions), "cluster": str(machine), "packing": packing.value, **_told(plan, serving)})
+        print_json({"sessions": str(sessions), "cluster": str(machine), "packing": packing.value, **_plan_data(plan, serving)})
         return
-    title = f"{sessions} on {len(plan.servers)} of {machine.size} accelerators, {packing.value}"
-    whole = f"{serving.attainment:.2%} of {sum(one.requests for one in serving.sessions):,} requests in time"
+    title = f"{sessions} on {len(plan.servers)} of {machine.size} GPUs, {packing.value}"
+    whole = f"{serving.attainment:.2%} of {sum(one.requests for one in serving.sessions):,} requests within their SLO"
     out.print(fitted_table(title, _HEADINGS, _rows(plan, serving, given), 1, whole))
     for session in given:
         if session.name in plan.unserved:
@@ -97,27 +97,27 @@ def simulate(
 @inference_app.command()
 def replay(
     journal: Annotated[Path, typer.Argument(help="An event log of a scheduler with policy 'nexus'.")],
-    begin: Annotated[float, typer.Option("--from", help="Requests from this second on.", min=0)] = 0.0,
-    end: Annotated[float, typer.Option("--until", help="Requests up to this second.", min=0)] = math.inf,
+    begin: Annotated[float, typer.Option("--from", help="First second of the requests.", min=0)] = 0.0,
+    end: Annotated[float, typer.Option("--until", help="Last second of the requests.", min=0)] = math.inf,
     arrivals: ArrivalsOption = ArrivalKinds.poisson,
-    seed: Annotated[int, typer.Option("--seed", help="For the requests.", min=0)] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the requests.", min=0)] = 0,
     json: opt.JsonOption = False,
 ) -> None:
-    """Send requests to the sessions of a run that is over. With the accelerators that the log says they had.
+    """Send requests to the sessions of a recorded run. They have the GPUs that the log records.
 
     The log is of a simulation or of a cluster: fairlead simulate --config scheduler.yaml --trace jobs.csv --events run.jsonl.
-    Rates are those that sessions reported as request_rate. While a session has no accelerator nobody answers, and while it
-    starts only those that it had before and keeps.
+    Rates are those that sessions reported as request_rate. A session without a GPU answers no requests; while it
+    restarts, only the GPUs that it keeps do.
     """
     history = read_history(journal)
     expected = history.requests(begin, end)
-    if expected > MOST_REQUESTS:
-        raise InputError("--until", f"at most {MOST_REQUESTS:,} requests; these would be {expected:,.0f}", value=end)
+    if expected > MAX_REQUESTS:
+        raise InputError("--until", f"at most {MAX_REQUESTS:,} requests; these would be {expected:,.0f}", value=end)
     serving = history.served(begin_s=begin, end_s=end, seed=seed, how=arrivals.value)
     if json:
         print_json({"journal": str(journal), "attainment": serving.attainment, "results": _results(serving)})
         return
-    whole = f"{serving.attainment:.2%} of {sum(one.requests for one in serving.sessions):,} requests in time"
+    whole = f"{serving.attainment:.2%} of {sum(one.requests for one in serving.sessions):,} requests within their SLO"
     rows = [
         (
             one.session,
@@ -129,22 +129,21 @@ def replay(
         )
         for one, session in zip(serving.sessions, history.sessions)
     ]
-    out.print(fitted_table(str(journal), ("session", "in time", "SLO ms", "99 % ms", "requests", "dropped"), rows, 1, whole))
+    out.print(fitted_table(str(journal), ("session", "within SLO", "SLO ms", "99 % ms", "requests", "dropped"), rows, 1, whole))
 
 
 def _why_unserved(session: Session, types: Collection[str], part: float) -> str:
     here = [kind for kind in types if kind in session.latency_s]
     if not here:
-        return (
-            f"nobody serves {session.name}: it has latencies on {', '.join(session.latency_s)}, the cluster {', '.join(types)}"
-        )
+        known = ", ".join(session.latency_s)
+        return f"{session.name} cannot run here: it has latencies on {known}, the cluster {', '.join(types)}"
     fastest = min(float(session.latency_s[kind][0]) for kind in here)
     if fastest > session.slo_s:
-        return f"nobody serves {session.name}: one request takes {1000 * fastest:g} ms, its SLO is {1000 * session.slo_s:g} ms"
+        return f"{session.name} cannot run here: a request takes {1000 * fastest:g} ms, its SLO is {1000 * session.slo_s:g} ms"
     return f"no room for {part:.0%} of {session.name}"
 
 
-_HEADINGS = ("session", "in time", "SLO ms", "99 % ms", "accelerators", "batch", "rate", "requests", "dropped", "median ms")
+_HEADINGS = ("session", "within SLO", "SLO ms", "99 % ms", "GPUs", "batch", "rate", "requests", "dropped", "median ms")
 
 
 def _rows(plan: ServingPlan, serving: ServingResult, sessions: tuple[Session, ...]) -> list[tuple[str, ...]]:
@@ -169,7 +168,7 @@ def _rows(plan: ServingPlan, serving: ServingResult, sessions: tuple[Session, ..
     return rows
 
 
-def _told(plan: ServingPlan, serving: ServingResult) -> dict[str, object]:
+def _plan_data(plan: ServingPlan, serving: ServingResult) -> dict[str, object]:
     return {
         "attainment": serving.attainment,
         "accelerators": [
@@ -193,7 +192,7 @@ def _results(serving: ServingResult) -> list[dict[str, object]]:
             "session": one.session,
             "attainment": one.attainment,
             "requests": one.requests,
-            "in_time": one.in_time,
+            "within_slo": one.in_time,
             "dropped": one.dropped,
             "batches": one.batches,
             "median_s": one.median_s,

@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.cli.job_tables import jobs_table, legible, told
+from fairlead.cli.job_tables import job_details, jobs_table, legible
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.config.yaml_source import read_yaml
 from fairlead.core.errors import FairleadError, InputError
@@ -174,7 +174,7 @@ def info_command(name: NameArgument, json: JsonOption = False) -> None:
     if json:
         print_json(job)
         return
-    for what, value in told(job):
+    for what, value in job_details(job):
         out.print(f"{what:>16}  {value}", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""`fairlead rates`: what a cluster has measured, for the simulator."""
+"""`fairlead rates`: throughputs that a cluster has measured, for the simulator."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from fairlead.cli.output import JsonOption, note, print_json
 from fairlead.workloads.table_files import write_throughputs
 from fairlead.workloads.throughput_tables import MeasuredRate, draft_table
 
-rates_app = typer.Typer(help="Throughputs as a cluster has measured them.", no_args_is_help=True, rich_markup_mode=None)
+rates_app = typer.Typer(help="Export the throughputs that a cluster has measured.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @rates_app.callback()
-def rates() -> None:
-    """Throughputs as a cluster has measured them."""
+def rates_group() -> None:
+    """Export the throughputs that a cluster has measured."""
 
 
 @rates_app.command()
 def export(
-    to: Annotated[Path, typer.Option("--out", help="Where to: CSV, or Parquet by its name.")] = Path("rates.csv"),
+    to: Annotated[Path, typer.Option("--out", help="The file to write: .csv or .parquet.")] = Path("rates.csv"),
     all_types: Annotated[
-        bool, typer.Option("--all-types", help="Where a kind was not seen on a type: its mean elsewhere, marked as guessed.")
+        bool,
+        typer.Option("--all-types", help="Fill in GPU types that were not measured with the mean over the others."),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Write what running jobs showed as a table for the simulator. As in: fairlead rates export --out rates.csv, then
+    """Write measured throughputs as a table for the simulator. As in: fairlead rates export --out rates.csv, then
     fairlead simulate --throughputs rates.csv --trace ….
 
-    Steps per second by kind, workers, type, consolidated or spread over more nodes than needed. A kind that was not seen on a
-    type does not run there in a simulation, unless --all-types is given. Jobs of one kind should do the same work: say kind: in
-    the task file, otherwise it is the script's name. Exit codes: 0 written, 2 nothing was measured yet, or not written.
+    The table has steps per second by job type, workers, GPU type, and consolidated or spread placement. A job type that was not
+    measured on a GPU type does not run there in a simulation, unless --all-types is given. Jobs of one type should do the same
+    work: set kind: in the task file; otherwise it is the script's name. Exit codes: 0 written, 2 nothing measured yet, or not
+    written.
     """
     told = control_plane().rates()
     if json:

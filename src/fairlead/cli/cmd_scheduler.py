@@ -1,4 +1,4 @@
-"""`fairlead scheduler show` and `set`: which scheduler decides on a running cluster, and another one without a restart."""
+"""`fairlead scheduler`, `policies` and `presets`: the scheduler of a running cluster, and what schedulers are made of."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fairlead.config.schedulers import SchedulerConfig, parse_part, read_schedul
 from fairlead.core.errors import InputError, UnknownName, near_names
 from fairlead.runtime.control.snapshotter import check_serializable
 
-scheduler_app = typer.Typer(help="Show or change which scheduler decides on a cluster.", no_args_is_help=True)
+scheduler_app = typer.Typer(help="Show or change the scheduler of a cluster.", no_args_is_help=True)
 
 
-@scheduler_app.command()
-def show(json: JsonOption = False) -> None:
-    """The scheduler that decides now. As the scheduler file that it is; and what keeps it from deciding, if anything does.
+@scheduler_app.command("show")
+def show_scheduler(json: JsonOption = False) -> None:
+    """Print the current scheduler as a scheduler file. If it cannot decide at present, also why.
 
     Examples:
 
@@ -35,32 +35,31 @@ def show(json: JsonOption = False) -> None:
 
 
 @scheduler_app.command(name="set")
-def set_(
+def set_scheduler(
     file: Annotated[Path | None, typer.Argument(help="A scheduler as YAML.")] = None,
     preset: Annotated[
         str, typer.Option("--preset", help="A scheduler that ships with Fairlead, in place of a file; see `fairlead presets`.")
     ] = "",
-    policy: Annotated[str, typer.Option("--policy", help="Only another policy; see `fairlead policies`.")] = "",
+    policy: Annotated[str, typer.Option("--policy", help="Change only the policy; see `fairlead policies`.")] = "",
     round_s: Annotated[
-        float | None, typer.Option("--round", help="Only another length of rounds, in seconds.", min=0.1)
+        float | None, typer.Option("--round", help="Change only the length of rounds, in seconds.", min=0.1)
     ] = None,
-    why: Annotated[str, typer.Option("--why", help="For the journal.")] = "",
+    why: Annotated[str, typer.Option("--why", help="A reason, for the journal.")] = "",
     json: JsonOption = False,
 ) -> None:
-    """Let another scheduler decide from the next round on. As in: fairlead scheduler set scheduler.yaml, or --policy srtf.
+    """Change the scheduler from the next round on. As in: fairlead scheduler set scheduler.yaml, or --policy srtf.
 
-    Jobs go on; what the old policy remembered of them is forgotten, throughputs that were measured stay. A scheduler that
-    cannot be made is refused with the reason, and the old one stays. With --policy or --round alone, everything else stays as
-    it is.
+    Jobs keep running. The memory of the old policy is dropped; measured throughputs stay. A scheduler with a mistake is refused
+    with the reason, and the old one stays. With --policy or --round alone, everything else stays as it is.
     """
-    from fairlead.cli.options import note_unmonitored  # with what it brings; nobody else here needs it
+    from fairlead.cli.options import note_unmonitored  # slow to import
 
     if file is None and not preset and not policy and round_s is None:
         raise InputError("scheduler set", "a scheduler file, --preset, --policy or --round")
     if file is not None and preset:
         raise InputError("scheduler set", "either a scheduler file or --preset", field="preset", value=preset)
     plane = control_plane()
-    present = None if file is not None or preset else plane.scheduler()  # of which the rest stays
+    present = None if file is not None or preset else plane.scheduler()  # the other parts stay
     asked = {"preset": preset} if preset else present or {}
     config = read_scheduler(file) if file is not None else scheduler_of(asked, "--preset" if preset else "scheduler")
     if policy:
@@ -74,17 +73,15 @@ def set_(
 
 def _tell(config: SchedulerConfig, json: bool, trouble: str = "") -> None:
     if json:
-        print_json({"scheduler": config.to_data(), "trouble": trouble})
+        print_json({"scheduler": config.to_data(), "problem": trouble})
         return
     out.print(config.to_yaml(), end="", highlight=False, markup=False, soft_wrap=True)
     if trouble:
-        note(f"it does not decide at present, what was decided last stands: {trouble}")
+        note(f"the scheduler cannot decide at present, so the last plan stays: {trouble}")
 
-
-# `fairlead policies`: what there is to choose from, a line each, and all about one of them.
 
 KINDS = {**{kind: kind for kind in GROUPS}, **{f"{kind}s": kind for kind in GROUPS}, "policies": "policy", **FORMER_KINDS}
-"""By what people call them."""
+"""Kinds of parts by the names that users type."""
 
 
 def policies_command(
@@ -93,7 +90,7 @@ def policies_command(
     ] = "policy",
     json: JsonOption = False,
 ) -> None:
-    """List policies and other parts, or tell all about one. A line each; of one, its parameters and the paper it comes from.
+    """List policies and other parts, or describe one. A description has the parameters and the paper.
 
     Examples:
 
@@ -108,13 +105,13 @@ def policies_command(
     installed = Registry.installed()
     if what == "all" or what in KINDS:
         kinds = list(GROUPS) if what == "all" else [KINDS[what]]
-        found = {kind: [_described(entry) for entry in installed.of(kind)] for kind in kinds}
+        found = {kind: [_part_data(entry) for entry in installed.of(kind)] for kind in kinds}
         if json:
             print_json({"parts": [part for parts in found.values() for part in parts]})
             return
         for kind, parts in found.items():
             print_lines([(part["name"], part["summary"]) for part in parts], kind)
-        note("all about one, with its parameters: fairlead policies NAME")
+        note("details and parameters: fairlead policies NAME")
         return
     claims = [(kind, name) for kind in GROUPS for name in installed.entries.get(kind, {}) if name == what.replace("_", "-")]
     if not claims:
@@ -124,15 +121,15 @@ def policies_command(
         raise UnknownName("kind or part", what, known)
     named = [installed.find(kind, name) for kind, name in claims]
     if json:
-        print_json({"parts": [_described(entry) for entry in named]})
+        print_json({"parts": [_part_data(entry) for entry in named]})
         return
     for index, entry in enumerate(named):
-        out.print("\n" * bool(index) + "\n".join(_told(entry)), highlight=False, markup=False, soft_wrap=True)
+        out.print("\n" * bool(index) + "\n".join(_description(entry)), highlight=False, markup=False, soft_wrap=True)
 
 
-def _told(entry: Registered) -> list[str]:
-    """Everything about a part, line by line."""
-    about = _described(entry)
+def _description(entry: Registered) -> list[str]:
+    """Return the description of a part, line by line."""
+    about = _part_data(entry)
     parameters = about["parameters"]
     text = inspect.getdoc(entry.load()) or ""
     lines = [f"{entry.name} ({entry.what})", ""]
@@ -142,7 +139,7 @@ def _told(entry: Registered) -> list[str]:
     return [*lines, f"  from {entry.paper or entry.origin}"]
 
 
-def _described(entry: Registered) -> dict[str, Any]:
+def _part_data(entry: Registered) -> dict[str, Any]:
     found = entry.load()
     parameters = {}
     if dataclasses.is_dataclass(found):
@@ -151,7 +148,7 @@ def _described(entry: Registered) -> dict[str, Any]:
                 parameters[field.name] = field.default
             elif field.init and field.default_factory is not dataclasses.MISSING:
                 parameters[field.name] = field.default_factory()
-    summary = str(getattr(found, "summary", "")) or entry.summary  # formats carry a line for people of their own
+    summary = str(getattr(found, "summary", "")) or entry.summary  # formats have their own summary
     return {
         "kind": entry.what,
         "name": entry.name,
@@ -161,8 +158,6 @@ def _described(entry: Registered) -> dict[str, Any]:
         "origin": entry.origin,
     }
 
-
-# `fairlead presets`: the schedulers that ship with the package.
 
 presets_app = typer.Typer(help="List the schedulers that ship with Fairlead, or show one.", invoke_without_command=True)
 
@@ -186,7 +181,7 @@ def presets_command(context: typer.Context, json: JsonOption = False) -> None:
         print_json({"presets": [_preset_data(preset) for preset in found]})
         return
     print_lines([(preset.name, preset.about) for preset in found], "presets")
-    note("one as the scheduler file that it is: fairlead presets show NAME")
+    note("print one as a scheduler file: fairlead presets show NAME")
 
 
 @presets_app.command("show")
@@ -194,7 +189,7 @@ def show_preset(
     name: Annotated[str, typer.Argument(help="A preset; `fairlead presets` lists them.")],
     json: JsonOption = False,
 ) -> None:
-    """Print a preset as a scheduler file. It is one for --config, or to begin one of your own with."""
+    """Print a preset as a scheduler file, for --config or as a start for your own."""
     preset = preset_named(name)
     if json:
         print_json(_preset_data(preset))

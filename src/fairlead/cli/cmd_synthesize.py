@@ -1,4 +1,4 @@
-"""`fairlead synthesize`: a simulation whose scheduler is chosen anew every few rounds."""
+"""`fairlead synthesize` and `advise`: choose the best scheduler again every few rounds, in simulation or on a cluster."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class AdvisorOptions:
     processes: opt.ProcessesOption = None
 
     def __post_init__(self) -> None:
-        _ = wanted_of(self.metric), self._forecast(0)  # errors come before a long trace is read
+        _ = _objective(self.metric), self._forecast(0)  # errors come before a long trace is read
 
     def candidates(self, base: SchedulerConfig) -> tuple[SchedulerConfig, ...]:
         """Return every combination of the parts, each in place of the base's own."""
@@ -80,7 +80,7 @@ class AdvisorOptions:
         return Advisor(
             candidates,
             table,
-            objective=wanted_of(self.metric),
+            objective=_objective(self.metric),
             arrivals=self._forecast(seed),
             costs=costs,
             margin=self.margin,
@@ -92,7 +92,7 @@ class AdvisorOptions:
         return ArrivalForecast(arrivals, 3600.0 * self.window, seed)
 
 
-def wanted_of(metric: str) -> Objective:
+def _objective(metric: str) -> Objective:
     weights: dict[str, float] = {}
     for one in opt.split_names(metric):
         name, equals, weight = one.partition("=")
@@ -103,26 +103,26 @@ def wanted_of(metric: str) -> Objective:
     return Objective(weights)
 
 
-def outlook_table(advice: Advice) -> Table:
-    """What was seen of every candidate; the chosen one is marked."""
+def _forecast_table(advice: Advice) -> Table:
+    """Return the forecast of every candidate; the chosen one is marked."""
     table = Table(box=box.SIMPLE, title=f"from second {advice.time:,.0f} on", title_justify="left")
-    for name, side in (("scheduler", "left"), ("jobs end after", "right"), ("begin after", "right"), ("", "left")):
+    for name, side in (("scheduler", "left"), ("average JCT", "right"), ("first start", "right"), ("", "left")):
         table.add_column(name, justify=side)  # type: ignore[arg-type]
-    for label, outlook in advice.forecasts:
-        least = "" if outlook.complete else "> "
+    for label, found in advice.forecasts:
+        least = "" if found.complete else "> "
         marks = [
             mark for mark, holds in (("runs", label == advice.running.label), ("best", label == advice.chosen.label)) if holds
         ]
-        if outlook.problem:
-            table.add_row(label, "", "", outlook.problem)
+        if found.problem:
+            table.add_row(label, "", "", found.problem)
         else:
-            seconds = (outlook.jct_s, outlook.responsiveness_s)
+            seconds = (found.jct_s, found.responsiveness_s)
             table.add_row(label, *(f"{least}{format_duration(one)}" for one in seconds), ", ".join(marks))
     return table
 
 
-def advice_data(advice: Advice) -> dict[str, object]:
-    """The same for --json."""
+def _advice_data(advice: Advice) -> dict[str, object]:
+    """Return advice for --json."""
     return {
         "time": advice.time,
         "running": advice.running.label,
@@ -130,7 +130,7 @@ def advice_data(advice: Advice) -> dict[str, object]:
         "switch": advice.switch,
         "gain": advice.gain,
         "took_s": advice.took_s,
-        "outlooks": {
+        "forecasts": {
             label: {"jct_s": seen.jct_s, "responsiveness_s": seen.responsiveness_s, "complete": seen.complete}
             if not seen.problem
             else {"problem": seen.problem}
@@ -158,8 +158,7 @@ def synthesize_command(
     report: opt.ReportOption = None,
     json: opt.JsonOption = False,
 ) -> None:
-    """Choose the scheduler anew every few rounds. Every combination is simulated forward from where things stand, and the best
-    is taken.
+    """Choose the best scheduler every few rounds. Every candidate is simulated ahead from the current state.
 
     The candidates are every policy with every admission (and placement, where several are given). A switch is an event in the
     log, with what was expected of it. `fairlead advise` does the same for a running cluster.
@@ -204,8 +203,8 @@ def synthesize_command(
             {
                 "trace": source.name,
                 "cluster": str(machine),
-                "looks": len(found.advice),
-                "switches": [advice_data(one) for one in switches],
+                "decisions": len(found.advice),
+                "switches": [_advice_data(one) for one in switches],
                 "shares": shares,
                 "results": [{"scheduler": label, **summary.to_dict()} for label, summary in rows],
             }
@@ -213,16 +212,13 @@ def synthesize_command(
     else:
         out.print(comparison_table(rows, title=f"{source.name} on {machine}", width=out.width))
         decided = ", ".join(f"{label} {share:.0%}" for label, share in shares.items())
-        note(f"{len(found.advice)} looks ahead, {len(switches)} switches; who decided: {decided}")
+        note(f"{len(found.advice)} decisions, {len(switches)} switches; time under each scheduler: {decided}")
         if switches:
             note(f"the last switch: {switches[-1].why.removeprefix('synthesizer: ')}")
     if report is not None:
         note(f"report: {write_report([found.run.record], report, metrics, title=f'synthesized on {source.name}')}")
     if events is not None:
         note(f"events: {events}")
-
-
-# `fairlead advise`: the synthesizer beside a running cluster.
 
 
 @opt.option_groups
@@ -232,21 +228,23 @@ def advise_command(
     every: EveryOption = EVERY,
     throughputs: opt.ThroughputsOption = None,
     cost: opt.CostOptions,
-    looks: Annotated[
+    simulations: Annotated[
         int | None,
-        typer.Option("--looks", help="End after so many looks; 0: go on until Ctrl-C. [default: 1; 0 with --switch]", min=0),
+        typer.Option(
+            "--simulations", help="How often to simulate the candidates; 0: until Ctrl-C. [default: 1; 0 with --switch]", min=0
+        ),
     ] = None,
     switch: Annotated[
-        bool, typer.Option("--switch/--dry-run", help="Switch the cluster's scheduler, or only say what would be better.")
+        bool, typer.Option("--switch/--dry-run", help="Switch the cluster's scheduler, or only print the advice.")
     ] = False,
     json: opt.JsonOption = False,
 ) -> None:
-    """Say which scheduler would do best from here. It looks ahead from a running cluster's state; with --switch every few
-    rounds, and lets the best decide. It needs an admin's token.
+    """Advise which scheduler is best for a running cluster. It simulates ahead from the cluster's state; with --switch it
+    repeats this every few rounds and switches to the best. It needs an admin token.
 
-    Rates are what the cluster has measured, or --throughputs; a kind that nobody has measured yet is taken to run for an hour.
-    Starts and saves are taken to cost nothing where no cost is given.
-    With --json, a line of JSON for every look. `fairlead scheduler show` tells who decides; the journal says why.
+    Throughputs are those that the cluster has measured, or --throughputs; a job type that was never measured is assumed to run
+    for an hour. Starts and checkpoints cost nothing unless costs are given. With --json, it prints one line per decision.
+    `fairlead scheduler show` prints the current scheduler; the journal has the reasons of switches.
 
     Examples:
 
@@ -256,15 +254,15 @@ def advise_command(
     """
     spent = cost.read()
     plane, known, made = control_plane(), read_table(throughputs), 0
-    most = looks if looks is not None else 0 if switch else 1
+    limit = simulations if simulations is not None else 0 if switch else 1
     while True:
         try:
             state = fetch_state(plane)
             measured = None if known is not None else plane.rates()
-        except Unreachable as problem:  # it may come back; whoever decided last goes on deciding
+        except Unreachable as problem:  # it may return; the current scheduler stays
             if made == 0:
                 raise
-            note(f"{problem}; looking again in a minute")
+            note(f"{problem}; trying again in a minute")
             time.sleep(60.0)
             continue
         running = scheduler_of(state.scheduler)
@@ -277,32 +275,32 @@ def advise_command(
         with asked.advisor(candidates, table, spent) as advisor, progress(None, looking, quiet=json):
             advice = advise_state(state, advisor)
         if json:
-            print_json(advice_data(advice))
+            print_json(_advice_data(advice))
         else:
-            out.print(outlook_table(advice))
+            out.print(_forecast_table(advice))
         if advice.switch and switch:
             note(_switched(plane, advice.chosen.to_data(), advice.why, state.scheduler))
         elif advice.switch:
             note(f"better: {advice.why}")
         elif not alive:
-            note("nobody is there: nothing would be better or worse")
+            note("no jobs, so no scheduler is better")
         else:
-            note(f"nothing would be better by more than {asked.margin:.0%}")
+            note(f"no scheduler is better by more than {asked.margin:.0%}")
         made += 1
-        if made == most:
+        if made == limit:
             return
-        note(f"looking again in {format_duration(every * running.round_s)}; Ctrl-C ends it")
+        note(f"next decision in {format_duration(every * running.round_s)}; Ctrl-C ends it")
         time.sleep(every * running.round_s)
 
 
 def _switched(plane: ControlPlaneClient, chosen: Mapping[str, Any], why: str, instead_of: Mapping[str, Any]) -> str:
-    """A look takes a while. Whoever has switched meanwhile meant it: what was found is about another scheduler by now."""
+    """Switch the scheduler, unless a user has switched it during the simulations; return what happened."""
     try:
         plane.switch(chosen, why, instead_of=instead_of)
     except RefusedRequest as answer:
         if answer.status != OVERTAKEN:
             raise
-        return f"not switched, somebody else has switched the scheduler during this look; it would have been: {why}"
+        return f"not switched, as a user switched the scheduler meanwhile; the advice was: {why}"
     except Unreachable as problem:
-        return f"not known whether it is switched: {problem}"
+        return f"it is unknown whether the switch succeeded: {problem}"
     return f"switched: {why}"

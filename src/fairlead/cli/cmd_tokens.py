@@ -1,5 +1,4 @@
-"""`fairlead token`: who may speak to a control plane. It works on the files of the control plane's root, so whoever may read
-those may do this; a control plane that runs sees the change at once."""
+"""`fairlead token`: API tokens, in the files of a control plane's root. A running control plane sees changes at once."""
 
 from __future__ import annotations
 
@@ -17,23 +16,23 @@ from fairlead.runtime.protocol.task_file import is_job_name
 if TYPE_CHECKING:
     from fairlead.runtime.control.tokens import Tokens
 
-token_app = typer.Typer(help="Who may speak to a control plane.", no_args_is_help=True, rich_markup_mode=None)
+token_app = typer.Typer(help="Manage API tokens.", no_args_is_help=True, rich_markup_mode=None)
 TokenRoot = Annotated[Path, typer.Option("--root", help="The control plane's root.")]
-NameOfToken = Annotated[str, typer.Argument(help="The user's name; for agents, any.")]
+NameOfToken = Annotated[str, typer.Argument(help="The user's name; any name for agents.")]
 
 
 @token_app.command()
 def add(
     name: NameOfToken,
-    role: Annotated[str, typer.Option("--role", help="user (their own jobs), admin (everything) or agent (nodes).")] = "user",
+    role: Annotated[str, typer.Option("--role", help="user (own jobs), admin (everything) or agent (nodes).")] = "user",
     account: Annotated[str, typer.Option("--account", "--entity", help="The account of all their jobs. '*': any.")] = "",
     root: TokenRoot = Path(".fairlead"),
     json: JsonOption = False,
 ) -> None:
-    """Make a token and print it, once; only its digest is kept.
+    """Create a token and print it. Only its digest is stored.
 
-    export FAIRLEAD_TOKEN=$(fairlead token add ann). A name can have several tokens, such as one for each machine.
-    Exit codes: 0 made, 2 wrong.
+    export FAIRLEAD_TOKEN=$(fairlead token add ann). A user can have several tokens, such as one for each machine.
+    Exit codes: 0 created, 2 bad input.
     """
     from fairlead.runtime.control.tokens import ANY, Role
 
@@ -51,8 +50,8 @@ def add(
 
 
 @token_app.command("list")
-def list_(root: TokenRoot = Path(".fairlead"), json: JsonOption = False) -> None:
-    """All tokens, and whose they are. With the beginning of their digest; the tokens themselves are not kept."""
+def list_tokens(root: TokenRoot = Path(".fairlead"), json: JsonOption = False) -> None:
+    """List all tokens with their users. An id is the beginning of the digest; tokens themselves are not stored."""
     found = _tokens(root).listed()
     if json:
         print_json({"tokens": [{"id": one.id, "name": one.user, "role": one.role, "account": one.account} for one in found]})
@@ -65,11 +64,11 @@ def list_(root: TokenRoot = Path(".fairlead"), json: JsonOption = False) -> None
 
 @token_app.command()
 def revoke(
-    name: Annotated[str, typer.Argument(help="A user's name (all their tokens), or a token's id, as `token list` shows it.")],
+    name: Annotated[str, typer.Argument(help="A user's name (all their tokens), or the id of a token, as in `token list`.")],
     root: TokenRoot = Path(".fairlead"),
     json: JsonOption = False,
 ) -> None:
-    """Take tokens back: from now on they open nothing. Jobs of their owner go on. Exit codes: 0 done, 2 there is none."""
+    """Revoke tokens. They stop working at once; jobs of their user keep running. Exit codes: 0 done, 2 no such token."""
     count = _tokens(root).revoke(name)
     if not count:
         raise InputError("token", "a name or an id, as 'fairlead token list' shows it", field="name", value=name)
@@ -83,5 +82,5 @@ def _tokens(root: Path) -> Tokens:
     from fairlead.runtime.control.tokens import Tokens
 
     if not root.is_dir():
-        raise InputError(root, "the root of a control plane, which its first start makes", field="root")
+        raise InputError(root, "the root of a control plane that was started before", field="root")
     return Tokens(root / "tokens.json")

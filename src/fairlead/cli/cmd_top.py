@@ -1,4 +1,4 @@
-"""`fairlead top`: the cluster as it is now, on the screen: nodes and who holds them, the queue, the last decisions."""
+"""`fairlead top`: a live view of a cluster: nodes and their jobs, the queue, the last decisions."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from fairlead.cli.output import JsonOption, out, print_json
 from fairlead.core.errors import FairleadError
 from fairlead.runtime.http_client import passes
 
-_OTHERS = "·"  # somebody else's job, which a user does not see
+_OTHERS = "·"  # a job of another user
 
 
 def top_command(
-    once: Annotated[bool, typer.Option("--once", help="Print it once and end, as without a terminal.")] = False,
-    every: Annotated[float, typer.Option("--every", help="Seconds between two looks.", min=0.2)] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print it once and exit, as without a terminal.")] = False,
+    every: Annotated[float, typer.Option("--every", help="Seconds between two updates.", min=0.2)] = 2.0,
     json: JsonOption = False,
 ) -> None:
-    """The cluster as it is now, live: nodes, jobs, decisions.
+    """Watch the cluster live: nodes, jobs, decisions.
 
-    Each node's accelerators with who holds them and how busy they are; jobs with their progress, speed and the time they need
-    yet, where their steps are known; the last decisions. A control plane that goes away is waited for. Ctrl-C ends it.
+    It shows the GPUs of each node with their jobs and utilization, jobs with their progress, speed and time left, and the last
+    decisions. It waits while the control plane is unreachable. Ctrl-C ends it.
 
-    With an admin's token all jobs are shown, otherwise your own. --json prints one object and ends. Exit codes: 0 done, 2 no
-    control plane, 130 interrupted.
+    With an admin token it shows the jobs of all users, otherwise your own. --json prints one object and exits.
+    Exit codes: 0 done, 2 no control plane, 130 interrupted.
     """
     seen = control_plane().overview()
     if json:
         print_json(seen)
     elif once or not out.is_terminal:
-        out.print(picture(seen, out.width))
+        out.print(overview_view(seen, out.width))
     else:
-        with Live(picture(seen, out.width), console=out, screen=True, auto_refresh=False) as live:
-            for latest, away in looks(seen, lambda: control_plane().overview(), lambda: time.sleep(every)):
-                live.update(picture(latest, out.width, away), refresh=True)
+        with Live(overview_view(seen, out.width), console=out, screen=True, auto_refresh=False) as live:
+            for latest, away in updates(seen, lambda: control_plane().overview(), lambda: time.sleep(every)):
+                live.update(overview_view(latest, out.width, away), refresh=True)
 
 
-def looks(
+def updates(
     seen: dict[str, Any], look: Callable[[], dict[str, Any]], pause: Callable[[], None]
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """What is seen from time to time; where nobody answers, what was seen last, and why there is no more."""
+    """Yield the overview from time to time; while the control plane does not answer, the last one and the problem."""
     while True:
         pause()
         away = ""
@@ -62,25 +62,26 @@ def looks(
         yield seen, away
 
 
-def picture(seen: Mapping[str, Any], width: int, away: str = "") -> Group:
+def overview_view(seen: Mapping[str, Any], width: int, away: str = "") -> Group:
+    """Return the view of an overview; `away` says why there is no newer one."""
     phases = [job["phase"] for job in seen["jobs"]]
     counts = ", ".join(f"{phases.count(phase)} {phase}" for phase in ("running", "waiting", "queued"))
     head = Text(f"second {seen['second']:,.0f}   {seen['policy']}   {counts}", style="bold")
     if away:
-        head.append(f"\nas it was; waiting for the control plane: {away}", style="red")
+        head.append(f"\noutdated; waiting for the control plane: {away}", style="red")
     jobs = jobs_table(seen["jobs"], width, users=True, left=True) if seen["jobs"] else Text("  no jobs\n", style="dim")
     return Group(head, _nodes(seen["nodes"]), jobs, *([_decisions(seen["decisions"])] if seen["decisions"] else ()))
 
 
 def _nodes(nodes: list[dict[str, Any]]) -> Table:
-    table = Table("node", "type", "agent", "accelerators", box=box.SIMPLE)
+    table = Table("node", "type", "agent", "GPUs", box=box.SIMPLE)
     for node in nodes:
         use = list(zip(node["busy"], node["memory_gb"]))
         cells = []
         for place, holders in enumerate(node["holders"]):
             used = f" {100 * use[place][0]:.0f} % {use[place][1]:.0f} GB" if place < len(use) else ""
             cells.append(f"[{'+'.join(name or _OTHERS for name in holders) or 'free'}{used}]")
-        there = "drained" if node["drained"] else "connected" if node["connected"] else "away"
+        there = "drained" if node["drained"] else "connected" if node["connected"] else "unreachable"
         table.add_row(node["name"], node["type"], there, Text(" ".join(cells)))
     return table
 

@@ -1,4 +1,4 @@
-"""`fairlead trace …`: make, convert, change, describe and check traces."""
+"""`fairlead trace`: generate, convert, transform, describe and check traces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairlead.workloads.generate import Generator
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace, trace_stats
 
-trace_app = typer.Typer(help="Make, convert, change, describe and check traces.", no_args_is_help=True, rich_markup_mode=None)
+trace_app = typer.Typer(help="Generate, convert, transform and check traces.", no_args_is_help=True, rich_markup_mode=None)
 
 SourceArgument = Annotated[Path, typer.Argument(help="The trace file.")]
 OutputOption = Annotated[
@@ -43,16 +43,16 @@ ReferenceTypeOption = Annotated[
 def generate(
     output: OutputOption,
     jobs: opt.JobsOption = 100,
-    load: Annotated[float, typer.Option("--load", help="Jobs per hour, by a Poisson process.")] = 4.0,
-    static: Annotated[bool, typer.Option("--static", help="All jobs are there at second 0.")] = False,
+    load: Annotated[float, typer.Option("--load", help="Jobs per hour, as a Poisson process.")] = 4.0,
+    static: Annotated[bool, typer.Option("--static", help="All jobs arrive at second 0.")] = False,
     throughputs: opt.ThroughputsOption = None,
-    kinds: Annotated[str, typer.Option("--kinds", help="Kinds or models, separated by commas; all by default.")] = "",
+    kinds: Annotated[str, typer.Option("--kinds", help="Job types or models, separated by commas. [default: all]")] = "",
     reference_type: ReferenceTypeOption = None,
     durations: Annotated[
         str, typer.Option("--durations", help="'gavel' (10^x minutes), 'shockwave' (size classes), or seconds by commas.")
     ] = "gavel",
     workers: opt.WorkersOption = "single",
-    priorities: Annotated[float, typer.Option("--priorities", help="Share of jobs of high priority.")] = 0.0,
+    priorities: Annotated[float, typer.Option("--priorities", help="Share of jobs with high priority.")] = 0.0,
     accounts: Annotated[str, typer.Option("--accounts", "--entities", help="Accounts and shares, as in 'a=0.5,b=0.5'.")] = "",
     users: Annotated[int, typer.Option("--users", help="How many users the jobs belong to.")] = 0,
     slos: Annotated[str, typer.Option("--slos", help="Deadlines as multiples of the duration, as in '1.2,2,10'.")] = "",
@@ -61,9 +61,10 @@ def generate(
         typer.Option("--modes", help="Shares of batch-size modes: static, accordion, gns, expert, as in 'static=0.5,gns=0.5'."),
     ] = "",
     schedule: Annotated[
-        str, typer.Option("--schedule", help="Of mode expert: multiples of the batch size and shares, as in '1@0.3|4@0.7'.")
+        str,
+        typer.Option("--schedule", help="For mode expert: multiples of the batch size and shares, as in '1@0.3|4@0.7'."),
     ] = "",
-    memory: Annotated[bool, typer.Option("--memory", help="Jobs say what accelerator memory they need.")] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="Jobs declare the GPU memory that they need.")] = False,
     seed: opt.SeedOption = 0,
     json: opt.JsonOption = False,
 ) -> None:
@@ -73,7 +74,7 @@ def generate(
 
       fairlead trace generate --jobs 500 --load 6 --workers multiple -o jobs.csv
     """
-    lengths = durations if durations in ("gavel", "shockwave") else tuple(_numbers("--durations", durations))
+    lengths = durations if durations in ("gavel", "shockwave") else tuple(opt.parse_numbers("--durations", durations))
     table = read_table(throughputs) or catalogue()
     with opt.errors_by_option():
         generator = Generator(
@@ -81,13 +82,13 @@ def generate(
             jobs_per_hour=None if static else load,
             table=table,
             kinds=tuple(part.strip() for part in kinds.split(",") if part.strip()),
-            reference_type=_among(table, reference_type),
+            reference_type=_reference_type(table, reference_type),
             durations=lengths,
             workers=workers,
             priorities=priorities,
             accounts=_shares("--accounts", accounts),
             users=users,
-            slos=tuple(_numbers("--slos", slos)),
+            slos=tuple(opt.parse_numbers("--slos", slos)),
             modes=_shares("--modes", modes) or {"static": 1.0},
             schedule=_schedule(schedule),
             memory=memory,
@@ -136,7 +137,7 @@ def transform(
         float | None, typer.Option("--bursts", help="Short jobs for two hours in four, at twice this many jobs per hour.")
     ] = None,
     random_kinds: Annotated[
-        bool, typer.Option("--random-kinds", help="Give each job a kind of the throughput table; its duration stays.")
+        bool, typer.Option("--random-kinds", help="Give each job a job type of the throughput table; its duration stays.")
     ] = False,
     throughputs: opt.ThroughputsOption = None,
     reference_type: ReferenceTypeOption = None,
@@ -147,7 +148,7 @@ def transform(
     seed: opt.SeedOption = 0,
     json: opt.JsonOption = False,
 ) -> None:
-    """Change a trace. What is asked for is applied in the order in which the options are listed here.
+    """Transform a trace. Options are applied in the order in which they are listed here.
 
     Example:
 
@@ -157,7 +158,7 @@ def transform(
     trace = TraceFile(source, format, skip_bad).read(table)
     opt.note_skipped(trace, quiet=json)
     if keep_workers:
-        sizes = _numbers("--keep-workers", keep_workers)
+        sizes = opt.parse_numbers("--keep-workers", keep_workers)
         if not all(size >= 1 and size == int(size) for size in sizes if size < float("inf")) or float("inf") in sizes:
             raise InputError("--keep-workers", "whole numbers from 1 on", field="keep-workers", value=keep_workers)
         trace = change.keep_workers(trace, [int(size) for size in sizes])
@@ -177,7 +178,7 @@ def transform(
         trace = change.short_bursts(trace, bursts, seed)
     if random_kinds:
         rates = table or catalogue()
-        trace = change.with_random_kinds(trace, rates, None, seed, _among(rates, reference_type))
+        trace = change.with_random_kinds(trace, rates, None, seed, _reference_type(rates, reference_type))
     if loss_curves is not None:
         trace = change.with_loss_curves(trace, seed, *_converging(loss_curves))
     _write(trace, output, json)
@@ -189,10 +190,10 @@ def stats(
     format: opt.FormatOption = None,
     throughputs: opt.ThroughputsOption = None,
     skip_bad: opt.SkipBadOption = False,
-    accelerators: Annotated[int | None, typer.Option("--accelerators", help="Tell the load on so many.", min=1)] = None,
+    accelerators: Annotated[int | None, typer.Option("--accelerators", help="Print the load on this many GPUs.", min=1)] = None,
     json: opt.JsonOption = False,
 ) -> None:
-    """Describe a trace. How many jobs, how large, how long, how much load.
+    """Describe a trace: jobs, gang sizes, durations and load.
 
     Example:
 
@@ -204,7 +205,7 @@ def stats(
         print_json(found.to_dict())
         return
     table = Table(title=escape(str(source)), box=box.SIMPLE, show_header=False, title_justify="left")
-    table.add_row("jobs", f"{found.jobs:,}" + (f" ({found.skipped:,} lines left out)" if found.skipped else ""))
+    table.add_row("jobs", f"{found.jobs:,}" + (f" ({found.skipped:,} lines skipped)" if found.skipped else ""))
     table.add_row("from first to last", format_duration(found.span_s) + (f", from {found.origin}" if found.origin else ""))
     table.add_row("jobs per hour", "–" if found.jobs_per_hour is None else f"{found.jobs_per_hour:.2f}")
     table.add_row("workers", ", ".join(f"{size}: {count:,}" for size, count in found.workers.items()))
@@ -212,11 +213,11 @@ def stats(
     if found.duration_s:
         table.add_row("run time", ", ".join(f"{name} {format_duration(value)}" for name, value in found.duration_s.items()))
     if found.accelerator_hours is not None:
-        table.add_row("accelerator-hours", f"{found.accelerator_hours:,.0f}")
+        table.add_row("GPU-hours", f"{found.accelerator_hours:,.0f}")
     if found.offered_load is not None:
         table.add_row(f"load on {found.accelerators}", f"{100 * found.offered_load:.1f} %")
     elif accelerators is not None:
-        table.add_row(f"load on {accelerators}", "– (jobs have kinds: how long they take depends on the type)")
+        table.add_row(f"load on {accelerators}", "– (durations depend on the GPU type)")
     out.print(table)
 
 
@@ -227,7 +228,7 @@ def check(
     throughputs: opt.ThroughputsOption = None,
     json: opt.JsonOption = False,
 ) -> None:
-    """Read a trace to its end and list every bad line. Exit code 1 where there are any.
+    """Check a trace: list every bad line. Exit code 1 if there are any.
 
     Example:
 
@@ -243,7 +244,7 @@ def check(
     else:
         for problem in trace.skipped:
             out.print(str(problem), highlight=False, markup=False, soft_wrap=True)
-        out.print(f"{source}: {len(trace):,} jobs; lines left out: {len(trace.skipped):,}", highlight=False, soft_wrap=True)
+        out.print(f"{source}: {len(trace):,} jobs; lines skipped: {len(trace.skipped):,}", highlight=False, soft_wrap=True)
     if trace.skipped:
         raise typer.Exit(1)
 
@@ -256,24 +257,14 @@ def _write(trace: Trace, output: Path, json: bool) -> None:
         note(f"{output}: {len(trace):,} jobs over {format_duration(trace.span_s)}")
 
 
-def _among(table: ThroughputTable, asked: str | None) -> str:
-    """The option has a default, so who measured types of their own may never have heard of it: it is what is named."""
+def _reference_type(table: ThroughputTable, asked: str | None) -> str:
+    """Return the reference type. An error names the option, as its default may not fit the user's own table."""
     only = table.types[0] if len(table.types) == 1 else REFERENCE_TYPE
     reference_type = only if asked is None else asked
     if reference_type not in table.types:
         known = f"a type of the throughput table ({', '.join(table.types)})"
         raise InputError("--reference-type", known, field="reference-type", value=reference_type)
     return reference_type
-
-
-def _numbers(option: str, text: str) -> list[float]:
-    try:
-        found = [float(part) for part in text.split(",") if part.strip()]
-        if any(value != value for value in found):
-            raise ValueError
-        return found
-    except ValueError:
-        raise InputError(option, "numbers separated by commas", field=option.strip("-"), value=text) from None
 
 
 def _shares(option: str, text: str) -> dict[str, float]:

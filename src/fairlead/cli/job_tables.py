@@ -1,5 +1,6 @@
-"""Jobs of a live cluster as people see them: a table for any terminal, and all about one. What a job is called, and where it
-runs or why it does not, is always there; the rest as far as there is room."""
+"""Jobs of a live cluster as a table for any terminal width, and one job in detail.
+
+A job's name and its nodes, or why it does not run, are always shown; other columns where there is room."""
 
 from __future__ import annotations
 
@@ -14,32 +15,32 @@ from fairlead.core.job import ELASTIC
 from fairlead.experiments.metric_columns import format_delay, format_duration
 
 WIDE = 110
-"""Columns of a terminal in which everything about a job has room."""
+"""Terminal width with room for all columns."""
 
 NARROW = 80
-"""With fewer, only who it is and where it runs, or why it does not, have room."""
+"""Below this width, only the name, phase and nodes or reason are shown."""
 
 LONGEST_NAME = 24
-"""Letters of a name in one line where there is little room; the others stand below."""
+"""Letters of a name in one line of a narrow table; a longer one is folded."""
 
 
 LONGEST_LINE = 500
-"""Letters of a line that a job printed."""
+"""Letters of a line of a log; longer lines are cut."""
 
-MOST_NAMED = 3
-"""Of those who share with a job, in a table; sessions may be many."""
+_MAX_SHARING_NAMED = 3
+"""Co-located jobs that a table names."""
 
 _CONTROLS = {code: 0x2400 + code for code in range(32) if code != 9} | {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
-def legible(said: str) -> str:
-    """What a job or its end said, for a terminal: control characters are seen and do nothing, and a long line is cut."""
-    line = said.translate(_CONTROLS)
+def legible(text: str) -> str:
+    """Return text of a job for a terminal: control characters are made visible, and a long line is cut."""
+    line = text.translate(_CONTROLS)
     return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
 
 
 def jobs_table(jobs: Sequence[Mapping[str, Any]], width: int, *, users: bool = False, left: bool = False) -> Table:
-    """`users`: whose they are, where there is room; `left`: how long they will take yet."""
+    """Return jobs as a table; `users` and `left` add columns for the user and the time left."""
     wide, narrow = width >= WIDE, width < NARROW
     shown = {
         "number": wide,
@@ -58,7 +59,7 @@ def jobs_table(jobs: Sequence[Mapping[str, Any]], width: int, *, users: bool = F
             table.add_column(heading, overflow="fold", max_width=longest)
         else:
             table.add_column(heading, no_wrap=True, justify="left" if heading in ("user", "phase") else "right")
-    table.add_column("where, or why not", overflow="fold", min_width=17)
+    table.add_column("nodes, or reason", overflow="fold", min_width=17)
     for job in jobs:
         cells = {
             "number": str(job["number"]),
@@ -66,31 +67,31 @@ def jobs_table(jobs: Sequence[Mapping[str, Any]], width: int, *, users: bool = F
             "user": job["user"],
             "phase": job["phase"],
             "workers": str(job["workers"]),
-            "done": done(job),
+            "done": progress_text(job),
             "steps/s": f"{job['rate']:.3g}" if job["rate"] else "",
             "time left": "" if job.get("left_s") is None else format_duration(job["left_s"]),
         }
-        table.add_row(*(Text(cells[heading]) for heading, there in shown.items() if there), Text(where(job)))
+        table.add_row(*(Text(cells[heading]) for heading, there in shown.items() if there), Text(nodes_or_reason(job)))
     return table
 
 
-def done(job: Mapping[str, Any]) -> str:
-    """Which part of its steps it has done, or how many where nobody knows of how many."""
+def progress_text(job: Mapping[str, Any]) -> str:
+    """Return the share of its steps that a job has done, or their number where the total is unknown."""
     if job["steps_known"]:
-        whole = job["steps_done"] >= job["steps"]  # who has ended a little before is not done
+        whole = job["steps_done"] >= job["steps"]  # a job that ended earlier is not at 100 %
         return "100 %" if whole else f"{min(99.0, 100 * job['steps_done'] / job['steps']):.0f} %"
     if job["phase"] == "finished":
         return "100 %"
     return f"step {job['steps_done']:,.0f}"
 
 
-def where(job: Mapping[str, Any]) -> str:
-    """Where a job runs, an elastic one also with how many workers, and whom it shares accelerators with; or why it does not."""
+def nodes_or_reason(job: Mapping[str, Any]) -> str:
+    """Return the nodes of a running job, with workers and co-located jobs; or the reason of a waiting one."""
     nodes, many = ", ".join(job["nodes"]), len(job["accelerators"])
     if nodes and job.get("mode") == ELASTIC:
         nodes += f", {many} {'worker' if many == 1 else 'workers'}"
     if nodes and (others := job.get("shares_with")):
-        named, most = others[:MOST_NAMED], len(others) - MOST_NAMED
+        named, most = others[:_MAX_SHARING_NAMED], len(others) - _MAX_SHARING_NAMED
         nodes += f", shared with {', '.join(named)}" + (f" and {most} more" if most > 0 else "")
     return nodes or legible(str(job.get("reason", {}).get("text", "")))
 
@@ -98,15 +99,15 @@ def where(job: Mapping[str, Any]) -> str:
 _MOMENTS = ("submitted_s", "first_started_s", "ended_s")
 
 
-_LABELS = {"accelerator_s": "accelerator time", "left_s": "time left", "earlier": "same name before"}
+_LABELS = {"accelerator_s": "GPU time", "left_s": "time left", "earlier": "same name before"}
 
 
-def told(job: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Everything about one job that has something to say: what, and how it reads."""
+def job_details(job: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the names and texts of all fields of a job that are not empty."""
     shown = {key: value for key, value in job.items() if key not in ("now_s", "steps_known")}
     if not job.get("steps_known", True):
-        shown["steps"] = "not known"
-    if not job.get("rate"):  # who does not run, or tells nothing of its steps
+        shown["steps"] = "unknown"
+    if not job.get("rate"):  # not running, or without reports
         shown.pop("rate", None)
     if (now := job.get("now_s")) is not None:
         shown |= {moment: f"{format_duration(now - job[moment])} ago" for moment in _MOMENTS if job.get(moment) is not None}

@@ -17,7 +17,7 @@ from fairlead.core.errors import FairleadError, NotInstalled, install
 
 # Commands that are imported when they are asked for: a quick question does not wait for what only other commands need.
 
-FORMER_OPTIONS = {"estimation": "estimator", "term": "lease"}
+FORMER_OPTIONS = {"estimation": "estimator", "looks": "simulations", "term": "lease"}
 """Options of earlier versions that are still read, and what they are called now."""
 
 STYLE: dict[str, Any] = {

@@ -209,14 +209,14 @@ def test_when_a_job_will_run_is_looked_ahead_from_the_state(busy):
     done = CliRunner().invoke(app, ["when", "--json"])
     assert done.exit_code == 0, (done.output, done.exception)
     told = json.loads(done.stdout)
-    assert told["without_known_steps"] == 1
+    assert told["open_ended"] == 1
     assert told["unmeasured_kinds"] == ["slow"]
     jobs = {one["name"]: one for one in told["jobs"]}
     assert jobs["long"]["ends_s"][1] == pytest.approx(3600, abs=60), "nobody has measured it: an hour's run"
     for short in ("short-0", "short-1", "short-2"):
         assert not jobs[short]["runs"]
         assert jobs[short]["starts_s"][0] == pytest.approx(jobs["long"]["ends_s"][0], abs=1)
-        assert jobs[short]["if_nobody_comes"]["starts_s"] <= jobs[short]["starts_s"][2]
+        assert jobs[short]["without_arrivals"]["starts_s"] <= jobs[short]["starts_s"][2]
     assert not any(isinstance(event, SchedulerSwitched) for event in list(cluster.journal)[events:]), "nothing is touched"
 
 
@@ -226,9 +226,9 @@ def test_when_one_job_will_run_is_a_sentence_and_of_all_a_table(busy):
     assert done.exit_code == 0, (done.output, done.exception)
     said = " ".join(done.stdout.split())
     assert said.startswith("short-1 should start in")
-    assert "never measured, so taken to run for an hour: slow" in " ".join(done.stderr.split())
-    assert said.endswith("whoever comes"), "who came first goes first"
-    table = CliRunner().invoke(app, ["when", "--looks", "0"]).stdout
+    assert "never measured, so assumed to run for an hour: slow" in " ".join(done.stderr.split())
+    assert said.endswith("with or without arrivals"), "who came first goes first"
+    table = CliRunner().invoke(app, ["when", "--simulations", "0"]).stdout
     assert [line.split()[0] for line in table.splitlines() if "long" in line or "short" in line][1:] == [
         "short-0",
         "short-1",
@@ -236,11 +236,11 @@ def test_when_one_job_will_run_is_a_sentence_and_of_all_a_table(busy):
     ]
     assert CliRunner().invoke(app, ["when", "--window", "inf"]).exit_code == 2
     hurried = CliRunner().invoke(app, ["when", "short-1", "--budget", "0"])
-    assert "when short-1 should start cannot be told yet: not within 0 s, further was not looked" in hurried.stdout
-    assert "in 0 s it was looked 0 s ahead and no further; --budget gives it more time" in hurried.stderr
+    assert "no forecast yet when short-1 should start: not within 0 s, where the simulation ended" in hurried.stdout
+    assert "in 0 s the simulation reached only 0 s ahead; --budget gives it more time" in hurried.stderr
     told = json.loads(CliRunner().invoke(app, ["when", "short-1", "--budget", "0", "--json"]).stdout)
     assert (told["complete"], told["jobs"][0]["starts_s"]) == (False, [None] * 3)
-    assert told["looked_ahead_s"] < 1.0
+    assert told["horizon_s"] < 1.0
     number = plane.cancel("short-2")["number"]
     gone = CliRunner().invoke(app, ["when", str(number)])
     assert "short-2 is cancelled" in gone.stdout
@@ -251,22 +251,20 @@ def test_where_no_node_is_left_the_reason_is_told_instead_of_times(busy):
     (node,) = plane.nodes()
     plane.drain(node["name"])
     until(lambda: all("0 eligible GPUs are up" in one["reason"]["text"] for one in plane.jobs(everybody=True)))
-    table = CliRunner().invoke(app, ["when", "--looks", "0"]).stdout
+    table = CliRunner().invoke(app, ["when", "--simulations", "0"]).stdout
     assert table.splitlines()[-2:] == [
-        "no time for long: Waiting for nodes: needs 4 GPUs; 0 eligible GPUs are up",
-        "no time for short-0, short-1, short-2: Waiting for nodes: needs 1 GPU; 0 eligible GPUs are up",
+        "no forecast for long: Waiting for nodes: needs 4 GPUs; 0 eligible GPUs are up",
+        "no forecast for short-0, short-1, short-2: Waiting for nodes: needs 1 GPU; 0 eligible GPUs are up",
     ]
-    of_one = CliRunner().invoke(app, ["when", "short-1", "--looks", "0"])
+    of_one = CliRunner().invoke(app, ["when", "short-1", "--simulations", "0"])
     assert of_one.stderr == "", "that it waits rests on no guess"
     said = of_one.stdout.strip()
-    assert (
-        said == "short-1 should not start within 30.0 d as things are: Waiting for nodes: needs 1 GPU; 0 eligible GPUs are up"
-    )
-    told = json.loads(CliRunner().invoke(app, ["when", "--looks", "0", "--json"]).stdout)
+    assert said == "short-1 should not start within 30.0 d at present: Waiting for nodes: needs 1 GPU; 0 eligible GPUs are up"
+    told = json.loads(CliRunner().invoke(app, ["when", "--simulations", "0", "--json"]).stdout)
     assert {one["reason"]["code"] for one in told["jobs"]} == {"nodes-down"}
     plane.drain(node["name"], undo=True)
     until(lambda: any(one["phase"] == "running" for one in plane.jobs(everybody=True)))
-    assert "no time" not in CliRunner().invoke(app, ["when", "--looks", "0"]).stdout, "everybody has a time again"
+    assert "no forecast" not in CliRunner().invoke(app, ["when", "--simulations", "0"]).stdout, "everybody has a time again"
 
 
 def test_of_one_job_it_is_told_what_is_guessed_of_it_and_that_others_are(busy):
@@ -275,19 +273,19 @@ def test_of_one_job_it_is_told_what_is_guessed_of_it_and_that_others_are(busy):
     until(lambda: plane.job("long")["phase"] == "running")
 
     def notes(name: str) -> str:
-        return " ".join(CliRunner().invoke(app, ["when", name, "--looks", "0"]).stderr.split())
+        return " ".join(CliRunner().invoke(app, ["when", name, "--simulations", "0"]).stderr.split())
 
-    assert notes("long") == "never measured, so taken to run for an hour: slow", "who runs does not wait for others"
+    assert notes("long") == "never measured, so assumed to run for an hour: slow", "who runs does not wait for others"
     assert notes("other") == (
-        "never measured, so taken to run for an hour: odd "
-        "when it starts may rest on guesses of 5 other jobs; `fairlead when` tells which"
+        "never measured, so assumed to run for an hour: odd "
+        "its start may depend on assumptions about 5 other jobs; `fairlead when` lists them"
     )
     assert notes("open") == (
-        "it did not say how many steps it will do, or did more, so taken to go on for an hour "
-        "when it starts may rest on guesses of 5 other jobs; `fairlead when` tells which"
+        "without a number of steps, or beyond it, so assumed to run for another hour "
+        "its start may depend on assumptions about 5 other jobs; `fairlead when` lists them"
     )
-    guesses = {one["name"]: one["guessed"] for one in json.loads(CliRunner().invoke(app, ["when", "--json"]).stdout)["jobs"]}
-    assert (guesses["long"], guesses["open"]) == ("unmeasured", "endless")
+    guesses = {one["name"]: one["assumed"] for one in json.loads(CliRunner().invoke(app, ["when", "--json"]).stdout)["jobs"]}
+    assert (guesses["long"], guesses["open"]) == ("unmeasured", "open_ended")
 
 
 def test_who_ended_between_two_questions_is_told_as_ended(busy, monkeypatch):
@@ -312,10 +310,10 @@ def test_a_sentence_tells_no_span_of_one_length_and_no_past_that_was_not():
             JobForecast(0, "j", False, JobTimes(5.0, 10.0), tuple(JobTimes(5.0, end) for end in ends)), 90.0, again
         )
 
-    assert told(10.0, 10.0001) == "j should start in 5 s and should have ended in 10 s, whoever comes"
+    assert told(10.0, 10.0001) == "j should start in 5 s and should have ended in 10 s, with or without arrivals"
     assert told(10.0, 70.0, again=True) == (
-        "j should go on in 5 s and should have ended in 1.2 min (10 s to 1.2 min), if others come as in the last 1.5 min; "
-        "if nobody does, it goes on in 5 s and ends in 10 s"
+        "j should resume in 5 s and should have ended in 1.2 min (10 s to 1.2 min), with arrivals as in the last 1.5 min; "
+        "without arrivals, it resumes in 5 s and ends in 10 s"
     )
 
 
@@ -325,17 +323,17 @@ def test_what_is_due_in_less_than_a_second_is_due_at_once():
         return _sentence(JobForecast(0, "j", False, JobTimes(alone, 3600.0), looks), 13.3, again=False)
 
     assert told(0.066) == "j should start at once and should have ended in 1.0 h"
-    assert told(0.066, 0.066, 0.4) == "j should start at once and should have ended in 1.0 h, whoever comes"
+    assert told(0.066, 0.066, 0.4) == "j should start at once and should have ended in 1.0 h, with or without arrivals"
     assert told(0.066, 0.066, 59.7) == (
-        "j should start in 1.0 min (0 s to 1.0 min) and should have ended in 1.0 h, if others come as in the last 13 s; "
-        "if nobody does, it starts at once and ends in 1.0 h"
+        "j should start in 1.0 min (0 s to 1.0 min) and should have ended in 1.0 h, with arrivals as in the last 13 s; "
+        "without arrivals, it starts at once and ends in 1.0 h"
     )
     cut = _sentence(JobForecast(0, "j", False, JobTimes(5.0, math.inf), (), horizon_s=7200.0), 13.3, again=False)
     assert cut == "j should start in 5 s and should have ended in over 2.0 h"
     never_starts = JobTimes(math.inf, math.inf)
     kept_out = _sentence(JobForecast(0, "j", False, JobTimes(5.0, 10.0), (never_starts, never_starts)), 90.0, again=False)
     assert (
-        kept_out == "j should not start within 30.0 d, if others come as in the last 1.5 min; if nobody does, it starts in 5 s"
+        kept_out == "j should not start within 30.0 d, with arrivals as in the last 1.5 min; without arrivals, it starts in 5 s"
     )
     late = _sentence(JobForecast(0, "j", False, JobTimes(math.inf, math.inf), ()), 13.3, again=False, why="others go first")
-    assert late == "j should not start within 30.0 d as things are: others go first"
+    assert late == "j should not start within 30.0 d at present: others go first"

@@ -67,11 +67,11 @@ def test_a_user_is_told_of_their_jobs_and_of_nobody_elses(monkeypatch):
         done = CliRunner().invoke(app, ["when", "mine"])
         assert done.exit_code == 0, (done.output, done.exception)
         assert " ".join(done.stdout.split()).startswith("mine should start in 2.0 h"), "an hour for each of the two before it"
-        assert "never measured, so taken to run for an hour: slow" in " ".join(done.stderr.split())
-        every = CliRunner().invoke(app, ["when", "--looks", "9"])
+        assert "never measured, so assumed to run for an hour: slow" in " ".join(done.stderr.split())
+        every = CliRunner().invoke(app, ["when", "--simulations", "9"])
         assert "mine" in every.stdout
         assert "secret" not in every.stdout
-        assert "count with an admin's token" in " ".join(every.stderr.split())
+        assert "need an admin token" in " ".join(every.stderr.split())
         told = json.loads(CliRunner().invoke(app, ["when", "--json"]).stdout)
         assert {one["name"] for one in told["jobs"]} == {"mine", "open"}
         assert told["complete"]
@@ -185,10 +185,10 @@ def test_of_what_changed_while_it_was_looked_ahead_only_what_is_still_so_is_told
         assert 0 < waits["without_arrivals"][0] < 100
         assert told["missed"] == 2
         done = CliRunner().invoke(app, ["when"])
-        assert "2 jobs came or stopped while it was looked ahead" in " ".join(done.stderr.split())
+        assert "2 jobs arrived or stopped during the simulations" in " ".join(done.stderr.split())
         one = CliRunner().invoke(app, ["when", "came"])
         assert one.stdout.startswith("came is ")
-        assert "came or stopped while it was looked ahead" in " ".join(one.stderr.split())
+        assert "arrived or stopped during the simulations" in " ".join(one.stderr.split())
 
 
 def test_how_far_was_seen_is_told_from_now_on_where_a_look_was_broken_off():
