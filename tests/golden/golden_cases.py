@@ -34,7 +34,7 @@ class GoldenCase:
 
     def run(self) -> tuple[str, int]:
         """The digest of the event log, and the number of decisions."""
-        from fairlead.engine.event_journal import MemoryJournal
+        from fairlead.engine.journal import MemoryJournal
 
         from fairlead.api.scheduler import Scheduler
         from fairlead.config import SchedulerConfig
