@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import doctest
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -186,3 +188,16 @@ def test_connect_says_when_no_cluster_is_known(tmp_path, monkeypatch):
     monkeypatch.delenv("FAIRLEAD_URL", raising=False)
     with pytest.raises(FairleadError, match="fairlead up"):
         fairlead.connect()
+
+
+def test_the_example_in_the_readme_runs_as_written(tmp_path, monkeypatch, capsys):
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    [code] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    table = re.search(r"```\n(name,submitted_s.*?)```", readme, re.DOTALL)
+    assert table is not None
+    (tmp_path / "jobs.csv").write_text(table[1])
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+    jct, difference = capsys.readouterr().out.split()
+    assert float(jct) > 0
+    assert float(difference) == pytest.approx(float(difference))
