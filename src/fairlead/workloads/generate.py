@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.columns import significant
 from fairlead.core.errors import InputError, UnknownName, near_or_all
 from fairlead.core.job import EXPERT, TIMED, Job, Schedule, batch_size_of, kind_of, model_of
 from fairlead.core.rng import stream
@@ -19,6 +20,9 @@ from fairlead.workloads.catalogue import catalogue, memory_gb_of
 from fairlead.workloads.dynamics import JobDynamics, Regimes
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import MAX_TIME_S, Trace
+
+MILLISECONDS = 3
+"""Digits of times that logarithms and powers make: their last bits differ between machines."""
 
 # How the batch sizes of generated jobs change, by mode:
 #
@@ -98,7 +102,7 @@ def _doubling(declared: int, larger: Sequence[int], draws: Floats) -> Parts:
     doubled = [declared * 2**power for power in range((larger[-1] // declared).bit_length())]
     sizes = [size for size in doubled if size == declared or size in larger]
     gaps = -np.log1p(-draws[: len(sizes)])  # exponential gaps are uniform over all divisions
-    return tuple(zip(sizes, (gaps / gaps.sum()).tolist()))
+    return tuple(zip(sizes, significant(gaps / gaps.sum()).tolist()))
 
 
 def _nearest(sizes: Sequence[int], wanted: float) -> int:
@@ -272,7 +276,7 @@ class Generator:
         soon = float(gaps.sum()) <= MAX_TIME_S * self.jobs_per_hour
         _check(soon, "jobs_per_hour", self.jobs_per_hour, f"so many that the last of all comes within {MAX_TIME_S:g} seconds")
         gaps /= self.jobs_per_hour
-        return [float(s) for s in np.cumsum(gaps)]
+        return [float(s) for s in np.cumsum(gaps).round(MILLISECONDS)]
 
     def _durations_and_workers(self, seed: int) -> tuple[list[float], list[int]]:
         shares = {size: share for size, share in self._gang_shares().items() if share > 0}
@@ -292,7 +296,7 @@ class Generator:
         position = stream(seed, "duration").random(self.jobs)
         is_long = stream(seed, "duration-class").random(self.jobs) >= 0.8
         minutes = 10.0 ** np.where(is_long, 3.0 + position, 1.5 + 1.5 * position)
-        return np.asarray(60.0 * minutes, dtype=np.float64)
+        return np.asarray((60.0 * minutes).round(MILLISECONDS), dtype=np.float64)
 
     def _kinds(self, seed: int, workers: Sequence[int]) -> list[str]:
         chosen = self._chosen_kinds()

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from fairlead.core.cluster import Floats
+from fairlead.core.columns import significant
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.core.job import TIMED
 from fairlead.files import atomic_write
@@ -184,8 +185,8 @@ def fill_workers(table: ThroughputTable, wanted: Iterable[Key]) -> ThroughputTab
         if not sizes:
             raise UnknownName("kind of job", kind, table.kinds)
         rows = [table.row(kind, size) for size in sizes]
-        one_node = _rate_at(workers, sizes, table.alone[rows])
-        many = one_node if workers == 1 else _rate_at(workers, sizes, table.spread[rows])
+        one_node = significant(_rate_at(workers, sizes, table.alone[rows]))
+        many = one_node if workers == 1 else significant(_rate_at(workers, sizes, table.spread[rows]))
         never_better = (table.spread[rows] <= table.alone[rows]).all(axis=0)
         alone.append(one_node)
         spread.append(np.where(never_better, np.minimum(many, one_node), many))

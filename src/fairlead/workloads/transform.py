@@ -28,7 +28,7 @@ def retime_poisson(trace: Trace, jobs_per_hour: float, seed: int) -> Trace:
     """The same jobs in the same order, the first at second 0 and the others at exponential intervals, without a calendar."""
     _above_0("retime_poisson", "jobs_per_hour", jobs_per_hour)
     gaps = stream(seed, "retime").exponential(HOUR_S / jobs_per_hour, len(trace))
-    times = np.cumsum(gaps) - gaps[:1]
+    times = (np.cumsum(gaps) - gaps[:1]).round(3)
     jobs = [replace(job, submitted_s=at) for job, at in zip(trace.jobs, times.tolist())]
     return replace(trace, jobs=tuple(jobs), origin=None)
 
