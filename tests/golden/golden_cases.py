@@ -34,11 +34,10 @@ class GoldenCase:
 
     def run(self) -> tuple[str, int]:
         """The digest of the event log, and the number of decisions."""
-        from fairlead.engine.journal import MemoryJournal
-
         from fairlead.api.scheduler import Scheduler
         from fairlead.config import SchedulerConfig
         from fairlead.engine.codec import encode_line
+        from fairlead.engine.journal import MemoryJournal
         from fairlead.experiments.simulate import Simulation, simulate
         from fairlead.simulator.costs import Costs
         from fairlead.testing import cluster
