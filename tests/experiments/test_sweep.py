@@ -240,7 +240,7 @@ def test_from_the_command_line_it_is_a_table_a_report_and_one_object(finished, t
     next((tmp_path / "out" / "mine" / "cases").iterdir()).unlink()
     first = CliRunner().invoke(app, ["compare", "--sweep", "mine.yaml", "--processes", "1", "--json"])
     told = json.loads(first.stdout)
-    assert (told["ran"], told["kept"], len(told["results"])) == (1, 11, 6)
+    assert (told["ran"], told["reused"], len(told["results"])) == (1, 11, 6)
     assert (tmp_path / "out" / "mine" / "report.html").is_file()
     again = CliRunner().invoke(app, ["compare", "--sweep", "mine.yaml", "--out", "out/mine"])
     assert again.exit_code == 0
@@ -250,7 +250,7 @@ def test_from_the_command_line_it_is_a_table_a_report_and_one_object(finished, t
 
 def test_other_options_beside_a_sweep_are_refused(tmp_path):
     both = CliRunner().invoke(app, ["compare", "--sweep", "mine.yaml", "--jobs", "3"]).exception
-    assert str(both) == "--jobs: expected this in mine.yaml, where the rest of the sweep is"
+    assert str(both) == "--jobs: expected this in mine.yaml, with the rest of the sweep"
     lone = CliRunner().invoke(app, ["compare", "--out", "somewhere"]).exception
     assert "--sweep FILE to go with it" in str(lone)
 

@@ -127,7 +127,7 @@ def test_the_command_puts_predicted_and_measured_side_by_side(tmp_path):
 def test_the_best_learner_that_is_installed_predicts_and_is_named(monkeypatch):
     assert learners.BEST_FIRST[0] == shipped_predictor().utilization.learner, "the one that ships was kept as it errs least"
     assert {*learners.BEST_FIRST} == {*learners.LEARNERS}
-    monkeypatch.setattr(learners, "there", lambda: {"linear": learners.linear_regression})
+    monkeypatch.setattr(learners, "installed_learners", lambda: {"linear": learners.linear_regression})
     said = CliRunner().invoke(app, ["predict", "pairs", str(UNSEEN)])
     assert "time-slicing, utilization by linear: off by" in said.stderr
     assert "xgboost, by which docs/prediction.md has its figures, is not installed" in said.stderr
