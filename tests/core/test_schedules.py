@@ -72,7 +72,7 @@ def test_a_journal_keeps_a_schedule_and_says_nothing_of_jobs_without_one():
     assert load(save(state)).job_of[0] == event.job
     assert (
         encode(ev.JobSubmitted(1.0, 0, Job("a", 1.0, 900.0)))
-        == b'{"e":"submitted","t":1.0,"n":0,"job":{"name":"a","steps":900.0}}'
+        == b'{"event":"job_submitted","time":1.0,"number":0,"job":{"name":"a","steps":900.0}}'
     )
 
 
