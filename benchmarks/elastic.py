@@ -47,7 +47,7 @@ class Gap:
         return self.policy.select(view, memo)
 
     def look(self, policy: pollux.Pollux, view: Snapshot) -> None:
-        crowd = pollux._Crowd.of(view)
+        crowd = pollux._JobTable.of(view)
         rows, capacity = np.arange(len(view.jobs)), int(view.capacity[0])
         node = int(view.cluster.largest_node_of_type[0])
         costs = [self._best(policy, rows, crowd, capacity, node)]
@@ -59,7 +59,7 @@ class Gap:
             pollux.sizes_on = usual
         self.reached.append(costs[1] / costs[0])
 
-    def _best(self, policy: pollux.Pollux, rows: Ints, crowd: pollux._Crowd, capacity: int, node: int) -> float:
+    def _best(self, policy: pollux.Pollux, rows: Ints, crowd: pollux._JobTable, capacity: int, node: int) -> float:
         sizes, speedup = policy._options(rows, crowd, capacity, node, len(rows))
         costs: Floats = policy._cost(speedup)
         chosen = pollux.least_cost(sizes, costs, capacity)

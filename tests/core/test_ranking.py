@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
-from fairlead.policies.ranking.base import crossing, in_order, smallest_first, take
+from fairlead.policies.ranking.base import first_crossing, in_order, smallest_first, take
 from scenes import state_of, table_of, view_of
 
 # take
@@ -67,7 +67,7 @@ def test_the_smallest_first_are_a_stable_sorts_beginning(keys, enough):
 @settings(max_examples=300)
 def test_nobody_has_crossed_before_the_second_that_was_named(pairs, now):
     key, growth = np.array([k for k, _ in pairs]), np.array([g for _, g in pairs])
-    until = crossing(now, key, growth.nonzero()[0], growth[growth > 0])
+    until = first_crossing(now, key, growth.nonzero()[0], growth[growth > 0])
     meetings = [
         now + (key[s] - key[m]) / growth[m]
         for m in np.flatnonzero(growth > 0)

@@ -13,7 +13,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.rng import stream
 from fairlead.core.stages import Allocated
-from fairlead.policies.allocation.allox import AlloX, assigned, cheapest, first_in_line
+from fairlead.policies.allocation.allox import AlloX, cheapest_places, match_jobs, queue_heads
 from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.testing import Harness, PolicyContract
 from scenes import state_of, table_of, view_of
@@ -54,7 +54,7 @@ def test_no_schedule_has_a_smaller_average_completion_time(seed):
     times = rng.uniform(1.0, 10.0, (count, len(free))).round(int(rng.integers(0, 3)))
     times[rng.random(times.shape) < 0.15] = np.inf
     times[~np.isfinite(times).any(axis=1), 0] = 5.0
-    line = assigned(times, np.array(free))
+    line = match_jobs(times, np.array(free))
     assert total_completion(times, line, np.array(free)) == pytest.approx(by_trying_all(times, free), rel=1e-6)
 
 
@@ -68,7 +68,7 @@ def test_long_lines_are_matched_as_by_the_assignment_of_all_jobs_to_all_places(f
     places = [(kind, k) for kind, count in enumerate(free) for _ in range(count) for k in range(1, 46)]
     costs = np.stack([times[:, kind] * k for kind, k in places], axis=1)
     job, place = optimize.linear_sum_assignment(costs)
-    line = assigned(times, np.array(free))
+    line = match_jobs(times, np.array(free))
     assert total_completion(times, line, np.array(free)) == pytest.approx(costs[job, place].sum(), rel=1e-6)
 
 
@@ -77,7 +77,7 @@ def test_the_cheapest_place_is_found_on_the_hull_of_the_prices(seed):
     rng = stream(seed, "allox", "hull")
     price, time = rng.normal(0.0, 5.0, int(rng.integers(1, 30))).round(1), rng.uniform(0.0, 4.0, 50)
     cost = price[None, :] + time[:, None] * np.arange(1, len(price) + 1)
-    found = cheapest(price, time)
+    found = cheapest_places(price, time)
     assert cost[np.arange(50), found - 1] == pytest.approx(cost.min(axis=1))
 
 
@@ -87,24 +87,24 @@ def test_a_choice_between_equals_keeps_the_optimum_and_who_runs(seed):
     free = np.array([2, 2])
     times = np.repeat(rng.choice([2.0, 4.0], (7, 1)), 2, axis=1)  # all types alike, many jobs alike
     here = np.array([0, 1, -1, -1, 0, 1, -1])
-    line, plain = assigned(times, free, here), assigned(times, free)
+    line, plain = match_jobs(times, free, here), match_jobs(times, free)
     assert total_completion(times, line, free) == pytest.approx(total_completion(times, plain, free), rel=1e-6)
-    starts = first_in_line(times, line, free, here)
+    starts = queue_heads(times, line, free, here)
     assert np.bincount(line[starts], minlength=2).tolist() == np.minimum(np.bincount(line, minlength=2), free).tolist()
 
 
 def test_all_alike_nobody_moves():
     times, free, here = np.full((6, 2), 3.0), np.array([2, 1]), np.array([-1, 0, -1, 1, -1, 0])
-    line = assigned(times, free, here)
-    starts = first_in_line(times, line, free, here)
+    line = match_jobs(times, free, here)
+    starts = queue_heads(times, line, free, here)
     assert starts.nonzero()[0].tolist() == [1, 3, 5]
     assert line[starts].tolist() == [0, 1, 0]
 
 
 def test_in_a_line_the_shortest_goes_first():
     times = np.array([[5.0], [1.0], [3.0]])
-    line = assigned(times, np.array([1]))
-    assert first_in_line(times, line, np.array([1]), np.full(3, -1)).tolist() == [False, True, False]
+    line = match_jobs(times, np.array([1]))
+    assert queue_heads(times, line, np.array([1]), np.full(3, -1)).tolist() == [False, True, False]
 
 
 def shares(policy: AlloX, jobs: list[Job], where: str, running=None, memo=None):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fairlead.core.rng import stream
-from fairlead.policies.ranking.themis import LEAST_KEPT, Bid, partial_allocation
+from fairlead.policies.ranking.themis import MIN_KEPT, Bid, partial_allocation
 
 
 def best_of(bids: list[Bid], pool: int) -> tuple[int, float]:
@@ -51,7 +51,7 @@ def test_the_product_of_worths_is_the_largest_there_is(seed):
     most, best = best_of(bids, pool)
     assert served == most
     assert total == pytest.approx(best, abs=1e-5)
-    assert ((kept >= LEAST_KEPT - 1e-12) & (kept <= 1)).all()
+    assert ((kept >= MIN_KEPT - 1e-12) & (kept <= 1)).all()
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -63,7 +63,7 @@ def test_a_winner_pays_what_its_presence_costs_the_others(seed):
         with_it = value(others, tuple(np.delete(given, at).tolist()))
         without = best_of(others, pool)
         lost = math.exp(with_it[1] - without[1]) if with_it[0] == without[0] else 0.0
-        assert kept[at] == pytest.approx(max(LEAST_KEPT, lost), abs=1e-4)
+        assert kept[at] == pytest.approx(max(MIN_KEPT, lost), abs=1e-4)
 
 
 def test_where_there_is_enough_nobody_pays():

@@ -11,7 +11,7 @@ from fairlead.core.events import MetricsReported
 from fairlead.core.job import ELASTIC
 from fairlead.models.goodput import LARGEST, LEAST_LOCAL, MOST_LOCAL, SMALLEST, SQR, VAR, Goodputs, StepModel, fact_of, learned
 from fairlead.policies.elastic.base import least_cost
-from fairlead.policies.elastic.pollux import Pollux, _Crowd
+from fairlead.policies.elastic.pollux import Pollux, _JobTable
 from fairlead.testing import Harness, job
 from toy_applications import times
 
@@ -22,7 +22,7 @@ TOLD = [
 ]
 
 
-def crowd(largest: tuple[float, ...]) -> _Crowd:
+def crowd(largest: tuple[float, ...]) -> _JobTable:
     """Jobs that wait, alike but for the largest batch that each can train with."""
     count = len(largest)
     limits = np.array([[32.0, most, 8.0, 128.0] for most in largest])
@@ -30,7 +30,7 @@ def crowd(largest: tuple[float, ...]) -> _Crowd:
         np.array(count * [StepModel.of(TOLD).to_data()]), np.array(count * [[1.0, 50.0]]), limits, np.full(count, 8)
     )
     zeros, no, yes = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.bool_), np.ones(count, dtype=np.bool_)
-    return _Crowd(
+    return _JobTable(
         type=zeros,
         asked=zeros + 1,
         elastic=yes,
@@ -46,7 +46,7 @@ def crowd(largest: tuple[float, ...]) -> _Crowd:
     )
 
 
-def options(of: _Crowd) -> tuple[list[dict[int, float]], np.ndarray]:
+def options(of: _JobTable) -> tuple[list[dict[int, float]], np.ndarray]:
     """Speedups by size on 16 accelerators, four to a node; and the whole of it."""
     count = len(of.asked)
     sizes, speedup = Pollux(restart_s=30.0)._options(np.arange(count), of, 16, 4, count)

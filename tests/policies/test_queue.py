@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.core.cluster import Floats, Ints
-from fairlead.policies.allocation.mechanism.round_mechanism import take
+from fairlead.policies.allocation.mechanism.round_mechanism import take_by_priority
 
 
 def entry_by_entry(
@@ -44,7 +44,7 @@ def test_it_takes_what_the_papers_loop_takes(
     two = np.where(pairs & (rng.random(entries) < 0.3), (one + 1) % jobs, -1)
     two[two == one] = -1
     keys = [rng.integers(0, distinct, entries).astype(np.float64) for _ in range(3)]
-    taken = take(keys, one, two, types, workers, capacity)
+    taken = take_by_priority(keys, one, two, types, workers, capacity)
     chosen, free, busy = entry_by_entry(keys, one, two, types, workers, capacity)
     assert taken.entries.tolist() == chosen
     assert taken.free == free
@@ -58,5 +58,5 @@ def test_it_does_so_where_many_queue_up(seed: int) -> None:
     one, types = np.arange(jobs).repeat(3), np.tile(np.arange(3), jobs)
     two, workers = np.full(3 * jobs, -1), rng.choice([1, 2, 4, 8], jobs)
     keys = [rng.random(3 * jobs).round(1) for _ in range(2)] + [rng.random(3 * jobs).round(3)]
-    taken = take(keys, one, two, types, workers, capacity)
+    taken = take_by_priority(keys, one, two, types, workers, capacity)
     assert taken.entries.tolist() == entry_by_entry(keys, one, two, types, workers, capacity)[0]

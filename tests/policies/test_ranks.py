@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.policies.allocation.lp.colocation_columns import ColumnSides
 from fairlead.policies.allocation.lp.job_classes import column_hash_fractions, hash_fractions
-from fairlead.policies.allocation.lp.rank_weights import Layouts, Ranks, ranges
+from fairlead.policies.allocation.lp.rank_weights import RankWeights, SpeedLayouts, ranges
 
 
 def ranks_of(rng, classes=7):
@@ -21,7 +21,7 @@ def ranks_of(rng, classes=7):
     every = np.arange(len(owner))
     sides = ColumnSides(owner, every, speed[order], np.ones(len(owner)), owner.searchsorted(np.arange(classes + 1)))
     weights = np.concatenate([np.sort(rng.uniform(0.1, 1.0, many))[::-1] for many in count])
-    return Ranks(weights, count, sides, np.zeros(0)), weights, sides
+    return RankWeights(weights, count, sides, np.zeros(0)), weights, sides
 
 
 def time_for(rng, ranks, sides):
@@ -69,8 +69,8 @@ def test_a_bound_holds_for_every_supply_and_touches_its_own(seed):
 def test_layouts_of_another_moment_may_have_speeds_that_nobody_has_now():
     count, owner = np.array([3]), np.zeros(2, dtype=np.int64)
     sides = ColumnSides(owner, np.arange(2), np.array([1.0, 0.5]), np.ones(2), np.array([0, 2]))
-    foreign = Layouts(np.zeros(1, dtype=np.int64), np.array([2]), np.array([1.2, 0.7]), np.array([1.0, 2.0]))
-    ranks = Ranks(np.array([3.0, 2.0, 1.0]), count, sides, foreign.speed)
+    foreign = SpeedLayouts(np.zeros(1, dtype=np.int64), np.array([2]), np.array([1.2, 0.7]), np.array([1.0, 2.0]))
+    ranks = RankWeights(np.array([3.0, 2.0, 1.0]), count, sides, foreign.speed)
     assert ranks.worth(foreign) == pytest.approx([3.0 * 1.0 + 2.0 * 0.7])  # nobody is faster than 1
     _, _, mine, _, without = ranks.bounds(foreign)
     assert mine == pytest.approx([0.3 * 2.0 + 0.7 * 1.0, 0.5 * 1.0])
@@ -78,7 +78,7 @@ def test_layouts_of_another_moment_may_have_speeds_that_nobody_has_now():
 
 
 def test_some_of_the_layouts_keep_their_pieces():
-    laid = Layouts(np.array([4, 5, 6]), np.array([2, 0, 1]), np.array([0.9, 0.8, 0.7]), np.array([1.0, 2.0, 3.0]))
+    laid = SpeedLayouts(np.array([4, 5, 6]), np.array([2, 0, 1]), np.array([0.9, 0.8, 0.7]), np.array([1.0, 2.0, 3.0]))
     some = laid.those(np.array([2, 0]))
     assert some.group.tolist() == [6, 4]
     assert some.speed.tolist() == [0.7, 0.9, 0.8]

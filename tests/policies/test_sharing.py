@@ -176,7 +176,7 @@ def test_total_throughput_is_the_largest_possible(seed, options, normalized):
     assert book.as_dealt(x, allocation, problem) == pytest.approx(solved(problem), rel=1e-6)
 
 
-def best_ratio(made: Moment, book: Together, floor: np.ndarray, *, normalized: bool):
+def maximize_ratio(made: Moment, book: Together, floor: np.ndarray, *, normalized: bool):
     """By Dinkelbach: the ratio at which max Σ (worth − ratio·price)·x is 0; and how much more than at this ratio is won by the
     best split of an allocation."""
     price = np.array([kind.price_per_hour for kind in made.view.cluster.types])
@@ -201,7 +201,7 @@ def test_the_throughput_per_cost_is_the_largest_possible(seed, options, normaliz
     made = crowded(seed, **options)
     allocation, _ = MinCost(normalized=normalized, **options).allocate(made.view, None)
     book = Together.of(made, **options)
-    ratio, lost = best_ratio(made, book, np.zeros(len(made.rates)), normalized=normalized)
+    ratio, lost = maximize_ratio(made, book, np.zeros(len(made.rates)), normalized=normalized)
     assert lost(allocation) == pytest.approx(0.0, abs=1e-6 * ratio)
 
 
@@ -214,7 +214,7 @@ def test_with_deadlines_kept_the_throughput_per_cost_is_the_largest_possible(see
     floor = jobs.steps_left / (jobs.submitted_s + jobs.deadline_s - made.view.time)
     floor[[number in allocation.reasons for number in jobs.number.tolist()]] = 0.0
     book = Together.of(made, **options)
-    ratio, lost = best_ratio(made, book, floor * (1 - 1e-7), normalized=normalized)
+    ratio, lost = maximize_ratio(made, book, floor * (1 - 1e-7), normalized=normalized)
     assert lost(allocation) == pytest.approx(0.0, abs=1e-6 * ratio)
 
 

@@ -93,7 +93,7 @@ def test_two_long_jobs_take_turns_only_when_they_change_their_queue():
         ({"thresholds": (0.0,)}, "ascending numbers above 0"),
         ({"promote_after": 0.0}, "a number above 0"),
         ({"promote_after": math.nan}, "a number above 0"),
-        ({"promote_after": math.inf}, "nothing where nobody is to be promoted"),
+        ({"promote_after": math.inf}, "omit it to turn promotion off"),
     ],
 )
 @pytest.mark.parametrize("policy", [Tiresias, Gittins])

@@ -40,7 +40,7 @@ def worth_and_price(made: Moment, *, normalized: bool) -> tuple[np.ndarray, np.n
     return made.rates / best if normalized else made.rates, price
 
 
-def best_ratio(made: Moment, worth: np.ndarray, price: np.ndarray, floor: np.ndarray) -> float:
+def maximize_ratio(made: Moment, worth: np.ndarray, price: np.ndarray, floor: np.ndarray) -> float:
     """By Dinkelbach: the ratio at which max Σ (worth − ratio·price)·x is 0. Programs of another form than the policy's."""
     x, throughput, allowed = made.program()
     gain = cp.sum(cp.multiply(worth, x))
@@ -79,7 +79,7 @@ def test_the_throughput_per_cost_is_the_largest_possible(seed, normalized):
     x, _ = MinCost(normalized=normalized).allocate(made.view, None)
     made.check(x)
     worth, price = worth_and_price(made, normalized=normalized)
-    expected = best_ratio(made, worth, price, np.zeros(len(worth)))
+    expected = maximize_ratio(made, worth, price, np.zeros(len(worth)))
     time = made.time(x)
     assert (time * worth).sum() / (time * price).sum() == pytest.approx(expected, rel=1e-6)
 
@@ -96,7 +96,7 @@ def test_with_deadlines_kept_the_throughput_per_cost_is_the_largest_possible(see
     floor[[number in x.reasons for number in jobs.number.tolist()]] = 0.0
     assert (made.throughputs(x) >= floor * (1 - 1e-6)).all()
     worth, price = worth_and_price(made, normalized=normalized)
-    expected = best_ratio(made, worth, price, floor)
+    expected = maximize_ratio(made, worth, price, floor)
     time = made.time(x)
     assert (time * worth).sum() / (time * price).sum() == pytest.approx(expected, rel=1e-6)
 

@@ -10,7 +10,7 @@ from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
 from fairlead.policies.allocation.lp.hull_model import HullModel
 from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, normalized_rates
-from fairlead.policies.allocation.lp.water_filling_model import AtWill, Parties, fill
+from fairlead.policies.allocation.lp.water_filling_model import FlexibleFill, ShareGroups, fill_levels
 from fairlead.policies.allocation.max_min import MaxMinFairness, MaxMinFairnessPerf
 from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.policies.allocation.water_filling import MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf
@@ -120,9 +120,9 @@ def test_levels_take_the_least_time_there_is(seed):
     gain = normalized_rates(classes, view.capacity)
     demands = HullModel("test", classes, view.capacity)
     kind, workers = demands.of, view.jobs.workers[demands.present].astype(float)
-    vessel = AtWill(demands, gain.max(axis=1)[kind])
-    level = vessel.top * np.random.default_rng(seed).uniform(0.0, 1.0, len(kind))
-    fit = vessel.fit(level)
+    model = FlexibleFill(demands, gain.max(axis=1)[kind])
+    level = model.top * np.random.default_rng(seed).uniform(0.0, 1.0, len(kind))
+    fit = model.fit(level)
     m, j = len(kind), len(view.capacity)
     reach = np.zeros((m, m * j + 1))
     for i in range(m):
@@ -133,9 +133,9 @@ def test_levels_take_the_least_time_there_is(seed):
     limits = np.concatenate((-level, np.ones(m), view.capacity))
     found = optimize.linprog(np.append(np.zeros(m * j), 1.0), np.vstack((reach, once, load)), limits, bounds=bounds)
     assert fit.excess == pytest.approx(found.fun, abs=1e-8)
-    time = demands.shares(vessel.required(level), fit.used)[demands.present]
+    time = demands.shares(model.required(level), fit.used)[demands.present]
     assert (time * gain[kind]).sum(axis=1) == pytest.approx(level)
-    assert vessel.cost(fit)(level) == pytest.approx(1.0 + fit.excess)
+    assert model.cost(fit)(level) == pytest.approx(1.0 + fit.excess)
 
 
 @pytest.mark.parametrize("seed", [0, 20, 67, 237, 307, 672, 877, 1117])
@@ -144,16 +144,16 @@ def test_gains_and_weights_of_many_orders_of_magnitude(seed):
     rng = np.random.default_rng(seed)
     gain, workers = np.exp(rng.normal(0.0, 3.0, (30, 5))), rng.choice([1, 1, 2, 4], 30)
     kind, weight = rng.integers(0, 30, 600), np.exp(rng.normal(0.0, 2.0, 600))
-    parties = Parties(rng.integers(0, 6, 600), rng.uniform(0.5, 3.0, 6), rng.random(6) < 0.5)
+    groups = ShareGroups(rng.integers(0, 6, 600), rng.uniform(0.5, 3.0, 6), rng.random(6) < 0.5)
     capacity = rng.integers(5, 100, 5)
     each = np.arange(30)
     classes = JobClasses(
         kind, np.bincount(kind, minlength=30), each, workers, np.ones(30), each, gain, [(i,) for i in range(30)]
     )
     demands = HullModel("test", classes, capacity)
-    vessel = AtWill(demands, gain.max(axis=1)[kind])
-    reached = fill(vessel, weight, parties)
-    level, time = reached.level, demands.shares(vessel.required(reached.level), reached.fit.used)
+    model = FlexibleFill(demands, gain.max(axis=1)[kind])
+    reached = fill_levels(model, weight, groups)
+    level, time = reached.level, demands.shares(model.required(reached.level), reached.fit.used)
     assert (time * gain[kind]).sum(axis=1) == pytest.approx(level)
     assert (time.sum(axis=1) <= 1 + 1e-9).all()
     used = workers[kind] @ time

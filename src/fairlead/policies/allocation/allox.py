@@ -1,17 +1,16 @@
-"""AlloX: the least average completion time on accelerators of several speeds, by matching jobs to places in line (Le et al.,
-EuroSys'20; the baseline of Gavel §7.3).
+"""AlloX: minimal average completion time on types of several speeds, by matching jobs to queue places (Le et al., EuroSys'20;
+the baseline of Gavel §7.3).
 
 If job m is k-th from the end on an accelerator of type j, its processing time p_mj = steps left / throughput is part of k
-completion times. So the sum of completion times, up to what has passed already, is
+completion times. So the sum of completion times, up to a constant, is
 
     min Σ_m k(m) · p_m,j(m)    with every job in one place (j, k), and N_j jobs in each place
 
-since the N_j accelerators of a type are alike, and none has more than ⌈n / N_j⌉ of n jobs in line. What has passed is the same
-for a job wherever it goes, and is left out. The program is a transportation problem: its vertices are whole numbers. Whoever
-comes first in a line has all of the time there; the others wait.
+since the N_j accelerators of a type are alike, and none has more than ⌈n / N_j⌉ of n jobs in its queue. The program is a
+transportation problem: its vertices are integers. The first job of a queue has all of the time there; the others wait.
 
-What a matching takes grows with the square of how deep lines are, and who is far back in a line does not start now. So no more
-jobs are matched than make lines of a given depth, those that were submitted first; up to that the optimum is exact."""
+The cost of matching grows with the square of the queue depth, and jobs far back do not start now. So only as many jobs are
+matched as make queues of a given depth, in the order of submission; up to that the optimum is exact."""
 
 from __future__ import annotations
 
@@ -34,23 +33,22 @@ TIE = 5e-7
 BOX = 2.0
 """No job is in more than one place; a bound beyond that holds no column, leaves prices true, and helps the dual simplex."""
 
-LEAST_WORTH = 1e-8
+MIN_REDUCED_COST = 1e-8
 """Of the mean processing time: a column that would better the optimum by less per job is not missed."""
 
 
 @dataclass(frozen=True)
 class AlloX:
-    """Least average completion time, by matching single-worker jobs to places in line on each type.
+    """Minimal average completion time, by matching single-worker jobs to queue places on each type.
 
-    Of those who wait, the part `alpha` that was submitted first is matched (at least as many as there are free accelerators, at
-    most `deepest` times as many where more than one type is free), so that short jobs do not pass a long one for ever. Who has
-    been given an accelerator keeps it to its end, as in AlloX and in Gavel's comparison; with `preempt`, who runs is matched
-    anew with the others, and stays where the optimum leaves a choice.
+    Of the waiting jobs, the part `alpha` that was submitted first is matched, so that short jobs do not pass a long one for
+    ever. These are at least as many as free accelerators and, where more than one type is free, at most `deepest` times as
+    many. A job keeps its accelerator to its end, as in AlloX and in Gavel's comparison. With `preempt`, running jobs are
+    matched again, and stay where the optimum leaves a choice.
 
-    Gangs are outside of AlloX. Here each worker of a gang counts as a job, on the type on which the gang will be done soonest;
-    where some of its workers come first in line and others do not yet, theirs is kept for it. What is left after that goes to
-    the other gangs, by submission, each on the fastest type that has enough.
-    """
+    AlloX has no gangs. Here each worker of a gang counts as a job, on the type on which the gang ends soonest. Where only some
+    of its workers are first in their queues, their accelerators are reserved. The rest goes to the other gangs by submission,
+    each on the fastest type that has enough."""
 
     paper: ClassVar[str] = "AlloX (Le et al., EuroSys'20); Gavel §7.3"
     alpha: float = 0.3
@@ -86,8 +84,8 @@ class AlloX:
             left = np.maximum(jobs.steps_left[part], 1e-9)[:, None]
             times = np.divide(left, wanted[part], out=np.full((len(part), types), np.inf), where=wanted[part] > 0)
             here = np.where(jobs.running, jobs.type, -1)[part]
-            line = assigned(times, free, here)
-            starts = first_in_line(times, line, free, here)
+            line = match_jobs(times, free, here)
+            starts = queue_heads(times, line, free, here)
             begun, on = part[starts], line[starts]
             whole = np.bincount(begun, minlength=len(jobs))[begun] == jobs.workers[begun]
             given[begun[whole]] = on[whole]
@@ -100,7 +98,7 @@ class AlloX:
         return Allocation(numbers, alone, on, np.ones(len(chosen))), {"jobs": numbers, "types": on}
 
     def _head(self, waits: Ints, workers: Ints, free: Ints) -> Ints:
-        """Of those who wait, by submission, whoever is matched."""
+        """The waiting jobs that are matched, by submission."""
         places, parts = int(free.sum()), workers[waits].cumsum()
         few = max(places, int(self.alpha * int(parts[-1]))) if len(waits) else 0
         if np.count_nonzero(free) > 1:  # else there is one line, and nothing to match
@@ -108,13 +106,12 @@ class AlloX:
         return waits[parts - workers[waits] < few]
 
 
-def assigned(times: Floats, free: Ints, here: Ints | None = None) -> Ints:
-    """The type of each job in an optimum. `times` are jobs × types, infinite where a job cannot run; `here` is where each runs
-    now (-1: nowhere).
+def match_jobs(times: Floats, free: Ints, here: Ints | None = None) -> Ints:
+    """The type of each job in an optimum. `times` are jobs × types, infinite where a job cannot run; `here` is the present type
+    (-1: none).
 
-    Jobs × places are far more columns than an optimum needs: the program begins with a few near a good guess, and takes in the
-    best for each job and type until, by the prices of the places, none is missing.
-    """
+    Jobs × places are far more columns than needed: the program starts with a few near a good guess, and adds the best for each
+    job and type until, by the prices of the places, none is missing."""
     count = len(times)
     if np.count_nonzero(free) == 1:  # one line for all: nothing to match
         return np.full(count, int(free.argmax()))
@@ -149,7 +146,7 @@ def assigned(times: Floats, free: Ints, here: Ints | None = None) -> Ints:
 
 @dataclass(frozen=True)
 class _Lines:
-    """The places in line of all types. A column is (job, type, place from the end)."""
+    """The queue places of all types. A column is (job, type, place from the end)."""
 
     times: Floats
     bonus: Floats  # for staying
@@ -157,7 +154,7 @@ class _Lines:
 
     @property
     def deep(self) -> Ints:
-        """How many places an accelerator of each type has."""
+        """The number of places of an accelerator of each type."""
         deep: Ints = np.where(self.free > 0, -(-len(self.times) // np.maximum(self.free, 1)), 0)
         return deep
 
@@ -175,7 +172,8 @@ class _Lines:
         return np.concatenate((job, row)), np.concatenate((column, column)), np.ones(2 * len(job))
 
     def near_a_guess(self) -> tuple[Ints, Ints, Ints]:
-        """Shortest first, each where it would end soonest; and of every line, the places where each would stand in it."""
+        """A greedy guess, shortest first, each where it ends soonest; and in every queue the places around each job's
+        position."""
         load = np.zeros(self.times.shape[1])
         guess = np.empty(len(self.times), dtype=np.int64)
         width, rows = np.maximum(self.free, 1), self.times
@@ -200,7 +198,7 @@ class _Lines:
         return job, kind_of, place
 
     def missing(self, duals: Floats) -> tuple[Ints, Ints, Ints]:
-        """For each job and type the place with the greatest reduced worth, where that is above 0."""
+        """For each job and type the place with the highest reduced worth, where that is above 0."""
         count = len(self.times)
         found: list[tuple[Ints, Ints, Ints]] = []
         start = count
@@ -209,15 +207,15 @@ class _Lines:
                 continue
             price, start = duals[start : start + deep], start + deep
             can = np.isfinite(self.times[:, kind]).nonzero()[0]
-            place = cheapest(price, self.times[can, kind])
+            place = cheapest_places(price, self.times[can, kind])
             kinds = np.full(len(can), kind)
-            good = self.worth(can, kinds, place) - duals[can] - price[place - 1] > LEAST_WORTH
+            good = self.worth(can, kinds, place) - duals[can] - price[place - 1] > MIN_REDUCED_COST
             found.append((can[good], kinds[good], place[good]))
         job, kinds, place = (np.concatenate(part) for part in zip(*found))
         return job, kinds, place
 
 
-def cheapest(price: Floats, time: Floats) -> Ints:
+def cheapest_places(price: Floats, time: Floats) -> Ints:
     """For each time t the place k = 1, 2, … with the least k · t + price[k - 1]: a corner of the prices' lower hull."""
     hull: list[int] = []
     values = price.tolist()
@@ -233,8 +231,8 @@ def cheapest(price: Floats, time: Floats) -> Ints:
     return np.asarray(corners[slope.searchsorted(-time)] + 1)
 
 
-def first_in_line(times: Floats, line: Ints, free: Ints, here: Ints) -> Bools:
-    """Who starts now, given everybody's type: the shortest of each. Where a choice is left, who is there already."""
+def queue_heads(times: Floats, line: Ints, free: Ints, here: Ints) -> Bools:
+    """The jobs that start now, given each job's type: the shortest of each type. Where a choice is left, running jobs stay."""
     starts = np.zeros(len(line), dtype=np.bool_)
     for kind in range(len(free)):
         mine = (line == kind).nonzero()[0]
@@ -250,7 +248,7 @@ def first_in_line(times: Floats, line: Ints, free: Ints, here: Ints) -> Bools:
 
 
 def _remembered(view: Snapshot, memo: Memo) -> Ints:
-    """The type that each job was given before; at first, that on which it runs. -1: none."""
+    """The type that each job had before (-1: none); at first, the type on which it runs."""
     jobs = view.jobs
     if memo is None:
         return np.where(jobs.running, jobs.type, -1)
@@ -261,7 +259,7 @@ def _remembered(view: Snapshot, memo: Memo) -> Ints:
 
 
 def _keep(before: Ints, usable: Bools, workers: Ints, free: Ints, given: Ints) -> None:
-    """Leave everybody its type, as far as there are accelerators: some may have been lost."""
+    """Keep the types of jobs as far as there are accelerators."""
     for at in (before >= 0).nonzero()[0].tolist():
         kind = before[at]
         if usable[at, kind] and free[kind] >= workers[at]:
@@ -270,7 +268,7 @@ def _keep(before: Ints, usable: Bools, workers: Ints, free: Ints, given: Ints) -
 
 
 def _soonest(gang: int, jobs: JobColumns, speed: Floats, free: Ints, given: Ints) -> int:
-    """The type on which a gang would be done first, if those who have its accelerators go on to their ends."""
+    """The type on which a gang would be done first, if the jobs on its accelerators run to their ends."""
     done = np.full(len(free), np.inf)
     for kind in (speed[gang] > 0).nonzero()[0].tolist():
         there = (given == kind).nonzero()[0]

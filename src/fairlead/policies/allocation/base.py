@@ -12,40 +12,46 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, SharingOptions
-from fairlead.policies.allocation.lp.demand_model import MANY, DemandModel, ModelAnswer, shared
+from fairlead.policies.allocation.lp.demand_model import MAX_HULL_TYPES, DemandModel, ModelAnswer, solve_with_sharing
 from fairlead.policies.allocation.lp.hull_model import HullModel
 from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, even_mix, no_allocation, normalized_rates
 from fairlead.policies.allocation.lp.throughput_polytope import ThroughputPolytope
-from fairlead.policies.allocation.lp.water_filling_model import AtWill, InMixes, InSupply, Parties, fill
+from fairlead.policies.allocation.lp.water_filling_model import (
+    FixedMixFill,
+    FlexibleFill,
+    PolytopeFill,
+    ShareGroups,
+    fill_levels,
+)
 
 Inside: TypeAlias = Literal["fairness", "fifo"]
 
 
-def filled(view: Snapshot, parties: Parties, *, aware: bool, sharing: SharingOptions = NO_SHARING) -> Allocation:
-    """The allocation by water filling of a view's jobs."""
+def water_fill(view: Snapshot, groups: ShareGroups, *, aware: bool, sharing: SharingOptions = NO_SHARING) -> Allocation:
+    """The allocation of a view's jobs by water filling."""
     classes = classes_of(view, alike=not aware, by_weight=False)
     if not len(classes):
         return no_allocation(view)
-    if aware and not (sharing.alone and len(view.capacity) <= MANY):
-        return _supplied(view, classes, parties, sharing)
+    if aware and not (sharing.alone and len(view.capacity) <= MAX_HULL_TYPES):
+        return _fill_polytope(view, classes, groups, sharing)
     here = classes.of >= 0
     jobs, kind = view.jobs, classes.of[here]
-    weight, parties = jobs.weight[here], parties.only(here)
+    weight, groups = jobs.weight[here], groups.only(here)
     if aware:
         demands = HullModel("water filling", classes, view.capacity)
-        vessel = AtWill(demands, normalized_rates(classes, view.capacity).max(axis=1)[kind])
-        reached = fill(vessel, weight, parties)
-        time = demands.shares(vessel.required(reached.level), reached.fit.used) / (1.0 + max(reached.fit.excess, 0.0))
+        model = FlexibleFill(demands, normalized_rates(classes, view.capacity).max(axis=1)[kind])
+        reached = fill_levels(model, weight, groups)
+        time = demands.shares(model.required(reached.level), reached.fit.used) / (1.0 + max(reached.fit.excess, 0.0))
         return Allocation.alone(jobs.number, time)
     mix, workers = even_mix(classes, view.capacity)[kind], jobs.workers[here]
-    load = fill(InMixes("water filling", mix, workers, view.capacity), weight, parties)
+    load = fill_levels(FixedMixFill("water filling", mix, workers, view.capacity), weight, groups)
     time = np.zeros((len(jobs), len(view.capacity)))
     time[here] = mix * (load.level / (workers * (1.0 + max(load.fit.excess, 0.0))))[:, None]
     return Allocation.alone(jobs.number, time)
 
 
-def _supplied(view: Snapshot, classes: JobClasses, parties: Parties, sharing: SharingOptions) -> Allocation:
-    """The same where jobs may share accelerators or stand apart."""
+def _fill_polytope(view: Snapshot, classes: JobClasses, groups: ShareGroups, sharing: SharingOptions) -> Allocation:
+    """The same where jobs may be co-located or spread."""
 
     def answer(model: DemandModel, before: ModelAnswer | None) -> ModelAnswer:
         assert isinstance(model, ThroughputPolytope)
@@ -54,25 +60,26 @@ def _supplied(view: Snapshot, classes: JobClasses, parties: Parties, sharing: Sh
         here = np.zeros(len(view.jobs), dtype=np.bool_)
         here[model.present] = True
         so_far, earlier = (None, None) if before is None else before.level
-        vessel = InSupply(model, top[model.of], earlier)
-        reached = fill(vessel, view.jobs.weight[here], parties.only(here), so_far)
-        return ModelAnswer(vessel.used(reached.fit), vessel.required(reached.level), level=(reached, vessel))
+        filling = PolytopeFill(model, top[model.of], earlier)
+        reached = fill_levels(filling, view.jobs.weight[here], groups.only(here), so_far)
+        return ModelAnswer(filling.used(reached.fit), filling.required(reached.level), level=(reached, filling))
 
-    return shared("water filling", view, classes, sharing, answer)[0]
+    return solve_with_sharing("water filling", view, classes, sharing, answer)[0]
 
 
-def check_weights(who: str, weights: Mapping[str, float]) -> None:
+def check_weights(where: str, weights: Mapping[str, float]) -> None:
+    """Check the weights of accounts."""
     for name, weight in weights.items():
         if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
             expected = f"numbers from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
-            raise InputError(who, expected, field=f"weights.{name}", value=weight)
+            raise InputError(where, expected, field=f"weights.{name}", value=weight)
 
 
 def accounts(
     view: Snapshot, weights: Mapping[str, float], inside: Inside = "fairness", but: Mapping[str, Inside] | None = None
-) -> Parties:
-    """The accounts of a view's jobs as parties."""
+) -> ShareGroups:
+    """The accounts of a view's jobs as groups."""
     present, of = np.unique(view.jobs.account, return_inverse=True)
     names = [view.names.accounts[code] for code in present.tolist()]
     weight = np.array([weights.get(name, 1.0) for name in names])
-    return Parties(of, weight, np.array([(but or {}).get(name, inside) == "fifo" for name in names]))
+    return ShareGroups(of, weight, np.array([(but or {}).get(name, inside) == "fifo" for name in names]))

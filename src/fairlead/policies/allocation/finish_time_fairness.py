@@ -3,11 +3,11 @@
     min_X max_m ρ_m,   ρ_m = (t_m + left_m / throughput(m, X)) / (t_m^isolated + left_m / throughput(m, X^isolated))
 
 X^isolated is 1/n of the cluster for each of the n jobs that can run: N_j / (n·s_m) of the time on type j, scaled to sum to 1 at
-most. t_m is the time since submission, t_m^isolated the time in which a 1/n share would have done the steps that were done:
+most. t_m is the time since submission. t_m^isolated is the time in which a 1/n share would have done the steps done so far:
 steps since the last allocation / the isolated throughput of then, summed up in the memo.
 
 ρ_m ≤ ρ is a demand, throughput ≥ left_m / (ρ·isolated_m − t_m). A job that cannot reach ρ even alone on its fastest type gets
-that, and does not hold the others back: they go on to the least ρ at which the demands fit the cluster."""
+that type; the others go on to the least ρ at which the demands fit the cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAPER = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'2
 
 @dataclass(frozen=True)
 class FinishTimeFairness:
-    """Nobody finishes later, relative to a 1/n share, than it must: finish-time fairness (Themis) that knows no types."""
+    """Minimal worst finish time relative to a 1/n share, agnostic of types: finish-time fairness (Themis)."""
 
     paper: ClassVar[str] = PAPER
     among: Among = "most"
@@ -42,10 +42,9 @@ class FinishTimeFairness:
 
 @dataclass(frozen=True)
 class FinishTimeFairnessPerf(SharingOptions):
-    """Nobody finishes later, relative to a 1/n share, than it must, each on types that serve it: finish-time fairness.
+    """Minimal worst finish time relative to a 1/n share, heterogeneity-aware: finish-time fairness.
 
-    A 1/n share is always that of a job alone on types at full speed.
-    """
+    A 1/n share is always that of a job alone on types at full speed."""
 
     paper: ClassVar[str] = PAPER
     among: Among = "most"
@@ -75,7 +74,7 @@ def _fairest(
 
 
 def isolated_rates(view: Snapshot, classes: JobClasses, *, alike: bool) -> Floats:
-    """Each job's throughput with 1/n of the cluster to itself; 0 for who can run nowhere at the moment."""
+    """Each job's throughput with 1/n of the cluster to itself; 0 for a job that can run nowhere at the moment."""
     jobs = max(1, int(np.count_nonzero(classes.of >= 0)))
     share = (classes.rates > 0) * (view.capacity / jobs) / classes.workers[:, None]
     share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
@@ -85,7 +84,7 @@ def isolated_rates(view: Snapshot, classes: JobClasses, *, alike: bool) -> Float
 
 
 def isolated_s(view: Snapshot, left: Floats, memo: Memo) -> Floats:
-    """How long a 1/n share would have taken for what each job has done so far."""
+    """The time that a 1/n share would have taken for what each job has done so far."""
     spent = np.zeros(len(left))
     if memo is None or not len(left):
         return spent

@@ -1,12 +1,12 @@
 """Gandiva-Fair: users share every type by tickets, then trade fast accelerators for slow ones (Chaudhary et al., EuroSys'20).
 
-Each user u has the part t_u / Σt of every type, as far as its jobs can use it; what they cannot goes to the others in the same
-proportion. For two types f and s, let r_u = mean over u's workers of throughput on f / throughput on s. Whoever gains most from
-f buys it from whoever gains least, and pays p of s for each of f, where p is the second highest r among those who have any s to
-pay with (a second-price auction). As r_seller ≤ p ≤ r_buyer, by their mean speed-ups nobody is worse off. Then the next two,
-until no trade is left; nobody takes more accelerators in payment than its jobs can use.
+Each user u has the part t_u / Σt of every type, as far as its jobs can use it; the rest goes to the others in the same
+proportion. For two types f and s, let r_u = mean over u's workers of throughput on f / throughput on s. The user who gains most
+from f buys it from the user who gains least, and pays p of s for each of f, where p is the second highest r among users with
+any s to pay with (a second-price auction). As r_seller ≤ p ≤ r_buyer, no user is worse off by mean speed-up. Then the next two
+trade, until no trade is left; no user takes more accelerators in payment than its jobs can use.
 
-What a user ends up with is dealt out to its jobs by their weights, as split stride scheduling does with tickets."""
+A user's accelerators are divided among its jobs by weight, as split stride scheduling does with tickets."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, fill_fixed_mix, no_allocation
 
-LEAST_GAP = 1e-9
-"""Speed-ups closer than this (relatively) are equal: nobody gains by trading."""
+MIN_GAP = 1e-9
+"""Speed-ups closer than this (relatively) are equal: no user gains by trading."""
 
-LEAST_TRADE = 1e-9
+MIN_TRADE = 1e-9
 """Of an accelerator; less is not traded."""
 
-_MOST_TICKETS = 1e9
+_MAX_TICKETS = 1e9
 
 
 @dataclass(frozen=True)
 class GandivaFair:
-    """Every user an equal part of each type, then trades of fast for slow between users who gain from it.
+    """An equal part of each type for every user, then trades of fast for slow between users who gain from it.
 
-    `tickets` gives some users more or less than 1. `trade=false` stops after the equal parts. Users are those of the jobs, or
-    their accounts where `by` says so.
-    """
+    `tickets` gives some users more or less than 1. `trade=false` stops after the equal parts. With `by=account`, accounts take
+    the place of users."""
 
     paper: ClassVar[str] = "Gandiva-Fair (Chaudhary et al., EuroSys'20)"
     tickets: Mapping[str, float] = field(default_factory=dict)
@@ -48,8 +47,8 @@ class GandivaFair:
 
     def __post_init__(self) -> None:
         for name, count in self.tickets.items():
-            if not 0 < count <= _MOST_TICKETS:  # they are added up
-                expected = f"tickets above 0 for each, at most {_MOST_TICKETS:g}"
+            if not 0 < count <= _MAX_TICKETS:  # they are added up
+                expected = f"tickets above 0 for each, at most {_MAX_TICKETS:g}"
                 raise InputError("policy gandiva-fair", expected, field="tickets", value={name: count})
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
@@ -70,7 +69,7 @@ class GandivaFair:
 
 
 def equal_parts(tickets: Floats, demand: Floats, capacity: Ints) -> Floats:
-    """Users × types: accelerators by tickets, nobody more than it can use, the same part of every type."""
+    """Users × types: accelerators by tickets, at most what the user can use, the same part of every type."""
     total, parts = float(capacity.sum()), np.zeros(len(tickets))
     unsated = np.ones(len(tickets), dtype=np.bool_)
     while unsated.any():
@@ -86,8 +85,8 @@ def equal_parts(tickets: Floats, demand: Floats, capacity: Ints) -> Floats:
 
 
 def mean_rates(classes: JobClasses, of: Ints, users: int) -> Floats:
-    """Users × types × types: the mean over a user's workers of the speed on the first type in units of that on the second; 0
-    where one of its jobs cannot use both."""
+    """Users × types × types: the mean over a user's workers of the speed on the first type relative to the second; 0 where one
+    of its jobs cannot use both."""
     load, rates = (classes.count * classes.workers).astype(np.float64), classes.rates
     count, types = np.bincount(of, load, minlength=users), rates.shape[1]
     both = (rates[:, :, None] > 0) & (rates[:, None, :] > 0)
@@ -99,7 +98,7 @@ def mean_rates(classes: JobClasses, of: Ints, users: int) -> Floats:
 
 
 def traded(quota: Floats, speedup: Floats, demand: Floats) -> Floats:
-    """The users' accelerators after all trades, the types furthest apart first. Sums over users stay as they are."""
+    """The users' accelerators after all trades, the types furthest apart first. Sums over users do not change."""
     quota, types = quota.copy(), quota.shape[1]
     mean = np.array([[_positive_mean(speedup[:, f, s]) for s in range(types)] for f in range(types)])
     pairs = [
@@ -111,24 +110,24 @@ def traded(quota: Floats, speedup: Floats, demand: Floats) -> Floats:
 
 
 def _trade(quota: Floats, gain: Floats, demand: Floats, fast: int, slow: int) -> None:
-    """The market of two types: who gains most buys of who gains least, at the second highest gain."""
+    """The market of two types: the user who gains most buys from the one who gains least, at the second highest gain."""
     ranked = [int(user) for user in (-gain).argsort(kind="stable") if gain[user] > 0]
     buyer, seller = 0, len(ranked) - 1
     while buyer < seller:
         b, s = ranked[buyer], ranked[seller]
-        if gain[b] <= gain[s] * (1 + LEAST_GAP):
+        if gain[b] <= gain[s] * (1 + MIN_GAP):
             break
-        bidders = [u for u in ranked[buyer + 1 : seller] if quota[u, slow] > LEAST_TRADE]
+        bidders = [u for u in ranked[buyer + 1 : seller] if quota[u, slow] > MIN_TRADE]
         price = float(gain[bidders[0]]) if bidders else float(gain[s])
         affords, offers = quota[b, slow] / price, quota[s, fast]
         if price > 1:  # the seller ends up with more accelerators, and can use only so many
             offers = min(offers, (demand[s] - quota[s].sum()) / (price - 1))
         elif price < 1:
             affords = min(affords, (demand[b] - quota[b].sum()) / (1 - price))
-        if affords <= LEAST_TRADE:
+        if affords <= MIN_TRADE:
             buyer += 1
             continue
-        if offers <= LEAST_TRADE:
+        if offers <= MIN_TRADE:
             seller -= 1
             continue
         amount = min(affords, offers)
@@ -140,11 +139,11 @@ def _trade(quota: Floats, gain: Floats, demand: Floats, fast: int, slow: int) ->
 
 
 def _dealt(classes: JobClasses, of: Ints, quota: Floats, capacity: Ints) -> Floats:
-    """Classes × types of time for each member: a user's accelerators by the weights of its jobs. What somebody cannot use is
-    filled by the others in proportion to what they have."""
+    """Classes × types of time for each member: a user's accelerators by the weights of its jobs. What a job cannot use goes to
+    the others in proportion."""
     usable = classes.rates > 0
     mix = np.where(usable, quota[of], 0.0)
-    empty = mix.sum(axis=1) <= LEAST_TRADE  # none of what the user has will do: what there is, in even parts
+    empty = mix.sum(axis=1) <= MIN_TRADE  # none of what the user has will do: what there is, in even parts
     mix[empty] = (usable * capacity)[empty]
     mix /= mix.sum(axis=1, keepdims=True)
     weights = np.bincount(of, classes.count * classes.weight)
@@ -154,7 +153,7 @@ def _dealt(classes: JobClasses, of: Ints, quota: Floats, capacity: Ints) -> Floa
         classes.count,
         classes.row,
         classes.workers,
-        np.maximum(part, LEAST_TRADE),
+        np.maximum(part, MIN_TRADE),
         classes.group,
         classes.rates,
         classes.keys,

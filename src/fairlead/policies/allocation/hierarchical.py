@@ -1,9 +1,8 @@
-"""Fairness among accounts by weight, and inside each account fairness among its jobs or first come, first served (Gavel §4.3).
+"""Fairness among accounts by weight, and inside each account fairness or FIFO among its jobs (Gavel §4.3).
 
 An account's levels add up to a share that grows with its weight. Under fairness a job has w_m / Σ w of the account's weight,
-the sum going over those that can still be lifted; under FIFO all of it is the first's who can. So a job that can go no further
-leaves its weight to the others of its account, and an account that can use no more leaves its part of the cluster to the
-others."""
+the sum going over those that can still be raised; under FIFO the first of these has all of it. So a job at its cap leaves its
+weight to the others of its account, and an account at its cap leaves its part of the cluster to the others."""
 
 from __future__ import annotations
 
@@ -14,18 +13,17 @@ from typing import ClassVar
 from fairlead.core.allocation import Allocation
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.base import Inside, accounts, check_weights, filled
+from fairlead.policies.allocation.base import Inside, accounts, check_weights, water_fill
 from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
-from fairlead.policies.allocation.lp.water_filling_model import Parties
+from fairlead.policies.allocation.lp.water_filling_model import ShareGroups
 
 
 @dataclass(frozen=True)
 class Hierarchical:
-    """Time by weight among accounts, and inside each by fairness or FIFO, whatever the accelerator.
+    """Time by weight among accounts, and inside each by fairness or FIFO, agnostic of types.
 
-    `weights` of accounts by name (1 where none is given); `inside` says how all accounts share among their jobs, and `but`
-    which ones do otherwise. Jobs without an account are one together, with an empty name.
-    """
+    `weights` of accounts by name (default 1); `inside` says how accounts divide among their jobs, and `but` names exceptions.
+    Jobs without an account form one with an empty name."""
 
     paper: ClassVar[str] = "Gavel §4.3 (Narayanan et al., OSDI'20)"
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -36,9 +34,9 @@ class Hierarchical:
         check_weights("a hierarchical policy", self.weights)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return filled(view, self._accounts(view), aware=False), memo
+        return water_fill(view, self._accounts(view), aware=False), memo
 
-    def _accounts(self, view: Snapshot) -> Parties:
+    def _accounts(self, view: Snapshot) -> ShareGroups:
         return accounts(view, self.weights, self.inside, self.but)
 
 
@@ -46,9 +44,8 @@ class Hierarchical:
 class HierarchicalPerf(SharingOptions, Hierarchical):
     """Progress by weight among accounts, and inside each by fairness or FIFO: heterogeneity-aware hierarchical fairness.
 
-    `weights` of accounts by name (1 where none is given); `inside` says how all accounts share among their jobs, and `but`
-    which ones do otherwise. Jobs without an account are one together, with an empty name.
-    """
+    `weights` of accounts by name (default 1); `inside` says how accounts divide among their jobs, and `but` names exceptions.
+    Jobs without an account form one with an empty name."""
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return filled(view, self._accounts(view), aware=True, sharing=self), memo
+        return water_fill(view, self._accounts(view), aware=True, sharing=self), memo

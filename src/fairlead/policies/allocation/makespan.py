@@ -2,8 +2,8 @@
 
     min_X max_m  left_m / throughput(m, X)
 
-left_m are the steps that remain. A job that takes longest even alone on its fastest type gets that, and does not hold the
-others back: they go on to the least duration at which what they need fits the cluster."""
+left_m are the remaining steps. A job that takes longest even alone on its fastest type gets that type; the others go on to the
+least duration at which their demands fit the cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fairlead.policies.allocation.lp.job_classes import classes_of, no_allocatio
 
 @dataclass(frozen=True)
 class MinTotalDuration:
-    """All jobs done as soon as possible, whatever the accelerator (OSSP, open shop): makespan that knows no types."""
+    """All jobs done as soon as possible, agnostic of types (OSSP, open shop): makespan."""
 
     paper: ClassVar[str] = "Gonzalez and Sahni, JACM'76 (open shop); Gavel §4.2 (Narayanan et al., OSDI'20)"
     among: Among = "most"
@@ -33,7 +33,7 @@ class MinTotalDuration:
 
 @dataclass(frozen=True)
 class MinTotalDurationPerf(SharingOptions):
-    """All jobs done as soon as possible, each on the types that bring this about: heterogeneity-aware makespan."""
+    """All jobs done as soon as possible: heterogeneity-aware makespan."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     among: Among = "most"

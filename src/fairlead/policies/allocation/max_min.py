@@ -2,8 +2,8 @@
 
     max_X min_m  (1/w_m) · s_m · throughput(m, X) / throughput(m, X_equal)
 
-X_equal gives a job the same time on every accelerator of the cluster: on type j the fraction N_j / ΣN. The agnostic form takes
-all types for equal and gives everybody the same mix of them."""
+X_equal gives a job the same time on every accelerator of the cluster: on type j the fraction N_j / ΣN. The agnostic form treats
+all types as equal and gives every job the same mix of them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ from fairlead.policies.allocation.lp.max_min_program import MaxMinProgram, dealt
 
 @dataclass(frozen=True)
 class MaxMinFairness:
-    """Equal, weighted shares of time for all, whatever the accelerator: max-min fairness that knows no types.
+    """Equal, weighted shares of time for all jobs: max-min fairness, agnostic of types.
 
-    `among` the optima: `most` leaves nothing idle (water filling), `centre` is where an interior-point solver ends.
-    """
+    `among` the optima: `most` leaves nothing idle (water filling), `centre` is where an interior-point solver ends."""
 
     paper: ClassVar[str] = "Gavel §4.1 (Narayanan et al., OSDI'20)"
     among: Literal["most", "centre"] = "most"
@@ -54,10 +53,9 @@ class MaxMinFairness:
 
 @dataclass(frozen=True)
 class MaxMinFairnessPerf(SharingOptions):
-    """Equal, weighted progress for all, each on the types where its time is worth most: heterogeneity-aware max-min fairness.
+    """Equal, weighted progress for all jobs: heterogeneity-aware max-min fairness.
 
-    `among` the optima: `most` makes the most progress in all, `centre` is where an interior-point solver ends (as Gavel's).
-    """
+    `among` the optima: `most` has the highest total progress, `centre` is where an interior-point solver ends (as Gavel's)."""
 
     paper: ClassVar[str] = "Gavel §4.1 (Narayanan et al., OSDI'20)"
     among: Literal["most", "centre"] = "most"
@@ -86,5 +84,5 @@ class MaxMinFairnessPerf(SharingOptions):
 
 
 def middle(classes: JobClasses, capacity: Ints, gain: Floats) -> Floats:
-    """Of all optima the one in their middle: x of a member of each class."""
+    """The analytic centre of all optima: x of a member of each class."""
     return centre(classes.count, classes.workers, classes.weight, capacity, gain)

@@ -1,10 +1,10 @@
-"""Shares without an optimization, which others are measured against (Gavel §4.1, §4.4, §7.3).
+"""Allocations without an optimization, as baselines (Gavel §4.1, §4.4, §7.3).
 
     isolated:          X_mj = N_j / (n·s_m), at most all of its time: the n-th part of every type
     proportional:      X_mj = N_j / ΣN (X_equal), all scaled down alike where the accelerators do not suffice
-    static partition:  an account has w_s / Σw of every type to itself, and levels out time inside, whatever the type
+    static partition:  an account has w_s / Σw of every type, and levels out time inside, agnostic of types
 
-Time on a type that a job cannot use is lost to it."""
+Time on a type that a job cannot use is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, 
 
 @dataclass(frozen=True)
 class Isolated:
-    """Every job has the n-th part of every type to itself, as if it were alone on a cluster so small."""
+    """The n-th part of every type for each job, as if it were alone on a cluster of that size."""
 
     paper: ClassVar[str] = "Gavel §4.4 (Narayanan et al., OSDI'20)"
 
@@ -37,7 +37,7 @@ class Isolated:
 
 @dataclass(frozen=True)
 class Proportional:
-    """Every job spends the same time on every accelerator of the cluster, whatever it is worth to it."""
+    """The same time on every accelerator of the cluster for each job."""
 
     paper: ClassVar[str] = "Gavel §4.1 (Narayanan et al., OSDI'20)"
 
@@ -50,10 +50,9 @@ class Proportional:
 
 @dataclass(frozen=True)
 class StaticPartition:
-    """Every account has a fixed part of every type by its weight, and shares it out evenly: nothing passes from one to another.
+    """A fixed part of every type for each account by its weight, divided evenly inside; accounts do not lend.
 
-    `weights` of accounts by name (1 where none is given). An account that is named there keeps its part while it has no jobs.
-    """
+    `weights` of accounts by name (default 1). An account named there keeps its part while it has no jobs."""
 
     paper: ClassVar[str] = "Gavel §7.3, Figure 12b (Narayanan et al., OSDI'20)"
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -62,11 +61,11 @@ class StaticPartition:
         check_weights("policy static-partition", self.weights)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        parties = accounts(view, self.weights)
+        groups = accounts(view, self.weights)
         here = {view.names.accounts[code] for code in np.unique(view.jobs.account).tolist()}
         absent = sum(weight for name, weight in self.weights.items() if name not in here)
-        part = parties.weight / (parties.weight.sum() + absent)
-        classes = classes_of(view, group=parties.of, alike=True)
+        part = groups.weight / (groups.weight.sum() + absent)
+        classes = classes_of(view, group=groups.of, alike=True)
         each = np.zeros((len(classes), len(view.capacity)))
         for party in np.unique(classes.group).tolist():
             mine = classes.group == party
@@ -77,7 +76,7 @@ class StaticPartition:
 
 
 def _usable(view: Snapshot) -> Bools:
-    """Jobs × types: where each can run at the moment."""
+    """Jobs × types: where each job can run at the moment."""
     classes = classes_of(view, alike=True, by_weight=False)
     can = classes.matrix(classes.rates)
     return can > 0

@@ -1,14 +1,12 @@
-"""Shares that nobody can improve by telling other rates than the true ones: the partial allocation mechanism (Cole, Gkatzelis
-and Goel, EC'13) over proportional fairness. With X* of the most Nash welfare, and X⁻ᵐ the same without job m, job m gets
+"""Strategy-proof shares: no job gains by reporting other rates than the true ones. The partial allocation mechanism (Cole,
+Gkatzelis and Goel, EC'13) over proportional fairness: with X* of maximal Nash welfare, and X⁻ᵐ the same without job m,
 
     X_m = f_m · X*_m,   f_m = ( Π_{i≠m} (throughput(i, X*) / throughput(i, X⁻ᵐ))^w_i )^(1/w_m)
 
-that is, as much less as its presence harms the others. What it ends with is Π_i throughput(i, X*)^w_i over something that it
-has no part in, and X* of the true rates makes that the most. 1/e ≤ f_m ≤ 1, since Σ_i w_i·throughput(i, X) / throughput(i, X*)
-≤ Σ_i w_i.
+that is, as much less as its presence harms the others. The result is Π_i throughput(i, X*)^w_i over a term in which the job has
+no part, and X* of the true rates maximises it. 1/e ≤ f_m ≤ 1, since Σ_i w_i·throughput(i, X) / throughput(i, X*) ≤ Σ_i w_i.
 
-What it gives up is Pareto efficiency: the time cut off is left idle. No mechanism has both with a sharing incentive (Gavel
-§4.4)."""
+The price is Pareto efficiency: the time cut off is left idle. No mechanism has both with a sharing incentive (Gavel §4.4)."""
 
 from __future__ import annotations
 
@@ -39,8 +37,8 @@ _STEPS = 300
 
 
 def nash(rates: Floats, count: Floats, weight: Floats, workers: Ints, capacity: Ints) -> Floats:
-    """Markets × classes × types: the time of a member of each class. `count` is markets × classes; a class of which a market
-    has none gets what it would take if all were free."""
+    """Markets × classes × types: the time of a member of each class. `count` is markets × classes; a class without members in a
+    market gets what it would take if all were free."""
     there = capacity > 0
     found = np.zeros((len(count), *rates.shape))
     room = capacity[there].astype(np.float64)
@@ -52,7 +50,7 @@ def nash(rates: Floats, count: Floats, weight: Floats, workers: Ints, capacity: 
 
 
 def _interior(rates: Floats, count: Floats, weight: Floats, workers: Floats, room: Floats) -> Floats:
-    """Duals of a class are by its worth, so that all classes are of one scale."""
+    """A primal-dual interior-point method. Duals of a class are relative to its worth, so that all classes have one scale."""
     (kinds, types), markets = rates.shape, len(count)
     gain = np.column_stack((rates / rates.max(axis=1, keepdims=True), np.zeros(kinds)))  # the last one: time spent idle
     load, worth = count * workers, count * weight
@@ -76,7 +74,7 @@ def _interior(rates: Floats, count: Floats, weight: Floats, workers: Floats, roo
         gap = ((worth * (x * slack).sum(axis=2)).sum(axis=1)[:, None] + (left * price).sum(axis=1)[:, None]) / total
         if gap.max() <= GAP and (np.abs(off) / (1.0 + slack)).max() <= 1e-8:
             return x[..., :-1]
-        # After a short step rather to the middle than ahead; who is there already waits for the others.
+        # After a short step, aim closer to the central path; finished markets wait for the others.
         aim = np.maximum((1.0 - far).clip(0.1, 1.0)[:, None] * gap, 0.01 * GAP) / (types + 2)
         # Of each class: what its time does by itself, and in answer to each price.
         system[..., :-1, :-1] = (gain[:, :, None] * gain[:, None, :]) / (value**2)[..., None, None]
@@ -106,7 +104,7 @@ def _interior(rates: Floats, count: Floats, weight: Floats, workers: Floats, roo
 
 
 def _far(now: Floats, change: Floats) -> Floats:
-    """By market: how far to go with everything above 0, and no further than the whole step."""
+    """By market: the step length that keeps everything above 0, at most 1."""
     ratio = np.divide(-change, now).reshape(len(now), -1).max(axis=1)
     far: Floats = 0.995 / np.maximum(ratio, 0.995)
     return far
@@ -118,11 +116,10 @@ _AT_ONCE = 64
 
 @dataclass(frozen=True)
 class StrategyProofPerf:
-    """Proportionally fair progress, less what a job's presence costs the others: nobody gains by misreporting its rates.
+    """Proportionally fair progress, less what a job's presence costs the others: no job gains by misreporting its rates.
 
-    Not work conserving: up to 1 − 1/e of a job's time is left idle. A mechanism that gives what is left over to whoever waits
-    (`turns`, unless `leftovers=false`) makes use of it, and makes the promise void.
-    """
+    Not work conserving: up to 1 − 1/e of a job's time is left idle. A round mechanism that backfills (`leftovers`, on by
+    default) uses this time, and voids the guarantee."""
 
     paper: ClassVar[str] = "Gavel §4.4 (OSDI'20); Cole, Gkatzelis and Goel (EC'13)"
 
@@ -138,9 +135,9 @@ def partial(classes: JobClasses, capacity: Ints) -> tuple[Floats, Floats]:
     """By class: a member's time by type under proportional fairness, and the part of it that it keeps."""
     count = classes.count.astype(np.float64)
     kinds = len(classes)
-    everybody = _market(classes, count[None, :], capacity)[0]
+    equal_time = _market(classes, count[None, :], capacity)[0]
     kept = np.empty(kinds)
-    value = (classes.rates * everybody).sum(axis=1)
+    value = (classes.rates * equal_time).sum(axis=1)
     for begin in range(0, kinds, _AT_ONCE):
         absent = np.arange(begin, min(begin + _AT_ONCE, kinds))
         others = np.repeat(count[None, :], len(absent), axis=0)
@@ -148,7 +145,7 @@ def partial(classes: JobClasses, capacity: Ints) -> tuple[Floats, Floats]:
         better = (classes.rates * _market(classes, others, capacity)).sum(axis=2)
         harm = (others * classes.weight * np.log(value / better)).sum(axis=1) / classes.weight[absent]
         kept[absent] = np.exp(np.minimum(harm, 0.0))
-    return everybody, kept
+    return equal_time, kept
 
 
 def _market(classes: JobClasses, count: Floats, capacity: Ints) -> Floats:

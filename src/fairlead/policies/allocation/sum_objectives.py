@@ -1,12 +1,12 @@
-"""Objectives over the sum of all jobs (Gavel §4.2): total throughput, throughput per cost, and the latter with deadlines kept:
+"""Objectives over the sum of all jobs (Gavel §4.2): total throughput, throughput per cost, and the latter with deadlines:
 
     max_X Σ_m throughput(m, X)            max_X Σ_m throughput(m, X) / Σ_m Σ_j s_m·price_j·X_mj
                                           s.t. throughput(m, X) ≥ left_m / (time to the deadline of m)
 
-Per cost, a job's throughput counts in units of its best throughput per cost: then each job does best on the types that are
-cheapest for it, and none is starved because its steps are dear (`normalized: false` adds plain steps per second up, as the
-paper's formula does, and serves but the jobs with the most steps for the money). Among allocations of the best ratio the one
-that does the most is taken."""
+Per cost, a job's throughput counts in units of its best throughput per cost: then each job uses the types that are cheapest for
+it, and none starves because its steps are expensive. `normalized: false` adds plain steps per second, as in the paper's
+formula, and serves only the jobs with the most steps per cost. Among allocations of the best ratio, the one with the highest
+throughput is taken."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fairlead.core.events import Memo
 from fairlead.core.reasons import Reason, Unplaced
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
-from fairlead.policies.allocation.lp.demand_model import DemandModel, ModelAnswer, shared
+from fairlead.policies.allocation.lp.demand_model import DemandModel, ModelAnswer, solve_with_sharing
 from fairlead.policies.allocation.lp.job_classes import classes_of, no_allocation
 from fairlead.policies.allocation.lp.level_search import FITS
 
@@ -34,7 +34,7 @@ _FREE = 1e-3
 
 @dataclass(frozen=True)
 class MaxSumThroughputPerf(SharingOptions):
-    """The most steps per second in all, whoever does them; `normalized`: each in units of its fastest type's."""
+    """Maximal total steps per second; `normalized`: each job's in units of its fastest type's."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     normalized: bool = False
@@ -50,12 +50,12 @@ class MaxSumThroughputPerf(SharingOptions):
             unit = rates.max(axis=1) if self.normalized else np.ones(len(rates))
             return ModelAnswer(model.maximize(required, model.worth(unit)), required)
 
-        return shared("total throughput", view, classes, self, answer)[0], memo
+        return solve_with_sharing("total throughput", view, classes, self, answer)[0], memo
 
 
 @dataclass(frozen=True)
 class MinCost(SharingOptions):
-    """The most throughput for the money, at each type's price per hour; where no type has a price, all cost the same."""
+    """Maximal throughput per cost, at each type's price per hour; where no type has a price, all cost the same."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     normalized: bool = True
@@ -64,7 +64,7 @@ class MinCost(SharingOptions):
         classes = classes_of(view)
         if not len(classes):
             return no_allocation(view), memo
-        return shared("cost", view, classes, self, lambda model, _: self._cheapest(view, model))[0], memo
+        return solve_with_sharing("cost", view, classes, self, lambda model, _: self._cheapest(view, model))[0], memo
 
     def _cheapest(self, view: Snapshot, model: DemandModel) -> ModelAnswer:
         return _best_buy(view, model, np.zeros(len(model.of)), normalized=self.normalized)
@@ -72,12 +72,11 @@ class MinCost(SharingOptions):
 
 @dataclass(frozen=True)
 class MinCostSlo(MinCost):
-    """The most throughput for the money such that deadlines are kept.
+    """Maximal throughput per cost such that deadlines are kept.
 
-    Deadlines that are out of reach do not bind. Where those that remain are too much for the cluster together, the jobs whose
-    deadlines take the most of it, at the prices of its bottlenecks, lose theirs first: so the fewest do. Each is told so.
-    Rounds realise shares only roughly, so jobs are to be done `margin_s` before their deadlines, where all can be.
-    """
+    Deadlines out of reach do not bind. Where the others are too much for the cluster, the jobs whose deadlines cost most at the
+    prices of the bottlenecks lose theirs first, so that the fewest do. Each gets a reason. Since rounds realise shares only
+    roughly, jobs aim to be done `margin_s` before their deadlines, where all can be."""
 
     margin_s: float = 1800.0
 
@@ -97,7 +96,7 @@ class MinCostSlo(MinCost):
         if model.fit(model.required(need)).excess > FITS:  # no deadline is given up for the sake of a margin
             need = np.where(reachable, np.minimum(exact, fastest), 0.0)
         kept, over = _kept(model, need, reachable)
-        told = {
+        missed = {
             "it is out of reach": wanted & ~reachable,
             "others' deadlines need the accelerators": reachable & ~kept,
         }
@@ -105,7 +104,7 @@ class MinCostSlo(MinCost):
             int(jobs.number[i]): Unplaced.late(
                 what, left_s=round(float(left_s[i]), 3), needed_s=round(float(jobs.steps_left[i] / fastest[i]), 3)
             )
-            for what, late in told.items()
+            for what, late in missed.items()
             for i in late.nonzero()[0].tolist()
         }
         return _best_buy(view, model, np.where(kept, need, 0.0), reasons, over, normalized=self.normalized)
@@ -125,11 +124,11 @@ def _best_buy(
     if normalized:
         unit = (classes.rates / (price[None, :] * classes.workers[:, None])).max(axis=1)
     required = model.required(floor)
-    return ModelAnswer(model.best_ratio(required, model.worth(unit), price, over), required, reasons or {})
+    return ModelAnswer(model.maximize_ratio(required, model.worth(unit), price, over), required, reasons or {})
 
 
 def prices(view: Snapshot) -> Floats:
-    """What an accelerator of each type costs; never 0, so that a ratio to it means something."""
+    """The cost of an accelerator of each type; never 0, so that ratios are defined."""
     listed = np.array([kind.price_per_hour for kind in view.cluster.types])
     dear = listed > 0
     if not dear.any():
@@ -140,12 +139,12 @@ def prices(view: Snapshot) -> Floats:
 def _kept(model: DemandModel, need: Floats, wanted: Bools) -> tuple[Bools, float]:
     """Which of the wanted deadlines are kept, and by how much their demands exceed the cluster (hardly).
 
-    At the prices p of a program that finds demands too large, no set of jobs fits that costs more than the cluster is worth.
-    So to leave out the dearest until the rest costs no more is the fewest that must be left out as far as p tells. If it takes
-    more than one such step, whoever was left out too early comes back, cheapest first, as far as they fit."""
+    At the prices p of a program with excessive demands, no set of jobs fits that costs more than the budget. So the most
+    expensive jobs are left out until the rest is affordable. After more than one such step, jobs left out too early come back,
+    cheapest first, as far as they fit."""
 
-    def required(who: Bools) -> Any:
-        return model.required(np.where(who, need, 0.0))
+    def required(chosen: Bools) -> Any:
+        return model.required(np.where(chosen, need, 0.0))
 
     kept = wanted
     fit = model.fit(required(kept))
@@ -182,6 +181,6 @@ def _kept(model: DemandModel, need: Floats, wanted: Bools) -> tuple[Bools, float
 
 
 def _dearest(job_costs: Floats, among: Bools) -> Ints:
-    """Positions, dearest first; of two that cost the same, the later job."""
+    """Positions by falling cost; of equals, the later job first."""
     at = among.nonzero()[0]
     return at[np.lexsort((-at, -job_costs[at]))]

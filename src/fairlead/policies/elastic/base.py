@@ -1,6 +1,5 @@
-"""Which accelerators jobs of given sizes get on the nodes of one type, where a policy decides that itself: who keeps its size
-stays, a node holds at most one job that stands on several, and a small job moves where a larger one would find no room
-otherwise."""
+"""Helpers of elastic policies: which accelerators jobs of given sizes get on the nodes of one type, and the best size of each
+job under one capacity."""
 
 from __future__ import annotations
 
@@ -14,7 +13,8 @@ from fairlead.core.cluster import Floats, Ints
 
 @dataclass
 class Nodes:
-    """What is free, by node, and who is there. `node_of` is by accelerator."""
+    """Free accelerators and residents by node of one type. A job that keeps its size stays, a node holds at most one job that
+    spans several nodes, and small jobs move to make room for larger ones. `node_of` is by accelerator."""
 
     node_of: Sequence[int]
     free: dict[int, list[int]]
@@ -24,13 +24,13 @@ class Nodes:
     wide: dict[int, int] = field(default_factory=dict)  # by node, the job there that stands on several
 
     def keep(self, job: int, places: Sequence[int]) -> None:
-        """A job stays where it is."""
+        """Keep a job where it is."""
         for place in places:
             self.free[self.node_of[place]].remove(place)
         self._settle(job, list(places))
 
     def place(self, sizes: Mapping[int, int]) -> None:
-        """Large ones first; who finds no room has no places."""
+        """Place jobs of these sizes, large ones first; a job without room gets no places."""
         waiting = sorted(sizes.items(), key=lambda one: (-one[1], one[0]))
         while waiting:
             job, size = waiting.pop(0)
@@ -64,7 +64,7 @@ class Nodes:
         return moved
 
     def _on_several(self, job: int, size: int) -> dict[int, int] | None:
-        """The nodes where the fewest have to move, whole ones as far as can be."""
+        """The nodes where the fewest jobs have to move, whole ones as far as possible."""
         open_ = [node for node in self.free if node not in self.wide and not self.residents.get(node, set()) & self.fixed]
         open_.sort(key=lambda node: (-len(self.free[node]), node))
         chosen, count = list[int](), 0
@@ -78,7 +78,7 @@ class Nodes:
         return None
 
     def _anywhere(self, job: int, size: int) -> dict[int, int]:
-        """What is left, on nodes without another wide job."""
+        """What is left, on nodes without another job that spans several."""
         nodes = sorted(
             (node for node in self.free if node not in self.wide and self.free[node]), key=lambda n: (-len(self.free[n]), n)
         )
@@ -87,7 +87,7 @@ class Nodes:
         return {}
 
     def _making_room(self, node: int, size: int) -> list[int] | None:
-        """Whom to move from a node, small ones first, so that a larger job fits."""
+        """The jobs to move from a node, small ones first, so that a larger job fits."""
         gone, room = list[int](), len(self.free[node])
         here = sorted(self.residents.get(node, ()), key=lambda other: (len(self.places[other]), other))
         for other in here:
@@ -103,7 +103,7 @@ class Nodes:
         return sum(len(self.places[job]) for job in jobs)
 
     def _move(self, jobs: Sequence[int]) -> dict[int, int]:
-        """They leave, and have yet to find another place."""
+        """Remove jobs; they have yet to find another place."""
         sizes = {job: len(self.places[job]) for job in jobs}
         for job in sizes:
             for place in self.places.pop(job):
@@ -130,16 +130,15 @@ class Nodes:
                 self.wide[node] = job
 
 
-# The best size for each of many jobs under one capacity, exactly: what every job costs at every size it can have is a
-# number, and the sum is to be least. A dynamic program over the capacity; it knows neither jobs nor nodes.
-
 _ROUNDING = 1e-12
 
 
 def least_cost(sizes: Ints, costs: Floats, capacity: int) -> Ints:
-    """`sizes` and `costs` are jobs × options (an infinite cost: not an option). The option of each job, such that their sizes
-    fit into `capacity` and the costs add up to the least. Every job needs an option of size 0. Sums that differ by rounding
-    alone are equals: of those, the last job has its first option that is among them, then the one before it, and so on."""
+    """The option of each job such that sizes fit into `capacity` at the least total cost, by dynamic programming over the
+    capacity.
+
+    `sizes` and `costs` are jobs × options (infinite cost: not an option); every job needs an option of size 0. Sums that differ
+    by rounding alone are equal: of those, the last job has its first such option, then the one before it, and so on."""
     count = len(sizes)
     room = np.arange(capacity + 1)
     least: Floats = np.zeros(capacity + 1)
@@ -160,6 +159,6 @@ def least_cost(sizes: Ints, costs: Floats, capacity: int) -> Ints:
 
 
 def sizes_on(node: int, capacity: int) -> list[int]:
-    """Numbers of workers that fill nodes without a rest: halves of a node, and whole nodes."""
+    """Numbers of workers that fill nodes exactly: halves of a node, and whole nodes."""
     parts = [node >> shift for shift in range(node.bit_length()) if node % (1 << shift) == 0 or node >> shift == 1]
     return [size for size in sorted({1, *parts}) if size <= capacity] + list(range(2 * node, capacity + 1, node))

@@ -1,13 +1,13 @@
-"""Optimus: workers go where they shorten the most.
+"""Optimus: each next worker goes to the job whose run time it shortens most.
 
-Every job gets one worker first, in the order of its expected end. Then, as long as accelerators are free, the one with the
+Every job gets one worker first, in the order of its expected end. Then, as long as accelerators are free, the job with the
 largest marginal gain gets the next:
 
     gain = steps left · (1 / rate(w) − 1 / rate(w′)) / (w′ − w),   w′ the next size at which its speed is known.
 
-Speeds at other sizes are estimation's (`view.rates.other_sizes`); who is not elastic, or of whom nothing is known, has the
-size that it asked for. Steps left are those until the loss has converged, where a curve was fitted to what a job reports
-(`core.convergence`), and else those it declared; with `oracle` always the latter."""
+Speeds at other sizes come from the estimator (`view.rates.other_sizes`); jobs that are not elastic, or without such speeds,
+have the size they request. Steps left are those until the loss has converged, where a curve was fitted to a job's reports
+(`models.convergence`), otherwise those it declared; with `oracle` always the latter."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fairlead.models.convergence import steps_to_converge
 
 @dataclass(frozen=True)
 class Optimus:
-    """A worker for each, soonest end first; the others where they shorten the most."""
+    """One worker for each job, soonest end first; the others where they shorten run times most."""
 
     paper: ClassVar[str] = "Optimus §4.1 (Peng et al., EuroSys'18)"
     oracle: bool = False
@@ -54,7 +54,7 @@ class Optimus:
         return np.ones(len(view.jobs), dtype=np.bool_) if self.everybody else view.elastic
 
     def _left(self, view: Snapshot) -> Floats:
-        """Steps until each is done; who is all but done still has a little to do."""
+        """Steps until each job is done, slightly above 0 for a job that is almost done."""
         jobs = view.jobs
         left = jobs.steps_left
         if not self.oracle:
@@ -63,13 +63,13 @@ class Optimus:
 
 
 class _Steps(NamedTuple):
-    """What one job can be given on a type: sizes, ascending, and how long it would take with each."""
+    """The options of one job on a type: sizes, ascending, and the run time with each."""
 
     sizes: list[int]
     takes_s: list[float]
 
     def gain(self, at: int) -> float:
-        """What a worker more shortens, on the way to the next size."""
+        """The time saved per worker, on the way to the next size."""
         if at + 1 == len(self.sizes):
             return 0.0
         return (self.takes_s[at] - self.takes_s[at + 1]) / (self.sizes[at + 1] - self.sizes[at])
@@ -77,8 +77,8 @@ class _Steps(NamedTuple):
 
 @dataclass(frozen=True)
 class _Options:
-    """What all of them can be given, by position and type: the smallest size (0: it cannot run there), and how long it takes
-    with that; and how fast each is at which size, 0 where that is not known."""
+    """The options of all jobs, by position and type: the smallest size (0: it cannot run there) and its run time; and the speed
+    of each job at each size, 0 where unknown."""
 
     left: Floats
     least: Ints
@@ -111,7 +111,7 @@ class _Options:
 
 
 def _grown(given: dict[int, tuple[int, _Steps]], free: list[int]) -> list[int]:
-    """How many workers each has, in their order, once what is free has gone where it shortens the most."""
+    """The workers of each job, in order, once the free accelerators have gone where they shorten run times most."""
     has = dict.fromkeys(given, 0)  # which of its sizes
     heap = [(-gain, at) for at, (_, steps) in given.items() if (gain := steps.gain(0)) > 0]
     heapq.heapify(heap)

@@ -2,15 +2,15 @@
 
     maximise   (Σ_j s_j^p / n)^(1/p),   s_j = goodput_j(a_j) / goodput_j(fair share) · (1, or r_j where a_j is another than now)
 
-over allocations a_j, at the best batch size for each. r_j = max(age − restarts·δ, 0) / (age + δ) is what a restart of δ
-seconds leaves of a job's speed (§4.2.1). A job's goodput follows from what it told (`core.goodput`, by an estimation such as
-`fitted`); it gets at most twice as many workers as it was seen with, and one at first. Nodes hold at most one job that stands
-on several.
+over allocations a_j, at the best batch size for each. r_j = max(age − restarts·δ, 0) / (age + δ) is what a restart of δ seconds
+leaves of a job's speed (§4.2.1). A job's goodput follows from its reports (`models.goodput`, by an estimator such as `fitted`).
+It gets at most twice as many workers as it was profiled with, and one at first. A node holds at most one job that spans several
+nodes.
 
 Sizes are halves of a node down to one worker, and whole nodes. So the objective is a sum over jobs under one capacity, and a
-dynamic program finds the best sizes exactly; they fit on nodes of one size, and who keeps its size stays where it is. With
-more jobs than accelerators nobody is stopped, and who came first is next. Who is not elastic has the size that it asked for.
-Between decisions batch sizes are the jobs' own business (`TUNED`)."""
+dynamic program finds the best sizes exactly. They fit on nodes of one size, and a job that keeps its size stays. With more jobs
+than accelerators no job is stopped, and the one that came first is next. A job that is not elastic has the size it requests.
+Between decisions, jobs tune their batch sizes themselves (`TUNED`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STANDSTILL = 1e-3
 
 @dataclass(frozen=True)
 class Pollux:
-    """Goodput for all, the fairer the lower `power`; elastic jobs change their workers and their batch size."""
+    """Goodput for all jobs, fairer with lower `power`; elastic jobs change their workers and their batch size."""
 
     paper: ClassVar[str] = "Pollux §4 (Qiao et al., OSDI'21)"
     power: float = -1.0
@@ -50,7 +50,7 @@ class Pollux:
         jobs = view.jobs
         if not len(jobs):
             return Selection.empty(), memo
-        crowd = _Crowd.of(view)
+        crowd = _JobTable.of(view)
         rows, types, places = list[int](), list[int](), list[list[int]]()
         for kind in range(len(view.capacity)):
             for at, given in self._on(kind, crowd, view).items():
@@ -64,8 +64,8 @@ class Pollux:
         sizes = tuned if tuned.any() else None
         return Selection(numbers, np.array(types, dtype=np.int64), workers, batch_sizes=sizes, pinned=pinned), memo
 
-    def _on(self, kind: int, crowd: _Crowd, view: Snapshot) -> dict[int, list[int]]:
-        """Which accelerators of a type jobs get, by their row."""
+    def _on(self, kind: int, crowd: _JobTable, view: Snapshot) -> dict[int, list[int]]:
+        """The accelerators of a type that jobs get, by their row."""
         cluster = view.cluster
         mine = (crowd.type == kind).nonzero()[0]
         nodes = _nodes(view, kind, crowd.places, mine[crowd.fixed[mine]])
@@ -74,7 +74,7 @@ class Pollux:
             nodes.keep(at, crowd.places[at])
         rows = mine[~crowd.fixed[mine]]
         if len(rows) and capacity:
-            # Of jobs that cost the same the last ones are served: who runs, and of who waits whoever came first.
+            # Of jobs with equal cost the last ones are served: running jobs, then the first that waits.
             rows = rows[np.lexsort((-rows, crowd.held[rows] > 0))]
             left = sum(map(len, nodes.free.values()))
             node = int(cluster.largest_node_of_type[kind])
@@ -89,13 +89,13 @@ class Pollux:
             nodes.place(coming)
         return nodes.places
 
-    def _options(self, rows: Ints, crowd: _Crowd, capacity: int, node: int, everybody: int) -> tuple[Ints, Floats]:
-        """jobs × options, as sizes and as speedups (0: not an option): as it is now, each of the sizes, and not at all."""
-        known = crowd.told[rows].nonzero()[0]
+    def _options(self, rows: Ints, crowd: _JobTable, capacity: int, node: int, jobs: int) -> tuple[Ints, Floats]:
+        """Jobs × options, as sizes and as speedups (0: not an option): the present size, each of the sizes, and none."""
+        known = crowd.modelled[rows].nonzero()[0]
         models = crowd.models.only(crowd.model_of[rows[known]])
         most = np.minimum(2 * models.profiled, models.most_workers)
         table = np.array(sizes_on(node, min(capacity, int(most.max(initial=1)))))
-        fair = max(1, math.ceil(capacity / everybody))
+        fair = max(1, math.ceil(capacity / jobs))
         held, elastic = crowd.held[rows], crowd.elastic[rows]
         sizes = np.concatenate(
             (held[:, None], np.repeat(table[None, :], len(rows), axis=0), np.zeros((len(rows), 1), np.int64)), 1
@@ -104,12 +104,12 @@ class Pollux:
         sizes[rigid, 1] = crowd.asked[rows][rigid]
         speedup = np.where(sizes == np.where(elastic, 1, crowd.asked[rows])[:, None], sizes / fair, 0.0)
         speedup[:, 0] = held / fair
-        share = np.minimum(fair, models.most_workers)  # who cannot use a fair share is measured by what it can use of it
+        share = np.minimum(fair, models.most_workers)  # a job that cannot use a fair share is measured by the usable part
         own = np.stack((held[known], share), axis=1), np.stack((crowd.across[rows[known]], share > node), axis=1)
         now, fairly = models.here(*own).T
         there = models.best(table, table > node)
         usual = np.maximum(fairly, there[:, 0])  # one worker is the first of the sizes
-        sound = usual > 0  # of who tells nonsense nothing is known
+        sound = usual > 0  # a model without progress counts as unknown
         known, usual = known[sound], usual[sound]
         speedup[known, 1:-1] = np.where(table <= most[:, None], there, 0.0)[sound] / usual[:, None]
         speedup[known, 0] = now[sound] / usual
@@ -120,7 +120,7 @@ class Pollux:
         return sizes, speedup
 
     def _cost(self, speedup: Floats) -> Floats:
-        """What each option adds to a sum that is to be least."""
+        """What each option adds to the sum to be minimised."""
         s = speedup + _STANDSTILL
         cost = -np.log(s) if self.power == 0 else -np.sign(self.power) * s**self.power
         cost[:, :-1][speedup[:, :-1] <= 0] = np.inf
@@ -132,7 +132,7 @@ def _nodes(view: Snapshot, kind: int, places: list[list[int]], fixed: Ints) -> N
     mine = cluster.accelerators_of_type[kind]
     for place in mine[view.up[mine]].tolist():
         free.setdefault(cluster.node_of_accelerator[place], []).append(place)
-    for at in fixed.tolist():  # who must be left alone is, on a node to be left too
+    for at in fixed.tolist():  # protected jobs stay, also on nodes being drained
         for place in places[at]:
             here = free.setdefault(cluster.node_of_accelerator[place], [])
             if place not in here:
@@ -141,8 +141,8 @@ def _nodes(view: Snapshot, kind: int, places: list[list[int]], fixed: Ints) -> N
 
 
 @dataclass(frozen=True)
-class _Crowd:
-    """The jobs of a decision, a row each."""
+class _JobTable:
+    """The jobs of a decision, one row each."""
 
     type: Ints  # on which each is to run
     asked: Ints
@@ -153,12 +153,12 @@ class _Crowd:
     places: list[list[int]]
     age: Floats
     restarts: Ints
-    told: Bools
+    modelled: Bools
     model_of: Ints  # row in `models`
     models: Goodputs
 
     @classmethod
-    def of(cls, view: Snapshot) -> _Crowd:
+    def of(cls, view: Snapshot) -> _JobTable:
         jobs = view.jobs
         numbers, running = jobs.number.tolist(), jobs.running
         elastic = view.elastic
@@ -166,8 +166,8 @@ class _Crowd:
         stays: Bools = np.array([bool(view.up[held].all()) for held in places], dtype=np.bool_)
         node_of = view.cluster.node_of_accelerator
         across: Bools = np.array([len({node_of[place] for place in held}) > 1 for held in places], dtype=np.bool_)
-        told, models = Goodputs.of(jobs, view.observations)
-        told &= elastic
+        modelled, models = Goodputs.of(jobs, view.observations)
+        modelled &= elastic
         fixed = np.zeros(len(jobs), dtype=np.bool_) if view.protected is None else view.protected
         return cls(
             type=_types(view, elastic),
@@ -179,14 +179,15 @@ class _Crowd:
             places=places,
             age=view.time - jobs.submitted_s,
             restarts=np.maximum(jobs.starts - 1, 0),
-            told=told,
-            model_of=np.cumsum(told) - 1,
+            modelled=modelled,
+            model_of=np.cumsum(modelled) - 1,
             models=models,
         )
 
 
 def _types(view: Snapshot, elastic: Bools) -> Ints:
-    """Who runs keeps its type; who waits goes where its speed, in the share that demand leaves of the type, is the best."""
+    """Running jobs keep their type; a waiting job goes to the type where its speed, times the share that demand leaves, is
+    highest."""
     jobs, capacity = view.jobs, view.capacity
     if len(capacity) == 1:
         return np.zeros(len(jobs), dtype=np.int64)

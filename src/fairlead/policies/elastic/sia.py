@@ -4,11 +4,11 @@
     s.t. Σ_c x_mc ≤ 1,   Σ_mc x_mc · workers_c ≤ accelerators of each type
 
 over configurations c, a type and a number of workers: halves of a node down to one, and whole nodes. r_mc is what a restart
-leaves of a job's speed where c is another than its present one, as in `pollux`. An elastic job begins with one worker and at
-most doubles; who is not elastic has one size on each type. Speeds are estimation's (`view.rates`), on every type its own.
+leaves of a job's speed where c is not its present configuration, as in `pollux`. An elastic job begins with one worker and at
+most doubles; a job that is not elastic has one size on each type. Speeds are the estimator's (`view.rates`) on every type.
 
-The program's relaxation has at most as many jobs between two configurations as there are types. All others have theirs; these
-take the best that is left, so does who would have nothing, and then whoever finds something better in what nobody took."""
+The relaxation has at most as many jobs between two configurations as there are types. All others have theirs; these take the
+best that is left, then jobs without any, and then jobs that find a better configuration in what is still free."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from fairlead.policies.elastic.base import sizes_on
 
 _WHOLE = 1 - 1e-6
 _SWEEPS = 4
-_MOST_PENALTY = 100.0  # beyond, what jobs would gain drowns in it, and so does who is protected
+_MAX_PENALTY = 100.0  # beyond this, gains and protected jobs would vanish in rounding
 _STAYS = 1e-6
-"""By which a job would rather stay as it is, of equals."""
+"""The bonus of the present configuration, to break ties."""
 
 
 @dataclass(frozen=True)
 class Sia:
-    """The types and sizes for all jobs together that make the most of their speeds, the fairer the lower `power`."""
+    """Types and sizes for all jobs together that make the most of their speeds, fairer with lower `power`."""
 
     paper: ClassVar[str] = "Sia §3.4 (Jayaram Subramanya et al., SOSP'23)"
     power: float = -0.5
@@ -45,8 +45,8 @@ class Sia:
     def __post_init__(self) -> None:
         if not -10 <= self.power < 0:
             raise InputError("policy sia", "a number from -10 to below 0", field="power", value=self.power)
-        if not 1 < self.penalty <= _MOST_PENALTY:
-            raise InputError("policy sia", f"a number above 1, at most {_MOST_PENALTY:g}", field="penalty", value=self.penalty)
+        if not 1 < self.penalty <= _MAX_PENALTY:
+            raise InputError("policy sia", f"a number above 1, at most {_MAX_PENALTY:g}", field="penalty", value=self.penalty)
         if not 0 <= self.restart_s < math.inf:
             raise InputError("policy sia", "seconds from 0 on", field="restart_s", value=self.restart_s)
 
@@ -60,7 +60,7 @@ class Sia:
         return Selection(view.jobs.number[job[chosen]], kind[chosen], size[chosen]), memo
 
     def _options(self, view: Snapshot) -> tuple[Ints, Ints, Ints, Floats]:
-        """What each can be given: its position, a type, workers, and by how much that is better than nothing."""
+        """The options of each job: its position, a type, workers, and the gain over nothing."""
         job, kind, size, rate = _speeds(view)
         jobs = view.jobs
         least = np.full(len(jobs), np.inf)
@@ -77,7 +77,7 @@ class Sia:
 
 
 def _speeds(view: Snapshot) -> tuple[Ints, Ints, Ints, Floats]:
-    """Configurations in which jobs get on, and how fast: position, type, workers, rate."""
+    """Configurations in which jobs make progress: position, type, workers, rate."""
     jobs, rates = view.jobs, view.rates
     found: list[tuple[Ints, int, int, Floats]] = []
     known = np.zeros(len(jobs), dtype=np.bool_)  # whose speeds at several sizes are
@@ -115,7 +115,7 @@ def _columns(found: list[tuple[Ints, int, int, Floats]]) -> tuple[Ints, Ints, In
 
 
 def _chosen(job: Ints, kind: Ints, size: Ints, gain: Floats, jobs: int, capacity: Ints) -> list[int]:
-    """One option for as many as there is room for: by the relaxed program, then the best of what is left."""
+    """One option for as many jobs as there is room: by the relaxed program, then the best of what is left."""
     column, types = np.arange(len(job)), len(capacity)
     model = Model(
         gain,
@@ -134,7 +134,7 @@ def _chosen(job: Ints, kind: Ints, size: Ints, gain: Floats, jobs: int, capacity
     free = capacity.tolist()
     for at in given.values():
         free[kind[at]] -= int(size[at])
-    for sweep in range(_SWEEPS):  # first for who has nothing, of these first who is between two configurations
+    for sweep in range(_SWEEPS):  # first jobs without any, of these first those between two configurations
         before = dict(given)
         for at in np.lexsort((column, -gain, share <= 1 - _WHOLE)).tolist():
             now = given.get(int(job[at]))

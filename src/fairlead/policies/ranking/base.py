@@ -1,6 +1,6 @@
-"""From an order of jobs to a selection: whoever comes first takes what it needs, as far as the accelerators reach.
+"""From an order of jobs to a selection: each job in turn takes what it needs, as far as the accelerators reach.
 
-A single type is taken by prefix sums; several types are dealt out job by job, each to its fastest free type. Who runs keeps
+A single type is taken by prefix sums; several types are assigned job by job, each to its fastest free type. A running job keeps
 its type while it stays selected, and moves to a faster one that would otherwise be idle."""
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ def in_order(
 ) -> Selection:
     """Select by ascending `key`, ties by submission (None: by submission alone).
 
-    With `backfill` a job that does not fit is passed over; without it, nobody behind it starts either. Without `preempt`,
-    whoever runs goes first. `prefer` is a type for each job that it gets where there is room, wherever it is now; -1: none.
-    """
+    With `backfill` a job that does not fit is passed over; without it, no job behind it starts. Without `preempt`, running jobs
+    go first. `prefer` is a type for each job (-1: none) that it gets where there is room."""
     if not len(view.jobs):
         return Selection.empty()
     jobs, protected = view.jobs, view.protected if preempt else None
@@ -51,13 +50,13 @@ def in_order(
     return _one_type(None, jobs, key, capacity, backfill, valid_until)
 
 
-def crossing(now: float, key: Floats, who: Ints, growth: Floats | Ints) -> float:
-    """The second until which nobody whose key grows reaches a key that stands still; a little early rather than late. `who`
-    are the positions of keys that grow, `growth` is how much in a second."""
-    if not len(who) or len(who) == len(key):
+def first_crossing(now: float, key: Floats, growing: Ints, growth: Floats | Ints) -> float:
+    """The time until which no growing key reaches a constant one, slightly early. `who` are the positions of growing keys,
+    `growth` their rates per second."""
+    if not len(growing) or len(growing) == len(key):
         return math.inf
-    standing, moving = key.copy(), key[who]
-    standing[who] = INFINITY  # who moves is not in anybody's way; behind all stands nobody
+    standing, moving = key.copy(), key[growing]
+    standing[growing] = INFINITY  # growing keys do not block; the end of the queue is open
     standing.sort()
     waits = (standing[standing.searchsorted(moving)] - moving) / growth
     wait: float = waits.item(waits.argmin())
@@ -82,10 +81,10 @@ def _one_type(
     backfill: bool,
     valid_until: float | None,
 ) -> Selection:
-    """Who is `ahead` holds what it holds; the rest share, by their key, what is left."""
+    """The jobs `ahead` keep what they hold; the rest share, by their key, what is left."""
     if ahead is not None:
         capacity -= int(ahead.held.sum())
-    if key is None and not backfill:  # everybody takes at least one: the line is looked at no further than it can reach
+    if key is None and not backfill:  # every job takes at least one: look no further than the capacity reaches
         rest = rest.only(slice(max(capacity, 0) + 1))
     enough = 2 * max(capacity, 0)
     if ahead is None and len(rest) > enough:  # of a long line hardly more can run than do now
@@ -99,14 +98,14 @@ def _one_type(
 
 
 def _take_by(key: Floats | Ints | None, want: Ints, capacity: int, backfill: bool, enough: int) -> tuple[Ints, int | None]:
-    """Positions that fit, by ascending key, and the position that strict order stopped at; most likely among the first
+    """Positions that fit, by ascending key, and the position at which strict order stopped; most likely among the first
     `enough`."""
     if key is None:
         return take(want, capacity, backfill)
     order = smallest_first(key, enough)
     taken, head = take(want[order], capacity, backfill)
     if len(order) < len(key) and head is None and (not backfill or int(want[order[taken]].sum()) < capacity):
-        order = np.argsort(key, kind="stable")  # further back there may be somebody small enough
+        order = np.argsort(key, kind="stable")  # a smaller job may come further back
         taken, head = take(want[order], capacity, backfill)
     return order[taken], None if head is None else int(order[head])
 
@@ -114,7 +113,7 @@ def _take_by(key: Floats | Ints | None, want: Ints, capacity: int, backfill: boo
 def take(workers: Ints, capacity: int, backfill: bool) -> tuple[Ints, int | None]:
     """Which of the jobs, in this order, fit into `capacity`; and the first that did not, where order is strict."""
     count = len(workers)
-    reach = np.add.accumulate(workers[: max(capacity, 0)])  # every job takes at least one: nobody behind can be reached
+    reach = np.add.accumulate(workers[: max(capacity, 0)])  # every job takes at least one: the rest cannot be reached
     fits = int(reach.searchsorted(capacity, side="right"))
     taken = np.arange(fits)
     if fits == count:
@@ -129,7 +128,7 @@ _NEAR = 128
 
 
 def _small_enough(workers: Ints, at: int, free: int) -> list[int]:
-    """Who fits, from a position on, into what others left: found at once where they are far away, one by one from there on."""
+    """The jobs from a position on that fit into what is left: found by search where they are far away, then one by one."""
     found: list[int] = []
     while at < len(workers) and free > 0:
         small = workers[at:] <= np.array(free)
@@ -181,9 +180,9 @@ def _several_types(
             head = at
             break
     while below and any(free) and _move_up(given, bound, rows, fits, workers, wishes, free):
-        if valid_until is not None:  # where they were, somebody may fit who was passed over: to be asked again at once
+        if valid_until is not None:  # a job that was passed over may fit there: decide again at once
             valid_until = view.time
-        # What others left behind may do for somebody who was passed over, or for the head and those behind it.
+        # The freed accelerators may fit a job that was passed over, or the head and those behind it.
         for at in passed if head is None else range(head, len(rows)):
             if given[at] >= 0:
                 continue
@@ -222,7 +221,7 @@ def _move_up(
     wishes: Sequence[tuple[int, ...]],
     free: list[int],
 ) -> bool:
-    """Let whoever has a slower type, and is not bound to it, take a faster one that is left idle; tell whether anyone did."""
+    """Move jobs that are not protected from a slower type to a faster idle one; return whether any moved."""
     moved = False
     for at, (kind, row) in enumerate(zip(given, rows)):
         if kind < 0 or kind == wishes[row][0] or at in bound:

@@ -1,6 +1,5 @@
-"""First in, first out, plain and with priorities.
-
-Order: by submission; with priorities by (−priority, submission). The baseline of every paper of the field (Philly, ATC'19)."""
+"""First in, first out: order by submission; with priorities by (−priority, submission). The baseline of the field (Philly,
+ATC'19)."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from fairlead.policies.ranking.base import in_order
 
 @dataclass(frozen=True)
 class Fifo:
-    """Run jobs in the order of their submission. Strict: nobody overtakes the head of the line, unless `backfill`."""
+    """Run jobs in the order of their submission. Strict: no job overtakes the head of the queue, unless `backfill`."""
 
     paper: ClassVar[str] = "Jeon et al., ATC'19 (Philly)"
     backfill: bool = False
@@ -31,7 +30,7 @@ class Fifo:
 
 @dataclass(frozen=True)
 class FifoPriority:
-    """Run jobs of higher priority first, by submission among equals; they push aside whoever has less."""
+    """Run jobs of higher priority first, by submission among equals; they preempt jobs of lower priority."""
 
     paper: ClassVar[str] = "Jeon et al., ATC'19 (Philly)"
     backfill: bool = False
@@ -42,15 +41,12 @@ class FifoPriority:
         return in_order(view, key, backfill=self.backfill, preempt=self.preempt, valid_until=math.inf), memo
 
 
-# First in, first out on whatever is free: the baseline of Gavel §7.3 that knows no types.
-#
-# Order: by submission, strict. A job starts on a type drawn at random among those with room for its gang, and stays until it
-# ends. The draw is the job's own: it looks at no throughput but whether there is one.
-
-
 @dataclass(frozen=True)
 class FifoAnyType:
-    """Run jobs in the order of their submission, each on a type drawn from those that have room: FIFO that knows no types."""
+    """Run jobs in the order of their submission, each on a random type with room: FIFO, agnostic of types.
+
+    Order: by submission, strict. A job stays on its type until it ends (the baseline of Gavel §7.3). The draw is the job's
+    own."""
 
     paper: ClassVar[str] = "Gavel §7.3 (Narayanan et al., OSDI'20)"
     seed: int = 0

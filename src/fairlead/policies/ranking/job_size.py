@@ -1,7 +1,7 @@
-"""Policies that look at a job's size: shortest job, shortest remaining time, largest gang.
+"""Policies by job size: shortest job, shortest remaining time, largest gang.
 
-Run time is steps / rate on the job's fastest type, by estimation. While nothing happens the order among those who run and those
-who wait cannot turn against the former: what remains of a running job only shrinks. So a selection holds until an event."""
+Run time is steps / estimated rate on the job's fastest type. Between events, what remains of a running job only shrinks, so the
+order between running and waiting jobs does not change, and a selection is valid until an event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairlead.policies.ranking.base import in_order
 
 @dataclass(frozen=True)
 class ShortestJobFirst:
-    """Start the job with the shortest run time first: key = steps / rate. Who runs is left alone, unless `preempt`."""
+    """Start the job with the shortest run time first: key = steps / rate. Running jobs stay, unless `preempt`."""
 
     paper: ClassVar[str] = "Gavel §4 (Narayanan et al., OSDI'20)"
     backfill: bool = True
@@ -30,7 +30,7 @@ class ShortestJobFirst:
 
 @dataclass(frozen=True)
 class ShortestRemainingTimeFirst:
-    """Run the job with the least left to do: key = (steps − done) / rate, × workers with `by_accelerator_time`."""
+    """Run the job with the least remaining work: key = (steps − done) / rate, × workers with `by_accelerator_time`."""
 
     paper: ClassVar[str] = "Tiresias §3 (Gu et al., NSDI'19)"
     by_accelerator_time: bool = False

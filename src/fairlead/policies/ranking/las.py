@@ -1,7 +1,8 @@
-"""Least attained service: whoever has had least goes first.
+"""Least attained service: key = attained / weight, where attained is run time or accelerator time (run time × accelerators
+held).
 
-key = attained / weight, where attained is run time or accelerator time (run time × accelerators held). A running job's key
-grows, a waiting one's stands still; the selection holds until the first of the former reaches one of the latter."""
+A running job's key grows, a waiting one's does not; the selection is valid until the first of the former reaches one of the
+latter."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ import numpy as np
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.ranking.base import crossing, in_order
+from fairlead.policies.ranking.base import first_crossing, in_order
 
 
 @dataclass(frozen=True)
 class LeastAttainedService:
-    """Run first whoever has had the least service, by accelerator time or by time, per weight."""
+    """Run the job with the least attained service first, by accelerator time or by time, per weight."""
 
     paper: ClassVar[str] = "Tiresias §3.2 (Gu et al., NSDI'19); Gavel §4.1"
     by: Literal["accelerator-time", "time"] = "accelerator-time"
@@ -36,4 +37,4 @@ class LeastAttainedService:
         growth = selection.workers if by_accelerator else np.ones(len(at))
         if view.weighted:
             growth = growth / jobs.weight[at]
-        return selection.until(crossing(view.time, key, at, growth)), memo
+        return selection.until(first_crossing(view.time, key, at, growth)), memo

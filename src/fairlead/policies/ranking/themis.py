@@ -2,10 +2,9 @@
 
     ρ_m = finish_m / fair_m,   fair_m = steps_m / rate_m · max(1, n·s_m / M)
 
-fair_m is how long job m would take on its n-th part of the M accelerators, where n jobs are there, if its rate were in
-proportion to its workers: rate_m is that with the s_m that it asks for. `Themis` expects it to go on as it did so far, so that
-finish_m = elapsed / (part done). `ThemisRanking` expects it to get all it asks for from now on, and finish_m is
-elapsed + left / rate_m."""
+fair_m is the run time of job m on its n-th part of the M accelerators, where n jobs are present, if its rate were in proportion
+to its workers: rate_m is that with the s_m it requests. `Themis` expects the job to continue as so far, so that finish_m =
+elapsed / (part done). `ThemisRanking` expects it to get all it requests from now on: finish_m = elapsed + left / rate_m."""
 
 from __future__ import annotations
 
@@ -21,20 +20,9 @@ from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.ranking.base import crossing, in_order
+from fairlead.policies.ranking.base import first_crossing, in_order
 
-# Partial allocation (Cole, Gkatzelis and Goel, EC'13; Themis §4): bids for some of a pool of like things, the division that
-# is
-# proportionally fair, and what each winner pays for being there. It knows numbers and no jobs.
-#
-# division:  max Π_i V_i(g_i)   s.t.  Σ_i g_i ≤ pool
-# payment:   winner i keeps the part  c_i = Π_{j≠i} V_j(with i there) / Π_{j≠i} V_j(without i),  at least 1/e
-#
-# Things come in ones, so the division is exact by dynamic programming over the pool. Who has nothing, and is worth nothing
-# so,
-# comes before everybody else, as a product with a 0 is one; where not all of them can be served, as many as possible are.
-
-LEAST_KEPT = 1 / math.e
+MIN_KEPT = 1 / math.e
 """What a winner keeps at least. The mechanism promises it where things can be divided; where they cannot, it is kept to."""
 
 _FROM_NOTHING = 1e6
@@ -45,7 +33,7 @@ _TIE = 1e-6
 
 @dataclass(frozen=True)
 class Bid:
-    """What a bidder would take, ascending, and its worth with each (above 0) and with nothing (0 or more)."""
+    """The sizes that a bidder would take, ascending, and its worth with each (above 0) and with nothing (0 or more)."""
 
     sizes: tuple[int, ...]
     worths: tuple[float, ...]
@@ -53,15 +41,22 @@ class Bid:
 
     @property
     def gains(self) -> list[float]:
-        """The logarithm of each size's worth, over that of nothing."""
+        """The logarithm of each size's worth over that of nothing."""
         if self.nothing > 0:
             return [math.log(worth / self.nothing) for worth in self.worths]
         return [_FROM_NOTHING + math.log(worth) for worth in self.worths]
 
 
 def partial_allocation(bids: Sequence[Bid], pool: int) -> tuple[Ints, Floats]:
-    """How much each bidder gets, and which part of it it keeps; of equally fair divisions, the one that gives more to earlier
-    bidders."""
+    """The amount of each bidder, and the part of it that it keeps. Of equally fair divisions, earlier bidders get more.
+
+    Partial allocation (Cole, Gkatzelis and Goel, EC'13; Themis §4) of a pool of identical things:
+
+        division:  max Π_i V_i(g_i)   s.t.  Σ_i g_i ≤ pool
+        payment:   winner i keeps the part  c_i = Π_{j≠i} V_j(with i there) / Π_{j≠i} V_j(without i),  at least 1/e
+
+    Things are indivisible, so the division is by dynamic programming over the pool. Bidders that have nothing and for whom
+    nothing is worth 0 come first; where not all of them can be served, as many as possible are."""
     if sum(bid.sizes[-1] for bid in bids) <= pool:
         return np.array([bid.sizes[-1] for bid in bids], dtype=np.int64), np.ones(len(bids))
     gains = [bid.gains for bid in bids]
@@ -84,7 +79,7 @@ def partial_allocation(bids: Sequence[Bid], pool: int) -> tuple[Ints, Floats]:
 
 
 def _reached(bids: Sequence[Bid], gains: Sequence[Sequence[float]], pool: int) -> list[Floats]:
-    """The most that the first bidders can gain, none of them, one, two, …: each by what they have together."""
+    """The highest gain of the first 0, 1, 2, … bidders, each by the amount that they have together."""
     reached = [np.zeros(pool + 1)]
     for bid, gained in zip(bids, gains):
         best = reached[-1].copy()
@@ -102,12 +97,11 @@ _BEHIND = 1e-9
 
 @dataclass(frozen=True)
 class Themis:
-    """Auction free accelerators among the worst off by finish-time fairness; who wins holds them for a lease.
+    """Auction free accelerators among the jobs with the worst finish-time fairness; winners hold them for a lease.
 
-    Of the jobs without a lease the fraction `visible` with the highest ρ bids with what 1/ρ would be at the end of a lease, and
-    the division is proportionally fair. What each should pay is cut from its lease. What nobody of them can use goes to the
-    others, the worst off first. An elastic job may get fewer workers than it asks for.
-    """
+    Of the jobs without a lease, the fraction `visible` with the highest ρ bids with its 1/ρ at the end of a lease, and the
+    division is proportionally fair. Payments are cut from leases. What no bidder can use goes to the other jobs, the worst off
+    first. An elastic job may get fewer workers than it requests."""
 
     paper: ClassVar[str] = "Themis §3–4 (Mahajan et al., NSDI'20)"
     visible: float = 0.2
@@ -133,7 +127,7 @@ class Themis:
         given, kept = partial_allocation(self._bids(view, bidders), pool) if pool else _NOTHING
         for at, workers in zip(bidders.tolist(), given.tolist()):
             table.give(at, workers)
-        for at in order.tolist():  # what nobody could use, or only on several types at once
+        for at in order.tolist():  # what no bidder could use, or only on several types at once
             table.give(at, int(jobs.workers[at]))
         for at in (bound & table.elastic).nonzero()[0].tolist():
             table.give(at, int(jobs.workers[at]))
@@ -154,7 +148,7 @@ class Themis:
         return table.selection(until).until(view.protection_ends), memo
 
     def _bids(self, view: Snapshot, bidders: Ints) -> list[Bid]:
-        """The part done at the end of a lease: 1/ρ but for a factor that all sizes have in common."""
+        """The part done at the end of a lease: 1/ρ up to a factor common to all sizes."""
         jobs = view.jobs
         done = (jobs.steps_done / jobs.steps)[bidders]
         gain = (view.rates.fastest / jobs.steps)[bidders] * self.lease_s
@@ -167,7 +161,8 @@ class Themis:
 
 @dataclass(frozen=True)
 class ThemisRanking:
-    """Run first whoever would finish latest, relative to 1/n of the cluster, even with all it asks for from now on: by ρ."""
+    """Run the job with the highest ρ first: the latest finish relative to 1/n of the cluster, with all requested workers from
+    now on."""
 
     paper: ClassVar[str] = "Themis (Mahajan et al., NSDI'20) as in Blox Table 7 (Agarwal et al., EuroSys'24)"
     backfill: bool = True
@@ -179,17 +174,17 @@ class ThemisRanking:
         fair, fastest = fair_s(view), view.rates.fastest
         ratio = (view.time - jobs.submitted_s + jobs.steps_left / fastest) / fair
         selection = in_order(view, -ratio, backfill=self.backfill, valid_until=math.inf if self.backfill else None)
-        if not self.backfill:  # among those who wait the order turns too, and the first of them holds up the others
+        if not self.backfill:  # the order of waiting jobs changes too, and the first blocks the others
             return selection, memo
         # A waiting job's ratio grows, a running one's does not fall, unless it is faster than was thought.
         waits = ~selection.chosen(jobs.number)
         falls = float(((jobs.rate / fastest - 1) / fair)[~waits].max(initial=0.0))
-        turn = crossing(view.time, ratio, waits.nonzero()[0], (1 / fair)[waits] + falls)
+        turn = first_crossing(view.time, ratio, waits.nonzero()[0], (1 / fair)[waits] + falls)
         return selection.until(turn), memo
 
 
 def fair_s(view: Snapshot) -> Floats:
-    """How long each job takes, from beginning to end, on its fair part of the cluster as it is now."""
+    """The run time of each job, from beginning to end, on its fair part of the cluster as it is now."""
     jobs = view.jobs
     crowd = len(jobs) * jobs.workers / max(1, int(view.capacity.sum()))
     fair: Floats = jobs.steps / view.rates.fastest * np.maximum(1.0, crowd)
@@ -197,7 +192,7 @@ def fair_s(view: Snapshot) -> Floats:
 
 
 def so_far(view: Snapshot) -> Floats:
-    """ρ of each job if it goes on as it did so far; infinite for who has done nothing yet."""
+    """ρ of each job if it continues as so far; infinite for a job without progress."""
     jobs = view.jobs
     done = jobs.steps_done / jobs.steps
     elapsed = (view.time - jobs.submitted_s) / fair_s(view)
@@ -209,7 +204,7 @@ _NOTHING: tuple[Ints, Floats] = (np.empty(0, dtype=np.int64), np.empty(0))
 
 
 def _leased_until(view: Snapshot, memo: Memo) -> Floats:
-    """By job, when its lease ends or ended; minus infinity for who has none."""
+    """By job, when its lease ends or ended; minus infinity without one."""
     until = np.full(len(view.jobs), -math.inf)
     if memo:
         known = np.asarray(memo["jobs"], dtype=np.int64)
@@ -219,14 +214,15 @@ def _leased_until(view: Snapshot, memo: Memo) -> Floats:
 
 
 def _bound(view: Snapshot, leased: Floats) -> Bools:
-    """Who runs, and goes on with what it has."""
+    """The running jobs that keep what they have."""
     bound: Bools = view.jobs.running & (leased > view.time)
     protected = view.protected
     return bound if protected is None else bound | protected
 
 
 def _worst_first(view: Snapshot, which: Bools) -> Ints:
-    """By ρ. Of equals first who waits, then who started last, then who has more of what it asks for, then by submission."""
+    """Positions by falling ρ. Of equals, waiting jobs come first, then the last started, then those with more of their request,
+    then by submission."""
     jobs, at = view.jobs, which.nonzero()[0]
     started = np.where(jobs.running, jobs.run_started_s, math.inf)
     ratio = np.round(so_far(view), _NINE_DIGITS)
@@ -234,7 +230,7 @@ def _worst_first(view: Snapshot, which: Bools) -> Ints:
 
 
 class _Table:
-    """Accelerators on the table while a selection is made: free ones by type, and what each job has got."""
+    """The state of a selection while it is made: free accelerators by type, and the workers of each job."""
 
     def __init__(self, view: Snapshot) -> None:
         self.view, self.free = view, view.capacity.tolist()
@@ -244,7 +240,7 @@ class _Table:
         self._wishes, self._row, self._fits = view.rates.preferred_types, view.rates.row.tolist(), view.jobs.fits.tolist()
 
     def keep(self, bound: Bools) -> Bools:
-        """Leave who is bound as it is, where its type still has as many accelerators; tell who was."""
+        """Keep the bound jobs where their type still has enough accelerators; return which were kept."""
         kept = np.zeros(len(bound), dtype=np.bool_)
         for at in bound.nonzero()[0].tolist():
             kind, held = int(self.types[at]), int(self.view.jobs.held[at])
@@ -254,7 +250,7 @@ class _Table:
         return kept
 
     def give(self, at: int, workers: int) -> None:
-        """Give a job up to so many: all at once, or where it is elastic as many as there are of one type."""
+        """Give a job up to so many workers: all at once or, for an elastic job, as many as there are of one type."""
         missing = workers - int(self.workers[at])
         if missing <= 0:
             return
@@ -270,7 +266,7 @@ class _Table:
             self._take(at, kind, min(workers, self.free[kind]))
 
     def move_up(self, order: Iterable[int]) -> bool:
-        """Let who has a slower type take a faster one that would be idle; tell whether anybody did."""
+        """Move jobs from a slower type to a faster idle one; return whether any moved."""
         moved = False
         for at in order:
             many, kind = int(self.workers[at]), int(self.types[at])

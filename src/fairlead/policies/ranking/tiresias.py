@@ -1,9 +1,9 @@
 """Tiresias: discretized two-dimensional LAS, and its Gittins variant.
 
 A job's attained service is its accelerator time a. Queue q(a) = number of thresholds ≤ a; lower queues go first. Inside a
-queue: who started earlier goes first, then who was submitted earlier (so a newcomer does not push out its equals). With
-`promote_after` = k, a job that has waited k times as long as it has run starts over in the first queue (§4.2, PROMOTEKNOB).
-With `first: submitted` only submission counts inside a queue, as in the simulator of Pollux' authors."""
+queue, the job that started earlier goes first, then the one submitted earlier, so that a newcomer does not preempt its equals.
+With `promote_after` = k, a job that has waited k times its run time returns to the first queue (§4.2, PROMOTEKNOB). With
+`first: submitted` only submission counts inside a queue, as in the simulator of Pollux's authors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Tiresias:
         queue = _queue(attained, self.thresholds)
         start = np.zeros(len(jobs))  # ties go by submission
         if self.first == "started":
-            start = np.fmin(jobs.first_started_s, _EPOCH - 1)  # who never started comes last
+            start = np.fmin(jobs.first_started_s, _EPOCH - 1)  # jobs that never started come last
         key: Floats = (queue * _EPOCH + start).astype(np.float64, copy=False)
         selection = in_order(view, key, backfill=self.backfill, valid_until=math.inf)
         demotion = _next_demotion(view, selection, attained, queue, self.thresholds)
@@ -54,11 +54,10 @@ class Tiresias:
 
 @dataclass(frozen=True)
 class Gittins:
-    """As Tiresias, with jobs of a queue by their Gittins index over the service of the jobs that have finished.
+    """As Tiresias, with jobs of a queue by their Gittins index over the service of finished jobs.
 
-    G(a) = max over Δ of P(S ≤ a + Δ | S > a) / E[min(S − a, Δ) | S > a]: the best chance to finish per accelerator time
-    spent. Until `least_history` jobs have finished, the order inside a queue is that of Tiresias.
-    """
+    G(a) = max over Δ of P(S ≤ a + Δ | S > a) / E[min(S − a, Δ) | S > a]: the highest chance to finish per accelerator time
+    spent. Until `least_history` jobs have finished, the order inside a queue is that of Tiresias."""
 
     paper: ClassVar[str] = "Tiresias §4.1 (Gu et al., NSDI'19)"
     thresholds: tuple[float, ...] = (3250.0, 7200.0)
@@ -88,7 +87,7 @@ class Gittins:
 
 
 def gittins_index(age: Floats, services: Floats) -> Floats:
-    """The index of each age under the empirical distribution of `services` (sorted); 0 beyond the longest seen."""
+    """The index of each age under the empirical distribution of `services` (sorted); 0 beyond the longest."""
     total = np.concatenate(([0.0], np.cumsum(services)))
     steps = np.unique(np.quantile(services, np.linspace(0.05, 1.0, 20)))  # Δ: a grid over what services there are
     done = np.searchsorted(services, age, side="right")  # services ≤ a
@@ -109,7 +108,7 @@ def _check(thresholds: tuple[float, ...], promote_after: float | None) -> None:
     if not all(0 < t < math.inf for t in thresholds) or list(thresholds) != sorted(set(thresholds)):
         raise InputError("policy tiresias", "ascending numbers above 0", field="thresholds", value=list(thresholds))
     if promote_after is not None and not 0 < promote_after <= _LATEST_PROMOTION:
-        expected = f"a number above 0, at most {_LATEST_PROMOTION:g}; nothing where nobody is to be promoted"
+        expected = f"a number above 0, at most {_LATEST_PROMOTION:g}; omit it to turn promotion off"
         raise InputError("policy tiresias", expected, field="promote_after", value=promote_after)
 
 
@@ -121,7 +120,7 @@ def _queue(attained: Floats, thresholds: tuple[float, ...]) -> Ints:
 
 
 def _next_demotion(view: Snapshot, selection: Selection, attained: Floats, queue: Ints, thresholds: tuple[float, ...]) -> float:
-    """When the first of those who will run reaches its queue's threshold; never mind if nobody waits."""
+    """When the first selected job reaches its queue's threshold; infinity if no job waits."""
     if len(selection) == len(view.jobs):
         return math.inf
     at = view.jobs.position_of(selection.jobs)
@@ -131,7 +130,7 @@ def _next_demotion(view: Snapshot, selection: Selection, attained: Floats, queue
 
 
 def _next_promotion(view: Snapshot, selection: Selection, queue: Ints, run_s: Floats, promote_after: float | None) -> float:
-    """When the first of those who will wait has waited too long; who is suspended now begins to wait now."""
+    """When the first waiting job has waited too long; a suspended job starts to wait now."""
     jobs = view.jobs
     if promote_after is None or len(selection) == len(jobs):
         return math.inf
@@ -143,7 +142,7 @@ def _next_promotion(view: Snapshot, selection: Selection, queue: Ints, run_s: Fl
 def _promoted(
     view: Snapshot, memo: Memo, promote_after: float | None, thresholds: tuple[float, ...]
 ) -> tuple[Memo, Floats, Floats]:
-    """The memo, and service and run time since the last promotion; without promotions, nobody asks for the run time."""
+    """The memo, and service and run time since the last promotion; without promotions, the run time is not used."""
     jobs = view.jobs
     service = jobs.accelerator_s
     if promote_after is None:

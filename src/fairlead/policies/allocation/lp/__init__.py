@@ -1,1 +1,1 @@
-"""What policies of shares state and solve: classes of like jobs, what these can do with their time, linear programs over it."""
+"""Linear programs of allocation policies, over classes of identical jobs."""

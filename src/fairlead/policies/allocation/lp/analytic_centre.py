@@ -1,12 +1,12 @@
-"""The middle of the optima of a max-min program: where an interior-point solver ends.
+"""The analytic centre of the optima of a max-min program: the point at which an interior-point solver ends.
 
-Optima are rarely unique, and which one is taken moves results by several percent. The published results of Gavel come from an
-interior-point solver, which goes along the central path
+Optima are rarely unique, and the choice moves results by several percent. Gavel's published results come from an interior-point
+solver, which follows the central path
 
     max  t/μ + Σ_m [ Σ_j log x_mj + log(1 − Σ_j x_mj) + log(Σ_j gain_mj·x_mj − w_m·t) ] + Σ_j log(N_j − Σ_m s_m·x_mj)
 
-to μ = 0. The limit is unique and independent of where the search began. Members of a class have the same x. Newton's method
-finds it: classes meet only in the capacities and in t, so a step is a small system for each class and one for the types."""
+to μ = 0. The limit is unique and does not depend on the start. Members of a class have the same x. Newton's method finds it:
+classes meet only in the capacities and in t, so a step is a small system for each class and one for the types."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def centre(count: Ints, workers: Ints, weight: Floats, capacity: Ints, gain: Flo
 
 
 def _solved(block: Floats, load: Floats, left: Floats, right: Floats) -> Floats:
-    """(blocks + Σ_j load_j·load_jᵀ / left_j²)⁻¹ · right, where load_j touches type j of every class (Woodbury's identity)."""
+    """(blocks + Σ_j load_j·load_jᵀ / left_j²)⁻¹ · right, where load_j has an entry at type j of every class (Woodbury's
+    identity)."""
     inverse = np.linalg.inv(block)
     plain = inverse @ right
     spread = inverse * load[:, None, :]  # blocks⁻¹ · load_j in column j

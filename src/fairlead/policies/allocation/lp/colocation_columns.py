@@ -1,5 +1,5 @@
-"""Two jobs on one accelerator, and gangs that stand apart, in a program over classes (Gavel §3.1): what they gain there, and
-how the time of a pair of classes is dealt out to pairs of jobs."""
+"""Columns of programs over classes: what members can do with their time (Gavel §3.1). They run alone on a type, on more nodes
+than needed, or co-located with a member of some class. This module knows no objectives."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ NO_ROOM = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class SharingOptions:
-    """What a policy reckons with, besides a job alone on a type; policies that can are this.
+    """What a policy considers besides a job alone on a type; a base class of policies.
 
-    With `space_sharing`, two jobs may share accelerators where that pays; `placement_sensitive` reckons with gangs that find no
-    room together.
-    """
+    With `space_sharing`, two jobs may share accelerators where that pays. `placement_sensitive` considers gangs that find no
+    room on as few nodes as possible."""
 
     space_sharing: bool = False
     placement_sensitive: bool = False
 
     @property
     def alone(self) -> bool:
-        """Whether it is nothing else."""
+        """Whether neither option is set."""
         return not (self.space_sharing or self.placement_sensitive)
 
 
 def check_optimum(policy: str, among: str, sharing: SharingOptions) -> None:
-    """The middle of the optima is known only where everybody is alone on types at full speed."""
+    """Check that the analytic centre is asked for only where each job is alone on types at full speed."""
     if among == "centre" and not sharing.alone:
         wanted = "'most' together with space_sharing or placement_sensitive"
         raise InputError(f"policy {policy}", wanted, field="among", value=among)
@@ -45,12 +44,12 @@ NO_SHARING = SharingOptions()
 
 
 PAYS = 1e-9
-"""Two on one accelerator must do so much more together than they would in turns."""
+"""Two co-located jobs must do so much more than by time slicing."""
 
 
 def worthwhile_pairs(beside: Floats, alone: Floats, workers: Ints) -> Bools:
-    """Classes × classes × types, the same both ways: whether two of one size, who both make progress, keep more than one whole
-    of what they do alone. `beside[g, h, j]` is what g does beside h, in the units of `alone`."""
+    """Classes × classes × types, symmetric: whether two jobs of one size, both of which make progress, keep together more than
+    one whole of their speeds alone. `beside[g, h, j]` is the speed of g co-located with h, in the units of `alone`."""
     part = np.divide(beside, alone[:, None, :], out=np.zeros_like(beside), where=alone[:, None, :] > 0)
     turned = part.transpose(1, 0, 2)
     pays: Bools = (part > 0) & (turned > 0) & (part + turned > 1.0 + PAYS)
@@ -60,15 +59,15 @@ def worthwhile_pairs(beside: Floats, alone: Floats, workers: Ints) -> Bools:
 
 @dataclass(frozen=True)
 class GangSpread:
-    """Placement sensitivity: gangs may also run on more nodes than they need, at another gain; kept together, a member takes
-    the part `use` of a type's nodes (0 for who needs no room of its own)."""
+    """Placement sensitivity: the gain of gangs on more nodes than needed, and the part `use` of a type's nodes that a
+    consolidated member takes (0 for a job that needs no node of its own)."""
 
     gain: Floats  # classes × types
     use: Floats  # classes × types
 
 
 def colocated_gain(classes: JobClasses, view: Snapshot, gain: Floats) -> Floats:
-    """Classes × classes × types: the gain of the first beside the second, in the units of `gain`."""
+    """Classes × classes × types: the gain of the first class co-located with the second, in the units of `gain`."""
     rates = view.rates
     alone = classes.rates
     unit = np.divide(gain, alone, out=np.zeros_like(gain), where=alone > 0)
@@ -77,7 +76,7 @@ def colocated_gain(classes: JobClasses, view: Snapshot, gain: Floats) -> Floats:
 
 
 def spread_gain(classes: JobClasses, view: Snapshot, gain: Floats) -> GangSpread:
-    """What gangs gain on more nodes than they need, and what part of a type's nodes they take where they stand together."""
+    """The gain of gangs on more nodes than needed, and the part of a type's nodes that they take when consolidated."""
     alone, cluster = classes.rates, view.cluster
     slower = np.divide(view.rates.spread[classes.row], alone, out=np.zeros_like(alone), where=alone > 0)
     gangs = classes.workers > 1
@@ -97,14 +96,10 @@ def spread_gain(classes: JobClasses, view: Snapshot, gain: Floats) -> GangSpread
     return GangSpread(gain * np.minimum(slower, 1.0) * gangs[:, None], np.where(together, use, NO_ROOM))
 
 
-# What the members of classes can do with their time, a column each: on a type alone, on more nodes than they need, or beside
-# a
-# member of some class (Gavel §3.1). It knows nothing of objectives.
-
-
 @dataclass(frozen=True)
 class ColumnSides:
-    """The classes that a way moves on, by class and from fast to slow: `weight` is 2 where both that meet are of it."""
+    """The classes that a column moves on, by class and from fast to slow. `weight` is 2 where both co-located jobs are of the
+    class."""
 
     owner: Ints
     col: Ints
@@ -115,13 +110,13 @@ class ColumnSides:
 
 @dataclass(frozen=True)
 class ThroughputColumns:
-    """Columns by way. Speeds are parts of `fastest`, the class's rate on its best way alone (0 where it has none).
+    """One entry by column. Speeds are parts of `fastest`, the class's rate on its best column alone (0 where it has none).
 
-    `use` is ways × resources, as parts of what there is: the accelerators of each type and, where placement counts, its
+    `use` is columns × resources, as parts of each resource: the accelerators of each type and, with placement sensitivity, its
     nodes."""
 
     one: Ints
-    two: Ints  # the class beside it, or -1
+    two: Ints  # the co-located class, or -1
     types: Ints
     speed: Floats  # of one
     other: Floats  # of two
@@ -150,14 +145,14 @@ class ThroughputColumns:
         return ColumnSides(owner, col, speed, weight, owner.searchsorted(np.arange(len(self.fastest) + 1)))
 
     def progress(self, worth: Floats) -> Floats:
-        """What a unit of time on each way is worth, where a class's progress has this worth."""
+        """The value of a unit of time on each column, where `worth` is the value of a class's progress."""
         beside = np.where(self.two >= 0, self.other * worth[self.two], 0.0)
         total: Floats = self.speed * worth[self.one] + beside
         return total
 
 
 def columns_of(classes: JobClasses, view: Snapshot, *, space_sharing: bool, placement_sensitive: bool) -> ThroughputColumns:
-    """The ways that a view offers. Company that does no better than taking turns is left out: turns are never worse."""
+    """The columns that a view offers. Pairs that do no better than time slicing are left out, since it is never worse."""
     alone, capacity = classes.rates, view.capacity
     types = len(capacity)
     nodes = np.zeros(alone.shape)
@@ -199,7 +194,7 @@ def columns_of(classes: JobClasses, view: Snapshot, *, space_sharing: bool, plac
 
 
 def _stands(nodes: Floats, g: Ints, j: Ints, types: int) -> Floats:
-    """What those who stand together take of the nodes of their type."""
+    """The part of their type's nodes that consolidated gangs take."""
     use = np.zeros((len(g), 2 * types))
     use[np.arange(len(g)), types + j] = nodes[g, j]
     return use

@@ -1,11 +1,11 @@
-"""Shares such that everybody is done in time, for the tightest measure of time that the cluster can keep:
+"""The allocation with the least level ρ at which every job is done in time:
 
     min ρ   s.t.   throughput(m, X) ≥ min(fastest_m, left_m / (ρ·unit_m − spent_m))   for every job m
 
-What is left over then makes the most of the accelerators. Or, among the optima of the plain program, in which nobody goes on
-past who cannot be in time, the one in their `centre` is taken, as by an interior-point solver (`centre.py`). With unit 1 and
-nothing spent ρ is the makespan; with the time of a fair share as the unit it is finish-time fairness (Gavel §4.2). Agnostic
-(`alike`), a job is on every type as fast as on its fastest, and jobs that may use the same types have the same mix of them."""
+What is left over is then used for the highest total throughput. With `among=centre`, the analytic centre of the optima of the
+plain program is taken instead; there, no job goes on past one that cannot be in time. With unit 1 and nothing spent, ρ is the
+makespan; with the time of a fair share as the unit it is finish-time fairness (Gavel §4.2). Agnostic (`alike`), a job is on
+every type as fast as on its fastest, and jobs that may use the same types have the same mix of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.analytic_centre import centre
 from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
-from fairlead.policies.allocation.lp.demand_model import DemandModel, ModelAnswer, shared
+from fairlead.policies.allocation.lp.demand_model import DemandModel, ModelAnswer, solve_with_sharing
 from fairlead.policies.allocation.lp.hull_model import no_prices
 from fairlead.policies.allocation.lp.job_classes import JobClasses, even_mix
 from fairlead.policies.allocation.lp.level_search import DeadlineDemands, affordable_level, newton_excess
@@ -30,22 +30,22 @@ from fairlead.policies.allocation.lp.level_search import DeadlineDemands, afford
 Among: TypeAlias = Literal["most", "centre"]
 
 LEAST = 10 * NEGLIGIBLE
-"""Of the time on its fastest type everybody gets so much, however little it needs: less would be lost as dust."""
+"""Every job gets at least this part of the time on its fastest type; less would be lost to rounding."""
 
 
 @dataclass(frozen=True)
 class RemainingWork:
-    """What each job of a view has before it: steps that are `left`; its time counts in `unit`s, and it has `spent` some."""
+    """By job of a view: the steps `left`, the `unit` in which its time counts, and the time `spent`."""
 
     left: Floats
     unit: Floats
     spent: Floats
 
     def of(self, jobs: Ints, fastest: Floats, least: Floats) -> tuple[DeadlineDemands, float, float]:
-        """For some jobs, whose fastest and least throughputs these are: the demands by level, and the lowest and highest level
-        that any of them could reach if it were alone."""
+        """For some jobs with these fastest and least throughputs: their demands by level, and the lowest and highest level that
+        any of them could reach alone."""
         left, unit, spent = self.left[jobs], self.unit[jobs], self.spent[jobs]
-        unit = np.maximum(unit, 1e-9)  # of who has nothing left and has spent no time
+        unit = np.maximum(unit, 1e-9)  # for jobs without steps left and without time spent
         soonest = np.maximum(left / fastest, 1e-300)
         alone = (spent + soonest) / unit  # the least ρ of each
         return DeadlineDemands(left, unit, spent, soonest, least), float(alone.min()), float(alone.max())
@@ -62,7 +62,7 @@ def min_level_allocation(
     sharing: SharingOptions,
     among: Among,
 ) -> tuple[Allocation, Mapping[str, Any]]:
-    """`memo` has what was returned with it the last time: level and prices, from which the next ones are found sooner."""
+    """Find the allocation of the least level. `memo` holds the last level and prices, which shorten the search."""
     near: Mapping[str, Any] = memo if isinstance(memo, Mapping) and "prices" in memo else {"level": 0.0, "prices": None}
     if alike:
         hurry = RemainingWork(hurry.left / fastest_of(view, classes), hurry.unit, hurry.spent)
@@ -84,7 +84,7 @@ def min_level_allocation(
             used = model.maximize(required, model.worth(unit, ordered=True), fit.excess)
         return ModelAnswer(used, required, {}, _hints(level, model.near), level)
 
-    x, kept = shared(name, view, classes, sharing, answer, near["prices"])
+    x, kept = solve_with_sharing(name, view, classes, sharing, answer, near["prices"])
     if among == "centre" and kept:
         return _middle(view, classes, hurry, kept["level"]), kept
     if alike:
@@ -100,7 +100,7 @@ def _hints(level: float, prices: Floats | None) -> dict[str, Any]:
 def _in_one_pool(
     view: Snapshot, classes: JobClasses, hurry: RemainingWork, near: Mapping[str, Any]
 ) -> tuple[Allocation, Mapping[str, Any]]:
-    """Where all types are alike to everybody: demands fit as soon as their sum does."""
+    """The case of types that are alike for all jobs: demands fit as soon as their sum does."""
     at, size = (classes.of >= 0).nonzero()[0], float(view.capacity.sum())
     ones = np.ones(len(at))
     demand, lowest, highest = hurry.of(at, ones, _least(view, at) * ones)
@@ -120,7 +120,7 @@ def _least(view: Snapshot, at: Ints) -> float:
 
 
 def _middle(view: Snapshot, classes: JobClasses, hurry: RemainingWork, level: float) -> Allocation:
-    """Of all shares with which everybody has what it needs, those in the middle."""
+    """The analytic centre of all allocations with which every job gets what it needs."""
     at = (classes.of >= 0).nonzero()[0]
     rates = classes.rates[classes.of[at]]
     fastest = rates.max(axis=1)
@@ -133,7 +133,7 @@ def _middle(view: Snapshot, classes: JobClasses, hurry: RemainingWork, level: fl
 
 
 def fastest_of(view: Snapshot, classes: JobClasses) -> Floats:
-    """Each job's rate on the fastest type that it may use; 1 for who can run nowhere."""
+    """Each job's rate on the fastest type that it may use; 1 for a job that can run nowhere."""
     fastest = view.rates.fastest
     if not (classes.rates > 0).all():
         fastest = (view.rates.of_jobs * (classes.by_job(classes.rates) > 0)).max(axis=1)
@@ -141,7 +141,7 @@ def fastest_of(view: Snapshot, classes: JobClasses) -> Floats:
 
 
 def _same_mix(classes: JobClasses, view: Snapshot, x: Floats) -> Floats:
-    """The same time in all for each job, in the same mix for all that may use the same types."""
+    """The same total time for each job, in the same mix for all jobs that may use the same types."""
     usable = classes.rates > 0
     total = x.sum(axis=1, keepdims=True)
     mask = classes.by_job(usable @ (1.0 * (1 << np.arange(usable.shape[1]))))

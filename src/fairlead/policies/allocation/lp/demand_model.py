@@ -1,8 +1,8 @@
-"""Policies that may put two jobs on one accelerator, or reckon with gangs that stand apart (Gavel §3.1): whatever they
-maximise, it is a program over a supply, and its answer is dealt out to jobs and pairs of jobs.
+"""Programs of policies that may co-locate two jobs, or consider gangs on many nodes (Gavel §3.1). The objective is solved over
+a throughput polytope, and its solution is disaggregated to jobs and pairs of jobs.
 
-Company inside a class may come out such that somebody would be beside itself. Then that job becomes a class of its own, and the
-policy is asked again; with every job in its own class nobody can be."""
+Co-location inside a class may pair a job with itself. Then that job becomes a class of its own, and the program is solved
+again."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from fairlead.policies.allocation.lp.job_classes import JobClasses, no_allocatio
 from fairlead.policies.allocation.lp.level_search import DeadlineDemands
 from fairlead.policies.allocation.lp.throughput_polytope import ThroughputPolytope
 
-MANY = 8
+MAX_HULL_TYPES = 8
 """With more types than these, `Demands` has more answers than there are rows that a supply can be short of."""
 
 
 class DemandModel(Protocol):
-    """What the jobs of a moment can be given, by class: with `Demands` each alone on types, with `Supply` in company as well.
+    """What the jobs of a view can be given, by class: `HullModel` has each job alone on types, `ThroughputPolytope` also
+    co-located.
 
-    What is `asked` of them, how much of what is used, and what time is worth, is each one's own matter."""
+    The types of required throughputs, of used time and of its worth are each model's own."""
 
     @property
     def name(self) -> str: ...
@@ -51,7 +52,7 @@ class DemandModel(Protocol):
     def job_costs(self, required: Any, fit: Any) -> Floats: ...
     def worth(self, unit: Floats, *, ordered: bool = False) -> Floats: ...
     def maximize(self, required: Any, worth: Floats, over: float = 0.0) -> Floats: ...
-    def best_ratio(self, required: Any, worth: Floats, prices: Floats, over: float = 0.0) -> Floats: ...
+    def maximize_ratio(self, required: Any, worth: Floats, prices: Floats, over: float = 0.0) -> Floats: ...
     def min_level(
         self, demand: DeadlineDemands, lowest: float, highest: float, guess: float = 0.0
     ) -> tuple[float, Any, Any]: ...
@@ -62,7 +63,7 @@ class DemandModel(Protocol):
 
 @dataclass(frozen=True)
 class ModelAnswer:
-    """What is used, what it is to be enough for, and what else a policy has to say."""
+    """The time used, the throughputs that it must provide, and what else a policy returns."""
 
     used: Floats
     required: Any
@@ -71,7 +72,7 @@ class ModelAnswer:
     level: Any = None  # what was reached
 
 
-def shared(
+def solve_with_sharing(
     name: str,
     view: Snapshot,
     classes: JobClasses,
@@ -79,13 +80,14 @@ def shared(
     answer: Callable[[DemandModel, ModelAnswer | None], ModelAnswer],
     near: Floats | None = None,
 ) -> tuple[Allocation, Memo]:
-    """The allocation that a policy's answer comes to, and what it remembers. `near` are prices of an earlier moment.
+    """Solve a policy's program and disaggregate the solution; return the allocation and the policy's memo.
 
-    Where it is asked again, it is told its last answer, for classes that were larger: it can do as well, but no better."""
+    `near` are prices of an earlier moment. If `answer` is called again, it gets its last answer, which was for larger classes:
+    it can do as well, but no better."""
     found: ModelAnswer | None = None
     while True:
         model: DemandModel
-        if sharing.alone and len(view.capacity) <= MANY:
+        if sharing.alone and len(view.capacity) <= MAX_HULL_TYPES:
             model = HullModel(name, classes, view.capacity, near)
         else:
             wanted = {"space_sharing": sharing.space_sharing, "placement_sensitive": sharing.placement_sensitive}

@@ -1,11 +1,11 @@
-"""The time of classes, dealt out to their jobs and to pairs of jobs, such that each job's demand is met.
+"""Disaggregation: the time of classes is divided among their jobs and pairs of jobs, such that each job's demand is met.
 
-Inside a class the speeds that it has are laid out from the fastest to none. From the largest demand to the least, each job
-takes the slowest unit of time in a row whose mean is enough for it; what it leaves is enough for the others. So a job is on few
-ways, and stays on them. What is beyond the demands lifts the least of them.
+Inside a class, the speeds are laid out from the fastest to none. From the largest demand to the smallest, each job takes the
+slowest contiguous unit of time whose mean speed is enough for it; the rest is enough for the others. So a job uses few columns.
+What is beyond the demands raises the smallest of them.
 
-Company between two classes is laid out along one stretch of time on both sides: who lies beside one another is a pair. Inside a
-class the stretch is folded in the middle; whoever has more than half of it would be beside itself."""
+Co-location between two classes is laid out along one stretch of time on both sides: jobs at the same place are a pair. Inside a
+class the stretch is folded in the middle; a job that has more than half of it would be paired with itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fairlead.core.reasons import Reason
 from fairlead.policies.allocation.lp.colocation_columns import ThroughputColumns
 
 IDLE = -1
-"""The way of who does nothing."""
+"""The column of idle time."""
 
 _NEAR = 1e-9
 
@@ -32,7 +32,7 @@ Lot = list[dict[int, float]]
 
 @dataclass(frozen=True)
 class SelfPairing:
-    """Jobs that cannot have their part of the company inside their class, by number."""
+    """Jobs that cannot have their part of the co-location inside their class, by number."""
 
     jobs: Sequence[int]
 
@@ -40,27 +40,28 @@ class SelfPairing:
 def disaggregate(
     cols: ThroughputColumns, numbers: Ints, of: Ints, demand: Floats, time: Floats, reasons: Mapping[int, Reason]
 ) -> Allocation | SelfPairing:
-    """`time` is by way; the other columns by job: its number, its class, and its demand as a part of its class's fastest."""
+    """Divide `time` by column among jobs; the other columns are by job: number, class, and demand as a part of the class's
+    fastest."""
     clash = self_paired(cols, of, demand, time)
     if clash:
         return SelfPairing([int(numbers[job]) for job in clash])
-    who: dict[int, list[int]] = {}  # by side
+    jobs: dict[int, list[int]] = {}  # by side
     part: dict[int, list[float]] = {}
     for some in _by_class(cols, of, demand, time):
-        members, hash_fractions, _ = _lots(some)
-        for member, lot in zip(members, hash_fractions):
+        members, pieces, _ = _lots(some)
+        for member, lot in zip(members, pieces):
             for at, share in lot.items():
                 if share > 0:
-                    who.setdefault(some.sides[at], []).append(member)
+                    jobs.setdefault(some.sides[at], []).append(member)
                     part.setdefault(some.sides[at], []).append(share)
-    return _met(cols, numbers, who, part, reasons)
+    return _met(cols, numbers, jobs, part, reasons)
 
 
 def self_paired(cols: ThroughputColumns, of: Ints, demand: Floats, time: Floats) -> list[int]:
-    """Jobs that would be beside themselves, as positions in the columns by job."""
+    """Jobs that would be paired with themselves, as positions in the columns by job."""
     sides = cols.sides
     amount = time[sides.col] * sides.weight
-    # Nobody has more than a unit of time: where a class has two in company of its own, nobody has more than half of it.
+    # No job has more than a unit of time: with two units of co-location inside a class, no job has more than half.
     small = np.zeros(len(cols.fastest), dtype=np.bool_)
     small[sides.owner[(sides.weight == 2.0) & (amount > 0) & (amount < 2.0)]] = True
     if not small.any():
@@ -71,7 +72,7 @@ def self_paired(cols: ThroughputColumns, of: Ints, demand: Floats, time: Floats)
 
 @dataclass(frozen=True)
 class _Some:
-    """A class that uses some of its sides: lists, as most classes have few members and are on few sides."""
+    """A class that uses some of its sides; lists, as most classes have few members and sides."""
 
     members: list[int]  # positions in the columns by job
     demand: list[float]
@@ -100,16 +101,16 @@ def _by_class(cols: ThroughputColumns, of: Ints, demand: Floats, time: Floats, o
 
 
 def _lots(some: _Some) -> tuple[list[int], Lot, int | None]:
-    """The members of a class by demand, what each gets of which of its sides, and who would be beside itself, if anybody."""
+    """The members of a class by demand, what each gets of which side, and the position of a job paired with itself, if any."""
     wanted = lifted(some.demand, some.speed, some.amount)
     order = sorted(range(len(wanted)), key=lambda at: -wanted[at])
-    hash_fractions = windows([wanted[at] for at in order], some.speed, some.amount)
-    clash = _spread_out(hash_fractions, some.speed, some.amount, some.own) if some.own else None
-    return [some.members[at] for at in order], hash_fractions, clash
+    pieces = windows([wanted[at] for at in order], some.speed, some.amount)
+    clash = _spread_out(pieces, some.speed, some.amount, some.own) if some.own else None
+    return [some.members[at] for at in order], pieces, clash
 
 
 def lifted(demand: Sequence[float], speed: Sequence[float], amount: Sequence[float]) -> list[float]:
-    """The same demands, but none below a level, the highest at which they can all be met. Speeds fall."""
+    """The same demands raised to the highest common minimum at which all can be met. Speeds fall."""
     cut, supply, time, work = [*speed, 0.0], [], 0.0, 0.0
     for fast, much in zip(speed, amount):
         time += much
@@ -121,11 +122,11 @@ def lifted(demand: Sequence[float], speed: Sequence[float], amount: Sequence[flo
     above = [bisect_right(up, low) for low in cut]  # where those begin that ask for more than each speed
 
     def rest(lifts: int) -> list[float]:
-        """What all but the first so many ask for beyond each speed."""
+        """What all but the first `lifts` demand beyond each speed."""
         return [total[-1] - total[max(lifts, first)] - (many - max(lifts, first)) * low for first, low in zip(above, cut)]
 
     def can(lifts: int) -> bool:
-        """Whether so many of the least can have as much as the largest of them."""
+        """Whether the `lifts` smallest can all have as much as the largest of them."""
         level = up[lifts - 1]
         wanted = (left + lifts * max(level - low, 0.0) for left, low in zip(rest(lifts), cut))
         return all(want <= there + _NEAR for want, there in zip(wanted, supply))
@@ -142,22 +143,22 @@ def lifted(demand: Sequence[float], speed: Sequence[float], amount: Sequence[flo
 
 
 def windows(demand: Sequence[float], speed: Sequence[float], amount: Sequence[float]) -> Lot:
-    """What each job gets of each speed; demands and speeds fall. Each takes a unit of time, idle time among it, next to one
-    another in the order of speeds, as low as its mean suffices."""
+    """What each job gets of each speed; demands and speeds fall. Each job takes a contiguous unit of time (idle time included)
+    as slow as its demand allows."""
     rate = [*speed, 0.0]
     left = [*amount, max(len(demand) - sum(amount), 0.0)]
-    hash_fractions: Lot = []
+    pieces: Lot = []
     for want in demand:
         if want <= 0.0 and left[-1] >= 1.0:
             left[-1] -= 1.0
-            hash_fractions.append({})
+            pieces.append({})
         else:
-            hash_fractions.append(_window(want, rate, left))
-    return hash_fractions
+            pieces.append(_window(want, rate, left))
+    return pieces
 
 
 def _window(want: float, rate: list[float], left: list[float]) -> dict[int, float]:
-    """One job's unit, taken off what is `left`."""
+    """The unit of time of one job, taken from `left`."""
     last = len(rate) - 1
     high, passed = 0, 0.0  # the window begins so far into a piece
     low, reached, mean, room = 0, 0.0, 0.0, 1.0  # and ends so far into another
@@ -196,19 +197,19 @@ def _window(want: float, rate: list[float], left: list[float]) -> dict[int, floa
     return lot
 
 
-def _spread_out(hash_fractions: Lot, rate: list[float], amount: list[float], own: list[int]) -> int | None:
-    """Nobody keeps more than half of the company inside the class: the rest of it is exchanged with others for time that is
-    faster and slower, and worth the same. The job with which that fails, if any."""
+def _spread_out(pieces: Lot, rate: list[float], amount: list[float], own: list[int]) -> int | None:
+    """Let no job keep more than half of the co-location inside the class. The rest is exchanged with other jobs for faster and
+    slower time of the same value. Returns a job for which this fails, if any."""
     half = {at: 0.5 * amount[at] for at in own}
     for at in own:
-        for index, lot in enumerate(hash_fractions):
+        for index, lot in enumerate(pieces):
             beyond = lot.get(at, 0.0) - half[at]
             if beyond <= _NEAR * max(1.0, half[at]):
                 continue
-            for distance in range(1, len(hash_fractions)):
+            for distance in range(1, len(pieces)):
                 for other in (index - distance, index + distance):
-                    if 0 <= other < len(hash_fractions) and beyond > 0.0:
-                        beyond -= _exchange(lot, hash_fractions[other], at, beyond, rate, half)
+                    if 0 <= other < len(pieces) and beyond > 0.0:
+                        beyond -= _exchange(lot, pieces[other], at, beyond, rate, half)
             if beyond > _NEAR * max(1.0, half[at]):
                 return index
     return None
@@ -217,7 +218,7 @@ def _spread_out(hash_fractions: Lot, rate: list[float], amount: list[float], own
 def _exchange(
     mine: dict[int, float], other: dict[int, float], at: int, most: float, rate: list[float], half: dict[int, float]
 ) -> float:
-    """How much of the time at `at` the other job took, for a mix of its own that is worth the same to both."""
+    """The amount of the time at `at` that the other job took, for a mix of its own of the same value to both."""
     taken = 0.0
     idle = 1.0 - sum(other.values())
     pieces = {**other, IDLE: idle}
@@ -248,20 +249,20 @@ def _exchange(
 def _met(
     cols: ThroughputColumns,
     number: Ints,
-    who: Mapping[int, list[int]],
+    members: Mapping[int, list[int]],
     part: Mapping[int, list[float]],
     reasons: Mapping[int, Reason],
 ) -> Allocation:
-    """Jobs by side of the ways → entries of an allocation."""
-    used, of_way = sorted(who), dict[int, list[int]]()
+    """Convert jobs by side of the columns to entries of an allocation."""
+    used, of_column = sorted(members), dict[int, list[int]]()
     for side, col in zip(used, cols.sides.col[used].tolist()):
-        of_way.setdefault(col, []).append(side)
+        of_column.setdefault(col, []).append(side)
     first, second, types, share = list[int](), list[int](), list[int](), list[float]()
-    for both, kind, beside in zip(of_way.values(), cols.types[[*of_way]].tolist(), cols.two[[*of_way]].tolist()):
-        one, stretch = who[both[0]], part[both[0]]
+    for both, kind, beside in zip(of_column.values(), cols.types[[*of_column]].tolist(), cols.two[[*of_column]].tolist()):
+        one, stretch = members[both[0]], part[both[0]]
         two = [-1] * len(one)
         if beside >= 0:
-            halves = (one, stretch, who[both[1]], part[both[1]]) if len(both) == 2 else _folded(one, stretch)
+            halves = (one, stretch, members[both[1]], part[both[1]]) if len(both) == 2 else _folded(one, stretch)
             one, two, stretch = _beside(*halves)
         first += one
         second += two
@@ -277,7 +278,7 @@ def _met(
 
 
 def _added_up(one: Ints, two: Ints, kinds: Ints, share: Floats, reasons: Mapping[int, Reason]) -> Allocation:
-    """One entry for who shares a type on more ways than one: together and apart, or side by side in both orders."""
+    """Add up the entries of jobs that share a type on several columns."""
     order = np.lexsort((kinds, two, one))
     one, two, kinds, share = one[order], two[order], kinds[order], share[order]
     new = np.ones(len(one), dtype=np.bool_)
@@ -289,19 +290,19 @@ def _added_up(one: Ints, two: Ints, kinds: Ints, share: Floats, reasons: Mapping
     return Allocation(one[at], two[at], kinds[at], total[kept], reasons)
 
 
-def _folded(who: Sequence[int], stretch: Sequence[float]) -> tuple[list[int], Floats, list[int], Floats]:
-    """The two halves of a stretch; who lies across the middle is on both sides, at different places."""
+def _folded(members: Sequence[int], stretch: Sequence[float]) -> tuple[list[int], Floats, list[int], Floats]:
+    """The two halves of a stretch; a job across the middle is in both, at different places."""
     end = np.cumsum(stretch)
     begin, middle = end - stretch, end[-1] / 2
     left, right = np.minimum(end, middle) - begin, end - np.maximum(begin, middle)
-    names = np.array(who)
+    names = np.array(members)
     return names[left > 0].tolist(), left[left > 0], names[right > 0].tolist(), right[right > 0]
 
 
 def _beside(
     one: Sequence[int], stretch: Sequence[float] | Floats, two: Sequence[int], other: Sequence[float] | Floats
 ) -> tuple[list[int], list[int], list[float]]:
-    """Two layouts of the same stretch of time: who lies beside whom, and how long."""
+    """Overlay two layouts of the same stretch of time: which jobs are paired, and for how long."""
     ends, others = np.cumsum(stretch), np.cumsum(other)
     others = others * (ends[-1] / others[-1])
     cuts = np.union1d(ends, others)

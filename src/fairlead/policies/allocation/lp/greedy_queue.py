@@ -1,5 +1,5 @@
-"""Jobs in a line, each of which takes a whole gang of its fastest type that still has one, for all of the time. No program:
-what the first ones have is out of the reach of the others."""
+"""A greedy queue: each job in turn takes a whole gang of its fastest type with room, for all of the time. No program is
+needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairlead.policies.allocation.lp.colocation_columns import spread_gain
 from fairlead.policies.allocation.lp.job_classes import JobClasses
 
 
-def taken(
+def greedy_types(
     view: Snapshot,
     classes: JobClasses,
     line: Ints,
@@ -23,12 +23,11 @@ def taken(
     held: Mapping[int, int] | None = None,
     placement_sensitive: bool = False,
 ) -> Ints:
-    """By row of the view: the type that the job takes, or -1. `line` are rows of the view; `held` (row → type) come first,
-    where there is room. Strict: the line stops at the first that finds no room; who can run nowhere is passed over.
+    """By row of the view, the type that the job takes, or -1. `line` are rows of the view in order; `held` (row → type) come
+    first where there is room. `strict`: the queue stops at the first job without room; a job that can run nowhere is skipped.
 
-    With `placement_sensitive`, a gang that finds no room together has but the rate of one that stands apart, and may do better
-    on another type.
-    """
+    With `placement_sensitive`, a gang without consolidated room has only its rate when spread, and may do better on another
+    type."""
     room, kinds = view.capacity.tolist(), classes.of.tolist()
     nodes = [1.0 + 1e-9] * len(room)  # by type: the part of its nodes on which gangs can still stand together
     workers = view.jobs.workers.tolist()
@@ -55,7 +54,7 @@ def taken(
 
 
 def _wishes(view: Snapshot, classes: JobClasses, placement_sensitive: bool) -> list[list[tuple[int, float]]]:
-    """By class, fastest first: a type, and what part of its nodes a gang takes there that stands together."""
+    """By class, fastest first: a type, and the part of its nodes that a consolidated gang takes there."""
     rates, types = classes.rates, classes.rates.shape[1]
     parts = np.zeros_like(rates)
     if placement_sensitive:
@@ -69,9 +68,10 @@ def _wishes(view: Snapshot, classes: JobClasses, placement_sensitive: bool) -> l
     ]
 
 
-def beside(view: Snapshot, got: Ints, line: Ints, mates: Mapping[int, int]) -> dict[int, int]:
-    """Who has no room of its own → beside whom, rows of the view. `mates` stay together where they can; then by the line, each
-    with the host with whom both together do best, in parts of what they do alone on that type, if they do more than one."""
+def colocate_waiting(view: Snapshot, got: Ints, line: Ints, mates: Mapping[int, int]) -> dict[int, int]:
+    """Map jobs without room of their own to the jobs that host them, as rows of the view. `mates` stay co-located where
+    possible. The others go by the queue, each to the host with the highest combined throughput relative to both alone, if above
+    one."""
     rates, workers = view.rates, view.jobs.workers
     free = got >= 0  # hosts that are alone yet
     found: dict[int, int] = {}
@@ -103,8 +103,8 @@ def beside(view: Snapshot, got: Ints, line: Ints, mates: Mapping[int, int]) -> d
     return found
 
 
-def in_pairs(view: Snapshot, got: Ints, mates: Mapping[int, int]) -> Allocation:
-    """All of the time on the type taken, beside whom each host has beside it (guest → host, rows of the view)."""
+def pair_allocation(view: Snapshot, got: Ints, mates: Mapping[int, int]) -> Allocation:
+    """All of the time on the type taken; a host shares it with its guest (guest → host, rows of the view)."""
     number = view.jobs.number
     row = (got >= 0).nonzero()[0]
     mate = np.full(len(view.jobs), -1, dtype=np.int64)

@@ -1,19 +1,19 @@
-"""Jobs of a class that differ in what they demand: the cheapest ways to give each job m at least the throughput r_m,
+"""Programs for jobs of a class that differ in their demands: the cheapest ways to give each job m at least the throughput r_m,
 
     Σ_j T_gj·x_mj ≥ r_m,   Σ_j x_mj ≤ 1,   Σ_m s_m·x_mj ≤ N_j,   x ≥ 0        (Gavel §4.2: makespan, finish times, SLOs).
 
-With a price on each type, the cheapest way to r follows the lower hull of the points (0, 0), (T_gj, price_j), and the hull is
-that of the class: only r is the job's own. So a class has no more answers than there are hulls: the subsets S of its types that
-end in the fastest, between whose members each job interpolates. Where time has a worth of its own, a hull may first fall: then
-every job is lifted to its lowest point, which is the first type of S. Every optimum is a convex combination of these answers, a
-column each, and the program has one row per class and one per type, however many jobs there are.
+With a price on each type, the cheapest way to r follows the lower hull of the points (0, 0), (T_gj, price_j). The hull is that
+of the class; only r is the job's own. So a class has as many responses as there are hulls: the subsets S of its types that end
+in the fastest, between whose members each job interpolates. Where time has a value of its own, a hull may first fall: then
+every job is raised to its lowest point, the first type of S. Every optimum is a convex combination of these responses. The
+program has a column for each, and one row per class and per type, however many jobs there are.
 
-Prices follow from which answers compete, and are often those of some moment before. Of several, the best bound on the optimum
-shows which to try. Where they are right, there is no need of a program: the types that have a price are full, and how far each
-class leans to which of its cheapest answers is the solution of a few equations.
+Prices follow from which responses compete, and are often those of an earlier moment. The best bound on the optimum shows which
+earlier prices to try. Where they are right, no program is needed: the types with a price are full, and a few equations give the
+mix of each class's tied responses.
 
-Answers are linear between the rates of the class. A job at r between two of them counts as a part of each, so the jobs of a
-class enter a program by their weights on the grid 0 ≤ T_g1 ≤ … ≤ T_gJ alone."""
+Responses are linear between the rates of the class. A job between two of them counts as a part of each, so the jobs of a class
+enter a program by their weights on the grid 0 ≤ T_g1 ≤ … ≤ T_gJ."""
 
 from __future__ import annotations
 
@@ -38,17 +38,13 @@ from fairlead.policies.allocation.lp.level_search import (
 from fairlead.policies.allocation.lp.lower_hulls import hulls_of
 from fairlead.policies.allocation.lp.program import TOLERANCE, Entries, Model, Program
 
-# Classes that have several answers equally cheap, and how far each leans to which, such that types that have a price are
-# full.
-# There are a few ties and a few types: plain numbers, which arrays would only slow down.
-
 TIED = 1e-12
 """Answers that differ by no more, as a part of the whole, are equally good."""
 
 
 @dataclass(frozen=True)
 class Tie:
-    """A class, another answer that is as good to it as its first, and what it would use more of each type."""
+    """A class, a response as cheap as its first one, and how much more of each type that response uses."""
 
     group: int
     answer: int
@@ -56,7 +52,7 @@ class Tie:
 
 
 def distinct(ties: Iterable[Tie], most: int) -> list[Tie]:
-    """Those that are not the same to their class as one before. No further than to one more than `most`."""
+    """The ties that differ from all earlier ones of their class; at most one more than `most`."""
     some = list[Tie]()
     for tie in ties:
         if not any(tie.group == one.group and _alike(tie.step, one.step) for one in some):
@@ -71,7 +67,7 @@ def _alike(one: Sequence[float], two: Sequence[float]) -> bool:
 
 
 def filling(columns: Sequence[Sequence[float]], free: Sequence[float], full: Sequence[int]) -> list[float] | None:
-    """How much of each column fills these rows; None where that has not just one answer."""
+    """The amount of each column that fills these rows; None where it is not unique."""
     if len(columns) != len(full):
         return None
     rows = [[*(column[j] for column in columns), free[j]] for j in full]
@@ -98,7 +94,7 @@ _CLOSE = 1e-8  # of a level: where one job stops falling within the last step, t
 
 @dataclass(frozen=True)
 class GridDemands:
-    """Demands of jobs, each as a part of a point of its class's grid and the rest of it one below."""
+    """Demands of jobs, each as a part of a point of its class's grid and the rest one point below."""
 
     at: Ints  # by job: class × points + the point (from 1 on) at or above the demand
     part: Floats
@@ -106,17 +102,17 @@ class GridDemands:
 
 @dataclass(frozen=True)
 class HullFit(FitResult):
-    """What each type is worth, which proves the excess: Σ price_j·N_j = 1."""
+    """The prices that prove the excess (Σ price_j·N_j = 1), and the mix of responses."""
 
     prices: Floats
     used: Floats  # the mix of the answers of each class: classes × answers
 
 
 class HullModel:
-    """The jobs of one moment, by class; it answers for any demands that they may have.
+    """The jobs of one view by class, each alone on types, for any demands.
 
-    `near` are prices of earlier moments, the last ones first, of `fit` and of `most`: 2 × some × types, all 0 where there are
-    none yet. Optima do not depend on them, but are sooner found."""
+    `near` are prices of earlier moments, the most recent first, of `fit` and of `maximize`: 2 × some × types, 0 where there are
+    none. Optima do not depend on them, but are found sooner."""
 
     def __init__(self, name: str, classes: JobClasses, capacity: Ints, near: Floats | None = None) -> None:
         self.name, self.classes, self.capacity = name, classes, capacity
@@ -136,6 +132,7 @@ class HullModel:
     # Demands.
 
     def required(self, demand: Floats) -> GridDemands:
+        """Throughputs by job as demands on the grid."""
         at = self._above(demand)
         part = (demand - self.grid.ravel()[at - 1]) * self._hulls.inverse.ravel()[at]
         return GridDemands(at, np.minimum(np.maximum(part, 0.0), 1.0))
@@ -147,7 +144,7 @@ class HullModel:
         return at
 
     def costs(self, prices: Floats) -> Floats:
-        """What a job at each point of its class's grid costs at least: classes × (types + 1), convex."""
+        """The least cost of a job at each point of its class's grid: classes × (types + 1), convex."""
         groups, points = self.grid.shape
         each = (self._hulls.plain.reshape(-1, points - 1) @ prices).reshape(groups, self._plain, points)
         each += self._hulls.barred[:, : self._plain, None]
@@ -155,27 +152,27 @@ class HullModel:
         return cheapest
 
     def cost_of(self, grid: GridDemands, costs: Floats) -> Floats:
-        """The same for each job with its demand."""
+        """The least cost of each job with its demand."""
         flat = costs.ravel()
         low = flat[grid.at - 1]
         job_costs: Floats = low + (flat[grid.at] - low) * grid.part
         return job_costs
 
     def job_costs(self, grid: GridDemands, fit: HullFit) -> Floats:
-        """What each job pays for its demand at the prices of a fit; 1 is all that there is."""
+        """The cost of each job's demand at the prices of a fit; 1 is the whole budget."""
         return self.cost_of(grid, self.costs(fit.prices))
 
     # Programs.
 
     def worth(self, unit: Floats, *, ordered: bool = False) -> Floats:
-        """What time is worth where a class's throughput counts in these units, classes × types. `ordered`: such that no two
-        optima are equally good."""
+        """The value of time where a class's throughput counts in these units, classes × types. `ordered`: no two optima are
+        equally good."""
         worth: Floats = self.classes.rates / unit[:, None]
         return break_ties_by_class(worth, self.classes) if ordered else worth
 
     def fit(self, grid: GridDemands, *, at_least: bool = False) -> HullFit:
-        """min θ such that the demands take no more than (1 + θ) of every type, and the prices that prove it. With `at_least`,
-        where some earlier prices prove that demands clearly exceed the cluster, these are told, with no mix."""
+        """min θ such that the demands take at most (1 + θ) of every type, and the prices that prove it. With `at_least`,
+        earlier prices that prove a clear excess are returned without a mix, and ties between optima are broken by a rule."""
         use = self._time(grid, self._plain) * self._scale
         barred = self._hulls.barred[:, : self._plain]
         excess, mix = self._best(barred, use, np.zeros(use.shape[:2]), None, self.near[0], TOLERANCE if at_least else np.inf)
@@ -183,11 +180,12 @@ class HullModel:
         return HullFit(excess, prices / float(prices @ self.capacity), mix)
 
     def is_full(self, fit: HullFit) -> bool:
-        """Whether every type has a price: then all are full, and every job gets just what it needs."""
+        """Whether every type has a price: then all are full, and every job gets exactly what it needs."""
         return bool((fit.prices * self.capacity)[self.capacity > 0].min() > _SPARE)
 
     def maximize(self, grid: GridDemands, worth: Floats, over: float = 0.0) -> Floats:
-        """The mix of answers that meets the demands and maximises Σ worth_gj × time of g on j. `over`: an excess to bear."""
+        """The mix of responses that meets the demands and maximises Σ worth_gj × time of g on j. `over` is an excess to
+        tolerate."""
         time = self._time(grid)
         use, gain = time * self._scale, (time * worth[:, None, :]).sum(axis=2)
         lifts = np.abs(time[:, self._plain :] - time[:, : self._plain]).max(axis=2) > TIED
@@ -199,10 +197,12 @@ class HullModel:
     def _best(
         self, barred: Floats, use: Floats, gain: Floats, room: Floats | None, near: Floats, enough: float = np.inf
     ) -> tuple[float, Floats]:
-        """The mix of answers that gains most within the room, or, without one, that exceeds every type by the least part:
-        that part, and the mix. `use` is classes × answers × types, as parts of each type; `barred` is infinite where a class
-        has no such answer. `near` are prices to try; those that prove the optimum are then the first. So are those that prove
-        an excess above `enough`, and there is no mix then."""
+        """The mix of responses with the highest gain within `room`; without a room, the mix with the least excess over every
+        type.
+
+        Returns the excess and the mix. `use` is classes × responses × types, as parts of each type. `barred` is infinite where
+        a class has no such response. `near` are prices to try; those that prove the optimum, or an excess above `enough` (then
+        without a mix), move to the front."""
         types, loose = len(self.capacity), room is None
         room = np.ones(types) if room is None else room
         net = gain[:, :, None] - (use.reshape(-1, types) @ near.T).reshape(*gain.shape, -1)
@@ -250,8 +250,8 @@ class HullModel:
     def _at(
         self, prices: Floats, net: Floats, use: Floats, room: Floats, *, loose: bool, ruled: bool = False
     ) -> tuple[float, Floats] | None:
-        """The same where these prices prove it; None where they do not, or not so simply. `net` is gained beyond the prices.
-        `ruled`: of several optima, the one of `_by_rule`."""
+        """The same where these prices prove it; None where they do not, or not so simply. `net` is the gain beyond the prices.
+        With `ruled`, several optima are resolved by `_by_rule`."""
         priced = [j for j, price in enumerate(prices.tolist()) if price > FITS]
         if loose and not priced:
             return None
@@ -286,8 +286,8 @@ class HullModel:
         return part[-1] if loose else 0.0, mix
 
     def _by_rule(self, tied: Bools, use: Floats, room: Floats, full: Sequence[int]) -> tuple[float, Floats] | None:
-        """The excess and the mix where several mixes of tied answers fill the full types: the one that is cheapest at numbers
-        which follow from what each class is. So the optimum does not depend on the prices that the search started with."""
+        """The excess and the mix where several mixes of tied responses fill the full types: the cheapest one by hash fractions
+        of the classes. So the optimum does not depend on the prices with which the search started."""
         g, f = tied.nonzero()
         types, columns, groups = len(self.capacity), len(g), len(tied)
         cost = np.append(-hash_fractions((self.classes.keys[one], answer) for one, answer in zip(g.tolist(), f.tolist())), 0.0)
@@ -303,7 +303,7 @@ class HullModel:
         return float(found.values[-1]), self._mix(g, f, found.values[:-1])
 
     def _entries(self, g: Ints, f: Ints, use: Floats) -> Entries:
-        """Columns for some answers of classes, and one for the excess; rows for the types and the classes."""
+        """Matrix entries: columns for some responses and one for the excess; rows for the types and the classes."""
         types, columns = len(self.capacity), len(g)
         every, j = np.arange(columns), np.arange(types)
         return (
@@ -312,9 +312,9 @@ class HullModel:
             np.concatenate((use[g, f].ravel(), np.ones(columns), -(self.capacity > 0).astype(np.float64))),
         )
 
-    def best_ratio(self, grid: GridDemands, worth: Floats, prices: Floats, over: float = 0.0) -> Floats:
-        """The mix that meets the demands and maximises Σ worth·time / Σ prices·accelerators' time; among these, the most of
-        both.
+    def maximize_ratio(self, grid: GridDemands, worth: Floats, prices: Floats, over: float = 0.0) -> Floats:
+        """The mix that meets the demands and maximises Σ worth·time / Σ prices·accelerator time; among these, the one with most
+        of both.
 
         Charnes and Cooper: divided by the denominator, with its inverse as one more unknown, the program is linear."""
         price = prices[None, :] * self.classes.workers[:, None]
@@ -364,14 +364,14 @@ class HullModel:
         return Allocation.alone(numbers, self.shares(grid, mix), reasons)
 
     def _weights(self, grid: GridDemands) -> Floats:
-        """How many members of each class are at each point: classes × 1 × points."""
+        """The number of members of each class at each point: classes × 1 × points."""
         size = self.grid.size
         weights = np.bincount(grid.at, grid.part, minlength=size) + np.bincount(grid.at - 1, 1.0 - grid.part, minlength=size)
         by_point: Floats = weights.astype(np.float64, copy=False).reshape(-1, 1, self.grid.shape[1])
         return by_point
 
     def _time(self, grid: GridDemands, answers: int | None = None) -> Floats:
-        """classes × answers (the first so many, or all) × types: what the members take together."""
+        """Classes × responses (the first so many, or all) × types: the time that the members take together."""
         groups, points = self.grid.shape
         types, answers = points - 1, self.valid.shape[1] if answers is None else answers
         time: Floats = np.matmul(self._weights(grid), self._hulls.by_point[:, :, : answers * types])
@@ -388,8 +388,8 @@ class HullModel:
     def min_level(
         self, demand: DeadlineDemands, lowest: float, highest: float, guess: float = 0.0
     ) -> tuple[float, GridDemands, HullFit]:
-        """The least level at which the demands fit the cluster, the demands, and how they do. Below `lowest` demands grow no
-        more. A good `guess` of the level saves time."""
+        """The least level at which the demands fit the cluster, the demands, and the fit. Below `lowest`, demands do not grow.
+        A good `guess` of the level saves time."""
         required = list[GridDemands]()
         edges = self._edges(demand)
         if not self.near[0, 0].any():
@@ -407,7 +407,7 @@ class HullModel:
         return level, required[0], found
 
     def _edges(self, demand: DeadlineDemands) -> Floats:
-        """Types × jobs: up to which level each demands more than each point of its grid; the last, all that it could."""
+        """Types × jobs: up to which level each job demands more than each point of its grid; the last is the most it could."""
         above = self.grid.T[1:, self.of]
         time = np.full(above.shape, np.inf)
         np.divide(demand.left, above, out=time, where=above > demand.least)
@@ -416,8 +416,8 @@ class HullModel:
         return edges
 
     def _spending(self, demand: DeadlineDemands, edges: Floats, costs: Floats) -> BudgetExcess:
-        """What falls with the level is guessed to fall as the demand of one job would that costs as much and falls as fast:
-        closer than a tangent, and never beyond where the costs really are nothing."""
+        """Cost beyond the budget by level. The next level is guessed as if one job had this cost and this slope: closer than a
+        tangent, and never beyond the root."""
         slope = np.zeros(costs.shape)  # from each point on a job costs `offset + slope · r`; at the last no more
         slope[:, :-1] = (costs[:, 1:] - costs[:, :-1]) * self._hulls.inverse[:, 1:]
         slopes, offsets, start = slope.ravel(), (costs - slope * self.grid).ravel(), self._first - 1
@@ -436,7 +436,7 @@ class HullModel:
         return spending
 
     def _first_prices(self) -> Floats:
-        """Of the last optimum, or by how fast types are: those whose sum over the cluster is 1."""
+        """Prices of the last optimum, or by the speed of types; their sum over the cluster is 1."""
         prices: Floats = self.near[0, 0] / self._room
         if (total := float(prices @ self.capacity)) > 0:
             return prices / total
@@ -446,7 +446,7 @@ class HullModel:
         return worth
 
     def cost_at(self, prices: Floats) -> Callable[[Floats], float]:
-        """The function that tells what demands cost at these prices; 1 is all that there is."""
+        """The function from demands to their cost at these prices; 1 is the whole budget."""
         costs = self.costs(prices)
         slope_to = np.zeros(costs.shape)  # each point; between two, a job costs `offset + slope · r`
         slope_to[:, 1:] = (costs[:, 1:] - costs[:, :-1]) * self._hulls.inverse[:, 1:]
@@ -460,12 +460,12 @@ class HullModel:
 
 
 def no_prices(types: int) -> Floats:
-    """Where there is no earlier moment."""
+    """Prices where there is no earlier moment."""
     return np.zeros((2, _REMEMBERED, types))
 
 
 def _put_first(near: Floats, prices: Floats) -> None:
-    """These before all others, of which the last, or what is the same, is forgotten."""
+    """Move these prices to the front; the last, or an equal one, is dropped."""
     same = (np.abs(near - prices).max(axis=1) <= FITS * (1.0 + prices.max())).nonzero()[0]
     place = int(same[0]) if len(same) else len(near) - 1
     near[1 : place + 1] = near[:place].copy()

@@ -1,5 +1,5 @@
-"""Jobs that no objective can tell apart form a class: the same rates, workers and weight, the same types to run on. A program
-over classes, with their multiplicities, is exact and does not grow with the number of jobs."""
+"""Classes of jobs that no objective can tell apart: same rates, workers, weight and usable types. A program over classes with
+multiplicities is exact, and does not grow with the number of jobs. The closed-form shares of classes are here, too."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class JobClasses:
         return len(self.count)
 
     def dealt(self, view: Snapshot, totals: Floats, reasons: Mapping[int, Reason] | None = None) -> Allocation:
-        """Classes × types of total time, in equal parts to the members, so that they fare alike."""
+        """Divide total time (classes × types) equally among the members of each class."""
         return self.each(view, totals / self.count[:, None], reasons)
 
     def isolate_job(self, job: int) -> JobClasses:
-        """The same with one job, a row of the view, in a class of its own behind the others."""
+        """The same with one job, a row of the view, in a class of its own at the end."""
         old = int(self.of[job])
         of, count = self.of.copy(), np.append(self.count, 1)
         of[job] = len(self)
@@ -54,14 +54,14 @@ class JobClasses:
         return JobClasses(of, count, row, workers, self.weight[every], group, self.rates[every], keys)
 
     def matrix(self, each: Floats) -> Floats:
-        """What a member of each class gets, as jobs × types; nothing for who is of no class."""
+        """Time of a member of each class as jobs × types; 0 for jobs without a class."""
         x = np.zeros((len(self.of), each.shape[1]))
         there = self.of >= 0
         x[there] = each[self.of[there]]
         return x
 
     def each(self, view: Snapshot, share: Floats, reasons: Mapping[int, Reason] | None = None) -> Allocation:
-        """What a member of each class gets, classes × types, as an allocation."""
+        """Time of a member of each class (classes × types) as an allocation."""
         number, of = view.jobs.number, self.of
         if len(of) and of.min() < 0:
             number, of = number[of >= 0], of[of >= 0]
@@ -72,7 +72,7 @@ class JobClasses:
         return Allocation(number[row], alone, types, by_job[entry], reasons or {})
 
     def by_job(self, column: Floats) -> Floats:
-        """A column by class, or classes × something, → the same by job of the view; 0 for who can run nowhere."""
+        """Expand a column by class, or classes × something, to jobs of the view; 0 for jobs that can run nowhere."""
         if not len(column):
             return np.zeros((len(self.of), *column.shape[1:]))
         spread: Floats = column[self.of]
@@ -82,8 +82,8 @@ class JobClasses:
 
 
 def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False, by_weight: bool = True) -> JobClasses:
-    """The classes of a view's jobs, further apart by `group` where one is given. `alike`: of rates only whether they are
-    above 0 is looked at, which is what an agnostic policy may know. Not `by_weight`: every weight is taken for 1."""
+    """The classes of a view's jobs, further split by `group` where given. `alike`: only whether a rate is above 0 counts, which
+    is all that an agnostic policy may know. Without `by_weight`, every weight counts as 1."""
     jobs, rates, capacity = view.jobs, view.rates, view.capacity
     types = len(capacity)
     usable = jobs.fits & rates.runs_on[rates.row]
@@ -117,15 +117,15 @@ def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False
 
 @lru_cache(maxsize=64)
 def _keys(columns: bytes, weight: bytes) -> Sequence[tuple[float, ...]]:
-    """Classes come and go more seldom than jobs: who is handed the same keys again need not look at them."""
+    """Cached keys: classes change less often than jobs, and an identical object need not be compared."""
     row, mask, workers, tag = np.frombuffer(columns, dtype=np.int64).reshape(4, -1).tolist()
     return tuple(zip(row, mask, workers, np.frombuffer(weight).tolist(), tag))
 
 
 def break_ties_by_class(worth: Floats, classes: JobClasses) -> Floats:
-    """The same worths, a little less by a number that follows from what the class is, and from type to type: what would be
-    equally good is so no longer, and the optimum is one point, whichever way the solver came to it. A tenth as much is of
-    the class on the type: where two that differ in their weights alone change types, one would gain what the other loses."""
+    """The same worths, slightly reduced by a number that follows from the class and the type. So the optimum is unique,
+    whatever path the solver took. A tenth of the reduction is by class and type: otherwise two classes that differ only in
+    weight could swap types at no loss."""
     place = hash_fractions(classes.keys)
     types = worth.shape[1]
     on_type = np.modf(place[:, None] * (_APART * np.sqrt(np.arange(1, types + 1))))[0]
@@ -134,15 +134,15 @@ def break_ties_by_class(worth: Floats, classes: JobClasses) -> Floats:
 
 
 def hash_fractions(keys: Iterable[Hashable]) -> Floats:
-    """For each key of numbers a number in [0, 1] that follows from it alone: its hash is the same in every process. It is one
-    of 2^53: no two of the keys that meet in a program have the same."""
+    """For each key of numbers a number in [0, 1] that follows from it alone: its hash is the same in every process. With 2^53
+    values, keys that meet in a program do not collide."""
     drawn: Floats = np.fromiter(map(hash, keys), dtype=np.int64).view(np.uint64) / 2.0**64
     return drawn
 
 
 def column_hash_fractions(keys: Sequence[Hashable], one: Ints, two: Ints, types: Ints, speed: Floats) -> Floats:
-    """The same for tuples (key of `one`, key of `two`, type, speed), all at once: as tuples of four hash, of what their members
-    hash to. Where `two` is -1, its key is the empty tuple."""
+    """The same for tuples (key of `one`, key of `two`, type, speed) at once, as Python hashes tuples of four. Where `two` is
+    -1, its key is the empty tuple."""
     named = np.fromiter(map(hash, (*keys, ())), dtype=np.int64, count=len(keys) + 1).view(np.uint64)
     paced = np.fromiter(map(hash, speed.tolist()), dtype=np.int64, count=len(speed)).view(np.uint64)
     drawn = np.full(len(one), _TUPLE[2])
@@ -155,8 +155,8 @@ def column_hash_fractions(keys: Sequence[Hashable], one: Ints, two: Ints, types:
 
 
 def _distinct(code: Ints) -> tuple[Ints, Ints, Ints]:
-    """By ascending value: where one entry of each value is, which value each entry has, and how many have it. Small values need
-    no sorting."""
+    """By ascending value: the position of one entry, the index of each entry's value, and the counts. Small values need no
+    sorting."""
     if not len(code) or int(code.max()) > 1 << 16:
         _, first, of, count = np.unique(code, return_index=True, return_inverse=True, return_counts=True)
         return first, of, count
@@ -170,19 +170,19 @@ def _distinct(code: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def no_allocation(view: Snapshot) -> Allocation:
-    """For jobs that can run nowhere at the moment."""
+    """The allocation of jobs that can run nowhere at the moment."""
     return Allocation.alone(view.jobs.number, np.zeros((len(view.jobs), len(view.capacity))))
 
 
 def normalized_rates(classes: JobClasses, capacity: Ints) -> Floats:
-    """Progress of a class's member by type, in units of what an equal share of the cluster would give it, times its workers."""
+    """Progress of a class's member by type, in units of an equal share of the cluster, times its workers."""
     equal = classes.rates @ (capacity / capacity.sum())
     gain: Floats = classes.rates / equal[:, None] * classes.workers[:, None]
     return gain
 
 
 def even_mix(classes: JobClasses, capacity: Ints | Floats) -> Floats:
-    """Classes × types: the types that a class may use in equal parts, as far as there are enough of each."""
+    """Classes × types: the usable types in equal parts, as far as there are enough of each."""
     usable = (classes.rates > 0) & (capacity > 0)
     if usable.all():
         load = float((classes.count * classes.workers).sum())
@@ -193,7 +193,7 @@ def even_mix(classes: JobClasses, capacity: Ints | Floats) -> Floats:
 
 
 def _poured(amount: float, room: Floats) -> Floats:
-    """An amount in equal parts into vessels that may be too small for theirs."""
+    """Divide an amount equally among parts with limits."""
     part, open_ = np.zeros(len(room)), np.ones(len(room), dtype=np.bool_)
     while open_.any():
         each = (amount - part[~open_].sum()) / np.count_nonzero(open_)
@@ -207,8 +207,8 @@ def _poured(amount: float, room: Floats) -> Floats:
 
 
 def fill_fixed_mix(classes: JobClasses, mix: Floats, capacity: Ints | Floats) -> Floats:
-    """The fraction of time of each class's members, by water filling: levels s·x/w rise together until a member runs always, or
-    one of the types it uses is full."""
+    """The fraction of time of each class's members by water filling: levels s·x/w rise together until a member always runs, or
+    one of its types is full."""
     speed = classes.weight / classes.workers  # how fast x rises with the level
     load = mix * (classes.count * classes.workers)[:, None]
     fraction, moving = np.zeros(len(classes)), np.ones(len(classes), dtype=np.bool_)

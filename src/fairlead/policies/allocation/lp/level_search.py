@@ -1,4 +1,5 @@
-"""The least level at which demands that fall as it rises fit the cluster. Others tell what fits, and what demands cost."""
+"""Search for the least level at which demands that fall with the level fit the cluster. Callers supply the fit and the
+costs."""
 
 from __future__ import annotations
 
@@ -32,13 +33,13 @@ Cost: TypeAlias = Callable[[Floats], tuple[float, Floats]]
 
 BudgetExcess: TypeAlias = Callable[[float], tuple[float, float]]
 """A level → what demands cost there beyond all that there is to spend, and a better guess of where that is nothing: infinite
-where nobody's demand falls."""
+where no demand falls."""
 
 
 @dataclass(frozen=True)
 class DeadlineDemands:
-    """Demands of jobs with so much `left` and so much time for it: left / (level·unit − spent). None is done sooner than its
-    `soonest`, and each wants at `least` so much."""
+    """Demands of jobs with `left` steps: left / (level·unit − spent). No job is done sooner than `soonest`, and each demands at
+    least `least`."""
 
     left: Floats
     unit: Floats
@@ -47,7 +48,7 @@ class DeadlineDemands:
     least: Floats
 
     def at(self, level: float) -> Floats:
-        """What each demands."""
+        """The demand of each job."""
         return np.maximum(self.left / np.maximum(level * self.unit - self.spent, self.soonest), self.least)
 
     def __call__(self, level: float) -> tuple[Floats, Floats]:
@@ -58,7 +59,7 @@ class DeadlineDemands:
 
 @dataclass(frozen=True)
 class FitResult:
-    """By what part demands exceed the cluster (below 0: what is free)."""
+    """The part by which demands exceed the cluster (below 0: the free part)."""
 
     excess: float
 
@@ -68,7 +69,7 @@ class FitResult:
 
     @property
     def has_nearly_room(self) -> bool:
-        """What is left of a difference when nothing smaller can be told apart."""
+        """Whether the excess is a rounding error."""
         return self.excess <= _NEARLY
 
 
@@ -84,10 +85,10 @@ def min_level(
     highest: float,
     close: float = CLOSE,
 ) -> tuple[float, Floats, F]:
-    """The least level from `first` on, the demands, and how they fit; `close` as of `worth_level`.
+    """The least level from `first` on, the demands, and their fit; `close` as in `affordable_level`.
 
-    From `highest` on all demands fall, convex, to 0. The prices that come with a fit show how high the level must at least be:
-    where demands cost what there is. That level's program gives better prices, and so on; levels only rise."""
+    From `highest` on all demands fall, convex, to 0. The prices of a fit give a lower bound of the level: where demands cost
+    the budget. That level's program gives better prices, and so on; levels only rise."""
     level, nudge = first, 0.0
     for _ in range(_ROUNDS):
         wanted = demand(level)
@@ -107,7 +108,7 @@ def min_level(
 
 
 def newton_excess(demand: Demand, cost: Cost) -> BudgetExcess:
-    """Newton's guess."""
+    """Newton's next level."""
 
     def spending(level: float) -> tuple[float, float]:
         r, falls = demand(level)
@@ -119,8 +120,8 @@ def newton_excess(demand: Demand, cost: Cost) -> BudgetExcess:
 
 
 def affordable_level(spending: BudgetExcess, low: float, highest: float, guess: float, close: float = CLOSE) -> float:
-    """The least, from `low` on, at which demands cost no more than there is to spend: better and better guesses in a bracket,
-    until they come `close`."""
+    """The least level from `low` on at which demands cost at most the budget: improving guesses in a bracket, until they are
+    `close`."""
     level, high, tried = max(low, guess), np.inf, False
     for _ in range(_STEPS):
         over, better = spending(level)
@@ -142,6 +143,6 @@ def affordable_level(spending: BudgetExcess, low: float, highest: float, guess: 
             level = 0.5 * (low + high)
             if level in (low, high):
                 break
-        else:  # nobody's demand falls yet
+        else:  # no demand falls yet
             level = max(highest, 2.0 * low)
     return high

@@ -1,5 +1,5 @@
-"""The cheapest ways of classes to a throughput, whatever the prices: their hulls (demands.py says what they are). They follow
-from a class's rates alone. Classes come and go with their jobs, but their rates come back: what was found for them is kept."""
+"""The lower hulls of classes: their cheapest ways to a throughput, for any prices (see hull_model.py). They follow from a
+class's rates, and are cached, since rates come back when classes do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T", bound=np.generic)
 
 @dataclass(frozen=True)
 class Hulls:
-    """By class."""
+    """Hulls by class."""
 
     grid: Floats  # classes × points
     inverse: Floats  # 1 / the step up to each point
@@ -32,7 +32,7 @@ class Hulls:
 
     @property
     def each(self) -> int:
-        """How many numbers there are of a class, about."""
+        """About how many numbers a class has."""
         return sum(column[0].size for column in (self.answers, self.plain, self.by_point))
 
     def and_(self, more: Hulls) -> Hulls:
@@ -41,7 +41,7 @@ class Hulls:
 
 
 class _Column(Generic[T]):
-    """A column of `Hulls`, of some classes: gathered at the first read, kept afterwards."""
+    """A column of `Hulls` for some classes: gathered at the first read, then kept."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -53,7 +53,7 @@ class _Column(Generic[T]):
 
 
 class Chosen:
-    """Hulls of some classes, of all that are known."""
+    """The hulls of some classes among all cached ones."""
 
     grid = _Column[np.float64]()
     inverse = _Column[np.float64]()
@@ -68,7 +68,7 @@ class Chosen:
 
 
 def hulls_of(rates: Floats) -> Chosen:
-    """`rates` are classes × types."""
+    """The hulls of classes with these rates, classes × types."""
     return _hulls(rates.tobytes(), rates.shape[1])
 
 
@@ -107,8 +107,8 @@ def _found(by_type: Floats) -> Hulls:
 
 @lru_cache(maxsize=16)
 def _subsets(types: int) -> tuple[Bools, Ints, Ints]:
-    """All subsets of the positions 1..types, and for each and each grid point 0..types the member at or below it (0: none) and
-    the member at or above it (the last one, where there is none)."""
+    """All subsets of the positions 1..types. For each and each grid point 0..types, the member at or below it (0: none) and the
+    member at or above it (the last one where there is none)."""
     codes = np.arange(1, 1 << types)
     member = ((codes[:, None] >> np.arange(types)) & 1).astype(np.bool_)
     place = np.arange(1, types + 1)
@@ -119,10 +119,10 @@ def _subsets(types: int) -> tuple[Bools, Ints, Ints]:
 
 
 def _answers(rates: Floats, order: Ints) -> tuple[Floats, Bools]:
-    """classes × answers × grid points × types of time, and which answers a class has. `rates` ascend along `order`.
+    """Classes × responses × grid points × types of time, and which responses a class has. `rates` ascend along `order`.
 
-    The first half of the answers interpolates between the members of each subset, from 0 on; the second half lifts whoever
-    demands less to the subset's first member."""
+    The first half of the responses interpolates between the members of each subset, from 0 on; the second half raises lower
+    demands to the subset's first member."""
     types = rates.shape[1]
     member, below, above = _subsets(types)
     grid = np.concatenate((np.zeros((len(rates), 1)), rates), axis=1)

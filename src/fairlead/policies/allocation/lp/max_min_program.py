@@ -1,11 +1,11 @@
-"""The polytope of allocations over classes, with a level t that rises for all at once:
+"""The max-min program over classes, with a level t that rises for all at once:
 
     max t   s.t.  Σ_j gain_gj·y_gj ≥ want_g·t      for every class g
                   Σ_j y_gj ≤ n_g,   Σ_g s_g·y_gj ≤ N_j,   y ≥ 0
 
-y_gj is the time that all members of class g together spend on type j. Company is one more column for a pair of classes on a
+y_gj is the time that all members of class g together spend on type j. Co-location is one more column for a pair of classes on a
 type. The model is kept from call to call: an arrival changes a coefficient and a bound, and the optimum is a few pivots away. A
-class that has no members for the moment stays in the model with n_g = 0."""
+class without members stays in the model with n_g = 0."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class ClassTimes:
-    """An optimum: the level, each class's time by type, and pairs of classes."""
+    """An optimum: the level, each class's time by type, and the time of pairs of classes."""
 
     level: float
     totals: Floats  # classes × types, alone
@@ -42,7 +42,7 @@ class ClassTimes:
 
 
 class MaxMinProgram:
-    """Keep one per policy and ask it again and again."""
+    """A kept model; one per policy, solved again and again."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -60,9 +60,9 @@ class MaxMinProgram:
         then: Callable[[], Floats] | None = None,
         spread: GangSpread | None = None,
     ) -> ClassTimes:
-        """`paired[g, h, j]` is the gain of g beside h on type j. `then` tells worths of y_gj to be maximised in the second
-        place (company is worth the sum of both): among the optima, which one. A class's worths may not change; they are asked
-        for where classes are new."""
+        """Solve for these classes. `paired[g, h, j]` is the gain of g co-located with h on type j. `then` gives values of y_gj
+        for the second objective (a pair has the sum of both), which chooses among the optima. A class's values must not change;
+        they are asked for when classes are new."""
         if spread is not None:
             gain = np.concatenate((gain, spread.gain), axis=1)
         self._spread = None if spread is None else spread.use
@@ -112,7 +112,7 @@ class MaxMinProgram:
         paired: Floats | None,
         then: Callable[[], Floats] | None,
     ) -> Ints:
-        """Where each class stands in the model; new ones come in, and a model that no longer fits is begun anew."""
+        """The slot of each class in the model; new classes enter, and a model that no longer fits is built again."""
         known = self._slots
         if classes.keys is not self._keys:
             known = np.array([self._slot.get(key, -1) for key in classes.keys], dtype=np.int64)
@@ -127,7 +127,7 @@ class MaxMinProgram:
             known[new] = self._enter(classes, new, gain, then)
             self._look = np.concatenate((self._look, look[new]))
         if paired is not None:
-            if not self._as_before(known, paired):  # what pairs are thought to gain has been learned anew
+            if not self._as_before(known, paired):  # the estimated gains of pairs have changed
                 self._begin(capacity)
                 known = self._enter(classes, np.arange(len(classes)), gain, then)
                 self._look = look
@@ -136,7 +136,7 @@ class MaxMinProgram:
         return known
 
     def _as_before(self, slots: Ints, paired: Floats) -> bool:
-        """Whether the gains of pairs that have been looked at are what they were."""
+        """Whether the gains of known pairs are unchanged."""
         old = (slots < len(self._met)).nonzero()[0]
         here, given = np.ix_(slots[old], slots[old]), paired[np.ix_(old, old)]
         return bool(np.array_equal(self._paired[here][self._met[here]], given[self._met[here]]))
@@ -175,7 +175,7 @@ class MaxMinProgram:
     def _enter_pairs(
         self, classes: JobClasses, slots: Ints, gain: Floats, paired: Floats, then: Callable[[], Floats] | None
     ) -> None:
-        """Columns for classes that meet for the first time. A pair that does no better than taking turns is left out."""
+        """Add columns for classes that meet for the first time. Pairs that do no better than time slicing are left out."""
         program = self._program
         assert program is not None
         if len(self._met) < len(self._slot):
@@ -190,7 +190,7 @@ class MaxMinProgram:
             return
         self._met[here] = True
         self._paired[here] = paired
-        gain = gain[:, : len(self._capacity)]  # of who stands together
+        gain = gain[:, : len(self._capacity)]  # of consolidated gangs
         pays = worthwhile_pairs(paired, gain, classes.workers) & fresh[:, :, None]
         j, g, h = np.triu(pays.transpose(2, 0, 1)).nonzero()
         if not len(g):
@@ -223,7 +223,7 @@ class MaxMinProgram:
         self._pair_column = np.concatenate((self._pair_column, made))
 
     def _members(self, slots: Ints, count: Ints, want: Floats) -> None:
-        """How many there are of each class now; only what changed is told to the solver."""
+        """Update the number of members of each class; only changes go to the solver."""
         program = self._program
         assert program is not None
         counts, wants = np.zeros(len(self._count)), np.zeros(len(self._count))
@@ -262,7 +262,7 @@ class MaxMinProgram:
 
 
 def dealt(classes: JobClasses, view: Snapshot, filled: ClassTimes) -> Allocation:
-    """Time of classes and of pairs of classes, in equal parts to the members; as few pairs of jobs as that takes."""
+    """Divide the time of classes and of pairs of classes equally among the members, with as few pairs of jobs as possible."""
     alone = classes.dealt(view, filled.totals)
     if not len(filled.pair_time):
         return alone
@@ -289,7 +289,7 @@ def _members(classes: JobClasses, numbers: Ints) -> list[Ints]:
 
 
 def _circle(members: Ints, time: float) -> tuple[Ints, Ints, Floats]:
-    """Pairs inside a class: everybody with the next one, and the last with the first."""
+    """Pairs inside a class: each job with the next, and the last with the first."""
     count = len(members)
     if count == 2:
         return members[:1], members[1:], np.array([time])
@@ -297,8 +297,8 @@ def _circle(members: Ints, time: float) -> tuple[Ints, Ints, Floats]:
 
 
 def _met(one: Ints, two: Ints, time: float) -> tuple[Ints, Ints, Floats]:
-    """Everybody of one class gets the same time, everybody of the other does, with as few pairs as that takes: both are laid
-    out along the same stretch of time, and whoever lies beside one another is a pair."""
+    """Equal time for all members of both classes with as few pairs as possible: both are laid out along the same stretch of
+    time, and jobs at the same place are a pair."""
     cuts = np.union1d(np.arange(1, len(one) + 1) / len(one), np.arange(1, len(two) + 1) / len(two))
     cuts = cuts[np.concatenate((np.diff(cuts) > 1e-12, [True]))]
     begins = np.concatenate(([0.0], cuts[:-1]))

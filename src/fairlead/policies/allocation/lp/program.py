@@ -1,5 +1,5 @@
-"""Linear programs as data, solved by HiGHS and kept, so that a small change is a few pivots and not a new model. The only place
-that knows the solver: its options, its words for a failure, and the check that an answer is an optimum."""
+"""Linear programs as data, solved by HiGHS and kept, so that a small change costs a few pivots. This is the only module that
+knows the solver: its options, its status words, and the check that an answer is an optimum."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Model:
 
 @dataclass(frozen=True)
 class Solution:
-    """An optimum: the columns' values and what it is worth; where prices were asked for, the columns' reduced costs (below 0: a
-    unit of it would lose so much) and the rows' duals."""
+    """An optimum: the columns' values and the objective; with prices, also the columns' reduced costs (below 0: a unit would
+    lose as much) and the rows' duals."""
 
     values: Floats
     reduced: Floats
@@ -55,9 +55,8 @@ class Solution:
 
 
 class Program:
-    """A model in the solver. Every change keeps the last basis, from which the next solve goes on. It is a cache: throw it away
-    and build it anew from the same data, and the optimal value is the same.
-    """
+    """A model in the solver. Every change keeps the last basis, from which the next solve continues. It is a cache: a program
+    built again from the same data has the same optimal value."""
 
     def __init__(self, name: str, model: Model, tolerance: float = 1e-7) -> None:
         """`tolerance` is how far the solver may miss a bound or an optimality condition, at least 1e-10."""
@@ -69,7 +68,7 @@ class Program:
             self._highs = _solver()
         for option in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
             self._highs.setOptionValue(option, tolerance)
-        self._must(_told(self._highs, model))
+        self._must(_pass_model(self._highs, model))
 
     def __del__(self) -> None:
         highs = self.__dict__.get("_highs")
@@ -101,7 +100,7 @@ class Program:
         self._must(self._highs.changeCoeff(row, column, value))
 
     def add_rows(self, lower: Floats, upper: Floats, entries: Entries | None = None) -> Ints:
-        """New rows, empty where there are no `entries`; the row numbers in these count from the first of them."""
+        """Add rows, empty without `entries`; row numbers in these count from the first new row."""
         none = np.zeros(0, dtype=np.int64)
         count = len(lower)
         rows, columns, values = (none, none, np.zeros(0)) if entries is None else entries
@@ -111,7 +110,7 @@ class Program:
         return np.arange(self.rows - count, self.rows)
 
     def add_columns(self, cost: Floats, lower: Floats, upper: Floats, entries: Entries) -> Ints:
-        """New columns; the column numbers in `entries` count from the first of them."""
+        """Add columns; column numbers in `entries` count from the first new column."""
         starts, index, value = _columnwise(entries, len(cost))
         self._must(self._highs.addCols(len(cost), cost, lower, upper, len(value), starts[:-1], index, value))
         self.columns += len(cost)
@@ -120,8 +119,8 @@ class Program:
     # Answers.
 
     def solve(self, *, primal: bool = False, prices: bool = True) -> Solution:
-        """The optimum, or a `SolverError`. `primal` is the better way where the last point is still feasible. Without `prices`
-        the point alone comes out of the solver, in less time."""
+        """The optimum, or a `SolverError`. `primal` is better where the last point is still feasible. Without `prices`, only
+        the point is read, which takes less time."""
         highs = self._highs
         highs.setOptionValue("simplex_strategy", _PRIMAL_SIMPLEX if primal else _ANY_SIMPLEX)
         highs.run()
@@ -144,7 +143,7 @@ class Program:
         return Solution(values, reduced, duals, float(objective))
 
     def _off(self) -> float:
-        """By how much the last answer misses a bound or an optimality condition; infinity where there is none to judge."""
+        """By how much the last answer misses a bound or an optimality condition; infinity where there is no answer."""
         if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return math.inf
         # By name: all that the solver has to tell would take ten times as long.
@@ -157,7 +156,7 @@ class Program:
 
 @dataclass(frozen=True)
 class MixedSolution:
-    """The best point that a search found, and what no point exceeds; equal where the search came to its end."""
+    """The best point found by a search, and an upper bound; both are equal where the search finished."""
 
     values: Floats
     objective: float
@@ -165,11 +164,11 @@ class MixedSolution:
 
 
 def solve_mip(name: str, model: Model, whole: Bools, *, nodes: int, gap: float) -> MixedSolution | None:
-    """A model with whole numbers in the columns `whole`: until it is within `gap`, or for so many nodes, which unlike
-    seconds are the same everywhere. None where no point was found by then."""
+    """Solve a model with integers in the columns `whole`, until it is within `gap` or for so many nodes, which unlike seconds
+    are the same on every machine. None where no point was found."""
     settings = {"output_flag": False, "threads": 1, "mip_max_nodes": nodes, "mip_abs_gap": gap, "mip_rel_gap": 0.0}
     highs = _solver(settings)
-    if _told(highs, model, whole) == highspy.HighsStatus.kError:
+    if _pass_model(highs, model, whole) == highspy.HighsStatus.kError:
         raise SolverError(name, "a model it refuses")
     highs.run()
     status = highs.getModelStatus()
@@ -184,7 +183,7 @@ def solve_mip(name: str, model: Model, whole: Bools, *, nodes: int, gap: float) 
 
 
 def _solver(settings: Mapping[str, Any] = _OPTIONS) -> Any:
-    """One that does as it is told; what it does not know, another version may have called otherwise."""
+    """A solver with these settings; an unknown option is an error, since versions differ."""
     highs = highspy.Highs()
     for option, setting in settings.items():
         if highs.setOptionValue(option, setting) != highspy.HighsStatus.kOk:
@@ -192,8 +191,8 @@ def _solver(settings: Mapping[str, Any] = _OPTIONS) -> Any:
     return highs
 
 
-def _told(highs: Any, model: Model, whole: Bools | None = None) -> Any:
-    """The model for the solver, as arrays: its own words for one take four times as long. What it has to say to that."""
+def _pass_model(highs: Any, model: Model, whole: Bools | None = None) -> Any:
+    """Pass the model to the solver as arrays, and return its status; building it object by object takes four times as long."""
     starts, index, value = _columnwise(model.entries, len(model.cost))
     size = (len(model.cost), len(model.row_lower), len(value))
     by_column, maximise = int(highspy.MatrixFormat.kColwise), int(highspy.ObjSense.kMaximize)
@@ -210,17 +209,13 @@ def _columnwise(entries: Entries, columns: int) -> tuple[Any, Any, Floats]:
     return starts, rows[order].astype(np.int32), np.asarray(values, dtype=np.float64)[order]
 
 
-# Programs with many more columns than an optimum uses, such as one for each pair of classes. The solver is told of some; at
-# its prices the others are looked at, and those that would gain enter, until there are none. The optimum is that of all
-# columns,
-# and so are its prices.
-
 _AT_A_TIME = 96
 
 
 class ColumnGeneration:
-    """As a `Program`. The solver is told of the columns `first` at once; all others are 0 or above. Where the rows admit no
-    solution in those that it knows, all enter."""
+    """A `Program` with many more columns than an optimum uses. The solver starts with the columns `first`; all others are 0 or
+    above. Columns that would gain at its prices enter, until there are none. Where the rows are infeasible without them, all
+    enter."""
 
     def __init__(self, name: str, model: Model, first: Bools, tolerance: float = 1e-7) -> None:
         self.name, self.tolerance = name, tolerance
@@ -243,14 +238,14 @@ class ColumnGeneration:
         self._program.costs(self._at[columns[known]], cost[known])
 
     def column_bounds(self, columns: Ints, lower: Floats, upper: Floats) -> None:
-        """Of columns that were among the first."""
+        """Change bounds of columns that were among the first."""
         self._program.column_bounds(self._at[columns], lower, upper)
 
     def row_bounds(self, rows: Ints, lower: Floats, upper: Floats) -> None:
         self._program.row_bounds(rows, lower, upper)
 
     def add_rows(self, lower: Floats, upper: Floats, entries: Entries) -> Ints:
-        """The row numbers in `entries` count from the first of the new ones."""
+        """Add rows; row numbers in `entries` count from the first new row."""
         return self._program.add_rows(lower, upper, self._parted(entries, self._program.rows))
 
     def solve(self) -> Solution:
@@ -283,7 +278,7 @@ class ColumnGeneration:
         self._program.add_columns(self._cost[new], self._lower[new], self._upper[new], entering)
 
     def _parted(self, entries: Entries, first: int) -> Entries:
-        """Of columns that the solver knows, by its own numbers; the others are kept. Rows count from `first`."""
+        """The entries of columns in the solver, by its own numbers; the others are kept. Rows count from `first`."""
         rows, columns, values = entries
         at = self._at[columns]
         known, other = (at >= 0).nonzero()[0], (at < 0).nonzero()[0]

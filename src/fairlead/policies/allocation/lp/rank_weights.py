@@ -1,6 +1,6 @@
-"""What the time of classes is worth where each member counts by a weight of its own, and linear bounds on that (by_rank.py says
-what for). All classes are looked at together: their columns stand one behind the other, and a piece of a layout, an end of a
-block and a speed of a way are told apart by numbers, which are compared and looked up without rounding."""
+"""The value of a class's time where each member has its own weight, and linear bounds on it (see weighted_sum.py). All classes
+are handled together: their columns are concatenated, and pieces of layouts, block ends and speeds are identified by integers,
+so that comparisons need no rounding."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ _NOTHING = 1e-12  # what rounding may leave of a difference
 
 
 @dataclass(frozen=True)
-class Layouts:
-    """Supplies of classes, each from the fastest on: by piece its speed, and how many units of time end with it."""
+class SpeedLayouts:
+    """Time of classes by speed, each from the fastest on: by piece its speed, and the cumulative time at its end."""
 
     group: Ints  # by layout
     size: Ints  # by layout: its pieces
     speed: Floats
     until: Floats
 
-    def those(self, which: Ints) -> Layouts:
+    def those(self, which: Ints) -> SpeedLayouts:
         size = self.size[which]
         at = ranges(self.size.cumsum()[which] - size, size)
-        return Layouts(self.group[which], size, self.speed[at], self.until[at])
+        return SpeedLayouts(self.group[which], size, self.speed[at], self.until[at])
 
-    def of(self, group: Ints) -> Layouts:
-        """The same, of classes that have other numbers."""
-        return Layouts(group, self.size, self.speed, self.until)
+    def of(self, group: Ints) -> SpeedLayouts:
+        """The same for classes with other numbers."""
+        return SpeedLayouts(group, self.size, self.speed, self.until)
 
     @staticmethod
-    def joined(*some: Layouts) -> Layouts:
+    def joined(*some: SpeedLayouts) -> SpeedLayouts:
         columns = zip(*((one.group, one.size, one.speed, one.until) for one in some))
         group, size, speed, until = (np.concatenate(column) for column in columns)
-        return Layouts(group, size, speed, until)
+        return SpeedLayouts(group, size, speed, until)
 
     @staticmethod
-    def none() -> Layouts:
+    def none() -> SpeedLayouts:
         whole, real = np.zeros(0, dtype=np.int64), np.zeros(0)
-        return Layouts(whole, whole, real, real)
+        return SpeedLayouts(whole, whole, real, real)
 
 
 @dataclass(frozen=True)
-class Stretches:
-    """Speeds from the highest to 0, between two of which there is neither one of a layout nor the end of a block. The last one
-    of each layout has no width."""
+class SpeedIntervals:
+    """Intervals of speed from the highest to 0 without a layout's speed or a block end inside. The last one of each layout has
+    no width."""
 
     key: Ints  # of the upper end: ascends by layout, and inside as speeds fall
     layout: Ints
@@ -59,12 +59,12 @@ class Stretches:
     row: Ints  # the block, counted over all layouts
 
 
-class Ranks:
-    """The weights of classes' members, heaviest first, and the speeds that they can have, in a few blocks: those of a class
-    are `ends`, from the highest to 0."""
+class RankWeights:
+    """The weights of classes' members, heaviest first, and their possible speeds in a few blocks; a class's block `ends` fall
+    to 0."""
 
     def __init__(self, weights: Floats, count: Ints, sides: ColumnSides, foreign: Floats) -> None:
-        """`weights` is by class and falling. `foreign` are speeds of layouts that may be none of any side."""
+        """`weights` is by class and falling. `foreign` are speeds of layouts that may belong to no side."""
         self.count, self._sides, classes = count, sides, np.arange(len(count))
         self._from = count.cumsum() - count + classes  # by class: where its members begin, each class with one more at the end
         shifted = np.arange(len(weights)) + classes.repeat(count)
@@ -95,13 +95,13 @@ class Ranks:
         self._code = len(self._all) - 1 - self._all.searchsorted(speed)
         self._end_code = len(self._all) - 1 - self._all.searchsorted(self.ends)
 
-    def even(self, group: Ints, part: float) -> Layouts:
-        """As if so many of the members ran at full speed."""
+    def even(self, group: Ints, part: float) -> SpeedLayouts:
+        """Layouts in which a part of the members runs at full speed."""
         top = self.ends[self._ends_from[group]]
-        return Layouts(group, np.ones(len(group), dtype=np.int64), top, np.rint(part * self.count[group]))
+        return SpeedLayouts(group, np.ones(len(group), dtype=np.int64), top, np.rint(part * self.count[group]))
 
-    def laid(self, time: Floats) -> Layouts:
-        """Of each class that has any ways, for the time on each of them."""
+    def laid(self, time: Floats) -> SpeedLayouts:
+        """The layout of each class that has columns, for the time on each column."""
         sides = self._sides
         amount = time[sides.col] * sides.weight
         used = (amount > USED).nonzero()[0]
@@ -110,9 +110,9 @@ class Ranks:
         total = np.concatenate(([0.0], amount.cumsum()))
         until = total[1:] - total[size.cumsum() - size][owner]
         some = self.blocks.nonzero()[0]
-        return Layouts(some, size[some], sides.speed[used], until)
+        return SpeedLayouts(some, size[some], sides.speed[used], until)
 
-    def stretches(self, laid: Layouts) -> Stretches:
+    def stretches(self, laid: SpeedLayouts) -> SpeedIntervals:
         group, layouts = laid.group, np.arange(len(laid.group))
         size, pieces, speeds = self.blocks[group] + 1, len(laid.speed), len(self._all)
         ends = ranges(self._ends_from[group], size)
@@ -137,19 +137,19 @@ class Ranks:
         passed = np.arange(1, len(order) + 1) - done - (size.cumsum() - size)[layout]  # ends of blocks down to here
         base = (size - 1).cumsum() - (size - 1)
         row = base[layout] + np.minimum(np.maximum(passed - 1, 0), size[layout] - 2)
-        return Stretches(key, layout, low, width, time, row)
+        return SpeedIntervals(key, layout, low, width, time, row)
 
-    def worth(self, laid: Layouts) -> Floats:
-        """By block, over all layouts."""
+    def worth(self, laid: SpeedLayouts) -> Floats:
+        """The value by block, over all layouts."""
         on = self.stretches(laid)
         group = laid.group[on.layout]
         many = np.minimum(on.time, self.count[group]).astype(np.int64)
         at = self._from[group] + many
         return _summed(on.row, on.width * (self._sum[at] + (on.time - many) * self._at[at]), int(self.blocks[laid.group].sum()))
 
-    def bounds(self, laid: Layouts) -> tuple[Ints, Ints, Floats, Floats, Floats]:
-        """Rows (blocks, over all layouts), sides, and what a unit of time on the side adds at most to the worth of its own
-        block; and by row what a unit at a higher speed adds, and what is there without any."""
+    def bounds(self, laid: SpeedLayouts) -> tuple[Ints, Ints, Floats, Floats, Floats]:
+        """Rows (blocks over all layouts), sides, and the most that a unit of time on the side adds to the value of its block;
+        and by row, what a unit at a higher speed adds, and the constant."""
         on = self.stretches(laid)
         group = laid.group[on.layout]
         end = np.minimum(on.time + USED, self.count[group]).astype(np.int64)
@@ -171,8 +171,8 @@ class Ranks:
         some = (mine > _NOTHING).nonzero()[0]
         return row[some], side[some], mine[some], higher, without
 
-    def dealt(self, laid: Layouts) -> Floats:
-        """The speed of each member, in the order of the weights, as these layouts say; one for each class."""
+    def dealt(self, laid: SpeedLayouts) -> Floats:
+        """The speed of each member, in the order of the weights, under these layouts; one layout for each class."""
         begin = self.count.cumsum() - self.count
         owner = laid.group.repeat(laid.size)
         until = np.minimum(laid.until, self.count[owner])
@@ -188,7 +188,7 @@ class Ranks:
 
 
 def ranges(first: Ints, size: Ints) -> Ints:
-    """first, first + 1, …, so many each, one behind the other."""
+    """first, first + 1, …, `size` numbers each, concatenated."""
     begin = size.cumsum() - size
     every: Ints = np.arange(int(size.sum())) + (first - begin).repeat(size)
     return every

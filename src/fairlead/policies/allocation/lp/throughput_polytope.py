@@ -1,16 +1,16 @@
-"""Whether the time of a class meets the demands of its members, and programs over all that does.
+"""The throughput polytope: which time by column meets the demands of a class's members, and programs over it.
 
-Let the members of class g spend the time Y_w on each of its ways w, at the speed T_w: all together, a supply of speeds. Each
-member m has one unit of time, may mix speeds, and demands the speed r_m on average. That can be dealt out if and only if
+Let the members of class g spend the time Y_w on each of its columns w, at the speed T_w. Each member m has one unit of time,
+may mix speeds, and demands the mean speed r_m. This can be disaggregated if and only if
 
     Σ_w max(T_w − τ, 0)·Y_w  ≥  Σ_m max(r_m − τ, 0)      for all τ ≥ 0,   and   Σ_w Y_w ≤ n_g
 
-(the demands are majorised by the supply, as of jobs on uniform machines; Horvath, Lam and Sethi, JACM'77). It need be asked
-only at the speeds τ = T_w of ways that are used. So a program over classes has a column for each way, however many jobs there
-are and however they differ, and a row for those τ alone that some solution has violated. The duals of these rows are the prices
-of speed: what a job with the demand r costs is Σ_τ price_gτ·max(r − τ, 0), and what the cluster can afford is one budget.
+(the demands are majorised by the supply, as of jobs on uniform machines; Horvath, Lam and Sethi, JACM'77). Only the speeds τ =
+T_w of used columns matter. So a program has a column for each way to run, however many jobs there are, and rows only for those
+τ that some solution has violated. The duals of these rows are prices of speed: a demand r costs Σ_τ price_gτ·max(r − τ, 0), and
+the cluster's budget is one.
 
-Company inside a class takes one thing more: nobody can be beside itself. `dealing.py` looks after that."""
+Co-location inside a class must not pair a job with itself; disaggregation.py handles this."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _SLACK = 10 * FITS  # rows that some fit was short of by a little less than coun
 
 
 class SortedDemands:
-    """Demands of jobs, as parts of their class's fastest, in an order in which sums beyond a speed are looked up."""
+    """Demands of jobs as parts of their class's fastest rate, sorted such that sums beyond a speed are looked up."""
 
     def __init__(self, of: Ints, part: Floats, classes: int, order: Ints | None = None) -> None:
-        """`order` is one that is nearly right: sorting then takes a fraction of the time."""
+        """`order` is a nearly sorted order, which makes sorting much faster."""
         key = of - 0.5 * part  # by class, and inside from the largest demand to the least
         self.order: Ints = key.argsort(kind="stable") if order is None else order[key[order].argsort(kind="stable")]
         order = self.order
@@ -66,7 +66,7 @@ class SortedDemands:
 
 @dataclass(frozen=True)
 class SpeedPrices:
-    """Prices of speed: a demand r of class g costs Σ_i price[g, i]·max(r − speed[g, i], 0); there is 1 to spend."""
+    """Prices of speed: a demand r of class g costs Σ_i price[g, i]·max(r − speed[g, i], 0); the budget is 1."""
 
     speed: Floats  # classes × some; infinite where there is no more
     price: Floats
@@ -80,14 +80,14 @@ class SpeedPrices:
         return SpeedPrices(self.speed[origin], self.price[origin])
 
     def rise(self, of: Ints, part: Floats) -> Floats:
-        """How fast each demand's cost rises with it."""
+        """The slope of each demand's cost."""
         rise: Floats = ((part[:, None] > self.speed[of]) * self.price[of]).sum(axis=1)
         return rise
 
 
 @dataclass(frozen=True)
 class PolytopeFit(FitResult):
-    """Prices that prove the excess, and the time on each way."""
+    """The prices that prove the excess, and the time on each column."""
 
     prices: Floats  # by resource; all together cost 1
     bill: SpeedPrices
@@ -95,7 +95,7 @@ class PolytopeFit(FitResult):
 
 
 class ThroughputPolytope:
-    """The jobs of one moment, by class, and the ways they have; it answers for any demands that they may have."""
+    """The jobs of one view by class, and their columns, for any demands."""
 
     def __init__(self, name: str, classes: JobClasses, capacity: Ints, cols: ThroughputColumns) -> None:
         self.name, self.classes, self.capacity, self.cols = name, classes, capacity, cols
@@ -109,8 +109,8 @@ class ThroughputPolytope:
         self._order: Ints | None = None  # of the last demands
 
     def follows(self, earlier: ThroughputPolytope) -> Ints:
-        """The earlier supply's classes were larger: what it had to be asked for is asked for from the start. By class, which of
-        the earlier ones it was a part of."""
+        """Start with the rows that an earlier polytope of larger classes needed. Returns by class the earlier class it was a
+        part of."""
         origin = np.zeros(len(self.classes), dtype=np.int64)
         origin[self.of] = earlier.classes.of[self.present]
         owner, row = (origin[:, None] == earlier._plain().owner[None, :]).nonzero()
@@ -125,12 +125,12 @@ class ThroughputPolytope:
         return required
 
     def job_costs(self, required: SortedDemands, fit: PolytopeFit) -> Floats:
-        """What each job pays for its demand at the prices of a fit; 1 is all that there is."""
+        """The cost of each job's demand at the prices of a fit; 1 is the whole budget."""
         return fit.bill.cost(self.of, required.part)
 
     def worth(self, unit: Floats, *, ordered: bool = False) -> Floats:
-        """What time is worth where a class's throughput counts in these units, by way. `ordered`: such that no two optima are
-        equally good."""
+        """The value of time by column where a class's throughput counts in these units. `ordered`: no two optima are equally
+        good."""
         cols = self.cols
         worth = cols.progress(cols.fastest / unit)
         if not ordered:
@@ -142,8 +142,8 @@ class ThroughputPolytope:
         return slightly_less
 
     def fit(self, required: SortedDemands, *, at_least: bool = False) -> PolytopeFit:
-        """min θ such that the demands take no more than (1 + θ) of every resource. With `at_least`, demands that clearly exceed
-        the cluster may exceed it by more than is said; the prices prove what is said."""
+        """min θ such that the demands take at most (1 + θ) of every resource. With `at_least`, a clear excess may be larger
+        than reported; the prices prove what is reported."""
         model = self._plain()
         model.aim(np.zeros(len(self.cols)), None)
         found = model.solve(required, TOLERANCE if at_least else np.inf)
@@ -158,19 +158,20 @@ class ThroughputPolytope:
         return PolytopeFit(float(found.values[0]), prices / total, model.bill(rows / budget), found.values[1:].clip(min=0.0))
 
     def is_full(self, fit: PolytopeFit) -> bool:
-        """Whether it is certain that every job gets just what it needs."""
+        """Whether it is certain that every job gets exactly what it needs."""
         return False  # where gangs stand apart, or two together, there may be better ways to what they need
 
     def maximize(self, required: SortedDemands, worth: Floats, over: float = 0.0) -> Floats:
-        """The time on each way that meets the demands and is worth most. `over`: an excess to bear, by which all get less."""
+        """The time on each column that meets the demands and has the highest value. `over` is an excess to tolerate, by which
+        all get less."""
         model = self._plain()
         over = max(over, 0.0) + _SLACK
         model.aim(worth, over)
         return model.solve(required).values[1:].clip(min=0.0) / (1.0 + over)
 
-    def best_ratio(self, required: SortedDemands, worth: Floats, prices: Floats, over: float = 0.0) -> Floats:
-        """The time that meets the demands and maximises Σ worth·time / Σ prices·accelerators' time; among these, the most of
-        both.
+    def maximize_ratio(self, required: SortedDemands, worth: Floats, prices: Floats, over: float = 0.0) -> Floats:
+        """The time that meets the demands and maximises Σ worth·time / Σ prices·accelerator time; among these, the one with
+        most of both.
 
         Charnes and Cooper: divided by the denominator, with its inverse as one more unknown, the program is linear."""
         price = prices[self.cols.types] * self.cols.workers
@@ -190,9 +191,8 @@ class ThroughputPolytope:
     def min_level(
         self, demand: DeadlineDemands, lowest: float, highest: float, guess: float = 0.0
     ) -> tuple[float, SortedDemands, PolytopeFit]:
-        """The least level at which the demands fit the cluster, the demands, and how they do. Below `lowest` demands grow no
-        more. A good `guess` of the level saves time; without one, it is where the demands would fit if each accelerator were
-        of the type that is fastest for everybody."""
+        """The least level at which the demands fit the cluster, the demands, and the fit. Below `lowest`, demands do not grow.
+        Without a `guess`, the search starts where demands would fit if every accelerator were of each job's fastest type."""
         size = float(self.capacity.sum())
         pool = self.classes.workers[self.of] / self.fastest / size
 
@@ -218,7 +218,7 @@ class ThroughputPolytope:
         return disaggregate(self.cols, numbers[self.present], self.of, required.part, time, reasons)
 
     def beside_themselves(self, required: SortedDemands, time: Floats) -> Sequence[int]:
-        """Jobs that would be beside themselves if the time were dealt out, as positions among those that are there."""
+        """Jobs that would be paired with themselves if the time were disaggregated, as positions among those present."""
         return self_paired(self.cols, self.of, required.part, time)
 
     def _plain(self) -> _Model:
@@ -228,7 +228,7 @@ class ThroughputPolytope:
 
 
 class _Model:
-    """The program of a supply. Its first column is the excess θ or, `scaled`, what everything is multiplied by."""
+    """The program of a polytope. Its first column is the excess θ or, `scaled`, the factor of everything."""
 
     def __init__(self, supply: ThroughputPolytope, cost: Floats, *, scaled: bool, over: float = 0.0) -> None:
         self.supply, self.scaled, self.extra = supply, scaled, 0
@@ -268,7 +268,7 @@ class _Model:
         self._expected = owner[some], speed[some]
 
     def aim(self, worth: Floats, over: float | None) -> None:
-        """What to maximise; without an excess to bear (None), the least one."""
+        """Set the objective; with `over` None it is the least excess."""
         if over is None and self._leveled:
             return
         self._leveled = over is None
@@ -278,8 +278,8 @@ class _Model:
         program.column_bounds(first, np.array([bounds[0]]), np.array([bounds[1]]))
 
     def solve(self, required: SortedDemands, enough: float = np.inf) -> Solution:
-        """The optimum over all supplies that meet the demands: rows are added until none is violated, or the first column is
-        above `enough`. Those that are violated then are there the next time."""
+        """The optimum over all times that meet the demands: rows are added until none is violated, or the first column is above
+        `enough`. Rows violated then are present the next time."""
         if not len(self.owner):
             all_, (owner, speed) = (self.supply.count > 0).nonzero()[0], self._expected
             self._ask(np.append(all_, owner), np.append(np.zeros(len(all_)), speed), required)
@@ -299,7 +299,7 @@ class _Model:
         raise SolverError(self.supply.name, f"a supply that does not meet the demands after {_ROUNDS} rounds")
 
     def _short(self, values: Floats, required: SortedDemands) -> tuple[Ints, Floats]:
-        """The classes, and for each the speed, at which the supply is short by most."""
+        """The classes, and for each the speed, at which the demands are missed by most."""
         sides = self.supply.cols.sides
         scale = float(values[0]) if self.scaled else 1.0
         amount = values[1:][sides.col] * sides.weight
@@ -318,7 +318,7 @@ class _Model:
         return owner[worst], speed[worst]
 
     def _ask(self, owner: Ints, speed: Floats, required: SortedDemands) -> None:
-        """New rows: beyond this speed the class's supply must be as large as its demands."""
+        """Add rows: beyond this speed, the class's time must cover its demands."""
         sides = self.supply.cols.sides
         begin, end = sides.first[owner], sides.first[owner + 1]
         size = end - begin
@@ -336,7 +336,7 @@ class _Model:
         self.owner, self.speed = np.append(self.owner, owner), np.append(self.speed, speed)
 
     def bill(self, price: Floats) -> SpeedPrices:
-        """Prices by row of speed, by class."""
+        """Prices by row of speed, as prices by class."""
         some = (price > 0).nonzero()[0]
         owner, speed, price = self.owner[some], self.speed[some], price[some]
         order = owner.argsort(kind="stable")
@@ -349,7 +349,7 @@ class _Model:
         return SpeedPrices(speeds, prices)
 
     def keep_to_optima(self, found: Solution) -> None:
-        """Nothing of a column that costs more than it gains, all of a resource that has a price."""
+        """Fix columns that lose to 0, and resources with a price to full use."""
         loses = (found.reduced[1:] < -FITS).nonzero()[0]
         nothing = np.zeros(len(loses))
         self.program.column_bounds(loses + 1, nothing, nothing)

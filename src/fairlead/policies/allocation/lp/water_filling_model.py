@@ -1,5 +1,13 @@
-"""What water filling fills: a cluster on which jobs are alone on types, at will or in fixed mixes, or a supply in which they
-may also share accelerators or stand apart. A vessel remembers at which prices it was full."""
+"""Water filling: levels rise together until no job can be raised without lowering another (Gavel §4.3, §4.4).
+
+The level of a job is s_m·throughput(m, X) / throughput(m, X_equal), for agnostic forms s_m·Σ_j x_mj. Jobs belong to groups. The
+levels of a group add up to B_e, which grows as fast as its weight while any of its jobs can be raised. Inside, a group divides
+it by weighted fairness, level_m = min(w_m·λ_e, cap_m), or in order, each job up to its cap before the next.
+
+A cap is at first what a job reaches alone. Levels rise until the cluster is full, which prices p for the types' time prove: at
+these, the levels cost the whole budget. Since levels never fall, this stays true. A job that could rise only on types with a
+price is capped at its level, the others where they would begin to pay. From then on no job needs more of those types, so the
+next prices are for another type: with J types the cluster fills at most J times."""
 
 from __future__ import annotations
 
@@ -24,7 +32,7 @@ _REMEMBERED = 8
 
 
 class _OfTypes(ABC):
-    """With J types it fills up at most J times: from a full type on nobody needs more of it."""
+    """With J types it fills at most J times: from a full type on, no job needs more of it."""
 
     def __init__(self, name: str, top: Floats, capacity: Ints) -> None:
         self.name, self.top, self.times = name, top, len(capacity) + 1
@@ -39,16 +47,16 @@ class _OfTypes(ABC):
         self._prices = 0.0 * self._prices
         return self._without(self._priced)
 
-    def clashes(self, level: Floats, fit: FitResult) -> bool:
-        return False  # everybody is alone
+    def self_pairs(self, level: Floats, fit: FitResult) -> bool:
+        return False  # no co-location
 
     @abstractmethod
     def _without(self, priced: Bools) -> Floats:
         """By job, the level that it reaches without these types."""
 
 
-class AtWill(_OfTypes):
-    """For jobs that use types as suits the whole."""
+class FlexibleFill(_OfTypes):
+    """Jobs use types in any mix."""
 
     def __init__(self, demands: HullModel, top: Floats) -> None:
         super().__init__(demands.name, top, demands.capacity)
@@ -60,8 +68,8 @@ class AtWill(_OfTypes):
     def fit(self, level: Floats) -> HullFit:
         return self._demands.fit(self.required(level))
 
-    def overflows(self, fit: HullFit) -> None:
-        """A price too small for the solver is not lost if it was once larger."""
+    def record_full(self, fit: HullFit) -> None:
+        """Keep a trace of earlier prices: a price too small for the solver is not lost if it was once larger."""
         self._prices = fit.prices + _TRACE * self._prices
 
     def known(self) -> Sequence[HullFit]:
@@ -78,31 +86,31 @@ class AtWill(_OfTypes):
 
 
 @dataclass(frozen=True)
-class Load(FitResult):
-    """And of which type there is least."""
+class MixLoad(FitResult):
+    """The excess, and the fullest type."""
 
     fullest: int
 
 
-class InMixes(_OfTypes):
-    """For jobs that use types in fixed proportions, jobs × types; their level is their accelerator time."""
+class FixedMixFill(_OfTypes):
+    """Jobs use types in fixed proportions, jobs × types; their level is their accelerator time."""
 
     def __init__(self, name: str, mix: Floats, workers: Ints, capacity: Ints) -> None:
         super().__init__(name, workers.astype(np.float64), capacity)
         self._use = mix / np.maximum(capacity, 1)
 
-    def fit(self, level: Floats) -> Load:
+    def fit(self, level: Floats) -> MixLoad:
         load = level @ self._use
-        return Load(float(load.max()) - 1.0, int(load.argmax()))
+        return MixLoad(float(load.max()) - 1.0, int(load.argmax()))
 
-    def overflows(self, fit: Load) -> None:
+    def record_full(self, fit: MixLoad) -> None:
         self._prices = np.zeros(len(self._capacity))
         self._prices[fit.fullest] = 1.0 / self._capacity[fit.fullest]
 
-    def known(self) -> Sequence[Load]:
+    def known(self) -> Sequence[MixLoad]:
         return ()
 
-    def cost(self, fit: Load) -> Callable[[Floats], float]:
+    def cost(self, fit: MixLoad) -> Callable[[Floats], float]:
         use = self._use[:, fit.fullest]
         return lambda level: float(level @ use)
 
@@ -110,11 +118,12 @@ class InMixes(_OfTypes):
         return np.where((self._use[:, priced] > 0).any(axis=1), 0.0, self.top)
 
 
-class InSupply:
-    """It fills up at most as often as there are speeds of classes to be had: from then on nobody of the class goes beyond."""
+class PolytopeFill:
+    """Jobs may be co-located or spread. It fills at most as often as classes have speeds: from then on no job of the class goes
+    beyond."""
 
-    def __init__(self, supply: ThroughputPolytope, top: Floats, earlier: InSupply | None = None) -> None:
-        """`earlier` was filled with the same jobs in larger classes: whatever was too much for it is too much for this one."""
+    def __init__(self, supply: ThroughputPolytope, top: Floats, earlier: PolytopeFill | None = None) -> None:
+        """`earlier` was filled with the same jobs in larger classes: what exceeded it exceeds this one."""
         self.name, self.top = supply.name, top
         self.times = len(supply.cols.sides.col) + len(supply.classes) + 1
         self._supply = supply
@@ -134,13 +143,13 @@ class InSupply:
         return self._supply.fit(self.required(level), at_least=True)
 
     def used(self, fit: PolytopeFit) -> Floats:
-        """The time on each way, no more than there is."""
+        """The time on each column, no more than there is."""
         return fit.used / (1.0 + max(fit.excess, 0.0))
 
-    def clashes(self, level: Floats, fit: PolytopeFit) -> bool:
+    def self_pairs(self, level: Floats, fit: PolytopeFit) -> bool:
         return bool(self._supply.beside_themselves(self.required(level), self.used(fit)))
 
-    def overflows(self, fit: PolytopeFit) -> None:
+    def record_full(self, fit: PolytopeFit) -> None:
         self._bill = fit.bill
         others = [known for known in self._known if known[0] is not fit]
         self._known = [(fit, self.cost(fit)), *others][:_REMEMBERED]
@@ -158,7 +167,7 @@ class InSupply:
         return lambda level: float(np.maximum(level[job] - speed, 0.0) @ price)
 
     def free_level(self, level: Floats, cap: Floats) -> Floats:
-        """Nobody goes beyond the least speed that has a price. There is always somebody whom that stops."""
+        """No job goes beyond the least speed that has a price. This always stops some job."""
         of, bill = self._supply.of, self._bill
         rising = (cap - level > 1e-12 * self.top).nonzero()[0]
         open_ = np.zeros(len(self._free), dtype=np.bool_)
@@ -172,33 +181,33 @@ class InSupply:
 
 
 _STEPS = 300
-_SURE = 1e-5  # how far from full, or too full, levels must be at other prices to be told so by them
+_SURE = 1e-5  # how clearly earlier prices must show that levels are below or above full
 
 F = TypeVar("F", bound=FitResult)
 
 
 @dataclass(frozen=True)
-class Parties:
-    """Who shares with whom: job i belongs to party `of[i]`; `weight` and `in_order` (rather than fair) are by party."""
+class ShareGroups:
+    """Groups that share: job i belongs to group `of[i]`; `weight` and `in_order` (instead of fair) are by group."""
 
     of: Ints
     weight: Floats
     in_order: Bools
 
     @classmethod
-    def one(cls, jobs: int) -> Parties:
-        """All jobs together, fairly."""
+    def one(cls, jobs: int) -> ShareGroups:
+        """All jobs in one fair group."""
         return cls(np.zeros(jobs, dtype=np.int64), np.ones(1), np.zeros(1, dtype=np.bool_))
 
-    def only(self, chosen: Bools) -> Parties:
-        """The parties of some of the jobs."""
+    def only(self, chosen: Bools) -> ShareGroups:
+        """The groups of some of the jobs."""
         present, of = np.unique(self.of[chosen], return_inverse=True)
-        return Parties(of, self.weight[present], self.in_order[present])
+        return ShareGroups(of, self.weight[present], self.in_order[present])
 
 
 @dataclass(frozen=True)
-class Reached(Generic[F]):
-    """Levels by job, how they fit, and from where, and up to which caps, they rose the last time."""
+class FillResult(Generic[F]):
+    """Levels by job, their fit, and the levels and caps from which they rose the last time."""
 
     level: Floats
     fit: F
@@ -206,8 +215,8 @@ class Reached(Generic[F]):
     cap: Floats
 
 
-class Vessel(Protocol[F]):
-    """What is filled: how levels of jobs fit, at which prices, and who pays nothing for more."""
+class FillModel(Protocol[F]):
+    """What is filled: how levels of jobs fit, at which prices, and which jobs can rise for free."""
 
     @property
     def name(self) -> str: ...
@@ -217,61 +226,61 @@ class Vessel(Protocol[F]):
     def times(self) -> int: ...  # how often it fills up at most
     def fit(self, level: Floats) -> F: ...
     def cost(self, fit: F) -> Callable[[Floats], float]: ...
-    def overflows(self, fit: F) -> None: ...  # its prices are remembered
+    def record_full(self, fit: F) -> None: ...  # its prices are remembered
     def known(self) -> Sequence[F]: ...  # whose prices may be good for other levels too
     def free_level(self, level: Floats, cap: Floats) -> Floats: ...  # at the prices of the last overflow and all before
-    def clashes(self, level: Floats, fit: F) -> bool: ...  # nobody can be given this, although it fits
+    def self_pairs(self, level: Floats, fit: F) -> bool: ...  # it fits, but cannot be disaggregated
 
 
-def fill(vessel: Vessel[F], weight: Floats, parties: Parties, so_far: Reached[F] | None = None) -> Reached[F]:
-    """The level of each job. `so_far`: levels that clashed, of a vessel that was larger; it goes on from before them.
+def fill_levels(model: FillModel[F], weight: Floats, groups: ShareGroups, so_far: FillResult[F] | None = None) -> FillResult[F]:
+    """The level of each job. `so_far` are levels with self-pairing of larger classes; filling resumes before them.
 
-    Where levels clash, they are not the last."""
-    top = vessel.top
+    Where levels cause self-pairing, they are not the last."""
+    top = model.top
     level, cap = (np.zeros(len(top)), top) if so_far is None else (so_far.before, so_far.cap)
-    for _ in range(vessel.times):
-        before, (level, fit, full) = level, _until_full(vessel, _Rise.begin(level, cap, weight, parties))
-        reached = Reached(level, fit, before, cap)
-        if not full or vessel.clashes(level, fit):
+    for _ in range(model.times):
+        before, (level, fit, full) = level, _until_full(model, _Rise.begin(level, cap, weight, groups))
+        reached = FillResult(level, fit, before, cap)
+        if not full or model.self_pairs(level, fit):
             return reached
-        cap = np.minimum(cap, np.maximum(level, vessel.free_level(level, cap)))
+        cap = np.minimum(cap, np.maximum(level, model.free_level(level, cap)))
         if not (cap - level > 1e-12 * top).any():
             return reached
-    raise SolverError(vessel.name, "prices that do not grow")
+    raise SolverError(model.name, "prices that do not grow")
 
 
-def _until_full(vessel: Vessel[F], rise: _Rise) -> tuple[Floats, F, bool]:
-    """As far as there is room: the levels, how they fit, and whether the cluster is full (or else all are at their caps).
+def _until_full(model: FillModel[F], rise: _Rise) -> tuple[Floats, F, bool]:
+    """Raise levels as far as there is room: the levels, their fit, and whether the cluster is full (otherwise all are at their
+    caps).
 
-    From above: levels too high give prices, at which levels that are not too high are affordable; they may still be too high.
-    """
+    From above: levels that are too high give prices, and the levels affordable at these may still be too high."""
     clock, full = rise.end, False
     start, level = rise.levels(0.0), rise.levels(clock)
-    for earlier in vessel.known():
-        cost = vessel.cost(earlier)
+    for earlier in model.known():
+        cost = model.cost(earlier)
         below, above = cost(start) - 1.0, cost(level) - 1.0
         if below < -_SURE and above > _SURE:
             clock, full = _affordable(rise, cost, clock, below, above), True
             level = rise.levels(clock)
-            vessel.overflows(earlier)
+            model.record_full(earlier)
     while True:
-        fit = vessel.fit(level)
+        fit = model.fit(level)
         if fit.has_room:
             return level, fit, full
-        vessel.overflows(fit)
-        cost, full = vessel.cost(fit), True
+        model.record_full(fit)
+        cost, full = model.cost(fit), True
         before = _affordable(rise, cost, clock, cost(start) - 1.0, cost(level) - 1.0)
         if not before < clock:  # no number lies between
             if not fit.has_nearly_room:
-                raise SolverError(vessel.name, "levels that are too high and cannot be lowered")
+                raise SolverError(model.name, "levels that are too high and cannot be lowered")
             return level, fit, full
         clock, level = before, rise.levels(before)
 
 
 def _affordable(rise: _Rise, cost: Callable[[Floats], float], late: float, below: float, above: float) -> float:
-    """The moment, before the `late` one, at which the levels cost all there is: a monotone function's root, by false position
-    with the value at an end that stays halved (Illinois), and every fourth time by halves, as the function may be flat. At the
-    start they cost so much more than all as `below` says, and so much more at the end as `above`."""
+    """The moment before `late` at which the levels cost the whole budget: the root of a monotone function, by false position
+    with halving (Illinois), and every fourth step by bisection, since the function may be flat. `below` and `above` are the
+    costs beyond the budget at the start and the end."""
     early = 0.0
     if below >= 0:
         return 0.0
@@ -300,38 +309,37 @@ def _affordable(rise: _Rise, cost: Callable[[Floats], float], late: float, below
 
 @dataclass(frozen=True)
 class _Rise:
-    """How levels rise by the clock from where they are, as long as only caps stop them.
+    """How levels rise with the clock while only caps stop them.
 
-    Jobs are in `order`: by party, and inside by submission, or by the λ at which they reach their caps where it shares fairly.
-    Then λ_e = max_i (B_e − before_i) / speed_i, as B_e = Σ_m min(w_m·λ_e, cap_m) is concave in λ_e.
-    """
+    Jobs are in `order`: by group, and inside by submission, or by the λ at which they reach their caps where the group is fair.
+    Then λ_e = max_i (B_e − before_i) / speed_i, as B_e = Σ_m min(w_m·λ_e, cap_m) is concave in λ_e."""
 
-    parties: Parties
+    groups: ShareGroups
     order: Ints
     first: Ints  # by party, where it begins
     of: Ints  # the party
     cap: Floats
     weight: Floats
-    before: Floats  # the caps of those who come earlier, in the same party
+    before: Floats  # the caps of earlier jobs in the same group
     speed: Floats  # the weights of the others
     start: Floats  # by party, the sum of its levels
     room: Floats  # by party, how much its levels can rise
     in_order: bool  # whether all parties share in order
 
     @classmethod
-    def begin(cls, level: Floats, cap: Floats, weight: Floats, parties: Parties) -> _Rise:
-        of, count = parties.of, len(parties.weight)
+    def begin(cls, level: Floats, cap: Floats, weight: Floats, groups: ShareGroups) -> _Rise:
+        of, count = groups.of, len(groups.weight)
         start, end = (np.bincount(of, column, minlength=count).astype(np.float64) for column in (level, cap))
-        order = np.lexsort((np.where(parties.in_order[of], 0.0, cap / weight), of))
+        order = np.lexsort((np.where(groups.in_order[of], 0.0, cap / weight), of))
         of, cap, weight = of[order], cap[order], weight[order]
         first = of.searchsorted(np.arange(count))
         caps = np.concatenate(([0.0], np.cumsum(cap)))
         before = caps[:-1] - caps[first[of]]
-        # From behind and party by party: differences of sums would lose weights that are small beside others.
+        # From behind and group by group: differences of sums would lose small weights.
         parts = [np.cumsum(part[::-1])[::-1] for part in np.split(weight, first[1:])]
         speed = np.concatenate(parts) if parts else weight
         return cls(
-            parties,
+            groups,
             order,
             first,
             of,
@@ -341,20 +349,20 @@ class _Rise:
             speed,
             start,
             np.maximum(end - start, 0.0),
-            bool(parties.in_order.all()),
+            bool(groups.in_order.all()),
         )
 
     @property
     def end(self) -> float:
-        """When all are at their caps."""
-        return float((self.room / self.parties.weight).max())
+        """The moment when all are at their caps."""
+        return float((self.room / self.groups.weight).max())
 
     def levels(self, clock: float) -> Floats:
-        total = self.start + np.minimum(self.parties.weight * clock, self.room)
+        total = self.start + np.minimum(self.groups.weight * clock, self.room)
         ahead = total[self.of] - self.before
         if not self.in_order:
             fair = np.maximum.reduceat(ahead / self.speed, self.first)[self.of] * self.weight
-            ahead = np.where(self.parties.in_order[self.of], ahead, fair)
+            ahead = np.where(self.groups.in_order[self.of], ahead, fair)
         level = np.empty(len(self.of))
         level[self.order] = np.minimum(np.maximum(ahead, 0.0), self.cap)
         return level

@@ -1,21 +1,19 @@
-"""The most that the jobs of all classes do together, each counting by a weight of its own, over a supply of speeds:
+"""The maximal weighted sum of throughputs, each job with its own weight, over a throughput polytope:
 
-    max Σ_m weight_m · r_m    such that the demands r can be dealt out of the supply Y   (supply.py says when that is)
+    max Σ_m weight_m · r_m    such that the demands r can be disaggregated from the time Y
 
-Inside a class the optimum is plain: laid out from the fastest to none, the supply goes to its members from the heaviest to the
-lightest, a unit of time each. With U(τ) = Σ_{w: T_w > τ} Y_w, the time at higher speeds than τ, and F(u) the weight of the u
-heaviest members, that is worth
+Inside a class, the time goes from the fastest column to the heaviest member, one unit each. With U(τ) = Σ_{w: T_w > τ} Y_w, the
+time at speeds above τ, and F(u) the weight of the u heaviest members, this is worth
 
     V_g(Y) = ∫ F(U(τ)) dτ
 
-F is concave, and so is V; a tangent of F at each τ is a linear bound on it. So the program has a column for each way and a few
-for the worth of each class, however many jobs there are, and a row for those bounds alone that some solution has violated: the
-layout of that solution says where the tangents touch. The speeds of a class are cut into blocks, each with a worth and bounds
-of its own: one bound for all of a class would be wrong as a whole as soon as it is wrong at one speed. It ends in an optimum,
-not near one.
+F is concave, and so is V; a tangent of F at each τ is a linear bound on it. So the program has a column for each way to run and
+a few for the value of each class, and rows only for bounds that some solution has violated: its layout says where the tangents
+touch. The speeds of a class are cut into blocks with their own bounds: one bound for a whole class would be wrong everywhere as
+soon as it is wrong at one speed. It ends in an exact optimum.
 
-Bounds that held at the last moment's optimum are nearly right at the next. They are kept, as layouts, which saves time; the
-optimum does not depend on them."""
+Bounds of the last optimum are nearly right at the next moment. They are kept as layouts, which saves time; the optimum does not
+depend on them."""
 
 from __future__ import annotations
 
@@ -31,14 +29,14 @@ from fairlead.core.errors import SolverError
 from fairlead.policies.allocation.lp.colocation_columns import ThroughputColumns
 from fairlead.policies.allocation.lp.job_classes import column_hash_fractions
 from fairlead.policies.allocation.lp.program import ColumnGeneration, Model, Program
-from fairlead.policies.allocation.lp.rank_weights import USED, Layouts, Ranks, ranges
+from fairlead.policies.allocation.lp.rank_weights import USED, RankWeights, SpeedLayouts, ranges
 from fairlead.policies.allocation.lp.throughput_polytope import ThroughputPolytope
 
 _ROUNDS = 500
 _GAP = 1e-11
 _EXACT = 1e-8  # what rounding may leave of the gap where no bound is violated any more
 _PARTS = (0.0, 0.5)  # of a class's members at full speed: where the first tangents touch
-_DIGITS = 10  # of speeds: who is as fast as another is so whichever way the solver came to it
+_DIGITS = 10  # of speeds, so that equal speeds stay equal on every path of the solver
 _APART = 1e-7
 """By up to so much, of a fastest type's speed at full weight, time counts less on one way than on another that is as good."""
 
@@ -46,19 +44,19 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
-class Near:
-    """What proved an optimum: layouts, each with the key of its class, and the blocks on which the bound of which held; and
-    which ways were used, by the keys of their classes and the type."""
+class WarmStart:
+    """What proved an optimum: layouts with the keys of their classes, the blocks on which their bounds held, and the used
+    columns by the keys of their classes and the type."""
 
     keys: Sequence[Any] = ()
-    layouts: Layouts = field(default_factory=Layouts.none)
+    layouts: SpeedLayouts = field(default_factory=SpeedLayouts.none)
     layout: Ints = field(default_factory=_NONE.copy)  # by bound that held
     block: Ints = field(default_factory=_NONE.copy)
     cols: Sequence[tuple[Any, Any, int]] = ()
 
-    def known_to(self, keys: Sequence[Any], able: Sequence[bool]) -> Near:
-        """What is of classes with these keys, which number its layouts now; of those that are `able` to do anything, as a gang
-        is not on nodes that became too small for it."""
+    def known_to(self, keys: Sequence[Any], able: Sequence[bool]) -> WarmStart:
+        """The part about classes with these keys that are `able` to run; a gang may not be, on nodes that became too small for
+        it."""
         place = {key: group for group, (key, can) in enumerate(zip(keys, able)) if can}
         group = np.array([place.get(key, -1) for key in self.keys], dtype=np.int64)
         kept = (group >= 0).nonzero()[0]
@@ -72,15 +70,15 @@ class Near:
         ]
         some = layout >= 0
         layouts = self.layouts.those(kept).of(group[kept])
-        return Near([self.keys[at] for at in kept.tolist()], layouts, layout[some], self.block[some], cols)
+        return WarmStart([self.keys[at] for at in kept.tolist()], layouts, layout[some], self.block[some], cols)
 
 
-def most_by_weight(supply: ThroughputPolytope, weight: Floats, near: Near) -> tuple[Floats, Floats, Near]:
-    """`weight` is by job, above 0. The time on each way, the speed of each job as a part of its class's fastest, and
-    what proves the optimum; `near` is such of another moment."""
+def maximize_weighted_sum(supply: ThroughputPolytope, weight: Floats, near: WarmStart) -> tuple[Floats, Floats, WarmStart]:
+    """The time on each column, the speed of each job as a part of its class's fastest, and a warm start. `weight` is by job,
+    above 0; `near` is a warm start of another moment."""
     order = np.lexsort((-weight, supply.of))
     near = near.known_to(supply.classes.keys, (np.diff(supply.cols.sides.first) > 0).tolist())
-    ranks = Ranks(weight[order], supply.count.astype(np.int64), supply.cols.sides, near.layouts.speed)
+    ranks = RankWeights(weight[order], supply.count.astype(np.int64), supply.cols.sides, near.layouts.speed)
     program = _Bounded(supply.name, supply.cols, ranks, supply.classes.keys, near)
     used, proof = program.solve()
     speed = np.zeros(len(weight))
@@ -89,10 +87,10 @@ def most_by_weight(supply: ThroughputPolytope, weight: Floats, near: Near) -> tu
 
 
 class _Bounded:
-    """The program: a column for each way, then for each block of each class its worth, then the time at higher speeds than its
-    own. Rows for resources, for the time of each class, for the time above each block, then the bounds."""
+    """The program: a column for each way to run, then for each block of each class its value, then the time at higher speeds.
+    Rows for resources, for the time of each class, for the time above each block, then the bounds."""
 
-    def __init__(self, name: str, cols: ThroughputColumns, ranks: Ranks, keys: Sequence[Any], near: Near) -> None:
+    def __init__(self, name: str, cols: ThroughputColumns, ranks: RankWeights, keys: Sequence[Any], near: WarmStart) -> None:
         self.cols, self.ranks, self.keys = cols, ranks, keys
         sides, width, classes, resources = cols.sides, len(cols), len(ranks.count), len(cols.there_is)
         first, every = ranks.first, int(ranks.first[-1])
@@ -115,22 +113,22 @@ class _Bounded:
         upper = np.concatenate((np.full(width, np.inf), most, np.full(every, np.inf)))
         room = np.concatenate((1.0 * cols.there_is, ranks.count, np.zeros(every)))
         self._base = len(room)
-        likely = np.zeros((classes, classes + 1, resources), dtype=np.bool_)  # the last class: nobody, alone
+        likely = np.zeros((classes, classes + 1, resources), dtype=np.bool_)  # the last class stands for no co-location
         if near.cols:
             likely[tuple(np.array(near.cols).T)] = True
-        told = np.concatenate(((cols.two < 0) | likely[cols.one, cols.two, cols.types], np.ones(2 * every, dtype=np.bool_)))
+        initial = np.concatenate(((cols.two < 0) | likely[cols.one, cols.two, cols.types], np.ones(2 * every, dtype=np.bool_)))
         bounds = (np.zeros(len(cost)), upper, np.full(len(room), -np.inf), room)
-        self.program = ColumnGeneration(name, Model(cost, *bounds, entries), told, tolerance=1e-10)
-        self._layouts: list[Layouts] = []
+        self.program = ColumnGeneration(name, Model(cost, *bounds, entries), initial, tolerance=1e-10)
+        self._layouts: list[SpeedLayouts] = []
         self._bound: list[tuple[Ints, Ints]] = []  # by row: a layout, counted over all of these, and a block
         self._bind(*self._first_bounds(near))
 
-    def _first_bounds(self, near: Near) -> tuple[Layouts, Bools]:
+    def _first_bounds(self, near: WarmStart) -> tuple[SpeedLayouts, Bools]:
         ranks = self.ranks
         all_ = ranks.blocks.nonzero()[0]
         new = np.setdiff1d(all_, near.layouts.group)
         some = [ranks.even(all_, _PARTS[0]), *(ranks.even(new, part) for part in _PARTS[1:])]
-        laid = Layouts.joined(*some, near.layouts)
+        laid = SpeedLayouts.joined(*some, near.layouts)
         order = laid.group.argsort(kind="stable")
         blocks = ranks.blocks[laid.group]
         begin = blocks.cumsum() - blocks
@@ -142,8 +140,8 @@ class _Bounded:
         in_order = ranges(begin[order], blocks[order])
         return laid.those(order), wanted[in_order]
 
-    def solve(self) -> tuple[Floats, Near]:
-        """The time on each way, and what proves that it is the optimum."""
+    def solve(self) -> tuple[Floats, WarmStart]:
+        """The time on each column, and the warm start that proves the optimum."""
         best, used = -np.inf, np.zeros(len(self.cols))
         for _ in range(_ROUNDS):
             found = self.program.solve()
@@ -163,8 +161,8 @@ class _Bounded:
             self._bind(laid.those(some), short[np.isin(self.ranks.by_block, laid.group[some])])
         raise SolverError(self.program.name, f"no optimum in {_ROUNDS} rounds")
 
-    def _bind(self, laid: Layouts, wanted: Bools) -> None:
-        """Bounds by layouts of classes, on those of their blocks that are `wanted`."""
+    def _bind(self, laid: SpeedLayouts, wanted: Bools) -> None:
+        """Add the bounds of layouts on those of their blocks that are `wanted`."""
         ranks, sides = self.ranks, self.cols.sides
         rows, side, mine, higher, without = ranks.bounds(laid)
         blocks = ranks.blocks[laid.group]
@@ -184,13 +182,13 @@ class _Bounded:
         self._layouts.append(laid)
         self.program.add_rows(np.full(made, -np.inf), without[wanted], entries)
 
-    def _proof(self, used: Floats, holds: Bools) -> Near:
+    def _proof(self, used: Floats, holds: Bools) -> WarmStart:
         layout, block = (np.concatenate(column)[holds] for column in zip(*self._bound))
         kept, layout = np.unique(layout, return_inverse=True)
-        laid = Layouts.joined(*self._layouts).those(kept)
+        laid = SpeedLayouts.joined(*self._layouts).those(kept)
         named, cols = [*self.keys, ()], (used > USED).nonzero()[0]
         whose = zip(self.cols.one[cols].tolist(), self.cols.two[cols].tolist(), self.cols.types[cols].tolist())
-        return Near(
+        return WarmStart(
             [self.keys[group] for group in laid.group.tolist()],
             laid,
             layout,
@@ -204,18 +202,20 @@ _FEW = 16  # jobs in the first program
 _PART = 4
 
 
-def weighted_sum(
+def solve_by_job(
     speed: Floats, load: Floats, weight: Floats, capacity: Floats, near: Floats | None = None
 ) -> tuple[Ints, Floats, Floats]:
-    """max Σ_m weight_m · Σ_j speed_jm · x_mj: who may have time, their time by type, and the price of each type. `near` are
+    """max Σ_m weight_m · Σ_j speed_jm · x_mj: the jobs with time, their time by type, and the price of each type. `near` are
     prices to start from.
 
-    Most of a long line want no type at such prices. Of them no more is looked at than by how much they miss one."""
+    At given prices, a job's best response is plain: the type with the highest gain beyond its price, or none. So only jobs that
+    are near to another response are in the program; the others keep theirs. The program gives new prices. Jobs that would
+    respond otherwise at these join it; when there are none, the optimum is exact."""
     types, count = speed.shape
     if near is None:
         near = np.zeros(types)
         if count > _FEW:  # what a sample of the jobs would pay for a part of the cluster
-            near = weighted_sum(speed[:, ::_PART], load[::_PART], weight[::_PART], capacity / _PART)[2]
+            near = solve_by_job(speed[:, ::_PART], load[::_PART], weight[::_PART], capacity / _PART)[2]
     gain, prices = np.where(speed > ZERO, speed * weight, -INFINITY), near
     net = _net(gain, load, near)
     best = net.max(axis=0)
@@ -247,20 +247,20 @@ def weighted_sum(
         open_ |= short > 0.01 * _JOB_GAP * worth / count
     else:
         raise SolverError("FIFO", f"no optimum in {_ROUNDS} rounds")
-    who = np.concatenate((closed, opened))
+    active = np.concatenate((closed, opened))
     x = np.concatenate((choice[:, None] == np.arange(types), time))
-    order = who.argsort()
-    return who[order], x[order], prices
+    order = active.argsort()
+    return active[order], x[order], prices
 
 
 def _net(gain: Floats, load: Floats, prices: Floats) -> Floats:
-    """What a job has of each type beyond its price."""
+    """The gain of a job on each type beyond its price."""
     net: Floats = gain - prices[:, None] * load
     return net
 
 
 def _least(lead: Floats, few: int) -> Bools:
-    """The `few` with the least lead, of equals the first."""
+    """The `few` jobs with the least lead, the first of equals."""
     if len(lead) <= few:
         return np.ones(len(lead), dtype=np.bool_)
     last = np.partition(lead, few - 1)[few - 1]
@@ -272,7 +272,7 @@ def _least(lead: Floats, few: int) -> Bools:
 
 
 def _assigned(gain: Floats, load: Floats, room: Floats) -> tuple[float, Floats, Floats]:
-    """The program for some jobs and what the others leave: its value, the jobs' time by type, and the prices."""
+    """The program for some jobs and the room that the others leave: its value, the jobs' time by type, and the prices."""
     types, count = gain.shape
     job, kind = np.isfinite(gain.T).nonzero()
     column = np.arange(len(job))

@@ -1,1 +1,1 @@
-"""From fractions of time to rounds: what makes of an allocation the selection of each round."""
+"""The round mechanism: turns an allocation (fractions of time) into the selection of each round."""

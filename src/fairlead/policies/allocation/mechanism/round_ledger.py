@@ -1,5 +1,5 @@
-"""What the round mechanism remembers: the allocation, when and for whom it was computed, how much of it has been received, and
-the deficits of before. A value that becomes a memo and comes back from one; it decides nothing."""
+"""The state of the round mechanism: the allocation, when and for which jobs it was computed, the time received, and deficits of
+earlier allocations. It is stored as a memo. It makes no decision."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _CLOSE = 64  # so many numbers for each that is looked for are a row of bits tha
 
 @dataclass(frozen=True)
 class RoundLedger:
-    """Columns by entry of the allocation. `received` is as of `settled_s`; who has run since then adds to it."""
+    """Columns by entry of the allocation. `received` is as of `settled_s`; running entries have received more since then."""
 
     allocation: Allocation
     computed_s: float
     known: Ints  # the jobs it was computed for, by number
     capacity: Ints
-    facts: int  # how many had been learned about throughputs, or jobs had told by changing their batch size
+    facts: int  # how many observations of throughputs and changes of batch sizes there were
     received: Floats  # seconds, by entry
     deficit: Floats  # seconds, by entry, from before this allocation
     running: Ints  # the entries that run since `settled_s`, in the order of their selection
     settled_s: float
     debt_keys: Ints  # deficits of job-type pairs that have no share now
     debts: Floats
-    joined: Ints  # who came since and has entries, by number
+    joined: Ints  # jobs that came since and have entries, by number
     own: Memo  # what the allocator remembers
 
     @classmethod
@@ -50,11 +50,11 @@ class RoundLedger:
 
     @classmethod
     def blank(cls, view: Snapshot) -> RoundLedger:
-        """Before the first allocation is there: all are newcomers."""
+        """The ledger before the first allocation exists: all jobs are newcomers."""
         return cls.opened(view, Allocation(NONE, NONE, NONE, _NOTHING), None).with_changes(known=NONE)
 
     def reopened(self, view: Snapshot, allocation: Allocation, own: Memo, lease_s: float) -> RoundLedger:
-        """A new allocation; what the old one still owed is carried over."""
+        """Open a ledger for a new allocation, and carry over the deficits of the old one."""
         x, owed = self.allocation, self.deficit + self.allocation.share * (view.time - self.computed_s)
         keys = np.concatenate((_keys(x), self.debt_keys))
         here = _are_here(view, *_jobs(keys))
@@ -64,7 +64,7 @@ class RoundLedger:
             order = keys.argsort(kind="stable")
             keys, debts = keys[order], debts[order]
         fresh, wanted = RoundLedger.opened(view, allocation, own), _keys(allocation)
-        if len(keys) <= len(wanted) and _same(keys, wanted[: len(keys)]):  # nobody has another share, or who came last
+        if len(keys) <= len(wanted) and _same(keys, wanted[: len(keys)]):  # no share moved, except those of the last arrivals
             return fresh.with_changes(deficit=np.concatenate((debts, np.zeros(len(wanted) - len(keys)))))
         at, found = _found(keys, wanted)
         elsewhere = np.abs(debts) > 1e-3
@@ -73,7 +73,7 @@ class RoundLedger:
         return fresh.with_changes(deficit=deficit, debt_keys=keys[elsewhere], debts=debts[elsewhere])
 
     def joined_by(self, view: Snapshot, numbers: Ints) -> RoundLedger:
-        """Jobs that came since get an equal part of the time on every type they can use, until the next recomputation."""
+        """Give jobs that arrived since an equal part of the time on every usable type, until the next recomputation."""
         jobs, capacity = view.jobs.of(numbers), view.capacity
         part = min(1.0, float(capacity.sum()) / max(1, int(view.jobs.workers.sum()))) * capacity / max(1, capacity.sum())
         can = (
@@ -84,7 +84,7 @@ class RoundLedger:
         return self._with(more, np.zeros(len(more)), joined=np.sort(np.concatenate((self.joined, numbers))))
 
     def with_backfill(self, numbers: Ints, types: Ints) -> tuple[RoundLedger, Ints]:
-        """Jobs that use what is left over, as entries without a share; and where these entries stand."""
+        """Add entries without a share for jobs that backfill, and return the positions of these entries."""
         mine, wanted = _keys(self.allocation), _pair(numbers, types)
         where, known = _sought(mine, wanted)
         new = (~known).nonzero()[0]
@@ -130,26 +130,26 @@ class RoundLedger:
     # Looking.
 
     def changed(self, view: Snapshot) -> bool:
-        """Whether somebody came or went, or a node did, or something was learned, since it was computed."""
+        """Whether a job or a node came or left, or a throughput changed, since the allocation was computed."""
         same = _same(view.jobs.number, self.known) and _same(view.capacity, self.capacity)
         return not same or self.facts != _facts(view)
 
     def newcomers(self, view: Snapshot) -> Ints:
-        """Who is here and has not been seen, neither by the allocation nor since."""
+        """The jobs that neither the allocation nor `joined` covers."""
         number = view.jobs.number
         return number[~among(self.known, number) & ~among(self.joined, number)]
 
     def standing(self, view: Snapshot, pending: bool, *, backfill: bool) -> Ints:
-        """The entries whose jobs are still here: those with a share, or those of backfill too."""
+        """The entries whose jobs are still present: those with a share, with `backfill` also the others."""
         x = self.allocation
         stands: Bools = x.share > (_BACKFILL if backfill else ZERO)
-        if pending or len(self.joined):  # who joined may have left again, and all is as it was
+        if pending or len(self.joined):  # a job that joined may have left again
             stands &= _are_here(view, x.first, x.second)
         return stands.nonzero()[0]
 
     def rows(self, view: Snapshot, pending: bool) -> tuple[Ints, Ints]:
-        """By entry, where its job and the one beside it (-1: nobody) stand in the view, if they do; kept as long as all are
-        those of the allocation."""
+        """By entry, the rows of its job and of the co-located job (-1: none) in the view. Cached while the jobs are those of
+        the allocation."""
         known: tuple[Ints, Ints] | None = self.__dict__.get("_rows")
         x, number = self.allocation, view.jobs.number
         others = pending or len(self.joined) > 0  # than it was computed for
@@ -162,7 +162,7 @@ class RoundLedger:
         return known
 
     def received_by(self, view: Snapshot, lease_s: float) -> Floats:
-        """Seconds received by each entry until now, of a lease only those of its whole steps."""
+        """Seconds received by each entry until now; of each lease only those of its whole steps."""
         if not len(self.running) or view.time <= self.settled_s:
             return self.received
         x, received = self.allocation, self.received.copy()
@@ -170,22 +170,21 @@ class RoundLedger:
         return received
 
     def owed(self, view: Snapshot, received: Floats, rows: Ints) -> Floats:
-        """What the jobs in these rows of the view, which ascend, are owed on all types together; less than 0 is what they had
-        beyond their share."""
+        """Seconds owed to the jobs in these ascending rows of the view, over all types; below 0 is time beyond the share."""
         x, wanted = self.allocation, view.jobs.number[rows]
-        who, seconds = [x.first], [self.deficit + x.share * (view.time - self.computed_s) - received]
+        numbers, seconds = [x.first], [self.deficit + x.share * (view.time - self.computed_s) - received]
         if x.paired:
-            who, seconds = [x.first, x.second], seconds * 2
+            numbers, seconds = [x.first, x.second], seconds * 2
         if len(self.debts):
             first, second = _jobs(self.debt_keys)
-            who, seconds = [*who, first, second], [*seconds, self.debts, self.debts]  # -1 where there is no partner
-        jobs = np.concatenate(who)
+            numbers, seconds = [*numbers, first, second], [*seconds, self.debts, self.debts]  # -1 where there is no partner
+        jobs = np.concatenate(numbers)
         at = np.minimum(wanted.searchsorted(jobs), len(wanted) - 1)
         mine = wanted[at] == jobs
         return rounded(np.bincount(at, np.concatenate(seconds) * mine, len(wanted)).astype(np.float64), 3)
 
     def runs(self, entries: Ints) -> bool:
-        """Whether just these run already."""
+        """Whether exactly these entries run already."""
         if len(entries) != len(self.running):
             return False
         mine = np.zeros(len(self.received), dtype=np.bool_)
@@ -193,25 +192,25 @@ class RoundLedger:
         return bool(mine[entries].all())
 
     def after(self, view: Snapshot, received: Floats, chosen: Ints) -> RoundLedger:
-        """Settled now, with these entries running from here on."""
+        """The ledger settled at this moment, with these entries running from now on."""
         return self.with_changes(received=received, running=chosen, settled_s=view.time)
 
     # As data.
 
     def to_memo(self) -> Memo:
         x = self.allocation
-        told = {str(number): [reason.by, str(reason.code), dict(reason.facts)] for number, reason in x.reasons.items()}
-        columns = {"first": x.first, "second": x.second, "types": x.types, "share": x.share, "reasons": told}
+        reasons = {str(number): [reason.by, str(reason.code), dict(reason.facts)] for number, reason in x.reasons.items()}
+        columns = {"first": x.first, "second": x.second, "types": x.types, "share": x.share, "reasons": reasons}
         return {**columns, **{name: getattr(self, name) for name in _FIELDS}}
 
     @classmethod
     def from_memo(cls, memo: Memo) -> RoundLedger:
         assert isinstance(memo, Mapping)
-        told = {
+        reasons = {
             int(number): Reason(by, Code(code), tuple(facts.items())) for number, (by, code, facts) in memo["reasons"].items()
         }
         columns = {name: memo[name] for name in ("first", "second", "types", "share")}
-        allocation = unchecked(Allocation, **columns, reasons=told, moment=None)
+        allocation = unchecked(Allocation, **columns, reasons=reasons, moment=None)
         return unchecked(cls, allocation=allocation, **{name: memo[name] for name in _FIELDS})
 
 
@@ -232,7 +231,7 @@ _FIELDS = (
 
 
 def _same(one: Ints, other: Ints) -> bool:
-    """Whether two columns of whole numbers are equal; as bytes, which takes a tenth of counting differences."""
+    """Whether two integer columns are equal; comparing bytes takes a tenth of the time of counting differences."""
     return one.tobytes() == other.tobytes()
 
 
@@ -241,8 +240,7 @@ def _facts(view: Snapshot) -> int:
 
 
 def among(numbers: Ints, wanted: Ints) -> Bools:
-    """Which of the wanted are among these numbers, which ascend. Where these lie close together they are marked in a row of
-    bits, since looking there is much faster than searching."""
+    """Which of `wanted` are among the ascending `numbers`. Where these are dense, a lookup in a bit row replaces the search."""
     there: Bools
     if not len(numbers):
         return np.zeros(len(wanted), dtype=np.bool_)
@@ -250,14 +248,14 @@ def among(numbers: Ints, wanted: Ints) -> Bools:
     if span > _CLOSE * len(wanted):
         there = numbers[np.minimum(numbers.searchsorted(wanted), len(numbers) - 1)] == wanted
         return there
-    marks = np.zeros(span + 2, dtype=np.bool_)  # and one on either side for who lies outside
+    marks = np.zeros(span + 2, dtype=np.bool_)  # and one on either side for numbers outside
     marks[numbers - (low - 1)] = True
     there = marks[np.minimum(np.maximum(wanted - (low - 1), 0), span + 1)]
     return there
 
 
 def _are_here(view: Snapshot, first: Ints, second: Ints) -> Bools:
-    """Of entries, whose jobs are all here."""
+    """The entries whose jobs are all present."""
     here = among(view.jobs.number, first)
     if len(second) and second.item(second.argmax()) >= 0:
         here &= (second < 0) | among(view.jobs.number, second)
@@ -265,7 +263,7 @@ def _are_here(view: Snapshot, first: Ints, second: Ints) -> Bools:
 
 
 def _keys(x: Allocation) -> Ints:
-    """Job, partner and type as one number; kept with the allocation."""
+    """Job, partner and type as one number; cached in the allocation."""
     known: Ints | None = x.__dict__.get("_keys")
     if known is None:
         known = x.__dict__["_keys"] = (x.first << 35) | ((x.second + 1) << 7) | x.types
@@ -273,17 +271,17 @@ def _keys(x: Allocation) -> Ints:
 
 
 def _jobs(keys: Ints) -> tuple[Ints, Ints]:
-    """Job and partner (-1: none) of such numbers."""
+    """The job and the partner (-1: none) of such keys."""
     return keys >> 35, (keys >> 7 & (1 << 28) - 1) - 1
 
 
 def _pair(numbers: Ints, types: Ints) -> Ints:
-    """The same for jobs without a partner."""
+    """The keys of jobs without a partner."""
     return (numbers << 35) | types
 
 
 def _sought(keys: Ints, wanted: Ints) -> tuple[Ints, Bools]:
-    """The same where the keys need not ascend."""
+    """As `_found`, for keys that need not ascend."""
     if len(keys) and len(wanted) <= _A_FEW:
         at = (keys == wanted[:, None]).argmax(axis=1)
         return at, keys[at] == wanted
@@ -293,7 +291,7 @@ def _sought(keys: Ints, wanted: Ints) -> tuple[Ints, Bools]:
 
 
 def _found(keys: Ints, wanted: Ints) -> tuple[Ints, Bools]:
-    """Where the wanted keys stand among these, which ascend, and whether they do."""
+    """The positions of the wanted keys among ascending `keys`, and whether each is present."""
     if not len(keys):
         return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=np.bool_)
     at = np.minimum(keys.searchsorted(wanted), len(keys) - 1)
@@ -301,8 +299,8 @@ def _found(keys: Ints, wanted: Ints) -> tuple[Ints, Bools]:
 
 
 def _ran(view: Snapshot, numbers: Ints, types: Ints, since_s: float, lease_s: float) -> Floats:
-    """Seconds that jobs have run on these types since then, as far as they still do; without those at the end of each lease
-    that did not suffice for another step, where there are leases and it is known how fast they are."""
+    """Seconds that running jobs have run on these types since then. With leases, seconds at the end of each lease that are too
+    few for another step do not count."""
     jobs = view.jobs.runners  # of a long line only these
     if not len(jobs):
         return np.zeros(len(numbers))

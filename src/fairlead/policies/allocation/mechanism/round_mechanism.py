@@ -1,19 +1,18 @@
-"""Gavel's round mechanism (§5): whoever has had least of the time it was allocated goes first.
+"""Gavel's round mechanism (§5, Algorithm 1): the job that has received the smallest part of its allocated time goes first.
 
-f_mj is the fraction of the time since the last recomputation that job (or pair) m has spent on type j, and X_mj / f_mj its
-priority. In every round entries go by priority, ties by deficit, then by share, then by submission; a job runs once a round,
-and a gang that does not fit is passed over. What nobody with a share can use goes to whoever waits and is owed most, on its
-fastest free type.
+f_mj is the fraction of the time since the last recomputation that job (or pair) m has spent on type j. Its priority is X_mj /
+f_mj. In every round entries go by priority; ties go by deficit, then by share, then by submission. A job runs once a round, and
+a gang that does not fit is passed over. Free accelerators that no share can use are backfilled: the waiting job that is owed
+most gets them, on its fastest free type.
 
-Where shares are computed anew in nearly every round, f never has the time to tell who was left behind, and the largest shares
-would always go first, and gangs starve. With `carried=priority`, what is owed from before the recomputation counts as due, and
-what was had too much as received.
+Where the allocation is recomputed in nearly every round, f is always young, the largest shares would always go first, and gangs
+would starve. With `carried=priority`, deficits of before the recomputation count as due, and surpluses as received.
 
-The paper takes f_mj = t_mj / Σ_m' t_m'j. On one type that is the same order, since all have the same denominator. Between types
-it is not: a job that is alone on a type has f = 1 there whatever it has received, and would stay on its largest share for ever.
-Time since the recomputation is a denominator that all types share.
+The paper takes f_mj = t_mj / Σ_m' t_m'j. On one type this gives the same order, since all have the same denominator. Between
+types it does not: a job that is alone on a type has f = 1 there, and would stay on its largest share for ever. Here the
+denominator is the time since the recomputation, which all types share.
 
-It must not know how shares are computed; all it remembers is in the memo."""
+This module does not know how allocations are computed. All its state is in the memo."""
 
 from __future__ import annotations
 
@@ -37,23 +36,22 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocator
 from fairlead.policies.allocation.mechanism.round_ledger import RoundLedger, among
 
-# Gavel's Algorithm 1: entries of an allocation in the order of their keys, each taken where its type has room and none of its
-# jobs has been taken before. It knows columns and capacities, not what the keys mean.
-
 
 @dataclass(frozen=True)
-class Taken:
-    """The entries that run, in their order; what is free by type; which jobs are busy."""
+class TakenEntries:
+    """The entries that run, in their order; the free accelerators by type; and which jobs are busy."""
 
     entries: Ints
     free: list[int]
     busy: Bools
 
 
-def take(keys: Sequence[Floats | Ints], jobs: Ints, mates: Ints, types: Ints, workers: Ints, capacity: Ints) -> Taken:
-    """Higher keys go first; the last of them counts most (as in `lexsort`), then the entry's place. An entry's job, and the one
-    beside it (-1: nobody), are positions in `workers`."""
-    free, busy = capacity.tolist(), bytearray(len(workers) + 1)  # the last one stands for nobody
+def take_by_priority(
+    keys: Sequence[Floats | Ints], jobs: Ints, mates: Ints, types: Ints, workers: Ints, capacity: Ints
+) -> TakenEntries:
+    """Take entries by descending keys, each where its type has room and none of its jobs is busy. The last key counts most (as
+    in `lexsort`), then the position. `jobs` and `mates` (-1: none) are positions in `workers`."""
+    free, busy = capacity.tolist(), bytearray(len(workers) + 1)  # the last one stands for no job
     chosen: list[Ints] = []
     paired = len(mates) > 0 and mates.item(mates.argmax()) >= 0
     left, wants = sum(free), workers[jobs]
@@ -79,17 +77,17 @@ def take(keys: Sequence[Floats | Ints], jobs: Ints, mates: Ints, types: Ints, wo
         chosen.append(order[taken])
         if not left or waiting is None:
             break
-        # Where gangs leave a few accelerators free, a long line has few who can use them.
+        # Where gangs leave a few accelerators free, few entries of a long queue can use them.
         waiting &= wants <= np.array(free)[types]
         waiting &= ~np.frombuffer(busy, dtype=np.bool_)[jobs]
         order, waiting = _ahead(keys, waiting, size)
     entries = np.concatenate(chosen) if chosen else NONE
-    return Taken(entries, free, np.frombuffer(busy, dtype=np.bool_)[:-1])
+    return TakenEntries(entries, free, np.frombuffer(busy, dtype=np.bool_)[:-1])
 
 
 def _ahead(keys: Sequence[Floats | Ints], waiting: Bools | None, size: int) -> tuple[Ints, Bools | None]:
-    """Of the entries that wait (None: all), in their order, those that are ahead: `size` of them and whoever has the same key
-    as the last; and which wait behind them, if not all of them are."""
+    """The `size` waiting entries (None: all wait) with the highest keys, in order and with ties of the last; and the mask of
+    those that wait behind them, None where there are none."""
     key, behind = keys[-1], None
     entries = None if waiting is None else waiting.nonzero()[0]
     mine = key if entries is None else key[entries]
@@ -117,19 +115,18 @@ REVISIT_S = 360.0
 
 @dataclass(frozen=True)
 class RoundMechanism:
-    """Shares realised round by round, by priority; recomputed when jobs come or go and when nodes do.
+    """Realise time fractions round by round, by priority; recompute them when jobs or nodes come or leave.
 
-    Recomputations are at least `least_interval_s` apart. `newcomers` of the meantime get an agnostic `share`, may use what is
-    left over (`leftovers`), or `wait`. `prior_s` counts as received by everybody on every type from the start (half a round of
-    six minutes): without it the smallest share of which nothing was received yet would go before all others. `types` are filled
-    `together` by priority, `in-order` one after the other as the cluster names them, or in an order `shuffled` every round, by
-    `seed`; one after the other, what is left of a type goes to whoever waits before the next is filled. With leases of
-    `lease_s`, of each only the seconds of a job's whole steps count as received; 0 counts every second. What is `carried` over
-    from before a recomputation counts in the `priority`, or only between equal ones (`ties`).
+    Recomputations are at least `least_interval_s` apart. Until the next one, `newcomers` get an equal `share`, may backfill
+    (`leftovers`), or `wait`. `leftovers=false` turns backfill off. `prior_s` counts as received by every entry from the start
+    (half a round of six minutes): otherwise the smallest share without any time received would go before all others. `types`
+    are filled `together` by priority, `in-order` one after the other as the cluster names them, or in an order `shuffled` every
+    round by `seed`. One after the other, the rest of a type is backfilled before the next type is filled. With leases of
+    `lease_s` seconds, of each lease only the seconds of whole steps count as received; 0 counts every second. Deficits
+    `carried` over a recomputation count in the `priority`, or only between equal priorities (`ties`).
 
-    Gavel's simulator is `least_interval_s=1920, newcomers=wait, lease_s=360` with `types=in-order` for policies that know types
-    and `types=shuffled` for those that do not.
-    """
+    Gavel's simulator is `least_interval_s=1920, newcomers=wait, lease_s=360` with `types=in-order` for heterogeneity-aware
+    policies and `types=shuffled` for agnostic ones."""
 
     least_interval_s: float = 0.0
     newcomers: Literal["share", "leftovers", "wait"] = "share"
@@ -156,7 +153,7 @@ class RoundMechanism:
         ledger, fresh, pending = self._ledger(allocator, view, memo)
         by_type = self.leftovers and self.types != "together"  # what is left of a type is given away before the next is filled
         if by_type:
-            ledger = self._with_everybody(ledger, view)
+            ledger = self._with_all_jobs(ledger, view)
         received = ledger.received_by(view, self.lease_s)
         standing = ledger.standing(view, pending, backfill=by_type)
         taken = self._by_priority(ledger, view, standing, received, ledger.rows(view, pending))
@@ -178,8 +175,8 @@ class RoundMechanism:
         return _selection(view, ledger.allocation, chosen, holds, view.time if awaited else view.time + REVISIT_S), memo
 
     def _ledger(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[RoundLedger, bool, bool]:
-        """The present allocation, computed anew where something has changed and the interval has passed; whether it is another
-        than it was, and whether it has yet to reckon with a change."""
+        """The present allocation, recomputed if something has changed and the interval has passed; whether it is new; and
+        whether a change has still to be taken into account."""
         ledger = None if memo is None else self._read(memo)
         if ledger is not None and not ledger.changed(view):
             return ledger, False, False
@@ -203,13 +200,13 @@ class RoundMechanism:
         return next((ledger for known, ledger in self._kept if known is memo), None) or RoundLedger.from_memo(memo)
 
     def _is_due(self, ledger: RoundLedger, view: Snapshot) -> bool:
-        """Whether a change may be reckoned with; the first allocation always may."""
+        """Whether a recomputation may happen now; the first one always may."""
         return not len(ledger.known) or view.time >= ledger.computed_s + self.least_interval_s
 
     def _by_priority(
         self, ledger: RoundLedger, view: Snapshot, standing: Ints, received: Floats, rows: tuple[Ints, Ints]
-    ) -> Taken:
-        """Algorithm 1: which of the entries that stand run; `rows` are those of their jobs."""
+    ) -> TakenEntries:
+        """Algorithm 1: which of the standing entries run. `rows` are those of their jobs."""
         x = ledger.allocation
         columns: list[Any] = [*rows, x.types, x.share, ledger.deficit, received]
         if len(standing) < len(x):
@@ -226,11 +223,11 @@ class RoundMechanism:
         keys: list[Floats | Ints] = [share, deficit, rounded(priority, DIGITS)]
         if self.types != "together":
             keys.append(-self._type_order(view)[types])
-        taken = take(keys, mine, mates, types, view.jobs.workers, view.capacity)
-        return Taken(standing[taken.entries], taken.free, taken.busy)
+        taken = take_by_priority(keys, mine, mates, types, view.jobs.workers, view.capacity)
+        return TakenEntries(standing[taken.entries], taken.free, taken.busy)
 
-    def _with_everybody(self, ledger: RoundLedger, view: Snapshot) -> RoundLedger:
-        """With an entry for every type that a job can use, with a share or without."""
+    def _with_all_jobs(self, ledger: RoundLedger, view: Snapshot) -> RoundLedger:
+        """Add an entry for every type that a job can use, with or without a share."""
         jobs, rates = view.jobs, view.rates
         usable = (jobs.fits & rates.runs_on[rates.row])[:, None] >> np.arange(len(view.capacity)) & 1
         if self.newcomers == "wait":
@@ -239,13 +236,13 @@ class RoundMechanism:
         return ledger.with_backfill(jobs.number[row], types)[0]
 
     def _type_order(self, view: Snapshot) -> Ints:
-        """The place of each type in the order in which types are filled."""
+        """The position of each type in the order in which types are filled."""
         count = len(view.capacity)
         return stream(self.seed, "turns", repr(view.time)).permutation(count) if self.types == "shuffled" else np.arange(count)
 
-    def _left_over(self, ledger: RoundLedger, view: Snapshot, received: Floats, taken: Taken) -> tuple[Ints, Ints, bool]:
-        """Jobs, and their types, that use what is left: who has had least goes first, on the fastest type that is free. And
-        whether somebody who could use it still waits, whose turn will come."""
+    def _left_over(self, ledger: RoundLedger, view: Snapshot, received: Floats, taken: TakenEntries) -> tuple[Ints, Ints, bool]:
+        """The jobs that backfill and their types: the job that is owed most goes first, on the fastest free type. Also whether
+        a job that could backfill still waits."""
         free = taken.free
         if not self.leftovers or not any(free):
             return NONE, NONE, False
@@ -260,13 +257,13 @@ class RoundMechanism:
         sizes = range(workers.item(workers.argmax()) + 1)
         room = [sum(1 << kind for kind, left in enumerate(free) if left >= want) for want in sizes]  # on which types, as bits
         usable = jobs.fits[at] & rates.runs_on[classes] & np.array(room)[workers]
-        who = usable.nonzero()[0]
-        if len(who) > 1:
-            who = who[(-ledger.owed(view, received, at[who])).argsort(kind="stable")]
+        able = usable.nonzero()[0]
+        if len(able) > 1:
+            able = able[(-ledger.owed(view, received, at[able])).argsort(kind="stable")]
         rows: list[int] = []
         types: list[int] = []
-        least = min(workers[who].tolist(), default=0)
-        columns = (column[who].tolist() for column in (at, workers, classes, usable))
+        least = min(workers[able].tolist(), default=0)
+        columns = (column[able].tolist() for column in (at, workers, classes, usable))
         for row, want, of, can in zip(*columns):
             if not (kinds := can & room[want]):
                 continue
@@ -278,7 +275,7 @@ class RoundMechanism:
                 room[size] &= ~(1 << on)
             if not room[least]:
                 break
-        return jobs.number[np.array(rows, dtype=np.int64)], np.array(types, dtype=np.int64), len(rows) < len(who)
+        return jobs.number[np.array(rows, dtype=np.int64)], np.array(types, dtype=np.int64), len(rows) < len(able)
 
 
 def _selection(view: Snapshot, x: Allocation, chosen: Ints, holds: float | None, revisit: float) -> Selection:
