@@ -36,7 +36,7 @@ def test_reason_of_a_job_whose_limit_would_be_exceeded():
 
 def test_reason_of_a_job_that_could_share_on_a_full_cluster():
     told = why(of("light", "one"), of("light", "two"), of("light", "three"))
-    assert told == {"three": "Waiting for resources: needs 1 GPU; 0 eligible GPUs are free"}
+    assert told == {"three": "Waiting for resources: needs 1 GPU; 0 of the 1 eligible GPUs are free"}
 
 
 def test_reason_of_a_preempted_job_says_when_its_wait_began():
