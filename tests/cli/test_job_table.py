@@ -103,6 +103,6 @@ def test_who_has_finished_without_saying_how_many_steps_there_are_is_done():
 
 
 def test_whom_a_job_shares_accelerators_with_stands_behind_where_it_runs():
-    assert nodes_or_reason({**RUNS, "shares_with": ["b", "of another user"]}) == "v100-0, shared with b, of another user"
-    assert nodes_or_reason({**RUNS, "shares_with": list("abcde")}) == "v100-0, shared with a, b, c and 2 more"
-    assert ("shares with", "b") in job_details({**RUNS, "shares_with": ["b"]})
+    assert nodes_or_reason({**RUNS, "colocated_with": ["b", "of another user"]}) == "v100-0, shared with b, of another user"
+    assert nodes_or_reason({**RUNS, "colocated_with": list("abcde")}) == "v100-0, shared with a, b, c and 2 more"
+    assert ("shares with", "b") in job_details({**RUNS, "colocated_with": ["b"]})

@@ -71,9 +71,9 @@ def test_jobs_from_the_command_line_run_end_and_are_told_of(tmp_path):
     [
         ("http://exämple .com", "", "is the control plane running?"),
         ("http://127.0.0.1:1", "", "is the control plane running?"),
-        ("", "{", "not what `fairlead up` writes"),
-        ("", '{"token": "x"}', "not what `fairlead up` writes"),
-        ("", "[]", "not what `fairlead up` writes"),
+        ("", "{", "not a file of `fairlead up`"),
+        ("", '{"token": "x"}', "not a file of `fairlead up`"),
+        ("", "[]", "not a file of `fairlead up`"),
     ],
 )
 def test_a_control_plane_that_cannot_be_found_is_told(tmp_path, monkeypatch, url, written, said):
@@ -83,7 +83,7 @@ def test_a_control_plane_that_cannot_be_found_is_told(tmp_path, monkeypatch, url
     (tmp_path / ".fairlead").mkdir()
     (tmp_path / ".fairlead" / "connection.json").write_text(written)
     with pytest.raises(Unreachable, match=said):
-        ControlPlaneClient.found().jobs()
+        ControlPlaneClient.from_environment().jobs()
 
 
 def test_a_token_in_the_environment_is_used_on_the_cluster_of_this_directory_too(tmp_path, monkeypatch):
@@ -93,7 +93,7 @@ def test_a_token_in_the_environment_is_used_on_the_cluster_of_this_directory_too
     (tmp_path / ".fairlead" / "connection.json").write_text('{"url": "http://127.0.0.1:1", "token": "fl_admin"}')
     for token, used in (("fl_ann", "fl_ann"), ("", "fl_admin")):
         monkeypatch.setenv("FAIRLEAD_TOKEN", token)
-        assert ControlPlaneClient.found().token == used
+        assert ControlPlaneClient.from_environment().token == used
 
 
 def test_what_cannot_be_sent_is_refused():

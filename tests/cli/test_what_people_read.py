@@ -144,7 +144,7 @@ def test_what_a_node_could_not_begin_stands_below_the_nodes(monkeypatch: pytest.
         "jobs": ["a"],
         "up": True,
     }
-    ill = {**well, "name": "n1", "jobs": [], "up": False, "trouble": "/full: No space left on device", "rests_s": 30.0}
+    ill = {**well, "name": "n1", "jobs": [], "up": False, "launch_error": "/full: No space left on device", "backoff_s": 30.0}
     monkeypatch.setattr(people, "control_plane", lambda: SimpleNamespace(nodes=lambda: [well, ill]))
     said = CliRunner().invoke(app, ["nodes"]).stdout
     assert "backing off" in said
@@ -173,7 +173,7 @@ def test_why_tells_when_a_job_may_be_decided_on_and_when_it_is_at_the_latest(mon
 
 def test_an_admin_without_jobs_is_told_of_others_and_a_user_of_none(monkeypatch: pytest.MonkeyPatch):
     def asked(others: list[dict]) -> str:
-        plane = SimpleNamespace(jobs=lambda phases, everybody=False: others if everybody else [])
+        plane = SimpleNamespace(jobs=lambda phases, all_users=False: others if all_users else [])
         monkeypatch.setattr(people, "control_plane", lambda: plane)
         return CliRunner().invoke(app, ["queue"]).stdout
 

@@ -13,7 +13,7 @@ import pytest
 from fairlead.config.schedulers import compose
 from fairlead.core.job import batch_size_of
 from fairlead.experiments.cases import Answer, Answers, CaseStore, ReportProgress, key_of, run_cases
-from fairlead.runtime.embedded import NotUp
+from fairlead.runtime.embedded import ClusterStartError
 from fairlead.workloads.dynamics import Regimes
 from fairlead_papers import GavelInputs, Reproduction, reproduce
 from fairlead_papers.fidelity.sleepers import parts_of
@@ -92,14 +92,14 @@ def test_rows_are_means_over_policies_of_how_far_both_sides_are_apart():
 def test_a_machine_on_which_no_cluster_can_run_is_told_and_nothing_is_kept(tmp_path, monkeypatch):
     @contextmanager
     def nowhere(root: Path, *options: str):
-        raise NotUp("the cluster did not come up: no port is free")
+        raise ClusterStartError("the cluster did not start: no port is free")
         yield
 
     monkeypatch.setattr("fairlead_papers.fidelity.real.embedded", nowhere)
     given = Reproduction(SHOCKWAVE, SHOCKWAVE.scale("tiny"), AdaptiveJobs(), tmp_path, SHOCKWAVE.chosen(["table3"]))
     outcome = reproduce(given, processes=1)
     assert {row.verdict for _, row in outcome.rows} == {"failed"}
-    expected = "CaseFailed: a real cluster could not be run here: the cluster did not come up: no port is free"
+    expected = "CaseFailed: a real cluster could not be run here: the cluster did not start: no port is free"
     assert {row.note for _, row in outcome.rows if row.note} >= {expected}
     assert not list((tmp_path / "cases").glob("*.json"))
 

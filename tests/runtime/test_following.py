@@ -35,7 +35,7 @@ class Played(ControlPlaneClient):
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.runtime.http_client.LOOK_S", 0.0)
+    monkeypatch.setattr("fairlead.runtime.http_client.POLL_S", 0.0)
 
 
 def test_a_control_plane_that_is_away_for_a_moment_is_waited_for() -> None:
@@ -51,7 +51,7 @@ def test_who_does_not_follow_is_told_at_once(problem: Exception) -> None:
 
 
 def test_one_that_stays_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(people, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(people, "FOLLOW_WITHOUT_ANSWER_S", -1.0)
     with pytest.raises(Unreachable):
         list(Played(answers=[piece("one\n", 0), Unreachable("gone")]).logs("x", follow=True))
 

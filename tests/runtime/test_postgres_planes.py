@@ -42,20 +42,20 @@ def test_an_embedded_cluster_outlives_its_plane_and_waits_for_its_database(tmp_p
         server.kill()
         waits = threading.Thread(target=lambda: cluster.submit(cluster.job("third", steps=3)))
         waits.start()
-        wait_for(partial(said, cluster, "the journal is away"), "it notices")
+        wait_for(partial(said, cluster, "journal unreachable"), "it notices")
         done = len(cluster.steps_of("long"))
         wait_for(lambda: len(cluster.steps_of("long")) > done + 20, "jobs go on")
         assert waits.is_alive(), "nobody is answered before it is kept"
         told = cluster.metrics()
-        assert told["fairlead_journal_away_seconds"] > 0
+        assert told["fairlead_journal_unreachable_seconds"] > 0
         assert told["fairlead_agents_connected"] == 1
         assert 'fairlead_jobs{phase="running"}' not in told, "what a crash can take back"
         server.start()
         waits.join()
         jobs = cluster.until("it runs", lambda jobs: jobs["third"]["phase"] == "finished")
-        assert (jobs["long"]["starts"], said(cluster, "the journal is back")) == (2, True)
+        assert (jobs["long"]["starts"], said(cluster, "journal is back")) == (2, True)
         told = cluster.metrics()
-        assert (told["fairlead_journal_away_seconds"], told['fairlead_jobs{phase="running"}']) == (0, 1)
+        assert (told["fairlead_journal_unreachable_seconds"], told['fairlead_jobs{phase="running"}']) == (0, 1)
         cluster.hurry("long")
 
 
@@ -68,7 +68,7 @@ def test_a_plane_that_is_ended_while_its_database_is_away_says_why_and_loses_nob
         server.kill()
         waits = threading.Thread(target=lambda: unanswered(cluster))
         waits.start()
-        wait_for(partial(said, cluster, "the journal is away"), "it notices")
+        wait_for(partial(said, cluster, "journal unreachable"), "it notices")
         os.kill(cluster.plane, signal.SIGTERM)
         assert cluster.plane_ended() == 2
         waits.join()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.runtime.embedded import scratch
+from fairlead.runtime.embedded import scratch_folder
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_folder_is_there_for_a_while(place: Path):
-    with scratch("demo") as folder:
+    with scratch_folder("demo") as folder:
         (folder / "file").write_text("x")
         assert list(place.glob("fairlead-demo-*")) == [folder]
     assert not list(place.iterdir())
@@ -30,7 +30,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next(place: Path):
     told, tells = os.pipe()
     if (child := os.fork()) == 0:
         try:
-            with scratch("demo") as folder:
+            with scratch_folder("demo") as folder:
                 (folder / "file").write_text("x")
                 os.write(tells, b".")
                 signal.pause()
@@ -38,11 +38,11 @@ def test_what_a_killed_process_left_is_removed_by_the_next(place: Path):
             os._exit(1)
     os.read(told, 1)
     (left,) = place.iterdir()
-    with scratch("study") as folder:
+    with scratch_folder("study") as folder:
         assert sorted(place.iterdir()) == sorted([left, folder]), "its maker is at work"
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    with scratch("study") as folder:
+    with scratch_folder("study") as folder:
         assert list(place.iterdir()) == [folder]
 
 
@@ -50,7 +50,7 @@ def test_what_nobody_says_is_a_scratch_folder_stays(place: Path):
     (place / "fairlead-mine").mkdir()
     (place / "fairlead-demo-old").mkdir()
     (place / "fairlead-demo-old" / "file").write_text("x")
-    with scratch("demo"):
+    with scratch_folder("demo"):
         pass
     assert sorted(path.name for path in place.iterdir()) == ["fairlead-demo-old", "fairlead-mine"]
 
@@ -62,9 +62,9 @@ def test_where_a_file_system_has_no_locks_folders_are_there_all_the_same_and_nob
         raise OSError
 
     monkeypatch.setattr(fcntl, "flock", none)
-    with scratch("demo") as folder:
+    with scratch_folder("demo") as folder:
         monkeypatch.undo()
         monkeypatch.setattr(tempfile, "tempdir", str(place))
-        with scratch("study"):
+        with scratch_folder("study"):
             assert folder.is_dir()
     assert not list(place.iterdir())

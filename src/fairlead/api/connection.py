@@ -31,7 +31,7 @@ def connect(url: str | None = None, token: str | None = None, *, authority: str 
     from fairlead.runtime.http_client import TOKEN, ControlPlaneClient
 
     if url is None:
-        client = ControlPlaneClient.found()
+        client = ControlPlaneClient.from_environment()
     else:
         client = ControlPlaneClient(url.rstrip("/"), os.environ.get(TOKEN, ""), authority=authority)
     return ClusterConnection(replace(client, token=token) if token is not None else client)

@@ -154,12 +154,12 @@ def queue_command(
 ) -> None:
     """List the jobs that have not ended. Shows what each waits for."""
     plane = control_plane()
-    jobs = plane.jobs(() if everybody else LIVE, everybody=everybody)
+    jobs = plane.jobs(() if everybody else LIVE, all_users=everybody)
     if json:
         print_json({"jobs": jobs})
         return
     if not jobs:
-        others = 0 if everybody else len(plane.jobs(LIVE, everybody=True))  # 0 without the right to see them
+        others = 0 if everybody else len(plane.jobs(LIVE, all_users=True))  # 0 without the right to see them
         out.print(f"no jobs of yours; --all shows all {others:,} active jobs" if others else "no jobs", highlight=False)
         return
     out.print(jobs_table(jobs, out.width, users=everybody))
@@ -244,13 +244,13 @@ def nodes_command(json: JsonOption = False) -> None:
     for node in found:
         there = "connected" if node["connected"] else "unreachable"
         up = "draining" if node["drained"] and node["jobs"] else "drained" if node["drained"] else "yes" if node["up"] else "no"
-        up = "backing off" if node.get("rests_s") else up
+        up = "backing off" if node.get("backoff_s") else up
         counts = (str(node[what]) for what in counted)
         table.add_row(*map(Text, (node["name"], node["type"], *counts, up, there, ", ".join(node["jobs"]))))
     out.print(table)
     for node in found:
-        if why := node.get("trouble"):
-            again = f"; retried {format_delay(node['rests_s'])}" if node["rests_s"] else ""
+        if why := node.get("launch_error"):
+            again = f"; retried {format_delay(node['backoff_s'])}" if node["backoff_s"] else ""
             told = f"{node['name']} could not start a job: {legible(why)}{again}"
             out.print(told, highlight=False, markup=False, soft_wrap=True)
 
@@ -292,7 +292,7 @@ def control_plane() -> ControlPlaneClient:
     """Return the client of the control plane that the environment or this directory names."""
     from fairlead.runtime.http_client import ControlPlaneClient  # needs the extra `cluster`, and is slow to import
 
-    return ControlPlaneClient.found()
+    return ControlPlaneClient.from_environment()
 
 
 def logs_command(

@@ -31,7 +31,7 @@ def show_scheduler(json: JsonOption = False) -> None:
       fairlead scheduler show > mine.yaml
     """
     plane = control_plane()
-    _tell(scheduler_of(plane.scheduler()), json, plane.trouble())
+    _tell(scheduler_of(plane.scheduler()), json, plane.decision_error())
 
 
 @scheduler_app.command(name="set")

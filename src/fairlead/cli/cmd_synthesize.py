@@ -31,7 +31,7 @@ from fairlead.experiments.synthesize import advise as advise_state
 from fairlead.experiments.synthesize import synthesize as run_synthesis
 from fairlead.reporting.html import write_report
 from fairlead.reporting.tables import comparison_table
-from fairlead.runtime.http_client import OVERTAKEN, ControlPlaneClient, RefusedRequest, Unreachable
+from fairlead.runtime.http_client import CONFLICT, ControlPlaneClient, RefusedRequest, Unreachable
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -298,7 +298,7 @@ def _switched(plane: ControlPlaneClient, chosen: Mapping[str, Any], why: str, in
     try:
         plane.switch(chosen, why, instead_of=instead_of)
     except RefusedRequest as answer:
-        if answer.status != OVERTAKEN:
+        if answer.status != CONFLICT:
             raise
         return f"not switched, as a user switched the scheduler meanwhile; the advice was: {why}"
     except Unreachable as problem:

@@ -17,7 +17,7 @@ from fairlead.cli.cmd_jobs import control_plane
 from fairlead.cli.job_tables import jobs_table
 from fairlead.cli.output import JsonOption, out, print_json
 from fairlead.core.errors import FairleadError
-from fairlead.runtime.http_client import passes
+from fairlead.runtime.http_client import is_temporary
 
 _OTHERS = "·"  # a job of another user
 
@@ -56,7 +56,7 @@ def updates(
         try:
             seen = look()
         except FairleadError as problem:
-            if not passes(problem):
+            if not is_temporary(problem):
                 raise
             away = str(problem)
         yield seen, away
@@ -76,7 +76,7 @@ def overview_view(seen: Mapping[str, Any], width: int, away: str = "") -> Group:
 def _nodes(nodes: list[dict[str, Any]]) -> Table:
     table = Table("node", "type", "agent", "GPUs", box=box.SIMPLE)
     for node in nodes:
-        use = list(zip(node["busy"], node["memory_gb"]))
+        use = list(zip(node["utilization"], node["memory_gb"]))
         cells = []
         for place, holders in enumerate(node["holders"]):
             used = f" {100 * use[place][0]:.0f} % {use[place][1]:.0f} GB" if place < len(use) else ""

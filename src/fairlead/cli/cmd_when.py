@@ -144,7 +144,7 @@ def _reasons(
     timeless = {one.number for one in ahead.jobs if _timeless(one)}
     if not timeless:
         return {}
-    told = plane.jobs(("queued", "waiting"), everybody=everybody) if wanted is None else [wanted]
+    told = plane.jobs(("queued", "waiting"), all_users=everybody) if wanted is None else [wanted]
     return {job["number"]: job["reason"] for job in told if job["number"] in timeless and job.get("reason")}
 
 

@@ -90,7 +90,7 @@ def nodes_or_reason(job: Mapping[str, Any]) -> str:
     nodes, many = ", ".join(job["nodes"]), len(job["accelerators"])
     if nodes and job.get("mode") == ELASTIC:
         nodes += f", {many} {'worker' if many == 1 else 'workers'}"
-    if nodes and (others := job.get("shares_with")):
+    if nodes and (others := job.get("colocated_with")):
         named, most = others[:_MAX_SHARING_NAMED], len(others) - _MAX_SHARING_NAMED
         nodes += f", shared with {', '.join(named)}" + (f" and {most} more" if most > 0 else "")
     return nodes or legible(str(job.get("reason", {}).get("text", "")))

@@ -17,7 +17,7 @@ from fairlead.demo.story import Story
 from fairlead.journal.jsonl import JsonlJournal
 from fairlead.journal.recovery import read_journal
 from fairlead.journal.sqlite import SqliteJournal
-from fairlead.runtime.embedded import JOURNAL, NotUp, embedded, scratch
+from fairlead.runtime.embedded import JOURNAL, ClusterStartError, embedded, scratch_folder
 from fairlead.runtime.http_client import RefusedRequest
 
 CLUSTER = "2xv100:2,2xk80:2"
@@ -82,7 +82,7 @@ def run_demo(
     """Run the jobs to their end. `on_events` gets each new event with its lines of narration, and several times a second an
     empty list. The journal is kept as a file; the rest of the cluster is removed."""
     story = Story()
-    with scratch("demo") as folder:
+    with scratch_folder("demo") as folder:
         root = folder / "cluster"
         with embedded(root, "--cluster", CLUSTER, "--policy", policy, "--round", str(round_s)) as plane:
             began, events_read = time.monotonic(), 0
@@ -92,7 +92,7 @@ def run_demo(
                 while not story.over(len(jobs)):
                     passed = time.monotonic() - began
                     if passed > _TIMEOUT_S:
-                        raise NotUp(f"the jobs have not ended after {_TIMEOUT_S:g} s")
+                        raise ClusterStartError(f"the jobs have not ended after {_TIMEOUT_S:g} s")
                     due = [to_submit.pop(0).task for one in tuple(to_submit) if one.second <= passed]
                     if due:
                         plane.submit(due)

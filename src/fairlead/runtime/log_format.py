@@ -1,5 +1,4 @@
-"""Log lines for people or for machines: one line each, with the fields that a record carries. What looks like a token is
-blotted out, wherever it came from."""
+"""Log lines as text or JSON: one line per record, with its fields. Tokens are masked wherever they come from."""
 
 from __future__ import annotations
 
@@ -18,53 +17,55 @@ import orjson
 LogFormat = Literal["text", "json"]
 
 _TOKEN = re.compile(r"fl_[A-Za-z0-9_-]{16,}")
-_ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
 
 
-MOST_WAITING = 10_000
-PATIENCE_S = 2.0
+MAX_QUEUED = 10_000
+FLUSH_WITHIN_S = 2.0
 
 
 def log_to_stderr(form: LogFormat, level: int = logging.INFO) -> None:
-    """From now on, all that this process logs goes to standard error in this form. A thread of its own writes it: where nobody
-    reads, lines are lost, and the scheduler goes on."""
+    """Log to standard error in this form. A thread writes, so that a blocked reader costs lines and does not stop the
+    process."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
-    beside = _Beside(queue.Queue(MOST_WAITING))
-    QueueListener(beside.queue, handler).start()
-    atexit.register(beside.drain)
-    logging.basicConfig(level=level, handlers=[beside], force=True)
+    queued = _DroppingQueueHandler(queue.Queue(MAX_QUEUED))
+    QueueListener(queued.queue, handler).start()
+    atexit.register(queued.drain)
+    logging.basicConfig(level=level, handlers=[queued], force=True)
     for noisy in ("httpx", "httpcore", "grpc", "asyncio"):
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
 
 
-class _Beside(QueueHandler):
-    """Puts records where another thread takes them, or drops them where that is full."""
+class _DroppingQueueHandler(QueueHandler):
+    """Passes records to another thread, or drops them while its queue is full."""
 
-    def __init__(self, waiting: queue.Queue[logging.LogRecord]) -> None:
-        super().__init__(waiting)
-        self._waiting, self._lost = waiting, 0
+    def __init__(self, records: queue.Queue[logging.LogRecord]) -> None:
+        super().__init__(records)
+        self._records, self._lost = records, 0
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record  # it stays in this process
+        """Return the record itself: it stays in this process."""
+        return record
 
     def enqueue(self, record: logging.LogRecord) -> None:
+        """Queue a record, and before it the number of lost ones."""
         try:
             if self._lost:
-                self.queue.put_nowait(_of_lost_ones(self._lost))
+                self.queue.put_nowait(_lost_record(self._lost))
                 self._lost = 0
             self.queue.put_nowait(record)
         except queue.Full:
             self._lost += 1
 
     def drain(self) -> None:
-        """Before the process ends: what waits is written, if somebody reads it."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not self._waiting.empty() and time.monotonic() < deadline:
+        """Wait until queued records are written, at the end of the process."""
+        deadline = time.monotonic() + FLUSH_WITHIN_S
+        while not self._records.empty() and time.monotonic() < deadline:
             time.sleep(0.01)
 
 
-def _of_lost_ones(count: int) -> logging.LogRecord:
+def _lost_record(count: int) -> logging.LogRecord:
     return logging.makeLogRecord({"msg": "lines were lost", "levelname": "WARNING", "levelno": logging.WARNING, "lines": count})
 
 
@@ -72,36 +73,38 @@ class JsonLines(logging.Formatter):
     """`{"time": …, "level": …, "event": …}` and the record's own fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = {"time": _moment(record), "level": record.levelname.lower(), "event": record.getMessage()} | _fields(record)
+        """Return a line of JSON."""
+        line = {"time": _time(record), "level": record.levelname.lower(), "event": record.getMessage()} | _fields(record)
         if record.exc_info:
             line["problem"] = self.formatException(record.exc_info)
-        return blotted(orjson.dumps(line, default=str).decode())
+        return _masked(orjson.dumps(line, default=str).decode())
 
 
 class TextLines(logging.Formatter):
-    """The same for people: time, level, what happened, field=value."""
+    """Time, level, event, field=value."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(f" {name}={_spelled(value)}" for name, value in _fields(record).items())
-        text = f"{_moment(record)} {record.levelname.lower()} {record.getMessage()}{fields}"
+        """Return a line of text."""
+        fields = "".join(f" {name}={_text(value)}" for name, value in _fields(record).items())
+        text = f"{_time(record)} {record.levelname.lower()} {record.getMessage()}{fields}"
         problem = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
-        return blotted(_one_line(text) + problem)
+        return _masked(_one_line(text) + problem)
 
 
-def blotted(text: str) -> str:
+def _masked(text: str) -> str:
     return _TOKEN.sub("fl_…", text)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    return {name: value for name, value in record.__dict__.items() if name not in _ORDINARY}
+    return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
 
 
-def _moment(record: logging.LogRecord) -> str:
+def _time(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
 
-def _spelled(value: Any) -> str:
-    """A value without blanks stands as it is; a list of numbers is one."""
+def _text(value: Any) -> str:
+    """A value without spaces as it is, others quoted."""
     plain = isinstance(value, list) and all(isinstance(one, int | float) for one in value)
     text = f"[{','.join(map(str, value))}]" if plain else str(value)
     return text if text and not re.search(r"[\s\"=]", text) else orjson.dumps(text).decode()

@@ -39,14 +39,14 @@ class Ears:
     def __init__(self) -> None:
         self.joins, self.words = asyncio.Event(), asyncio.Queue[Any]()
 
-    def joined(self, node: int, found: Any) -> None:
+    def agent_joined(self, node: int, found: Any) -> None:
         self.joins.set()
 
-    def see(self, node: int, beat: Any) -> None: ...
+    def heartbeat(self, node: int, beat: Any) -> None: ...
 
-    def left(self, node: int) -> None: ...
+    def agent_lost(self, node: int) -> None: ...
 
-    def tell(self, node: int, reports: Any, answered: Any) -> None:
+    def report(self, node: int, reports: Any, answered: Any) -> None:
         for word in reports:
             self.words.put_nowait(word)
         answered()
@@ -72,7 +72,7 @@ class Listening:
 
     def __init__(self) -> None:
         self.hub, self.ears, self.port = AgentHub(cluster("v100:2")), Ears(), 0
-        self.hub.live = self.ears  # type: ignore[assignment]
+        self.hub.backend = self.ears  # type: ignore[assignment]
 
     async def begin(self) -> None:
         self._server, self.port = await self.hub.serve(f"127.0.0.1:{self.port}")

@@ -46,20 +46,20 @@ def store(tmp_path: Path) -> CodeStore:
 def test_code_comes_in_pieces_once_for_all_who_wait_and_over_a_broken_stream(node, store):
     data = archive()
     digest = archive_digest(data)
-    store.take(data, digest)
+    store.add(data, digest)
     deliveries = CodeDeliveries(node.supervisor)
     wanted = deliveries.hold(with_code(1, digest))
     assert wanted == [CodeRequest(digest)]
     assert deliveries.hold(with_code(2, digest)) == []
     assert deliveries.waiting == {(1, 1), (2, 1)}
-    (wanted,) = deliveries.receive(store.piece(digest, 0))
+    (wanted,) = deliveries.receive(store.chunk(digest, 0))
     assert wanted == CodeRequest(digest, CHUNK_BYTES)
-    assert deliveries.receive(store.piece(digest, 0)) == []  # said twice
+    assert deliveries.receive(store.chunk(digest, 0)) == []  # said twice
     (again,) = deliveries.repeated_requests()  # a new stream
     assert again == wanted
     asked = [again]
     while asked:
-        asked = deliveries.receive(store.piece(asked[0].digest, asked[0].offset))
+        asked = deliveries.receive(store.chunk(asked[0].digest, asked[0].offset))
     begin, ended = finished(node, deliveries)
     assert ([launch.job for launch in begin], ended, deliveries.waiting) == ([1, 2], [], set())
     assert deliveries.hold(begin[0]) is None
@@ -73,7 +73,7 @@ def test_a_launch_whose_code_never_comes_has_ended(node, store, bad):
     digest = archive_digest(b"something else")
     deliveries = CodeDeliveries(node.supervisor)
     deliveries.hold(with_code(1, digest))
-    piece = store.piece(digest, 0) if bad == "gone" else CodeChunk(digest, 0, 4, "bm8hIQ==")
+    piece = store.chunk(digest, 0) if bad == "gone" else CodeChunk(digest, 0, 4, "bm8hIQ==")
     assert deliveries.receive(piece) == []
     begin, ended = finished(node, deliveries)
     assert (begin, [(end.job, end.code, end.yielded) for end in ended]) == ([], [(1, LAUNCH_FAILED, False)])
@@ -83,14 +83,14 @@ def test_a_launch_whose_code_never_comes_has_ended(node, store, bad):
 def test_code_that_a_node_cannot_unpack_is_not_the_jobs_fault(node, store):
     data = archive()
     digest = archive_digest(data)
-    store.take(data, digest)
+    store.add(data, digest)
     place = node.supervisor.root / "code"
     place.rmdir()
     place.touch()
     deliveries = CodeDeliveries(node.supervisor)
     asked = deliveries.hold(with_code(1, digest))
     while asked:
-        asked = deliveries.receive(store.piece(asked[0].digest, asked[0].offset))
+        asked = deliveries.receive(store.chunk(asked[0].digest, asked[0].offset))
     begin, ended = finished(node, deliveries)
     assert (begin, [(end.job, end.code, end.yielded) for end in ended]) == ([], [(1, LAUNCH_FAILED, True)])
     assert str(place) in ended[0].why
@@ -108,12 +108,12 @@ def test_a_launch_that_is_not_wanted_any_more_stops_waiting(node, kind):
 def test_a_launch_that_waits_begins_with_the_route_it_has_by_then(node, store):
     data = archive()
     digest = archive_digest(data)
-    store.take(data, digest)
+    store.add(data, digest)
     agent, route = Agent(node.supervisor, "node", "127.0.0.1:1"), RequestRouting(16, 900.0, (1.0,))
     asked = agent._deliveries.hold(with_code(1, digest))
     assert agent._carry_out(Reroute(1, 1, route)) is None
     assert agent._carry_out(Reroute(1, 2, RequestRouting(1, 1.0, (1.0,)))) is None  # of a launch that is not here
     while asked:
-        asked = agent._deliveries.receive(store.piece(asked[0].digest, asked[0].offset))
+        asked = agent._deliveries.receive(store.chunk(asked[0].digest, asked[0].offset))
     (launch,), _ = finished(node, agent._deliveries)
     assert launch.parameters.routing == route

@@ -76,7 +76,7 @@ class Scene:
 
     def join(self, *nodes: int) -> None:
         for node in nodes or range(len(self.cluster.nodes)):
-            self.backend.joined(node, ())
+            self.backend.agent_joined(node, ())
 
     def job(self, name: str, **about) -> None:
         self.backend.submit_jobs([Job(name, **about)], self.answers.append)

@@ -35,7 +35,7 @@ def busy(monkeypatch):
         monkeypatch.setenv("FAIRLEAD_URL", cluster.url)
         monkeypatch.setenv("FAIRLEAD_TOKEN", cluster.token)
         plane = ControlPlaneClient(cluster.url, cluster.token)
-        cluster.plane.backend.joined(0, ())
+        cluster.plane.backend.agent_joined(0, ())
         plane.switch({"policy": "fifo", "estimator": "measured", "rounds": 0.2})
         jobs = [{"name": "long", "run": "sleep 99", "workers": 4, "kind": "slow", "steps": 36_000}]
         jobs += [{"name": f"short-{n}", "run": "sleep 1", "kind": "slow", "steps": 10} for n in range(3)]
@@ -138,7 +138,7 @@ def test_only_an_admin_gets_it(busy):
 
 def test_a_token_that_nobody_knows_is_answered_with_where_it_comes_from(busy):
     cluster, _ = busy
-    with pytest.raises(RefusedRequest, match="does not take this token"):
+    with pytest.raises(RefusedRequest, match="does not accept this token"):
         ControlPlaneClient(cluster.url, "nobody").jobs()
 
 
@@ -250,7 +250,7 @@ def test_where_no_node_is_left_the_reason_is_told_instead_of_times(busy):
     _, plane = busy
     (node,) = plane.nodes()
     plane.drain(node["name"])
-    until(lambda: all("0 eligible GPUs are up" in one["reason"]["text"] for one in plane.jobs(everybody=True)))
+    until(lambda: all("0 eligible GPUs are up" in one["reason"]["text"] for one in plane.jobs(all_users=True)))
     table = CliRunner().invoke(app, ["when", "--simulations", "0"]).stdout
     assert table.splitlines()[-2:] == [
         "no forecast for long: Waiting for nodes: needs 4 GPUs; 0 eligible GPUs are up",
@@ -263,7 +263,7 @@ def test_where_no_node_is_left_the_reason_is_told_instead_of_times(busy):
     told = json.loads(CliRunner().invoke(app, ["when", "--simulations", "0", "--json"]).stdout)
     assert {one["reason"]["code"] for one in told["jobs"]} == {"nodes-down"}
     plane.drain(node["name"], undo=True)
-    until(lambda: any(one["phase"] == "running" for one in plane.jobs(everybody=True)))
+    until(lambda: any(one["phase"] == "running" for one in plane.jobs(all_users=True)))
     assert "no forecast" not in CliRunner().invoke(app, ["when", "--simulations", "0"]).stdout, "everybody has a time again"
 
 

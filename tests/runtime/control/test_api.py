@@ -14,7 +14,7 @@ from fairlead.config.registry import Registry
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.runtime.control.control_plane import ControlPlane
-from fairlead.runtime.control.http_api import LARGEST_BODY, create_app
+from fairlead.runtime.control.http_api import MAX_BODY, create_app
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.testing.builders import cluster
 
@@ -138,7 +138,7 @@ def test_what_cannot_be_is_refused_and_leaves_no_trace(jobs, status, said):
 def test_bodies_that_are_too_large_or_no_json():
     async def scene(plane, who):
         ann = who("ann")
-        assert (await ann.post("/v1/jobs", content=b"x" * (LARGEST_BODY + 1))).status_code == 413
+        assert (await ann.post("/v1/jobs", content=b"x" * (MAX_BODY + 1))).status_code == 413
         assert (await ann.post("/v1/jobs", content=b"{")).status_code == 422
 
         async def drip():
@@ -242,9 +242,9 @@ def test_a_token_says_whose_its_jobs_may_be(account, asked, given):
 def test_what_a_failing_stage_said_is_told_to_admins_only():
     async def scene(plane, who):
         plane.backend.stop()
-        await plane.over()  # or the next good decision would say that it is over
+        await plane.wait_ended()  # or the next good decision would say that it is over
         plane.decision_health.failed("policy", KeyError("bob's job"))
-        told = {name: (await who(name).get("/v1/scheduler")).json()["trouble"] for name in ("root", "ann")}
+        told = {name: (await who(name).get("/v1/scheduler")).json()["decision_error"] for name in ("root", "ann")}
         assert told == {"root": 'the policy failed: KeyError: "bob\'s job"', "ann": "the policy failed: KeyError"}
 
     with_plane(scene)

@@ -12,7 +12,7 @@ import pytest
 from serving import Served, served
 
 from fairlead.engine.codec import encode as event_json
-from fairlead.runtime.control.http_api import LARGEST_BODY
+from fairlead.runtime.control.http_api import MAX_BODY
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.runtime.protocol.messages import (
     METHOD,
@@ -69,7 +69,7 @@ def raw(fields: str) -> bytes:
         (b"\x80", 400, "body"),
         (b"[" * 100_000, 400, "body"),
         (b"null", 422, "object"),
-        (b"x" * (LARGEST_BODY + 1), 413, "8,388,608 bytes"),
+        (b"x" * (MAX_BODY + 1), 413, "8,388,608 bytes"),
         (task(colour="red"), 422, "jobs.0.colour"),
         (task(workers=9), 422, "needs 9 GPUs, and there are at most 4"),
         (task(types=["h900"]), 422, "h900"),
@@ -158,7 +158,7 @@ def test_an_agent_with_a_stale_incarnation_is_refused_and_stale_generations_are_
         before = lines(control)
         stale, _, answer = await join(control, 4)
         assert isinstance(answer, Refused)
-        assert "younger" in answer.why
+        assert "more recent" in answer.why
         for sequence, generation in enumerate((0, 2, 7)):
             words = (
                 Progress(0, generation, 500, 500, 9.0),
@@ -179,7 +179,7 @@ def test_an_agent_with_a_stale_incarnation_is_refused_and_stale_generations_are_
 @pytest.mark.parametrize("name", ["../nodes", "..", ".", "", "a/logs", "#", "a?b=1", "a%2fb", "é"])
 def test_a_name_leads_nowhere_else_than_to_a_job_or_a_node(control: Served, name: str) -> None:
     people = ControlPlaneClient(control.url, control.token)
-    for verb in (people.job, people.cancel, people.log_piece, people.drain):
+    for verb in (people.job, people.cancel, people.log_chunk, people.drain):
         with pytest.raises(RefusedRequest, match="there is no") as refused:
             verb(name)
         assert refused.value.status == 404

@@ -30,7 +30,7 @@ def test_a_calendar_that_is_set_while_nobody_runs_takes_second_0_along(tmp_path)
 @pytest.mark.parametrize("said", [b"", b"abc", b"nan", b"1e999 x 1", b"\xff\xfe"])
 def test_an_origin_that_is_damaged_is_told_with_what_becomes_of_its_removal(tmp_path, said):
     (tmp_path / "origin").write_bytes(said)
-    with pytest.raises(InputError, match=r"origin.*without the file, seconds go on from the journal's last"):
+    with pytest.raises(InputError, match=r"origin.*without the file, seconds resume from the journal's last"):
         origin_of(tmp_path / "origin")
 
 

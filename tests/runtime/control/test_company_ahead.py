@@ -33,7 +33,7 @@ def shared() -> Scene:
     for name, kind in zip("abc", ("small", "other", "small")):
         scene.job(name, steps=1000, kind=kind)
     scene.at(0.0)
-    scene.backend.tell(0, [Progress(number, 1, 20, 0, 1.5) for number in (0, 1)])
+    scene.backend.report(0, [Progress(number, 1, 20, 0, 1.5) for number in (0, 1)])
     scene.at(10.0)
     assert [scene.phase(number) for number in range(3)] == [Phase.RUNNING, Phase.RUNNING, Phase.WAITING]
     return scene

@@ -8,7 +8,7 @@ from played import Scene
 from fairlead.core.job import Phase
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
-from fairlead.runtime.control.job_metrics import FEWEST
+from fairlead.runtime.control.job_metrics import MIN_HEARTBEATS
 from fairlead.runtime.control.views import why
 from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.orders import Ended, Progress
@@ -27,18 +27,18 @@ def goes_on(scene: Scene, seconds: int, busy: float = 0.3, **rates: float) -> No
     """For so many seconds those who run make steps, by name."""
     state = scene.loop.state
     for _ in range(seconds):
-        scene.backend.see(0, Heartbeat((busy,), (4.0,)))
+        scene.backend.heartbeat(0, Heartbeat((busy,), (4.0,)))
         for number, job in list(state.job_of.items()):
             if scene.phase(number) is Phase.RUNNING and (rate := rates.get(job.name)):
                 launch = scene.backend.launches.latest(number)
                 steps = int(rate * (scene.second + 1))
-                scene.backend.tell(0, [Progress(number, launch.generation, steps, 0, rate)])
+                scene.backend.report(0, [Progress(number, launch.generation, steps, 0, rate)])
         scene.at(scene.second + 1)
 
 
 def leaves(scene: Scene, number: int, code: int = 0, yielded: bool = True) -> None:
     """The first launch of a job ends."""
-    scene.backend.tell(0, [Ended(number, 1, code, yielded, 1, 1)])
+    scene.backend.report(0, [Ended(number, 1, code, yielded, 1, 1)])
 
 
 def running(scene: Scene) -> set[str]:
@@ -58,7 +58,7 @@ def test_a_limit_waits_for_speeds_alone_and_is_then_held_against_them():
     scene.job("b", steps=1e6, kind="other")
     goes_on(scene, 30, a=0.1, b=0.1)
     assert running(scene) == {"a"}, "nobody knows how fast the other one is alone"
-    assert "how fast it is alone is not known yet" in why(scene.loop, 1, scene.second)["text"]
+    assert "its exclusive rate is not known yet" in why(scene.loop, 1, scene.second)["text"]
     scene.backend.cancel(0)
     goes_on(scene, 30, b=0.1)
     assert running(scene) == {"b"}
@@ -94,7 +94,7 @@ def test_who_falls_over_beside_another_comes_back_when_it_is_alone():
     scene.at(0.0)
     assert running(scene) == {"a", "b"}
     leaves(scene, 1, code=1, yielded=False)
-    goes_on(scene, 2 * FEWEST, a=0.1)
+    goes_on(scene, 2 * MIN_HEARTBEATS, a=0.1)
     assert running(scene) == {"a"}
     assert int(scene.loop.state.store.arrays["failures"][1]) == 1
     sound(scene)
@@ -108,14 +108,14 @@ def test_what_agents_see_makes_those_part_who_together_are_too_busy():
     scene = scene_of(max_utilization=100.0)
     scene.job("a", steps=1e6, kind="small")
     scene.at(0.0)
-    goes_on(scene, 2 * FEWEST, busy=0.3, a=2.0)
+    goes_on(scene, 2 * MIN_HEARTBEATS, busy=0.3, a=2.0)
     scene.job("b", steps=1e6, kind="other")
     goes_on(scene, 20, busy=0.9, a=2.0, b=2.0)
     assert running(scene) == {"a", "b"}, "what is seen of both is nobody's"
     scene.backend.cancel(0)
     scene.at(scene.second)
     leaves(scene, 0, code=-9)
-    goes_on(scene, 3 * FEWEST, busy=0.9, b=2.0)
+    goes_on(scene, 3 * MIN_HEARTBEATS, busy=0.9, b=2.0)
     scene.job("c", steps=1e6, kind="small")
     goes_on(scene, 20, busy=0.9, b=2.0)
     assert running(scene) == {"b"}, "it was believed to take 30 percent, and takes 90"

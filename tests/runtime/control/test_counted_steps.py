@@ -15,12 +15,12 @@ from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 
 def test_a_step_of_twice_the_size_is_two_of_those_declared_and_the_way_back_is_the_same() -> None:
     counted = StepCounter()
-    assert (counted.declared(7), counted.worth) == (7, 1.0)
+    assert (counted.declared(7), counted.weight) == (7, 1.0)
     for made, size in ((0, 32), (50, 32), (100, 64), (150, 256)):
-        counted.hear(made, size)
+        counted.record(made, size)
     assert [counted.declared(made) for made in (40, 100, 120, 150, 160)] == [40, 100, 140, 200, 280]
-    assert [counted.made(declared) for declared in (40, 100, 140, 200, 280)] == [40, 100, 120, 150, 160]
-    assert counted.worth == 8.0
+    assert [counted.own(declared) for declared in (40, 100, 140, 200, 280)] == [40, 100, 120, 150, 160]
+    assert counted.weight == 8.0
     again = StepCounter([Regime(32, 0.0), Regime(64, 100.0), Regime(256, 200.0)])
     assert [again.declared(made) for made in (40, 120, 160)] == [40, 140, 280]
 
@@ -28,7 +28,7 @@ def test_a_step_of_twice_the_size_is_two_of_those_declared_and_the_way_back_is_t
 def test_what_is_lost_is_forgotten() -> None:
     counted = StepCounter()
     for made, size in ((0, 32), (100, 64), (60, 32), (200, 64)):
-        counted.hear(made, size)
+        counted.record(made, size)
     assert counted.declared(210) == 220
 
 
@@ -43,7 +43,7 @@ def growing(steps: float = 100.0, mode: str = "gns") -> Scene:
 
 
 def tell(scene: Scene, second: float, made: int, rate: float, size: int) -> None:
-    scene.backend.tell(0, [Progress(0, 1, made, made, rate, size)])
+    scene.backend.report(0, [Progress(0, 1, made, made, rate, size)])
     scene.at(second)
     scene.at(second + 0.5)
 
@@ -61,9 +61,9 @@ def test_progress_is_of_declared_steps_and_another_size_counts_once_its_speed_is
 
 def test_another_size_and_its_rate_are_told_together_whatever_else_was_told_just_now() -> None:
     scene = growing()
-    scene.backend.tell(0, [Metric(0, 1, "loss", 0.1)])
+    scene.backend.report(0, [Metric(0, 1, "loss", 0.1)])
     scene.at(6.0)
-    scene.backend.tell(0, [Progress(0, 1, 42, 40, 3.0, 128)])
+    scene.backend.report(0, [Progress(0, 1, 42, 40, 3.0, 128)])
     scene.at(6.3)
     scene.at(9.0)
     told = [event for event in scene.journal if event.time == pytest.approx(6.3)]
@@ -82,12 +82,12 @@ def test_elastic_jobs_count_for_themselves() -> None:
 def test_after_a_restart_steps_are_counted_as_before() -> None:
     before = growing()
     scene = restarted(before, "v100:1", 5.0)
-    scene.backend.joined(0, [(0, 1)])
+    scene.backend.agent_joined(0, [(0, 1)])
     for event in scene.backend.reconcile(scene.loop.state.snapshot(5.0)):
         scene.loop.record(event)
     tell(scene, 8.0, 50, 5.0, 64)
     assert scene.loop.state.snapshot(8.5).jobs.steps_done[0] == pytest.approx(75.0, abs=1e-6)
-    scene.backend.tell(0, [Ended(0, 1, 1, False, 55, 50)])  # it fails, and falls back to its checkpoint
+    scene.backend.report(0, [Ended(0, 1, 1, False, 55, 50)])  # it fails, and falls back to its checkpoint
     scene.at(10.0)
     assert scene.loop.state.store.arrays["base_steps"][0] == pytest.approx(70.0, abs=1e-6)
     scene.check()
@@ -103,7 +103,7 @@ def test_who_does_more_than_it_declared_says_so_though_it_is_as_fast_as_before(s
         tell(scene, float(second), 10 * second, 10.0, 0)
     assert job_record(scene.loop, 0, 7.5).get("flags") == flags
     assert scene.phase(0) is Phase.RUNNING
-    scene.backend.tell(0, [Ended(0, 1, 0, False, 70, 70)])
+    scene.backend.report(0, [Ended(0, 1, 0, False, 70, 70)])
     scene.at(9.0)
     assert (scene.phase(0), job_record(scene.loop, 0, 9.0).get("flags")) == (Phase.FINISHED, flags)
     scene.check()
@@ -111,13 +111,13 @@ def test_who_does_more_than_it_declared_says_so_though_it_is_as_fast_as_before(s
 
 def test_a_size_that_is_another_at_every_look_counts_as_the_mean_until_one_settles() -> None:
     sizes = BatchSizeFilter()
-    grows = [sizes.see(size) for size in (32, 32, 64, 64, 128)]
+    grows = [sizes.observe(size) for size in (32, 32, 64, 64, 128)]
     assert grows == [32, 32, 64, 64, 128]
-    assert [sizes.see(128) for _ in range(SETTLED)] == [128] * SETTLED
-    swings = [sizes.see((16, 256)[look % 2]) for look in range(1000)]
+    assert [sizes.observe(128) for _ in range(SETTLED)] == [128] * SETTLED
+    swings = [sizes.observe((16, 256)[look % 2]) for look in range(1000)]
     assert swings[-1] == pytest.approx(136, rel=0.1)
     assert len(set(swings[20:])) == 1, "it is not told from look to look"
-    assert [sizes.see(256) for _ in range(SETTLED)][-1] == 256
+    assert [sizes.observe(256) for _ in range(SETTLED)][-1] == 256
 
 
 def test_a_job_whose_size_is_another_at_every_step_gets_on_by_the_mean() -> None:

@@ -135,7 +135,7 @@ def test_a_mistake_in_a_plugin_does_not_end_the_control_plane(tmp_path, caplog, 
 
     scene.play(story)
     assert sum("the last decision stands" in line for line in caplog.messages) < loop.decisions, "not one line a round"
-    assert b'fairlead_decisions_stood_total{why="failed"} 0.0' not in plane.metrics.text()
+    assert b'fairlead_decisions_skipped_total{reason="failed"} 0.0' not in plane.metrics.text()
 
 
 def test_a_selection_that_could_not_be_carried_out_does_not_stand(tmp_path):

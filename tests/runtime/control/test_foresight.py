@@ -37,7 +37,7 @@ from fairlead.experiments.lookahead import (
     forecast_to_json,
 )
 from fairlead.experiments.lookahead_process import STARTUP_S, forecast_in_process
-from fairlead.runtime.control.lookahead_service import KEPT_S, LookaheadService
+from fairlead.runtime.control.lookahead_service import VALID_S, LookaheadService
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.testing import Harness, cluster
 
@@ -56,7 +56,7 @@ def filled(plane: ControlPlaneClient, user: ControlPlaneClient, joined: Any) -> 
 def test_a_user_is_told_of_their_jobs_and_of_nobody_elses(monkeypatch):
     with served() as up:
         plane, user = ControlPlaneClient(up.url, up.token), ControlPlaneClient(up.url, up.user)
-        filled(plane, user, up.plane.backend.joined)
+        filled(plane, user, up.plane.backend.agent_joined)
         monkeypatch.setenv("FAIRLEAD_URL", up.url)
         monkeypatch.setenv("FAIRLEAD_TOKEN", up.user)
         answer = httpx.get(f"{up.url}/v1/when", headers={"Authorization": f"Bearer {up.user}"}, timeout=60)
@@ -88,7 +88,7 @@ def test_a_user_is_told_of_their_jobs_and_of_nobody_elses(monkeypatch):
 def test_what_began_or_came_since_a_look_is_looked_at_again_for_who_asks():
     with served() as up:
         plane, user = ControlPlaneClient(up.url, up.token), ControlPlaneClient(up.url, up.user)
-        filled(plane, user, up.plane.backend.joined)
+        filled(plane, user, up.plane.backend.agent_joined)
         assert [one["name"] for one in user.when()["jobs"]] == ["mine", "open"]
         user.submit([{"name": "later", "run": "sleep 1", "kind": "slow", "steps": 10}])
         assert [one["name"] for one in user.when()["jobs"]] == ["mine", "open", "later"], (
@@ -107,7 +107,7 @@ def test_what_began_or_came_since_a_look_is_looked_at_again_for_who_asks():
 def test_a_user_is_not_told_the_name_of_anothers_job_at_the_head_of_the_line():
     with served() as up:
         plane, user = ControlPlaneClient(up.url, up.token), ControlPlaneClient(up.url, up.user)
-        up.plane.backend.joined(0, ())
+        up.plane.backend.agent_joined(0, ())
         plane.switch({"policy": "fifo", "estimator": "measured", "rounds": 0.2})
         plane.submit([{"name": name, "run": "sleep 99", "workers": 4, "steps": 9} for name in ("holds", "secret")])
         user.submit([{"name": "mine", "run": "sleep 1", "steps": 9}])
@@ -168,7 +168,7 @@ def test_of_what_changed_while_it_was_looked_ahead_only_what_is_still_so_is_told
         user = ControlPlaneClient(up.url, up.user)
         monkeypatch.setenv("FAIRLEAD_URL", up.url)
         monkeypatch.setenv("FAIRLEAD_TOKEN", up.user)
-        up.plane.backend.joined(0, ())
+        up.plane.backend.agent_joined(0, ())
         ControlPlaneClient(up.url, up.token).switch({"policy": "fifo", "estimator": "measured", "rounds": 0.2})
         user.submit([{"name": "began", "run": "sleep 99", "workers": 4}])
         user.submit([{"name": name, "run": "sleep 1", "workers": 4} for name in ("stopped", "waits", "came")])
@@ -263,11 +263,11 @@ def test_what_goes_wrong_is_told_to_admins_and_the_log_and_asked_for_again(caplo
 
     with served(lookahead=fails) as up:
         answers.append(answers[0])
-        with pytest.raises(RefusedRequest, match="an admin is told why") as refused:
+        with pytest.raises(RefusedRequest, match="an admin sees the reason") as refused:
             ControlPlaneClient(up.url, up.user).when()
         assert "secret" not in str(refused.value)
         assert [(one.message, one.why) for one in caplog.records if one.name.endswith("lookahead_service")] == [
-            ("it could not be looked ahead", "cannot simulate ahead from this state: secret is odd")
+            ("forecast failed", "cannot simulate ahead from this state: secret is odd")
         ]
         answers[:] = [answers[0]]
         with pytest.raises(RefusedRequest, match="secret is odd"):
@@ -284,15 +284,15 @@ def test_a_look_is_kept_for_some_seconds_and_an_old_one_is_made_again():
 
     async def story() -> None:
         nonlocal now
-        foresight = LookaheadService(looks, lambda: (now, b"", {}), lambda: now)
-        first = await foresight.seen()
+        service = LookaheadService(looks, lambda: (now, b"", {}), lambda: now)
+        first = await service.result()
         assert first == (100.0, 100.0, {"at": 100.0})
-        now = 100.0 + KEPT_S
-        assert await foresight.seen() is first
+        now = 100.0 + VALID_S
+        assert await service.result() is first
         now += 1.0
-        second = await foresight.seen()
-        assert second.at == now
-        assert await foresight.seen(besides=second) is not second, "another is wanted"
+        second = await service.result()
+        assert second.from_s == now
+        assert await service.result(other_than=second) is not second, "another is wanted"
 
     asyncio.run(story())
 
@@ -308,8 +308,8 @@ def test_who_all_leave_break_a_look_off():
         return {}
 
     async def story() -> None:
-        foresight = LookaheadService(forever, lambda: (0.0, b"", {}), lambda: 0.0)
-        both = [asyncio.create_task(foresight.seen()) for _ in range(2)]
+        service = LookaheadService(forever, lambda: (0.0, b"", {}), lambda: 0.0)
+        both = [asyncio.create_task(service.result()) for _ in range(2)]
         await asyncio.sleep(0.05)
         both[0].cancel()
         await asyncio.sleep(0.05)

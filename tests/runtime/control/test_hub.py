@@ -39,16 +39,16 @@ class Backend:
         self.heard: list[tuple[Any, ...]] = []
         self.rung = asyncio.Event()
 
-    def joined(self, node: int, found: Any) -> None:
+    def agent_joined(self, node: int, found: Any) -> None:
         self._note("joined", node, tuple(found))
 
-    def see(self, node: int, beat: Heartbeat) -> None:
+    def heartbeat(self, node: int, beat: Heartbeat) -> None:
         self._note("seen", node, beat)
 
-    def left(self, node: int) -> None:
+    def agent_lost(self, node: int) -> None:
         self._note("left", node)
 
-    def tell(self, node: int, told: Any, answered: Callable[[], None]) -> None:
+    def report(self, node: int, told: Any, answered: Callable[[], None]) -> None:
         self._note("told", node, told)
         answered()
 
@@ -141,7 +141,7 @@ def test_an_agent_joins_gets_orders_and_is_heard():
         await agent.say(Heartbeat((0.5, 0.25), (11.0, 4.0)))
         assert await agent.hear() == LeaseRenewed()
         assert ("seen", 0, Heartbeat((0.5, 0.25), (11.0, 4.0))) in backend.heard
-        assert (hub.used[0].utilization, hub.used[0].memory_gb) == ((0.5, 0.25), (11.0, 4.0))
+        assert (hub.heartbeats[0].utilization, hub.heartbeats[0].memory_gb) == ((0.5, 0.25), (11.0, 4.0))
 
     with_hub(scene)
 
@@ -184,7 +184,7 @@ def test_of_two_agents_of_one_node_the_younger_speaks():
         assert await new.hear() == Welcome(15.0)
         assert await old.hear() is None
         await stale.say(hello(incarnation=4))
-        assert "younger" in (await stale.hear()).why
+        assert "more recent" in (await stale.hear()).why
         hub.send(0, Kill(1, 1))
         assert await new.hear() == OrderBatch((Kill(1, 1),))
 

@@ -64,16 +64,16 @@ class Scene:
     async def story(self) -> None:
         """Two nodes come; one job finishes, one fails, one is cancelled, and one node goes."""
         for node in (0, 1):
-            self.plane.backend.joined(node, ())
+            self.plane.backend.agent_joined(node, ())
         jobs = [{"name": name, "run": ["true", "--secret"], "retries": 0} for name in ("good", "bad", "gone", "waits")]
         assert (await self.who("admin").post("/v1/jobs", json={"jobs": jobs})).status_code == 201
         for name in ("good", "bad", "gone", "waits"):
             await self.until(f"/v1/jobs/{name}", lambda job: job["phase"] == "running")
         for node in (0, 1):
-            self.plane.backend.tell(node, [Ended(0, 1, 0, False, 0, 0), Ended(1, 1, 3, False, 0, 0)])
+            self.plane.backend.report(node, [Ended(0, 1, 0, False, 0, 0), Ended(1, 1, 3, False, 0, 0)])
         await self.until("/v1/jobs/bad", lambda job: job["phase"] == "failed")
         assert (await self.who("admin").delete("/v1/jobs/gone")).status_code == 200
-        self.plane.backend.left(1)
+        self.plane.backend.agent_lost(1)
         await self.until("/v1/nodes", lambda told: [node["up"] for node in told["nodes"]] == [True, False])
 
 
@@ -107,7 +107,7 @@ def test_metrics_say_what_happened_and_how_things_stand():
     assert told["fairlead_jobs_ended_total"][("failed",)] == 1
     assert told["fairlead_jobs_interrupted_total"][("true",)] == 0
     assert told["fairlead_accelerators_up"] == {("v100",): 2}
-    assert told["fairlead_accelerators_busy"][("v100",)] <= 2
+    assert told["fairlead_accelerators_allocated"][("v100",)] <= 2
     assert told["fairlead_agents_connected"] == {(): 0}
     assert told["fairlead_jobs_started_total"][()] >= 4
     assert told["fairlead_decision_seconds_count"][()] >= 1
@@ -227,7 +227,7 @@ def test_people_are_answered_while_a_node_is_awaited_after_a_restart():
     scene = Scene()
 
     async def before() -> None:
-        scene.plane.backend.joined(0, ())
+        scene.plane.backend.agent_joined(0, ())
         assert (await scene.who("admin").post("/v1/jobs", json={"jobs": [{"name": "old", "run": "x"}]})).status_code == 201
         await scene.until("/v1/jobs/old", lambda job: job["phase"] == "running")
 
@@ -248,7 +248,7 @@ def test_of_too_many_jobs_those_that_run_and_the_youngest_are_told():
     scene = Scene()
 
     async def story() -> None:
-        scene.plane.backend.joined(0, ())
+        scene.plane.backend.agent_joined(0, ())
         jobs = [{"name": f"n-{n}", "run": "x"} for n in range(6)]
         assert (await scene.who("admin").post("/v1/jobs", json={"jobs": jobs})).status_code == 201
         await scene.until("/v1/jobs/n-0", lambda job: job["phase"] == "running")
@@ -263,15 +263,15 @@ def test_a_name_is_taken_while_its_job_is_on_its_way_though_nobody_waits_for_it(
     monkeypatch.setattr("fairlead.runtime.control.http_api.ANSWER_WITHIN_S", 0.1)
     scene, held = Scene(), []
     backend = scene.plane.backend
-    deliver = backend.inbox.ring
+    deliver = backend.inbox.put
 
     async def story() -> None:
-        backend.inbox.ring = held.append  # the loop has other things to do, such as waiting for a journal that is away
+        backend.inbox.put = held.append  # the loop has other things to do, such as waiting for a journal that is away
         admin, body = scene.who("admin"), {"jobs": [{"name": "one", "run": "x"}]}
         assert (await admin.post("/v1/jobs", json=body)).status_code == 503
         monkeypatch.undo()
         assert (await admin.post("/v1/jobs", json=body)).status_code == 409
-        backend.inbox.ring = deliver
+        backend.inbox.put = deliver
         for request in held:
             deliver(request)
         await scene.until("/v1/jobs", lambda told: len(told["jobs"]) == 1)
@@ -297,7 +297,7 @@ def test_while_nobody_can_look_into_the_state_people_are_told_so(monkeypatch):
         await asyncio.to_thread(taken.wait)
         answer = await scene.who("admin").get("/v1/jobs")
         over.set()
-        assert (answer.status_code, "ask again later" in answer.text) == (503, True)
+        assert (answer.status_code, "try again later" in answer.text) == (503, True)
 
     scene.play(story)
 

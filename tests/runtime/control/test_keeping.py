@@ -29,7 +29,7 @@ SCHEDULER = {"policy": "las", "rounds": 0.1, "first_step_s": 0}  # jobs of an ag
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch):
-    monkeypatch.setattr(keeping, "LOOK_S", 0.01)
+    monkeypatch.setattr(keeping, "CHECK_EVERY_S", 0.01)
 
 
 def opened(where: Path) -> DatabaseJournal:
@@ -54,7 +54,7 @@ def run_plane(
 
     async def story() -> None:
         await plane.start()
-        plane.backend.joined(0, ())
+        plane.backend.agent_joined(0, ())
         for _ in range(jobs):
             await submit()
         while not await asyncio.to_thread(reached, journal):

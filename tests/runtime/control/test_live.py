@@ -12,7 +12,7 @@ from fairlead.core.job import Phase
 from fairlead.core.reasons import Code
 from fairlead.engine.explain import why_in
 from fairlead.runtime.control import views
-from fairlead.runtime.control.launches import LaunchEnd, NodeRanks
+from fairlead.runtime.control.launches import LaunchEnd, NodeRanks, TrackedLaunch
 from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Metric, Progress, RenewalRequest, Revoke, Task
 from fairlead.termination.by_loss import ByLoss
 
@@ -22,11 +22,11 @@ def test_a_job_is_launched_reports_and_finishes():
     scene.join()
     scene.job("a", steps=100.0)
     assert scene.at(0.0) == [(0, Launch(0, 1, "a", Task(("true",)), (0,), (0,), master_address="node-0"))]
-    scene.backend.tell(0, [Progress(0, 1, steps=20, saved=0, rate=2.0), Metric(0, 1, "loss", 0.5)])
+    scene.backend.report(0, [Progress(0, 1, steps=20, saved=0, rate=2.0), Metric(0, 1, "loss", 0.5)])
     scene.at(12.0)
     assert scene.loop.state.snapshot(22.0).jobs.steps_done.tolist() == [40.0]
     assert scene.loop.state.snapshot(22.0).jobs.metric("loss").tolist() == [0.5]
-    scene.backend.tell(0, [Ended(0, 1, 0, False, 100, 100)])
+    scene.backend.report(0, [Ended(0, 1, 0, False, 100, 100)])
     assert scene.at(40.0) == []
     assert scene.phase(0) is Phase.FINISHED
     scene.check()
@@ -40,12 +40,12 @@ def test_who_has_converged_is_done_and_may_save_before_it_leaves():
     scene.job("b", steps=100.0)
     scene.at(0.0)
     told = [Progress(0, 1, 20, 0, 2.0), Metric(0, 1, "target_loss", 0.5), Metric(0, 1, "loss", 0.6)]
-    scene.backend.tell(0, told)
+    scene.backend.report(0, told)
     assert scene.at(10.0) == []
-    scene.backend.tell(0, [Metric(0, 1, "loss", 0.504)])
+    scene.backend.report(0, [Metric(0, 1, "loss", 0.504)])
     assert scene.at(20.0) == [(0, Revoke(0, 1))]
     assert scene.phase(0) is Phase.FINISHED
-    scene.backend.tell(0, [Ended(0, 1, 0, True, 45, 45)])
+    scene.backend.report(0, [Ended(0, 1, 0, True, 45, 45)])
     assert [order.job for _, order in scene.at(21.0)] == [1]
     assert scene.loop.state.store.arrays["ended_s"][0] == 20.0
     scene.check()
@@ -53,7 +53,7 @@ def test_who_has_converged_is_done_and_may_save_before_it_leaves():
 
 def test_a_launch_that_its_node_could_not_prepare_costs_no_try():
     scene = begun("a", steps=100.0, retry_limit=0)
-    scene.backend.tell(0, [unable(1)])
+    scene.backend.report(0, [unable(1)])
     assert [order.generation for _, order in scene.at(10.0)] == [2]
     assert scene.loop.state.store.arrays["failures"][0] == 0
     (told,) = [event for event in scene.journal if isinstance(event, ev.JobsInterrupted)]
@@ -67,19 +67,19 @@ def test_a_node_that_begins_nothing_rests_longer_each_time_and_others_are_tried(
     scene.job("a", steps=100.0)
     for generation in (1, 2, 3):
         assert [(node, order.generation) for node, order in scene.at(10.0 * generation)] == [(0, generation)]
-        scene.backend.tell(0, [unable(generation)])
+        scene.backend.report(0, [unable(generation)])
     assert [(node, order.generation) for node, order in scene.at(40.0)] == [(1, 4)]
     assert scene.loop.state.up.tolist() == [False, False, True, True]
-    scene.backend.tell(1, [Progress(0, 4, 10, 0, 1.0)])
+    scene.backend.report(1, [Progress(0, 4, 10, 0, 1.0)])
     scene.at(69.0)
     assert not scene.loop.state.up[0]
     scene.at(70.0)
     assert scene.loop.state.up.all()
     scene.job("b", steps=100.0, workers=2)
     assert [(node, order.job) for node, order in scene.at(80.0)] == [(0, 1)]
-    scene.backend.tell(0, [unable(1, job=1)])
+    scene.backend.report(0, [unable(1, job=1)])
     scene.at(90.0)
-    assert scene.backend.resting.of(0).until_s == 90.0 + 60.0, "it could not then, and cannot now"
+    assert scene.backend.node_backoff.of(0).until_s == 90.0 + 60.0, "it could not then, and cannot now"
     scene.check()
 
 
@@ -90,12 +90,12 @@ def test_a_node_on_which_something_runs_is_not_given_up_for_what_it_could_not_be
     scene.job("b", steps=100.0)
     scene.at(0.0)
     for generation in (1, 2, 3, 4):
-        scene.backend.tell(0, [unable(generation)])
+        scene.backend.report(0, [unable(generation)])
         assert [order.generation for _, order in scene.at(10.0 * generation)] == [generation + 1]
-    assert (scene.phase(1), scene.backend.resting.of(0).times) == (Phase.RUNNING, 4)
-    scene.backend.tell(0, [Progress(1, 1, 10, 0, 1.0)])
+    assert (scene.phase(1), scene.backend.node_backoff.of(0).times) == (Phase.RUNNING, 4)
+    scene.backend.report(0, [Progress(1, 1, 10, 0, 1.0)])
     scene.at(42.0)
-    assert scene.backend.resting.of(0) is None
+    assert scene.backend.node_backoff.of(0) is None
     scene.check()
 
 
@@ -105,7 +105,7 @@ def test_who_could_not_be_begun_is_told_by_which_node_and_why():
     scene.job("a", steps=100.0, retry_limit=0)
     for generation in (1, 2, 3):
         scene.at(10.0 * generation)
-        scene.backend.tell(0, [unable(generation)])
+        scene.backend.report(0, [unable(generation)])
         scene.at(10.0 * generation + 2)
         told = why_in(scene.loop, 0, 10.0 * generation + 2)
         if generation < 3:
@@ -181,12 +181,12 @@ def test_nothing_runs_before_an_agent_is_there():
 
 def test_a_newcomer_starts_when_the_one_before_it_has_left():
     scene = begun("old", "v100:1", steps=1000.0)
-    scene.backend.tell(0, [Progress(0, 1, 10, 0, 1.0)])
+    scene.backend.report(0, [Progress(0, 1, 10, 0, 1.0)])
     scene.at(10.0)
     scene.job("new", steps=1000.0)
     assert scene.at(20.0) == [(0, Revoke(0, 1))]  # the new one waits for the accelerator, though the plan has it running
     assert scene.phase(1) is Phase.RUNNING
-    scene.backend.tell(0, [Ended(0, 1, 0, True, 25, 25)])
+    scene.backend.report(0, [Ended(0, 1, 0, True, 25, 25)])
     assert [order.job for _, order in scene.at(21.0)] == [1]
     assert scene.loop.state.store.arrays["base_steps"][0] == 25.0
     scene.check()
@@ -205,10 +205,10 @@ def test_a_gang_is_one_launch_on_several_nodes_and_dies_as_one():
     assert (one.master_port, one.gang_port) == (two.master_port, two.gang_port) != (0, 0)
     assert one.master_address == two.master_address == "node-0"
     assert one.gang_token == two.gang_token != ""
-    scene.backend.tell(1, [Ended(0, 1, 1, False, 7, 5, "exit code 1")])
+    scene.backend.report(1, [Ended(0, 1, 1, False, 7, 5, "exit code 1")])
     assert scene.at(3.0) == [(0, Kill(0, 1))]
     assert scene.phase(0) is Phase.RUNNING
-    scene.backend.tell(0, [Ended(0, 1, -9, False, 7, 5)])
+    scene.backend.report(0, [Ended(0, 1, -9, False, 7, 5)])
     again = [order for _, order in scene.at(10.0)]
     assert [order.generation for order in again] == [2, 2]  # its own fault, and it may try again
     assert again[0].gang_token != one.gang_token
@@ -219,9 +219,9 @@ def test_a_gang_is_one_launch_on_several_nodes_and_dies_as_one():
 
 def test_who_was_killed_because_its_agent_was_to_leave_has_not_failed_and_neither_has_its_gang():
     scene = begun("wide", workers=3, steps=50.0, retry_limit=0)
-    scene.backend.tell(1, [Ended(0, 1, -9, True, 7, 5, "killed 30 s after it was asked to stop")])
+    scene.backend.report(1, [Ended(0, 1, -9, True, 7, 5, "killed 30 s after it was asked to stop")])
     assert scene.at(3.0) == [(0, Kill(0, 1))], "half a gang is no gang"
-    scene.backend.tell(0, [Ended(0, 1, -9, False, 7, 5, "killed because it was not wanted any more")])
+    scene.backend.report(0, [Ended(0, 1, -9, False, 7, 5, "killed because it was not wanted any more")])
     assert [order.generation for _, order in scene.at(10.0)] == [2, 2]
     a = scene.loop.state.store.arrays
     assert (a["failures"][0], a["base_steps"][0]) == (0, 5.0)
@@ -230,10 +230,10 @@ def test_who_was_killed_because_its_agent_was_to_leave_has_not_failed_and_neithe
 
 def test_a_job_that_fails_too_often_has_failed():
     scene = begun("bad", "v100:1", retry_limit=1)
-    scene.backend.tell(0, [Ended(0, 1, 3, False, 0, 0, "exit code 3")])
+    scene.backend.report(0, [Ended(0, 1, 3, False, 0, 0, "exit code 3")])
     scene.at(10.0)
     assert scene.phase(0) is Phase.RUNNING
-    scene.backend.tell(0, [Ended(0, 2, 3, False, 0, 0, "exit code 3")])
+    scene.backend.report(0, [Ended(0, 2, 3, False, 0, 0, "exit code 3")])
     scene.at(20.0)
     assert scene.phase(0) is Phase.FAILED
     scene.check()
@@ -241,9 +241,9 @@ def test_a_job_that_fails_too_often_has_failed():
 
 def test_what_is_said_of_an_older_launch_is_dropped():
     scene = begun("a", "v100:1", retry_limit=5)
-    scene.backend.tell(0, [Ended(0, 1, 1, False, 0, 0)])
+    scene.backend.report(0, [Ended(0, 1, 1, False, 0, 0)])
     scene.at(10.0)
-    scene.backend.tell(0, [Ended(0, 1, 1, False, 0, 0), Progress(0, 1, 99, 99, 9.0)])
+    scene.backend.report(0, [Ended(0, 1, 1, False, 0, 0), Progress(0, 1, 99, 99, 9.0)])
     scene.at(11.0)
     assert scene.phase(0) is Phase.RUNNING
     assert scene.loop.state.store.arrays["failures"][0] == 1
@@ -260,7 +260,7 @@ def test_a_cancelled_job_is_killed_and_its_place_given_when_it_is_gone():
     assert scene.at(10.0) == []  # not before it is in the journal
     assert scene.at(10.5) == [(0, Kill(0, 1))]
     assert (scene.phase(0), scene.phase(1)) == (Phase.CANCELLED, Phase.RUNNING)
-    scene.backend.tell(0, [Ended(0, 1, -9, False, 0, 0)])
+    scene.backend.report(0, [Ended(0, 1, -9, False, 0, 0)])
     assert [(order.job, order.generation) for _, order in scene.at(11.0)] == [(1, 1)]
     scene.check()
 
@@ -269,7 +269,7 @@ def test_a_job_that_finishes_while_it_is_asked_to_leave_has_finished():
     scene = begun("a", "v100:1", steps=30.0)
     scene.job("b")
     assert scene.at(10.0) == [(0, Revoke(0, 1))]
-    scene.backend.tell(0, [Ended(0, 1, 0, False, 30, 30)])
+    scene.backend.report(0, [Ended(0, 1, 0, False, 30, 30)])
     assert [order.job for _, order in scene.at(11.0)] == [1]
     assert scene.phase(0) is Phase.FINISHED
     scene.check()
@@ -283,21 +283,21 @@ def test_a_job_that_fails_while_it_is_asked_to_leave_has_failed():
         scene.at(20.0 * generation)
         scene.job(f"b-{generation}")
         assert (0, Revoke(0, generation)) in scene.at(20.0 * generation + 10.0)
-        scene.backend.tell(0, [Ended(0, generation, 3, False, 5, 5)])
+        scene.backend.report(0, [Ended(0, generation, 3, False, 5, 5)])
         (order,) = scene.at(20.0 * generation + 11.0)
         assert scene.loop.state.store.arrays["failures"][0] == 1
         if generation == 1:
             assert scene.phase(0) is Phase.WAITING
-            scene.backend.tell(0, [Ended(order[1].job, 1, 0, False, 1, 1)])
+            scene.backend.report(0, [Ended(order[1].job, 1, 0, False, 1, 1)])
     assert scene.phase(0) is Phase.FAILED
     scene.check()
 
 
 def test_jobs_of_a_node_that_left_go_on_elsewhere_from_what_they_saved():
     scene = begun("a", steps=100.0)
-    scene.backend.tell(0, [Progress(0, 1, 30, 20, 3.0)])
+    scene.backend.report(0, [Progress(0, 1, 30, 20, 3.0)])
     scene.at(10.0)
-    scene.backend.left(0)
+    scene.backend.agent_lost(0)
     (order,) = scene.at(20.0)
     assert (order[0], order[1].generation) == (1, 2)
     assert scene.loop.state.store.arrays["base_steps"][0] == 20.0
@@ -309,7 +309,7 @@ def test_who_waited_for_somebody_on_a_node_that_is_gone_is_not_started_there():
     scene = begun("first", "v100:1", steps=100.0)
     scene.job("second", steps=100.0)
     assert scene.at(10.0) == [(0, Revoke(0, 1))]
-    scene.backend.left(0)
+    scene.backend.agent_lost(0)
     assert scene.at(11.0) == []
     assert (scene.phase(0), scene.phase(1)) == (Phase.WAITING, Phase.WAITING)
     scene.join()
@@ -324,30 +324,30 @@ def test_a_lease_is_renewed_unless_it_was_revoked_and_nothing_is_written_down():
     scene.job("old", steps=1000.0)
     scene.at(0.0)
     before = len(scene.journal.events)
-    scene.backend.tell(0, [RenewalRequest(0, 1, 1), RenewalRequest(0, 2, 1), RenewalRequest(7, 1, 1)])
+    scene.backend.report(0, [RenewalRequest(0, 1, 1), RenewalRequest(0, 2, 1), RenewalRequest(7, 1, 1)])
     assert scene.at(2.0) == [(0, Extend(0, 1, 1, 200, 120.0))]
-    scene.backend.tell(0, [RenewalRequest(0, 1, 2), RenewalRequest(0, 1, 2)])
+    scene.backend.report(0, [RenewalRequest(0, 1, 2), RenewalRequest(0, 1, 2)])
     assert scene.at(3.0) == 2 * [(0, Extend(0, 1, 2, 300, 180.0))]
-    scene.backend.tell(0, [RenewalRequest(0, 1, 2**53)])
+    scene.backend.report(0, [RenewalRequest(0, 1, 2**53)])
     assert scene.at(4.0) == [(0, Extend(0, 1, 2**53, 2**53, 1e9))]
     assert len(scene.journal.events) == before
-    scene.backend.tell(0, [Progress(0, 1, 10, 0, 1.0)])
+    scene.backend.report(0, [Progress(0, 1, 10, 0, 1.0)])
     scene.at(10.0)
     scene.job("new", steps=1000.0)
     assert scene.at(20.0) == [(0, Revoke(0, 1))]
-    scene.backend.tell(0, [RenewalRequest(0, 1, 3)])
+    scene.backend.report(0, [RenewalRequest(0, 1, 3)])
     assert scene.at(21.0) == []
     scene.check()
 
 
 def test_a_launch_that_came_to_nothing_takes_no_steps_away():
     scene = begun("old", "v100:1", steps=1000.0, retry_limit=5)
-    scene.backend.tell(0, [Progress(0, 1, 40, 40, 1.0)])
+    scene.backend.report(0, [Progress(0, 1, 40, 40, 1.0)])
     scene.at(5.0)
-    scene.backend.tell(0, [Ended(0, 1, 1, False, 50, 40, "exit code 1")])
+    scene.backend.report(0, [Ended(0, 1, 1, False, 50, 40, "exit code 1")])
     scene.at(10.0)
     assert scene.phase(0) is Phase.RUNNING
-    scene.backend.tell(0, [Ended(0, 2, 1, False, 0, 0, "exit code 1")])  # before it had read its checkpoint
+    scene.backend.report(0, [Ended(0, 2, 1, False, 0, 0, "exit code 1")])  # before it had read its checkpoint
     scene.at(11.0)
     assert scene.loop.state.store.arrays["base_steps"][0] == 40.0
     scene.check()
@@ -355,34 +355,35 @@ def test_a_launch_that_came_to_nothing_takes_no_steps_away():
 
 def test_a_launch_that_is_taken_back_before_it_was_sent_changes_no_progress():
     scene = begun("moving", "v100:1,v100:1", steps=1000.0)
-    scene.backend.tell(0, [Progress(0, 1, 30, 30, 1.0)])
+    scene.backend.report(0, [Progress(0, 1, 30, 30, 1.0)])
     scene.at(5.0)
     launches = scene.backend.launches
     launches.revoke(0)
-    assert launches.start(0, 2, "moving", Task(("true",)), [NodeRanks(1, (0,), (0,))]) == []  # the first has not left yet
+    moved = TrackedLaunch(0, 2, "moving", Task(("true",)), (NodeRanks(1, (0,), (0,)),))
+    assert launches.start(moved) == []  # the first has not left yet
     assert launches.revoke(0) == []
-    orders, (became,) = launches.heard(0, Ended(0, 1, 0, True, 33, 33))
-    assert (orders, became.fate, became.saved) == ([], LaunchEnd.YIELDED, 33)
+    orders, (became,) = launches.ended(0, Ended(0, 1, 0, True, 33, 33))
+    assert (orders, became.end, became.saved) == ([], LaunchEnd.YIELDED, 33)
 
 
 def test_a_job_that_has_used_its_time_limit_up_has_failed_and_is_killed():
     scene = begun("limited", "v100:1", steps=1000.0, time_limit_s=25.0)
-    scene.backend.tell(0, [Progress(0, 1, 10, 10, 1.0)])
+    scene.backend.report(0, [Progress(0, 1, 10, 10, 1.0)])
     scene.at(10.0)
     scene.job("other", steps=1000.0)
     assert scene.at(20.0) == [(0, Revoke(0, 1))]  # it has run for 20 s
-    scene.backend.tell(0, [Ended(0, 1, 0, True, 20, 20)])
+    scene.backend.report(0, [Ended(0, 1, 0, True, 20, 20)])
     assert [order.job for _, order in scene.at(21.0)] == [1]
     again = restarted(scene, "v100:1", 40.0)
-    again.backend.joined(0, [(1, 1)])
+    again.backend.agent_joined(0, [(1, 1)])
     again.reconcile()
-    again.backend.tell(0, [Ended(1, 1, 0, False, 1000, 1000)])
+    again.backend.report(0, [Ended(1, 1, 0, False, 1000, 1000)])
     assert [order.job for _, order in again.at(50.0)] == [0]
     assert again.at(54.0) == []
     assert again.phase(0) is Phase.RUNNING
     again.at(56.0)
     assert again.phase(0) is Phase.FAILED
     assert again.at(57.0) == [(0, Kill(0, 2))]  # once it is in the journal
-    again.backend.tell(0, [Ended(0, 2, -9, False, 25, 20)])
+    again.backend.report(0, [Ended(0, 2, -9, False, 25, 20)])
     again.at(60.0)
     again.check()

@@ -13,7 +13,7 @@ from fairlead.core import events as ev
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.state import State
-from fairlead.runtime.control.launches import LaunchEnd, LaunchTracker, NodeRanks
+from fairlead.runtime.control.launches import LaunchEnd, LaunchTracker, NodeRanks, TrackedLaunch
 from fairlead.runtime.http_client import ControlPlaneClient
 from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Metric, Progress, Revoke, Task
 from fairlead.termination.by_loss import ByLoss
@@ -27,13 +27,13 @@ def test_after_a_restart_what_runs_is_looked_for_first(found):
     before.job("a", steps=100.0)
     before.job("b", steps=100.0, workers=2)
     before.at(0.0)
-    before.backend.tell(0, [Progress(0, 1, 30, 20, 3.0)])
+    before.backend.report(0, [Progress(0, 1, 30, 20, 3.0)])
     before.at(10.0)
     scene = restarted(before, "v100:2,v100:2", 15.0)
     here = {seat.node for run in before.backend.launches._all.values() if run.job == 0 for seat in run.assignment}
     for node in (0, 1):
         mine = [run.key for run in before.backend.launches._all.values() if any(seat.node == node for seat in run.assignment)]
-        scene.backend.joined(node, mine if found or node not in here else [key for key in mine if key[0] != 0])
+        scene.backend.agent_joined(node, mine if found or node not in here else [key for key in mine if key[0] != 0])
     scene.reconcile()
     orders = scene.at(20.0)
     if found:
@@ -42,7 +42,7 @@ def test_after_a_restart_what_runs_is_looked_for_first(found):
     else:
         assert [(order.job, order.generation) for _, order in orders] == [(0, 1)]  # its agent never heard of it: once more
         assert scene.phase(1) is Phase.RUNNING
-    scene.backend.tell(next(iter(here)), [Ended(0, 1, 0, False, 100, 100)])
+    scene.backend.report(next(iter(here)), [Ended(0, 1, 0, False, 100, 100)])
     scene.at(21.0)
     assert scene.phase(0) is Phase.FINISHED
     scene.check()
@@ -55,9 +55,9 @@ def test_an_end_that_is_told_while_another_node_is_waited_for_counts():
     before.job("b", steps=100.0)
     before.at(0.0)
     scene = restarted(before, "v100:1,v100:1", 5.0)
-    scene.backend.joined(0, [(0, 1)])
-    scene.backend.tell(0, [Ended(0, 1, 0, False, 100, 100)])
-    scene.backend.joined(1, [(1, 1)])
+    scene.backend.agent_joined(0, [(0, 1)])
+    scene.backend.report(0, [Ended(0, 1, 0, False, 100, 100)])
+    scene.backend.agent_joined(1, [(1, 1)])
     scene.reconcile()
     assert (scene.phase(0), scene.phase(1)) == (Phase.FINISHED, Phase.RUNNING)
     scene.check()
@@ -71,8 +71,8 @@ def test_a_job_that_was_moving_when_the_plane_died_waits_for_the_node_that_it_le
     before.backend.drain(old, False)
     assert before.at(10.0) == [(old, Revoke(0, 1))]  # by the state it runs on the other node now
     scene = restarted(before, "v100:1,v100:1", 11.0)
-    scene.backend.joined(1 - old, ())
-    scene.backend.joined(old, [(0, 1)])
+    scene.backend.agent_joined(1 - old, ())
+    scene.backend.agent_joined(old, [(0, 1)])
     kept: list[ev.Event] = []
     first, waiting = scene.backend._next, scene.backend.inbox._requests
 
@@ -87,20 +87,20 @@ def test_a_job_that_was_moving_when_the_plane_died_waits_for_the_node_that_it_le
         scene.loop.record(event)
     scene.backend._next = first  # type: ignore[method-assign]
     assert scene.wire.new() == [(old, Revoke(0, 1))], "not twice at once"
-    scene.backend.tell(old, [Ended(0, 1, 0, True, 30, 30)])
+    scene.backend.report(old, [Ended(0, 1, 0, True, 30, 30)])
     assert [(node, order.generation) for node, order in scene.at(12.0)] == [(1 - old, 2)]
     scene.check()
 
 
 def test_half_a_gang_on_a_node_that_was_given_up_before_the_plane_died_is_not_waited_for():
     before = begun("wide", workers=3, steps=50.0)
-    before.backend.left(1)
+    before.backend.agent_lost(1)
     assert before.at(3.0) == [(0, Kill(0, 1))]
     scene = restarted(before, "v100:2,v100:2", 5.0)
-    scene.backend.joined(0, [(0, 1)])
+    scene.backend.agent_joined(0, [(0, 1)])
     scene.reconcile()
     assert set(scene.wire.new()) == {(0, Kill(0, 1))}
-    scene.backend.tell(0, [Ended(0, 1, -9, False, 7, 5)])
+    scene.backend.report(0, [Ended(0, 1, -9, False, 7, 5)])
     scene.at(6.0)
     assert scene.phase(0) is Phase.WAITING
     scene.check()
@@ -110,7 +110,7 @@ def test_half_a_gang_on_a_node_that_was_given_up_before_the_plane_died_is_not_wa
 def test_half_a_gang_that_was_still_to_begin_never_does_once_the_other_half_leaves(how):
     """After a restart one node has lost its half, and still has a stranger on the same accelerator, who leaves late."""
     launches = LaunchTracker(lambda node: f"node-{node}", lambda key: (1000, 1001))
-    launches.adopt(7, 1, "gang", Task(("true",)), (NodeRanks(0, (0,), (0,)), NodeRanks(1, (1,), (0,))))
+    launches.adopt(TrackedLaunch(7, 1, "gang", Task(("true",)), (NodeRanks(0, (0,), (0,)), NodeRanks(1, (1,), (0,)))))
     orders, _ = launches.compare({0: {(7, 1)}, 1: {(3, 2)}}, lambda node: (0, 1), lambda job: True)
     assert orders == [(1, Revoke(3, 2))]
     if how == "cancelled":
@@ -118,24 +118,24 @@ def test_half_a_gang_that_was_still_to_begin_never_does_once_the_other_half_leav
     elif how == "revoked":
         assert launches.revoke(7) == [(0, Revoke(7, 1))]
     elif how == "failed":
-        orders, (became,) = launches.heard(0, Ended(7, 1, 1, False, 9, 5))
-        assert (orders, became.fate) == ([], LaunchEnd.LOST), "without its other half"
+        orders, (became,) = launches.ended(0, Ended(7, 1, 1, False, 9, 5))
+        assert (orders, became.end) == ([], LaunchEnd.LOST), "without its other half"
     else:
-        orders, (became,) = launches.node_gone(0)
-        assert (orders, became.fate) == ([], LaunchEnd.LOST)
-    assert launches.heard(1, Ended(3, 2, 0, True, 0, 0))[0] == []
+        orders, (became,) = launches.node_lost(0)
+        assert (orders, became.end) == ([], LaunchEnd.LOST)
+    assert launches.ended(1, Ended(3, 2, 0, True, 0, 0))[0] == []
     if how in ("cancelled", "revoked"):
-        orders, (became,) = launches.heard(0, Ended(7, 1, 0, True, 9, 9))
-        assert (orders, became.fate) == ([], LaunchEnd.DROPPED if how == "cancelled" else LaunchEnd.YIELDED)
-    assert launches.all_jobs() == []
+        orders, (became,) = launches.ended(0, Ended(7, 1, 0, True, 9, 9))
+        assert (orders, became.end) == ([], LaunchEnd.DROPPED if how == "cancelled" else LaunchEnd.YIELDED)
+    assert launches.all() == []
 
 
 def test_a_gang_that_two_nodes_have_lost_one_after_the_other_begins_on_both():
     launches = LaunchTracker(lambda node: f"node-{node}", lambda key: (1000, 1001))
-    launches.adopt(7, 1, "gang", Task(("true",)), tuple(NodeRanks(node, (node,), (0,)) for node in range(3)))
+    launches.adopt(TrackedLaunch(7, 1, "gang", Task(("true",)), tuple(NodeRanks(node, (node,), (0,)) for node in range(3))))
     launches.compare({0: {(7, 1)}, 1: {(3, 2)}, 2: {(7, 1)}}, lambda node: (0, 1), lambda job: True)
     assert launches.compare({2: ()}, lambda node: (0, 1), lambda job: True) == ([], [])
-    orders, _ = launches.heard(1, Ended(3, 2, 0, True, 0, 0))
+    orders, _ = launches.ended(1, Ended(3, 2, 0, True, 0, 0))
     assert [node for node, order in orders if isinstance(order, Launch)] == [1, 2]
 
 
@@ -146,21 +146,21 @@ def test_who_was_done_when_the_plane_died_may_save_and_who_was_cancelled_may_not
     before.join()
     before.job("a", steps=100.0)
     before.at(0.0)
-    before.backend.tell(0, [Progress(0, 1, 20, 0, 2.0)])
+    before.backend.report(0, [Progress(0, 1, 20, 0, 2.0)])
     before.at(5.0)
     if how == "cancelled":
         before.backend.cancel(0)
     else:
-        before.backend.tell(0, [Metric(0, 1, "target_loss", 0.5), Metric(0, 1, "loss", 0.504)])
+        before.backend.report(0, [Metric(0, 1, "target_loss", 0.5), Metric(0, 1, "loss", 0.504)])
     before.at(10.0)
     assert before.phase(0) is (Phase.CANCELLED if how == "cancelled" else Phase.FINISHED)
     scene = restarted(before, "v100:1", 12.0)
-    scene.backend.joined(0, [(0, 1)])  # the order to leave was lost with the control plane
+    scene.backend.agent_joined(0, [(0, 1)])  # the order to leave was lost with the control plane
     scene.reconcile()
     scene.job("next")
     orders = [*scene.wire.new(), *scene.at(13.0)]
     assert orders == [(0, Kill(0, 1) if how == "cancelled" else Revoke(0, 1))], "and the next waits for it"
-    scene.backend.tell(0, [Ended(0, 1, 0, True, 45, 45)])
+    scene.backend.report(0, [Ended(0, 1, 0, True, 45, 45)])
     assert [order.job for _, order in scene.at(20.0)] == [1]
     scene.check()
 
@@ -170,10 +170,10 @@ def test_a_job_that_was_on_its_way_out_when_the_plane_died_may_save_and_is_waite
     before.job("new", steps=1000.0)
     before.at(10.0)  # planned, and the order to leave is lost with the control plane
     scene = restarted(before, "v100:1", 12.0)
-    scene.backend.joined(0, [(0, 1)])
+    scene.backend.agent_joined(0, [(0, 1)])
     scene.reconcile()
     assert scene.wire.new() == [(0, Revoke(0, 1))]
-    scene.backend.tell(0, [Ended(0, 1, 0, True, 25, 25)])
+    scene.backend.report(0, [Ended(0, 1, 0, True, 25, 25)])
     assert [(order.job, order.generation) for _, order in scene.at(13.0)] == [(1, 1)]
     assert scene.loop.state.store.arrays["base_steps"][0] == 25.0
     scene.check()
@@ -184,21 +184,21 @@ def test_an_agent_that_comes_back_with_strangers_is_told_to_end_them():
     scene.join(0)
     scene.job("a")
     scene.at(0.0)
-    scene.backend.joined(1, [(5, 1)])
-    scene.backend.joined(0, [(0, 1)])  # a second time: its connection was cut for a moment
+    scene.backend.agent_joined(1, [(5, 1)])
+    scene.backend.agent_joined(0, [(0, 1)])  # a second time: its connection was cut for a moment
     assert scene.at(1.0) == [(1, Kill(5, 1))]
     assert scene.phase(0) is Phase.RUNNING
 
 
 def test_who_follows_a_leaver_does_not_begin_beside_a_stranger():
     scene = begun("old", "v100:1", steps=1000.0)
-    scene.backend.tell(0, [Progress(0, 1, 10, 0, 1.0)])
+    scene.backend.report(0, [Progress(0, 1, 10, 0, 1.0)])
     scene.at(10.0)
     scene.job("new", steps=1000.0)
     assert scene.at(20.0) == [(0, Revoke(0, 1))]
-    scene.backend.joined(0, [(5, 1)])  # the old one is gone, and somebody else is there
+    scene.backend.agent_joined(0, [(5, 1)])  # the old one is gone, and somebody else is there
     assert scene.at(21.0) == [(0, Kill(5, 1))]
-    scene.backend.tell(0, [Ended(5, 1, -9, False, 0, 0)])
+    scene.backend.report(0, [Ended(5, 1, -9, False, 0, 0)])
     assert [order.job for _, order in scene.at(22.0)] == [1]
     scene.check()
 
@@ -209,14 +209,14 @@ def test_half_a_gang_that_nobody_heard_of_does_not_begin_beside_a_stranger(revok
     scene.join()
     scene.job("wide", workers=4, steps=50.0)
     launches = scene.at(0.0)
-    scene.backend.joined(1, [(5, 1)])
+    scene.backend.agent_joined(1, [(5, 1)])
     assert scene.at(1.0) == [(1, Kill(5, 1))]
     if revoked:  # then it is not begun at all
         assert scene.backend.launches.revoke(0) == [(0, Revoke(0, 1))]
-    scene.backend.tell(1, [Ended(5, 1, -9, False, 0, 0)])
+    scene.backend.report(1, [Ended(5, 1, -9, False, 0, 0)])
     assert scene.at(2.0) == ([] if revoked else launches[1:])
     if revoked:
-        scene.backend.tell(0, [Ended(0, 1, 0, True, 3, 3)])
+        scene.backend.report(0, [Ended(0, 1, 0, True, 3, 3)])
         scene.at(3.0)
         assert scene.backend.launches.latest(0) is None
 
@@ -226,14 +226,14 @@ def test_orders_that_nobody_heard_are_given_again_when_the_agent_is_back():
     scene.join()
     scene.job("a")
     launched = scene.at(0.0)
-    scene.backend.joined(0, [])
+    scene.backend.agent_joined(0, [])
     assert scene.at(1.0) == launched
-    scene.backend.joined(0, [(0, 1)])
+    scene.backend.agent_joined(0, [(0, 1)])
     assert scene.at(2.0) == []
     scene.backend.cancel(0)
     scene.at(3.0)
     assert scene.at(3.5) == [(0, Kill(0, 1))]
-    scene.backend.joined(0, [(0, 1)])
+    scene.backend.agent_joined(0, [(0, 1)])
     assert scene.at(4.0) == [(0, Kill(0, 1))]
 
 
@@ -244,39 +244,39 @@ def test_what_was_ordered_while_an_agent_was_away_is_ordered_again():
         scene.job(name, steps=1000.0)
     launches = scene.at(0.0)
     assert [node for node, _ in launches] == [0, 1, 2]
-    scene.backend.joined(0, ())  # it came back, and never heard of its job
+    scene.backend.agent_joined(0, ())  # it came back, and never heard of its job
     assert scene.at(1.0) == [launches[0]]
-    scene.backend.joined(0, [(0, 1)])
+    scene.backend.agent_joined(0, [(0, 1)])
     assert scene.at(2.0) == []
     scene.backend.launches.revoke(1)
     scene.backend.cancel(2)
     scene.at(3.0)
     assert scene.at(4.0) == [(2, Kill(2, 1))]
     for node, found in ((1, [(1, 1)]), (2, [(2, 1)])):
-        scene.backend.joined(node, found)
+        scene.backend.agent_joined(node, found)
     assert scene.at(5.0) == [(1, Revoke(1, 1)), (2, Kill(2, 1))]
     for node in (1, 2):
-        scene.backend.joined(node, ())
+        scene.backend.agent_joined(node, ())
     assert scene.at(6.0) == []  # they are gone
     assert scene.backend.launches.latest(1) is None
 
 
 def test_half_a_gang_whose_agent_was_away_when_the_other_failed_is_ended_when_it_is_back():
     scene = begun("wide", workers=3, steps=50.0)
-    scene.backend.tell(1, [Ended(0, 1, 1, False, 7, 5, "exit code 1")])
+    scene.backend.report(1, [Ended(0, 1, 1, False, 7, 5, "exit code 1")])
     scene.at(3.0)  # an order to end it that nobody hears
-    scene.backend.joined(0, [(0, 1)])
+    scene.backend.agent_joined(0, [(0, 1)])
     assert scene.at(4.0) == [(0, Kill(0, 1))]
-    scene.backend.tell(0, [Ended(0, 1, -9, False, 7, 5)])
+    scene.backend.report(0, [Ended(0, 1, -9, False, 7, 5)])
     assert [order.generation for _, order in scene.at(10.0)] == [2, 2]
     scene.check()
 
 
 def test_half_a_gang_that_never_began_does_not_begin_when_the_other_has_failed():
     scene = begun("wide", workers=3, steps=50.0)
-    scene.backend.tell(1, [Ended(0, 1, 1, False, 7, 5, "exit code 1")])
+    scene.backend.report(1, [Ended(0, 1, 1, False, 7, 5, "exit code 1")])
     scene.at(3.0)
-    scene.backend.joined(0, ())
+    scene.backend.agent_joined(0, ())
     assert scene.at(4.0) == []
     assert [order.generation for _, order in scene.at(10.0)] == [2, 2]
     scene.check()

@@ -7,7 +7,7 @@ import pytest
 from serving import served
 
 from fairlead.engine.state import State
-from fairlead.runtime.control.http_api import MOST_LOOKED_AT, JobNames
+from fairlead.runtime.control.http_api import MAX_SEARCHED, JobNames
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.testing.builders import cluster as cluster_of
 
@@ -42,7 +42,7 @@ def test_a_name_that_nobody_has_is_answered_with_the_near_ones():
 
 def test_a_wrong_name_costs_no_look_at_all_jobs_of_others():
     state = State(cluster_of("v100:4"))
-    state.next_number = 10 * MOST_LOOKED_AT
+    state.next_number = 10 * MAX_SEARCHED
     looked_at = list[int]()
     assert JobNames().near(state, "trian", lambda number: bool(looked_at.append(number))) == []
-    assert (len(looked_at), looked_at[0]) == (MOST_LOOKED_AT, state.next_number - 1), "the youngest"
+    assert (len(looked_at), looked_at[0]) == (MAX_SEARCHED, state.next_number - 1), "the youngest"

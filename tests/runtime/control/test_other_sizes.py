@@ -19,7 +19,7 @@ from fairlead.models.goodput import REPORTED
 from fairlead.placement.basic import Consolidated
 from fairlead.policies.serving.nexus import Nexus, SessionSpec
 from fairlead.runtime.agent.settings import worker_environment
-from fairlead.runtime.control.job_metrics import MOST_NAMES, MetricBuffer
+from fairlead.runtime.control.job_metrics import MAX_NAMES, MetricBuffer
 from fairlead.runtime.protocol.messages import OrderBatch, decode_message, encode_message
 from fairlead.runtime.protocol.orders import (
     Ended,
@@ -61,7 +61,7 @@ def test_a_launch_says_how_many_nodes_and_which_batch_size():
     assert (first.world_size, first.nodes, first.parameters.batch_size) == (1, 1, 0)
     policy.workers, policy.size = 3, 64
     assert scene.at(10.0) == [(0, Revoke(0, 1))]
-    scene.backend.tell(0, [Ended(0, 1, 0, True, 30, 30)])
+    scene.backend.report(0, [Ended(0, 1, 0, True, 30, 30)])
     orders = [order for _, order in scene.at(11.0)]
     assert [(one.world_size, one.nodes, one.parameters.batch_size, one.generation) for one in orders] == [(3, 2, 64, 2)] * 2
     assert sorted(rank for order in orders for rank in order.ranks) == [0, 1, 2]
@@ -82,8 +82,8 @@ def test_after_a_restart_an_order_that_nobody_heard_is_said_again_as_it_was():
     policy.workers, policy.size = 2, 64
     ((_, order),) = scene.at(0.0)
     again = Scene("v100:2,v100:2", state=State.replay(scene.journal), journal=scene.journal)
-    again.backend.joined(0, ())
-    again.backend.joined(1, ())
+    again.backend.agent_joined(0, ())
+    again.backend.agent_joined(1, ())
     for event in again.backend.reconcile(again.loop.state.snapshot(1.0)):
         again.loop.record(event)
     ((_, said),) = again.wire.new()
@@ -104,17 +104,17 @@ def test_a_session_is_started_with_the_replicas_and_the_batch_that_its_requests_
         RequestRouting(32, 700.0, (0.5, 0.5)),
     )
     assert decode_message(encode_message(OrderBatch((first,)))) == OrderBatch((first,))
-    scene.backend.tell(0, [Metric(0, 1, "request_rate", 600.0)])
+    scene.backend.report(0, [Metric(0, 1, "request_rate", 600.0)])
     scene.at(1.0)
     ((_, other),) = scene.at(10.0)
     assert other == Reroute(0, 1, RequestRouting(32, 600.0, (0.5, 0.5)))
     assert decode_message(encode_message(OrderBatch((other,)))) == OrderBatch((other,))
-    scene.backend.joined(0, [(0, 1)])  # the agent was away for a moment, and may not have heard it
+    scene.backend.agent_joined(0, [(0, 1)])  # the agent was away for a moment, and may not have heard it
     assert scene.at(11.0) == [(0, other)]
-    scene.backend.tell(0, [Metric(0, 1, "request_rate", 2000.0)])
+    scene.backend.report(0, [Metric(0, 1, "request_rate", 2000.0)])
     scene.at(12.0)
     assert scene.at(20.0) == [(0, Revoke(0, 1))]
-    scene.backend.tell(0, [Ended(0, 1, 0, True, 9, 9)])
+    scene.backend.report(0, [Ended(0, 1, 0, True, 9, 9)])
     ((_, second),) = scene.at(21.0)
     assert isinstance(second, Launch)
     assert (second.world_size, second.parameters.batch_size) == (3, 32)
@@ -161,7 +161,7 @@ def test_what_a_placement_gives_of_a_host_reaches_the_worker():
     assert first.parameters == LaunchParameters(0, 3.0, 20.0)
     assert decode_message(encode_message(OrderBatch((first,)))) == OrderBatch((first,))
     again = Scene("v100:4", state=State.replay(scene.journal), journal=scene.journal)
-    again.backend.joined(0, ())
+    again.backend.agent_joined(0, ())
     again.backend.reconcile(again.loop.state.snapshot(1.0))
     assert again.wire.new() == [(0, first)]
 
@@ -179,24 +179,24 @@ def test_a_batch_size_on_the_lease_page_is_told_when_it_changes():
     scene, _ = resized()
     scene.at(0.0)
     for second, size in ((1.0, 32), (3.0, 32), (5.0, 64)):
-        scene.backend.tell(0, [Progress(0, 1, int(10 * second), 0, 10.0, size)])
+        scene.backend.report(0, [Progress(0, 1, int(10 * second), 0, 10.0, size)])
         scene.at(second)
         scene.at(second + 1)
     told = [(event.time, event.values.tolist()) for event in scene.journal if getattr(event, "name", "") == BATCH_SIZE]
     assert [values for _, values in told] == [[32.0], [64.0]]
     again = MetricBuffer()
-    again.know(scene.loop.state.snapshot(9.0))
+    again.restore(scene.loop.state.snapshot(9.0))
     again.hear_size(0, 64)
-    assert again.told(9.0) == [], "a restart is no change"
+    assert again.flush(9.0) == [], "a restart is no change"
 
 
 def test_there_is_always_room_for_what_decisions_are_made_of():
     measures = MetricBuffer()
-    for number in range(MOST_NAMES):
-        measures.hear(Metric(number, 1, f"name-{number}", 1.0), f"user-{number}")
+    for number in range(MAX_NAMES):
+        measures.add(Metric(number, 1, f"name-{number}", 1.0), f"user-{number}")
     for name in REPORTED:
-        measures.hear(Metric(0, 1, name, 1.0))
-    assert {event.name for event in measures.told(1.0)} >= set(REPORTED)
+        measures.add(Metric(0, 1, name, 1.0))
+    assert {event.name for event in measures.flush(1.0)} >= set(REPORTED)
 
 
 def test_a_task_says_that_it_is_elastic():

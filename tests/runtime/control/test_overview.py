@@ -20,7 +20,7 @@ def test_a_user_sees_that_an_accelerator_is_held_and_not_by_what():
             now, one = plane.loop.state.time, np.array([0])
             plan = RoundPlan(now, launches=Launches(one, one, np.array([0, 1]), one))
             plane.loop.record(ev.RoundPlanned(plan))
-            plane.decisions.note(plan)
+            plane.decisions.add(plan)
             plane.loop.record(ev.ObservationsRecorded(now, {"measured 1 × secret on v100": 2.5}))
         seen = {name: (await who(name).get("/v1/overview")).json() for name in ("ann", "bob", "root")}
         held = {name: one["nodes"][0]["holders"] for name, one in seen.items()}
@@ -40,7 +40,7 @@ def test_a_user_sees_that_an_accelerator_is_held_and_not_by_what():
 
 def test_what_an_agent_brings_along_from_another_journal_is_shown_to_nobody():
     async def scene(plane, who):
-        plane.backend.joined(0, [(57, 1)])
+        plane.backend.agent_joined(0, [(57, 1)])
         while not (await who("root").get("/v1/nodes")).json()["nodes"][0]["up"]:
             await asyncio.sleep(0.05)
         assert plane.backend.launches.jobs_on(0) == {57}
@@ -63,7 +63,7 @@ def test_who_shares_is_told_of_it_and_others_jobs_have_no_names():
                 ev.RoundPlanned(RoundPlan(plane.loop.state.time, launches=Launches(both, here, np.arange(3), here)))
             )
         told = {name: (await who(name).get("/v1/jobs/of-ann")).json() for name in ("ann", "root")}
-        assert {name: one["shares_with"] for name, one in told.items()} == {"ann": ["of another user"], "root": ["of-bob"]}
+        assert {name: one["colocated_with"] for name, one in told.items()} == {"ann": ["of another user"], "root": ["of-bob"]}
         assert told["ann"]["max_slowdown"] == 2.0
         assert (await who("ann").get("/v1/nodes")).json()["nodes"][0]["shared"] == 1
 

@@ -167,7 +167,7 @@ class Walk:
     def connect(self, agent: PlayedAgent) -> None:
         agent.cut()
         agent.connected = True
-        self.backend.joined(agent.node, agent.found())
+        self.backend.agent_joined(agent.node, agent.found())
         for ended in list(agent.unheard.values()):
             self.tell(agent, ended)
 
@@ -176,7 +176,7 @@ class Walk:
         agent = self.chance.choice(self.agents)
         if not agent.connected:
             self.expire(agent)
-            self.backend.left(agent.node)
+            self.backend.agent_lost(agent.node)
 
     def expire(self, agent: PlayedAgent) -> None:
         for key in list(agent.alive):
@@ -186,7 +186,7 @@ class Walk:
         """An old word comes late, or for the second time."""
         agent = self.chance.choice(self.agents)
         if agent.over and agent.connected:
-            self.backend.tell(agent.node, [self.chance.choice(list(agent.over.values()))])
+            self.backend.report(agent.node, [self.chance.choice(list(agent.over.values()))])
 
     def tell(self, agent: PlayedAgent, *words: Progress | Metric | Ended) -> None:
         if not agent.connected:
@@ -198,7 +198,7 @@ class Walk:
                     agent.over[word.job, word.generation] = word
                     agent.unheard.pop((word.job, word.generation), None)
 
-        self.backend.tell(agent.node, words, answered)
+        self.backend.report(agent.node, words, answered)
 
     def restart(self) -> None:
         """The control plane dies, with all that was not in the journal; agents come back, or are given up."""
@@ -212,7 +212,7 @@ class Walk:
                 self.connect(agent)
             else:
                 self.expire(agent)
-                self.backend.left(agent.node)
+                self.backend.agent_lost(agent.node)
         loop = self.scene.loop
         for event in self.backend.reconcile(loop.state.snapshot(max(loop.state.time, self.second))):
             loop.record(event)
@@ -232,9 +232,7 @@ class Walk:
         state = self.scene.loop.state
         check_state(state)
         for agent in self.agents:
-            known = {
-                run.key for run in self.backend.launches.all_jobs() if agent.node in {seat.node for seat in run.assignment}
-            }
+            known = {run.key for run in self.backend.launches.all() if agent.node in {seat.node for seat in run.assignment}}
             strangers = sorted(agent.alive.keys() - known)
             assert not strangers, f"nobody knows of {strangers} on node {agent.node}"
         for number in range(state.next_number):
@@ -264,10 +262,10 @@ class Walk:
                             if key in other.alive:
                                 other.end(key, 0, work.asked)
                                 self.tell(other, other.unheard[key])
-            if not self.scene.loop.state.busy and not self.backend.launches.all_jobs():
+            if not self.scene.loop.state.busy and not self.backend.launches.all():
                 return
         left = [(number, self.scene.phase(number)) for number in range(self.scene.loop.state.next_number)]
-        runs = [(run.key, run.sent, run.waits_for, run.ended, run.lost) for run in self.backend.launches.all_jobs()]
+        runs = [(run.key, run.sent, run.waits_for, run.ended, run.lost) for run in self.backend.launches.all()]
         pytest.fail(f"somebody is stuck: {[one for one in left if one[1] not in ENDED]}, {runs}")
 
 

@@ -14,21 +14,21 @@ def test_after_its_rest_a_node_rests_again_only_for_a_try_that_came_to_nothing()
     scene.job("a", steps=100.0)
     for generation in (1, 2, 3):
         assert [order.generation for _, order in scene.at(10.0 * generation)] == [generation]
-        scene.backend.tell(0, [unable(generation)])
+        scene.backend.report(0, [unable(generation)])
     scene.at(40.0)
     assert scene.loop.state.present.all(), "the node is there"
     assert not scene.loop.state.up.any()
     assert [*scene.loop.state.backoffs] == [0]
     assert not scene.loop.state.drained.any()
     scene.join()
-    scene.backend.tell(0, [unable(3)])  # it did not hear that this was heard
+    scene.backend.report(0, [unable(3)])  # it did not hear that this was heard
     assert [order.generation for _, order in scene.at(50.0)] == [4]
     assert scene.loop.state.up.all()
-    scene.backend.tell(0, [unable(4)])
+    scene.backend.report(0, [unable(4)])
     scene.at(60.0)
     assert not scene.loop.state.up.any()
     assert scene.loop.state.backoffs[0].until_s == 60.0 + 60.0
-    assert scene.backend.resting.of(0).until_s == 60.0 + 60.0
+    assert scene.backend.node_backoff.of(0).until_s == 60.0 + 60.0
     scene.check()
 
 
@@ -40,10 +40,10 @@ def test_what_is_the_jobs_own_fault_sends_no_node_to_rest(code: int):
     scene.job("a", steps=100.0, retry_limit=9)
     for generation in range(1, 6):
         assert [order.generation for _, order in scene.at(10.0 * generation)] == [generation]
-        scene.backend.tell(0, [Ended(0, generation, code, False, 0, 0, "cannot run 'x' in /no/such/place")])
+        scene.backend.report(0, [Ended(0, generation, code, False, 0, 0, "cannot run 'x' in /no/such/place")])
     scene.at(60.0)
     assert scene.loop.state.present.all()
-    assert scene.backend.resting.of(0) is None
+    assert scene.backend.node_backoff.of(0) is None
     scene.check()
 
 
@@ -53,9 +53,9 @@ def test_a_node_that_is_lost_in_its_back_off_is_lost():
     scene.job("a", steps=100.0)
     for generation in (1, 2, 3):
         scene.at(10.0 * generation)
-        scene.backend.tell(0, [unable(generation)])
+        scene.backend.report(0, [unable(generation)])
     scene.at(40.0)
-    scene.backend.left(0)
+    scene.backend.agent_lost(0)
     scene.at(41.0)
     assert not scene.loop.state.present.any()
     assert not scene.loop.state.backoffs

@@ -97,17 +97,19 @@ def test_what_cannot_be_packed_is_refused(tmp_path, place):
         pack_code(tmp_path / place)
 
 
-def test_code_that_nobody_wants_is_swept(tmp_path):
+def test_code_that_no_job_uses_is_removed(tmp_path):
     store = CodeStore(tmp_path)
     for archive in (GOOD, zipped(b="2")):
-        store.take(archive, archive_digest(archive))
-    assert store.sweep([archive_digest(GOOD)], older_than=0.0) == 0
-    assert store.sweep([archive_digest(GOOD)], older_than=1e12) == 1
+        store.add(archive, archive_digest(archive))
+    store.remove_unused([archive_digest(GOOD)], older_than=0.0)
+    assert len(list(tmp_path.iterdir())) == 2
+    store.remove_unused([archive_digest(GOOD)], older_than=1e12)
+    assert len(list(tmp_path.iterdir())) == 1
     assert store.has(archive_digest(GOOD))
 
 
 def test_an_agent_is_told_when_code_is_gone(tmp_path):
     (tmp_path / "secret.zip").write_text("not for agents")
     for digest in ("0" * 64, "../secret", "secret"):
-        assert "submit it again" in CodeStore(tmp_path / "code").piece(digest, 0).problem
-        assert "submit it again" in CodeStore(tmp_path).piece(digest, 0).problem
+        assert "submit it again" in CodeStore(tmp_path / "code").chunk(digest, 0).problem
+        assert "submit it again" in CodeStore(tmp_path).chunk(digest, 0).problem

@@ -152,7 +152,7 @@ def test_what_has_been_overtaken_is_not_done_and_what_came_since_is_decided_on_n
         await scene.until(lambda: bool(SlowPlacement.asked))
         assert SlowPlacement.asked == [[0, 1, 2, 3]]
         await scene.kept(lambda answered: backend.cancel(0, answered))
-        backend.left(1)
+        backend.agent_lost(1)
         await scene.submit("late")
         SlowPlacement.gate.set()
         await scene.until(lambda: scene.runs(1) and not scene.runs(3) and len(SlowPlacement.asked) > 1)
@@ -192,7 +192,7 @@ def test_rounds_go_on_with_the_last_selection_while_a_policy_thinks(tmp_path):
 
     scene.play(story)
     assert (scene.starts(0), scene.starts(1)) == (2, 2)
-    assert b'fairlead_decisions_stood_total{why="late"}' in scene.plane.metrics.text()
+    assert b'fairlead_decisions_skipped_total{reason="late"}' in scene.plane.metrics.text()
 
 
 @pytest.mark.parametrize(("stage", "slow"), [("placement", SlowPlacement), ("estimator", SlowEstimation)])
@@ -212,7 +212,7 @@ def test_who_runs_and_who_asks_does_not_suffer_from_a_placement_or_an_estimation
         before, decisions = loop.missed, loop.decisions
         await scene.until(lambda: loop.missed >= before + 3)
         assert plane.decision_health.message == "a decision takes longer than a round", "people see it while it lasts"
-        counted = plane.metrics.text().decode().partition('fairlead_decisions_stood_total{why="late"} ')[2]
+        counted = plane.metrics.text().decode().partition('fairlead_decisions_skipped_total{reason="late"} ')[2]
         assert float(counted.split()[0]) >= 3, "and every round of it is counted"
         await scene.kept(lambda answered: backend.cancel(1, answered))
         await scene.submit("late")

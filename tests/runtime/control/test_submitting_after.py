@@ -40,8 +40,8 @@ def test_jobs_of_one_submission_name_each_other_in_any_order():
 @pytest.mark.parametrize(
     ("jobs", "said"),
     [
-        ([{"name": "a", "run": "x", "after": ["b"]}, {"name": "b", "run": "x", "after": ["a"]}], "a circle"),
-        ([{"name": "a", "run": "x", "after": ["a"]}], "a circle"),
+        ([{"name": "a", "run": "x", "after": ["b"]}, {"name": "b", "run": "x", "after": ["a"]}], "a cycle"),
+        ([{"name": "a", "run": "x", "after": ["a"]}], "a cycle"),
         ([{"run": "x", "after": ["nobody"]}], "no job 'nobody'"),
         ([{"run": "x", "after": [7]}], "no job '7'"),
         ([{"run": "x", "after": ["hers"]}], "no job 'hers'"),

@@ -14,7 +14,7 @@ from fairlead.core.job import Phase
 from fairlead.core.plan import BUSY, TAKEN_GB
 from fairlead.engine.state import State
 from fairlead.estimators.predicted import Monitored, Predicted
-from fairlead.runtime.control.job_metrics import FEWEST, LONGEST_START, MetricBuffer, UtilizationTracker
+from fairlead.runtime.control.job_metrics import MAX_STARTUP_HEARTBEATS, MIN_HEARTBEATS, MetricBuffer, UtilizationTracker
 from fairlead.runtime.control.launches import NodeRanks, TrackedLaunch
 from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.orders import Metric, Progress, Task
@@ -31,9 +31,9 @@ def seen(
     runs: list[TrackedLaunch],
     busy: tuple[float, ...],
     memory: tuple[float, ...],
-    beats: int = 1 + FEWEST,
+    beats: int = 1 + MIN_HEARTBEATS,
 ):
-    found = [list(uses.see({0: Heartbeat(busy, memory)}, runs)) for _ in range(beats)]
+    found = [list(uses.update({0: Heartbeat(busy, memory)}, runs)) for _ in range(beats)]
     assert not any(found[:-1])
     return dict(found[-1])
 
@@ -51,38 +51,39 @@ def test_it_is_said_again_when_it_is_another_and_a_new_launch_begins_anew():
     uses, runs = UtilizationTracker(), [run(1, 0)]
     assert seen(uses, runs, (0.2,), (3.0,))
     assert not seen(uses, runs, (0.21,), (3.0,), beats=30)
-    assert any(list(uses.see({0: Heartbeat((0.6,), (3.0,))}, runs)) for _ in range(5))
-    assert dict(uses.see({0: Heartbeat((0.6,), (8.0,))}, runs))[1][TAKEN_GB] == 8.0
+    assert any(list(uses.update({0: Heartbeat((0.6,), (3.0,))}, runs)) for _ in range(5))
+    assert dict(uses.update({0: Heartbeat((0.6,), (8.0,))}, runs))[1][TAKEN_GB] == 8.0
     assert seen(uses, [run(1, 0, generation=2)], (0.2,), (3.0,))[1][TAKEN_GB] == 3.0
-    assert not list(uses.see({0: Heartbeat()}, runs))
-    uses.forget(1)
-    uses.forget(1)
+    assert not list(uses.update({0: Heartbeat()}, runs))
+    uses.remove(1)
+    uses.remove(1)
 
 
 def test_what_is_seen_before_the_first_steps_is_no_use_of_a_job():
     uses, runs = UtilizationTracker(), [run(1, 0)]
     idle, at_work = Heartbeat((0.0,), (1.0,)), Heartbeat((0.9,), (4.0,))
-    for _ in range(LONGEST_START):
-        assert not list(uses.see({0: idle}, runs, lambda job: False))
+    for _ in range(MAX_STARTUP_HEARTBEATS):
+        assert not list(uses.update({0: idle}, runs, lambda job: False))
     between = Heartbeat((0.1,), (2.0,))
-    assert not list(uses.see({0: between}, runs, lambda job: True)), "of a second in which it mostly was not"
-    told = [dict(uses.see({0: at_work}, runs, lambda job: True)) for _ in range(FEWEST)]
+    assert not list(uses.update({0: between}, runs, lambda job: True)), "of a second in which it mostly was not"
+    told = [dict(uses.update({0: at_work}, runs, lambda job: True)) for _ in range(MIN_HEARTBEATS)]
     assert told[-1][1] == pytest.approx({BUSY: 0.9, TAKEN_GB: 4.0})
 
 
 def test_what_is_seen_of_the_second_in_which_company_left_is_no_use_of_who_stayed():
     uses, alone, both = UtilizationTracker(), [run(1, 0)], [run(1, 0), run(2, 0)]
     assert seen(uses, alone, (0.2,), (3.0,))[1][BUSY] == pytest.approx(0.2)
-    for _ in range(FEWEST):
-        assert not list(uses.see({0: Heartbeat((1.0,), (40.0,))}, both))
-    assert not list(uses.see({0: Heartbeat((1.0,), (40.0,))}, alone)), "its company had it until just now"
-    for _ in range(FEWEST):
-        assert not list(uses.see({0: Heartbeat((0.2,), (3.0,))}, alone)), "what is known of it still holds"
+    for _ in range(MIN_HEARTBEATS):
+        assert not list(uses.update({0: Heartbeat((1.0,), (40.0,))}, both))
+    assert not list(uses.update({0: Heartbeat((1.0,), (40.0,))}, alone)), "its company had it until just now"
+    for _ in range(MIN_HEARTBEATS):
+        assert not list(uses.update({0: Heartbeat((0.2,), (3.0,))}, alone)), "what is known of it still holds"
 
 
 def test_who_never_tells_of_steps_is_seen_after_a_while():
     uses, runs = UtilizationTracker(), [run(1, 0)]
-    told = [dict(uses.see({0: Heartbeat((0.9,), (4.0,))}, runs, lambda job: False)) for _ in range(LONGEST_START + 1 + FEWEST)]
+    beat, beats = Heartbeat((0.9,), (4.0,)), MAX_STARTUP_HEARTBEATS + 1 + MIN_HEARTBEATS
+    told = [dict(uses.update({0: beat}, runs, lambda job: False)) for _ in range(beats)]
     assert not any(told[:-1])
     assert told[-1][1] == pytest.approx({BUSY: 0.9, TAKEN_GB: 4.0})
 
@@ -92,9 +93,9 @@ def test_what_agents_see_is_journaled_and_a_job_cannot_say_it_itself():
     scene.join()
     scene.job("a", steps=1e6)
     scene.at(0.0)
-    for second in range(1, 3 * FEWEST):
-        scene.backend.see(0, Heartbeat((0.4, 0.0), (7.0, 0.0)))
-        scene.backend.tell(0, [Progress(0, 1, 2 * second, 0, 2.0), Metric(0, 1, BUSY, 0.9)])
+    for second in range(1, 3 * MIN_HEARTBEATS):
+        scene.backend.heartbeat(0, Heartbeat((0.4, 0.0), (7.0, 0.0)))
+        scene.backend.report(0, [Progress(0, 1, 2 * second, 0, 2.0), Metric(0, 1, BUSY, 0.9)])
         scene.at(float(second))
     view = scene.loop.state.snapshot(scene.second)
     assert view.jobs.metric(BUSY).tolist() == pytest.approx([0.4])
@@ -107,13 +108,13 @@ def test_what_agents_see_is_journaled_and_a_job_cannot_say_it_itself():
 def test_what_was_seen_before_a_launch_and_is_not_told_is_dropped():
     measures = MetricBuffer()
     for job in (0, 1):
-        measures.see(job, {BUSY: 0.4, TAKEN_GB: 7.0})
-    measures.hear(Metric(0, 1, "loss", 0.1))
+        measures.add_measured(job, {BUSY: 0.4, TAKEN_GB: 7.0})
+    measures.add(Metric(0, 1, "loss", 0.1))
     measures.launched(0)
-    assert {event.name: event.jobs.tolist() for event in measures.told(1.0)} == {BUSY: [1], TAKEN_GB: [1], "loss": [0]}
-    measures.see(0, {BUSY: 0.4, TAKEN_GB: 7.0})
+    assert {event.name: event.jobs.tolist() for event in measures.flush(1.0)} == {BUSY: [1], TAKEN_GB: [1], "loss": [0]}
+    measures.add_measured(0, {BUSY: 0.4, TAKEN_GB: 7.0})
     measures.launched(0)
-    assert measures.told(2.0) == []
+    assert measures.flush(2.0) == []
 
 
 def test_every_beat_counts_also_while_nothing_else_happens():
@@ -121,10 +122,10 @@ def test_every_beat_counts_also_while_nothing_else_happens():
     scene.join()
     scene.job("a", steps=1e6)
     scene.at(0.0)
-    scene.backend.tell(0, [Progress(0, 1, 20, 0, 2.0)])
+    scene.backend.report(0, [Progress(0, 1, 20, 0, 2.0)])
     scene.at(10.0)
-    for _ in range(1 + FEWEST):
-        scene.backend.see(0, Heartbeat((0.4, 0.0), (7.0, 0.0)))
+    for _ in range(1 + MIN_HEARTBEATS):
+        scene.backend.heartbeat(0, Heartbeat((0.4, 0.0), (7.0, 0.0)))
     scene.at(60.0)
     scene.at(62.0)
     assert scene.loop.state.snapshot(scene.second).jobs.metric(BUSY).tolist() == pytest.approx([0.4])
@@ -137,7 +138,7 @@ def test_a_beat_wakes_who_waits_for_something_to_happen():
     scene.at(0.0)
     lest_it_waits_for_ever = threading.Timer(20.0, scene.backend.stop)
     lest_it_waits_for_ever.start()
-    scene.backend.see(0, Heartbeat((0.4, 0.0), (7.0, 0.0)))
+    scene.backend.heartbeat(0, Heartbeat((0.4, 0.0), (7.0, 0.0)))
     scene.backend.wait(3600.0, 0.0)
     lest_it_waits_for_ever.cancel()
     assert not scene.backend.stopped
@@ -153,11 +154,11 @@ def test_what_was_seen_takes_the_place_of_what_was_predicted():
     scene.at(0.0)
     before = scene.loop.state.snapshot(0.0)
     assert predicted.observe(before).values == {}
-    for second in range(1, 2 * FEWEST):
-        scene.backend.see(0, Heartbeat((0.8, 0.8), (6.0, 6.0)))
-        scene.backend.see(1, Heartbeat((0.3,), (5.0,)))
+    for second in range(1, 2 * MIN_HEARTBEATS):
+        scene.backend.heartbeat(0, Heartbeat((0.8, 0.8), (6.0, 6.0)))
+        scene.backend.heartbeat(1, Heartbeat((0.3,), (5.0,)))
         for number in range(3):
-            scene.backend.tell(number // 2, [Progress(number, 1, 2 * second, 0, 2.0)])
+            scene.backend.report(number // 2, [Progress(number, 1, 2 * second, 0, 2.0)])
         scene.at(float(second))
     view = scene.loop.state.snapshot(scene.second)
     facts = predicted.observe(view).values
@@ -196,8 +197,8 @@ def test_on_a_real_cluster_company_comes_once_agents_have_seen_who_leaves_room()
     alone = Heartbeat((0.3, 0.95), (4.0, 14.0))
     generation = {number: scene.backend.launches.latest(number).generation for number in (0, 1)}
     for second in range(1, 40):
-        scene.backend.see(0, alone)
-        scene.backend.tell(0, [Progress(number, generation[number], 2 * second, 0, 2.0) for number in (0, 1)])
+        scene.backend.heartbeat(0, alone)
+        scene.backend.report(0, [Progress(number, generation[number], 2 * second, 0, 2.0) for number in (0, 1)])
         scene.at(float(second))
     state = scene.loop.state
     assert state.observations["use of small on v100"] == pytest.approx([30.0, 4.0])
@@ -205,7 +206,7 @@ def test_on_a_real_cluster_company_comes_once_agents_have_seen_who_leaves_room()
     assert scene.phase(2) is Phase.RUNNING
     places = {number: scene.backend.launches.latest(number).places for number in range(3)}
     assert places[2] == places[0] != places[1]
-    scene.backend.tell(0, [Progress(number, 1, 90, 0, 1.0) for number in (0, 2)])
+    scene.backend.report(0, [Progress(number, 1, 90, 0, 1.0) for number in (0, 2)])
     scene.at(50.0)
     assert state.observations["measured 1 × small on v100"] == 2.0, "a rate in company is not the kind's"
     check_state(state, residents=2)

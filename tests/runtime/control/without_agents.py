@@ -41,7 +41,7 @@ class Scene:
         async def run() -> None:
             await self.plane.start()
             for node in range(2):
-                self.plane.backend.joined(node, ())
+                self.plane.backend.agent_joined(node, ())
             try:
                 await asyncio.wait_for(scene(), PATIENCE_S)
             finally:

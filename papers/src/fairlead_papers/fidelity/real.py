@@ -15,7 +15,7 @@ from fairlead.config.schedulers import scheduler_of
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.journal.recovery import read_journal
-from fairlead.runtime.embedded import JOURNAL, NotUp, embedded, scratch
+from fairlead.runtime.embedded import JOURNAL, ClusterStartError, embedded, scratch_folder
 from fairlead.runtime.http_client import ControlPlaneClient
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
@@ -42,7 +42,7 @@ class RealCluster:
     def run(self, trace: Trace, scheduler: Mapping[str, Any], report: ReportProgress = lambda _: None) -> list[ev.Event]:
         """The journal, once everybody has ended. Second 0 of the trace is the beginning of a round."""
         table, round_s = self.table.for_types(self.cluster.type_names), scheduler_of(scheduler).round_s
-        with scratch("study") as folder:
+        with scratch_folder("study") as folder:
             root, script, config = folder / "up", folder / "sleeper.py", folder / "scheduler.yaml"
             script.write_text(SCRIPT)
             config.write_text(yaml.safe_dump(dict(scheduler)))
@@ -80,5 +80,5 @@ class _Waiting:
             self._ended, self._last = ended, time.monotonic()
             self._report(f"{ended} of {self._jobs} jobs")
         elif time.monotonic() > self._last + PATIENCE_S:
-            raise NotUp(f"on the real cluster nobody has ended for {PATIENCE_S:g} s; {ended} of {self._jobs} jobs have")
+            raise ClusterStartError(f"no job has ended on the real cluster for {PATIENCE_S:g} s; {ended} of {self._jobs} have")
         return ended

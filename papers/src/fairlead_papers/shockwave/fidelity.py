@@ -16,7 +16,7 @@ from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed, Report
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import summarize
 from fairlead.reporting.pictures import Points
-from fairlead.runtime.embedded import NotUp
+from fairlead.runtime.embedded import ClusterStartError
 from fairlead.runtime.http_client import RefusedRequest, Unreachable
 from fairlead.workloads.trace import Trace
 from fairlead_papers.fidelity import NotFinished, beside, measured
@@ -65,7 +65,7 @@ class RealRun:
         try:
             told = measured(ran(real.calibration(), {**TAKING_TURNS, "rounds": real.round_s}, "measuring"), cluster.table)
             found = beside(trace, scheduler, told, ran(trace, scheduler, scheduler.get("preset") or scheduler["policy"]))
-        except (NotUp, Unreachable, RefusedRequest, NotFinished, OSError) as problem:
+        except (ClusterStartError, Unreachable, RefusedRequest, NotFinished, OSError) as problem:
             raise CaseFailed(f"a real cluster could not be run here: {problem}") from problem
         return {
             "real": summarize(found.real, METRICS).to_dict(),

@@ -1,5 +1,6 @@
-"""The control plane's end of the wires: a stream for each agent. It knows who may speak for a node and how long each agent's
-lease still runs; what agents say it hands on, and it decides nothing."""
+"""The control plane's side of the agents' streams: who may speak for a node, and how long each agent's lease lasts.
+
+It passes messages on to the backend, and decides nothing."""
 
 from __future__ import annotations
 
@@ -44,17 +45,17 @@ from fairlead.runtime.protocol.orders import Order
 
 log = logging.getLogger(__name__)
 
-LEAST_LOOK_S = 0.05
+MIN_CHECK_S = 0.05
 
 HELLO_WITHIN_S = 10.0
-"""Whoever opens a stream and says nothing is sent away."""
+"""A stream without a first message is closed after this."""
 ANSWER_WITHIN_S = 10.0
-"""A question to an agent that is longer without an answer has none."""
+"""How long a request to an agent waits for the answer."""
 
 
 @dataclass(eq=False)
 class _Session:
-    """One agent's stream. What is put into `out` is sent in this order; None ends the stream."""
+    """One agent's stream. Messages in `out` are sent in order; None ends the stream."""
 
     node: int
     hello: Hello
@@ -63,10 +64,9 @@ class _Session:
 
 @dataclass(eq=False)
 class AgentHub:
-    """Give it the cluster, the length of an agent's lease, and how long after its end jobs may still be dying there at least.
+    """The streams of all agents.
 
-    A node is given up `lease_s + grace_s` after the last beat that was answered, or later where a job on it has a longer grace
-    of its own; until then its jobs count as running, because they may be.
+    A node is given up `lease_s + grace_s` after its last heartbeat. Until then its jobs count as running, because they may be.
     """
 
     cluster: Cluster
@@ -75,41 +75,44 @@ class AgentHub:
     may_join: Callable[[str], bool] = lambda token: True
     clock: Callable[[], float] = time.monotonic
     code: CodeStore | None = None
-    journal: str = ""  # its name; empty: one from before journals had any
+    journal: str = ""  # its name; empty for a journal of an early version
 
     def __post_init__(self) -> None:
-        self._questions = count(1)
+        self._request_numbers = count(1)
         self._answers: dict[int, asyncio.Future[LogChunk]] = {}
-        self.backend: ClusterBackend | None = None  # set by who composes; the two need each other
+        self.backend: ClusterBackend | None = None  # set after construction: the two need each other
         self._sessions: dict[int, _Session] = {}
         self._incarnation: dict[int, int] = {}
         self._address: dict[int, str] = {}
-        self._until: dict[int, float] = {}  # by node: when its jobs are certainly gone if nothing more is heard
+        self._until: dict[int, float] = {}  # by node: when it is given up
         self._loop: asyncio.AbstractEventLoop | None = None
         self._number = {node.name: number for number, node in enumerate(self.cluster.nodes)}
-        self.used: dict[int, Heartbeat] = {}  # by node, its last
+        self.heartbeats: dict[int, Heartbeat] = {}  # the last one of each node
 
-    # The wire, for the loop's thread.
+    # For the loop's thread.
 
     def send(self, node: int, order: Order) -> None:
+        """Send an order, if the agent is connected."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._put, node, OrderBatch((order,)))
 
     def address_of(self, node: int) -> str:
+        """Return the address that a node's agent gave."""
         return self._address.get(node, "127.0.0.1")
 
     @property
     def connected(self) -> frozenset[int]:
+        """Nodes whose agents are connected."""
         return frozenset(self._sessions)
 
     def expect(self, node: int) -> None:
-        """After a restart: its agent may still be there, with jobs; it is given up like one that fell silent just now."""
+        """After a restart, wait for a node's agent as if its last heartbeat came just now."""
         self._until.setdefault(node, self.clock() + self.lease_s + self.grace_s)
 
-    # The server, for the event loop's thread.
+    # For the event loop's thread.
 
     async def serve(self, address: str, credentials: grpc.ServerCredentials | None = None) -> tuple[grpc.aio.Server, int]:
-        """Begin to listen; returns the server and its port."""
+        """Start to listen; return the server and its port."""
         self._loop = asyncio.get_running_loop()
         limits = [("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.max_send_message_length", 64 << 20)]
         server = grpc.aio.server(options=[*limits, ("grpc.so_reuseport", 0)])
@@ -118,23 +121,23 @@ class AgentHub:
         try:
             port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
         except RuntimeError:
-            raise FairleadError(f"{address}: agents cannot be listened to there; is it in use?") from None
+            raise FairleadError(f"{address}: cannot listen for agents there; is the address in use?") from None
         await server.start()
         return server, port
 
     def close(self) -> None:
-        """Ends all streams, as streams end; agents come back when there is somebody again."""
+        """End all streams; agents connect again when they can."""
         for node in list(self._sessions):
             self._close(node)
 
-    async def read_log(self, node: int, wanted: LogRequest) -> LogChunk | None:
-        """What a node's agent answers; None where there is no agent, or it falls silent."""
+    async def read_log(self, node: int, request: LogRequest) -> LogChunk | None:
+        """Return an agent's answer; None if it is not connected or does not answer."""
         if node not in self._sessions:
             return None
-        number = next(self._questions)
+        number = next(self._request_numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         try:
-            self._put(node, replace(wanted, number=number))
+            self._put(node, replace(request, number=number))
             return await asyncio.wait_for(answer, ANSWER_WITHIN_S)
         except TimeoutError:
             return None
@@ -142,15 +145,15 @@ class AgentHub:
             del self._answers[number]
 
     async def watch(self) -> None:
-        """Give nodes up whose time is over; runs until it is cancelled."""
+        """Give up nodes without heartbeats, until cancelled."""
         while True:
             now = self.clock()
             for node in [node for node, until in self._until.items() if until <= now]:
                 del self._until[node]
                 self._close(node)
-                self._alive().left(node)
-            soonest = min((until for until in self._until.values() if until > now), default=now + 1.0)
-            await asyncio.sleep(min(max(soonest - now, LEAST_LOOK_S), 1.0))
+                self._require_backend().agent_lost(node)
+            earliest = min((until for until in self._until.values() if until > now), default=now + 1.0)
+            await asyncio.sleep(min(max(earliest - now, MIN_CHECK_S), 1.0))
 
     async def _session(
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
@@ -159,7 +162,7 @@ class AgentHub:
             self._admit(context)
             session = self._welcome(await asyncio.wait_for(_first(requests), HELLO_WITHIN_S))
         except (BadMessage, TimeoutError) as problem:
-            why = str(problem) or f"no word within {HELLO_WITHIN_S:g} s"
+            why = str(problem) or f"no message within {HELLO_WITHIN_S:g} s"
             log.warning("agent refused", extra={"why": why, "peer": context.peer()})
             yield encode_message(Refused(why))
             return
@@ -178,16 +181,15 @@ class AgentHub:
                 del self._sessions[session.node]
 
     def _admit(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        """Who has no right token is not listened to."""
+        """Check the token."""
         token = dict(context.invocation_metadata() or ()).get("authorization", "")
         if not self.may_join(str(token).removeprefix("Bearer ")):
-            raise BadMessage("this token is not one of an agent")
+            raise BadMessage("this is not an agent's token")
 
     def _welcome(self, message: Message) -> _Session | None:
-        """Who says hello must be the node it says it is. None where what it has belongs to another journal: until that is gone
-        it is not there."""
+        """Check that the agent speaks for a node of this cluster; None if its jobs belong to another journal."""
         if not isinstance(message, Hello):
-            raise BadMessage("the first word of an agent is hello")
+            raise BadMessage("the first message of an agent must be hello")
         if message.version != PROTOCOL_VERSION:
             both = f"the agent speaks version {message.version}, the control plane {PROTOCOL_VERSION}"
             raise BadMessage(f"{both}: install the same Fairlead on both")
@@ -199,7 +201,7 @@ class AgentHub:
             has = f"{known.accelerators} × {known.type}"
             raise BadMessage(f"node {known.name!r} has {has}, not {message.accelerators} × {message.type}")
         if message.incarnation < self._incarnation.get(node, -1):
-            raise BadMessage(f"a younger agent speaks for node {known.name!r}")
+            raise BadMessage(f"a more recent agent speaks for node {known.name!r}")
         if message.journal and self.journal and message.journal != self.journal:
             log.warning("agent of another journal", extra={"node": known.name, "journal": message.journal})
             return None
@@ -209,7 +211,7 @@ class AgentHub:
         self._sessions[node] = session
         self._renew(node)
         session.out.put_nowait(Welcome(self.lease_s, self.grace_s, self.journal))
-        self._alive().joined(node, message.running)
+        self._require_backend().agent_joined(node, message.running)
         return session
 
     async def _listen(self, session: _Session, requests: AsyncIterator[bytes]) -> None:
@@ -217,33 +219,33 @@ class AgentHub:
             async for data in requests:
                 if self._sessions.get(session.node) is not session:
                     return
-                self._hear(session, decode_message(data))
+                self._handle(session, decode_message(data))
         except BadMessage as problem:
             session.out.put_nowait(Refused(str(problem)))
         finally:
             session.out.put_nowait(None)
 
-    def _hear(self, session: _Session, message: Message) -> None:
+    def _handle(self, session: _Session, message: Message) -> None:
         if isinstance(message, Heartbeat):
-            self.used[session.node] = message
+            self.heartbeats[session.node] = message
             if message.utilization:
-                self._alive().see(session.node, message)
+                self._require_backend().heartbeat(session.node, message)
             self._renew(session.node)
             session.out.put_nowait(LeaseRenewed())
         elif isinstance(message, ReportBatch):
-            loop, heard = asyncio.get_running_loop(), Acknowledged(message.sequence)
+            loop, acknowledged = asyncio.get_running_loop(), Acknowledged(message.sequence)
 
             def answer() -> None:
-                loop.call_soon_threadsafe(session.out.put_nowait, heard)
+                loop.call_soon_threadsafe(session.out.put_nowait, acknowledged)
 
-            self._alive().tell(session.node, message.reports, answer)
+            self._require_backend().report(session.node, message.reports, answer)
         elif isinstance(message, LogChunk):
-            if (asked := self._answers.get(message.number)) is not None and not asked.done():
-                asked.set_result(message)
+            if (waiting := self._answers.get(message.number)) is not None and not waiting.done():
+                waiting.set_result(message)
         elif isinstance(message, CodeRequest) and self.code is not None:
-            session.out.put_nowait(self.code.piece(message.digest, message.offset))
+            session.out.put_nowait(self.code.chunk(message.digest, message.offset))
         else:
-            raise BadMessage("an agent beats, tells, answers and asks for code")
+            raise BadMessage("expected a heartbeat, reports, a log chunk or a code request")
 
     def _renew(self, node: int) -> None:
         self._until[node] = self.clock() + self.lease_s + self.grace_s
@@ -256,12 +258,12 @@ class AgentHub:
         if (session := self._sessions.pop(node, None)) is not None:
             session.out.put_nowait(None)
 
-    def _alive(self) -> ClusterBackend:
-        assert self.backend is not None, "a hub speaks to a backend"
+    def _require_backend(self) -> ClusterBackend:
+        assert self.backend is not None, "set `backend` first"
         return self.backend
 
 
 async def _first(requests: AsyncIterator[bytes]) -> Message:
     async for data in requests:
         return decode_message(data)
-    raise BadMessage("no word at all")
+    raise BadMessage("the stream ended without a message")

@@ -1,5 +1,6 @@
-"""What happens, as lines of a log: one for each thing that happened to a job, a node or the scheduler, with fields for
-machines. It reads events that are in the journal, and changes nothing. Tokens, commands and environments are no part of it."""
+"""What happens, for operators: a log line for each event of a job, a node or the scheduler, and the last decisions.
+
+It reads events that are in the journal, and changes nothing. Tokens, commands and environments are not logged."""
 
 from __future__ import annotations
 
@@ -22,55 +23,62 @@ from fairlead.runtime.control.views import policy_of
 log = logging.getLogger("fairlead.cluster")
 
 SLOW_S = 1.0
-"""A decision that takes longer is told of; so is one of more than half a round."""
+"""A longer decision is logged; so is one of more than half a round."""
+
+RECENT_DECISIONS = 50
+
+JournalObserver = Callable[[Sequence[Event], float], None]
+"""Receives the events of a commit, and the seconds that it took."""
 
 
 class EventLog:
-    """Give it the way to the state. `watch` is for a watched journal, `decided` for whoever times decisions."""
+    """Logs events. `observe` is for an `ObservedJournal`, `decided` for the decision timer."""
 
     def __init__(self, state: Callable[[], State], round_s: Callable[[], float]) -> None:
         self._state, self._round_s = state, round_s
 
-    def watch(self, events: Sequence[ev.Event], seconds: float) -> None:
+    def observe(self, events: Sequence[Event], seconds: float) -> None:
+        """Log the events of a commit."""
         for event in events:
-            self._tell(event)
+            self._log(event)
 
     def decided(self, seconds: float) -> None:
+        """Log a slow decision."""
         round_s = self._round_s()
         if seconds > SLOW_S or (round_s and seconds > round_s / 2):
             log.warning("slow decision", extra={"seconds": round(seconds, 3), "round_s": round_s})
 
     @singledispatchmethod
-    def _tell(self, event: Any) -> None:
-        """Of the rest nothing is told: progress and metrics would drown it."""
+    def _log(self, event: Any) -> None:
+        """Other events are not logged: progress and metrics are too many."""
 
-    @_tell.register
+    @_log.register
     def _submitted(self, event: ev.JobSubmitted) -> None:
         log.info("job submitted", extra=self._job(event.number) | {"user": event.job.user, "workers": event.job.workers})
 
-    @_tell.register
+    @_log.register
     def _cancelled(self, event: ev.JobCancelled) -> None:
         log.info("job cancelled", extra=self._job(event.number))
 
-    @_tell.register
+    @_log.register
     def _lost(self, event: ev.NodeLost) -> None:
-        if event.time > 0:  # a new journal begins with every node away
+        if event.time > 0:  # a new journal begins without nodes
             log.warning("node given up", extra={"node": self._state().cluster.nodes[event.node].name})
 
-    @_tell.register
+    @_log.register
     def _repaired(self, event: ev.NodeRepaired) -> None:
         log.info("node joined", extra={"node": self._state().cluster.nodes[event.node].name})
 
-    @_tell.register
+    @_log.register
     def _drained(self, event: ev.NodeDrained) -> None:
         what = "node used again" if event.undo else "node drained"
         log.info(what, extra={"node": self._state().cluster.nodes[event.node].name})
 
-    @_tell.register
+    @_log.register
     def _switched(self, event: ev.SchedulerSwitched) -> None:
         log.warning("scheduler switched", extra={"policy": policy_of(event.scheduler), "why": event.why})
 
-    @_tell.register
+    @_log.register
     def _planned(self, event: ev.RoundPlanned) -> None:
         plan, cluster = event.plan, self._state().cluster
         for number, reason in plan.refused:
@@ -87,15 +95,15 @@ class EventLog:
             nodes = [cluster.nodes[node].name for node in dict.fromkeys(cluster.node_of[places].tolist())]
             log.info("job started", extra=self._job(number) | {"node": ",".join(nodes), "accelerators": places.tolist()})
 
-    @_tell.register
+    @_log.register
     def _finished(self, event: ev.JobsFinished) -> None:
         self._each("job finished", event.jobs)
 
-    @_tell.register
+    @_log.register
     def _failed(self, event: ev.JobsFailed) -> None:
         self._each("job failed", event.jobs, logging.WARNING, why=event.why, **self._where(event.node))
 
-    @_tell.register
+    @_log.register
     def _interrupted(self, event: ev.JobsInterrupted) -> None:
         more = {"why": event.why} if event.why else {}
         self._each("job interrupted", event.jobs, logging.WARNING, own_fault=event.own_fault, **more, **self._where(event.node))
@@ -113,54 +121,49 @@ class EventLog:
         return {"job": state.job_of[number].name, "number": number, "generation": generation}
 
 
-# A journal that others watch: whoever counts or writes logs is told of events when they are kept, and not before.
-
-Watcher = Callable[[Sequence[Event], float], None]
-"""Is told the events of a commit, and the seconds that it took."""
-
-
 class ObservedJournal:
-    """Another journal, and those who watch it. They are called in the loop's thread; the state has seen the events."""
+    """A journal whose observers see each commit, in the loop's thread, after the state has seen the events."""
 
-    def __init__(self, journal: Journal, watchers: Sequence[Watcher]) -> None:
-        self._journal, self._watchers = journal, watchers
+    def __init__(self, journal: Journal, observers: Sequence[JournalObserver]) -> None:
+        self._journal, self._observers = journal, observers
         self._events: list[Event] = []
 
     def append(self, event: Event) -> None:
+        """Append to the inner journal."""
         self._journal.append(event)
         self._events.append(event)
 
     def commit(self) -> None:
+        """Commit the inner journal, then call the observers."""
         began = time.perf_counter()
         self._journal.commit()
         seconds = time.perf_counter() - began
         events, self._events = self._events, []
-        for watcher in self._watchers:
-            watcher(events, seconds)
+        for observer in self._observers:
+            observer(events, seconds)
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self._journal)
 
     def close(self) -> None:
+        """Close the inner journal."""
         self._journal.close()
 
 
-# The last decisions that changed something, for people to look at. The journal has all of them.
-
-KEPT = 50
-
-
 class RecentDecisions:
+    """The last decisions that changed something."""
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._last: deque[RoundPlan] = deque(maxlen=KEPT)
+        self._last: deque[RoundPlan] = deque(maxlen=RECENT_DECISIONS)
 
-    def note(self, plan: RoundPlan) -> None:
+    def add(self, plan: RoundPlan) -> None:
+        """Add a decision."""
         if plan.changes:
             self._last.append(plan)
 
     def records(self, state: State, whose: str | None = None) -> list[dict[str, Any]]:
-        """The youngest first: who was launched where, suspended, refused or ended; of one user, or (None) of everybody."""
+        """Return the decisions, most recent first, with one user's jobs or (None) all jobs."""
         return [record for plan in reversed(self._last) if (record := self._record(plan, state, whose))]
 
     def _record(self, plan: RoundPlan, state: State, whose: str | None) -> dict[str, Any]:

@@ -1,5 +1,7 @@
-"""What was said to a control plane and has not happened yet by its state. Anybody may ring, from any thread; the loop's thread
-takes what came and makes events of it, and when these are kept whoever asked is answered. It knows no state and no journal."""
+"""Requests from users and agents that the loop has not handled yet.
+
+Any thread puts requests in. The loop's thread takes them, turns them into events, and answers once these are in the journal. It
+knows no state and no journal."""
 
 from __future__ import annotations
 
@@ -10,58 +12,63 @@ from dataclasses import dataclass
 
 from fairlead.core import events as ev
 
-LONGEST_WAIT_S = 3600.0
+MAX_WAIT_S = 3600.0
 
 
 @dataclass
-class Request:
-    """Something that happened outside, and what is done once it is in the journal."""
+class BackendRequest:
+    """`handle` makes the events of a request; `answer` receives them once they are in the journal."""
 
-    happen: Callable[[float], Sequence[ev.Event]]
-    answered: Callable[[Sequence[ev.Event]], None] = lambda events: None
+    handle: Callable[[float], Sequence[ev.Event]]
+    answer: Callable[[Sequence[ev.Event]], None] = lambda events: None
 
 
 class Inbox:
+    """A queue of requests, and of answers that wait for the journal."""
+
     def __init__(self) -> None:
         self.stopped = False
-        self._requests: deque[Request] = deque()
-        self._rung = threading.Condition()
-        self._awake = False  # `taken` returns, though nothing has come
-        self._unanswered: list[tuple[Request, Sequence[ev.Event]]] = []  # told, not yet known to be in the journal
+        self._requests: deque[BackendRequest] = deque()
+        self._changed = threading.Condition()
+        self._awake = False  # `take` returns without a request
+        self._unanswered: list[tuple[BackendRequest, Sequence[ev.Event]]] = []
 
-    def ring(self, request: Request) -> None:
-        with self._rung:
+    def put(self, request: BackendRequest) -> None:
+        """Add a request."""
+        with self._changed:
             self._requests.append(request)
-            self._rung.notify_all()
+            self._changed.notify_all()
 
     def wake(self) -> None:
-        with self._rung:
+        """Make `take` return."""
+        with self._changed:
             self._awake = True
-            self._rung.notify_all()
+            self._changed.notify_all()
 
     def stop(self) -> None:
-        with self._rung:
+        """Make `take` return from now on."""
+        with self._changed:
             self.stopped = True
-            self._rung.notify_all()
+            self._changed.notify_all()
 
-    # For the loop's thread alone.
+    # For the loop's thread only.
 
-    def taken(self, until: float, clock: Callable[[], float]) -> list[Request]:
-        """All that came, as soon as anything has; nothing where it is woken, stopped, or that second is reached."""
-        with self._rung:
+    def take(self, until: float, clock: Callable[[], float]) -> list[BackendRequest]:
+        """Return all requests as soon as there is one; an empty list if woken, stopped, or at `until`."""
+        with self._changed:
             while not (self._requests or self._awake or self.stopped) and (left := until - clock()) > 0:
-                self._rung.wait(min(left, LONGEST_WAIT_S))
+                self._changed.wait(min(left, MAX_WAIT_S))
             requests = list(self._requests)
             self._requests.clear()
             self._awake = False
         return requests
 
-    def told(self, request: Request, events: Sequence[ev.Event]) -> None:
-        """These events came of it; they are about to be kept."""
+    def defer_answer(self, request: BackendRequest, events: Sequence[ev.Event]) -> None:
+        """Answer a request when its events are in the journal."""
         self._unanswered.append((request, events))
 
-    def answer(self) -> None:
-        """All that was told is in the journal."""
+    def send_answers(self) -> None:
+        """Answer all deferred requests: their events are in the journal."""
         unanswered, self._unanswered = self._unanswered, []
         for request, events in unanswered:
-            request.answered(events)
+            request.answer(events)

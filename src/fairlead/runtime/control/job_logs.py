@@ -1,5 +1,4 @@
-"""What jobs print, for people: found on the node that ran a launch and read there, a piece at a time. The logs stay with the
-agents; the control plane keeps none of them."""
+"""Logs of jobs, read chunk by chunk from the agents that ran them. The control plane stores no logs."""
 
 from __future__ import annotations
 
@@ -15,14 +14,14 @@ from fairlead.runtime.protocol.messages import CHUNK_BYTES, LogChunk, LogRequest
 if TYPE_CHECKING:
     from fairlead.runtime.control.control_plane import ControlPlane
 
-MOST_REMEMBERED = 10_000
+MAX_REMEMBERED = 10_000
 
 _Worker: TypeAlias = tuple[int, int, int]
 """A job's number, a launch and a rank."""
 
 
 class LogUnreachable(FairleadError):
-    """Not to be read now: its node does not answer."""
+    """The log cannot be read now: its node does not answer."""
 
 
 class LogMissing(FairleadError):
@@ -30,33 +29,41 @@ class LogMissing(FairleadError):
 
 
 @dataclass(frozen=True)
-class _Known:
-    """What the state says of a launch, read before its log: where all is over then, all has been printed."""
+class _LaunchState:
+    """A launch in the state. It is read before the log: if the launch is over by then, the log is complete."""
 
     launch: int
     launches: int
-    over: bool  # nothing of this launch runs any more
-    ended: bool  # nor will there be another
-    node: int  # -1: not known
+    over: bool  # nothing of this launch runs
+    ended: bool  # the job has ended
+    node: int  # -1: unknown
 
 
 @dataclass(eq=False)
 class LogReader:
+    """Finds and reads the logs of workers."""
+
     plane: ControlPlane
-    _node_of: dict[_Worker, int] = field(default_factory=dict)  # found by asking everybody
+    _node_of: dict[_Worker, int] = field(default_factory=dict)  # found by asking all nodes
 
     async def read(self, number: int, launch: int, rank: int, offset: int) -> dict[str, Any]:
-        known = await asyncio.to_thread(self._known, number, launch, rank)
-        told = {"number": number, "launch": known.launch, "launches": known.launches, "rank": rank, "ended": known.ended}
-        if known.launch == 0:
-            return {**told, "over": known.ended, "offset": 0, "next": 0, "text": ""}
-        wanted = LogRequest(0, number, known.launch, rank, offset, CHUNK_BYTES)
-        piece = await self._piece(known, wanted)
-        data = base64.b64decode(piece.data)
-        text, used = _text(data, final=known.over)
-        return {**told, "over": known.over, "offset": piece.offset, "next": piece.offset + used, "text": text}
+        """Return a chunk of a worker's log; launch 0 is the last one.
 
-    def _known(self, number: int, launch: int, rank: int) -> _Known:
+        Raises:
+            LogUnreachable: Its node does not answer.
+            LogMissing: There is no such log.
+        """
+        state = await asyncio.to_thread(self._launch_state, number, launch, rank)
+        record = {"number": number, "launch": state.launch, "launches": state.launches, "rank": rank, "ended": state.ended}
+        if state.launch == 0:
+            return {**record, "over": state.ended, "offset": 0, "next": 0, "text": ""}
+        request = LogRequest(0, number, state.launch, rank, offset, CHUNK_BYTES)
+        chunk = await self._chunk(state, request)
+        data = base64.b64decode(chunk.data)
+        text, used = _text(data, final=state.over)
+        return {**record, "over": state.over, "offset": chunk.offset, "next": chunk.offset + used, "text": text}
+
+    def _launch_state(self, number: int, launch: int, rank: int) -> _LaunchState:
         with self.plane.backend.at_rest():
             a = self.plane.loop.state.store.arrays
             starts, phase = int(a["starts"][number]), Phase(int(a["phase"][number]))
@@ -68,47 +75,47 @@ class LogReader:
             if run is not None:
                 if not 0 <= rank < run.world_size:
                     raise LogMissing(f"its workers are 0 to {run.world_size - 1}; there is no worker {rank}")
-                node = next(seat.node for seat in run.assignment if rank in seat.ranks)
-            return _Known(launch, starts, run is None, phase in ENDED, node)
+                node = next(part.node for part in run.assignment if rank in part.ranks)
+            return _LaunchState(launch, starts, run is None, phase in ENDED, node)
 
-    async def _piece(self, known: _Known, wanted: LogRequest) -> LogChunk:
-        worker, nodes, hub = (wanted.job, wanted.generation, wanted.rank), self.plane.cluster.nodes, self.plane.hub
-        node = self._node_of.get(worker, known.node) if known.node < 0 else known.node
+    async def _chunk(self, state: _LaunchState, request: LogRequest) -> LogChunk:
+        worker, nodes, hub = (request.job, request.generation, request.rank), self.plane.cluster.nodes, self.plane.hub
+        node = self._node_of.get(worker, state.node) if state.node < 0 else state.node
         if node >= 0:
             self._remember(worker, node)
-            found = await hub.read_log(node, wanted)
+            found = await hub.read_log(node, request)
             if found is None:
                 raise LogUnreachable(
                     f"node {nodes[node].name}, where it ran, does not answer; its log can be read when it is back"
                 )
             if not found.problem:
                 return found
-            if not known.over:  # it is about to begin
-                return LogChunk(0, max(0, wanted.offset))
+            if not state.over:  # it is about to begin
+                return LogChunk(0, max(0, request.offset))
             raise LogMissing(found.problem)
         here = sorted(hub.connected)
-        answers = await asyncio.gather(*(hub.read_log(one, wanted) for one in here))
+        answers = await asyncio.gather(*(hub.read_log(one, request) for one in here))
         for one, answer in zip(here, answers):
             if answer is not None and not answer.problem:
                 self._remember(worker, one)
                 return answer
         silent = [nodes[one].name for one, answer in zip(here, answers) if answer is None]
         away = silent + [node.name for one, node in enumerate(nodes) if one not in here]
-        what = f"the log of worker {wanted.rank} in launch {wanted.generation}"
+        what = f"the log of worker {request.rank} in launch {request.generation}"
         if away:
             raise LogUnreachable(
                 f"{what} is on no node that answers; away: {', '.join(away[:5])}{' …' if len(away) > 5 else ''}"
             )
-        raise LogMissing(f"{what} is not kept any more, or never was")
+        raise LogMissing(f"{what} is not stored any more, or never was")
 
     def _remember(self, worker: _Worker, node: int) -> None:
-        if len(self._node_of) >= MOST_REMEMBERED:
+        if len(self._node_of) >= MAX_REMEMBERED:
             self._node_of.clear()
         self._node_of[worker] = node
 
 
 def _text(data: bytes, *, final: bool) -> tuple[str, int]:
-    """The text, and how many of the bytes it took: half a character at the end waits for its other half, unless none comes."""
+    """Return the text and the bytes it took; an incomplete character at the end waits for the next chunk."""
     for cut in range(min(4, len(data) + 1)) if not final else ():
         try:
             return data[: len(data) - cut].decode(), len(data) - cut

@@ -1,11 +1,12 @@
-"""The launches of a real cluster, from the plan that asks for one to the word that its last process has ended. It knows no
-network and no clock: whatever is to be sent comes back as orders, whatever became of a job as an outcome."""
+"""Track the launches of a real cluster, from the plan that starts one to the report that its last process has ended.
+
+It knows no network and no clock: orders for agents and outcomes of launches are returned."""
 
 from __future__ import annotations
 
 import secrets
 import signal
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
@@ -24,33 +25,33 @@ from fairlead.runtime.protocol.orders import (
     Task,
 )
 
-NOTHING = LaunchParameters()
-
-MOST_STEPS, LONGEST_S = 2**53, 1e9
-"""Of a lease, however often it is renewed; which renewal it is, is the job's own word."""
+MAX_STEPS, MAX_S = 2**53, 1e9
+"""Bounds of a lease, however often a job says it was renewed."""
 
 
 class LaunchEnd(Enum):
-    """What became of a launch."""
+    """How a launch ended."""
 
-    YIELDED = "yielded"  # saved and left because it was asked to
+    YIELDED = "yielded"  # saved and left when revoked
     FINISHED = "finished"
     FAILED = "failed"  # by its own fault
-    LOST = "lost"  # its node is gone, or nobody knows of it any more
-    DROPPED = "dropped"  # ended because nobody wants it any more
+    LOST = "lost"  # its node is gone, or does not know it
+    DROPPED = "dropped"  # killed: the job has ended
 
 
 @dataclass(frozen=True)
 class LaunchOutcome:
+    """What a launch left behind."""
+
     job: int
     generation: int
-    fate: LaunchEnd
+    end: LaunchEnd
     saved: int  # steps in its last checkpoint
     code: int = 0
     why: str = ""
-    asked: bool = False  # to leave, before that
+    revoked: bool = False  # before it ended
     node: int = -1  # where it failed
-    rank: int = 0  # who did
+    rank: int = 0  # that failed
 
 
 @dataclass(frozen=True)
@@ -68,63 +69,74 @@ Key: TypeAlias = tuple[int, int]
 
 @dataclass
 class TrackedLaunch:
-    """One launch. `waits_for` are the launches that are on their way off its accelerators."""
+    """One launch. `waits_for` are launches that still have to leave its accelerators."""
 
     job: int
     generation: int
     name: str
     task: Task
     assignment: tuple[NodeRanks, ...]
+    saved: int = 0  # steps in the checkpoint that it begins with, or a later one
+    parameters: LaunchParameters = field(default_factory=LaunchParameters)
     waits_for: set[Key] = field(default_factory=set)
     sent: bool = False
-    owed: set[int] = field(default_factory=set)  # nodes on which it is to begin, though it was sent
+    unsent: set[int] = field(default_factory=set)  # nodes that have not received it although others have
     revoked: bool = False
     dropped: bool = False
     ended: dict[int, Ended] = field(default_factory=dict)  # by node
     lost: set[int] = field(default_factory=set)  # nodes
-    saved: int = 0
-    given: LaunchParameters = field(default_factory=LaunchParameters)
     gang_token: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
     def key(self) -> Key:
+        """Job and generation."""
         return self.job, self.generation
 
     @property
     def leaving(self) -> bool:
+        """Whether it runs and was told to leave."""
         return self.sent and (self.revoked or self.dropped)
 
     @property
     def places(self) -> set[tuple[int, int]]:
-        """Nodes and accelerators on them."""
-        return {(seat.node, place) for seat in self.assignment for place in seat.accelerators}
+        """Its accelerators, as (node, accelerator on the node)."""
+        return {(part.node, place) for part in self.assignment for place in part.accelerators}
+
+    @property
+    def nodes_left(self) -> list[int]:
+        """Nodes on which it may still run."""
+        return [part.node for part in self.assignment if part.node not in self.ended and part.node not in self.lost]
 
     @property
     def over(self) -> bool:
-        return all(seat.node in self.ended or seat.node in self.lost for seat in self.assignment)
+        """Whether nothing of it runs."""
+        return not self.nodes_left
 
     @property
     def broken(self) -> bool:
-        """Some of its workers have failed, or were killed; half a gang is no gang."""
+        """Whether a worker has failed: the rest of the gang must end."""
         return any(end.code for end in self.ended.values())
 
     @property
     def world_size(self) -> int:
-        return sum(len(seat.ranks) for seat in self.assignment)
+        """The number of its workers."""
+        return sum(len(part.ranks) for part in self.assignment)
 
-    def stay_away(self) -> None:
-        """Where it has not begun it never will: an order that is still owed would come after the one to leave."""
-        self.lost |= self.owed
-        self.owed = set()
+    def cancel_unsent(self) -> None:
+        """Never start it on the remaining nodes: the launch would arrive after the order to leave."""
+        self.lost |= self.unsent
+        self.unsent = set()
 
 
 Addressed: TypeAlias = tuple[int, Order]
-"""An order, and the number of the node that it goes to."""
+"""A node and an order for it."""
 
 
 class LaunchTracker:
-    """All launches that are not over. A launch is sent when everybody who is asked to leave its accelerators has left, so that
-    a slow save and a quick start never meet on one accelerator. Who shares an accelerator by plan is not waited for."""
+    """All launches that are not over.
+
+    A launch is sent when every launch that was told to leave its accelerators has left. So a slow save and a quick start never
+    meet on one accelerator. Launches that share an accelerator by plan do not wait for each other."""
 
     def __init__(
         self,
@@ -132,206 +144,187 @@ class LaunchTracker:
         ports: Callable[[Key], tuple[int, int]],
         checkpoints: str = "",
     ) -> None:
-        """`address_of(node)` is where the first worker of a gang is found; `ports(launch)` gives a gang two ports. Each job
-        has a directory of its own under `checkpoints`, which all nodes see; empty: each agent keeps its own."""
+        """Create an empty tracker.
+
+        Args:
+            address_of: A node's address, at which a gang finds its first worker.
+            ports: Two ports for a gang.
+            checkpoints: A folder that all nodes see, with a folder for each job; empty: each agent has its own.
+        """
         self._checkpoints = checkpoints
         self._all: dict[Key, TrackedLaunch] = {}
         self._address_of, self._ports = address_of, ports
 
     def get(self, job: int, generation: int) -> TrackedLaunch | None:
+        """Return a launch that is not over."""
         return self._all.get((job, generation))
 
-    def everybody(self) -> list[TrackedLaunch]:
-        """A copy, for other threads too."""
+    def all(self) -> list[TrackedLaunch]:
+        """Return a copy of the list, for other threads too."""
         return list(self._all.values())
 
     def latest(self, job: int) -> TrackedLaunch | None:
+        """Return the most recent launch of a job."""
         return max((run for run in self._all.values() if run.job == job), key=lambda run: run.generation, default=None)
 
     def jobs_on(self, node: int) -> set[int]:
-        """Whose processes may be on a node, those included that were asked to leave it."""
-        return {run.job for run in self._all.values() if run.sent and node in self._nodes_left(run)}
+        """Return the jobs whose processes may be on a node, including those told to leave."""
+        return {run.job for run in self._all.values() if run.sent and node in run.nodes_left}
 
-    def wants(self, node: int) -> bool:
-        """Whether anything runs on a node, or is to begin there."""
-        return any(node in self._nodes_left(run) for run in self._all.values())
+    def uses(self, node: int) -> bool:
+        """Return whether a launch runs on a node, or will start there."""
+        return any(node in run.nodes_left for run in self._all.values())
 
-    def start(
-        self,
-        job: int,
-        generation: int,
-        name: str,
-        task: Task,
-        assignment: Iterable[NodeRanks],
-        saved: int = 0,
-        given: LaunchParameters = NOTHING,
-    ) -> list[Addressed]:
-        """`saved` is what it will find in its last checkpoint: it has that many steps even if it comes to nothing."""
-        run = TrackedLaunch(job, generation, name, task, tuple(assignment), saved=saved, given=given)
-        run.waits_for = self._before(run)
+    def start(self, run: TrackedLaunch) -> list[Addressed]:
+        """Start a launch as soon as its accelerators are free."""
+        run.waits_for = self._predecessors(run)
         self._all[run.key] = run
         return self._send(run)
 
-    def adopt(
-        self,
-        job: int,
-        generation: int,
-        name: str,
-        task: Task,
-        assignment: Iterable[NodeRanks],
-        saved: int = 0,
-        given: LaunchParameters = NOTHING,
-    ) -> None:
-        """A launch of a time before a restart. Whether its agents know of it is found out when they come back."""
-        run = TrackedLaunch(job, generation, name, task, tuple(assignment), sent=True, saved=saved, given=given)
+    def adopt(self, run: TrackedLaunch) -> None:
+        """Track a launch from before a restart. `compare` finds out whether its agents know it."""
+        run.sent = True
         self._all[run.key] = run
 
     def compare(
         self,
         found: Mapping[int, Collection[Key]],
-        places: Callable[[int], tuple[int, ...]],
+        all_of: Callable[[int], tuple[int, ...]],
         may_save: Callable[[int], bool],
     ) -> tuple[list[Addressed], list[LaunchOutcome]]:
-        """Agents are there, and tell what they found running, by node. What was ordered while nobody heard it is said again,
-        and strangers that nobody knows of have to leave: a job that `may_save` does so first. `places(node)` are all
-        accelerators of a node, which is as much as is known of where a stranger stands."""
+        """Compare with what agents found running, by node: repeat lost orders, and end unknown launches.
+
+        Args:
+            found: The launches on each node that has joined.
+            all_of: All accelerators of a node; where an unknown launch runs is not known more exactly.
+            may_save: Whether a job may save before it ends.
+        """
         orders: list[Addressed] = []
         outcomes: list[LaunchOutcome] = []
-        unheard: list[TrackedLaunch] = []
+        resend: list[TrackedLaunch] = []
         over: list[TrackedLaunch] = []
         for run in [run for run in self._all.values() if run.sent]:
-            here = [node for node in self._nodes_left(run) if node in found]
+            here = [node for node in run.nodes_left if node in found]
             missing = [node for node in here if run.key not in found[node]]
             if run.leaving or run.lost or run.broken:
-                orders += [(node, _farewell(run)) for node in here if node not in missing]
+                orders += [(node, _leave_order(run)) for node in here if node not in missing]
                 run.lost.update(missing)  # it never began there
                 if run.over:
                     over.append(run)
             elif missing:
-                run.owed |= set(missing)
-                run.sent = len(run.owed) < len(run.assignment)
-                unheard.append(run)
-            if run.given.routing is not None and not run.leaving:  # a change may have got lost
-                orders += [(node, Reroute(*run.key, run.given.routing)) for node in here if node not in missing]
-        # Strangers before anybody is sent: whoever begins, in place of who has left too, begins when they are gone.
+                run.unsent |= set(missing)
+                run.sent = len(run.unsent) < len(run.assignment)
+                resend.append(run)
+            if run.parameters.routing is not None and not run.leaving:  # a change may be lost
+                orders += [(node, Reroute(*run.key, run.parameters.routing)) for node in here if node not in missing]
+        # Unknown launches first: every launch on their accelerators has to wait for them.
         for node in found:
             for key in sorted(found[node]):
-                orders += self._dismiss(key, NodeRanks(node, (), places(node)), may_save)
+                orders += self._dismiss(key, NodeRanks(node, (), all_of(node)), may_save)
         for run in self._all.values():
-            if not run.sent or run.owed:
-                run.waits_for |= self._before(run)
+            if not run.sent or run.unsent:
+                run.waits_for |= self._predecessors(run)
         for run in over:
-            more, became = self._settle(run)
+            more, ended = self._settle(run)
             orders += more
-            outcomes += became
-        for run in unheard:
+            outcomes += ended
+        for run in resend:
             orders += self._send(run)
         return orders, outcomes
 
-    def _dismiss(self, key: Key, seat: NodeRanks, may_save: Callable[[int], bool]) -> list[Addressed]:
-        """A stranger has to leave, and whoever comes after it waits for that. Where a later launch of the job runs already it
-        must not save."""
+    def _dismiss(self, key: Key, part: NodeRanks, may_save: Callable[[int], bool]) -> list[Addressed]:
+        """End an unknown launch. It must not save if a later launch of the job runs already."""
         run = self._all.get(key)
-        if run is not None and seat.node in {known.node for known in run.assignment}:
+        if run is not None and part.node in {known.node for known in run.assignment}:
             return []
         if run is None:
             later = any(other.sent and other.generation > key[1] for other in self._all.values() if other.job == key[0])
             saves = may_save(key[0]) and not later
             run = TrackedLaunch(*key, "", Task(()), (), sent=True, revoked=saves, dropped=not saves)
             self._all[key] = run
-        run.assignment += (seat,)
-        return [(seat.node, _farewell(run))]
+        run.assignment += (part,)
+        return [(part.node, _leave_order(run))]
 
-    def reroute(self, job: int, routed: RequestRouting) -> list[Addressed]:
-        """Who has not been sent yet finds it in its launch."""
+    def reroute(self, job: int, routing: RequestRouting) -> list[Addressed]:
+        """Change the routing of a job that serves requests. An unsent launch carries it already."""
         run = self.latest(job)
         if run is None:
             return []
-        run.given = replace(run.given, routing=routed)
+        run.parameters = replace(run.parameters, routing=routing)
         if not run.sent or run.leaving:
             return []
-        return [(node, Reroute(*run.key, routed)) for node in self._nodes_left(run) if node not in run.owed]
+        return [(node, Reroute(*run.key, routing)) for node in run.nodes_left if node not in run.unsent]
 
     def revoke(self, job: int) -> list[Addressed]:
+        """Tell the most recent launch of a job to save and leave."""
         run = self.latest(job)
-        if run is None:  # it ended at this very moment, and that is being told
+        if run is None:  # it has just ended
             return []
         run.revoked = True
-        run.stay_away()
-        if not run.sent or run.over:  # nothing became of it
+        run.cancel_unsent()
+        if not run.sent or run.over:
             return self._settle(run)[0]
-        return [(node, Revoke(job, run.generation)) for node in self._nodes_left(run)]
+        return [(node, Revoke(*run.key)) for node in run.nodes_left]
 
     def drop(self, job: int) -> list[Addressed]:
-        """Nobody wants it any more."""
+        """Kill all launches of a job that has ended."""
         orders: list[Addressed] = []
         for run in [run for run in self._all.values() if run.job == job]:
             run.dropped = True
-            run.stay_away()
-            if not run.sent or run.over:
-                orders += self._settle(run)[0]
-            else:
-                orders += [(node, Kill(job, run.generation)) for node in self._nodes_left(run)]
+            run.cancel_unsent()
+            orders += self._settle(run)[0] if not run.sent or run.over else _kill(run)
         return orders
 
-    def renew(self, node: int, wants: RenewalRequest) -> list[Addressed]:
-        """Whoever is not asked to leave may go on. The same question has the same answer, however often it is asked."""
-        run = self.get(wants.job, wants.generation)
+    def renew(self, node: int, request: RenewalRequest) -> list[Addressed]:
+        """Renew a launch's lease unless it was told to leave. A repeated request gets the same answer."""
+        run = self.get(request.job, request.generation)
         if run is None or run.leaving:
             return []
-        leases = wants.renewal + 1
-        steps, length_s = min(leases * run.task.max_steps, MOST_STEPS), min(leases * run.task.max_s, LONGEST_S)
-        return [(node, Extend(*run.key, wants.renewal, steps, length_s))]
+        leases = request.renewal + 1
+        steps, length_s = min(leases * run.task.max_steps, MAX_STEPS), min(leases * run.task.max_s, MAX_S)
+        return [(node, Extend(*run.key, request.renewal, steps, length_s))]
 
-    def heard(self, node: int, ended: Ended) -> tuple[list[Addressed], list[LaunchOutcome]]:
+    def ended(self, node: int, report: Ended) -> tuple[list[Addressed], list[LaunchOutcome]]:
         """The processes of a launch on one node have ended."""
-        run = self.get(ended.job, ended.generation)
-        if run is None or node not in self._nodes_left(run):
-            return [], []  # told twice, or of a launch that is over
-        run.ended[node] = ended
-        run.saved = max(run.saved, ended.saved)
+        run = self.get(report.job, report.generation)
+        if run is None or node not in run.nodes_left:
+            return [], []  # reported twice, or of a launch that is over
+        run.ended[node] = report
+        run.saved = max(run.saved, report.saved)
         if run.broken:
-            run.stay_away()
+            run.cancel_unsent()
         if run.over:
             return self._settle(run)
-        if run.broken:
-            return [(other, Kill(run.job, run.generation)) for other in self._nodes_left(run)], []
-        return [], []
+        return (_kill(run), []) if run.broken else ([], [])
 
-    def node_gone(self, node: int) -> tuple[list[Addressed], list[LaunchOutcome]]:
-        """A node is gone, and all that ran there has stopped by now."""
+    def node_lost(self, node: int) -> tuple[list[Addressed], list[LaunchOutcome]]:
+        """A node is gone, and everything that ran there has stopped."""
         orders: list[Addressed] = []
         outcomes: list[LaunchOutcome] = []
-        there = [run for run in self._all.values() if node in self._nodes_left(run)]
-        for run in there:  # all of them before any is settled: whoever waited for one must not begin on a node that is gone
+        there = [run for run in self._all.values() if node in run.nodes_left]
+        for run in there:  # all of them before any is settled, so that no waiting launch begins on the lost node
             run.lost.add(node)
-            run.stay_away()
+            run.cancel_unsent()
         for run in there:
             if run.sent and not run.over:
-                orders += [(other, Kill(run.job, run.generation)) for other in self._nodes_left(run)]
+                orders += _kill(run)
                 continue
-            more, became = self._settle(run)
+            more, ended = self._settle(run)
             orders += more
-            outcomes += became
+            outcomes += ended
         return orders, outcomes
 
-    # What the above are made of.
-
-    def _before(self, run: TrackedLaunch) -> set[Key]:
-        """Earlier launches of the job, and whoever is leaving the accelerators of this one."""
+    def _predecessors(self, run: TrackedLaunch) -> set[Key]:
+        """Earlier launches of the job, and launches that are leaving its accelerators."""
         others = [other for other in self._all.values() if other.key != run.key]
         earlier = {other.key for other in others if other.job == run.job and other.generation < run.generation}
         return earlier | {other.key for other in others if other.leaving and not run.places.isdisjoint(other.places)}
 
-    def _nodes_left(self, run: TrackedLaunch) -> list[int]:
-        """Where it may still run."""
-        return [seat.node for seat in run.assignment if seat.node not in run.ended and seat.node not in run.lost]
-
     def _send(self, run: TrackedLaunch) -> list[Addressed]:
-        if run.waits_for or run.lost or run.leaving or run.broken or (run.sent and not run.owed):
+        if run.waits_for or run.lost or run.leaving or run.broken or (run.sent and not run.unsent):
             return []
-        orders = [(node, launch) for node, launch in self._orders(run) if not run.sent or node in run.owed]
-        run.sent, run.owed = True, set()
+        orders = [(node, launch) for node, launch in self._orders(run) if not run.sent or node in run.unsent]
+        run.sent, run.unsent = True, set()
         return orders
 
     def _orders(self, run: TrackedLaunch) -> list[Addressed]:
@@ -339,13 +332,13 @@ class LaunchTracker:
         host = self._address_of(run.assignment[0].node)
         return [
             (
-                seat.node,
+                part.node,
                 Launch(
                     *run.key,
                     run.name,
                     run.task,
-                    seat.ranks,
-                    seat.accelerators,
+                    part.ranks,
+                    part.accelerators,
                     world_size=run.world_size,
                     master_address=host,
                     master_port=master,
@@ -353,14 +346,14 @@ class LaunchTracker:
                     gang_token=run.gang_token if gang else "",
                     checkpoints=f"{self._checkpoints}/{run.job}" if self._checkpoints else "",
                     nodes=len(run.assignment),
-                    parameters=run.given,
+                    parameters=run.parameters,
                 ),
             )
-            for seat in run.assignment
+            for part in run.assignment
         ]
 
     def _settle(self, run: TrackedLaunch) -> tuple[list[Addressed], list[LaunchOutcome]]:
-        """A launch is over: whoever waited for that may begin."""
+        """A launch is over: start the launches that waited for it."""
         del self._all[run.key]
         orders: list[Addressed] = []
         for other in list(self._all.values()):
@@ -371,35 +364,38 @@ class LaunchTracker:
         return orders, [_outcome(run)]
 
 
-def _farewell(run: TrackedLaunch) -> Order:
+def _leave_order(run: TrackedLaunch) -> Order:
     return Revoke(*run.key) if run.revoked and not run.dropped else Kill(*run.key)
 
 
+def _kill(run: TrackedLaunch) -> list[Addressed]:
+    return [(node, Kill(*run.key)) for node in run.nodes_left]
+
+
 def _outcome(run: TrackedLaunch) -> LaunchOutcome:
-    ends = list(run.ended.values())
-    overstayed = any(end.code and end.yielded for end in ends)  # killed by its agent, and the others because of that
-    bad = None if overstayed else next((end for end in ends if end.code), None)
-    whole = len(ends) == len(run.assignment)
-    unable = next((end for end in ends if end.could_not_start and not run.revoked), None)
-    end = bad or unable or next((end for end in ends if end.code), ends[0] if ends else None)
-    node = next((place for place, told in run.ended.items() if told is end and end.code), -1)
-    code, why = (end.code, end.why) if end is not None else (0, "its node is gone" if run.lost else "it had not begun")
+    reports = list(run.ended.values())
+    overstayed = any(one.code and one.yielded for one in reports)  # killed by its agent, and the others because of that
+    failed = None if overstayed else next((one for one in reports if one.code), None)
+    complete = len(reports) == len(run.assignment)
+    unable = next((one for one in reports if one.could_not_start and not run.revoked), None)
+    report = failed or unable or next((one for one in reports if one.code), reports[0] if reports else None)
+    node = next((place for place, one in run.ended.items() if one is report and one.code), -1)
     if run.dropped:
-        fate = LaunchEnd.DROPPED
-    elif whole and bad is None and not any(end.yielded for end in ends):
-        fate = LaunchEnd.FINISHED
-    elif whole and bad is not None and not (run.revoked and _may_leave_so(run, bad)):
-        fate = LaunchEnd.FAILED
+        end = LaunchEnd.DROPPED
+    elif complete and failed is None and not any(one.yielded for one in reports):
+        end = LaunchEnd.FINISHED
+    elif complete and failed is not None and not (run.revoked and _may_fail(run, failed)):
+        end = LaunchEnd.FAILED
     elif run.revoked:
-        fate = LaunchEnd.YIELDED
+        end = LaunchEnd.YIELDED
     else:
-        fate = LaunchEnd.LOST
-    return LaunchOutcome(
-        *run.key, fate, run.saved, code, why, run.revoked, node, end.rank if end is not None and end.code else 0
-    )
+        end = LaunchEnd.LOST
+    if report is None:
+        return LaunchOutcome(*run.key, end, run.saved, 0, "its node is gone" if run.lost else "it had not begun", run.revoked)
+    rank = report.rank if report.code else 0
+    return LaunchOutcome(*run.key, end, run.saved, report.code, report.why, run.revoked, node, rank)
 
 
-def _may_leave_so(run: TrackedLaunch, end: Ended) -> bool:
-    """Who knows no lease may end with any status when it is sent SIGTERM, and who takes too long is killed. Others that fail
-    when they are asked to leave have failed."""
-    return not run.task.cooperative or end.code == -signal.SIGKILL
+def _may_fail(run: TrackedLaunch, report: Ended) -> bool:
+    """Whether a revoked launch may end with an error: without lease support it gets SIGTERM, and a slow one is killed."""
+    return not run.task.cooperative or report.code == -signal.SIGKILL

@@ -1,5 +1,7 @@
-"""When jobs will run, for everybody: one look ahead at a time, made in another process, serves all who ask within some seconds,
-as long as nothing that it says of their jobs has changed. It is of everybody's jobs, and each is told of their own.
+"""Forecasts of when jobs will run, for all users: one simulation at a time, in another process.
+
+Its result serves all requests for some seconds, as long as the user's jobs have not changed. It covers all jobs; users see
+their own.
 
 (No postponed annotations here: FastAPI reads them.)"""
 
@@ -19,156 +21,157 @@ from fairlead.runtime.control.tokens import Bearer, Role
 
 log = logging.getLogger(__name__)
 
-KEPT_S = 15.0  # or as long as it took to look
-GLANCE_S = 0.2
-AT_REST_WITHIN_S = 2.0
-HUNG_UP = 499  # which nobody reads; it is counted
-TELLS = ("completed", "simulations", "budget_s", "window_s", "history_s")
-"""What is told to everybody."""
+VALID_S = 15.0  # or as long as the simulation took
+CHECK_EVERY_S = 0.2
+READ_WITHIN_S = 2.0
+CLIENT_CLOSED = 499  # for the request counter only
+SHARED_KEYS = ("completed", "simulations", "budget_s", "window_s", "history_s")
+"""Keys that are the same for all users."""
 
 Lookahead: TypeAlias = Callable[[float, bytes, Mapping[str, Any]], Awaitable[dict[str, Any]]]
-"""From the second it is, a state as a journal's snapshots spell it, and rates: what is seen of whom."""
-Frozen: TypeAlias = Callable[[], tuple[float, bytes, Mapping[str, Any]]]
+"""Forecasts from the present second, an encoded state, and measured rates."""
+FrozenState: TypeAlias = Callable[[], tuple[float, bytes, Mapping[str, Any]]]
 
 
 class LookaheadResult(NamedTuple):
-    """What was seen, from which second on, and when that was known."""
+    """A forecast, the second that it starts from, and the second at which it was ready."""
 
-    at: float
-    done: float
-    told: dict[str, Any]
+    from_s: float
+    ready_s: float
+    forecast: dict[str, Any]
 
 
 class LookaheadService:
-    def __init__(self, lookahead: Lookahead, frozen: Frozen, now: Callable[[], float]) -> None:
+    """Runs at most one simulation at a time."""
+
+    def __init__(self, lookahead: Lookahead, frozen: FrozenState, now: Callable[[], float]) -> None:
         self._lookahead, self._frozen, self._now = lookahead, frozen, now
-        self._look: asyncio.Task[LookaheadResult] | None = None
-        self._asking = 0
+        self._task: asyncio.Task[LookaheadResult] | None = None
+        self._waiting = 0
 
-    async def seen(self, besides: LookaheadResult | None = None) -> LookaheadResult:
-        """The last look, or one that is being made, or a new one: one that is fresh, and not the one `besides` which another is
-        wanted. Where all who wait for a look are cancelled, so is it."""
-        if self._look is None or (self._look.done() and not self._serves(self._look, besides)):
-            self._look = asyncio.create_task(self._made())
-            self._look.add_done_callback(_heard)
-        look, self._asking = self._look, self._asking + 1
+    async def result(self, other_than: LookaheadResult | None = None) -> LookaheadResult:
+        """Return a recent result, other than a known one. A simulation without waiting requests is cancelled."""
+        if self._task is None or (self._task.done() and not self._is_usable(self._task, other_than)):
+            self._task = asyncio.create_task(self._simulate())
+            self._task.add_done_callback(_log_failure)
+        task, self._waiting = self._task, self._waiting + 1
         try:
-            return await asyncio.shield(look)
+            return await asyncio.shield(task)
         finally:
-            self._asking -= 1
-            if not self._asking and not look.done():
-                look.cancel()
-                self._look = None
+            self._waiting -= 1
+            if not self._waiting and not task.done():
+                task.cancel()
+                self._task = None
 
-    def _serves(self, look: asyncio.Task[LookaheadResult], besides: LookaheadResult | None) -> bool:
-        if look.cancelled() or look.exception() is not None or look.result() is besides:
+    def _is_usable(self, task: asyncio.Task[LookaheadResult], other_than: LookaheadResult | None) -> bool:
+        if task.cancelled() or task.exception() is not None or task.result() is other_than:
             return False
-        seen = look.result()
-        return self._now() - seen.done <= max(KEPT_S, seen.done - seen.at)
+        result = task.result()
+        return self._now() - result.ready_s <= max(VALID_S, result.ready_s - result.from_s)
 
-    async def _made(self) -> LookaheadResult:
-        at, saved, rates = await asyncio.to_thread(self._frozen)
-        told = await self._lookahead(at, saved, rates)
-        return LookaheadResult(at, self._now(), told)
+    async def _simulate(self) -> LookaheadResult:
+        from_s, state, rates = await asyncio.to_thread(self._frozen)
+        forecast = await self._lookahead(from_s, state, rates)
+        return LookaheadResult(from_s, self._now(), forecast)
 
 
-def _heard(look: asyncio.Task[LookaheadResult]) -> None:
-    """Why it failed users are not told, and maybe nobody waits for it any more."""
-    if not look.cancelled() and (problem := look.exception()) is not None:
-        log.warning("it could not be looked ahead", extra={"why": str(problem)})
+def _log_failure(task: asyncio.Task[LookaheadResult]) -> None:
+    """Users do not see why a simulation failed, and maybe no request waits for it."""
+    if not task.cancelled() and (problem := task.exception()) is not None:
+        log.warning("forecast failed", extra={"why": str(problem)})
 
 
 def when_routes(plane: ControlPlane, bearer: Callable[..., Any], lookahead: Lookahead) -> APIRouter:
+    """Return the route `/v1/when`."""
     router = APIRouter()
 
     def frozen() -> tuple[float, bytes, Mapping[str, Any]]:
-        with plane.backend.at_rest(AT_REST_WITHIN_S):
-            now, spell, rates = plane.backend.now, freeze(plane.loop.state), views.rates(plane.loop.state)
-        return now, spell(), {"rates": rates}
+        with plane.backend.at_rest(READ_WITHIN_S):
+            now, encode, rates = plane.backend.now, freeze(plane.loop.state), views.rates(plane.loop.state)
+        return now, encode(), {"rates": rates}
 
-    def there(whose: str | None) -> dict[int, bool]:
-        """Jobs that somebody may see and that have not ended, and whether they run."""
-        with plane.backend.at_rest(AT_REST_WITHIN_S):
+    def visible(whose: str | None) -> dict[int, bool]:
+        """Return the jobs of a user that have not ended, and whether they run."""
+        with plane.backend.at_rest(READ_WITHIN_S):
             state = plane.loop.state
             running, alive = {*state.running.tolist()}, (*state.live.tolist(), *state.queue.tolist())
             return {number: number in running for number in alive if whose in (None, state.job_of[number].user)}
 
-    foresight = LookaheadService(lookahead, frozen, lambda: plane.backend.now)
+    service = LookaheadService(lookahead, frozen, lambda: plane.backend.now)
 
-    async def looked(besides: LookaheadResult | None, gone: asyncio.Task[None]) -> LookaheadResult:
-        look = asyncio.create_task(foresight.seen(besides))
+    async def simulated(other_than: LookaheadResult | None, closed: asyncio.Task[None]) -> LookaheadResult:
+        task = asyncio.create_task(service.result(other_than))
         try:
-            while not look.done():
-                await asyncio.wait((look, gone), timeout=GLANCE_S, return_when=asyncio.FIRST_COMPLETED)
-                if plane.stopping and not look.done():  # which waits for who asks
+            while not task.done():
+                await asyncio.wait((task, closed), timeout=CHECK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+                if plane.stopping and not task.done():  # the server waits for open requests
                     raise HTTPException(503, "the control plane is stopping")
-                if gone.done() and not look.done():
-                    raise HTTPException(HUNG_UP, "who asked has hung up")
-            return look.result()
+                if closed.done() and not task.done():
+                    raise HTTPException(CLIENT_CLOSED, "the client closed the connection")
+            return task.result()
         finally:
-            look.cancel()
+            task.cancel()
 
     @router.get("/v1/when", responses={503: {}})
     async def when(who: Annotated[Bearer, Depends(bearer)], request: Request) -> dict[str, Any]:
-        """When each job of yours should run and should have ended, in seconds from now: as if nobody else came, and with others
-        who come as they did lately. null: not in the time that was looked at."""
+        """When each of your jobs should start and end, in seconds from now: without new jobs, and with jobs arriving as they
+        did lately. null: not within the simulated time."""
         whose = None if who.role is Role.ADMIN else who.user
-        gone = asyncio.create_task(_hung_up(request))
+        closed = asyncio.create_task(_closed(request))
         try:
-            seen = await looked(None, gone)
-            mine = await asyncio.to_thread(there, whose)
-            if not mine.items() <= _runs(seen).items():  # somebody came, began or stopped since
-                seen = await looked(seen, gone)
-                mine = await asyncio.to_thread(there, whose)
+            result = await simulated(None, closed)
+            mine = await asyncio.to_thread(visible, whose)
+            if not mine.items() <= _running(result).items():  # a job came, started or stopped since
+                result = await simulated(result, closed)
+                mine = await asyncio.to_thread(visible, whose)
         except StateBusy:
             raise
         except FairleadError as problem:
-            about = f": {problem}" if whose is None else "; an admin is told why"
-            raise HTTPException(503, f"it could not be looked ahead{about}") from None
+            about = f": {problem}" if whose is None else "; an admin sees the reason"
+            raise HTTPException(503, f"the forecast failed{about}") from None
         finally:
-            gone.cancel()
-        return _of(seen, plane.backend.now, mine)
+            closed.cancel()
+        return _for_user(result, plane.backend.now, mine)
 
     return router
 
 
-async def _hung_up(request: Request) -> None:
-    """Returns when whoever asked does not wait for the answer any more: nobody else would tell."""
+async def _closed(request: Request) -> None:
+    """Return when the client has closed the connection; the server does not report it otherwise."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def _runs(seen: LookaheadResult) -> dict[int, bool]:
-    return {one["number"]: one["running"] for one in seen.told["jobs"]}
+def _running(result: LookaheadResult) -> dict[int, bool]:
+    return {one["number"]: one["running"] for one in result.forecast["jobs"]}
 
 
-def _of(seen: LookaheadResult, now: float, mine: Mapping[int, bool]) -> dict[str, Any]:
-    """What somebody may know of it, from now on: of their jobs, who have at most begun since. Of those who came or stopped it
-    says nothing, and how many they are is `missed`."""
-    told, age_s = seen.told, max(0.0, now - seen.at)
-    as_seen = (one for one in told["jobs"] if one["number"] in mine and mine[one["number"]] >= one["running"])
-    jobs = [_later(one, mine[one["number"]], age_s, whole=told["completed"] > 0) for one in as_seen]
+def _for_user(result: LookaheadResult, now: float, mine: Mapping[int, bool]) -> dict[str, Any]:
+    """The forecast for a user, in seconds from now. Jobs that came or stopped since are only counted, in `missed`."""
+    forecast, age_s = result.forecast, max(0.0, now - result.from_s)
+    known = (one for one in forecast["jobs"] if one["number"] in mine and mine[one["number"]] >= one["running"])
+    jobs = [_shifted(one, mine[one["number"]], age_s, complete=forecast["completed"] > 0) for one in known]
     return {
-        **{name: told[name] for name in TELLS},
+        **{name: forecast[name] for name in SHARED_KEYS},
         "jobs": jobs,
         "missed": len(mine) - len(jobs),
-        "open_ended": [number for number in told["open_ended"] if number in mine],
-        "scaled": [guess for guess in told["scaled"] if guess[0] in mine],
-        "unmeasured": [guess for guess in told["unmeasured"] if guess[0] in mine],
+        "open_ended": [number for number in forecast["open_ended"] if number in mine],
+        "scaled": [guess for guess in forecast["scaled"] if guess[0] in mine],
+        "unmeasured": [guess for guess in forecast["unmeasured"] if guess[0] in mine],
     }
 
 
-def _later(one: Mapping[str, Any], runs: bool, by_s: float, whole: bool) -> dict[str, Any]:
-    """What was seen of one, by so many seconds nearer; so is the end of a look that was broken off."""
+def _shifted(one: Mapping[str, Any], running: bool, by_s: float, complete: bool) -> dict[str, Any]:
+    """One job's forecast, some seconds later; so is the horizon of an incomplete simulation."""
 
-    def turn(seconds: list[float | None]) -> list[float | None]:
+    def shift(seconds: list[float | None]) -> list[float | None]:
         starts, ends = (None if each is None else max(0.0, each - by_s) for each in seconds)
-        return [0.0 if runs else starts, ends]
+        return [0.0 if running else starts, ends]
 
     return {
         **one,
-        "running": runs,
-        "without_arrivals": turn(one["without_arrivals"]),
-        "with_arrivals": [turn(each) for each in one["with_arrivals"]],
-        "horizon_s": one["horizon_s"] if whole else max(0.0, one["horizon_s"] - by_s),
+        "running": running,
+        "without_arrivals": shift(one["without_arrivals"]),
+        "with_arrivals": [shift(each) for each in one["with_arrivals"]],
+        "horizon_s": one["horizon_s"] if complete else max(0.0, one["horizon_s"] - by_s),
     }

@@ -1,5 +1,6 @@
-"""Nodes that could not begin what they were given: a disk that is full, a folder that cannot be made. After a few times in a
-row such a node rests, longer each time, instead of being tried in every round. It knows no jobs; whoever asks brings the
+"""Leave nodes alone that cannot start jobs, for instance because their disk is full.
+
+After a few failed launches in a row a node gets no jobs for a while, longer each time. It knows no jobs; callers pass the
 time."""
 
 from __future__ import annotations
@@ -10,64 +11,69 @@ from dataclasses import dataclass
 
 from fairlead.core.cluster import BackoffPeriod
 
-TRIES = 3
-"""Launches in a row that a node could not begin before it rests."""
+ATTEMPTS = 3
+"""Failed launches in a row before a node is left alone."""
 
-FIRST_S, LONGEST_S = 30.0, 900.0
-"""It rests so long, twice as long after each try that came to nothing, and no longer than that."""
+FIRST_S, MAX_S = 30.0, 900.0
+"""The first back-off, which doubles each time, and the longest."""
 
 
 @dataclass
 class LaunchFailures:
-    """What a node could not do, how often in a row, and until when it rests (in the past: it does not)."""
+    """Why and how often in a row a node could not start a job, and until when it is left alone (−inf: it is not)."""
 
     why: str
     times: int = 0
-    rests: int = 0
+    backoffs: int = 0
     until_s: float = -math.inf
 
 
 class NodeBackoff:
-    """Only nodes with an inability are remembered, until they have begun something."""
+    """Nodes with failed launches, until they start a job."""
 
     def __init__(self) -> None:
-        self._unable: dict[int, LaunchFailures] = {}
+        self._failures: dict[int, LaunchFailures] = {}
 
     def failed(self, node: int, why: str) -> None:
-        one = self._unable.setdefault(node, LaunchFailures(why))
+        """A node could not start a job."""
+        one = self._failures.setdefault(node, LaunchFailures(why))
         one.why, one.times = why, one.times + 1
 
-    def began(self, node: int) -> None:
-        self._unable.pop(node, None)
+    def started(self, node: int) -> None:
+        """A node has started a job."""
+        self._failures.pop(node, None)
 
-    def tired(self, node: int) -> bool:
-        """Whether it should rest, and does not yet."""
-        one = self._unable.get(node)
-        return one is not None and one.times >= TRIES and one.until_s == -math.inf
+    def is_due(self, node: int) -> bool:
+        """Return whether a node should be left alone, and is not yet."""
+        one = self._failures.get(node)
+        return one is not None and one.times >= ATTEMPTS and one.until_s == -math.inf
 
-    def rest(self, node: int, now: float) -> LaunchFailures:
-        """From now on."""
-        one = self._unable[node]
-        one.until_s = now + min(FIRST_S * 2**one.rests, LONGEST_S)
-        one.rests += 1
+    def begin(self, node: int, now: float) -> LaunchFailures:
+        """Leave a node alone from now on."""
+        one = self._failures[node]
+        one.until_s = now + min(FIRST_S * 2**one.backoffs, MAX_S)
+        one.backoffs += 1
         return one
+
+    def end(self, node: int) -> None:
+        """Use a node again. Its failures are not forgotten: one more begins the next back-off."""
+        if (one := self._failures.get(node)) is not None and one.until_s > -math.inf:
+            one.until_s, one.times = -math.inf, ATTEMPTS - 1
 
     def restore(self, backoffs: Mapping[int, BackoffPeriod]) -> None:
         """Continue the back-offs of a journal after a restart."""
         for node, backoff in backoffs.items():
-            self._unable[node] = LaunchFailures(backoff.why, TRIES, 1, backoff.until_s)
-
-    def rise(self, node: int) -> None:
-        """Its rest is over; what it could not do is not forgotten, and the next try decides."""
-        if (one := self._unable.get(node)) is not None and one.until_s > -math.inf:
-            one.until_s, one.times = -math.inf, TRIES - 1
+            self._failures[node] = LaunchFailures(backoff.why, ATTEMPTS, 1, backoff.until_s)
 
     @property
-    def soonest(self) -> float:
-        return min((one.until_s for one in self._unable.values() if one.until_s > -math.inf), default=math.inf)
+    def next_s(self) -> float:
+        """When the next back-off ends."""
+        return min((one.until_s for one in self._failures.values() if one.until_s > -math.inf), default=math.inf)
 
-    def over(self, now: float) -> list[int]:
-        return sorted(node for node, one in self._unable.items() if -math.inf < one.until_s <= now)
+    def ended(self, now: float) -> list[int]:
+        """Return the nodes whose back-off is over."""
+        return sorted(node for node, one in self._failures.items() if -math.inf < one.until_s <= now)
 
     def of(self, node: int) -> LaunchFailures | None:
-        return self._unable.get(node)
+        """Return a node's failures, if any."""
+        return self._failures.get(node)

@@ -1,5 +1,6 @@
-"""What Prometheus is told: counts of what happened since this process began, and how things stand when it asks. It reads events
-and the state, and changes nothing."""
+"""Metrics for Prometheus: counters of this process, and gauges of the present state.
+
+It reads events and the state, and changes nothing."""
 
 from __future__ import annotations
 
@@ -19,35 +20,34 @@ from fairlead.engine.loop import Loop
 DECISION_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 COMMIT_S = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
-# When each counter began would be as many series again, which nobody reads.
+# The start time of each counter would double the number of series.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
-LOOK_WITHIN_S = 2.0
-"""So long a scrape waits for the state to be at rest; a scraper waits for ten seconds or so."""
+READ_WITHIN_S = 2.0
+"""How long a scrape waits for the state; scrapers wait for about ten seconds."""
 
-CONTENT = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class ControlPlaneMetrics(Collector):
-    """The numbers of one control plane, in a registry of its own. `stand_under` is called once, with the loop, the agents that
-    are connected, the lock under which the state is read, and for how long the journal has been away."""
+    """The metrics of one control plane, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._events = self._counter("journal_events", "Events in the journal, by kind.", "event")
-        self._commits = self._histogram("journal_commit_seconds", "Commits of the journal.", COMMIT_S)
-        self._decisions = self._histogram("decision_seconds", "Decisions, and how long they took.", DECISION_S)
-        self._stood = self._counter("decisions_stood", "Decisions in which what was decided last stood, by why.", "why")
+        self._events = self._counter("journal_events", "Events in the journal, by type.", "event")
+        self._commits = self._histogram("journal_commit_seconds", "Duration of journal commits.", COMMIT_S)
+        self._decisions = self._histogram("decision_seconds", "Duration of decisions.", DECISION_S)
+        self._skipped = self._counter("decisions_skipped", "Decisions in which the last one stood, by reason.", "reason")
         self._submitted = self._counter("jobs_submitted", "Jobs that were accepted.")
-        self._started = self._counter("jobs_started", "Launches, moves included.")
-        self._preempted = self._counter("jobs_preempted", "Jobs that were suspended to wait.")
-        self._ended = self._counter("jobs_ended", "Jobs that ended, by how.", "how")
-        self._interrupted = self._counter("jobs_interrupted", "Jobs that lost their accelerators.", "own_fault")
+        self._started = self._counter("jobs_started", "Launches, including moves.")
+        self._preempted = self._counter("jobs_preempted", "Jobs that were preempted.")
+        self._ended = self._counter("jobs_ended", "Jobs that ended, by outcome.", "outcome")
+        self._interrupted = self._counter("jobs_interrupted", "Jobs that were interrupted.", "own_fault")
         self._requests = self._counter("http_requests", "Requests by route and status.", "method", "route", "status")
-        for how in ("finished", "failed", "cancelled", "refused"):
-            self._ended.labels(how)
-        for why in ("failed", "late"):
-            self._stood.labels(why)
+        for outcome in ("finished", "failed", "cancelled", "refused"):
+            self._ended.labels(outcome)
+        for reason in ("failed", "late"):
+            self._skipped.labels(reason)
         for fault in ("true", "false"):
             self._interrupted.labels(fault)
 
@@ -57,22 +57,25 @@ class ControlPlaneMetrics(Collector):
     def _histogram(self, name: str, what: str, buckets: Sequence[float]) -> Histogram:
         return Histogram(f"fairlead_{name}", what, buckets=buckets, registry=self.registry)
 
-    def stand_under(self, loop: Loop, connected: Callable[[], int], lock: Any, away_s: Callable[[], float]) -> None:
-        self._loop, self._connected, self._lock, self._away_s = loop, connected, lock, away_s
+    def attach(self, loop: Loop, connected: Callable[[], int], lock: Any, unreachable_s: Callable[[], float]) -> None:
+        """Read gauges from a loop, under its lock; `connected` counts agents, `unreachable_s` is about the journal."""
+        self._loop, self._connected, self._lock, self._unreachable_s = loop, connected, lock, unreachable_s
         self.registry.register(self)
 
     def text(self) -> bytes:
+        """Return all metrics in the text format."""
         return generate_latest(self.registry)
 
-    # What happened.
-
     def decided(self, seconds: float) -> None:
+        """Count a decision."""
         self._decisions.observe(seconds)
 
-    def stood(self, why: str) -> None:
-        self._stood.labels(why).inc()
+    def skipped(self, reason: str) -> None:
+        """Count a decision that failed or was late."""
+        self._skipped.labels(reason).inc()
 
-    def watch(self, events: Sequence[ev.Event], seconds: float) -> None:
+    def observe(self, events: Sequence[ev.Event], seconds: float) -> None:
+        """Count the events of a commit."""
         if not events:
             return
         self._commits.observe(seconds)
@@ -97,26 +100,28 @@ class ControlPlaneMetrics(Collector):
                 self._ended.labels("finished").inc(len(plan.ended))
 
     def answered(self, method: str, route: str, status: int) -> None:
+        """Count an HTTP request."""
         self._requests.labels(method, route, str(status)).inc()
 
-    # How things stand.
-
     def describe(self) -> Iterable[Metric]:
+        """Nothing: the registry must not read the state at registration."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        away, connected = self._away_s(), self._connected()
-        yield GaugeMetricFamily("fairlead_journal_away_seconds", "For how long the journal is away; 0: it is not.", value=away)
+        """Yield the gauges."""
+        unreachable, connected = self._unreachable_s(), self._connected()
+        what = "For how long the journal is unreachable; 0: it is not."
+        yield GaugeMetricFamily("fairlead_journal_unreachable_seconds", what, value=unreachable)
         yield GaugeMetricFamily("fairlead_agents_connected", "Agents whose stream is open.", value=connected)
-        if not self._lock.acquire(timeout=LOOK_WITHIN_S):  # what is not known now is not told
+        if not self._lock.acquire(timeout=READ_WITHIN_S):  # without the state, its gauges are missing
             return
         try:
-            found = list(self._of_the_state())
+            found = list(self._state_gauges())
         finally:
             self._lock.release()
         yield from found
 
-    def _of_the_state(self) -> Iterator[Metric]:
+    def _state_gauges(self) -> Iterator[Metric]:
         state, missed = self._loop.state, self._loop.missed
         phases = np.bincount(state.store.arrays["phase"][: state.next_number], minlength=len(Phase))
         types, up = state.cluster.type_of, state.up
@@ -126,13 +131,13 @@ class ControlPlaneMetrics(Collector):
         for phase in Phase:
             jobs.add_metric([phase.name.lower()], int(phases[phase]))
         yield jobs
-        names = ("fairlead_accelerators_up", "fairlead_accelerators_busy")
+        names = ("fairlead_accelerators_up", "fairlead_accelerators_allocated")
         for name, what, counts in zip(names, ("that are up", "that jobs hold"), by_type):
             gauge = GaugeMetricFamily(name, f"Accelerators {what}, by type.", labels=["type"])
             for kind, count in zip(state.cluster.type_names, counts.tolist()):
                 gauge.add_metric([kind], count)
             yield gauge
-        yield CounterMetricFamily("fairlead_rounds_missed", "Rounds that began during an earlier one's decision.", value=missed)
+        yield CounterMetricFamily("fairlead_rounds_missed", "Rounds that began during an earlier decision.", value=missed)
 
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -141,7 +146,7 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class RequestCounter:
-    """Around an ASGI application: tells each request's route and status. A path that no route answers to is not a label."""
+    """ASGI middleware that counts requests by route and status. An unknown path is not a label."""
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], metrics: ControlPlaneMetrics) -> None:
         self._app, self._metrics = app, metrics

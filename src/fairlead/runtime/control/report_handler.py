@@ -1,5 +1,6 @@
-"""What agents say of jobs, and what becomes of a launch that is over, as events. It decides nothing: whether a job that failed
-is tried again is a matter of counting."""
+"""Turn the reports of agents, and the ends of launches, into events.
+
+It decides nothing. Whether a failed job is retried follows from its retry limit."""
 
 from __future__ import annotations
 
@@ -10,123 +11,123 @@ import numpy as np
 from fairlead.core import events as ev
 from fairlead.core.job import ELASTIC
 from fairlead.runtime.control.job_metrics import MetricBuffer, UtilizationTracker
-from fairlead.runtime.control.job_tracker import StepCounter, TimeLimits, TrackedJob, TrackedJobs
+from fairlead.runtime.control.job_tracker import StepCounter, TrackedJob, TrackedJobs
 from fairlead.runtime.control.launches import Addressed, LaunchEnd, LaunchOutcome, LaunchTracker
 from fairlead.runtime.protocol.orders import Ended, Metric, Progress, RenewalRequest, Report
 
-RATE_TELLS = 0.05
-"""A rate that differs by less from what is known is not worth an event."""
+RATE_TOLERANCE = 0.05
+"""A relative change of the rate that is worth an event."""
 
-OFF_S = 1.0
-"""Nor is a job that is ahead or behind by less than so many seconds of its work: fast steps come in bursts."""
+PROGRESS_TOLERANCE_S = 1.0
+"""Seconds of work that a job may be ahead or behind without an event: fast steps come in bursts."""
 
-MOST_STEPS, FASTEST = 2.0**53, 1e12
-"""Steps, and steps per second. A worker may write anything onto its page, and agents say it; a journal with an event that
-cannot have happened could not be read any more."""
+MAX_STEPS, MAX_RATE = 2.0**53, 1e12
+"""A worker may report anything; a journal with an impossible event could not be read again."""
 
 
 class ReportHandler:
-    """`send` brings orders to agents."""
+    """Handles the reports of one cluster. `send` delivers orders to agents."""
 
     def __init__(
         self,
         jobs: TrackedJobs,
         launches: LaunchTracker,
-        limits: TimeLimits,
-        measures: MetricBuffer,
-        uses: UtilizationTracker,
+        metrics: MetricBuffer,
+        utilization: UtilizationTracker,
         send: Callable[[Sequence[Addressed]], None],
     ) -> None:
-        self._jobs, self._launches, self._limits = jobs, launches, limits
-        self._measures, self._uses, self._send = measures, uses, send
+        self._jobs, self._launches, self._metrics, self._utilization, self._send = jobs, launches, metrics, utilization, send
 
-    def heard(self, node: int, word: Report, now: float) -> Sequence[ev.Event]:
-        if isinstance(word, Ended):
-            before = self._measures.told(now)  # nothing that is said of a job comes after its end
-            orders, outcomes = self._launches.heard(node, word)
+    def handle(self, node: int, report: Report, now: float) -> Sequence[ev.Event]:
+        """Return the events of a report."""
+        if isinstance(report, Ended):
+            before = self._metrics.flush(now)  # no metric of a job comes after its end
+            orders, outcomes = self._launches.ended(node, report)
             self._send(orders)
-            return [*before, *self.became(outcomes, now)]
-        if isinstance(word, RenewalRequest):
-            self._send(self._launches.renew(node, word))
+            return [*before, *self.settle(outcomes, now)]
+        if isinstance(report, RenewalRequest):
+            self._send(self._launches.renew(node, report))
             return ()
-        run, known = self._launches.get(word.job, word.generation), self._jobs.get(word.job)
-        if run is None or known is None:
+        run, job = self._launches.get(report.job, report.generation), self._jobs.get(report.job)
+        if run is None or job is None:
             return ()
-        if isinstance(word, Metric):
-            self._measures.hear(word, known.job.user)
+        if isinstance(report, Metric):
+            self._metrics.add(report, job.job.user)
             return ()
-        run.saved = max(run.saved, word.saved)
-        if run.leaving:  # by the state it does not run any more, or runs elsewhere soon
+        run.saved = max(run.saved, report.saved)
+        if run.leaving:  # in the state it waits, or runs elsewhere
             return ()
-        return self._got_on(word, known, now)
+        return self._progress(report, job, now)
 
-    def became(self, outcomes: Sequence[LaunchOutcome], now: float) -> list[ev.Event]:
+    def settle(self, outcomes: Sequence[LaunchOutcome], now: float) -> list[ev.Event]:
+        """Return the events of launches that are over."""
         events: list[ev.Event] = []
-        for end in outcomes:
-            known = self._jobs.get(end.job)
-            if known is None:  # it had ended before it left
+        for outcome in outcomes:
+            job = self._jobs.get(outcome.job)
+            if job is None:  # it had ended before
                 continue
-            known.saved = end.saved
-            if end.fate is not LaunchEnd.YIELDED:  # who was asked to leave stopped counting then
-                self._limits.stopped(end.job, now)
-            one, at = np.array([end.job], dtype=np.int64), np.array([now])
-            done = _within(known.counted.declared(end.saved), MOST_STEPS)
+            job.saved = outcome.saved
+            if outcome.end is not LaunchEnd.YIELDED:  # a revoked job stopped counting with the plan
+                self._jobs.limits.stop(outcome.job, now)
+            one, at = np.array([outcome.job], dtype=np.int64), np.array([now])
+            done = _bounded(job.counter.declared(outcome.saved), MAX_STEPS)
             saved = np.array([float(done)])
-            if end.fate is LaunchEnd.FINISHED:
-                self._send(self._launches.drop(end.job))  # it may have been about to go on elsewhere
-                self.forget(end.job)
+            if outcome.end is LaunchEnd.FINISHED:
+                self._send(self._launches.drop(outcome.job))  # it may have been about to resume elsewhere
+                self.remove(outcome.job)
                 events.append(ev.JobsFinished(now, one, at))
-            elif end.fate is LaunchEnd.YIELDED:
-                events.append(self._progressed(end.job, done, 0.0, now))
-            elif end.fate is LaunchEnd.LOST:
-                known.at(done, 0.0, now)
-                events.append(ev.JobsInterrupted(now, one, saved, False, *(_how(end) if end.code else ())))
-            elif end.fate is LaunchEnd.FAILED:
-                known.at(done, 0.0, now)
-                known.failures += 1
-                if known.failures > known.job.retry_limit:
-                    self._send(self._launches.drop(end.job))
-                    self.forget(end.job)
-                    events.append(ev.JobsFailed(now, one, at, *_how(end)))
+            elif outcome.end is LaunchEnd.YIELDED:
+                events.append(self._progress_event(outcome.job, done, 0.0, now))
+            elif outcome.end is LaunchEnd.LOST:
+                job.set_progress(done, 0.0, now)
+                events.append(ev.JobsInterrupted(now, one, saved, False, *(_failure(outcome) if outcome.code else ())))
+            elif outcome.end is LaunchEnd.FAILED:
+                job.set_progress(done, 0.0, now)
+                job.failures += 1
+                if job.failures > job.job.retry_limit:
+                    self._send(self._launches.drop(outcome.job))
+                    self.remove(outcome.job)
+                    events.append(ev.JobsFailed(now, one, at, *_failure(outcome)))
                 else:
-                    if end.asked:  # by the state it waits, or is about to go on elsewhere
-                        self._send(self._launches.drop(end.job))
-                        events.append(self._progressed(end.job, done, 0.0, now))
-                    events.append(ev.JobsInterrupted(now, one, saved, True, *_how(end)))
+                    if outcome.revoked:  # in the state it waits, or is about to resume elsewhere
+                        self._send(self._launches.drop(outcome.job))
+                        events.append(self._progress_event(outcome.job, done, 0.0, now))
+                    events.append(ev.JobsInterrupted(now, one, saved, True, *_failure(outcome)))
         return events
 
-    def _got_on(self, word: Progress, known: TrackedJob, now: float) -> Sequence[ev.Event]:
-        another_size = False
-        if word.batch_size and (word.rate or known.regimes is None):  # another size counts once it is known how fast it is
-            elastic = known.job.mode == ELASTIC
-            size = word.batch_size if elastic else known.sizes.see(word.batch_size)
-            self._measures.hear_size(word.job, size, known.job.user)
+    def remove(self, job: int) -> None:
+        """Forget a job that has ended."""
+        self._jobs.remove(job)
+        self._metrics.remove(job)
+        self._utilization.remove(job)
+
+    def _progress(self, report: Progress, job: TrackedJob, now: float) -> Sequence[ev.Event]:
+        new_size = False
+        if report.batch_size and (report.rate or job.step_counter is None):  # a new size counts once its rate is known
+            elastic = job.job.mode == ELASTIC
+            size = report.batch_size if elastic else job.batch_sizes.observe(report.batch_size)
+            self._metrics.add_batch_size(report.job, size, job.job.user)
             if not elastic:
-                known.regimes = known.regimes or StepCounter()
-                another_size = known.regimes.hear(word.steps, size)
-        done = _within(known.counted.declared(word.steps), MOST_STEPS)
-        rate = _within(word.rate * known.counted.worth, FASTEST) or known.rate
-        worth_telling = abs(done - known.expected(now)) > max(1.0, RATE_TELLS * (done - known.steps), OFF_S * rate)
-        worth_telling |= abs(rate - known.rate) > RATE_TELLS * known.rate or known.steps <= known.job.steps < done
-        if another_size:  # at the steps at which it began, with its rate
-            return self._progressed(word.job, done, rate, now), *self._measures.told(now)
-        return (self._progressed(word.job, done, rate, now),) if worth_telling else ()
+                job.step_counter = job.step_counter or StepCounter()
+                new_size = job.step_counter.record(report.steps, size)
+        done = _bounded(job.counter.declared(report.steps), MAX_STEPS)
+        rate = _bounded(report.rate * job.counter.weight, MAX_RATE) or job.rate
+        tolerance = max(1.0, RATE_TOLERANCE * (done - job.steps), PROGRESS_TOLERANCE_S * rate)
+        changed = abs(done - job.expected(now)) > tolerance or abs(rate - job.rate) > RATE_TOLERANCE * job.rate
+        if new_size:  # the size is journaled with the steps at which it begins, and its rate
+            return self._progress_event(report.job, done, rate, now), *self._metrics.flush(now)
+        if changed or job.steps <= job.job.steps < done:
+            return (self._progress_event(report.job, done, rate, now),)
+        return ()
 
-    def forget(self, job: int) -> None:
-        """It has ended; what agents still say of it is of no interest."""
-        self._jobs.pop(job, None)
-        self._limits.forget(job)
-        self._measures.forget(job)
-        self._uses.forget(job)
-
-    def _progressed(self, job: int, steps: float, rate: float, now: float) -> ev.ProgressReported:
-        self._jobs[job].at(steps, rate, now)
+    def _progress_event(self, job: int, steps: float, rate: float, now: float) -> ev.ProgressReported:
+        self._jobs[job].set_progress(steps, rate, now)
         return ev.ProgressReported(now, np.array([job]), np.array([float(steps)]), np.array([float(rate)]), np.array([now]))
 
 
-def _within(said: float, most: float) -> float:
-    return min(said, most) if said > 0 else 0.0
+def _bounded(value: float, largest: float) -> float:
+    return min(value, largest) if value > 0 else 0.0
 
 
-def _how(end: LaunchOutcome) -> tuple[str, int, int, int]:
-    return end.why or f"exit code {end.code}", end.code, end.node, end.rank
+def _failure(outcome: LaunchOutcome) -> tuple[str, int, int, int]:
+    return outcome.why or f"exit code {outcome.code}", outcome.code, outcome.node, outcome.rank

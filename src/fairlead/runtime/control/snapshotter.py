@@ -1,5 +1,7 @@
-"""Snapshots of the running control plane, and what is forgotten: in a thread of its own, so that rounds need not wait. The
-state is copied while the loop waits; spelling it out, writing it and dropping what is old go on beside it."""
+"""Journal keeping for a running control plane: snapshots and retention, retries, and checks that a scheduler can be stored.
+
+Snapshots are taken in a thread. The state is copied while the loop waits; encoding, writing and dropping old events do not
+block rounds."""
 
 from __future__ import annotations
 
@@ -18,15 +20,18 @@ from fairlead.engine.journal import Journal
 from fairlead.engine.state import State
 from fairlead.journal.sql_journal import DatabaseJournal
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("fairlead.cluster")
 
-LOOK_S = 1.0
+CHECK_EVERY_S = 1.0
 DAY_S = 86_400.0
+RETRY_EVERY_S = 0.5
+REMIND_EVERY_S = 60.0
+MAX_SCHEDULER_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Retention:
-    """When a snapshot is taken, how many stay, and for how many days events do (None: for ever)."""
+    """When a snapshot is taken, how many are kept, and for how many days events are (None: for ever)."""
 
     every_events: int = 50_000
     every_s: float = 1800.0
@@ -44,7 +49,7 @@ class Retention:
 
 
 class Snapshotter:
-    """Give it the journal, the way to the state, the second it is now, and the lock under which the state is at rest."""
+    """Takes snapshots in a thread; under `lock` the state does not change."""
 
     def __init__(
         self,
@@ -56,20 +61,21 @@ class Snapshotter:
     ) -> None:
         self._journal, self._state, self._now, self._lock, self._rules = journal, state, now, lock, rules
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="snapshotter", daemon=True)
         self._taken, self._taken_at = journal.youngest_snapshot(), time.monotonic()
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when it has ended; what it was writing is written."""
+        """End the thread after the snapshot that it is writing."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join()
 
-    def keep(self) -> None:
-        """A snapshot now; then what is too old goes."""
+    def take(self) -> None:
+        """Take a snapshot, then drop what is too old."""
         with self._lock:
             finish = self._journal.begin_snapshot(self._state())
             self._taken, self._taken_at = self._journal.last, time.monotonic()
@@ -84,95 +90,84 @@ class Snapshotter:
         return new >= self._rules.every_events or (new > 0 and time.monotonic() - self._taken_at >= self._rules.every_s)
 
     def _run(self) -> None:
-        while not self._ending.wait(LOOK_S):
+        while not self._ending.wait(CHECK_EVERY_S):
             if not self._due:
                 continue
             try:
-                self.keep()
-            except JournalError as problem:  # the loop will say it louder, where it concerns events too
+                self.take()
+            except JournalError as problem:  # the loop reports what concerns events
                 log.warning("no snapshot", extra={"why": str(problem)})
                 self._taken, self._taken_at = self._journal.last, time.monotonic()
 
 
-# A journal whose server may be away for a while. A commit waits until it is back: nobody is answered and nothing is decided
-# meanwhile, but agents keep their leases and jobs go on, which a control plane that ends would take from them.
-
-log = logging.getLogger("fairlead.cluster")
-
-PAUSE_S = 0.5
-REMIND_S = 60.0
-
-
 class RetryingJournal:
-    """Another journal. `hopeless` says that nobody wants to wait any longer: then it fails as that one does."""
+    """A journal whose server may be unreachable for a while; a commit waits until it is back.
 
-    def __init__(self, journal: Journal, hopeless: Callable[[], bool]) -> None:
-        self._journal, self._hopeless = journal, hopeless
-        self._since: float | None = None  # when it was found to be away
+    Nothing is answered or decided meanwhile, but agents keep their leases and jobs keep running. `give_up` ends the wait."""
+
+    def __init__(self, journal: Journal, give_up: Callable[[], bool]) -> None:
+        self._journal, self._give_up = journal, give_up
+        self._since: float | None = None  # since when it is unreachable
 
     @property
-    def away_s(self) -> float:
-        """For how long it has been away, 0 where it is there. For any thread."""
+    def unreachable_s(self) -> float:
+        """For how long it has been unreachable; 0 if it is not. For any thread."""
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
 
     def append(self, event: Event) -> None:
+        """Append to the inner journal."""
         self._journal.append(event)
 
     def commit(self) -> None:
-        told = 0.0
+        """Commit the inner journal, and retry while it is unreachable."""
+        remind = 0.0
         while True:
             try:
                 self._journal.commit()
                 break
             except JournalUnreachable as problem:
-                if self._hopeless():
+                if self._give_up():
                     raise
                 now = time.monotonic()
                 self._since = now if self._since is None else self._since
-                if now >= told:
-                    log.error("the journal is away, nothing is decided until it is back", extra={"why": str(problem)})
-                    told = now + REMIND_S
-            time.sleep(PAUSE_S)
+                if now >= remind:
+                    log.error("journal unreachable, nothing is decided until it is back", extra={"why": str(problem)})
+                    remind = now + REMIND_EVERY_S
+            time.sleep(RETRY_EVERY_S)
         if self._since is not None:
-            log.warning("the journal is back", extra={"seconds": round(self.away_s, 1)})
+            log.warning("journal is back", extra={"seconds": round(self.unreachable_s, 1)})
             self._since = None
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self._journal)
 
     def close(self) -> None:
+        """Close the inner journal."""
         self._journal.close()
 
 
-# The description of a scheduler as a journal keeps it. Whether it can be kept must be known before anything is begun with
-# one:
-# what cannot be spelled would end the loop.
-
-LARGEST_SCHEDULER = 1 << 16
-
-
 def check_serializable(scheduler: Mapping[str, Any]) -> None:
-    """Raises what is in the way, with the field that it stands in."""
+    """Raise `InputError` if the journal could not store a scheduler's description; that would end the loop."""
     for field, value in scheduler.items():
         try:
-            spelled = encode(SchedulerSwitched(0.0, {field: value}, ""))
+            encoded = encode(SchedulerSwitched(0.0, {field: value}, ""))
             json.dumps(value, allow_nan=False)
         except (JournalError, TypeError, ValueError, RecursionError):
-            wanted = "what a journal can keep: finite numbers of 64 bits, words, lists, and names with one of these each"
+            wanted = "values that a journal can store: finite 64-bit numbers, strings, lists and mappings"
             raise InputError("scheduler", wanted, field=str(field), value=value) from None
-        if len(spelled) > LARGEST_SCHEDULER:
-            raise InputError("scheduler", f"at most {LARGEST_SCHEDULER:,} bytes", field=str(field))
-    if len(encode(SchedulerSwitched(0.0, scheduler, ""))) > LARGEST_SCHEDULER:
-        raise InputError("scheduler", f"at most {LARGEST_SCHEDULER:,} bytes")
+        if len(encoded) > MAX_SCHEDULER_BYTES:
+            raise InputError("scheduler", f"at most {MAX_SCHEDULER_BYTES:,} bytes", field=str(field))
+    if len(encode(SchedulerSwitched(0.0, scheduler, ""))) > MAX_SCHEDULER_BYTES:
+        raise InputError("scheduler", f"at most {MAX_SCHEDULER_BYTES:,} bytes")
 
 
 def same_scheduler(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two would be kept alike."""
-    return _kept(one) == _kept(other)
+    """Return whether two schedulers have the same description in the journal."""
+    return _stored(one) == _stored(other)
 
 
-def _kept(scheduler: Mapping[str, Any]) -> Mapping[str, Any]:
+def _stored(scheduler: Mapping[str, Any]) -> Mapping[str, Any]:
     event = decode(encode(SchedulerSwitched(0.0, scheduler, "")))
     assert isinstance(event, SchedulerSwitched)
     return event.scheduler

@@ -1,4 +1,4 @@
-"""Who may do what. A token is a long random word that is shown once; what is kept is its digest, its role and its user."""
+"""API tokens and what their bearers may do. A token is shown once; its digest, role and user are stored."""
 
 from __future__ import annotations
 
@@ -22,25 +22,30 @@ log = logging.getLogger(__name__)
 
 ID_LENGTH = 8
 ANY = "*"
-"""In place of an account: whichever each job says."""
+"""In place of an account: each job names its own."""
 
 
 class Role(StrEnum):
+    """What a token allows."""
+
     ADMIN = "admin"  # everything
     USER = "user"  # its own jobs
-    AGENT = "agent"  # speaks for nodes
+    AGENT = "agent"  # connects nodes
 
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
+    """The user of a token."""
+
     role: Role
     user: str
-    account: str = ""  # whose their jobs are, or `ANY`; empty: their own name's, if any
-    id: str = ""  # the beginning of the token's digest
+    account: str = ""  # of their jobs, or `ANY`; empty: only the account with their own name
+    id: str = ""  # the first characters of the digest
 
     def account_of(self, asked: str) -> str | None:
-        """Whose a job is that asks for this, or (empty) for nothing; None where it may not. Shares are given to accounts, so
-        nobody may be of another's by saying so."""
+        """Return the account of a job that asks for one (empty: for none); None if it is not allowed.
+
+        Accounts have shares, so users cannot choose freely."""
         if self.account and self.account != ANY:
             return self.account if asked in ("", self.account) else None
         free = self.account == ANY or self.role is Role.ADMIN
@@ -60,29 +65,32 @@ class _Entry:
 
 
 class Tokens:
-    """The tokens of one control plane, kept in a file that only its owner reads; whoever else changes that file is noticed at
-    the next look. Without a file they last as long as it."""
+    """The tokens of one control plane, in a file that only its owner may read; None: in memory.
+
+    Changes by another process are noticed at the next lookup."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._entries: dict[str, _Entry] = {}
-        self._seen: tuple[int, ...] = ()  # what the file was like when it was read
-        self._follow()
+        self._version: tuple[int, ...] = ()  # identifies the file that was read
+        self._reload()
 
     def issue(self, role: Role, user: str, account: str = "") -> str:
+        """Create a token."""
         token = f"fl_{secrets.token_urlsafe(32)}"
         self.accept(token, role, user, account)
         return token
 
     def accept(self, token: str, role: Role, user: str, account: str = "") -> None:
+        """Store a token's digest."""
         entry = _Entry(_digest(token), role, user, account)
-        with self._alone():
+        with self._locked():
             self._entries[entry.digest] = entry
             self._write()
 
     def revoke(self, name: str) -> int:
-        """All tokens of a user, or the one with this id; how many."""
-        with self._alone():
+        """Revoke all tokens of a user, or the one with this id; return how many."""
+        with self._locked():
             gone = [digest for digest, one in self._entries.items() if name in (one.user, digest[:ID_LENGTH])]
             for digest in gone:
                 del self._entries[digest]
@@ -90,27 +98,28 @@ class Tokens:
         return len(gone)
 
     def bearer(self, token: str) -> Bearer | None:
-        """Looked up by digest: how long it takes tells nothing about how near a guess is."""
+        """Return the bearer of a token. The lookup by digest has a constant time."""
         try:
-            self._follow()
-        except InputError as problem:  # what was known still holds
+            self._reload()
+        except InputError as problem:  # keep what was read before
             log.error("%s", problem)
         entry = self._entries.get(_digest(token))
         return None if entry is None else entry.bearer
 
     def listed(self) -> Sequence[Bearer]:
+        """Return the bearers of all tokens."""
         return [entry.bearer for entry in self._entries.values()]
 
-    def _follow(self) -> None:
-        """Read the file, where it is another than before: it is never changed, only replaced."""
+    def _reload(self) -> None:
+        """Read the file if it was replaced."""
         if self._path is None:
             return
         try:
             found = os.stat(self._path)
         except FileNotFoundError:
             return
-        seen = (found.st_ino, found.st_mtime_ns, found.st_size)
-        if seen == self._seen:
+        version = (found.st_ino, found.st_mtime_ns, found.st_size)
+        if version == self._version:
             return
         try:
             entries = [
@@ -124,18 +133,18 @@ class Tokens:
             ]
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
             raise InputError(self._path, "a file of tokens that Fairlead has written") from None
-        self._entries, self._seen = {entry.digest: entry for entry in entries}, seen
+        self._entries, self._version = {entry.digest: entry for entry in entries}, version
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Nobody else changes the file meanwhile, and what others changed before is known."""
+    def _locked(self) -> Iterator[None]:
+        """Lock the file against other processes, and read their changes."""
         if self._path is None:
             yield
             return
         lock = os.open(self._path.with_name(self._path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self._follow()
+            self._reload()
             yield
         finally:
             os.close(lock)
@@ -146,7 +155,7 @@ class Tokens:
 
 
 def _account(record: dict[str, str]) -> str:
-    return str(record.get("account", record.get("entity", "")))  # `account` in files of earlier versions
+    return str(record.get("account", record.get("entity", "")))  # `entity` in files of earlier versions
 
 
 def _digest(token: str) -> str:

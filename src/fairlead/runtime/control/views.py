@@ -1,4 +1,4 @@
-"""The state as people see it: jobs, nodes and use as plain records. Reads only, and only under the control plane's lock."""
+"""Plain records of jobs, nodes and usage for the HTTP API. It only reads, under the control plane's lock."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 if TYPE_CHECKING:
     from fairlead.runtime.control.control_plane import ControlPlane
 
-MOST_SHOWN = 200
+MAX_SHOWN = 200
 """Jobs in an overview."""
-ANOTHERS = "of another user"
-"""The name of a job, to who may not see it."""
+HIDDEN_NAME = "of another user"
+"""In place of the name of another user's job."""
 
 
-def finite(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def job_record(loop: Loop, number: int, now: float, heard_s: float = math.inf, whose: str | None = None) -> dict[str, Any]:
-    """Everything about one job. Up to `heard_s` it is known to have gone on as it said."""
+def job_record(
+    loop: Loop, number: int, now: float, progress_until_s: float = math.inf, whose: str | None = None
+) -> dict[str, Any]:
+    """Return everything about one job, for one user or (None) an admin. Its progress is known until `progress_until_s`."""
     state, job, a = loop.state, loop.state.job_of[number], loop.state.store.arrays
     phase = Phase(int(a["phase"][number]))
-    done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, min(now, heard_s) - a["since_s"][number]))
+    done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, min(now, progress_until_s) - a["since_s"][number]))
     held = state.device_map.of(number) if phase is Phase.RUNNING else np.empty(0, dtype=np.int64)
     record = {
         "number": number,
@@ -49,8 +51,8 @@ def job_record(loop: Loop, number: int, now: float, heard_s: float = math.inf, w
         "priority": job.priority,
         "now_s": now,
         "submitted_s": float(a["submitted_s"][number]),
-        "first_started_s": finite(float(a["first_started_s"][number])),
-        "ended_s": finite(float(a["ended_s"][number])),
+        "first_started_s": _finite(float(a["first_started_s"][number])),
+        "ended_s": _finite(float(a["ended_s"][number])),
         "steps": job.steps,
         "steps_known": job.steps != UNKNOWN_STEPS,
         "steps_done": min(done, job.steps) if phase is not Phase.FINISHED or job.steps != UNKNOWN_STEPS else None,
@@ -58,7 +60,7 @@ def job_record(loop: Loop, number: int, now: float, heard_s: float = math.inf, w
         "left_s": _left(job.steps, done, float(a["rate"][number])),
         "starts": int(a["starts"][number]),
         "preemptions": int(a["preemptions"][number]),
-        "failures": int(a["failures"][number]) + _last_straw(state, number, phase),
+        "failures": int(a["failures"][number]) + _final_failure(state, number, phase),
         "accelerator_s": service_of(state, number, now),
         "type": state.cluster.type_names[int(a["type"][number])] if len(held) else None,
         "nodes": sorted({state.cluster.nodes[int(node)].name for node in state.cluster.node_of[held]}),
@@ -67,8 +69,8 @@ def job_record(loop: Loop, number: int, now: float, heard_s: float = math.inf, w
     }
     if math.isfinite(job.max_slowdown):
         record["max_slowdown"] = job.max_slowdown
-    if shares := sharing(state, number, held, whose):
-        record["shares_with"] = shares
+    if shares := _colocated(state, number, held, whose):
+        record["colocated_with"] = shares
     overran = bool(a["base_steps"][number] > job.steps) and job.steps != UNKNOWN_STEPS
     regimes = state.adaptations.regimes.get(number, ())
     if regimes:
@@ -85,52 +87,52 @@ def job_record(loop: Loop, number: int, now: float, heard_s: float = math.inf, w
         record["reason"] = reason
     if phase in (Phase.QUEUED, Phase.WAITING):
         since_s = float(a["waiting_since_s"][number])
-        record["next_decision_s"] = finite(loop.may_decide_s(since_s, now) - now)  # if something happens until then
-        record["latest_decision_s"] = finite(loop.decides_s(since_s, now) - now)  # whatever happens
+        record["next_decision_s"] = _finite(loop.may_decide_s(since_s, now) - now)  # after an event
+        record["latest_decision_s"] = _finite(loop.decides_s(since_s, now) - now)  # at the latest
     return record
 
 
-def sharing(state: State, number: int, held: Ints, whose: str | None = None) -> list[str]:
-    """Who else is on accelerators that a job holds, by name; others' jobs, to one user, without."""
+def _colocated(state: State, number: int, held: Ints, whose: str | None = None) -> list[str]:
+    """The other jobs on a job's accelerators, by name."""
     if not (state.device_map.shared and len(held)):
         return []
     there = np.zeros(state.cluster.size, dtype=np.bool_)
     there[held] = True
     others = [state.job_of[other] for other in state.device_map.on(there).tolist() if other != number]
-    return [other.name if whose in (None, other.user) else ANOTHERS for other in others]
+    return [other.name if whose in (None, other.user) else HIDDEN_NAME for other in others]
 
 
-def _last_straw(state: State, number: int, phase: Phase) -> bool:
-    """Whether a job has failed of one more failure of its own; a time limit is none."""
+def _final_failure(state: State, number: int, phase: Phase) -> bool:
+    """Whether a job ended by a failure of its own, which the state does not count; a time limit is none."""
     failure = state.last_failure.get(number)
     return phase is Phase.FAILED and failure is not None and failure.code != 0
 
 
 def _left(steps: float, done: float, rate: float) -> float | None:
-    """How long it will take at its present speed, where that and the number of its steps are known."""
+    """Remaining seconds at the present rate; None if the rate or the number of steps is unknown."""
     return max(0.0, steps - done) / rate if rate > 0 and steps != UNKNOWN_STEPS else None
 
 
 def why(loop: Loop, number: int, now: float, whose: str | None = None) -> dict[str, Any] | None:
-    """Why a job does not run: who says so, the code, the numbers, and a sentence. None where it runs or has ended well. Told to
-    one user, or (None) to who may see everybody's: others' jobs have no names."""
+    """Return why a job does not run: stage, code, facts and a sentence; None if it runs or has finished."""
     reason = why_in(loop, number, now)
     if reason is None:
         return None
     head = None if loop.plan is None else loop.plan.head
     if whose is not None and head is not None and loop.state.job_of[head].user != whose:
-        reason = replace(reason, facts=tuple((name, ANOTHERS if name == "head" else fact) for name, fact in reason.facts))
+        reason = replace(reason, facts=tuple((name, HIDDEN_NAME if name == "head" else fact) for name, fact in reason.facts))
     return {"by": reason.by, "code": str(reason.code), "facts": dict(reason.facts), "text": reason.text}
 
 
 def service_of(state: State, number: int, now: float) -> float:
+    """Return the accelerator seconds of a job."""
     a = state.store.arrays
     running = float(a["held"][number] * (now - a["run_started_s"][number])) if a["held"][number] else 0.0
     return float(a["settled_accelerator_s"][number]) + running
 
 
 def node_records(plane: ControlPlane, whose: str | None = None) -> list[dict[str, Any]]:
-    """With the names of the jobs on each, those that are still leaving too, of one user or (None) of everybody."""
+    """Return all nodes, with the jobs on each (including leaving ones) of one user or (None) all users."""
     state = plane.loop.state
     holders = state.device_map.occupancy
     free = state.up & (holders == 0)
@@ -151,22 +153,21 @@ def node_records(plane: ControlPlane, whose: str | None = None) -> list[dict[str
                 "connected": number in plane.hub.connected,
                 "free": int(np.count_nonzero(free[mine])),
                 "shared": int(np.count_nonzero(holders[mine] > 1)),
-                **_inability(plane, number),
+                **_launch_failures(plane, number),
             }
         )
     return records
 
 
-def _inability(plane: ControlPlane, node: int) -> dict[str, Any]:
-    """What a node could not begin lately, and how long it rests because of that."""
-    if (unable := plane.backend.resting.of(node)) is None:
+def _launch_failures(plane: ControlPlane, node: int) -> dict[str, Any]:
+    """Why a node could not start jobs, and for how long it is left alone."""
+    if (failures := plane.backend.node_backoff.of(node)) is None:
         return {}
-    return {"trouble": unable.why, "rests_s": max(0.0, unable.until_s - plane.backend.now)}
+    return {"launch_error": failures.why, "backoff_s": max(0.0, failures.until_s - plane.backend.now)}
 
 
 def rates(state: State, whose: str | None = None) -> list[dict[str, Any]]:
-    """Steps per second as running jobs showed them, where the estimation is `measured`: of the kinds of one user's jobs, or
-    (None) of all."""
+    """Return the measured steps per second, for the job types of one user or (None) of all users."""
     kinds = {job.kind for job in state.job_of.values() if job.user == whose}
     return [
         {
@@ -182,8 +183,7 @@ def rates(state: State, whose: str | None = None) -> list[dict[str, Any]]:
 
 
 def overview(plane: ControlPlane, whose: str | None) -> dict[str, Any]:
-    """Nodes with who holds each accelerator, jobs that have not ended, the last decisions: one moment. Of one user, or (None)
-    of everybody; others' jobs are there without their names."""
+    """Return nodes with the jobs on each accelerator, live jobs and the last decisions, for one user or (None) an admin."""
     state, now = plane.loop.state, plane.backend.now
     nodes = node_records(plane, whose)
     holders: list[list[str]] = [[] for _ in range(state.cluster.size)]
@@ -192,11 +192,11 @@ def overview(plane: ControlPlane, whose: str | None) -> dict[str, Any]:
         holders[place].append(job.name if whose in (None, job.user) else "")
     for number, record in enumerate(nodes):
         mine = np.flatnonzero(state.cluster.node_of == number).tolist()
-        used = plane.hub.used.get(number, Heartbeat())
+        measured = plane.hub.heartbeats.get(number, Heartbeat())
         record |= {
             "holders": [holders[place] for place in mine],
-            "busy": list(used.utilization),
-            "memory_gb": list(used.memory_gb),
+            "utilization": list(measured.utilization),
+            "memory_gb": list(measured.memory_gb),
         }
     alive = [n for n in sorted((*state.live.tolist(), *state.queue.tolist())) if whose in (None, state.job_of[n].user)]
     running_first = sorted(alive, key=lambda n: (state.store.arrays["held"][n] == 0, n))
@@ -204,19 +204,19 @@ def overview(plane: ControlPlane, whose: str | None) -> dict[str, Any]:
         "second": now,
         "policy": policy_of(state.scheduler),
         "nodes": nodes,
-        "jobs": [job_record(plane.loop, number, now, plane.heard_s, whose) for number in running_first[:MOST_SHOWN]],
+        "jobs": [job_record(plane.loop, number, now, plane.progress_until_s, whose) for number in running_first[:MAX_SHOWN]],
         "decisions": plane.decisions.records(state, whose),
     }
 
 
 def policy_of(scheduler: Mapping[str, Any]) -> str:
-    """A scheduler names its policy alone, or with parameters under the name."""
+    """Return the name of a scheduler's policy, with or without parameters."""
     policy = scheduler.get("policy", "")
     return str(policy.get("name", policy) if isinstance(policy, Mapping) else policy)
 
 
 def usage(state: State, now: float) -> list[dict[str, Any]]:
-    """Accelerator hours by user and account; who shares one has held it, as much as the other."""
+    """Return accelerator hours by user and account. Each co-located job counts fully."""
     hours: dict[tuple[str, str], list[float]] = {}
     for number, job in state.job_of.items():
         entry = hours.setdefault((job.user, job.account), [0, 0.0])
