@@ -186,13 +186,8 @@ def test_a_batch_size_on_the_lease_page_is_told_when_it_changes():
     assert [values for _, values in told] == [[32.0], [64.0]]
     again = MetricBuffer()
     again.restore(scene.loop.state.snapshot(9.0))
-<<<<<<< HEAD
-    again.hear_size(0, 64)
-    assert again.flush(9.0) == [], "a restart is no change"
-=======
     again.add_batch_size(0, 64)
-    assert again.told(9.0) == [], "a restart is no change"
->>>>>>> 4a9ac584 (Adapt tests to back-offs in the state)
+    assert again.flush(9.0) == [], "a restart is no change"
 
 
 def test_there_is_always_room_for_what_decisions_are_made_of():
