@@ -148,7 +148,7 @@ def test_a_journal_from_before_plans_had_routes_is_refused(journal):
     lines = journal.read_text().splitlines()
     at = next(at for at, line in enumerate(lines) if '"routes"' in line)
     plan = {name: part for name, part in json.loads(lines[at]).items() if name != "routes"}
-    remembered = {"e": "memo", "t": plan["t"], "memo": memo}
+    remembered = {"event": "memo_changed", "time": plan["time"], "memo": memo}
     journal.write_text("\n".join([*lines[:at], json.dumps(remembered), json.dumps(plan), *lines[at + 1 :]]) + "\n")
     with pytest.raises(InputError, match=f"run.jsonl:{at + 1}: field 'memo.routing': expected plans with routes"):
         read_history(journal)

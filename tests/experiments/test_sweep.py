@@ -245,7 +245,7 @@ def test_from_the_command_line_it_is_a_table_a_report_and_one_object(finished, t
     again = CliRunner().invoke(app, ["compare", "--sweep", "mine.yaml", "--out", "out/mine"])
     assert again.exit_code == 0
     assert "doored" in again.stdout
-    assert "runs: 0, kept from before: 12" in again.stderr
+    assert "runs: 0, reused from before: 12" in again.stderr
 
 
 def test_other_options_beside_a_sweep_are_refused(tmp_path):

@@ -134,7 +134,9 @@ def test_the_best_learner_that_is_installed_predicts_and_is_named(monkeypatch):
     assert json.loads(CliRunner().invoke(app, ["predict", "pairs", str(UNSEEN), "--json"]).stdout)["learner"] == "linear"
     assert "not installed" not in asked(str(UNSEEN)).stderr, "who asks for one is told of no other"
     monkeypatch.setattr(
-        learners, "there", lambda: dict.fromkeys(("linear", "random-forest", "lightgbm"), learners.linear_regression)
+        learners,
+        "installed_learners",
+        lambda: dict.fromkeys(("linear", "random-forest", "lightgbm"), learners.linear_regression),
     )
     assert learners.best_installed() == "lightgbm"
 

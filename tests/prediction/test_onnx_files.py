@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError
-from fairlead.prediction import onnx_process as apart
+from fairlead.prediction import onnx_process
 from fairlead.prediction.features import features_of, graph_features
 from fairlead.prediction.graph import load_graph
 
@@ -292,12 +292,12 @@ def test_a_hostile_file_is_refused_in_one_line(saved, kind: str):
 
 def test_a_file_is_read_by_a_process_of_its_own_and_told_alike(saved):
     path = saved(convolutional())
-    assert apart.load_graph(path) == load_graph(path)
+    assert onnx_process.load_graph_in_process(path) == load_graph(path)
     for wrong in (saved(HOSTILE["too deep"]()), path.parent / "nothing.onnx"):
         with pytest.raises(InputError) as direct:
             load_graph(wrong)
         with pytest.raises(InputError) as told:
-            apart.load_graph(wrong)
+            onnx_process.load_graph_in_process(wrong)
         assert str(told.value) == str(direct.value)
 
 
@@ -306,9 +306,9 @@ def test_a_file_that_swells_is_given_up(saved, monkeypatch, name: str, little: f
     shape = helper.make_node("Shape", ["x"], ["s0"])
     doubled = [helper.make_node("Concat", [f"s{n}", f"s{n}"], [f"s{n + 1}"], axis=0) for n in range(32)]
     last = helper.make_node("Reshape", ["x", "s32"], ["y"])
-    monkeypatch.setattr(apart, name, little)
+    monkeypatch.setattr(onnx_process, name, little)
     with pytest.raises(InputError, match=r"model\.onnx"):
-        apart.load_graph(saved(model([shape, *doubled, last], [value("x", 1, 3)], [value("y", 1)])))
+        onnx_process.load_graph_in_process(saved(model([shape, *doubled, last], [value("x", 1, 3)], [value("y", 1)])))
 
 
 def test_many_softmaxes_behind_a_long_chain_are_told_at_once(saved):
@@ -344,7 +344,7 @@ def test_a_size_that_is_open_is_given_by_its_name(saved):
     fixed, path = load_graph(saved(tokens(1, 128))), saved(tokens())
     assert not fixed.open_batch
     assert load_graph(path, {"sequence": 128}) == replace(fixed, open_batch=True)
-    assert apart.load_graph(path, {"sequence": 128}) == load_graph(path, {"sequence": 128})
+    assert onnx_process.load_graph_in_process(path, {"sequence": 128}) == load_graph(path, {"sequence": 128})
     assert load_graph(path, {"sequence": 128, "batch": 4}) == load_graph(saved(tokens(4, 128)))
     assert features_of(str(saved(tokens())), 4, sizes={"sequence": 128}).flops == 2 * 4 * 128 * 64 * 32 + 4 * 128 * 64
 
@@ -353,7 +353,7 @@ def test_a_size_that_is_open_and_not_given_is_asked_for(saved):
     with pytest.raises(InputError, match=r"size 1 of 'x' is open: give it, as in --size sequence=128"):
         load_graph(saved(tokens()))
     with pytest.raises(InputError, match="a size that the file leaves open; near: 'sequence'") as refused:
-        apart.load_graph(saved(tokens()), {"sequenc": 128})
+        onnx_process.load_graph_in_process(saved(tokens()), {"sequenc": 128})
     assert refused.value.field == "size"
     nameless = tokens()
     nameless.graph.input[0].type.tensor_type.shape.dim[1].ClearField("dim_param")
