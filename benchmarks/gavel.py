@@ -19,7 +19,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.experiments.inputs import TraceFile, read_table
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 
 SHARED = (Path(__file__).resolve().parents[1] / ".." / "shared").resolve()
 GAVEL = "gavel-rounds:least_interval_s=1920:newcomers=wait:lease_s=360"
@@ -58,7 +58,7 @@ def main() -> None:
         name, mechanism = POLICIES[policy]
         scheduler = SchedulerConfig(parse_part(name), mechanism=parse_part(mechanism), round_s=360.0)
         began = time.process_time()
-        run = simulate(Simulation(jobs, Cluster.parse(cluster), scheduler, table, measure=measure))
+        run = run_simulation(Simulation(jobs, Cluster.parse(cluster), scheduler, table, measure=measure))
         everybody = run.state.all_jobs()
         first, last = measure or (0, len(jobs.jobs))
         ours = float(np.mean((everybody.ended_s - everybody.submitted_s)[first:last]))

@@ -27,7 +27,7 @@ from fairlead.config.schedulers import parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Phase
 from fairlead.experiments.inputs import read_table
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.generate import Generator
@@ -52,7 +52,9 @@ def one(policy: str, mechanism: str, workload: str, seed: int, jobs: int, restar
     generator = Generator(jobs=jobs, jobs_per_hour=JOBS_PER_HOUR[workload], table=table, workers=workload)
     scheduler = SchedulerConfig(parse_part(policy), mechanism=parse_part(mechanism), round_s=360.0)
     costs = Costs(restart_s=restart_s)
-    run = simulate(Simulation(generator.trace(seed), Cluster.parse(CLUSTER), scheduler, table, costs=costs, measure=MEASURED))
+    run = run_simulation(
+        Simulation(generator.trace(seed), Cluster.parse(CLUSTER), scheduler, table, costs=costs, measure=MEASURED)
+    )
     everybody = run.state.all_jobs()
     first, last = MEASURED
     jct_s = (everybody.ended_s - everybody.submitted_s)[first:last]

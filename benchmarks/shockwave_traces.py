@@ -27,7 +27,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.rng import stream
 from fairlead.experiments.inputs import TraceFile, read_table
 from fairlead.experiments.metrics import MetricOptions, summarize
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
@@ -72,7 +72,7 @@ def moved(trace: Trace, seed: int) -> Trace:
 def run(scheduler: SchedulerConfig, trace: Trace, rates: ThroughputTable) -> dict[str, float]:
     count = ACCELERATORS[len(trace.jobs)]
     before = time.process_time()
-    record = simulate(Simulation(trace, Cluster.parse(f"{count}xv100:{count}"), scheduler, rates, COSTS)).record
+    record = run_simulation(Simulation(trace, Cluster.parse(f"{count}xv100:{count}"), scheduler, rates, COSTS)).record
     spent = time.process_time() - before
     found = summarize(record, MetricOptions(contention="static", makespan_from="zero"))
     assert found.finished == len(trace.jobs)

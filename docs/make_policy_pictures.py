@@ -22,7 +22,7 @@ from fairlead.config.schedulers import parse_part
 from fairlead.experiments.inputs import TraceFile
 from fairlead.experiments.metrics import Summary, summarize
 from fairlead.experiments.run_record import DeviceIntervals, RunRecord
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.reporting.figures import LOOK
 from fairlead.workloads.catalogue import accelerator_types
 
@@ -83,7 +83,7 @@ def run(name: str) -> Shown:
     given = Simulation(TraceFile(JOBS).read(), read_cluster(CLUSTER, accelerator_types()), scheduler)
     told = [f"{key}={_plain(value)}" for key, value in policy.parameters.items()]
     told += ["leftovers=false"] if mechanism.parameters else []
-    return Shown(name, ", ".join(told), simulate(given, gantt=True).record)
+    return Shown(name, ", ".join(told), run_simulation(given, gantt=True).record)
 
 
 def draw(shown: Shown, folder: Path) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fairlead.config import Part, SchedulerConfig, read_cluster
 from fairlead.experiments.metrics import summarize
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.workloads.catalogue import accelerator_types
 from fairlead.workloads.generate import Generator
 
@@ -26,7 +26,7 @@ def main() -> None:
     ]
     print(f"{len(trace)} jobs over {trace.span_s / 3600:.0f} hours on {cluster}")
     for scheduler in schedulers:
-        summary = summarize(simulate(Simulation(trace, cluster, scheduler)).record)
+        summary = summarize(run_simulation(Simulation(trace, cluster, scheduler)).record)
         print(
             f"{scheduler.label:22}  mean JCT {summary.average_jct_s / 3600:5.1f} h   "
             f"first start {summary.average_responsiveness_s / 3600:5.1f} h   use {summary.utilization:4.0%}   "

@@ -17,7 +17,7 @@ from fairlead.core.events import Memo
 from fairlead.core.job import Job
 from fairlead.core.snapshot import Snapshot
 from fairlead.experiments.metrics import summarize
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.workloads.trace import Trace
 
 
@@ -40,7 +40,7 @@ def main() -> None:
     jobs = [Job(f"ann-{n}", steps=7200.0, user="ann") for n in range(6)] + [Job("bob-0", steps=7200.0, user="bob")]
     for name in ("fifo", "max-min-fairness", "equal-users"):
         given = Simulation(Trace.of(jobs), Cluster.parse("2xv100:2"), SchedulerConfig(Part(name)))
-        record = simulate(given, registry=registry).record
+        record = run_simulation(given, registry=registry).record
         bob = record.jobs.ended_s[record.jobs.names.index("bob-0")] / 3600
         print(f"{name:16}  bob's only job is done after {bob:.1f} h, mean JCT {summarize(record).average_jct_s / 3600:.1f} h")
 

@@ -18,7 +18,7 @@ from fairlead.core.job import Job
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.experiments.metrics import summarize
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.trace import Trace
 
@@ -56,7 +56,7 @@ def main() -> None:
     jobs = [Job(f"{n}", 600.0 * n, 3600 * hours[kind] * fast[kind], kind) for n, kind in enumerate([*hours] * 3)]
     for name in ("fifo", "good-company"):
         given = Simulation(Trace.of(jobs), Cluster.parse("2xv100:2"), SchedulerConfig(Part(name)))
-        found = summarize(simulate(given, registry=registry).record)
+        found = summarize(run_simulation(given, registry=registry).record)
         print(f"{name:12}  mean JCT {found.average_jct_s / 3600:.1f} h, all done after {found.makespan_s / 3600:.1f} h")
 
 

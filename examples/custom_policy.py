@@ -15,7 +15,7 @@ from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.experiments.metrics import summarize
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.policies.ranking.base import in_order
 from fairlead.testing import Harness, job
 from fairlead.workloads.generate import Generator
@@ -47,7 +47,7 @@ def simulate_it() -> None:
     trace = Generator(jobs=200, jobs_per_hour=2.0, slos=(1.5, 4.0, 20.0)).trace(seed=0)
     for name in ("fifo", "srtf", "edf"):
         given = Simulation(trace, Cluster.parse("16xv100:4,16xp100:4"), SchedulerConfig(Part(name)))
-        summary = summarize(simulate(given, registry=registry).record)
+        summary = summarize(run_simulation(given, registry=registry).record)
         late, mean_h = summary.deadline_misses, summary.average_jct_s / 3600
         print(f"{name:5}  {late:3} of {summary.jobs} jobs late, mean JCT {mean_h:.1f} h")
 

@@ -172,8 +172,7 @@ def test_processes_change_nothing(trace):
 
 
 def test_a_recorded_run_is_simulated_again(trace, tmp_path):
-    from fairlead.experiments.simulate import Simulation
-    from fairlead.experiments.simulate import simulate as run_simulation
+    from fairlead.experiments.simulate import Simulation, run_simulation
     from fairlead.journal.recovery import open_journal
 
     journal = open_journal(str(tmp_path / "run.jsonl"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from command import answer, fairlead
 
-from fairlead.workloads.formats import read_trace
+from fairlead.workloads.formats import read_trace_file
 
 TIRESIAS = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n" + "".join(
     f"{i},{1 + i % 4},{60 * i},100,vgg,{120 + i},30\n" for i in range(20)
@@ -29,7 +29,7 @@ def test_a_workload_is_generated_and_can_be_simulated(tmp_path):
         "--entities", "lab=0.5,shop=0.5", "--slos", "1.2,2", "--priorities", "0.2", "--seed", "5", cwd=tmp_path,
     )  # fmt: skip
     assert (made["jobs"], made["file"]) == (40, "w.parquet")
-    trace = read_trace(tmp_path / "w.parquet")
+    trace = read_trace_file(tmp_path / "w.parquet")
     assert {job.account for job in trace.jobs} == {"lab", "shop"}
     assert all(job.deadline_s < float("inf") and job.user for job in trace.jobs)
     again = fairlead(
@@ -38,14 +38,14 @@ def test_a_workload_is_generated_and_can_be_simulated(tmp_path):
     )  # fmt: skip
     assert again.returncode == 0
     assert again.stdout == ""
-    assert read_trace(tmp_path / "again.csv").jobs == trace.jobs
+    assert read_trace_file(tmp_path / "again.csv").jobs == trace.jobs
     assert answer("simulate", "--policy", "fifo", "--trace", "w.parquet", cwd=tmp_path)["finished"] == 40
 
 
 def test_a_trace_of_any_format_becomes_a_native_one(sample, tmp_path):
     told = answer("trace", "convert", sample, "-o", tmp_path / "native.csv")
     assert told["jobs"] == 20
-    converted = read_trace(tmp_path / "native.csv", "native")
+    converted = read_trace_file(tmp_path / "native.csv", "native")
     assert [(job.name, job.workers, job.submitted_s, job.steps) for job in converted.jobs] == [
         (str(i), 1 + i % 4, 60.0 * i, 120.0 + i) for i in range(20)
     ]
@@ -56,7 +56,7 @@ def test_a_trace_is_changed_in_the_order_of_the_options(sample, tmp_path):
         "trace", "transform", sample, "-o", tmp_path / "t.csv", "--keep-workers", "1,2", "--slice", "2:6", "--scale-time", "0.5"
     )
     assert told["jobs"] == 4
-    changed = read_trace(tmp_path / "t.csv").jobs
+    changed = read_trace_file(tmp_path / "t.csv").jobs
     assert [job.name for job in changed] == ["4", "5", "8", "9"]
     assert [job.submitted_s for job in changed] == [0.0, 30.0, 120.0, 150.0]
 
@@ -77,7 +77,7 @@ def test_a_trace_gets_kinds_and_another_load(sample, tmp_path):
     )
     told = answer("trace", "transform", sample, "-o", tmp_path / "t.csv", *how, "--seed", "3")
     assert told["jobs"] >= 10
-    assert all(job.kind for job in read_trace(tmp_path / "t.csv").jobs)
+    assert all(job.kind for job in read_trace_file(tmp_path / "t.csv").jobs)
 
 
 def test_a_trace_is_described(sample):

@@ -12,7 +12,7 @@ from fairlead.core.job import FORMER_FIELDS
 from fairlead.engine.codec import decode
 from fairlead.estimators.predicted import Monitored
 from fairlead.runtime.protocol.task_file import TaskSpec
-from fairlead.workloads.formats.reader import read_trace
+from fairlead.workloads.formats.reader import read_trace_file
 
 FORMER_PARTS = {
     "most_jobs": Part("horus", {"most_jobs": 3}),
@@ -49,7 +49,7 @@ def test_an_unknown_parameter_is_reported_by_the_name_that_was_given():
 
 def test_a_trace_column_is_read_by_its_former_name(tmp_path):
     (tmp_path / "trace.csv").write_text("submitted_s,duration_s,most_slowdown\n0,60,1.5\n")
-    assert read_trace(tmp_path / "trace.csv").jobs[0].max_slowdown == 1.5
+    assert read_trace_file(tmp_path / "trace.csv").jobs[0].max_slowdown == 1.5
 
 
 def test_a_task_field_is_read_by_its_former_name():

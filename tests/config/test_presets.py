@@ -11,7 +11,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.core.job import Phase
 from fairlead.engine.journal import MemoryJournal
-from fairlead.experiments.simulate import Faults, Outage, Simulation, simulate
+from fairlead.experiments.simulate import Faults, Outage, Simulation, run_simulation
 from fairlead.testing import check_events
 from fairlead.workloads.catalogue import accelerator_types
 from fairlead.workloads.generate import Generator
@@ -28,7 +28,7 @@ def test_a_preset_runs_and_keeps_the_invariants(name):
     trace = (SINGLE if name == "allox" else GANGS).trace(3)
     faults = Faults((Outage(1, 4000.0, 9000.0),))
     given = Simulation(trace, CLUSTER, SchedulerConfig.preset(name), faults=faults)
-    run = simulate(given, journal=journal)
+    run = run_simulation(given, journal=journal)
     state = check_events(journal, residents=2 if name in SHARING else 1)
     assert state.digest() == run.state.digest()
     ended = {Phase(phase) for phase in run.record.jobs.phase.tolist()}

@@ -16,9 +16,9 @@ from fairlead.core.job import Job, Regime, flags_of, planned_regimes, schedule_d
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.workloads.dynamics import Regimes
-from fairlead.workloads.formats import read_trace
+from fairlead.workloads.formats import read_trace_file
 from fairlead.workloads.generate import Generator, declared_schedule
 from fairlead.workloads.trace import Trace
 from scenes import table_of
@@ -57,7 +57,7 @@ def test_a_trace_with_a_wrong_schedule_is_refused_by_its_line(row, expected, tmp
     file = tmp_path / "jobs.csv"
     file.write_text(f"submitted_s,steps,kind,mode,schedule\n0,900,{KIND},{row}\n")
     with pytest.raises(InputError) as told:
-        read_trace(file)
+        read_trace_file(file)
     assert str(told.value).startswith(f"{file}:2: field 'schedule'")
     assert expected in str(told.value)
 
@@ -118,7 +118,7 @@ def test_a_job_that_misdeclares_its_schedule_runs_to_its_end_and_is_flagged():
     made = [of("true", *PLAN), of("late", (8, 0.5), (32, 0.5)), of("never", (8, 1.0)), of("other", (8, 0.3), (16, 0.7))]
     trace = Trace.of([job for job, _ in made], dynamics={job.name: job_dynamics for job, job_dynamics in made})
     scheduler = SchedulerConfig(parse_part("shockwave"), round_s=120.0)
-    run = simulate(Simulation(trace, Cluster.parse("2xv100:2"), scheduler, TABLE))
+    run = run_simulation(Simulation(trace, Cluster.parse("2xv100:2"), scheduler, TABLE))
     assert not run.state.busy
     assert run.record.jobs.exclusive_s.tolist() == pytest.approx([300 + 350, 500 + 250, 1000, 300 + 700 / 1.5])
     flags = {run.state.job_of[number].name: flags for number, flags in run.state.flags().items()}

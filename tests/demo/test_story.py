@@ -10,7 +10,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.demo.story import Story
 from fairlead.engine.journal import MemoryJournal
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.workloads.trace import Trace
 
 
@@ -20,7 +20,7 @@ def told() -> tuple[Story, list[tuple[float, str]], list[list[str]]]:
     scheduler = SchedulerConfig(Part("las"), round_s=100.0)
     journal = MemoryJournal()
     others = (ev.JobCancelled(450.0, 2),)
-    simulate(Simulation(Trace(tuple(jobs)), Cluster.parse("3xv100:3"), scheduler, others=others), journal=journal)
+    run_simulation(Simulation(Trace(tuple(jobs)), Cluster.parse("3xv100:3"), scheduler, others=others), journal=journal)
     story, lines, holders = Story(), [], []
     for event in journal.events:
         lines += [(event.time, line) for line in story.add(event)]

@@ -16,7 +16,7 @@ from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
 from fairlead.testing.builders import cluster, job
 from fairlead.workloads.formats.native_trace import write_trace
-from fairlead.workloads.formats.reader import read_trace
+from fairlead.workloads.formats.reader import read_trace_file
 from fairlead.workloads.trace import Trace
 
 
@@ -107,7 +107,7 @@ def test_a_trace_carries_it(tmp_path, suffix):
     trace = Trace.of([Job("a", 0.0, 5.0), Job("b", 1.0, 5.0), Job("c", 2.0, 5.0, after=(0, 1))], "t")
     path = tmp_path / f"t.{suffix}"
     write_trace(trace, path)
-    assert read_trace(path).jobs == trace.jobs
+    assert read_trace_file(path).jobs == trace.jobs
     assert trace.with_jobs(trace.jobs[1:]).jobs[1].after == ()
     assert trace.with_jobs(replace(job, user="x") for job in trace.jobs).jobs[2].after == (0, 1)
 
@@ -116,4 +116,4 @@ def test_a_trace_with_a_circle_is_refused(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("name,submitted_s,duration_s,after\na,0,5,1\nb,1,5,0\n")
     with pytest.raises(InputError, match=r"t.csv:2.*after"):
-        read_trace(path)
+        read_trace_file(path)

@@ -17,7 +17,7 @@ from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
 from fairlead.estimators.oracle import Oracle
-from fairlead.experiments.simulate import Faults, Simulation, simulate
+from fairlead.experiments.simulate import Faults, Simulation, run_simulation
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage
 from fairlead.testing.invariants import check_events
@@ -114,7 +114,7 @@ def test_rounds_are_skipped_exactly_where_rates_change_with_regimes(policy):
             Faults((Outage(0, 2500.0, 3300.0),)),
             skip_quiet_rounds=skip,
         )
-        run = simulate(given, journal=journal)
+        run = run_simulation(given, journal=journal)
         assert not run.state.busy
         logs.append(journal.events)
     assert [encode(event) for event in logs[0]] == [encode(event) for event in logs[1]]

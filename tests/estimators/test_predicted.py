@@ -14,7 +14,7 @@ from fairlead.core.plan import BUSY, TAKEN_GB, Launches, RoundPlan
 from fairlead.engine.state import State
 from fairlead.estimators.colocated_rates import has_usage_observations, usage_observations
 from fairlead.estimators.predicted import Predicted
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.models.interference import Slowdown
 from fairlead.prediction.measured_profiles import shipped_profiles
 from fairlead.prediction.multiprocessors import multiprocessor_use
@@ -75,7 +75,7 @@ def test_predicted_pairs_can_be_what_gavel_shares_by():
     trace = Trace.of([Job(f"j{i}", 0.0, 36000.0, KINDS[i % 3]) for i in range(8)])
     lengths = {}
     for estimator in (Part("predicted", uses), Part("predicted", {"usage": {}})):
-        run = simulate(Simulation(trace, HERE, SchedulerConfig(policy, estimator=estimator), TABLE))
+        run = run_simulation(Simulation(trace, HERE, SchedulerConfig(policy, estimator=estimator), TABLE))
         lengths[bool(estimator.parameters["usage"])] = run.record.jobs.ended_s.max()
     assert lengths[True] < 6000, "two to an accelerator; without a prediction, in turns:"
     assert lengths[False] >= 7200

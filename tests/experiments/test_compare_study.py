@@ -7,7 +7,7 @@ import pytest
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
-from fairlead.experiments.compare import Comparison, Workload, aggregate_outcomes, compare
+from fairlead.experiments.compare import Comparison, Workload, aggregate_outcomes, run_comparison
 from fairlead.experiments.inputs import TraceFile
 from fairlead.workloads.generate import Generator
 
@@ -39,8 +39,8 @@ def test_every_scheduler_meets_every_load_and_seed():
 def test_one_process_or_two_give_the_same_figures_in_the_same_order():
     given = comparison()
     seen = []
-    alone = compare(given, processes=1, on_done=lambda outcome: seen.append(outcome.case))
-    together = compare(given, processes=2)
+    alone = run_comparison(given, processes=1, on_done=lambda outcome: seen.append(outcome.case))
+    together = run_comparison(given, processes=2)
     assert figures(alone) == figures(together)
     assert seen == given.cases()
     assert [outcome.case for outcome in together] == given.cases()
@@ -48,7 +48,7 @@ def test_one_process_or_two_give_the_same_figures_in_the_same_order():
 
 def test_the_mean_over_seeds_comes_with_its_width():
     given = comparison(seeds=(0, 1, 2))
-    outcomes = compare(given, processes=1)
+    outcomes = run_comparison(given, processes=1)
     arms = aggregate_outcomes(given, outcomes)
     assert [(arm.label, arm.seeds) for arm in arms] == [("fifo", 3), ("srtf", 3)]
     for index, arm in enumerate(arms):
@@ -56,14 +56,14 @@ def test_the_mean_over_seeds_comes_with_its_width():
         assert arm.mean["average_jct_s"] == pytest.approx(sum(jct) / 3)
         assert arm.half_width["average_jct_s"] > 0
     single = comparison(seeds=(0,))
-    assert aggregate_outcomes(single, compare(single, processes=1))[0].half_width["average_jct_s"] is None
+    assert aggregate_outcomes(single, run_comparison(single, processes=1))[0].half_width["average_jct_s"] is None
 
 
 def test_records_are_kept_of_the_first_seed_where_they_are_asked_for():
-    outcomes = compare(comparison(), processes=1, keep_records=True)
+    outcomes = run_comparison(comparison(), processes=1, keep_records=True)
     assert [outcome.record is not None for outcome in outcomes] == [o.case.seed == 0 for o in outcomes]
     assert outcomes[0].record.device_intervals is not None
-    assert compare(comparison(seeds=(0,)), processes=1)[0].record is None
+    assert run_comparison(comparison(seeds=(0,)), processes=1)[0].record is None
 
 
 def test_a_load_re_times_a_trace_and_leaves_its_jobs(tmp_path):
@@ -81,4 +81,4 @@ def test_what_goes_wrong_in_another_process_comes_back_as_it_was(tmp_path):
     path = tmp_path / "jobs.csv"
     path.write_text("name,submitted_s,duration_s\na,0,ten\n")
     with pytest.raises(InputError, match=r"jobs\.csv:2: field 'duration_s' is 'ten'"):
-        compare(comparison(workload=Workload(TraceFile(path)), seeds=(0,)), processes=2)
+        run_comparison(comparison(workload=Workload(TraceFile(path)), seeds=(0,)), processes=2)

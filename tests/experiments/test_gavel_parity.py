@@ -17,7 +17,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.experiments.inputs import TraceFile, read_table
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 
 SHARED = Path(__file__).resolve().parents[2] / ".." / "shared"
 needs_data = pytest.mark.skipif(not (SHARED / "expected" / "gavel").is_dir(), reason="Gavel's results are not at ../shared")
@@ -45,7 +45,7 @@ def test_average_completion_times_are_gavels(case, policy, mechanism, theirs):
     table = read_table(SHARED / "data" / "gavel" / "simulation_throughputs.json")
     jobs = TraceFile(SHARED / "data" / "gavel" / trace).read(table)
     scheduler = SchedulerConfig(parse_part(policy), mechanism=parse_part(mechanism), round_s=360.0)
-    run = simulate(Simulation(jobs, Cluster.parse(cluster), scheduler, table, measure=measure))
+    run = run_simulation(Simulation(jobs, Cluster.parse(cluster), scheduler, table, measure=measure))
     everybody = run.state.all_jobs()
     first, last = measure or (0, len(jobs.jobs))
     ours = float(np.mean((everybody.ended_s - everybody.submitted_s)[first:last]))

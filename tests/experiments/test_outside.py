@@ -18,7 +18,7 @@ from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.metrics import summarize
 from fairlead.experiments.resimulate import ExogenousInputs, exogenous_inputs
-from fairlead.experiments.simulate import Faults, Simulation, SimulationRun, simulate
+from fairlead.experiments.simulate import Faults, Simulation, SimulationRun, run_simulation
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage
 from fairlead.workloads.catalogue import catalogue
@@ -31,13 +31,13 @@ CLUSTER = Cluster.parse("8xv100:4,8xk80:4")
 def run_of(**given) -> tuple[SimulationRun, list[ev.Event]]:
     journal = MemoryJournal()
     trace = Generator(jobs=40, jobs_per_hour=8.0, workers="multiple").trace(3)
-    run = simulate(Simulation(**{"trace": trace, "cluster": CLUSTER, "table": catalogue(), **given}), journal=journal)
+    run = run_simulation(Simulation(**{"trace": trace, "cluster": CLUSTER, "table": catalogue(), **given}), journal=journal)
     return run, journal.events
 
 
 def again(world: ExogenousInputs, scheduler: SchedulerConfig) -> SimulationRun:
     faults = Faults(world.outages)
-    return simulate(
+    return run_simulation(
         Simulation(world.trace, world.cluster, scheduler, world.table, world.costs, faults, others=world.others), gantt=True
     )
 

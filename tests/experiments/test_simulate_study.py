@@ -18,7 +18,7 @@ from fairlead.engine.loop import Stalled
 from fairlead.experiments.inputs import TraceFile, known_formats, table_for, used_rates
 from fairlead.experiments.metrics import summarize
 from fairlead.experiments.run_record import record_from_journal
-from fairlead.experiments.simulate import Faults, Simulation, simulate
+from fairlead.experiments.simulate import Faults, Simulation, run_simulation
 from fairlead.journal.jsonl import JsonlJournal, read_opening
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage
@@ -38,7 +38,7 @@ JOBS = [
 
 def run(journal=None, **changes):
     given = {"trace": Trace.of(JOBS, "study"), "cluster": TWO, "scheduler": SchedulerConfig(Part("fifo", {"backfill": True}))}
-    return simulate(Simulation(**{**given, **changes}), journal=journal, gantt=True)
+    return run_simulation(Simulation(**{**given, **changes}), journal=journal, gantt=True)
 
 
 def test_the_record_says_what_became_of_every_job():
@@ -132,7 +132,7 @@ def test_outages_or_a_seeded_process_reach_the_run():
 def test_progress_is_told_as_a_share():
     told: list[float] = []
     jobs = [Job(f"j{i}", 10.0 * i, 50.0) for i in range(400)]
-    simulate(Simulation(Trace.of(jobs), TWO, SchedulerConfig(round_s=0.0)), on_progress=told.append)
+    run_simulation(Simulation(Trace.of(jobs), TWO, SchedulerConfig(round_s=0.0)), on_progress=told.append)
     assert told == sorted(told)
     assert told
     assert 0.0 <= told[0] < told[-1] <= 1.0

@@ -18,7 +18,7 @@ from fairlead.core.events import SchedulerSwitched
 from fairlead.core.job import Job
 from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.lookahead import ArrivalForecast
-from fairlead.experiments.simulate import Simulation, SimulationRun, simulate
+from fairlead.experiments.simulate import Simulation, SimulationRun, run_simulation
 from fairlead.experiments.synthesize import Advisor, Objective, synthesize
 from fairlead.testing import check_events
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -52,7 +52,7 @@ def test_it_leaves_first_come_first_served_where_short_jobs_wait_behind_long_one
     assert first.chosen.policy == Part("srtf")
     (switch,) = [event for event in journal.events if isinstance(event, SchedulerSwitched)]
     assert switch.scheduler["policy"] == "srtf"
-    assert average(found.run) < 0.7 * average(simulate(simulation))
+    assert average(found.run) < 0.7 * average(run_simulation(simulation))
 
 
 def test_a_synthesized_run_is_a_run_like_others_and_a_good_one():
@@ -63,7 +63,7 @@ def test_a_synthesized_run_is_a_run_like_others_and_a_good_one():
     assert switched
     assert [event.why for event in switched] == [one.why for one in found.advice if one.switch]
     assert sum(found.shares.values()) == pytest.approx(1.0)
-    alone = sorted(average(simulate(replace(simulation, scheduler=one))) for one in SIX)
+    alone = sorted(average(run_simulation(replace(simulation, scheduler=one))) for one in SIX)
     assert average(found.run) <= 1.02 * alone[1]
     assert average(found.run) <= 0.8 * alone[-1]
 
@@ -83,7 +83,7 @@ def test_one_candidate_is_itself():
     found = synthesize(simulation, Advisor(SIX[:1], ONE_TYPE))
     assert found.advice
     assert not any(advice.switch for advice in found.advice)
-    assert average(found.run) == average(simulate(simulation))
+    assert average(found.run) == average(run_simulation(simulation))
 
 
 def test_it_looks_again_though_nobody_came():

@@ -38,7 +38,7 @@ class GoldenCase:
         from fairlead.config import SchedulerConfig
         from fairlead.engine.codec import encode_line
         from fairlead.engine.journal import MemoryJournal
-        from fairlead.experiments.simulate import Simulation, simulate
+        from fairlead.experiments.simulate import Simulation, run_simulation
         from fairlead.simulator.costs import Costs
         from fairlead.testing import cluster
         from fairlead.workloads.generate import Generator
@@ -57,7 +57,9 @@ class GoldenCase:
         ).trace(seed=5)
         scheduler = Scheduler(self.name, round_s=360.0).config if self.kind == "policy" else SchedulerConfig.preset(self.name)
         journal = MemoryJournal()
-        run = simulate(Simulation(trace, cluster(CLUSTER), scheduler, costs=Costs(10.0, 20.0, 5.0), seed=5), journal=journal)
+        run = run_simulation(
+            Simulation(trace, cluster(CLUSTER), scheduler, costs=Costs(10.0, 20.0, 5.0), seed=5), journal=journal
+        )
         digest = hashlib.sha256()
         for event in journal:
             digest.update(encode_line(event))

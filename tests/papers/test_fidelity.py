@@ -11,7 +11,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import TIMED, Job
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.dynamics import Regimes
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -47,7 +47,7 @@ def trace() -> Trace:
 
 def events_of(jobs: Trace, rates: ThroughputTable, costs: Costs = COSTS) -> list[ev.Event]:
     journal = MemoryJournal()
-    simulate(Simulation(jobs, CLUSTER, scheduler_of(LAS), rates, costs), journal=journal)
+    run_simulation(Simulation(jobs, CLUSTER, scheduler_of(LAS), rates, costs), journal=journal)
     return list(journal)
 
 

@@ -13,7 +13,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.experiments.inputs import TraceFile
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.workloads.trace import Trace
 from fairlead_papers import Reproduction, reproduce
 from fairlead_papers.blox import BLOX, PublicTraces
@@ -138,7 +138,7 @@ def test_what_is_wanted_is_what_would_be_in_use_if_nobody_waited():
         Job("last", 200.0, 1.0),
         Job("after", 300.0, 9.0),
     ]
-    record = simulate(Simulation(Trace.of(jobs), Cluster.parse("2xv100:2"))).record
+    record = run_simulation(Simulation(Trace.of(jobs), Cluster.parse("2xv100:2"))).record
     assert record.jobs.first_started_s[1] > 100.0
     assert demand(record, (1, 3)) == pytest.approx((2 * 50.0 + 100.0) / (2 * 100.0))
 

@@ -9,7 +9,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import Part
 from fairlead.core.errors import InputError
 from fairlead.experiments.cases import CaseStore
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.policies.shockwave.planning.planner import TOLERANCE
 from fairlead.policies.shockwave.planning.relaxation import LEVELS
 from fairlead_papers import Reproduction, reproduce
@@ -61,7 +61,7 @@ def test_pollux_jobs_have_the_batch_sizes_they_had_and_the_workers_they_asked_fo
     dynamics = [found.trace.dynamics[job.name] for job in found.trace.jobs]
     assert any(len(job_dynamics.parts) > 1 for job_dynamics in dynamics)
     assert all(sum(share for _, share in job_dynamics.parts) == pytest.approx(1.0) for job_dynamics in dynamics)
-    record = simulate(Simulation(found.trace, cluster_of(8), SchedulerConfig(Part("fifo")), found.table)).record
+    record = run_simulation(Simulation(found.trace, cluster_of(8), SchedulerConfig(Part("fifo")), found.table)).record
     assert record.jobs.exclusive_s == pytest.approx(found.alone_s)
 
 

@@ -20,7 +20,7 @@ from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.experiments.metrics import summarize
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.models.sensitivity import Curve, Sensitivity
 from fairlead.placement.synergy import HostedJob, Synergy, allocate_hosts
 from fairlead.simulator.backend import SimulatedBackend
@@ -67,7 +67,7 @@ def workload(jobs: int, hungry: float, seed: int = 0, load: float = 0.9) -> Trac
 def average_jct_s(trace: Trace, allotment: str) -> float:
     placement = Part("synergy", {"allotment": allotment, "cpus": {**HUNGRY, **MODEST}})
     given = Simulation(trace, sixteen_nodes(), SchedulerConfig(Part("fifo"), placement=placement), table_of((*HUNGRY, *MODEST)))
-    return summarize(simulate(given).record).average_jct_s
+    return summarize(run_simulation(given).record).average_jct_s
 
 
 def test_where_half_of_the_jobs_can_use_more_cpus_tuning_is_worth_a_third():

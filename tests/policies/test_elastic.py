@@ -19,7 +19,7 @@ from fairlead.engine.codec import encode
 from fairlead.engine.journal import MemoryJournal, NoJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.experiments.simulate import Faults, Outage, Simulation, SimulationRun, begin, simulate
+from fairlead.experiments.simulate import Faults, Outage, Simulation, SimulationRun, begin, run_simulation
 from fairlead.models import goodput
 from fairlead.policies.elastic.optimus import Optimus
 from fairlead.policies.elastic.pollux import Pollux
@@ -49,7 +49,7 @@ def run(
 ) -> tuple[SimulationRun, list[ev.Event]]:
     journal = MemoryJournal()
     given = Simulation(trace, machine, SchedulerConfig.from_data(scheduler), costs=Costs(launch_s=5.0, restart_s=5.0))
-    return simulate(replace(given, **changes), journal=journal), journal.events
+    return run_simulation(replace(given, **changes), journal=journal), journal.events
 
 
 def few(trace: Trace) -> Trace:
@@ -236,5 +236,5 @@ def test_optimus_takes_as_long_as_in_the_simulator_of_pollux():
         SchedulerConfig.from_data({"policy": {"name": "optimus", "oracle": True}, "rounds": 60}),
         costs=Costs(launch_s=30.0, restart_s=30.0),
     )
-    jobs = simulate(given).record.jobs
+    jobs = run_simulation(given).record.jobs
     assert np.mean(jobs.ended_s - jobs.submitted_s) == pytest.approx(5301.88, rel=0.1)

@@ -15,7 +15,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import BATCH_SIZE, Job
 from fairlead.engine.codec import encode
 from fairlead.engine.journal import MemoryJournal
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.policies.allocation.allox import AlloX
 from fairlead.policies.allocation.finish_time_fairness import FinishTimeFairness
 from fairlead.policies.allocation.gandiva_fair import GandivaFair
@@ -86,7 +86,9 @@ def planned(arm: Arm, parts: tuple[tuple[int, float], ...]) -> tuple[list[bytes]
     dynamics = {job.name: Regimes.of(job, parts) for job in jobs if job.kind == SMALL}
     config = SchedulerConfig.from_data(yaml.safe_load(f"{{{arm.scheduler}}}"))
     journal, cluster = MemoryJournal(), Cluster.parse("1xv100:1,1xk80:1")
-    simulate(Simulation(Trace.of(jobs, dynamics=dynamics), cluster, config, TABLE, Costs(restart_s=20.0)), journal=journal)
+    run_simulation(
+        Simulation(Trace.of(jobs, dynamics=dynamics), cluster, config, TABLE, Costs(restart_s=20.0)), journal=journal
+    )
     before, behind, changed = list[bytes](), list[bytes](), False
     for each in journal.events:
         if isinstance(each, ev.RoundPlanned):

@@ -12,7 +12,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
 from fairlead.experiments.inputs import TraceFile, read_table
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.policies.allocation.fifo_sjf import FifoPerf, ShortestJobFirstPerf
 from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.testing.contracts import PolicyContract
@@ -142,7 +142,7 @@ def test_sticky_fifo_gives_the_completion_times_of_gavel_s_simulator(public_data
     table = read_table(folder / "simulation_throughputs.json")
     trace = TraceFile(folder / "continuous_single_seed0_lam900.trace").read(table)
     cluster = Cluster.parse("36xv100:1,36xp100:1,36xk80:1")
-    record = simulate(Simulation(trace, cluster, scheduler, table, measure=(50, 150))).record
+    record = run_simulation(Simulation(trace, cluster, scheduler, table, measure=(50, 150))).record
     times = (record.jobs.ended_s - record.jobs.submitted_s)[50:150]
     assert times.mean() == pytest.approx(expected, rel=0.03)
 

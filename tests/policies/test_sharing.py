@@ -11,7 +11,7 @@ from fairlead.config.schedulers import parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.policies.allocation.fifo_sjf import ShortestJobFirstPerf
 from fairlead.policies.allocation.finish_time_fairness import FinishTimeFairness, FinishTimeFairnessPerf, isolated_rates
 from fairlead.policies.allocation.hierarchical import HierarchicalPerf
@@ -351,5 +351,5 @@ def test_a_scaled_model_that_seems_infeasible_is_solved_as_it_is():
     cluster = Cluster.parse("8xv100:4,8xp100:4,8xk80:4")
     table = catalogue().for_types(cluster.type_names)
     scheduler = SchedulerConfig(parse_part("hierarchical-perf:space_sharing=true"))
-    done = simulate(Simulation(workload.trace(0), cluster, scheduler, table, measure=(0, 10))).state.all_jobs()
+    done = run_simulation(Simulation(workload.trace(0), cluster, scheduler, table, measure=(0, 10))).state.all_jobs()
     assert np.isfinite(done.ended_s[:10]).all()

@@ -13,7 +13,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.experiments.inputs import TraceFile
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.workloads.catalogue import catalogue
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -24,7 +24,7 @@ def shared_s(config: SchedulerConfig) -> float:
     """Accelerator time with two jobs, of the ten jobs of the documentation on four V100s."""
     trace = TraceFile(DOCS / "ten_jobs.csv", None).read(catalogue())
     journal = MemoryJournal()
-    simulate(Simulation(trace, Cluster.parse("4xv100:4"), config, catalogue()), journal=journal)
+    run_simulation(Simulation(trace, Cluster.parse("4xv100:4"), config, catalogue()), journal=journal)
     events = list(journal)
     state, now, shared = State(events[0].cluster), 0.0, 0.0
     for event in events:

@@ -13,7 +13,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import ELASTIC, Job
 from fairlead.engine.journal import MemoryJournal
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.policies.elastic.sia import Sia, _chosen
 from fairlead.workloads.trace import Trace
 from scenes import table_of
@@ -33,7 +33,7 @@ def launches(jobs: list[Job], policy: object = "sia") -> list[tuple[float, int, 
     """When, who, where, with how many workers."""
     journal, table = MemoryJournal(), table_of(MACHINES.type_names, RATES)
     scheduler = SchedulerConfig.from_data({"policy": policy, "rounds": 60})
-    simulate(Simulation(Trace.of(jobs), MACHINES, scheduler, table), journal=journal)
+    run_simulation(Simulation(Trace.of(jobs), MACHINES, scheduler, table), journal=journal)
     found = []
     for event in journal.events:
         if isinstance(event, ev.RoundPlanned):

@@ -17,7 +17,7 @@ from fairlead.engine.codec import encode
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.testing import Harness, check_events, job
@@ -57,7 +57,7 @@ def test_where_starts_take_longer_than_rounds_who_loads_is_left_alone_as_on_a_re
     logs = list[list[bytes]]()
     for skip in (True, False):
         journal = MemoryJournal()
-        run = simulate(replace(given, skip_quiet_rounds=skip), journal=journal)
+        run = run_simulation(replace(given, skip_quiet_rounds=skip), journal=journal)
         assert run.state.store.arrays["phase"][:5].tolist() == [Phase.FINISHED] * 5
         logs.append([encode(event) for event in journal])
     assert logs[0] == logs[1], "rounds that change nothing are still left out, and no others"

@@ -18,7 +18,7 @@ from fairlead.engine.codec import decode, encode
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.termination.successive_halving import HyperBand, Rung, SuccessiveHalving, rungs
 from fairlead.workloads.dynamics import LossCurve
 from fairlead.workloads.trace import Trace
@@ -75,7 +75,7 @@ def test_who_comes_after_others_is_waited_for_too():
     jobs[3] = replace(jobs[3], after=(0,))
     losses = {job.name: LossCurve(10.0, 0.1 + 0.1 * i, 0.05) for i, job in enumerate(jobs)}
     scheduler = SchedulerConfig(Part("fifo"), termination=Part("successive-halving"), round_s=100.0)
-    run = simulate(Simulation(Trace.of(jobs, losses=losses), Cluster.parse("4xv100:4"), scheduler))
+    run = run_simulation(Simulation(Trace.of(jobs, losses=losses), Cluster.parse("4xv100:4"), scheduler))
     ended = run.state.store.arrays["ended_s"][:4].tolist()
     assert ended == [4000.0, 2700.0, 2700.0, 4900.0]  # the last is worse than one that got through meanwhile
 
@@ -207,7 +207,7 @@ def test_a_search_leaves_the_best_and_skipping_rounds_changes_nothing(name, poli
         journal = MemoryJournal()
         scheduler = SchedulerConfig(Part(policy), termination=Part(name, options), round_s=100.0)
         given = Simulation(Trace.of(jobs, losses=losses), Cluster.parse("12xv100:4"), scheduler, skip_quiet_rounds=skip)
-        run = simulate(given, journal=journal)
+        run = run_simulation(given, journal=journal)
         logs.append([encode(event) for event in journal.events])
     assert logs[0] == logs[1]
     done = run.state.store.arrays["base_steps"][:10] / run.state.store.arrays["steps"][:10]

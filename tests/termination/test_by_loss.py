@@ -17,7 +17,7 @@ from fairlead.engine.codec import encode
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state_codec import load, save
 from fairlead.experiments.metrics import summarize
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.models.convergence import AT, EARLIER, ERROR, RECENT, WINDOW
 from fairlead.termination.by_loss import ByLoss
 from fairlead.workloads.dynamics import LossCurve
@@ -30,7 +30,7 @@ def played(trace: Trace, termination="by-loss", *, policy="fifo", skip=True, whe
     scheduler = SchedulerConfig(Part(policy), termination=Part(termination, parameters), round_s=100.0)
     journal = MemoryJournal()
     given = Simulation(trace, Cluster.parse(where), scheduler, skip_quiet_rounds=skip)
-    return simulate(given, journal=journal), journal.events
+    return run_simulation(given, journal=journal), journal.events
 
 
 def test_a_job_ends_at_the_first_round_end_at_which_its_loss_is_near_enough():
@@ -64,7 +64,7 @@ def test_the_accelerators_are_free_for_the_same_decision_and_room_at_the_door_fo
     logs = []
     for skip in (True, False):
         journal = MemoryJournal()
-        run = simulate(Simulation(trace, Cluster.parse("4xv100:4"), scheduler, skip_quiet_rounds=skip), journal=journal)
+        run = run_simulation(Simulation(trace, Cluster.parse("4xv100:4"), scheduler, skip_quiet_rounds=skip), journal=journal)
         assert run.state.store.arrays["first_started_s"][1] == 800.0
         logs.append([encode(event) for event in journal.events])
     assert logs[0] == logs[1]
@@ -84,7 +84,7 @@ def test_without_rounds_reports_come_every_five_minutes():
     journal = MemoryJournal()
     scheduler = SchedulerConfig(Part("fifo"), termination=Part("by-loss", {"threshold": 0.01}), round_s=0.0)
     trace = Trace.of([Job("a", 10.0, 1000.0)], losses={"a": LossCurve(10.0, 1.0, 0.1)})
-    run = simulate(Simulation(trace, Cluster.parse("1xv100:1"), scheduler), journal=journal)
+    run = run_simulation(Simulation(trace, Cluster.parse("1xv100:1"), scheduler), journal=journal)
     assert run.state.store.arrays["ended_s"][0] == 900.0
 
 

@@ -16,7 +16,7 @@ from fairlead.core.job import ELASTIC, Job
 from fairlead.core.plan import TUNED
 from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.inputs import TraceFile
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.models.goodput import LOCAL, STEP
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.applications import (
@@ -110,7 +110,7 @@ def test_a_job_alone_takes_as_long_as_its_application(tmp_path):
     for skip in (True, False):
         journal = MemoryJournal()
         given = Simulation(trace, machine, scheduler, costs=Costs(launch_s=30.0), skip_quiet_rounds=skip)
-        run = simulate(given, journal=journal)
+        run = run_simulation(given, journal=journal)
         assert run.record.jobs.ended_s[0] == pytest.approx(60.0 + 30.0 + expected)
         journals.append(journal.events)
     assert [str(event) for event in journals[0]] == [str(event) for event in journals[1]]
@@ -156,7 +156,7 @@ def workload() -> Trace:
 def average_jct(trace: Trace, scheduler: dict[str, object]) -> tuple[float, dict[str, float]]:
     machine = Cluster.parse("64xv100:4")
     given = Simulation(trace, machine, SchedulerConfig.from_data(scheduler), costs=Costs(launch_s=30.0, restart_s=30.0))
-    run = simulate(given)
+    run = run_simulation(given)
     jct = run.record.jobs.ended_s - run.record.jobs.submitted_s
     assert np.isfinite(jct).all()
     return float(jct.mean()), {run.state.job_of[at].name: one for at, one in enumerate(jct.tolist())}

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairlead.core.errors import InputError
-from fairlead.workloads.formats import BUILT_IN, read_trace, read_trace_skipping_bad
+from fairlead.workloads.formats import BUILT_IN, read_trace_file, read_trace_skipping_bad
 from fairlead.workloads.formats.text_fields import LONGEST_LINE
 
 SCRIBBLES = [
@@ -95,7 +95,7 @@ def test_a_mode_that_nobody_knows(mode: str, tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=rf"jobs.csv:4: field 'mode' is '{mode}': expected static, accordion, gns, expert or elastic"
     ):
-        read_trace(path, "native")
+        read_trace_file(path, "native")
 
 
 @pytest.mark.parametrize(("name", "old", "new", "line", "field"), BAD_LINES)
@@ -104,14 +104,14 @@ def test_a_bad_line(name: str, old: str, new: str, line: int, field: str, tmp_pa
     assert usual.count(old) == 1, "the sample has changed"
     path = samples.write(tmp_path, name, usual.replace(old, new))
     with pytest.raises(InputError) as caught:
-        read_trace(path, name)
+        read_trace_file(path, name)
     message = str(caught.value)
     assert message.startswith(f"{path}:{line}: field '{field}'")
     assert "expected" in message
     assert "\n" not in message
     assert (caught.value.line, caught.value.field) == (line, field)
 
-    good = read_trace(samples.write(tmp_path, name))
+    good = read_trace_file(samples.write(tmp_path, name))
     path = samples.write(tmp_path, name, usual.replace(old, new))
     skipping = read_trace_skipping_bad(path, name)
     assert len(skipping) == len(good) - 1
@@ -149,7 +149,7 @@ def test_a_bad_header_is_raised_even_where_bad_lines_are_skipped(
 
 def test_a_misspelt_column_is_answered_with_the_near_one(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="near: 'submitted_s'"):
-        read_trace(samples.write(tmp_path, "native", "submited_s,steps\n0,1\n"), "native")
+        read_trace_file(samples.write(tmp_path, "native", "submited_s,steps\n0,1\n"), "native")
 
 
 @pytest.mark.parametrize("name", list(BUILT_IN))
@@ -168,7 +168,7 @@ def test_a_file_that_is_no_text(name: str, contents: bytes, expected: str, tmp_p
     path.write_bytes(contents)
     for format in (name, None):
         with pytest.raises(InputError, match=expected):
-            read_trace(path, format)
+            read_trace_file(path, format)
 
 
 @pytest.mark.parametrize("name", list(BUILT_IN))
@@ -176,7 +176,7 @@ def test_no_file_or_no_plain_file(name: str, tmp_path: Path) -> None:
     for format in (name, None):
         for path in (tmp_path / "none.csv", tmp_path, tmp_path / "none.csv" / "below"):
             with pytest.raises(InputError) as caught:
-                read_trace(path, format)
+                read_trace_file(path, format)
             assert "\n" not in str(caught.value)
 
 
@@ -188,7 +188,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(InputError, match="Permission denied"):
-        read_trace(path)
+        read_trace_file(path)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_line_that_is_no_text_is_one_bad_line_among_good_ones(bad: bytes, expe
     assert [problem.line for problem in trace.skipped] == [3, 5]
     assert expected in str(trace.skipped[0])
     with pytest.raises(InputError, match=r"jobs\.csv:3: expected"):
-        read_trace(path, "philly")
+        read_trace_file(path, "philly")
 
 
 @pytest.mark.parametrize("ending", ["", "\n"])
@@ -231,7 +231,7 @@ def test_a_quote_without_an_end_says_how_far_it_reached(tmp_path: Path) -> None:
     text = samples.PHILLY.replace("60.0,east", '60.0,"east') + "2017-10-09 07:00:40,5,1,5,east\n"
     path = samples.write(tmp_path, "philly", text)
     with pytest.raises(InputError, match=r"jobs\.csv:2: expected a row of cells up to line 5"):
-        read_trace(path)
+        read_trace_file(path)
     assert len(read_trace_skipping_bad(path)) == 0
 
 
@@ -264,14 +264,14 @@ def test_pai_wants_both_tables(tmp_path: Path) -> None:
     path = samples.write(tmp_path, "pai")
     (tmp_path / "pai_task_table.csv").unlink()
     with pytest.raises(InputError, match=r"pai_task_table\.csv: expected this file in the folder"):
-        read_trace(path)
+        read_trace_file(path)
 
 
 def test_a_damaged_parquet_file(tmp_path: Path) -> None:
     path = tmp_path / "jobs.parquet"
     path.write_bytes(b"PAR1" + b"x" * 100)
     with pytest.raises(InputError, match="a Parquet file that can be read") as caught:
-        read_trace(path)
+        read_trace_file(path)
     assert "\n" not in str(caught.value)
 
 
@@ -291,5 +291,5 @@ def test_a_parquet_table_with_wrong_values(column: str, value: list[object], fie
     path = tmp_path / "jobs.parquet"
     pq.write_table(pa.table({"submitted_s": [0, 1], "steps": [1, 2], column: value}), path)
     with pytest.raises(InputError) as caught:
-        read_trace(path)
+        read_trace_file(path)
     assert caught.value.field == field

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.workloads.dynamics import LossCurve
-from fairlead.workloads.formats import read_trace, write_trace
+from fairlead.workloads.formats import read_trace_file, write_trace
 from fairlead.workloads.formats.native_trace import COLUMNS, MODES
 from fairlead.workloads.trace import Trace
 
@@ -69,18 +69,18 @@ def test_a_trace_comes_back_as_it_was(suffix: str, jobs: list[Job], origin: str 
     trace = Trace.of(jobs, "jobs", origin=origin)
     path = tmp_path / f"jobs{suffix}"
     write_trace(trace, path)
-    assert read_trace(path, "native") == trace
-    assert read_trace(path) == trace
+    assert read_trace_file(path, "native") == trace
+    assert read_trace_file(path) == trace
     assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("name", [name for name in samples.FILES if name != "native"])
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_every_format_converts_to_the_native_one(name: str, suffix: str, tmp_path: Path) -> None:
-    trace = read_trace(samples.write(tmp_path, name))
+    trace = read_trace_file(samples.write(tmp_path, name))
     path = tmp_path / f"converted.{suffix}"
     write_trace(trace, path)
-    again = read_trace(path)
+    again = read_trace_file(path)
     assert again.jobs == trace.jobs
     assert again.origin == trace.origin
 
@@ -102,7 +102,7 @@ def test_loss_curves_come_back_beside_the_jobs_and_no_job_has_one(suffix: str, t
     trace = Trace.of([Job("a", 0.0, 90.0), Job("b", 1.0, 90.0)], "jobs", losses={"b": LossCurve(1 / 3, 0.1, 2.5e-7)})
     path = tmp_path / f"jobs{suffix}"
     write_trace(trace, path)
-    again = read_trace(path)
+    again = read_trace_file(path)
     assert again == trace
     assert not any("loss" in field.name for field in fields(Job))
 
@@ -112,7 +112,7 @@ def test_a_curve_that_no_loss_could_follow_is_a_bad_field(cell: str, tmp_path: P
     path = tmp_path / "jobs.csv"
     path.write_text(f"submitted_s,duration_s,loss_curve\n0,10,{cell}\n")
     with pytest.raises(InputError, match=r"jobs\.csv:2: field 'loss_curve'"):
-        read_trace(path, "native")
+        read_trace_file(path, "native")
 
 
 def test_parquet_keeps_numbers_as_numbers(tmp_path: Path) -> None:

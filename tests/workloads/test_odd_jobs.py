@@ -21,7 +21,7 @@ from fairlead.policies.shockwave.planning.window import make_window
 from fairlead.prediction.predictor import load_predictor
 from fairlead.profiling.results import ResultsFile
 from fairlead.workloads.dynamics import Regimes, RunConditions
-from fairlead.workloads.formats import read_trace
+from fairlead.workloads.formats import read_trace_file
 from fairlead.workloads.formats.gavel_traces import with_regimes
 from fairlead.workloads.generate import Generator
 from fairlead.workloads.table_files import read_throughputs
@@ -41,13 +41,13 @@ def test_a_batch_size_that_is_none_is_part_of_the_models_name(size: str):
 def test_who_has_no_batch_size_has_no_regimes(tmp_path: Path):
     (tmp_path / "jobs.csv").write_text("submitted_s,steps,kind,regimes\n0,10,Net (batch size 0),1@0.5|2@0.5\n")
     with pytest.raises(InputError, match=r"jobs\.csv:2: field 'regimes' is .*kind has no batch size"):
-        read_trace(tmp_path / "jobs.csv")
+        read_trace_file(tmp_path / "jobs.csv")
 
 
 def test_shares_beyond_all_steps_are_told(tmp_path: Path):
     (tmp_path / "jobs.csv").write_text(f"submitted_s,steps,kind,regimes\n0,10,{NET},8@1e300|16@1e300\n")
     with pytest.raises(InputError, match=r"jobs\.csv:2: field 'regimes' is .*at most 1e\+15 steps"):
-        read_trace(tmp_path / "jobs.csv")
+        read_trace_file(tmp_path / "jobs.csv")
 
 
 def test_of_many_regimes_the_one_at_hand_is_found():

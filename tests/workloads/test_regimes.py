@@ -18,10 +18,10 @@ from fairlead.core.events import MetricsReported
 from fairlead.core.job import Job, batch_size_of, kind_of
 from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.inputs import TraceFile, read_table
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.dynamics import Regimes, RunConditions, parse_regimes, run_time_s
-from fairlead.workloads.formats import read_trace, write_trace
+from fairlead.workloads.formats import read_trace_file, write_trace
 from fairlead.workloads.formats.gavel_traces import with_regimes
 from fairlead.workloads.generate import Generator
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -48,7 +48,7 @@ def test_the_work_stays_and_the_speed_changes_with_the_batch_size():
     rates = table({8: 10.0, 16: 8.0, 32: 6.0})
     trace = Trace.of([job], dynamics={"net": regimes})
     journal = MemoryJournal()
-    run = simulate(Simulation(trace, Cluster.parse("1xv100:1"), table=rates), journal=journal)
+    run = run_simulation(Simulation(trace, Cluster.parse("1xv100:1"), table=rates), journal=journal)
     seconds = 500 / 10 + 250 / (8 * 2) + 250 / (6 * 4)
     assert float(run.record.jobs.ended_s[0]) == pytest.approx(seconds, rel=1e-12)
     assert float(run.record.jobs.exclusive_s[0]) == pytest.approx(seconds, rel=1e-12)
@@ -60,7 +60,7 @@ def test_the_work_stays_and_the_speed_changes_with_the_batch_size():
 def test_shares_need_not_add_up_to_what_was_declared(parts, work):
     job, regimes = net(parts)
     assert regimes.work(job.steps) == pytest.approx(work)
-    run = simulate(
+    run = run_simulation(
         Simulation(Trace.of([job], dynamics={"net": regimes}), Cluster.parse("1xv100:1"), table=table({8: 1.0, 16: 1.0}))
     )
     assert run.state.all_jobs().overran.tolist() == [work > 1000.0]
@@ -78,7 +78,7 @@ def test_regimes_come_back_as_they_were_written(tmp_path, suffix):
     job, regimes = net("8@0.1|16@0.7000000000000001|8@0.2")
     trace = Trace.of([job, Job("other", 3.0, 5.0)], dynamics={"net": regimes})
     write_trace(trace, tmp_path / f"jobs.{suffix}")
-    again = read_trace(tmp_path / f"jobs.{suffix}")
+    again = read_trace_file(tmp_path / f"jobs.{suffix}")
     assert again.jobs == trace.jobs
     assert again.dynamics == trace.dynamics
 
@@ -95,20 +95,20 @@ def test_a_nature_that_cannot_be_written_is_told(tmp_path):
 def test_a_cell_that_says_no_regimes_is_told(tmp_path, cell):
     (tmp_path / "jobs.csv").write_text(f"submitted_s,steps,kind,regimes\n0,10,Net (batch size 8),{cell}\n")
     with pytest.raises(InputError, match=r"jobs.csv:2: field 'regimes' is .*expected batch sizes and shares of the steps"):
-        read_trace(tmp_path / "jobs.csv")
+        read_trace_file(tmp_path / "jobs.csv")
 
 
 def test_a_job_without_a_batch_size_has_no_regimes(tmp_path):
     (tmp_path / "jobs.csv").write_text("submitted_s,duration_s,regimes\n0,10,8@1\n")
     with pytest.raises(InputError, match="nothing, for a job whose kind has no batch size"):
-        read_trace(tmp_path / "jobs.csv")
+        read_trace_file(tmp_path / "jobs.csv")
 
 
 def test_a_batch_size_without_a_throughput_is_told_before_anything_runs():
     job, regimes = net("8@0.5|64@0.5")
     trace = Trace.of([job], dynamics={"net": regimes})
     with pytest.raises(InputError, match=r"field 'regimes' is 'Net \(batch size 64\)': expected batch sizes at which 'Net'"):
-        simulate(Simulation(trace, Cluster.parse("1xv100:1"), table=table({8: 1.0})))
+        run_simulation(Simulation(trace, Cluster.parse("1xv100:1"), table=table({8: 1.0})))
 
 
 def entry(**other: object) -> dict[str, object]:
@@ -203,7 +203,7 @@ def test_max_min_fairness_on_shockwaves_trace_comes_out_as_published():
     trace = TraceFile(source, regimes=SHOCKWAVE / "trace120_regimes.json").read(rates)
     mechanism = parse_part("gavel-rounds:least_interval_s=1920:newcomers=wait:lease_s=120:types=in-order")
     scheduler = SchedulerConfig(parse_part("max-min-fairness"), mechanism=mechanism, round_s=120.0)
-    run = simulate(Simulation(trace, Cluster.parse("32xv100:32"), scheduler, rates, Costs(restart_s=20.0)))
+    run = run_simulation(Simulation(trace, Cluster.parse("32xv100:32"), scheduler, rates, Costs(restart_s=20.0)))
     published = json.loads(PUBLISHED.read_text())["max_min_fairness"]
     jobs = run.record.jobs
     took = jobs.ended_s - jobs.submitted_s

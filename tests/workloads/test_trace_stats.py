@@ -9,7 +9,7 @@ import trace_samples as samples
 
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
-from fairlead.workloads.formats import read_trace
+from fairlead.workloads.formats import read_trace_file
 from fairlead.workloads.trace import Trace, trace_stats
 
 TIMED_JOBS = Trace.of(
@@ -64,6 +64,6 @@ def test_a_cluster_has_at_least_one_accelerator() -> None:
 
 @pytest.mark.skipif(not samples.SHARED.exists(), reason=samples.NO_PUBLIC_DATA)
 def test_the_philly_trace_loads_400_accelerators_to_94_percent() -> None:
-    stats = trace_stats(read_trace(samples.SHARED / "philly" / "philly.csv"), 400)
+    stats = trace_stats(read_trace_file(samples.SHARED / "philly" / "philly.csv"), 400)
     assert stats.offered_load == pytest.approx(0.94, abs=0.01)
     assert stats.accounts == 15

@@ -19,7 +19,7 @@ from fairlead.core.plan import Placed, Selection
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.journal import MemoryJournal
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.placement.bandwidth_aware import Links, aggregate_bandwidth, best_devices, choose_within_nodes
 from fairlead.placement.base import FreeDevices, place_jobs
 from fairlead.placement.basic import fullest_node_first, on_fewest_nodes
@@ -91,7 +91,7 @@ def compare_bandwidth(trace: Trace, machine: str = "p3.8xlarge", machines: int =
 
 def _observed(given: Simulation, registry: Registry) -> Observed:
     journal, cluster = MemoryJournal(), given.cluster
-    simulate(given, journal=journal, registry=registry)
+    run_simulation(given, journal=journal, registry=registry)
     found: dict[int, list[float]] = {}
     for event in journal.events:
         if isinstance(event, RoundPlanned):

@@ -16,7 +16,7 @@ from fairlead.core.rng import stream
 from fairlead.core.routes import REPORTED, Session
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.policies.serving.packing.pooled import DEFAULT_POOLING, PoolingOptions
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
@@ -108,7 +108,7 @@ def _looped(
         costs=costs,
         others=_reports(sessions, swings, duration_s, seed),
     )
-    run = simulate(given, journal=MemoryJournal())
+    run = run_simulation(given, journal=MemoryJournal())
     world = run.loop.backend
     assert isinstance(world, SimulatedBackend)
     assert world.sessions is not None

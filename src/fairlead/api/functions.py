@@ -13,10 +13,8 @@ from fairlead.core.errors import InputError
 from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments import metrics
 from fairlead.experiments import resimulate as recorded
-from fairlead.experiments.compare import Comparison, Workload
-from fairlead.experiments.compare import compare as run_comparison
-from fairlead.experiments.simulate import Faults, Simulation
-from fairlead.experiments.simulate import simulate as run_simulation
+from fairlead.experiments.compare import Comparison, Workload, run_comparison
+from fairlead.experiments.simulate import Faults, Simulation, run_simulation
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.generate import Generator
 

@@ -17,8 +17,7 @@ from fairlead.config.parameters import LARGEST_SEED
 from fairlead.config.schedulers import parse_part
 from fairlead.config.workload_files import read_hosts
 from fairlead.core.errors import InputError
-from fairlead.experiments.compare import Aggregate, Comparison, Workload, aggregate_outcomes
-from fairlead.experiments.compare import compare as run_comparison
+from fairlead.experiments.compare import Aggregate, Comparison, Workload, aggregate_outcomes, run_comparison
 from fairlead.experiments.inputs import check_host_profiles
 from fairlead.experiments.metric_columns import COLUMNS, format_with_error
 from fairlead.experiments.sweep import SweepResult, read_sweep, run_sweep

@@ -20,7 +20,7 @@ from fairlead.cli.output import note, out, progress
 from fairlead.config import Part, SchedulerConfig, read_cluster
 from fairlead.core.events import Event
 from fairlead.demo.story import Story
-from fairlead.experiments.compare import Comparison, Workload, compare
+from fairlead.experiments.compare import Comparison, Workload, run_comparison
 from fairlead.experiments.resimulate import RecordedRun, comparison_rows, resimulation, resimulation_records
 from fairlead.experiments.run_record import RunRecord
 from fairlead.reporting.figures import write_figures
@@ -114,7 +114,7 @@ def _again(journal: Path) -> list[RunRecord]:
     run = RecordedRun.read(str(journal))
     given = resimulation(run, [run.under(Part(name)) for name in OTHERS])
     with progress(len(OTHERS), "simulating", quiet=False) as bar:
-        outcomes = compare(given, processes=1, keep_records=True, on_done=lambda _: bar.advance())
+        outcomes = run_comparison(given, processes=1, keep_records=True, on_done=lambda _: bar.advance())
     out.print(
         comparison_table(
             comparison_rows(run, given, outcomes), title=f"{given.cluster}", width=out.width, elsewhere=IN_THE_REPORT
@@ -131,7 +131,7 @@ def _seven(quick: bool) -> list[RunRecord]:
     machines = read_cluster(MACHINES, accelerator_types())
     given = Comparison(workload, machines, schedulers, costs=Costs(restart_s=30.0))
     with progress(len(SEVEN), "simulating", quiet=False) as bar:
-        outcomes = compare(given, processes=1 if quick else None, keep_records=True, on_done=lambda _: bar.advance())
+        outcomes = run_comparison(given, processes=1 if quick else None, keep_records=True, on_done=lambda _: bar.advance())
     rows = [(schedulers[o.case.scheduler].label, o.summary) for o in outcomes]
     out.print(comparison_table(rows, title=f"{machines}", width=out.width, elsewhere=IN_THE_REPORT))
     return [replace(o.record, scheduler=schedulers[o.case.scheduler].label) for o in outcomes if o.record is not None]

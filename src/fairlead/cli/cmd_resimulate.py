@@ -12,7 +12,7 @@ from fairlead.cli.output import check_paths, note, out, print_json, progress
 from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import parse_part
 from fairlead.core.errors import InputError
-from fairlead.experiments.compare import compare
+from fairlead.experiments.compare import run_comparison
 from fairlead.experiments.metrics import summarize
 from fairlead.experiments.resimulate import RecordedRun, comparison_rows, resimulation, resimulation_records
 from fairlead.experiments.run_record import record_from_journal
@@ -66,7 +66,7 @@ def resimulate_command(
     given = resimulation(run, schedulers, metrics)
     pictures = report is not None or png is not None
     with progress(len(schedulers), "simulating", quiet=json) as bar:
-        outcomes = compare(given, processes=processes, keep_records=pictures, on_done=lambda _: bar.advance())
+        outcomes = run_comparison(given, processes=processes, keep_records=pictures, on_done=lambda _: bar.advance())
     rows = comparison_rows(run, given, outcomes)
     if json:
         costs = {"launch_s": given.costs.launch_s, "restart_s": given.costs.restart_s}

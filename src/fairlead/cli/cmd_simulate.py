@@ -14,8 +14,7 @@ from fairlead.cli.output import check_paths, event_log, note, out, print_json, p
 from fairlead.config.workload_files import read_request_rates
 from fairlead.experiments.metrics import summarize
 from fairlead.experiments.serving import sessions_in
-from fairlead.experiments.simulate import Simulation, left_waiting, requests_of
-from fairlead.experiments.simulate import simulate as run_simulation
+from fairlead.experiments.simulate import Simulation, left_waiting, requests_of, run_simulation
 from fairlead.reporting.figures import write_figures
 from fairlead.reporting.html import write_report
 from fairlead.reporting.tables import summary_table

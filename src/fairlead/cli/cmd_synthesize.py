@@ -18,8 +18,7 @@ from fairlead.cli.output import check_paths, event_log, note, out, print_json, p
 from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import parse_part, scheduler_of
 from fairlead.core.errors import InputError
-from fairlead.experiments.compare import Comparison, Workload
-from fairlead.experiments.compare import compare as run_comparison
+from fairlead.experiments.compare import Comparison, Workload, run_comparison
 from fairlead.experiments.inputs import read_table, table_for
 from fairlead.experiments.live_inputs import fetch_state, measured_table, with_colocated_rates
 from fairlead.experiments.lookahead import ArrivalForecast

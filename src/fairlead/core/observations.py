@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, get_args
 
 from fairlead.core.plan import ObservedValues
 
-What: TypeAlias = Literal["steps", "speed", "loss", "company"]
+What: TypeAlias = Literal["steps", "speed", "loss", "colocation"]
 
 
 def observation_name(what: What, number: int) -> str:

@@ -43,7 +43,7 @@ class Stalled(FairleadError):
 Decision: TypeAlias = tuple[RoundPlan, Memo]
 
 
-class AsyncDecider(Protocol):
+class DecisionRunner(Protocol):
     """Where decisions are made while the loop goes on listening: for wall time, which does not wait for them."""
 
     @property
@@ -78,7 +78,7 @@ class Loop:
     compose: Callable[[Mapping[str, Any]], Stages] | None = None  # makes the stages of a switched scheduler
     stopwatch: Callable[[], float] = lambda: 0.0
     on_decision: Callable[[RoundPlan], None] | None = None  # for progress bars and tests; it may look, not touch
-    async_decider: AsyncDecider | None = None  # None: a decision is made at its moment, and nothing happens until it is
+    async_decider: DecisionRunner | None = None  # None: a decision is made at its moment, and nothing happens until it is
 
     decisions: int = 0
     rounds: int = 0  # that have passed, skipped ones included; without rounds, decisions
@@ -169,7 +169,7 @@ class Loop:
             validate_launches(plan, view, self.stages)
         return self._act(plan, memo)
 
-    def _step_aside(self, aside: AsyncDecider) -> RoundPlan | None:
+    def _step_aside(self, aside: DecisionRunner) -> RoundPlan | None:
         """One decision for the start of a round, made elsewhere. What happens meanwhile is recorded; of the plan, what it has
         made impossible is left out. Where a stage fails, nothing changes. None where nobody wants the decision any more."""
         snapshot_s, stages, memo = self.backend.now, self.stages, self.state.memo
@@ -279,7 +279,7 @@ class Loop:
             self.rounds += round((self.backend.now - self._last_round) / length)
         self._last_round = self.backend.now
 
-    def _lead_s(self, aside: AsyncDecider) -> float:
+    def _lead_s(self, aside: DecisionRunner) -> float:
         return min(aside.lead_s, self.stages.round_s / 2)
 
     def _next_look(self, plan: RoundPlan) -> float:

@@ -106,7 +106,7 @@ def _colocation_observations(jobs: JobColumns, view: Snapshot) -> dict[str, obje
     which the last one left; `NEVER` alone means that some job is present (from journals of an older version)."""
     values = dict[str, object]()
     for number, others in zip(jobs.number.tolist(), _colocated(jobs, view)):
-        name = observation_name("company", number)
+        name = observation_name("colocation", number)
         known: Any = view.observations.get(name)
         left_s, *before = known if isinstance(known, list | tuple) else (NEVER if known is None else known,)
         left = not others.issuperset(before) or (known == NEVER and not others)
@@ -134,7 +134,7 @@ def _current_since_s(jobs: JobColumns, observations: ObservedValues) -> Floats:
     co-located job has left."""
     current_since_s = np.full(len(jobs), -np.inf)
     for at, (number, rate) in enumerate(zip(jobs.number.tolist(), jobs.rate.tolist())):
-        known: Any = observations.get(observation_name("company", number)) if rate > 0 else None
+        known: Any = observations.get(observation_name("colocation", number)) if rate > 0 else None
         left_s = known[0] if isinstance(known, list | tuple) else known
         if left_s is not None and left_s != NEVER:
             current_since_s[at] = left_s + max(ADAPTS_S, ADAPTS_STEPS / rate)

@@ -14,7 +14,7 @@ from fairlead.experiments.cases import run_in_processes
 from fairlead.experiments.inputs import TraceFile
 from fairlead.experiments.metrics import DEFAULTS, MetricOptions, Summary, interval, summarize
 from fairlead.experiments.run_record import RunRecord
-from fairlead.experiments.simulate import Faults, Simulation, simulate
+from fairlead.experiments.simulate import Faults, Simulation, run_simulation
 from fairlead.models.sensitivity import Sensitivity
 from fairlead.simulator.backend import Other
 from fairlead.simulator.costs import Costs
@@ -93,7 +93,7 @@ class ComparisonCase:
             given.fill_workers,
             others=given.others,
         )
-        record = simulate(simulation, registry=given.registry, gantt=self.keep_record).record
+        record = run_simulation(simulation, registry=given.registry, gantt=self.keep_record).record
         return CaseOutcome(self, summarize(record, given.metrics), record if self.keep_record else None)
 
 
@@ -117,7 +117,7 @@ class Aggregate:
     half_width: dict[str, float | None]
 
 
-def compare(
+def run_comparison(
     given: Comparison,
     *,
     processes: int | None = None,

@@ -16,7 +16,7 @@ from fairlead.files import is_stream
 from fairlead.workloads.applications import application_table, read_applications, with_applications
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.dynamics import JobDynamics, Regimes, RunConditions, run_time_s
-from fairlead.workloads.formats import BUILT_IN, Format, read_trace, read_trace_skipping_bad
+from fairlead.workloads.formats import BUILT_IN, Format, read_trace_file, read_trace_skipping_bad
 from fairlead.workloads.formats.gavel_traces import GavelTrace, RunTime, with_regimes
 from fairlead.workloads.table_files import fill_workers, read_throughputs
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -46,7 +46,7 @@ class TraceFile:
         if self.skip_bad:
             trace = read_trace_skipping_bad(self.path, self.format, formats)
         else:
-            trace = read_trace(self.path, self.format, formats=formats)
+            trace = read_trace_file(self.path, self.format, formats=formats)
         if self.applications is not None:
             trace = with_applications(trace, read_applications(self.applications))
         return trace if self.regimes is None else with_regimes(trace, self.regimes)

@@ -70,7 +70,7 @@ class SimulationRun:
     loop: Loop
 
 
-def simulate(
+def run_simulation(
     given: Simulation,
     *,
     journal: Journal | None = None,

@@ -16,7 +16,7 @@ from fairlead.experiments.cases import Answer, Answers, Case
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import MetricOptions, measured_rows, summarize
 from fairlead.experiments.run_record import JobOutcomes
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.reporting.pictures import Lines, PlotLine
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.trace import Trace
@@ -91,7 +91,7 @@ class Streamed:
 
 def trained(trace: Trace, scheduler: str, measure: tuple[int, int] | None = None) -> Answer:
     config, costs = Arm("studied", scheduler).config, Costs(launch_s=START_S, restart_s=START_S)
-    record = simulate(Simulation(trace, Cluster.parse(CLUSTER), config, costs=costs, measure=measure)).record
+    record = run_simulation(Simulation(trace, Cluster.parse(CLUSTER), config, costs=costs, measure=measure)).record
     jobs, options = record.jobs, MetricOptions(measure=measure)
     done = measured_rows(record, options) & (jobs.phase == Phase.FINISHED)
     return {

@@ -12,7 +12,7 @@ from functools import partial
 from fairlead.core.cluster import Cluster, Node
 from fairlead.experiments.cases import Answer, Answers, Case
 from fairlead.experiments.inputs import ExperimentInputs
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.models.sensitivity import Curve, Sensitivity
 from fairlead.workloads.transform import with_host_sensitivity, with_random_kinds
 from fairlead_papers.arms import Sweep, average_jct
@@ -73,7 +73,7 @@ class Hosted:
         trace = with_host_sensitivity(trace, {kind: Sensitivity(Curve.parse(text)) for kind, text in profiles.items()})
         config = Arm("studied", self.scheduler).config
         given = Simulation(trace, sixteen_nodes(), config, inputs.table, seed=self.seed, measure=self.workload.measure)
-        return answer(simulate(given).record, self.workload, len(trace))
+        return answer(run_simulation(given).record, self.workload, len(trace))
 
 
 def sixteen_nodes() -> Cluster:

@@ -13,7 +13,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.experiments.cases import Answer, Answers, Case
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import summarize
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.workloads.transform import slice_jobs
 from fairlead_papers.arms import figure
 from fairlead_papers.bandwidth import compare_bandwidth
@@ -42,7 +42,7 @@ class Sixty:
         assert isinstance(inputs, PublicTraces)
         theirs = inputs.published(self.schedule)
         config = Arm("studied", f"policy: {SCHEDULES[self.schedule]}, rounds: event-driven").config
-        record = simulate(Simulation(inputs.sixty_jobs(), Cluster.parse("8xv100:4"), config)).record
+        record = run_simulation(Simulation(inputs.sixty_jobs(), Cluster.parse("8xv100:4"), config)).record
         jct = dict(zip(record.jobs.names, (record.jobs.ended_s - record.jobs.submitted_s).tolist()))
         pairs = [[float(jct[name]), float(seconds)] for name, seconds in theirs["jct"].items()]
         return {"figures": summarize(record).to_dict(), "jct_s": pairs, "average_jct_s": float(theirs["avg_jct"])}

@@ -14,7 +14,7 @@ from fairlead.experiments.cases import Answer
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import MetricOptions, measured_rows, summarize
 from fairlead.experiments.run_record import RunRecord
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.catalogue import accelerator_types
 from fairlead_papers.blox.scale import Scale
@@ -47,7 +47,7 @@ class Run:
         given = simulation(
             Arm("studied", self.scheduler).config, self.cluster, self.workload, self.seed, inputs, self.restart_s
         )
-        return answer(simulate(given).record, self.workload, len(given.trace))
+        return answer(run_simulation(given).record, self.workload, len(given.trace))
 
 
 def simulation(

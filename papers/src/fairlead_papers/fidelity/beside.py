@@ -17,7 +17,7 @@ from fairlead.engine.state import State
 from fairlead.experiments.inputs import rates_by_nature, used_rates
 from fairlead.experiments.metrics import DEFAULTS, completion_times
 from fairlead.experiments.run_record import RunRecord, record_of
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.workloads.trace import Trace
 from fairlead_papers.fidelity.measuring import Measured
 
@@ -52,5 +52,5 @@ def beside(trace: Trace, scheduler: Mapping[str, Any], told: Measured, events: S
     left = [name for name, phase in zip(real.jobs.names, real.jobs.phase.tolist()) if phase != Phase.FINISHED]
     if left or real.jobs.names != tuple(job.name for job in trace.jobs):
         raise NotFinished(f"not all jobs finished on the real cluster: {', '.join(left) or 'some never came'}")
-    run = simulate(Simulation(trace, state.cluster, config, told.table, told.costs))
+    run = run_simulation(Simulation(trace, state.cluster, config, told.table, told.costs))
     return Beside(real, run.record)

@@ -15,7 +15,7 @@ from fairlead.experiments.cases import Answer
 from fairlead.experiments.inputs import ExperimentInputs, table_for, used_rates
 from fairlead.experiments.metrics import MetricOptions, measured_rows, summarize
 from fairlead.experiments.run_record import RunRecord
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.catalogue import accelerator_types
 from fairlead.workloads.generate import Generator
@@ -105,7 +105,7 @@ class Run:
         by_kind = {model: Costs(restart_s=s / 2, checkpoint_s=s / 2) for model, s in self.costs_s}
         costs = Costs(by_kind=by_kind)
         given = Simulation(trace, cluster, scheduler, inputs.table, costs, seed=self.seed, measure=self.jobs.measure)
-        record = ideal(given) if self.ideal else simulate(given).record
+        record = ideal(given) if self.ideal else run_simulation(given).record
         rates = used_rates(trace.jobs, table_for(trace, cluster, inputs.table))
         return _answer(record, rates, self.jobs, len(trace))
 

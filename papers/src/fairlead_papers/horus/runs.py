@@ -17,7 +17,7 @@ from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.experiments.cases import Answer, CaseFailed
 from fairlead.experiments.inputs import ExperimentInputs
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.trace import Trace
 from fairlead_papers.horus.jobs import longest_first, trace
@@ -68,7 +68,7 @@ class Run:
         machine = Cluster.parse(self.cluster, (H200,))
         config, journal = SchedulerConfig.from_data(scheduler, "study"), MemoryJournal()
         given = Simulation(jobs, machine, config, inputs.table, Costs(restart_s=RESTART_S), seed=self.seed)
-        done = simulate(given, journal=journal).record.jobs
+        done = run_simulation(given, journal=journal).record.jobs
         if (done.phase != Phase.FINISHED).any():  # who fails ends early, which no makespan may gain by
             raise CaseFailed(f"{int((done.phase != Phase.FINISHED).sum())} of {len(done)} jobs did not finish")
         seen = Watch(inputs).over(journal)

@@ -15,7 +15,7 @@ from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import MetricOptions, finish_time_fairness, summarize
 from fairlead.experiments.run_record import RunRecord
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.reporting.pictures import Distribution, Picture
 from fairlead.simulator.costs import Costs
 from fairlead_papers.arms import known
@@ -60,7 +60,7 @@ class Rigid:
         found = _found(inputs, self.workload, self.every, self.accelerators)
         config = SchedulerConfig.from_data(yaml.safe_load(f"{{{self.scheduler}}}"), "study")
         cluster, costs = cluster_of(self.accelerators), Costs(launch_s=START_S, restart_s=START_S)
-        return _answer(simulate(Simulation(found.trace, cluster, config, found.table, costs)).record)
+        return _answer(run_simulation(Simulation(found.trace, cluster, config, found.table, costs)).record)
 
 
 def _found(inputs: ExperimentInputs, workload: int, every: int, accelerators: int) -> Replayed:

@@ -22,7 +22,7 @@ from fairlead.core.job import BATCH_SIZE, TIMED, batch_size_of, kind_of, model_o
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.experiments.run_record import RunRecord
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.applications import Application, ApplicationDynamics, consolidated_placement
 from fairlead.workloads.dynamics import Regimes
@@ -71,7 +71,7 @@ def replayed(trace: Trace, accelerators: int) -> Replayed:
     """Pollux first, then the jobs that it leaves to others."""
     journal = MemoryJournal()
     costs = Costs(launch_s=START_S, restart_s=START_S)
-    found = simulate(Simulation(trace, cluster_of(accelerators), POLLUX, costs=costs), journal=journal)
+    found = run_simulation(Simulation(trace, cluster_of(accelerators), POLLUX, costs=costs), journal=journal)
     jobs, dynamics = [], {}
     sizes_of: dict[str, set[int]] = {}
     for number, spans in _sizes(journal).items():

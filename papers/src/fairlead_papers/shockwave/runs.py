@@ -14,7 +14,7 @@ from fairlead.experiments.cases import Answer
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import MetricOptions, finish_time_fairness, summarize
 from fairlead.experiments.run_record import RunRecord
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.simulator.costs import Costs
 from fairlead_papers.arms import figure
 from fairlead_papers.shockwave.jobs import AdaptiveJobs, Jobs
@@ -74,7 +74,7 @@ class Run:
         config = SchedulerConfig.from_data(yaml.safe_load(f"{{{self.scheduler}}}"), "study")
         cluster = Cluster.parse(f"{self.accelerators}xv100:{self.accelerators}")
         given = Simulation(trace, cluster, config, table, Costs(restart_s=RESTART_S))
-        return simulate(given, journal=journal, gantt=gantt).record
+        return run_simulation(given, journal=journal, gantt=gantt).record
 
     def run(self, inputs: ExperimentInputs) -> Answer:
         record = self.record(inputs)

@@ -20,7 +20,7 @@ from fairlead.experiments.cases import Answer, CaseFailed, CaseStore, run_cases
 from fairlead.experiments.compare import mean_and_half_width
 from fairlead.experiments.inputs import ExperimentInputs, TraceFile
 from fairlead.experiments.metrics import MetricOptions, summarize
-from fairlead.experiments.simulate import Simulation, simulate
+from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.experiments.sweep.axes import Axis, with_axis_value
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.generate import Generator
@@ -80,7 +80,7 @@ class SweepRun:
             measure=self.measure,
             fill_workers=self.fill_workers,
         )
-        return {"figures": summarize(simulate(given).record, MetricOptions(measure=self.measure)).to_dict()}
+        return {"figures": summarize(run_simulation(given).record, MetricOptions(measure=self.measure)).to_dict()}
 
     def _trace(self, inputs: SweepInputs) -> Trace:
         read = inputs.jobs()

@@ -1,6 +1,6 @@
-"""Trace files: one module per format, and the two ways in and out, `read_trace` and `write_trace`. See `docs/traces.md`."""
+"""Trace files: one module per format, and the two ways in and out, `read_trace_file` and `write_trace`. See `docs/traces.md`."""
 
 from fairlead.workloads.formats.native_trace import write_trace
-from fairlead.workloads.formats.reader import BUILT_IN, Format, read_trace, read_trace_skipping_bad
+from fairlead.workloads.formats.reader import BUILT_IN, Format, read_trace_file, read_trace_skipping_bad
 
-__all__ = ["BUILT_IN", "Format", "read_trace", "read_trace_skipping_bad", "write_trace"]
+__all__ = ["BUILT_IN", "Format", "read_trace_file", "read_trace_skipping_bad", "write_trace"]

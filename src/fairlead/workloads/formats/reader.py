@@ -50,7 +50,7 @@ BUILT_IN: Mapping[str, Format] = MappingProxyType({made.name: made for made in (
 """The formats of Fairlead by name, in the order in which they are tried."""
 
 
-def read_trace(
+def read_trace_file(
     path: str | os.PathLike[str],
     format: str | None = None,
     on_bad: OnBad = raise_bad_line,
@@ -74,7 +74,7 @@ def read_trace_skipping_bad(
 ) -> Trace:
     """The trace without its bad lines, which are listed in `skipped` in the order of their lines."""
     bad: list[InputError] = []
-    trace = read_trace(path, format, bad.append, formats)
+    trace = read_trace_file(path, format, bad.append, formats)
     listed = sorted([*bad, *trace.skipped], key=lambda problem: (problem.source, problem.line or 0))
     return replace(trace, skipped=tuple(listed))
 
