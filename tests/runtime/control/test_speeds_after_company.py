@@ -26,7 +26,7 @@ def test_a_speed_beside_another_is_not_taken_for_the_one_alone_when_that_has_lef
     assert scene.loop.state.observations[learned] == 3.0, "once it shows, it counts"
     scene.backend.cancel(0)
     scene.at(scene.second + 20)
-    assert not [name for name in scene.loop.state.observations if name.startswith("company of")], "it has ended"
+    assert not [name for name in scene.loop.state.observations if name.startswith("colocation of")], "it has ended"
     sound(scene)
 
 
