@@ -164,8 +164,8 @@ def test_what_the_policy_remembers_is_its_plan(harness: Harness) -> None:
     harness.round()
     memo = harness.state.memo
     assert policy.schedule(memo).sum(axis=0).tolist() == [2] * 5
-    assert 0 < memo["gap"] <= 1e-3
-    assert 0 < memo["relative_gap"] < 0.05
+    assert 0 <= memo["gap"] <= 1e-3
+    assert 0 <= memo["relative_gap"] < 0.05
     assert len(memo["rho"]) == 3
 
 
