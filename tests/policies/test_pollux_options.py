@@ -40,7 +40,7 @@ def crowd(largest: tuple[float, ...]) -> _JobTable:
         places=count * [[]],
         age=np.full(count, 100.0),
         restarts=zeros,
-        told=yes,
+        modelled=yes,
         model_of=np.arange(count),
         models=models,
     )
