@@ -240,10 +240,10 @@ def test_who_still_waits_when_nothing_can_happen_any_more_is_told_for_what(tmp_p
     behind = "policy: Waiting behind the head of the queue, job wide, which needs 8 GPUs"
     waits = [
         {"name": "wide", "reason": "placement: Waiting for nodes: needs 8 GPUs; 4 eligible GPUs are up"},
-        {"name": "narrow", "reason": f"{behind}; up where that may run: 4, so nobody behind it starts until there are more"},
+        {"name": "narrow", "reason": f"{behind}; only 4 eligible for it are up, so no job behind it starts until more are"},
     ]
     assert answer(*how)["waiting_jobs"] == waits
-    assert "still waiting: narrow: behind the head" in fairlead(*how).stderr
+    assert "still waiting: narrow: Waiting behind the head" in fairlead(*how).stderr
     assert "waiting_jobs" not in answer(*how[:-2])
 
 

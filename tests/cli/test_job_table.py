@@ -52,7 +52,7 @@ def test_names_and_reasons_are_whole_at_any_width(width: int, left: bool):
     lines = drawn(width, users=True, left=left)
     assert max(map(len, lines)) <= width
     heading = next(line for line in lines if "nodes, or reason" in line)
-    reason, name, behind = (heading.index(word) for word in ("where", "job", "user" if width >= 110 else "phase"))
+    reason, name, behind = (heading.index(word) for word in ("nodes, or", "job", "user" if width >= 110 else "phase"))
     assert " ".join(line[reason:].strip() for line in lines[4:]).strip() == WAITS["reason"]["text"]
     assert "".join(line[name:behind].strip() for line in lines[4:]) == WAITS["name"]
     assert any("v100-0" in line for line in lines)
@@ -105,4 +105,4 @@ def test_who_has_finished_without_saying_how_many_steps_there_are_is_done():
 def test_whom_a_job_shares_accelerators_with_stands_behind_where_it_runs():
     assert nodes_or_reason({**RUNS, "colocated_with": ["b", "of another user"]}) == "v100-0, shared with b, of another user"
     assert nodes_or_reason({**RUNS, "colocated_with": list("abcde")}) == "v100-0, shared with a, b, c and 2 more"
-    assert ("shares with", "b") in job_details({**RUNS, "colocated_with": ["b"]})
+    assert ("colocated with", "b") in job_details({**RUNS, "colocated_with": ["b"]})

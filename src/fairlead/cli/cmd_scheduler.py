@@ -189,7 +189,7 @@ def show_preset(
     name: Annotated[str, typer.Argument(help="A preset; `fairlead presets` lists them.")],
     json: JsonOption = False,
 ) -> None:
-    """Print a preset as a scheduler file, for --config or as a start for your own."""
+    """Print a preset as a scheduler file. It is for --config, or a start for your own."""
     preset = preset_named(name)
     if json:
         print_json(_preset_data(preset))

@@ -75,8 +75,9 @@ SKEW: Mapping[str, float] = {
 
 @dataclass(frozen=True)
 class TiresiasPlacement:
-    """Consolidate where skew(model) = parameters of the largest tensor / parameters of the model > threshold; the others fill
-    fragments (Tiresias §3.3, Blox §4.3).
+    """Consolidate where skew(model) = parameters of the largest tensor / parameters of the model > threshold.
+
+    The other jobs fill fragments (Tiresias §3.3, Blox §4.3).
 
     A large tensor is sent in one piece and delays the others, so such models suffer most from a network between their workers.
     `skews` adds to the table or replaces its values; `otherwise` is the skew of a model in neither. With `wait`, a gang that is
@@ -115,8 +116,9 @@ class TiresiasPlacement:
 
 @dataclass(frozen=True)
 class TiresiasPlusPlacement:
-    """Consolidate where gain = rate on as few nodes as possible / rate on more nodes − 1 > threshold; the others fill fragments
-    (Blox §4.3, Figure 11).
+    """Consolidate where gain = rate on as few nodes as possible / rate on more nodes − 1 > threshold.
+
+    The other jobs fill fragments (Blox §4.3, Figure 11).
 
     Rates are those of the estimator. A gang that would not run spread at all (rate 0) waits until it can be consolidated; with
     `wait`, so does every gang that is to be consolidated.

@@ -161,8 +161,9 @@ class Themis:
 
 @dataclass(frozen=True)
 class ThemisRanking:
-    """Run the job with the highest ρ first: the latest finish relative to 1/n of the cluster, with all requested workers from
-    now on."""
+    """Run the job with the highest ρ first: the latest finish relative to 1/n of the cluster.
+
+    ρ assumes all requested workers from now on."""
 
     paper: ClassVar[str] = "Themis (Mahajan et al., NSDI'20) as in Blox Table 7 (Agarwal et al., EuroSys'24)"
     backfill: bool = True
