@@ -169,7 +169,7 @@ def test_a_switch_that_a_person_made_during_the_look_stands(busy, monkeypatch):
     asked = ["advise", "--policies", "fifo,srtf", "--admissions", "accept-all", "--looks", "1", "--processes", "1", "--switch"]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, (done.output, done.exception)
-    assert "not switched, somebody else" in " ".join(done.stderr.split())
+    assert "not switched, as a user switched" in " ".join(done.stderr.split())
     assert plane.scheduler()["policy"] == "las"
     assert [event.why for event in cluster.journal if isinstance(event, SchedulerSwitched)][1:] == ["a person"]
 

@@ -116,7 +116,7 @@ def test_names_of_metrics_are_free_again_with_their_last_job_and_nobody_takes_al
 
 
 def test_the_state_forgets_names_of_metrics_that_nobody_alive_uses(monkeypatch):
-    monkeypatch.setattr("fairlead.engine.state.MOST_METRICS_KEPT", 8)
+    monkeypatch.setattr("fairlead.engine.transitions.MAX_METRICS", 8)
     scene = Scene("v100:1", "fifo")
     scene.join()
     for number in range(6):

@@ -24,10 +24,10 @@ class Slow(Shockwave):
     asked: ClassVar[list[list[int]]]
     rounds: int = 4
 
-    def _planned(self, view: Snapshot, memo: Memo) -> Mapping[str, Any]:
+    def _plan(self, view: Snapshot, memo: Memo) -> Mapping[str, Any]:
         self.asked.append(view.jobs.number.tolist())
         assert self.gate.wait(PATIENCE_S)
-        return super()._planned(view, memo)
+        return super()._plan(view, memo)
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Failing(Slow):
     gate: ClassVar[threading.Event]
     asked: ClassVar[list[list[int]]]
 
-    def _planned(self, view: Snapshot, memo: Memo) -> Mapping[str, Any]:
+    def _plan(self, view: Snapshot, memo: Memo) -> Mapping[str, Any]:
         if not self.gate.is_set():
             raise SolverError("shockwave plan", "a time limit")
-        return super()._planned(view, memo)
+        return super()._plan(view, memo)
 
 
 @pytest.mark.parametrize(("policy", "trouble"), [(Slow, "takes longer than a round"), (Failing, "the policy failed")])

@@ -64,7 +64,7 @@ class Walk:
         self._connect_wire()
 
     def _connect_wire(self) -> None:
-        self.scene.backend.wire = self
+        self.scene.backend.transport = self
         self.backend = self.scene.backend
 
     # The wire.
