@@ -153,7 +153,7 @@ def test_the_sharing_service_is_started_when_a_second_job_comes(
     pipe = str(node.root / "mps" / "2-pipe")
     seen = [node.printed(launch).split()[:2] for launch in (alone, *others, elsewhere)]
     assert seen == [["None", "2"], [pipe, "GPU-2"], [pipe, "GPU-2"], ["None", "1"]]
-    first = replace(order(show + RUNS_FOREVER, job=5), accelerators=(3,), given=LaunchParameters(company=True))
+    first = replace(order(show + RUNS_FOREVER, job=5), accelerators=(3,), given=LaunchParameters(colocated=True))
     assert node.printed(node.starts(first)).split()[:2] == [str(node.root / "mps" / "3-pipe"), "GPU-3"]
     MultiProcessService(node.root / "mps").close()  # as an agent does that comes after this one
     assert [json.loads(line) for line in calls.read_text().splitlines()] == [
@@ -170,7 +170,7 @@ def test_an_agent_that_ends_its_jobs_ends_the_services_of_shared_accelerators_to
 ) -> None:
     ended: list[bool] = []
     monkeypatch.setattr(Agent, "run", lambda self: None)
-    monkeypatch.setattr(Supervisor, "stop_sharing", lambda self: ended.append(not self.running()))
+    monkeypatch.setattr(Supervisor, "stop_mps", lambda self: ended.append(not self.running()))
     monkeypatch.setattr("signal.signal", lambda number, handler: None)
     for end_jobs in (False, True):
         agent(control="127.0.0.1:1", node="here", accelerators="v100:1", root=tmp_path, end_jobs=end_jobs)
