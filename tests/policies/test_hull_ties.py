@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from fairlead.policies.allocation.lp import lower_hulls as hulls
-from fairlead.policies.allocation.lp.hull_model import Tie, distinct, filling
-from fairlead.policies.allocation.lp.lower_hulls import hulls_of
+from fairlead.policies.allocation.lp.lower_hulls import Tie, distinct, filling, hulls_of
 
 
 @pytest.mark.parametrize("size", range(1, 6))

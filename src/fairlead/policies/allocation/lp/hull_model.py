@@ -17,7 +17,7 @@ enter a program by their weights on the grid 0 ≤ T_g1 ≤ … ≤ T_gJ."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,57 +35,8 @@ from fairlead.policies.allocation.lp.level_search import (
     affordable_level,
     min_level,
 )
-from fairlead.policies.allocation.lp.lower_hulls import hulls_of
+from fairlead.policies.allocation.lp.lower_hulls import TIED, Tie, distinct, filling, hulls_of
 from fairlead.policies.allocation.lp.program import TOLERANCE, Entries, Model, Program
-
-TIED = 1e-12
-"""Answers that differ by no more, as a part of the whole, are equally good."""
-
-
-@dataclass(frozen=True)
-class Tie:
-    """A class, a response as cheap as its first one, and how much more of each type that response uses."""
-
-    group: int
-    answer: int
-    step: list[float]
-
-
-def distinct(ties: Iterable[Tie], most: int) -> list[Tie]:
-    """The ties that differ from all earlier ones of their class; at most one more than `most`."""
-    some = list[Tie]()
-    for tie in ties:
-        if not any(tie.group == one.group and _alike(tie.step, one.step) for one in some):
-            some.append(tie)
-            if len(some) > most:
-                break
-    return some
-
-
-def _alike(one: Sequence[float], two: Sequence[float]) -> bool:
-    return all(abs(a - b) <= TIED for a, b in zip(one, two))
-
-
-def filling(columns: Sequence[Sequence[float]], free: Sequence[float], full: Sequence[int]) -> list[float] | None:
-    """The amount of each column that fills these rows; None where it is not unique."""
-    if len(columns) != len(full):
-        return None
-    rows = [[*(column[j] for column in columns), free[j]] for j in full]
-    for at in range(len(rows)):
-        best = max(range(at, len(rows)), key=lambda row: abs(rows[row][at]))
-        rows[at], rows[best] = rows[best], rows[at]
-        head = rows[at]
-        if head[at] == 0.0:
-            return None
-        for row in rows[at + 1 :]:
-            factor = row[at] / head[at]
-            row[at:] = [mine - factor * other for mine, other in zip(row[at:], head[at:])]
-    part = [0.0] * len(rows)
-    for at in reversed(range(len(rows))):
-        rest = sum(rows[at][other] * part[other] for other in range(at + 1, len(rows)))
-        part[at] = (rows[at][-1] - rest) / rows[at][at]
-    return part
-
 
 _REMEMBERED = 12  # prices
 _SPARE = 1e-9
