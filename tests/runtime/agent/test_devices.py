@@ -153,7 +153,7 @@ def test_the_sharing_service_is_started_when_a_second_job_comes(
     pipe = str(node.root / "mps" / "2-pipe")
     seen = [node.printed(launch).split()[:2] for launch in (alone, *others, elsewhere)]
     assert seen == [["None", "2"], [pipe, "GPU-2"], [pipe, "GPU-2"], ["None", "1"]]
-    first = replace(order(show + RUNS_FOREVER, job=5), accelerators=(3,), given=LaunchParameters(colocated=True))
+    first = replace(order(show + RUNS_FOREVER, job=5), accelerators=(3,), parameters=LaunchParameters(colocated=True))
     assert node.printed(node.starts(first)).split()[:2] == [str(node.root / "mps" / "3-pipe"), "GPU-3"]
     MultiProcessService(node.root / "mps").close()  # as an agent does that comes after this one
     assert [json.loads(line) for line in calls.read_text().splitlines()] == [
