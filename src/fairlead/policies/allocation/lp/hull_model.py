@@ -39,6 +39,7 @@ from fairlead.policies.allocation.lp.lower_hulls import TIED, Tie, distinct, fil
 from fairlead.policies.allocation.lp.program import TOLERANCE, Entries, Model, Program
 
 _REMEMBERED = 12  # prices
+_SLACK = 1e-8
 _SPARE = 1e-9
 _CLOSE = 1e-8  # of a level: where one job stops falling within the last step, that is a small part of it
 
@@ -143,7 +144,10 @@ class HullModel:
         barred = self._hulls.barred.copy()
         barred[:, self._plain :][~lifts] = np.inf
         room = np.full(len(self.capacity), 1.0 + max(over, 0.0))
-        return self._best(barred, use, gain, room, self.near[1])[1]
+        try:
+            return self._best(barred, use, gain, room, self.near[1])[1]
+        except SolverError:  # the excess is known up to a rounding error, by which the demands may not fit
+            return self._best(barred, use, gain, room + _SLACK, self.near[1])[1]
 
     def _best(
         self, barred: Floats, use: Floats, gain: Floats, room: Floats | None, near: Floats, enough: float = np.inf

@@ -19,6 +19,8 @@ TOLERANCE = 1e-6
 
 _PRIMAL_SIMPLEX, _ANY_SIMPLEX = 4, 0
 _UNSCALED, _SCALED = 0, 2  # 2: the solver's own way
+_AGAIN = ((_UNSCALED, _ANY_SIMPLEX), (_SCALED, _PRIMAL_SIMPLEX), (_UNSCALED, _PRIMAL_SIMPLEX))
+"""Scaling and strategy of further attempts from an empty basis, where a solve ends without an optimum."""
 _OPTIONS: dict[str, Any] = {"output_flag": False, "threads": 1, "presolve": "off", "solver": "simplex"}
 
 _MISSES = ("max_primal_infeasibility", "max_dual_infeasibility")
@@ -125,9 +127,12 @@ class Program:
         highs.setOptionValue("simplex_strategy", _PRIMAL_SIMPLEX if primal else _ANY_SIMPLEX)
         highs.run()
         worst = self._off()
-        if worst > TOLERANCE:  # rarely: a lost basis, or a scaled model's answer that is none of the model itself
+        for scaling, strategy in _AGAIN:  # rarely: a lost basis, or a scaled model's answer that is none of the model itself
+            if worst <= TOLERANCE:
+                break
             highs.clearSolver()
-            highs.setOptionValue("simplex_scale_strategy", _UNSCALED)
+            highs.setOptionValue("simplex_scale_strategy", scaling)
+            highs.setOptionValue("simplex_strategy", strategy)
             highs.run()
             highs.setOptionValue("simplex_scale_strategy", _SCALED)
             worst = self._off()
