@@ -13,8 +13,10 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from typer.testing import CliRunner
 
 import fairlead
+from fairlead.cli.main import app
 from fairlead.core.errors import FairleadError
 from fairlead.core.events import RoundPlanned
 from fairlead.plugin import Memo, Selection, Snapshot, in_order
@@ -200,3 +202,25 @@ def test_the_example_in_the_readme_runs_as_written(tmp_path, monkeypatch, capsys
     jct, difference = capsys.readouterr().out.split()
     assert float(jct) > 0
     assert float(difference) == pytest.approx(float(difference))
+
+
+def test_commands_write_the_same_tables(tmp_path):
+    simulated = ["simulate", "--policy", "las", "--jobs", "8", "--out", str(tmp_path / "one"), "--json"]
+    compared = [
+        "compare",
+        "--policies",
+        "fifo,las",
+        "--jobs",
+        "8",
+        "--out",
+        str(tmp_path / "two"),
+        "--json",
+        "--processes",
+        "1",
+    ]
+    for words in (simulated, compared):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+    assert pyarrow.parquet.read_table(tmp_path / "one" / "jobs.parquet").num_rows == 8
+    assert pyarrow.parquet.read_table(tmp_path / "one" / "rounds.parquet").num_rows > 0
+    assert pyarrow.parquet.read_table(tmp_path / "two" / "runs.parquet").num_rows == 2

@@ -251,8 +251,6 @@ def test_from_the_command_line_it_is_a_table_a_report_and_one_object(finished, t
 def test_other_options_beside_a_sweep_are_refused(tmp_path):
     both = CliRunner().invoke(app, ["compare", "--sweep", "mine.yaml", "--jobs", "3"]).exception
     assert str(both) == "--jobs: expected this in mine.yaml, with the rest of the sweep"
-    lone = CliRunner().invoke(app, ["compare", "--out", "somewhere"]).exception
-    assert "--sweep FILE to go with it" in str(lone)
 
 
 def test_in_a_narrow_terminal_names_stay_and_figures_go(finished, tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from fairlead.api.run_results import ComparisonResult
 from fairlead.cli import options as opt
 from fairlead.cli.output import check_paths, fitted_table, note, out, print_json, progress, say_resumable
 from fairlead.config import SchedulerConfig
@@ -75,7 +76,9 @@ def compare_command(
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option("--out", help="With --sweep: the folder for its report and finished runs. [default: out/NAME]"),
+        typer.Option(
+            "--out", help="Write Parquet tables into this folder; with --sweep, its report and finished runs."
+        ),
     ] = None,
     json: opt.JsonOption = False,
 ) -> None:
@@ -95,8 +98,6 @@ def compare_command(
     """
     if sweep is not None:
         return _run_sweep(sweep, folder, context, processes=processes, json=json)
-    if folder is not None:
-        raise InputError("--out", "--sweep FILE to go with it", field="out", value=str(folder))
     check_paths([*workload.inputs, cost.costs, *(config or ())], [report], [png])
     metrics = definitions.read(measure)
     machine = opt.cluster_of(cluster)
@@ -139,17 +140,17 @@ def compare_command(
             wanted = "one seed: without --loads or --mtbf nothing about a trace is random"
             raise InputError("--seeds", wanted, field="seeds", value=seeds)
     opt.check_measure(metrics, workload.jobs if trace is None else len(trace))
-    pictures = report is not None or png is not None
+    pictures = report is not None or png is not None or folder is not None
     with progress(len(given.cases()), "simulating", quiet=json) as bar:
         outcomes = run_comparison(given, processes=processes, keep_records=pictures, on_done=lambda _: bar.advance())
     arms = aggregate_outcomes(given, outcomes)
     labels = [schedulers[outcome.case.scheduler].label for outcome in outcomes]
     all_with = f", all with {opt.in_words(shared)}" if shared else ""
+    cases = [
+        {"scheduler": label, "load": o.case.load, "seed": o.case.seed, **o.summary.to_dict()}
+        for label, o in zip(labels, outcomes)
+    ]
     if json:
-        cases = [
-            {"scheduler": label, "load": o.case.load, "seed": o.case.seed, **o.summary.to_dict()}
-            for label, o in zip(labels, outcomes)
-        ]
         results = [
             {"scheduler": a.label, "load": a.load, "seeds": a.seeds, "mean": a.mean, "half_width": a.half_width} for a in arms
         ]
@@ -164,6 +165,9 @@ def compare_command(
         for label, o in zip(labels, outcomes)
         if o.record is not None and o.case.load == given.loads[-1]
     ]
+    if folder is not None:
+        written = ComparisonResult(cases, records, metrics).to_parquet(folder)
+        note(f"tables: {', '.join(map(str, written))}")
     if report is not None:
         note(f"report: {write_report(records, report, metrics, title=f'Fairlead: schedulers compared{all_with}')}")
     if png is not None:

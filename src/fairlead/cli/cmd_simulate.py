@@ -9,12 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
+from fairlead.api.run_results import Run
 from fairlead.cli import options as opt
 from fairlead.cli.output import check_paths, event_log, note, out, print_json, progress
 from fairlead.config.workload_files import read_request_rates
+from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.metrics import summarize
 from fairlead.experiments.serving import sessions_in
 from fairlead.experiments.simulate import Simulation, left_waiting, requests_of, run_simulation
+from fairlead.journal.jsonl import read_events
 from fairlead.reporting.figures import write_figures
 from fairlead.reporting.html import write_report
 from fairlead.reporting.tables import summary_table
@@ -53,6 +56,7 @@ def simulate_command(
     seed: opt.SeedOption = 0,
     measure: opt.MeasureOption = None,
     events: opt.EventsOption = None,
+    tables: opt.OutOption = None,
     report: opt.ReportOption = None,
     png: opt.PngOption = None,
     skip_quiet_rounds: Annotated[
@@ -108,7 +112,9 @@ def simulate_command(
     )
     pictures = report is not None or png is not None
     with event_log(events) as log, progress(None, f"{scheduler.label} on {trace.name}", quiet=json) as bar:
-        run = run_simulation(given, journal=log, gantt=pictures, on_progress=bar.show)
+        journal = MemoryJournal() if log is None and tables is not None else log
+        kept = pictures or tables is not None
+        run = run_simulation(given, journal=journal, gantt=kept, on_progress=bar.show)
         serving = requests_of(run, seed=seed)
     summary = summarize(run.record, metrics)
     refused = {run.state.job_of[n].name: why for n, why in sorted(run.state.refusals.items())}
@@ -144,6 +150,10 @@ def simulate_command(
         note(f"report: {path}")
     if png is not None:
         note(f"plots: {', '.join(str(p) for p in write_figures([run.record], png, metrics))}")
+    if tables is not None:
+        seen = read_events(events) if events is not None else journal
+        written = Run(run.record, tuple(seen or ()), metrics).to_parquet(tables)
+        note(f"tables: {', '.join(map(str, written))}")
     if events is not None:
         note(f"events: {events}")
 

@@ -99,6 +99,9 @@ LoadOption: TypeAlias = Annotated[float | None, typer.Option("--load", help="Job
 EventsOption: TypeAlias = Annotated[
     Path | None, typer.Option("--events", help="Write the event log (JSON lines) to this file.")
 ]
+OutOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--out", help="Write tables of jobs and rounds, or of runs, as Parquet files into this folder.")
+]
 ReportOption: TypeAlias = Annotated[Path | None, typer.Option("--report", help="Write an HTML report to this file.")]
 PngOption: TypeAlias = Annotated[Path | None, typer.Option("--png", help="Write the plots as PNG files into this folder.")]
 WorkersOption: TypeAlias = Annotated[
