@@ -76,9 +76,7 @@ def compare_command(
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(
-            "--out", help="Write Parquet tables into this folder; with --sweep, its report and finished runs."
-        ),
+        typer.Option("--out", help="Write Parquet tables into this folder; with --sweep, its report and finished runs."),
     ] = None,
     json: opt.JsonOption = False,
 ) -> None:
