@@ -17,7 +17,7 @@ FAMILIES = sorted({one.family for one in shipped_profiles().alone.values()})
 
 @pytest.fixture(autouse=True)
 def nothing_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "train", lambda *_: pytest.fail("it has begun to learn"))
+    monkeypatch.setattr(training, "fit_predictor", lambda *_: pytest.fail("it has begun to learn"))
 
 
 @pytest.mark.parametrize("left", [0, 1])

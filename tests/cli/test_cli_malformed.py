@@ -110,7 +110,7 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
     "a journal with a damaged line": (
         {"e.jsonl": OPENED + '{"e":"lost"}\n'},
         ("report", "e.jsonl"),
-        ("e.jsonl:2", "damaged 'lost' event"),
+        ("e.jsonl:2", "damaged 'node_lost' event"),
     ),
     "a journal with an event that cannot have happened": (
         {"e.jsonl": OPENED + '{"e":"finished","t":2.0,"jobs":[500],"at":[2.0]}\n'},
@@ -145,7 +145,7 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
                 + '{"e":"finished","t":3.0,"jobs":[0],"at":[1e308]}\n'
             },
             verb,
-            ("e.jsonl:4", "a damaged 'finished' event", "at is 1e+308, not from 0 to 3"),
+            ("e.jsonl:4", "a damaged 'jobs_finished' event", "at is 1e+308, not from 0 to 3"),
         )
         for verb in (("report", "e.jsonl"), ("resimulate", "e.jsonl", "--policies", "las"))
     },
