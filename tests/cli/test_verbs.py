@@ -115,7 +115,7 @@ def test_a_worker_of_a_gang_has_a_log_of_its_own(here):
 
 @pytest.mark.parametrize(
     ("name", "about", "why"),
-    [("nobody", {}, "no job"), ("gang", {"launch": 99}, "no launch 99"), ("gang", {"rank": 7}, "not kept")],
+    [("nobody", {}, "no job"), ("gang", {"launch": 99}, "no launch 99"), ("gang", {"rank": 7}, "not stored")],
 )
 def test_a_log_that_is_not_there_is_said_so(here, name, about, why):
     if name != "nobody":
