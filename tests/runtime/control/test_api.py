@@ -76,8 +76,9 @@ def test_others_jobs_are_not_there():
         bob = who("bob")
         assert (await bob.get("/v1/jobs/mine")).status_code == 404
         assert (await bob.delete("/v1/jobs/0")).status_code == 404
-        assert (await bob.get("/v1/jobs?everybody=true")).json() == {"jobs": []}
-        assert len((await who("root").get("/v1/jobs?everybody=true")).json()["jobs"]) == 1
+        assert (await bob.get("/v1/jobs?all_users=true")).json() == {"jobs": []}
+        for key in ("all_users", "everybody"):  # the former name is still read
+            assert len((await who("root").get(f"/v1/jobs?{key}=true")).json()["jobs"]) == 1
         assert (await who("root").delete("/v1/jobs/mine")).status_code == 200
         assert (await bob.post("/v1/jobs", json={"jobs": [{"name": "mine", "run": "true"}]})).status_code == 201
         assert (await who("ann").get("/v1/jobs/mine")).json()["number"] == 0, "hers, though a younger one has that name"

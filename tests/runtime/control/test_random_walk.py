@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from played import Scene
+from emulated_agents import Scene
 
 from fairlead.core.job import ENDED, Job, Phase
 from fairlead.engine.state import State

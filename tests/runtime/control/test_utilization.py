@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from played import Scene
+from emulated_agents import Scene
 
 from fairlead.config.schedulers import compose
 from fairlead.core.errors import InputError

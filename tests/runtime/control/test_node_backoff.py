@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from played import Scene, unable
+from emulated_agents import Scene, unable
 
 from fairlead.runtime.protocol.orders import Ended
 

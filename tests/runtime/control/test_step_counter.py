@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from played import Scene, restarted
+from emulated_agents import Scene, restarted
 
 from fairlead.core.events import MetricsReported, ProgressReported
 from fairlead.core.job import ELASTIC, Phase, Regime

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from played import Scene, begun, restarted
+from emulated_agents import Scene, begun, restarted
 from serving import served
 
 from fairlead.core import events as ev

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from played import Scene
+from emulated_agents import Scene
 
 from fairlead.config.schedulers import compose, scheduler_of
 from fairlead.core.errors import InputError

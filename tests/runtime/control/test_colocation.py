@@ -3,7 +3,7 @@ over beside others."""
 
 from __future__ import annotations
 
-from played import Scene
+from emulated_agents import Scene
 
 from fairlead.core.job import Phase
 from fairlead.engine.codec import decode, encode

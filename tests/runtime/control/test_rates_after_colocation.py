@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from played import Scene
+from emulated_agents import Scene
 from test_company_in_the_runtime import USES, goes_on, leaves, running, scene_of, sound
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from played import Scene, begun, restarted, unable
+from emulated_agents import Scene, begun, restarted, unable
 
 from fairlead.core import events as ev
 from fairlead.core.job import Phase

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from played import Scene
+from emulated_agents import Scene
 
 from fairlead.core.job import Phase
 from fairlead.engine.state import State

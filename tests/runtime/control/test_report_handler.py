@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from played import Scene, begun
+from emulated_agents import Scene, begun
 
 from fairlead.core import events as ev
 from fairlead.engine.codec import decode, encode

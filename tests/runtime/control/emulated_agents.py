@@ -23,7 +23,7 @@ ROUND = 10.0
 
 
 @dataclass
-class Played:
+class EmulatedTransport:
     """Agents that do nothing but remember their orders."""
 
     orders: list[tuple[int, Order]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Scene:
         **parts: str,
     ) -> None:
         self.second = 0.0 if state is None else state.time
-        self.wire = Played()
+        self.wire = EmulatedTransport()
         self.cluster = cluster(machines)
         clock = WallClock(0.0, self.second, lambda: 0.0, lambda: self.second)
         clock._offset = 0.0
