@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from made_up import played
 from rich.console import Console
 
 from fairlead.experiments.metric_columns import COLUMNS, format_duration, format_value

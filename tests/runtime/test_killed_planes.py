@@ -25,12 +25,20 @@ def provoke(cluster: ClusterAtWork, kind: str, number: int) -> None:
             cluster.cancel(name)
         elif kind == "SchedulerSwitched":
             os.kill(cluster.plane, signal.SIGUSR1)
-        elif kind not in ("Opened", "NodeRepaired"):
-            cluster.submit(cluster.job(name, steps=60 if kind == "FactsLearned" else 8))
+        elif kind not in ("JournalOpened", "NodeRepaired"):
+            cluster.submit(cluster.job(name, steps=60 if kind == "ObservationsRecorded" else 8))
 
 
 KINDS = (
-    *("Opened", "NodeRepaired", "JobSubmitted", "MemoChanged", "SchedulerSwitched", "RoundPlanned", "FactsLearned"),
+    *(
+        "JournalOpened",
+        "NodeRepaired",
+        "JobSubmitted",
+        "MemoChanged",
+        "SchedulerSwitched",
+        "RoundPlanned",
+        "ObservationsRecorded",
+    ),
     *("ProgressReported", "MetricsReported", "JobsFinished", "JobsInterrupted", "JobsFailed", "JobCancelled"),
 )
 """In a possible order; `NodeLost` is written with `JournalOpened`, and in another test when a node is given up."""
