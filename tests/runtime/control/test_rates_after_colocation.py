@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from emulated_agents import Scene
-from test_company_in_the_runtime import USES, goes_on, leaves, running, scene_of, sound
+from test_colocation import USES, goes_on, leaves, running, scene_of, sound
 
 
 def test_a_speed_beside_another_is_not_taken_for_the_one_alone_when_that_has_left():
