@@ -4,13 +4,14 @@ part waits for a gate that the test opens, so nothing here depends on how fast t
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 import pytest
 from without_agents import PATIENCE_S, Scene
 
+from fairlead.config.schedulers import compose
 from fairlead.core import events as ev
 from fairlead.core.allocation import Allocation
 from fairlead.core.errors import SolverError
@@ -18,11 +19,16 @@ from fairlead.core.events import Memo
 from fairlead.core.job import Phase
 from fairlead.core.plan import Placed, Rates, Selection
 from fairlead.core.snapshot import Snapshot
+from fairlead.engine.decide import _learns
 from fairlead.estimators.measured import Measured
+from fairlead.estimators.oracle import Oracle
 from fairlead.journal.recovery import read_journal
 from fairlead.placement.basic import Consolidated
 from fairlead.policies.ranking.fifo import Fifo
+from fairlead.runtime.control.async_decider import DecisionHealth
+from fairlead.runtime.control.policy_timeout import with_timeout
 from fairlead.runtime.control.views import job_record
+from fairlead.testing.builders import random_table
 
 
 @dataclass(frozen=True)
@@ -224,6 +230,13 @@ def test_who_runs_and_who_asks_does_not_suffer_from_a_placement_or_an_estimation
         assert (scene.runs(0), scene.starts(0), scene.starts(2)) == (True, 1, 1)
 
     scene.play(story)
+
+
+def test_an_estimator_that_learns_still_does_with_a_timeout() -> None:
+    stages = compose({"policy": "fifo", "rounds": 1.0, "estimator": "measured"})
+    assert _learns(type(with_timeout(stages, DecisionHealth()).estimator))
+    other = replace(stages, estimator=Oracle(random_table(0, ("v100",))))
+    assert not _learns(type(with_timeout(other, DecisionHealth()).estimator))
 
 
 def test_another_scheduler_is_rid_of_a_placement_that_never_answers(tmp_path):

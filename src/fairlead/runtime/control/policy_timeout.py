@@ -20,7 +20,7 @@ import numpy as np
 
 from fairlead.core.allocation import Allocation, AllocationPending
 from fairlead.core.events import Memo
-from fairlead.core.plan import Selection
+from fairlead.core.plan import Observations, Rates, Selection
 from fairlead.core.reasons import Unplaced
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocated, Allocator, Estimator, LearningEstimator, PlanningPolicy, Policy, Stages
@@ -30,7 +30,6 @@ MAX_WAIT_S = 10.0
 WAIT_WITHOUT_ROUNDS_S = 1.0
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 
 class _Background(Generic[T]):
@@ -125,26 +124,33 @@ class TimedPolicy:
 
 
 class _LockedEstimator:
-    """An estimator for two threads. `observe` exists where the inner one has it: the decision asks by name."""
+    """An estimator for two threads."""
 
     def __init__(self, estimator: Estimator) -> None:
-        self._lock = threading.RLock()
-        self.rates = self._locked(estimator.rates)
-        if isinstance(estimator, LearningEstimator):
-            self.observe = self._locked(estimator.observe)
+        self._estimator, self._lock = estimator, threading.RLock()
 
-    def _locked(self, method: Callable[[Snapshot], R]) -> Callable[[Snapshot], R]:
-        def call(view: Snapshot) -> R:
-            with self._lock:
-                return method(view)
+    def rates(self, view: Snapshot) -> Rates:
+        with self._lock:
+            return self._estimator.rates(view)
 
-        return call
+
+class _LockedLearningEstimator(_LockedEstimator):
+    """A second class: a decision asks the type whether it learns."""
+
+    def __init__(self, estimator: LearningEstimator) -> None:
+        super().__init__(estimator)
+        self._learning = estimator
+
+    def observe(self, view: Snapshot) -> Observations:
+        with self._lock:
+            return self._learning.observe(view)
 
 
 def with_timeout(stages: Stages, health: DecisionHealth) -> Stages:
     """Return the same scheduler, whose rounds do not wait for a policy or a solver."""
     wait_s = min(stages.round_s / 2, MAX_WAIT_S) if stages.round_s else WAIT_WITHOUT_ROUNDS_S
-    policy, estimator = stages.policy, _LockedEstimator(stages.estimator)
+    policy, inner = stages.policy, stages.estimator
+    estimator = _LockedLearningEstimator(inner) if isinstance(inner, LearningEstimator) else _LockedEstimator(inner)
     if isinstance(policy, Allocated):
         allocator = TimedAllocator(policy.allocator, wait_s, health)
         return replace(stages, policy=replace(policy, allocator=allocator), estimator=estimator)
