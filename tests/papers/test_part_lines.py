@@ -49,9 +49,13 @@ def test_a_preset_is_what_it_adds_to_fifo():
     assert found.keys() == presets().keys()
     assert (found["fifo"].code, found["fifo"].modules) == (0, ())
     assert found["las"].modules == ("fairlead.policies.ranking.las",)
-    assert set(found["las-accept-1.2x"].modules) == {"fairlead.policies.ranking.las", "fairlead.admission.accept"}
+    assert set(found["las-accept-1.2x"].modules) == {"fairlead.policies.ranking.las"}
     assert "fairlead.policies.allocation.mechanism.round_mechanism" in found["gavel"].modules
-    for name, module in (("optimus", "core.goodput"), ("pollux", "workloads.training"), ("synergy", "core.sensitivity")):
+    for name, module in (
+        ("optimus", "models.goodput"),
+        ("pollux", "workloads.applications"),
+        ("synergy", "models.sensitivity"),
+    ):
         assert f"fairlead.{module}" in found[name].modules, "what serves a scheduler alone counts wherever it stands"
     assert "fairlead.workloads.applications" not in found["optimus"].modules
     assert (found["las"].blox, found["srtf"].blox) == (BLOX["las"], None)

@@ -16,15 +16,16 @@ from typing import Any
 from fairlead.config import SchedulerConfig
 from fairlead.config.registry import GROUPS, Preset, Registry, presets
 
-STAGES = ("admission", "estimators", "policies", "rounds", "placement", "termination")
-"""The folders of parts. What stands elsewhere (state, loop, ranking) serves all schedulers, as Blox' toolkit does."""
+STAGES = ("admission", "estimators", "policies", "placement", "termination")
+"""The folders of parts. What stands elsewhere (state, loop) serves all schedulers, as Blox' toolkit does; so does ranking."""
 
-ELSEWHERE = frozenset(f"fairlead.core.{name}" for name in ("convergence", "goodput", "sensitivity", "speeds"))
+TOOLKIT = frozenset({"fairlead.policies.ranking.base"})
+
+ELSEWHERE = frozenset(f"fairlead.models.{name}" for name in ("convergence", "goodput", "sensitivity", "speed_curves"))
 """What stands elsewhere and serves the schedulers alone that build upon it."""
 
 WORKLOADS = {
-    "pollux": ("applications", "training", "formats.pollux"),
-    "synergy": ("hosts",),
+    "pollux": ("applications",),
 }
 """Modules of workloads that were made for a scheduler: Blox counts the generation of workloads with it."""
 
@@ -151,7 +152,8 @@ def _imports(module: str) -> frozenset[str]:
     nodes = [node for node in ast.walk(ast.parse(_source(module))) if isinstance(node, ast.ImportFrom) and node.module]
     whole, parts = {str(node.module) for node in nodes}, {f"{node.module}.{one.name}" for node in nodes for one in node.names}
     stages = tuple(f"fairlead.{stage}." for stage in STAGES)
-    return frozenset(name for name in whole if name.startswith(stages)) | ((whole | parts) & ELSEWHERE)
+    found = frozenset(name for name in whole if name.startswith(stages)) | ((whole | parts) & ELSEWHERE)
+    return found - TOOLKIT
 
 
 def _closure(module: str) -> set[str]:

@@ -101,8 +101,8 @@ def _accordion(small: int, large: int, draws: Floats) -> Parts:
 def _doubling(declared: int, larger: Sequence[int], draws: Floats) -> Parts:
     doubled = [declared * 2**power for power in range((larger[-1] // declared).bit_length())]
     sizes = [size for size in doubled if size == declared or size in larger]
-    gaps = -np.log1p(-draws[: len(sizes)])  # exponential gaps are uniform over all divisions
-    return tuple(zip(sizes, significant(gaps / gaps.sum()).tolist()))
+    gaps = significant(-np.log1p(-draws[: len(sizes)]))  # exponential gaps are uniform over all divisions
+    return tuple(zip(sizes, (gaps / gaps.sum()).tolist()))
 
 
 def _nearest(sizes: Sequence[int], wanted: float) -> int:
