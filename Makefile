@@ -7,12 +7,13 @@ OUT := out
 # Where one is told to write none, every process of the tests and of the demo would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint types imports unit browser postgres bench pictures clean
+.PHONY: help setup demo test lint types imports unit browser postgres golden bench pictures clean
 
 help:
 	@echo "make demo    a dozen real jobs, the same under other policies, seven schedulers compared; a report"
 	@echo "make test    ruff, mypy --strict, import-linter, pytest"
 	@echo "make setup   only the virtual environment in $(VENV)"
+	@echo "make golden  the digests of event logs, in full and as other machines would round"
 	@echo "make bench   the benchmarks (minutes)"
 	@echo "make pictures the pictures of docs/policies.md, docs/profiles.md and docs/prediction.md"
 	@echo "make clean   remove what the above made"
@@ -67,6 +68,13 @@ postgres:
 		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql) >/dev/null 2>&1 \
 		|| echo "postgresql could not be installed; the tests of journals in it will be skipped"; \
 	fi
+
+# Digests of event logs, in full and as other machines would round (tests/golden/README.md).
+golden: setup
+	$(BIN)/python tests/golden/golden_cases.py
+	$(BIN)/python tests/golden/golden_cases.py --perturb sums
+	$(BIN)/python tests/golden/golden_cases.py --perturb rates
+	$(BIN)/python tests/golden/golden_cases.py --perturb solver
 
 bench: setup
 	$(BIN)/python benchmarks/simulator.py

@@ -22,8 +22,8 @@ class Told:
     ("words", "launches", "said"),
     [
         (("-f",), (1, 1), ""),
-        (("-f",), (3, 3, 4), "launch 3, the last; --launch N has earlier ones\nlaunch 4\n"),
-        ((), (3, 3), "launch 3, the last; --launch N has earlier ones\n"),
+        (("-f",), (3, 3, 4), "launch 3, the last; --launch N shows earlier ones\nlaunch 4\n"),
+        ((), (3, 3), "launch 3, the last; --launch N shows earlier ones\n"),
         (("-f", "--launch", "1"), (1, 2), "launch 2\n"),
         (("--launch", "2"), (2,), ""),
     ],

@@ -11,11 +11,13 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 DIGESTS = Path(__file__).parent / "digests.json"
 DECISIONS = 2000
+SHORT = 24
 CLUSTER = "v100:4,p100:4,k80:4"
 
 
@@ -76,63 +78,80 @@ def all_cases() -> Iterator[GoldenCase]:
         yield from (GoldenCase("preset", name, workload) for name in presets())
 
 
-def known_cases(path: Path = DIGESTS) -> dict[GoldenCase, str]:
-    """The cases whose digests are written down."""
-    return {GoldenCase(**one["case"]): one["digest"] for one in json.loads(path.read_text())}
+@dataclass(frozen=True)
+class Written:
+    """A case as it is written down: the digest of all of it, and of a short one with fewer jobs."""
+
+    case: GoldenCase
+    decisions: int
+    digest: str
+    short: str
+
+    def expected(self, short: bool) -> tuple[GoldenCase, str]:
+        return (replace(self.case, jobs=SHORT), self.short) if short else (self.case, self.digest)
 
 
-def _sized(case: GoldenCase, decisions: int) -> tuple[GoldenCase, str, int]:
+def written(path: Path = DIGESTS) -> list[Written]:
+    """The digests that are written down."""
+    return [Written(GoldenCase(**one.pop("case")), **one) for one in json.loads(path.read_text())]
+
+
+def _sized(case: GoldenCase) -> Written:
     """The case with as many jobs as make enough decisions."""
-    jobs = 24
-    while True:
-        sized = GoldenCase(case.kind, case.name, case.workload, jobs)
-        digest, made = sized.run()
-        if made >= decisions:
-            return sized, digest, made
-        jobs = max(jobs + 20, int(jobs * 1.1 * decisions / max(made, 1)))
+    jobs = SHORT
+    short, made = replace(case, jobs=jobs).run()
+    digest = short
+    while made < DECISIONS:
+        jobs = max(jobs + 20, int(jobs * 1.05 * DECISIONS / max(made, 1)))
+        digest, made = replace(case, jobs=jobs).run()
+    return Written(replace(case, jobs=jobs), made, digest, short)
 
 
-def write(cases: Iterable[GoldenCase], path: Path, decisions: int) -> None:
+def write(cases: Iterable[GoldenCase], path: Path) -> None:
     """Size and run the cases, and write their digests down."""
+    rows = []
     with ProcessPoolExecutor() as pool:
-        rows = []
-        for case, digest, made in pool.map(_sized, cases, [decisions] * 1000):
-            rows.append({"case": vars(case), "digest": digest, "decisions": made})
-            print(case.key, case.jobs, made, digest, flush=True)
+        for one in pool.map(_sized, cases):
+            rows.append(asdict(one))
+            print(one.case.key, one.case.jobs, one.decisions, one.digest, flush=True)
     path.write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def differing(cases: dict[GoldenCase, str]) -> list[str]:
-    """The keys of the cases whose digest is another now."""
-    wrong = []
-    for case, digest in cases.items():
-        found = case.run()[0]
-        print("same" if found == digest else "DIFFERS", case.key, flush=True)
-        if found != digest:
-            wrong.append(case.key)
-    return wrong
+def check(one: Written, short: bool, perturbation: str = "") -> str:
+    """The key of the case if its digest is another now; empty if it is the same."""
+    _install(perturbation)
+    case, digest = one.expected(short)
+    return "" if case.run()[0] == digest else case.key
+
+
+@lru_cache
+def _install(perturbation: str) -> None:
+    if perturbation:
+        import perturbation as module
+
+        module.install(perturbation)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the digests down anew")
+    parser.add_argument("--write", action="store_true", help="run every case and write the digests down")
     parser.add_argument("--only", nargs="*", default=[], help="parts of case names")
-    parser.add_argument("--perturb", default="", help="a perturbation: see perturbation.py")
-    parser.add_argument("--decisions", type=int, default=DECISIONS)
-    parser.add_argument("--file", type=Path, default=DIGESTS)
+    parser.add_argument("--perturb", default="", help="sums, rates, solver: see perturbation.py")
+    parser.add_argument("--short", action="store_true", help="check the short digests only")
     given = parser.parse_args()
-    if given.perturb:
-        import perturbation
-
-        perturbation.install(given.perturb)
 
     def wanted(case: GoldenCase) -> bool:
         return not given.only or any(part in case.key for part in given.only)
 
     if given.write:
-        write([case for case in all_cases() if wanted(case)], given.file, given.decisions)
-    else:
-        sys.exit(1 if differing({c: d for c, d in known_cases(given.file).items() if wanted(c)}) else 0)
+        write([case for case in all_cases() if wanted(case)], DIGESTS)
+        return
+    cases = [one for one in written() if wanted(one.case)]
+    with ProcessPoolExecutor() as pool:
+        count = len(cases)
+        wrong = [key for key in pool.map(check, cases, [given.short] * count, [given.perturb] * count) if key]
+    print(f"{count - len(wrong)} of {count} digests are the same", *wrong, sep="\n")
+    sys.exit(1 if wrong else 0)
 
 
 if __name__ == "__main__":

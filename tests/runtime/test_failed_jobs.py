@@ -42,7 +42,7 @@ def test_who_fails_is_told_of_with_its_status_and_its_last_lines(tmp_path: Path,
         facts = told[-1]["facts"]
         assert (facts["status"], facts["next"], facts["attempts"]) == (3, 2, 2)
         assert 0 < facts["in_s"] <= 2 * round_s, "a decision that was being made just then does not know of it"
-        assert told[-1]["text"].endswith(f"try 2 of 2 at the next decision, in {math.ceil(facts['in_s'])} s")
+        assert told[-1]["text"].endswith(f"attempt 2 of 2 at the next decision, in {math.ceil(facts['in_s'])} s")
         job = cluster.until_all_ended()["fails"]
         expected = f"worker 0 ended with status 3 on {facts['node']}, in attempt 2 of 2"
         assert job["reason"]["text"] == expected
