@@ -47,7 +47,7 @@ def simulate(
     keep_events: bool = True,
     on_progress: Callable[[float], None] | None = None,
 ) -> Run:
-    """Simulate one scheduler on one trace. The same arguments give the same events, byte for byte, on every machine.
+    """Simulate one scheduler on one trace. The same arguments give the same events, byte for byte.
 
     Args:
         trace: A trace file in any known format, a pandas, polars or pyarrow table, jobs, a `Trace` or a `Generator`.
