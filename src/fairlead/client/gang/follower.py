@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlead.client.gang import GangBroken, Patience
-from fairlead.client.gang.connection import HANDSHAKE_S, GangConnection, GangMember
+from fairlead.client.gang.gang_connection import HANDSHAKE_S, GangConnection, GangMember
 from fairlead.client.launch_context import LaunchContext
 
 _RETRY_S = 0.05

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.client.gang import Patience
-from fairlead.client.gang.connection import HANDSHAKE_S, GangConnection, GangMember
+from fairlead.client.gang.gang_connection import HANDSHAKE_S, GangConnection, GangMember
 from fairlead.client.launch_context import LaunchContext
 
 
