@@ -115,7 +115,7 @@ def measure(scene: Scene, names: list[str], seconds: float, width: int) -> dict[
     with scene.running(names, width) as plane:
 
         def all_go() -> bool:
-            phases = plane.loop.state.store.arrays["phase"][: len(names)].tolist()
+            phases = plane.loop.state.columns["phase"][: len(names)].tolist()
             if any(Phase(phase) in ENDED for phase in phases):
                 raise FairleadError(f"a job has ended:\n{''.join(scene.printed(n) for n in range(len(names)))[-2000:]}")
             return all(len(scene.marks(number)) > 2 for number in range(len(names)))

@@ -63,5 +63,13 @@ def test_the_package_stays_small():
 
 
 def test_jobs_and_modules_are_not_persons():
-    found = [f"{path}: {word}" for path, _ in modules() for word in PRIVATE_WORDS if word in (PACKAGE / path).read_text().lower()]
+    found = [
+        f"{path}: {word}" for path, _ in modules() for word in PRIVATE_WORDS if word in (PACKAGE / path).read_text().lower()
+    ]
     assert not found
+
+
+def test_only_core_and_engine_write_columns():
+    """Backends, experiments and the CLI read `state.columns`."""
+    others = [path for path, _ in modules() if path.parts[0] not in {"core", "engine"}]
+    assert not [str(path) for path in others if "store.arrays" in (PACKAGE / path).read_text(encoding="utf-8")]

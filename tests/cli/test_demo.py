@@ -32,7 +32,7 @@ def test_real_jobs_run_and_the_same_ones_are_simulated(tmp_path: Path) -> None:
     for event in read_events(tmp_path / "out" / "demo.jsonl"):
         story.add(event)
     assert story.state is not None
-    phases = {job.name: story.state.store.arrays["phase"][number] for number, job in story.state.job_of.items()}
+    phases = {job.name: story.state.columns["phase"][number] for number, job in story.state.job_of.items()}
     assert phases.pop("endless") == int(Phase.CANCELLED)
     assert set(phases.values()) == {int(Phase.FINISHED)}
 

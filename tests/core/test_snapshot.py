@@ -220,8 +220,8 @@ def test_run_to_completion_protects_whoever_runs():
 
 def test_who_has_not_made_a_step_since_its_start_is_left_alone_for_a_while():
     state = some_state()
-    rates = state.store.arrays["rate"][:2].tolist()
-    began, none = state.store.arrays["run_started_s"][1].item(), np.zeros(1)
+    rates = state.columns["rate"][:2].tolist()
+    began, none = state.columns["run_started_s"][1].item(), np.zeros(1)
     state.apply(ev.ProgressReported(100.0, np.array([1]), none, none, np.array([100.0])))
     assert state.snapshot(began + 99.0, first_step_s=100.0).protected[1]
     assert state.snapshot(began + 300.0, first_step_s=100.0).protected is None
@@ -234,7 +234,7 @@ def test_who_has_not_made_a_step_since_its_start_is_left_alone_for_a_while():
 
 def test_who_loads_has_not_made_a_step_though_its_rate_is_known():
     state = some_state()
-    began = state.store.arrays["run_started_s"][1].item()
+    began = state.columns["run_started_s"][1].item()
     state.apply(ev.ProgressReported(100.0, np.array([1]), np.zeros(1), np.array([2.0]), np.array([170.0])))
     view = state.snapshot(165.0, first_step_s=500.0)
     assert (view.protected[1], view.protection_ends) == (True, pytest.approx(170.5))

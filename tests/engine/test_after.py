@@ -47,7 +47,7 @@ def test_it_is_cancelled_when_one_will_never_finish_and_so_are_those_behind_it(h
     harness.round()
     if why == "cancelled":
         harness.loop.record(ev.JobCancelled(harness.state.time, 0))
-        harness._backend.world.end(harness.state.store.arrays["number"][:1].copy())
+        harness._backend.world.end(harness.state.columns["number"][:1].copy())
         harness.round()
     harness.run()
     assert [harness.phase(name) for name in ("second", "third", "apart")] == [
@@ -82,7 +82,7 @@ def test_the_event_the_saved_state_and_a_fork_know_of_it(harness):
         assert other.snapshot().blocked == state.snapshot().blocked
     fork = State.from_snapshot(state.snapshot().detached())
     for one, tell in ((state, harness.loop.record), (fork, fork.apply)):
-        tell(ev.JobsFailed(300.0, one.live.copy(), one.store.arrays["since_s"][one.live] + 300, "x"))
+        tell(ev.JobsFailed(300.0, one.live.copy(), one.columns["since_s"][one.live] + 300, "x"))
         assert one.snapshot().blocked[1].lost == 0
     again = State.from_snapshot(state.snapshot().detached())
     assert again.snapshot().blocked == state.snapshot().blocked

@@ -45,7 +45,7 @@ def contents(state: State) -> dict[str, Any]:
     parts = {**vars(state), "_queue": state.queue, "_arrived": []}
     del parts["_signature_columns"], parts["_template"]  # a cache, and what views are made from
     store, device_map = parts.pop("store"), parts.pop("device_map")
-    parts["columns"] = {name: column[:size] for name, column in store.arrays.items()}
+    parts["columns"] = {name: column[:size] for name, column in store.columns.items()}
     parts["metrics"] = {name: store.metrics[name][:size] for name in sorted(store.metrics)}
     parts["last"], parts["layers"], parts["marks"] = device_map.last[:size], device_map.layers, device_map._marks.any()
     parts["_history"] = state._history[: state._finished_count]

@@ -161,3 +161,15 @@ def test_a_replay_begins_with_the_cluster():
         State.replay(every_event()[1:])
     with pytest.raises(FairleadError, match="begins with the cluster"):
         State.replay([])
+
+
+def test_columns_are_read_only_and_follow_a_store_that_grows():
+    state = state_of(FOUR, [Job("a", steps=1e6)], {0: [0]})
+    with pytest.raises(ValueError, match="read-only"):
+        state.columns["held"][0] = 3
+    with pytest.raises(TypeError):
+        state.columns["held"] = np.zeros(1)  # type: ignore[index]
+    for number in range(1, 1001):
+        state.apply(ev.JobSubmitted(10.0, number, Job(f"job {number}", steps=1.0, submitted_s=10.0)))
+    assert len(state.columns["held"]) > 1000
+    assert state.columns["submitted_s"][1000] == 10.0

@@ -32,7 +32,7 @@ def runs(state: State, places: list[int], rate: float, second: float, size: int 
     """Job 0 is started anew on so many accelerators, and shows how fast it is there."""
     held = np.array(places)
     launch = Launches(ONE, ONE, np.array([0, len(held)]), held, np.array([size]))
-    stops = ONE if state.store.arrays["held"][0] else ONE[:0]
+    stops = ONE if state.columns["held"][0] else ONE[:0]
     state.apply(ev.RoundPlanned(RoundPlan(second, suspended=stops, launches=launch)))
     state.apply(ev.ProgressReported(second, ONE, np.array([100.0 * second]), np.array([rate]), np.array([second])))
     observe(state, second + 1)
@@ -147,7 +147,7 @@ def test_whatever_nonsense_jobs_tell_others_are_scheduled(policy):
             if plan.observations:
                 state.apply(ev.ObservationsRecorded(second + 0.5, plan.observations))
             state.apply(ev.RoundPlanned(plan))
-        assert state.store.arrays["held"][3] == 2
+        assert state.columns["held"][3] == 2
         assert "null" not in orjson.dumps(state.observations).decode().replace('"curve":null', "")
 
 

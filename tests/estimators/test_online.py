@@ -31,7 +31,7 @@ def started(state: State, jobs, places, rates, since, time=0.0) -> None:
     offsets = np.concatenate(([0], np.cumsum([len(p) for p in places])))
     flat = np.concatenate([np.array(p) for p in places])
     types = CLUSTER.type_of[[p[0] for p in places]]
-    admitted = numbers[state.store.arrays["phase"][numbers] == 0]
+    admitted = numbers[state.columns["phase"][numbers] == 0]
     state.apply(ev.RoundPlanned(RoundPlan(time, admitted=admitted, launches=Launches(numbers, types, offsets, flat))))
     zeros = np.zeros(len(numbers))
     state.apply(ev.ProgressReported(time, numbers, zeros, np.array(rates, dtype=float), zeros + since))

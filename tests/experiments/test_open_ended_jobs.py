@@ -37,7 +37,7 @@ def test_who_has_done_more_than_it_said_goes_on_for_an_hour_too(said: float, tak
     state = scene("known", "known", steps=said)
     assert open_ended_jobs(state) == ([1] if taken > 300 else [])
     assert [with_assumed_ends(state, TABLE).job_of[number].steps for number in (0, 1)] == [said, taken]
-    assert state.store.arrays["steps"][1] == taken
+    assert state.columns["steps"][1] == taken
 
 
 def test_kinds_that_have_ended_and_are_not_in_the_table_keep_nobody_from_looking_ahead():

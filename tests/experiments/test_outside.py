@@ -69,7 +69,7 @@ def test_outages_and_time_limits_come_again() -> None:
     outages = (Outage(0, 5_000.0, 30_000.0), Outage(2, 50_000.0))
     first, events = run_of(trace=trace.with_jobs(jobs), scheduler=scheduler, faults=Faults(outages))
     world, _ = exogenous_inputs(events)
-    assert (world.outages, first.state.store.arrays["phase"][0]) == (outages, int(Phase.FAILED))
+    assert (world.outages, first.state.columns["phase"][0]) == (outages, int(Phase.FAILED))
     assert close(again(world, scheduler).record.jobs.ended_s, first.record.jobs.ended_s)
 
 

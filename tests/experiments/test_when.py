@@ -64,7 +64,7 @@ def test_what_is_foreseen_comes_true_where_nobody_else_comes(policy: str, costs:
 
     loop.on_decision = note
     loop.run()
-    ended = loop.state.store.arrays["ended_s"]
+    ended = loop.state.columns["ended_s"]
     assert len(numbers) > len(view.jobs.number[view.jobs.running]) > 0, "somebody runs, and somebody waits"
     for number, turn in zip(numbers, foreseen.times):
         assert turn.starts_s + view.time == pytest.approx(began[number])

@@ -184,7 +184,7 @@ def test_a_fork_that_knows_no_natures_goes_on_at_the_sizes_that_were_given(workl
     """A forecast has the table alone: jobs that tune their batch size run at their own there."""
     scheduler = SchedulerConfig.from_data(SCHEDULERS[2])
     begun = begin(Simulation(workload, MACHINE, scheduler), NoJournal())
-    begun.loop.run(stop=lambda state: int(state.store.arrays["held"].max()) >= 2)
+    begun.loop.run(stop=lambda state: int(state.columns["held"].max()) >= 2)
     view = begun.loop.state.snapshot(begun.loop.backend.now).detached()
     coming = [job for job in workload.jobs if job.submitted_s > view.time]
     backend = SimulatedBackend.from_snapshot(view, begun.table, coming)

@@ -183,7 +183,7 @@ def test_a_control_plane_that_comes_back_finds_its_jobs_running(tmp_path):
         assert together.steps_of("long") == list(range(600))
         after = check_journal(together.where)
         assert after.digest() != before
-        assert after.store.arrays["phase"][0] == Phase.FINISHED
+        assert after.columns["phase"][0] == Phase.FINISHED
 
     run(scene)
 

@@ -58,7 +58,7 @@ def test_where_starts_take_longer_than_rounds_who_loads_is_left_alone_as_on_a_re
     for skip in (True, False):
         journal = MemoryJournal()
         run = run_simulation(replace(given, skip_quiet_rounds=skip), journal=journal)
-        assert run.state.store.arrays["phase"][:5].tolist() == [Phase.FINISHED] * 5
+        assert run.state.columns["phase"][:5].tolist() == [Phase.FINISHED] * 5
         logs.append([encode(event) for event in journal])
     assert logs[0] == logs[1], "rounds that change nothing are still left out, and no others"
 

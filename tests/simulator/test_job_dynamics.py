@@ -66,7 +66,7 @@ def test_a_job_turns_at_the_second_in_which_its_nature_says_so_and_tells_its_bat
     assert told == [(0.0, [0.0], [1.0]), (100.0, [100.0], [2.0]), (150.0, [200.0], [4.0]), (175.0, [300.0], [8.0])]
     sizes = [(e.time, e.values.tolist()) for e in log_of(loop) if isinstance(e, ev.MetricsReported) and e.name == BATCH_SIZE]
     assert sizes == [(0.0, [8.0]), (100.0, [16.0]), (150.0, [32.0]), (175.0, [64.0])]
-    assert float(loop.state.store.arrays["ended_s"][0]) == 175.0 + 400.0 / 8.0
+    assert float(loop.state.columns["ended_s"][0]) == 175.0 + 400.0 / 8.0
 
 
 def test_a_policy_can_look_up_the_regimes_so_far_and_nothing_else():
@@ -132,7 +132,7 @@ def test_a_fork_goes_on_as_the_run_it_was_taken_from(policy):
     loop = Loop(State.from_snapshot(view), fork, begun.stages)
     loop.run()
     left = np.concatenate((view.jobs.number, view.queued.number, np.arange(view.next_number, len(jobs))))
-    ours, theirs = (each.state.store.arrays["ended_s"][left] for each in (loop, whole))
+    ours, theirs = (each.state.columns["ended_s"][left] for each in (loop, whole))
     assert np.allclose(ours, theirs, rtol=1e-9)
     assert len(left) > 5
 

@@ -76,7 +76,7 @@ def test_who_comes_after_others_is_waited_for_too():
     losses = {job.name: LossCurve(10.0, 0.1 + 0.1 * i, 0.05) for i, job in enumerate(jobs)}
     scheduler = SchedulerConfig(Part("fifo"), termination=Part("successive-halving"), round_s=100.0)
     run = run_simulation(Simulation(Trace.of(jobs, losses=losses), Cluster.parse("4xv100:4"), scheduler))
-    ended = run.state.store.arrays["ended_s"][:4].tolist()
+    ended = run.state.columns["ended_s"][:4].tolist()
     assert ended == [4000.0, 2700.0, 2700.0, 4900.0]  # the last is worse than one that got through meanwhile
 
 
@@ -210,7 +210,7 @@ def test_a_search_leaves_the_best_and_skipping_rounds_changes_nothing(name, poli
         run = run_simulation(given, journal=journal)
         logs.append([encode(event) for event in journal.events])
     assert logs[0] == logs[1]
-    done = run.state.store.arrays["base_steps"][:10] / run.state.store.arrays["steps"][:10]
+    done = run.state.columns["base_steps"][:10] / run.state.columns["steps"][:10]
     assert done[9] == 1.0
     assert done[int(np.argmin(floors))] == 1.0
     if name == "successive-halving":

@@ -38,7 +38,7 @@ def test_a_job_ends_at_the_first_round_end_at_which_its_loss_is_near_enough():
     curve = LossCurve(10.0, 1.0, 0.1)
     assert curve.share_within(0.01) == pytest.approx(0.1 * math.log(900))
     run, events = played(Trace.of([Job("a", 0.0, 1000.0)], losses={"a": curve}), threshold=0.01)
-    a = run.state.store.arrays
+    a = run.state.columns
     assert (a["phase"][0], a["ended_s"][0], a["base_steps"][0]) == (int(Phase.FINISHED), 700.0, 700.0)
     told = {e.time: float(e.values[0]) for e in events if isinstance(e, ev.MetricsReported) and e.name == "loss"}
     assert list(told) == [100.0 * k for k in range(1, 8)]
@@ -50,14 +50,14 @@ def test_started_late_and_slowly_it_ends_when_its_steps_are_there_not_its_second
     # Submitted at 30, started at 100: the same steps at second 800. A twin that reports nothing runs through.
     jobs = [Job("a", 30.0, 1000.0), Job("silent", 30.0, 1000.0)]
     run, _ = played(Trace.of(jobs, losses={"a": LossCurve(10.0, 1.0, 0.1)}), threshold=0.01)
-    assert run.state.store.arrays["ended_s"][:2].tolist() == [800.0, 1100.0]
+    assert run.state.columns["ended_s"][:2].tolist() == [800.0, 1100.0]
 
 
 def test_the_accelerators_are_free_for_the_same_decision_and_room_at_the_door_for_the_next():
     jobs = [Job(name, 0.0, 1000.0, workers=4, user="ann") for name in ("a", "b")]
     trace = Trace.of(jobs, losses={"a": LossCurve(10.0, 1.0, 0.1)})
     run, _ = played(trace, threshold=0.01)
-    assert run.state.store.arrays["first_started_s"][1] == 700.0
+    assert run.state.columns["first_started_s"][1] == 700.0
     scheduler = SchedulerConfig(
         Part("fifo"), Part("user-job-quota", {"default": 1}), termination=Part("by-loss", {"threshold": 0.01}), round_s=100.0
     )
@@ -65,7 +65,7 @@ def test_the_accelerators_are_free_for_the_same_decision_and_room_at_the_door_fo
     for skip in (True, False):
         journal = MemoryJournal()
         run = run_simulation(Simulation(trace, Cluster.parse("4xv100:4"), scheduler, skip_quiet_rounds=skip), journal=journal)
-        assert run.state.store.arrays["first_started_s"][1] == 800.0
+        assert run.state.columns["first_started_s"][1] == 800.0
         logs.append([encode(event) for event in journal.events])
     assert logs[0] == logs[1]
 
@@ -85,7 +85,7 @@ def test_without_rounds_reports_come_every_five_minutes():
     scheduler = SchedulerConfig(Part("fifo"), termination=Part("by-loss", {"threshold": 0.01}), round_s=0.0)
     trace = Trace.of([Job("a", 10.0, 1000.0)], losses={"a": LossCurve(10.0, 1.0, 0.1)})
     run = run_simulation(Simulation(trace, Cluster.parse("1xv100:1"), scheduler), journal=journal)
-    assert run.state.store.arrays["ended_s"][0] == 900.0
+    assert run.state.columns["ended_s"][0] == 900.0
 
 
 def reporting(losses: list[float], every: float = 100.0, steps: float = 1e4):
@@ -193,7 +193,7 @@ def test_where_three_quarters_converge_at_two_fifths_so_much_less_is_done():
     jobs = [Job(f"j{i}", 0.0, 1e5) for i in range(200)]
     trace = with_loss_curves(Trace.of(jobs), seed=1)
     run, _ = played(trace, where="200xv100:4")
-    shares = run.state.store.arrays["base_steps"][:200] / 1e5
+    shares = run.state.columns["base_steps"][:200] / 1e5
     early = shares < 1.0
     assert 0.65 < early.mean() < 0.85
     assert shares[early] == pytest.approx(0.4, abs=0.0011)

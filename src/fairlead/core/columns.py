@@ -5,7 +5,8 @@ has moved on raises `StaleSnapshot` instead of answering wrongly."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
@@ -122,11 +123,22 @@ class ColumnStore:
         self.ints: Ints = np.empty((len(INT_COLUMNS), 0), dtype=np.int64)
         self.floats: Floats = np.empty((len(FLOAT_COLUMNS), 0), dtype=np.float64)
         self.arrays: dict[str, npt.NDArray[Any]] = {}
+        self._read_only: Mapping[str, npt.NDArray[Any]] | None = None
         self._grow(capacity)
 
     @property
     def capacity(self) -> int:
         return int(self.ints.shape[1])
+
+    @property
+    def columns(self) -> Mapping[str, npt.NDArray[Any]]:
+        """The same arrays, read-only; others after the store has grown."""
+        if self._read_only is None:
+            ints, floats = self.ints.view(), self.floats.view()
+            _fix(ints)
+            _fix(floats)
+            self._read_only = MappingProxyType(dict(zip(ALL_COLUMNS, (*ints, *floats))))
+        return self._read_only
 
     def reserve(self, size: int) -> None:
         """Make room for rows up to `size`."""
@@ -142,6 +154,7 @@ class ColumnStore:
         self.ints = _grown(self.ints, np.array(list(INT_COLUMNS.values())), size)
         self.floats = _grown(self.floats, np.array(list(FLOAT_COLUMNS.values())), size)
         self.arrays = dict(zip(ALL_COLUMNS, (*self.ints, *self.floats)))
+        self._read_only = None
         nothing = np.array([np.nan])
         self.metrics = {name: _grown(array[None, :], nothing, size)[0] for name, array in self.metrics.items()}
 

@@ -43,7 +43,7 @@ class Story:
         """The names of the waiting jobs."""
         if self.state is None:
             return []
-        phases = self.state.store.arrays["phase"]
+        phases = self.state.columns["phase"]
         return [job.name for number, job in self.state.job_of.items() if phases[number] < int(Phase.RUNNING)]
 
     def over(self, jobs: int) -> bool:
@@ -84,7 +84,7 @@ class Story:
                 {state.cluster.nodes[n].name for n in state.cluster.node_of[starts.accelerators[begin:end]].tolist()}
             )
             where = " and ".join(nodes)
-            steps = f"{state.store.arrays['base_steps'][number]:.0f}"
+            steps = f"{state.columns['base_steps'][number]:.0f}"
             if number in event.plan.suspended:
                 yield f"{state.job_of[number].name} moves to {where}"
             elif number in self._preempted:

@@ -4,10 +4,11 @@ Replaying the same events gives the same state; recovery and what-if build on th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import BackoffPeriod, Bools, Cluster, Floats, Ints
@@ -176,6 +177,16 @@ class State:
             adaptations=self.adaptations,
             routes=self.routes,
         )
+
+    @property
+    def columns(self) -> Mapping[str, npt.NDArray[Any]]:
+        """The columns by name, read-only, a row for each job number; an event may replace them."""
+        return self.store.columns
+
+    def assume_steps(self, number: int, steps: float) -> None:
+        """Give a job other steps than it declared, for a simulation from this state; no journal has that."""
+        self.job_of[number] = replace(self.job_of[number], steps=steps)
+        self.store.arrays["steps"][number] = steps
 
     def all_jobs(self) -> JobColumns:
         """All jobs there ever were, in order of submission."""

@@ -12,7 +12,6 @@ import numpy as np
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Ints
-from fairlead.core.columns import JobColumns
 from fairlead.core.job import TIMED, kind_of, model_of
 from fairlead.engine.state import State
 from fairlead.estimators.base import spread_gangs
@@ -84,7 +83,7 @@ class LaunchObserver:
             self._rated(event)
 
     def _steps(self, number: int, second: float) -> float:
-        a = self.state.store.arrays
+        a = self.state.columns
         return float(a["base_steps"][number] + a["rate"][number] * max(0.0, second - a["since_s"][number]))
 
     def _launch(self, number: int, second: float, steps: float) -> ObservedLaunch | None:
@@ -93,7 +92,7 @@ class LaunchObserver:
         if place is None or number not in self._began:
             return None
         began, base = self._began[number]
-        first = int(self.state.store.arrays["starts"][number]) == 1
+        first = int(self.state.columns["starts"][number]) == 1
         return ObservedLaunch(*place, first, second - began, steps - base, number)
 
     def _left(self, number: int, second: float) -> None:
@@ -108,13 +107,13 @@ class LaunchObserver:
             if rate == 0 and number in self._leaving:
                 launch, base = self._leaving[number]
                 self._leaving[number] = replace(launch, steps=steps - base), base
-                if self.state.store.arrays["held"][number]:  # it is about to resume elsewhere, from there
+                if self.state.columns["held"][number]:  # it is about to resume elsewhere, from there
                     self._began[number] = self._began[number][0], steps
                 self._settle(number)
 
     def _ended(self, number: int, second: float) -> None:
         self._settle(number)
-        a = self.state.store.arrays
+        a = self.state.columns
         declared, observed = float(a["steps"][number]), self._steps(number, second)
         if a["rate"][number] <= 0:
             self.work[number] = math.nan if declared == UNKNOWN_STEPS else declared
@@ -136,7 +135,7 @@ class LaunchObserver:
     def place(self, number: int) -> PlacementKey | None:
         """Where a job runs, if it runs and shares no GPU."""
         device_map = self.state.device_map
-        if not self.state.store.arrays["held"][number]:
+        if not self.state.columns["held"][number]:
             return None
         if device_map.shared and (device_map.occupancy[device_map.of(number)] > 1).any():
             return None
@@ -144,8 +143,9 @@ class LaunchObserver:
 
     def _note_placements(self, jobs: Ints) -> None:
         """Note where the jobs that were just launched run; sorted by number, as columns are."""
-        state, a, names = self.state, self.state.store.arrays, self.state.cluster.type_names
-        spread = spread_gangs(JobColumns(state.store, jobs, state.time), state.snapshot())
+        state, a, names = self.state, self.state.columns, self.state.cluster.type_names
+        view = state.snapshot()
+        spread = spread_gangs(view.jobs.with_rows(jobs), view)
         columns = (jobs, a["held"][jobs], a["type"][jobs], a["batch_size"][jobs], spread)
         for number, held, type_, size, wide in zip(*(column.tolist() for column in columns)):
             kind = state.job_of[number].kind

@@ -74,7 +74,7 @@ def _known_rates(measured: Mapping[str, Any], state: State) -> list[MeasuredRate
         MeasuredRate(one["kind"], one["workers"], one["type"], one["placement"] == "spread", one["steps_per_s"])
         for one in measured["rates"]
     ]
-    known, a = {(rate.kind, rate.workers) for rate in rates}, state.store.arrays
+    known, a = {(rate.kind, rate.workers) for rate in rates}, state.columns
     now: dict[tuple[str, int, str], list[float]] = {}
     for number in state.live.tolist():
         kind, held, rate = state.job_of[number].kind, int(a["held"][number]), float(a["rate"][number])
@@ -110,7 +110,7 @@ def rate_guesses(measured: Mapping[str, Any], state: State) -> RateGuesses:
 
 def open_ended_jobs(state: State) -> list[int]:
     """The jobs that have not ended and declared no steps, or have done more than they declared."""
-    done = state.store.arrays["base_steps"]
+    done = state.columns["base_steps"]
     alive = [*state.live.tolist(), *state.queue.tolist()]
     return [n for n in alive if (steps := state.job_of[n].steps) == UNKNOWN_STEPS or done[n] > steps]
 
@@ -118,12 +118,11 @@ def open_ended_jobs(state: State) -> list[int]:
 def with_assumed_ends(state: State, table: ThroughputTable) -> State:
     """The same state, changed in place: each open-ended job ends after `ASSUMED_RUN_S` more. A job that has ended, and may be
     forecast to arrive again, has this run time in all."""
-    a = state.store.arrays
+    a = state.columns
     for number in open_ended_jobs(state):
         job = state.job_of[number]
         done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, state.time - a["since_s"][number]))
-        a["steps"][number] = steps = done + _assumed_steps(job, table)
-        state.job_of[number] = replace(job, steps=steps)
+        state.assume_steps(number, done + _assumed_steps(job, table))
     for job_number, job in state.job_of.items():
         if job.steps == UNKNOWN_STEPS and (job.kind == TIMED or (job.kind, job.workers) in table.row_of):
             state.job_of[job_number] = replace(job, steps=_assumed_steps(job, table))

@@ -157,14 +157,14 @@ def simulate_forward(
 
     def stop(state: State) -> bool:
         nonlocal complete
-        if (state.store.arrays["phase"][wanted] > int(Phase.RUNNING)).all():
+        if (state.columns["phase"][wanted] > int(Phase.RUNNING)).all():
             return True
         complete = keep_running(loop.backend.now - view.time)
         return not complete
 
     with suppress(Stalled):
         loop.run(until=view.time + horizon_s, stop=stop)
-    ended = loop.state.store.arrays["ended_s"][wanted] - view.time
+    ended = loop.state.columns["ended_s"][wanted] - view.time
     times = [
         JobTimes(started.get(number, math.inf) - view.time, math.inf if math.isnan(end) else end)
         for number, end in zip(numbers, ended.tolist())

@@ -149,7 +149,7 @@ def _fastest(rates: _Measured) -> dict[Key, float]:
 def _in_hindsight(observer: LaunchObserver, number: int, fastest: Mapping[Key, float]) -> Job:
     """A job with the work that it really had."""
     state = observer.state
-    job, a = state.job_of[number], state.store.arrays
+    job, a = state.job_of[number], state.columns
     job = replace(job, submitted_s=float(a["submitted_s"][number]), command="", schedule=())
     phase, ran_s = Phase(int(a["phase"][number])), float(a["settled_run_s"][number])
     work = observer.work.get(number, job.steps)
@@ -183,7 +183,7 @@ def _others(events: Iterable[ev.Event], state: State, jobs: Mapping[int, Job]) -
         elif isinstance(event, ev.NodeDrained):
             yield event
     for number, job in jobs.items():
-        if job.steps == UNKNOWN_STEPS and state.store.arrays["phase"][number] <= int(Phase.RUNNING):
+        if job.steps == UNKNOWN_STEPS and state.columns["phase"][number] <= int(Phase.RUNNING):
             yield ev.JobCancelled(state.time, row[number])
 
 

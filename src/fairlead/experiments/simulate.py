@@ -183,7 +183,7 @@ def stop_of(given: Simulation, on_progress: Callable[[float], None] | None) -> C
             on_progress((state.next_number - len(state.live) - len(state.queue)) / total)
         if given.measure is None or state.next_number < last:
             return False
-        phase = state.store.arrays["phase"]
+        phase = state.columns["phase"]
         while missing < last and phase.item(missing) > running:
             missing += 1
         return missing >= last

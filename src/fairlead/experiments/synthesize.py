@@ -137,7 +137,7 @@ class _Progress:
 
     def forecast(self, *, complete: bool) -> CandidateForecast:
         """The figures, with a lower bound for each job that has not ended: the rest of its steps at its fastest rate."""
-        now, arrays = self.state.time, self.state.store.arrays
+        now, arrays = self.state.time, self.state.columns
         arrived = self._numbers < self.state.next_number
         numbers, from_s, never_ran = self._numbers[arrived], self._from_s[arrived], self._never_ran[arrived]
         ended = arrays["ended_s"][numbers]

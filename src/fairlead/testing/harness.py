@@ -144,10 +144,10 @@ class Harness:
         return next(number for number, job in self.state.job_of.items() if job.name == name)
 
     def phase(self, name: str) -> Phase:
-        return Phase(int(self.state.store.arrays["phase"][self.number(name)]))
+        return Phase(int(self.state.columns["phase"][self.number(name)]))
 
     def ended_s(self, name: str) -> float:
-        return float(self.state.store.arrays["ended_s"][self.number(name)])
+        return float(self.state.columns["ended_s"][self.number(name)])
 
     def places(self, name: str) -> list[int]:
         """The accelerators a job holds."""

@@ -87,7 +87,7 @@ class Scene:
             self.loop.record(event)
 
     def phase(self, number: int) -> Phase:
-        return Phase(int(self.loop.state.store.arrays["phase"][number]))
+        return Phase(int(self.loop.state.columns["phase"][number]))
 
     def check(self) -> None:
         check_state(self.loop.state)

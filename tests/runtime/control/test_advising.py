@@ -71,7 +71,7 @@ def test_who_did_not_say_how_many_steps_it_will_do_is_taken_to_go_on_for_an_hour
     ended = with_assumed_ends(told, table)
     (number,) = [number for number, job in ended.job_of.items() if job.name == "open"]
     an_hour = 3600 * table.alone[table.row("slow", 1), 0]
-    assert (ended.job_of[number].steps, ended.store.arrays["steps"][number]) == (an_hour, an_hour)
+    assert (ended.job_of[number].steps, ended.columns["steps"][number]) == (an_hour, an_hour)
     assert ended.job_of[0].steps == 36_000
 
 

@@ -47,7 +47,7 @@ def test_who_has_converged_is_done_and_may_save_before_it_leaves():
     assert scene.phase(0) is Phase.FINISHED
     scene.backend.report(0, [Ended(0, 1, 0, True, 45, 45)])
     assert [order.job for _, order in scene.at(21.0)] == [1]
-    assert scene.loop.state.store.arrays["ended_s"][0] == 20.0
+    assert scene.loop.state.columns["ended_s"][0] == 20.0
     scene.check()
 
 
@@ -55,7 +55,7 @@ def test_a_launch_that_its_node_could_not_prepare_costs_no_try():
     scene = begun("a", steps=100.0, retry_limit=0)
     scene.backend.report(0, [unable(1)])
     assert [order.generation for _, order in scene.at(10.0)] == [2]
-    assert scene.loop.state.store.arrays["failures"][0] == 0
+    assert scene.loop.state.columns["failures"][0] == 0
     (told,) = [event for event in scene.journal if isinstance(event, ev.JobsInterrupted)]
     assert (told.own_fault, told.why, told.node) == (False, "/full: No space left on device", 0)
     scene.check()
@@ -114,7 +114,7 @@ def test_who_could_not_be_begun_is_told_by_which_node_and_why():
             assert told.text == f"I{could_not[1:]}; another attempt at the next decision, in 8 s"
     scene.at(40.0)
     assert why_in(scene.loop, 0, 40.0).text == f"Waiting for nodes: needs 1 GPU; 0 eligible GPUs are up; {could_not}"
-    assert scene.loop.state.store.arrays["failures"][0] == 0
+    assert scene.loop.state.columns["failures"][0] == 0
     scene.check()
 
 
@@ -188,7 +188,7 @@ def test_a_newcomer_starts_when_the_one_before_it_has_left():
     assert scene.phase(1) is Phase.RUNNING
     scene.backend.report(0, [Ended(0, 1, 0, True, 25, 25)])
     assert [order.job for _, order in scene.at(21.0)] == [1]
-    assert scene.loop.state.store.arrays["base_steps"][0] == 25.0
+    assert scene.loop.state.columns["base_steps"][0] == 25.0
     scene.check()
 
 
@@ -212,8 +212,8 @@ def test_a_gang_is_one_launch_on_several_nodes_and_dies_as_one():
     again = [order for _, order in scene.at(10.0)]
     assert [order.generation for order in again] == [2, 2]  # its own fault, and it may try again
     assert again[0].gang_token != one.gang_token
-    assert scene.loop.state.store.arrays["failures"][0] == 1
-    assert scene.loop.state.store.arrays["base_steps"][0] == 5.0
+    assert scene.loop.state.columns["failures"][0] == 1
+    assert scene.loop.state.columns["base_steps"][0] == 5.0
     scene.check()
 
 
@@ -223,7 +223,7 @@ def test_who_was_killed_because_its_agent_was_to_leave_has_not_failed_and_neithe
     assert scene.at(3.0) == [(0, Kill(0, 1))], "half a gang is no gang"
     scene.backend.report(0, [Ended(0, 1, -9, False, 7, 5, "killed because it was not wanted any more")])
     assert [order.generation for _, order in scene.at(10.0)] == [2, 2]
-    a = scene.loop.state.store.arrays
+    a = scene.loop.state.columns
     assert (a["failures"][0], a["base_steps"][0]) == (0, 5.0)
     scene.check()
 
@@ -246,8 +246,8 @@ def test_what_is_said_of_an_older_launch_is_dropped():
     scene.backend.report(0, [Ended(0, 1, 1, False, 0, 0), Progress(0, 1, 99, 99, 9.0)])
     scene.at(11.0)
     assert scene.phase(0) is Phase.RUNNING
-    assert scene.loop.state.store.arrays["failures"][0] == 1
-    assert scene.loop.state.store.arrays["base_steps"][0] == 0.0
+    assert scene.loop.state.columns["failures"][0] == 1
+    assert scene.loop.state.columns["base_steps"][0] == 0.0
 
 
 def test_a_cancelled_job_is_killed_and_its_place_given_when_it_is_gone():
@@ -285,7 +285,7 @@ def test_a_job_that_fails_while_it_is_asked_to_leave_has_failed():
         assert (0, Revoke(0, generation)) in scene.at(20.0 * generation + 10.0)
         scene.backend.report(0, [Ended(0, generation, 3, False, 5, 5)])
         (order,) = scene.at(20.0 * generation + 11.0)
-        assert scene.loop.state.store.arrays["failures"][0] == 1
+        assert scene.loop.state.columns["failures"][0] == 1
         if generation == 1:
             assert scene.phase(0) is Phase.WAITING
             scene.backend.report(0, [Ended(order[1].job, 1, 0, False, 1, 1)])
@@ -300,7 +300,7 @@ def test_jobs_of_a_node_that_left_go_on_elsewhere_from_what_they_saved():
     scene.backend.agent_lost(0)
     (order,) = scene.at(20.0)
     assert (order[0], order[1].generation) == (1, 2)
-    assert scene.loop.state.store.arrays["base_steps"][0] == 20.0
+    assert scene.loop.state.columns["base_steps"][0] == 20.0
     scene.check()
 
 
@@ -349,7 +349,7 @@ def test_a_launch_that_came_to_nothing_takes_no_steps_away():
     assert scene.phase(0) is Phase.RUNNING
     scene.backend.report(0, [Ended(0, 2, 1, False, 0, 0, "exit code 1")])  # before it had read its checkpoint
     scene.at(11.0)
-    assert scene.loop.state.store.arrays["base_steps"][0] == 40.0
+    assert scene.loop.state.columns["base_steps"][0] == 40.0
     scene.check()
 
 

@@ -96,7 +96,7 @@ def test_who_falls_over_beside_another_comes_back_when_it_is_alone():
     leaves(scene, 1, code=1, yielded=False)
     goes_on(scene, 2 * MIN_HEARTBEATS, a=0.1)
     assert running(scene) == {"a"}
-    assert int(scene.loop.state.store.arrays["failures"][1]) == 1
+    assert int(scene.loop.state.columns["failures"][1]) == 1
     sound(scene)
     scene.backend.cancel(0)
     goes_on(scene, 20, b=0.1)

@@ -175,7 +175,7 @@ def test_a_job_that_was_on_its_way_out_when_the_plane_died_may_save_and_is_waite
     assert scene.wire.new() == [(0, Revoke(0, 1))]
     scene.backend.report(0, [Ended(0, 1, 0, True, 25, 25)])
     assert [(order.job, order.generation) for _, order in scene.at(13.0)] == [(1, 1)]
-    assert scene.loop.state.store.arrays["base_steps"][0] == 25.0
+    assert scene.loop.state.columns["base_steps"][0] == 25.0
     scene.check()
 
 

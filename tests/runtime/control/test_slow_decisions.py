@@ -165,7 +165,7 @@ def test_what_has_been_overtaken_is_not_done_and_what_came_since_is_decided_on_n
         await scene.until(lambda: scene.runs(2))
 
     scene.play(story)
-    assert (scene.starts(0), state.store.arrays["phase"][0]) == (0, Phase.CANCELLED)
+    assert (scene.starts(0), state.columns["phase"][0]) == (0, Phase.CANCELLED)
     first = next(event.plan for event in read_journal(scene.where) if isinstance(event, ev.RoundPlanned))
     assert (first.admitted.tolist(), first.launches.jobs.tolist()) == ([1, 2, 3], [1])
     assert SlowPlacement.asked[1] == [1, 2, 3, 4]

@@ -52,7 +52,7 @@ def test_progress_is_of_declared_steps_and_another_size_counts_once_its_speed_is
     scene = growing()
     state = scene.loop.state
     assert [regime.batch_size for regime in state.adaptations.regimes[0]] == [32, 64]
-    assert state.store.arrays["rate"][0] == 10.0, "five steps a second of two each"
+    assert state.columns["rate"][0] == 10.0, "five steps a second of two each"
     tell(scene, 8.0, 50, 5.0, 64)
     assert state.snapshot(8.5).jobs.steps_done[0] == pytest.approx(75.0)
     assert job_record(scene.loop, 0, 8.5)["regimes"][1]["batch_size"] == 64
@@ -68,14 +68,14 @@ def test_another_size_and_its_rate_are_told_together_whatever_else_was_told_just
     scene.at(9.0)
     told = [event for event in scene.journal if event.time == pytest.approx(6.3)]
     assert [type(event) for event in told][:2] == [ProgressReported, MetricsReported]
-    begins, known = scene.loop.state.adaptations.regimes[0][-1], scene.loop.state.store.arrays["base_steps"][0]
+    begins, known = scene.loop.state.adaptations.regimes[0][-1], scene.loop.state.columns["base_steps"][0]
     assert (begins.batch_size, begins.from_steps) == (128, known)
     scene.check()
 
 
 def test_elastic_jobs_count_for_themselves() -> None:
     scene = growing(mode=ELASTIC)
-    assert scene.loop.state.store.arrays["rate"][0] == 5.0
+    assert scene.loop.state.columns["rate"][0] == 5.0
     assert not scene.loop.state.adaptations
 
 
@@ -89,7 +89,7 @@ def test_after_a_restart_steps_are_counted_as_before() -> None:
     assert scene.loop.state.snapshot(8.5).jobs.steps_done[0] == pytest.approx(75.0, abs=1e-6)
     scene.backend.report(0, [Ended(0, 1, 1, False, 55, 50)])  # it fails, and falls back to its checkpoint
     scene.at(10.0)
-    assert scene.loop.state.store.arrays["base_steps"][0] == pytest.approx(70.0, abs=1e-6)
+    assert scene.loop.state.columns["base_steps"][0] == pytest.approx(70.0, abs=1e-6)
     scene.check()
 
 
@@ -128,7 +128,7 @@ def test_a_job_whose_size_is_another_at_every_step_gets_on_by_the_mean() -> None
     for look in range(1, 200):
         tell(scene, float(look), 10 * look, 10.0, (16, 256)[look % 3 > 0])
     state, mean = scene.loop.state, (16 + 2 * 256) / 3 / 256
-    assert state.store.arrays["rate"][0] == pytest.approx(10.0 * mean, rel=0.12)
+    assert state.columns["rate"][0] == pytest.approx(10.0 * mean, rel=0.12)
     assert state.snapshot(199.5).jobs.steps_done[0] == pytest.approx(1990 * mean, rel=0.12)
     assert len(state.adaptations.regimes[0]) < 20
     assert job_record(scene.loop, 0, 199.5)["flags"]

@@ -74,7 +74,7 @@ class Scene:
             await asyncio.sleep(0.02)
 
     def runs(self, number: int) -> bool:
-        return self.plane.loop.state.store.arrays["phase"][number] == Phase.RUNNING
+        return self.plane.loop.state.columns["phase"][number] == Phase.RUNNING
 
     def starts(self, number: int) -> int:
-        return int(self.plane.loop.state.store.arrays["starts"][number])
+        return int(self.plane.loop.state.columns["starts"][number])

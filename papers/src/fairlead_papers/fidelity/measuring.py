@@ -50,7 +50,7 @@ def measured(events: Sequence[ev.Event], meant: ThroughputTable) -> Measured:
 
 def _announced(watched: LaunchObserver, jobs: Iterable[int]) -> Iterable[tuple[PlacementKey, float]]:
     """Rates as of the batch sizes that jobs have announced, in steps of them."""
-    state, a = watched.state, watched.state.store.arrays
+    state, a = watched.state, watched.state.columns
     for number in jobs:
         place, past, rate = watched.place(number), state.adaptations.regimes.get(number, ()), float(a["rate"][number])
         if place is None or not rate > 0 or (len(past) > 1 and a["base_steps"][number] < past[-1].from_steps):

@@ -113,7 +113,7 @@ class Cleaner:
     def _long_ended(self, numbers: list[int]) -> list[int]:
         with self.backend.lock:
             state, before = self.loop.state, self.backend.now - self.keep_s
-            a = state.store.arrays
+            a = state.columns
             return [
                 number
                 for number in numbers

@@ -117,7 +117,7 @@ class EventLog:
 
     def _job(self, number: int) -> dict[str, Any]:
         state = self._state()
-        generation = int(state.store.arrays["starts"][number])
+        generation = int(state.columns["starts"][number])
         return {"job": state.job_of[number].name, "number": number, "generation": generation}
 
 

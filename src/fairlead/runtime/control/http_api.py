@@ -70,7 +70,7 @@ class JobNames:
     def taken(self, state: State, name: str) -> bool:
         """Return whether a job with this name has not ended."""
         numbers = self.numbers(state, name)
-        return bool(numbers) and bool(state.store.arrays["phase"][numbers[-1]] <= Phase.RUNNING)
+        return bool(numbers) and bool(state.columns["phase"][numbers[-1]] <= Phase.RUNNING)
 
 
 def submission_order(tasks: Sequence[TaskSpec], known: Callable[[str], int]) -> tuple[list[int], list[tuple[int, ...]]]:
@@ -203,7 +203,7 @@ def create_app(
             number = find(name, who)
         except HTTPException:
             raise HTTPException(422, f"there is no job {name[:80]!r} to depend on") from None
-        phase = Phase(int(plane.loop.state.store.arrays["phase"][number]))
+        phase = Phase(int(plane.loop.state.columns["phase"][number]))
         if phase in ENDED and phase is not Phase.FINISHED:
             raise HTTPException(
                 422, f"job {name[:80]!r} is {phase.name.lower()} and will never finish: no job can depend on it"
@@ -275,7 +275,7 @@ def create_app(
                 for n, job in state.job_of.items()
                 if ((all_users or everybody) and who.role is Role.ADMIN) or job.user == who.user
             ]
-            phases = state.store.arrays["phase"]
+            phases = state.columns["phase"]
             if phase is not None:
                 mine = [n for n in mine if Phase(int(phases[n])).name.lower() in phase]
             if len(mine) > limit:
@@ -339,7 +339,7 @@ def create_app(
     async def cancel(name: JobName, who: Who) -> dict[str, Any]:
         """Cancel a job."""
         number = await read(lambda: find(name, who))
-        if await read(lambda: plane.loop.state.store.arrays["phase"][number] > int(Phase.RUNNING)):
+        if await read(lambda: plane.loop.state.columns["phase"][number] > int(Phase.RUNNING)):
             raise HTTPException(409, "it has ended already")
         if not await in_the_journal(lambda answer: plane.backend.cancel(number, answer)):
             raise HTTPException(409, "it has ended already")

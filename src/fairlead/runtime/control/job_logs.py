@@ -65,7 +65,7 @@ class LogReader:
 
     def _launch_state(self, number: int, launch: int, rank: int) -> _LaunchState:
         with self.plane.backend.at_rest():
-            a = self.plane.loop.state.store.arrays
+            a = self.plane.loop.state.columns
             starts, phase = int(a["starts"][number]), Phase(int(a["phase"][number]))
             launch = launch or starts
             if launch > starts:

@@ -35,7 +35,7 @@ def job_record(
     loop: Loop, number: int, now: float, progress_until_s: float = math.inf, whose: str | None = None
 ) -> dict[str, Any]:
     """Return everything about one job, for one user or (None) an admin. Its progress is known until `progress_until_s`."""
-    state, job, a = loop.state, loop.state.job_of[number], loop.state.store.arrays
+    state, job, a = loop.state, loop.state.job_of[number], loop.state.columns
     phase = Phase(int(a["phase"][number]))
     done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, min(now, progress_until_s) - a["since_s"][number]))
     held = state.device_map.of(number) if phase is Phase.RUNNING else np.empty(0, dtype=np.int64)
@@ -126,7 +126,7 @@ def why(loop: Loop, number: int, now: float, whose: str | None = None) -> dict[s
 
 def service_of(state: State, number: int, now: float) -> float:
     """Return the accelerator seconds of a job."""
-    a = state.store.arrays
+    a = state.columns
     running = float(a["held"][number] * (now - a["run_started_s"][number])) if a["held"][number] else 0.0
     return float(a["settled_accelerator_s"][number]) + running
 
@@ -199,7 +199,7 @@ def overview(plane: ControlPlane, whose: str | None) -> dict[str, Any]:
             "memory_gb": list(measured.memory_gb),
         }
     alive = [n for n in sorted((*state.live.tolist(), *state.queue.tolist())) if whose in (None, state.job_of[n].user)]
-    running_first = sorted(alive, key=lambda n: (state.store.arrays["held"][n] == 0, n))
+    running_first = sorted(alive, key=lambda n: (state.columns["held"][n] == 0, n))
     return {
         "second": now,
         "policy": policy_of(state.scheduler),
