@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from one_card import PATIENCE_S, agent_of, machine_or_why_not, options_of, passed_on, plane_on, until, write_figures
+from single_gpu_cluster import PATIENCE_S, agent_of, machine_or_why_not, options_of, passed_on, plane_on, until, write_figures
 
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster

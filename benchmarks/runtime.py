@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import runtime_control
 import runtime_leases
-import runtime_plane
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "img" / "leases.png"
 PARTS = ("look", "leases", "submit", "agents", "recovery")
@@ -58,9 +58,9 @@ def measure(parts: list[str], folder: Path, jobs: int, idle_s: float) -> dict[st
     steps: dict[str, Callable[[], Any]] = {
         "look": runtime_leases.look,
         "leases": lambda: runtime_leases.renewals(folder / "leases"),
-        "submit": lambda: [runtime_plane.submissions(folder / f"batch{batch}", batch) for batch in (50, 1)],
-        "agents": lambda: runtime_plane.idle_agents(folder / "agents", idle_s),
-        "recovery": lambda: runtime_plane.recovery(folder / "recovery", jobs),
+        "submit": lambda: [runtime_control.submissions(folder / f"batch{batch}", batch) for batch in (50, 1)],
+        "agents": lambda: runtime_control.idle_agents(folder / "agents", idle_s),
+        "recovery": lambda: runtime_control.recovery(folder / "recovery", jobs),
     }
     for name in parts:
         measured[name] = steps[name]()

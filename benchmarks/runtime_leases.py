@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from played_agents import PlayedAgent, joined
-from serving import Served, serving
+from control_plane_process import Served, serving
+from fake_agents import PlayedAgent, joined
 
 from fairlead.client import lease
 from fairlead.client.lease_page import Page

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from control_plane_process import Served, serving
 from journals import fill, run_of
-from serving import Served, serving
 
 from fairlead.engine.state import State
 
@@ -89,7 +89,7 @@ def idle_agents(folder: Path, seconds: float) -> dict[str, Any]:
 
 def _players(plane: Served, first: int, last: int, seconds: float) -> subprocess.Popen[str]:
     about = [f"127.0.0.1:{plane.agents_port}", AGENT_CLUSTER, str(first), str(last), str(seconds)]
-    command = [sys.executable, str(HERE / "played_agents.py"), *about]
+    command = [sys.executable, str(HERE / "fake_agents.py"), *about]
     player = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert player.stdin is not None
     player.stdin.write(plane.token("agent") + "\n")

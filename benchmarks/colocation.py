@@ -1,6 +1,6 @@
 """Horus on a real accelerator: jobs that share it, that refuse to, that are parted, and that run out of memory.
 
-    python benchmarks/company.py [--seconds 10] [--out company.json]
+    python benchmarks/colocation.py [--seconds 10] [--out colocation.json]
 
 A control plane decides by `horus` with the estimation `watched`, an agent finds the accelerator through NVML, and jobs train
 models of `fairlead profile`. One after the other:
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from one_card import agent_of, machine_or_why_not, options_of, passed_on, plane_on, until, write_figures
+from single_gpu_cluster import agent_of, machine_or_why_not, options_of, passed_on, plane_on, until, write_figures
 
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev

@@ -1,7 +1,7 @@
 """Agents for benchmarks: real gRPC streams, each on a connection of its own, that start nothing. As a process of its own it
 joins for some nodes, beats for some seconds and says how often:
 
-    python benchmarks/played_agents.py ADDRESS CLUSTER FIRST LAST SECONDS < token
+    python benchmarks/fake_agents.py ADDRESS CLUSTER FIRST LAST SECONDS < token
 """
 
 from __future__ import annotations
