@@ -12,14 +12,14 @@ from fairlead.config.schedulers import compose
 from fairlead.core import events as ev
 from fairlead.core.events import Memo
 from fairlead.core.job import ELASTIC, Job
+from fairlead.core.observations import observation_name
 from fairlead.core.plan import TUNED, Launches, RoundPlan
 from fairlead.engine.decide import decide
 from fairlead.engine.state import State
 from fairlead.engine.validate import validate_plan
 from fairlead.estimators.fitted import Fitted
 from fairlead.estimators.measured import Measured
-from fairlead.models import convergence, goodput
-from fairlead.models import speed_curves as speeds
+from fairlead.models import goodput
 from fairlead.policies.elastic.optimus import Optimus
 from fairlead.testing.builders import cluster, random_table
 from scenes import state_of
@@ -95,11 +95,11 @@ def test_losses_and_steps_of_elastic_jobs_become_models_and_those_of_others_do_n
     state = scene(Job("rigid", kind="m"))
     state.apply(ev.MetricsReported(1.0, "loss", np.arange(2), np.array([2.0, 2.0])))
     runs(state, [0], 10.0, 1.0)
-    assert convergence.fact_of(0) in state.observations
-    assert convergence.fact_of(1) not in state.observations
+    assert observation_name("loss", 0) in state.observations
+    assert observation_name("loss", 1) not in state.observations
     told = {"step__nodes": 1, "step__workers": 1, "step__local_batch": 8, "step__compute_s": 0.1, "step__s": 0.1}
     tell(state, 3.0, **told)
-    assert [list(one) for one in state.observations[goodput.fact_of(0)]["seen"]] == [[1, 1, 8, 0.1, 0.1]]
+    assert [list(one) for one in state.observations[observation_name("steps", 0)]["seen"]] == [[1, 1, 8, 0.1, 0.1]]
 
 
 def test_step_times_that_turn_out_otherwise_are_learned_anew():
@@ -108,7 +108,7 @@ def test_step_times_that_turn_out_otherwise_are_learned_anew():
     for second, step, kept in ((1.0, 0.4, 0.4), (2.0, 0.42, 0.4), (3.0, 0.2, 0.2)):
         told = {"step__nodes": 1, "step__workers": 2, "step__local_batch": 8, "step__compute_s": 0.1, "step__s": step}
         tell(state, second, **told)
-        assert [one[4] for one in state.observations[goodput.fact_of(0)]["seen"]] == [kept]
+        assert [one[4] for one in state.observations[observation_name("steps", 0)]["seen"]] == [kept]
 
 
 def test_it_learns_of_elastic_jobs_what_fitted_learns():
@@ -118,7 +118,7 @@ def test_it_learns_of_elastic_jobs_what_fitted_learns():
     runs(state, [0, 1], 10.0, 1.0)
     other = Fitted(table).observe(state.snapshot(2.0).with_changes(observations={})).values
     assert other == {name: fact for name, fact in state.observations.items() if not name.startswith("measured")}
-    assert set(other) == {speeds.fact_of(0), convergence.fact_of(0)}
+    assert set(other) == {observation_name("speed", 0), observation_name("loss", 0)}
 
 
 ODD = (0.0, -1.0, 5e-324, 1e-300, 1e300, -1e300, 2.0**62, 1e15, math.inf, 0.1, 1.0, 2.0, 8.0, 64.0)
@@ -157,4 +157,4 @@ def test_losses_that_are_nobodys_make_no_curve():
     for loss in (1e300, 5e-324, math.inf):
         state.apply(ev.MetricsReported(2.0, "loss", ONE, np.array([loss])))
         observe(state, 3.0)
-    assert convergence.fact_of(0) not in state.observations
+    assert observation_name("loss", 0) not in state.observations

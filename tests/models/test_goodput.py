@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fairlead.models import speed_curves as speeds
-from fairlead.models.convergence import converged_at, fitted
+from fairlead.models.convergence import converged_at, fit_losses
 from fairlead.models.goodput import Goodputs, StepModel
 from toy_applications import times
 
@@ -80,7 +80,7 @@ def test_noise_makes_large_batches_pay():
 def test_a_curve_of_losses_is_found_again():
     steps = [10.0 * 1.3**k for k in range(14)]
     truth = (0.02, 0.5, 0.8)
-    slope, start, floor = fitted([(k, 1 / (truth[0] * k + truth[1]) + truth[2]) for k in steps])
+    slope, start, floor = fit_losses([(k, 1 / (truth[0] * k + truth[1]) + truth[2]) for k in steps])
     assert floor == pytest.approx(0.8, rel=0.05)
     end = converged_at(*truth)
     assert converged_at(slope, start, floor) == pytest.approx(end, rel=0.15)
@@ -89,30 +89,30 @@ def test_a_curve_of_losses_is_found_again():
 
 
 def test_losses_that_do_not_fall_have_no_curve():
-    assert fitted([(float(k), 1.0 + 0.1 * k) for k in range(1, 8)]) is None
+    assert fit_losses([(float(k), 1.0 + 0.1 * k) for k in range(1, 8)]) is None
 
 
 def test_a_speed_that_was_seen_once_is_thought_to_scale():
-    assert speeds.rate_at(speeds.fitted([(2, 3.0)]), 8) == pytest.approx(12.0)
+    assert speeds.rate_at(speeds.fit_speeds([(2, 3.0)]), 8) == pytest.approx(12.0)
 
 
 def test_speeds_that_were_seen_are_found_again():
     theta = (2.0, 0.3, 0.02)
-    curve = speeds.fitted([(w, speeds.rate_at(theta, w)) for w in (1, 2, 4, 16)])
+    curve = speeds.fit_speeds([(w, speeds.rate_at(theta, w)) for w in (1, 2, 4, 16)])
     assert [speeds.rate_at(curve, w) for w in (3, 8, 32)] == pytest.approx([speeds.rate_at(theta, w) for w in (3, 8, 32)])
 
 
 def test_no_speed_is_ever_negative():
     for seed in range(30):
         rng = np.random.default_rng(seed)
-        curve = speeds.fitted([(w, float(rng.uniform(0.5, 4.0))) for w in sorted(rng.choice(16, 4, replace=False) + 1)])
+        curve = speeds.fit_speeds([(w, float(rng.uniform(0.5, 4.0))) for w in sorted(rng.choice(16, 4, replace=False) + 1)])
         assert all(speeds.rate_at(curve, w) > 0 for w in range(1, 65))
 
 
 def test_what_differs_little_is_nothing_new():
-    fact = speeds.learned((), 2, 3.0)
+    fact = speeds.speed_observation((), 2, 3.0)
     assert fact is not None
-    assert speeds.learned(fact["seen"], 2, 3.2) is None
-    more = speeds.learned(fact["seen"], 4, 5.0)
+    assert speeds.speed_observation(fact["seen"], 2, 3.2) is None
+    more = speeds.speed_observation(fact["seen"], 4, 5.0)
     assert more is not None
     assert more["seen"] == [[2, 3.0], [4, 5.0]]

@@ -14,6 +14,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import ELASTIC, Job, Phase
+from fairlead.core.observations import observation_name
 from fairlead.core.plan import TUNED
 from fairlead.engine.codec import encode
 from fairlead.engine.journal import MemoryJournal, NoJournal
@@ -129,7 +130,7 @@ def test_no_two_jobs_of_pollux_that_stand_on_several_nodes_share_one(workload):
             for job in event.jobs.tolist():
                 held.pop(job, None)
     assert most >= 4
-    assert any(goodput.fact_of(0) in event.values for event in events if isinstance(event, ev.ObservationsRecorded))
+    assert any(observation_name("steps", 0) in event.values for event in events if isinstance(event, ev.ObservationsRecorded))
     assert not result.state.observations  # of those who have ended nothing is kept
     assert State.replay(events).digest() == result.state.digest()
 
@@ -212,7 +213,7 @@ def test_a_job_that_tells_nonsense_still_runs():
         Trace.of(jobs), {"policy": "pollux", "estimator": "fitted", "rounds": 20}, machine, table=table, others=others
     )
     assert set(result.record.jobs.phase.tolist()) == {int(Phase.FINISHED)}
-    assert any(goodput.fact_of(0) in event.values for event in events if isinstance(event, ev.ObservationsRecorded))
+    assert any(observation_name("steps", 0) in event.values for event in events if isinstance(event, ev.ObservationsRecorded))
 
 
 def test_wrong_parameters_are_told():

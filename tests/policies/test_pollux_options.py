@@ -9,7 +9,8 @@ import pytest
 
 from fairlead.core.events import MetricsReported
 from fairlead.core.job import ELASTIC
-from fairlead.models.goodput import LARGEST, LEAST_LOCAL, MOST_LOCAL, SMALLEST, SQR, VAR, Goodputs, StepModel, fact_of, learned
+from fairlead.core.observations import observation_name
+from fairlead.models.goodput import LARGEST, LEAST_LOCAL, MOST_LOCAL, SMALLEST, SQR, VAR, Goodputs, StepModel, steps_observation
 from fairlead.policies.elastic.base import least_cost
 from fairlead.policies.elastic.pollux import Pollux, _JobTable
 from fairlead.testing import Harness, job
@@ -90,7 +91,7 @@ def test_noise_that_was_estimated_below_zero_counts_as_none_and_limits_of_zero_a
     for name, values in told.items():
         harness.loop.record(MetricsReported(0.0, name, np.arange(2), np.array(values, dtype=np.float64)))
     jobs = harness.state.snapshot(0.0).jobs
-    known, models = Goodputs.of(jobs, {fact_of(number): learned(TOLD) for number in (0, 1)})
+    known, models = Goodputs.of(jobs, {observation_name("steps", number): steps_observation(TOLD) for number in (0, 1)})
     assert known.tolist() == [True, False]
     assert models.noise.tolist() == [[0.0, 2.0]]
     assert np.isfinite(models.best([1, 2, 4], [False, False, False])).all()

@@ -10,8 +10,8 @@ from typing import Any
 from cluster_at_work import SOURCE, ClusterAtWork
 
 from fairlead.core import events as ev
+from fairlead.core.observations import observation_name
 from fairlead.journal.recovery import read_journal
-from fairlead.models.goodput import fact_of
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "jobs" / "elastic.py"
 
@@ -96,5 +96,5 @@ def test_pollux_learns_from_what_a_job_tells_and_every_sample_counts_once(tmp_pa
         assert [sample for first, last in spans for sample in range(first, last)] == list(range(16000))
         assert len(done) == sum(world for _, _, rank, world, _ in done if rank == 0)
         lessons = [event.values for event in read_journal(str(cluster.journal)) if isinstance(event, ev.ObservationsRecorded)]
-        seen = [facts[fact_of(0)]["seen"] for facts in lessons if fact_of(0) in facts][-1]
+        seen = [facts[observation_name("steps", 0)]["seen"] for facts in lessons if observation_name("steps", 0) in facts][-1]
         assert {int(one[1]) for one in seen} == {1, 2}

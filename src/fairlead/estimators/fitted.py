@@ -8,13 +8,14 @@ Throughputs at the requested size are the table's; at other sizes they are the m
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
-from fairlead.core.columns import JobColumns
 from fairlead.core.job import ELASTIC, TIMED, batch_size_of
+from fairlead.core.observations import observation_name
 from fairlead.core.plan import Observations, Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.estimators.base import RateTable
@@ -34,15 +35,16 @@ class Fitted:
     """Models of steps and losses from what jobs report; the table's throughputs for the sizes they asked for."""
 
     table: RateTable
-    _oracle: list[Oracle] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @cached_property
+    def _oracle(self) -> Oracle:
+        return Oracle(self.table)
 
     def observe(self, view: Snapshot) -> Observations:
         return Observations(elastic_observations(view))
 
     def rates(self, view: Snapshot) -> Rates:
-        if not self._oracle:
-            self._oracle.append(Oracle(self.table))
-        base = self._oracle[0].rates(view)
+        base = self._oracle.rates(view)
         elastic = elastic_rows(view)
         if not len(elastic):
             return replace(base, other_sizes=None)
@@ -82,11 +84,14 @@ class ModelSizes:
         self._modelled, self._models = Goodputs.of(jobs, view.observations)
         self._curves: Floats = np.full((len(elastic), 3), np.nan)
         for at, number in enumerate(jobs.number.tolist()):
-            if (seen := view.observations.get(speeds.fact_of(number))) is not None:
+            if (seen := view.observations.get(observation_name("speed", number))) is not None:
                 self._curves[at] = seen["curve"]
         self._kinds = [view.names.kinds[kind] for kind in jobs.kind.tolist()]
         self._possible = possible
-        self._largest = _max_workers(jobs)
+        limits = np.stack([jobs.metric(name) for name in (SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)], axis=1)
+        credible = goodput.believable_limits(limits)
+        self._largest: Floats = np.full(len(jobs), np.inf)  # the workers that share the largest batch
+        self._largest[credible] = np.maximum(limits[credible, 1] // limits[credible, 2], 1.0)
         self._per_worker: Floats = base.alone[base.row[elastic]] / jobs.workers[:, None]
         self._others = len(np.unique(base.row))  # classes of other jobs, which come first
         self._on_a_node = int(view.cluster.node_size.max())
@@ -106,34 +111,24 @@ class ModelSizes:
         modelled = self._models.at_batch(self._batch, workers, self._on_a_node)
         rates[:, self._modelled] = modelled.T[:, :, None] * runs[self._modelled]
         for at in seen.nonzero()[0].tolist():
-            sizes = [size if self._runs_with(at, size) else 0 for size in workers]
-            known = np.array([speeds.rate_at(self._curves[at], size) if size else 0.0 for size in sizes])
+            kind, largest, curve = self._kinds[at], self._largest[at], self._curves[at]
+            fits = [size <= largest and (self._possible is None or (kind, size) in self._possible) for size in workers]
+            known = np.array([speeds.rate_at(curve, size) if fit else 0.0 for size, fit in zip(workers, fits)])
             rates[:, at] = known[:, None] * runs[at]
         return np.concatenate((np.zeros((len(workers), self._others, rates.shape[2])), rates), axis=1)
-
-    def _runs_with(self, at: int, workers: int) -> bool:
-        possible = self._possible is None or (self._kinds[at], workers) in self._possible
-        return possible and workers <= self._largest[at]
-
-
-def _max_workers(jobs: JobColumns) -> Floats:
-    """The number of workers that share the largest batch each job has reported."""
-    limits = np.stack([jobs.metric(name) for name in (SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)], axis=1)
-    most, known = np.full(len(jobs), np.inf), goodput.believable_limits(limits)
-    most[known] = np.maximum(limits[known, 1] // limits[known, 2], 1.0)
-    return most
 
 
 def _steps(view: Snapshot) -> dict[str, object]:
     jobs, values = view.jobs, dict[str, object]()
     reports = np.stack([jobs.metric(name) for name in (NODES, WORKERS, LOCAL, COMPUTE, STEP)], axis=1)
     for at in goodput.believable_steps(reports).nonzero()[0].tolist():
-        number, one = int(jobs.number[at]), reports[at].tolist()
-        seen = goodput.seen_of(view.observations, number)
+        name, one = observation_name("steps", int(jobs.number[at])), reports[at].tolist()
+        known = view.observations.get(name)
+        seen = known["seen"] if known else ()
         before = next((other for other in seen if list(other[:3]) == one[:3]), None)
         if before is None or any(abs(now - then) > speeds.TELLS * then for now, then in zip(one[3:], before[3:])):
             others = [other for other in seen if other is not before]
-            values[goodput.fact_of(number)] = goodput.learned([*others, one][-_MAX_CONFIGURATIONS:])
+            values[name] = goodput.steps_observation([*others, one][-_MAX_CONFIGURATIONS:])
     return values
 
 
@@ -142,10 +137,11 @@ def _speeds(view: Snapshot, reports: Mapping[str, object]) -> dict[str, object]:
     for number, kind, workers, rate in zip(*(c.tolist() for c in (jobs.number, jobs.kind, jobs.held, jobs.rate))):
         if view.job_of[number].mode != ELASTIC or view.names.kinds[kind] == TIMED or not rate > 0:
             continue
-        if goodput.fact_of(number) not in view.observations and goodput.fact_of(number) not in reports:
-            known = view.observations.get(speeds.fact_of(number))
-            if (fact := speeds.learned(known["seen"] if known else (), workers, rate)) is not None:
-                values[speeds.fact_of(number)] = fact
+        name, steps = observation_name("speed", number), observation_name("steps", number)
+        if steps not in view.observations and steps not in reports:
+            known = view.observations.get(name)
+            if (observed := speeds.speed_observation(known["seen"] if known else (), workers, rate)) is not None:
+                values[name] = observed
     return values
 
 
@@ -153,9 +149,9 @@ def _losses(view: Snapshot) -> dict[str, object]:
     jobs, values = view.jobs, dict[str, object]()
     losses = jobs.metric(LOSS)
     for at in ((losses >= convergence.LOWEST) & (losses <= convergence.HIGHEST)).nonzero()[0].tolist():
-        number, done = int(jobs.number[at]), float(jobs.steps_done[at])
-        known = view.observations.get(convergence.fact_of(number))
+        name, done = observation_name("loss", int(jobs.number[at])), float(jobs.steps_done[at])
+        known = view.observations.get(name)
         points = known["points"] if known else []
         if done > 0 and (not points or (done >= _MIN_STEP_RATIO * points[-1][0] and losses[at] != points[-1][1])):
-            values[convergence.fact_of(number)] = convergence.learned([*points, [done, float(losses[at])]])
+            values[name] = convergence.loss_observation([*points, [done, float(losses[at])]])
     return values

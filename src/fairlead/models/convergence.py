@@ -1,9 +1,9 @@
-"""How a job's loss goes on, by the curve that Optimus fits to what the job reports (§3.1):
+"""The loss of a job: a curve fitted to its reports (Optimus §3.1), and its means over windows of steps.
 
     loss(k) ≈ 1 / (β₀·k + β₁) + β₂,   β ≥ 0,   k steps.
 
 A job has converged where a tenth more steps would lower its loss by less than a hundredth of β₂; as
-l(k) − l(1.1·k) ≤ (0.1 / 1.1) / (β₀·k), that is so from k = (0.1 / 1.1) / (β₀ · 0.01 · β₂) on. Values only."""
+l(k) − l(1.1·k) ≤ (0.1 / 1.1) / (β₀·k), that is so from k = (0.1 / 1.1) / (β₀ · 0.01 · β₂) on."""
 
 from __future__ import annotations
 
@@ -23,22 +23,17 @@ MORE, LESS = 0.1, 0.01
 LEAST_POINTS = 5
 """Before so many reports a curve is a guess."""
 LOWEST, HIGHEST = 1e-20, 1e20
-"""Losses beyond these are nobody's; no curve is fitted to them."""
+"""No curve is fitted to losses beyond these."""
 _FLOORS = 40
 
 
-def fact_of(number: int) -> str:
-    """The name of the fact that holds what a job reported of its loss, and the curve."""
-    return observation_name("loss", number)
-
-
-def learned(points: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """What a fact holds: (steps, loss) in their order, and the curve where there are enough."""
-    curve = fitted(points) if len(points) >= LEAST_POINTS else None
+def loss_observation(points: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """The observation of a job's losses: (steps, loss) in their order, and the curve where there are enough."""
+    curve = fit_losses(points) if len(points) >= LEAST_POINTS else None
     return {"points": [list(point) for point in points], "curve": None if curve is None else list(curve)}
 
 
-def fitted(points: Sequence[Sequence[float]]) -> tuple[float, float, float] | None:
+def fit_losses(points: Sequence[Sequence[float]]) -> tuple[float, float, float] | None:
     """β₀, β₁, β₂ with the least squares of losses among floors below the lowest; None where the loss does not fall."""
     steps, losses = np.array(points, dtype=np.float64).T
     lowest, found = float(losses.min()), list[tuple[float, tuple[float, float, float]]]()
@@ -55,11 +50,11 @@ def fitted(points: Sequence[Sequence[float]]) -> tuple[float, float, float] | No
     return min(found)[1] if found else None
 
 
-def steps_to_converge(jobs: JobColumns, facts: ObservedValues) -> Floats:
-    """From now on; infinity where nothing is known."""
+def steps_to_converge(jobs: JobColumns, observations: ObservedValues) -> Floats:
+    """The steps of each job until it has converged; infinity where nothing is known."""
     left = np.full(len(jobs), np.inf)
-    for at, number in enumerate(jobs.number.tolist()) if facts else ():
-        known = facts.get(fact_of(number))
+    for at, number in enumerate(jobs.number.tolist()) if observations else ():
+        known = observations.get(observation_name("loss", number))
         if known is not None and known["curve"] is not None:
             left[at] = max(converged_at(*known["curve"]) - float(jobs.steps_done[at]), 0.0)
     return left
@@ -70,34 +65,20 @@ def converged_at(slope: float, start: float, floor: float) -> float:
     return MORE / (1 + MORE) / (slope * LESS * floor) if floor > 0 else math.inf
 
 
-# What a decision may know of a job's loss, and under which names of `view.jobs.metric`. Jobs report the first two; the others
-# the state makes of these reports, and has only where somebody reports.
-#
-# Losses are noisy, so a job is compared with itself by means. In a window a job does a quarter more steps than it had done
-# before, in `PARTS` parts of at least a report each. How far the means of the parts are from each other says how far the mean
-# of
-# them all can be trusted, also where a report resembles the one before.
+# Metrics of a job's loss. Jobs report the first two; the state derives the others. Losses are noisy, so a job is compared with
+# itself by means over windows. In a window a job does a quarter more steps than before, in `PARTS` parts of at least a report
+# each; the variance between these parts gives the standard error of the mean.
 
-LOSS = "loss"
-"""The last one that a job reported; infinity where it was no number."""
-TARGET = "target_loss"
-"""The lowest that a job's owner expects, where the job says so."""
+LOSS = "loss"  # the last one; infinity where it was no number
+TARGET = "target_loss"  # the lowest that the job's owner expects
 LOWEST_LOSS = "loss.lowest"
-"""The lowest that it reported so far."""
-RECENT = "loss.recent"
-"""The mean of the last window that is full."""
-EARLIER = "loss.earlier"
-"""The mean of the window before that one."""
-ERROR = "loss.error"
-"""The standard error of the difference of these two."""
-AT = "loss.at"
-"""How many steps it had done when the last window was full."""
-WINDOW = "loss.window"
-"""How many of them it did in that window."""
+RECENT = "loss.recent"  # the mean of the last full window
+EARLIER = "loss.earlier"  # the mean of the window before
+ERROR = "loss.error"  # the standard error of the difference of these two
+AT = "loss.at"  # the steps done at the end of the last full window
+WINDOW = "loss.window"  # the steps done in it
 
 PARTS = 8
-"""Of a window."""
-
 _SUM, _COUNT, _SINCE = "loss.part_sum", "loss.part_count", "loss.part_since"  # the part that is being filled; since which step
 _FULL, _MEAN, _SQUARES = "loss.parts", "loss.parts_mean", "loss.parts_squares"  # those of this window that are full
 _RECENT_SQUARES = "loss.recent_squares"
@@ -106,11 +87,11 @@ _FURTHER = 1.25 ** (1 / PARTS)  # from part to part
 DERIVED = frozenset(
     {LOWEST_LOSS, RECENT, EARLIER, ERROR, AT, WINDOW, _SUM, _COUNT, _SINCE, _FULL, _MEAN, _SQUARES, _RECENT_SQUARES}
 )
-"""What nobody reports."""
+"""Metrics that jobs do not report."""
 
 
 def note_losses(store: ColumnStore, jobs: Ints, losses: Floats, steps: Floats) -> None:
-    """Jobs that have done so many steps report losses. What is not finite is in no mean."""
+    """Record the losses that jobs report after so many steps. Losses that are not finite are in no mean."""
     lowest = store.metric(LOWEST_LOSS)
     lowest[jobs] = np.fmin(lowest[jobs], losses)
     counted = np.isfinite(losses) & (steps > 0)

@@ -1,4 +1,4 @@
-"""What an elastic job tells of its steps, the model that is fitted to it, and the goodput that follows (Pollux §3).
+"""Models of the steps of elastic jobs, fitted to their reports, and the goodput that follows (Pollux §3).
 
     T_step  = (T_grad^γ + T_sync^γ)^(1/γ),   T_grad = α_g + β_g · local batch,   T_sync = α + β · max(workers − 2, 0)
 
@@ -6,9 +6,7 @@ with one (α, β) for workers on one node and another for several; a single work
 before gradients are exchanged, T = (s − 1) · T_grad + T_step. Gradients of squared norm `sqr` and variance `var` (at the
 smallest batch) make a batch of m times the smallest worth gain = (var + sqr) / (var / m + sqr) steps of it, and
 
-    goodput = gain / T.
-
-Values only: who fits and who decides is elsewhere."""
+    goodput = gain / T."""
 
 from __future__ import annotations
 
@@ -24,30 +22,22 @@ from fairlead.core.columns import JobColumns
 from fairlead.core.observations import observation_name
 from fairlead.core.plan import ObservedValues
 
+# Metrics that jobs report: the configuration of a step with T_grad and T_step; the noise of gradients; and the batch sizes that
+# are possible, in all and on each worker, and from which on a single worker makes two passes.
 NODES, WORKERS, LOCAL, COMPUTE, STEP = "step.nodes", "step.workers", "step.local_batch", "step.compute_s", "step.s"
-"""Under these a job reports how long a step takes it, and where: T_step, and T_grad of it."""
 SQR, VAR = "grad_sqr", "grad_var"
-"""Under these, how noisy its gradients are."""
 SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL = "batch.smallest", "batch.largest", "batch.least_local", "batch.most_local"
-"""Under these, the batch sizes it can run with, in all and on each worker."""
 TWICE_ABOVE = "batch.twice_above"
-"""Under this, with more than how many samples it goes twice where it is alone; else that is the smallest batch."""
 REPORTED = (NODES, WORKERS, LOCAL, COMPUTE, STEP, SQR, VAR, SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL, TWICE_ABOVE)
 
 _TINY = 1e-8
 _OVERLAPS: Floats = np.array([1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0])
 _SIZES = 24  # batch sizes that are tried for each number of workers
 
-_SHORTEST_S, _LONGEST_S, _MOST_WORKERS, _MOST_SAMPLES, _MOST_NOISE = 1e-9, 1e6, 1e6, 1e12, 1e30
-"""What a job tells is its own word; beyond these it is nonsense, and no model is made of it."""
+_SHORTEST_S, _LONGEST_S, _MOST_WORKERS, _MOST_SAMPLES, _MOST_NOISE = 1e-9, 1e6, 1e6, 1e12, 1e30  # of credible reports
 
 Seen = Sequence[Sequence[float]]
 """Of each configuration: nodes, workers, local batch, T_grad, T_step."""
-
-
-def fact_of(number: int) -> str:
-    """The name of the fact that holds what was seen of a job's steps, and the model."""
-    return observation_name("steps", number)
 
 
 def believable_steps(told: Floats) -> Bools:
@@ -75,8 +65,8 @@ class StepModel:
 
     @classmethod
     def of(cls, seen: Seen) -> StepModel:
-        """Fitted to what was seen, with relative errors. Where too little was seen to tell, the model hopes: half of T_grad is
-        constant, what was not seen of T_sync is next to nothing, and across nodes it is a tenth worse than inside one."""
+        """Fit relative errors. Where too little was seen, the model is optimistic: half of T_grad is constant, T_sync is next
+        to nothing, and across nodes a tenth more than inside one."""
         nodes, workers, local, compute, step = np.array(seen, dtype=np.float64).T
         if len(np.unique(local)) == 1:
             grad = float(compute.mean()) / 2, float((compute / local).mean()) / 2
@@ -131,13 +121,8 @@ def _at(line: tuple[float, float], workers: Floats) -> Floats:
     return line[0] + line[1] * np.maximum(workers - 2, 0.0)
 
 
-def seen_of(facts: ObservedValues, number: int) -> Seen:
-    known = facts.get(fact_of(number))
-    return known["seen"] if known else ()
-
-
-def learned(seen: Seen) -> dict[str, Any]:
-    """What a fact holds."""
+def steps_observation(seen: Seen) -> dict[str, Any]:
+    """The observation of a job's steps: the configurations, and the model fitted to them."""
     return {"seen": [list(one) for one in seen], "model": StepModel.of(seen).to_data()}
 
 
@@ -152,15 +137,16 @@ class Goodputs:
     twice_above: Floats | None = None  # the batch above which a worker that is alone goes twice; None: the smallest
 
     @classmethod
-    def of(cls, jobs: JobColumns, facts: ObservedValues) -> tuple[Bools, Goodputs]:
-        """Of those that told enough; and which of the jobs they are. An estimate of noise may fall below 0, and counts as 0."""
+    def of(cls, jobs: JobColumns, observations: ObservedValues) -> tuple[Bools, Goodputs]:
+        """Which jobs have reported enough, and their models. An estimate of noise may fall below 0, and counts as 0."""
         noise = np.maximum(np.stack([jobs.metric(name) for name in (SQR, VAR)], axis=1), 0.0)
         limits = np.stack([jobs.metric(name) for name in (SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)], axis=1)
         whole = believable_limits(limits) & (noise <= _MOST_NOISE).all(axis=1)
-        known = [facts.get(fact_of(number)) if tells else None for number, tells in zip(jobs.number.tolist(), whole.tolist())]
-        told: Bools = np.array([fact is not None for fact in known], dtype=np.bool_)
-        models = np.array([fact["model"] for fact in known if fact is not None], dtype=np.float64).reshape(-1, 7)
-        most = [max(int(one[1]) for one in fact["seen"]) for fact in known if fact is not None]
+        names = (observation_name("steps", number) for number in jobs.number.tolist())
+        known = [observations.get(name) if tells else None for name, tells in zip(names, whole.tolist())]
+        told: Bools = np.array([one is not None for one in known], dtype=np.bool_)
+        models = np.array([one["model"] for one in known if one is not None], dtype=np.float64).reshape(-1, 7)
+        most = [max(int(seen[1]) for seen in one["seen"]) for one in known if one is not None]
         twice = jobs.metric(TWICE_ABOVE)[told]
         twice = np.where(np.isfinite(twice), twice, limits[told, 0])
         return told, cls(models, noise[told], limits[told], np.array(most, dtype=np.int64), twice)
@@ -175,7 +161,7 @@ class Goodputs:
         return np.maximum(self.limits[:, 1] // self.limits[:, 2], 1).astype(np.int64)
 
     def best(self, workers: Sequence[int] | Ints, across: Sequence[bool] | Bools) -> Floats:
-        """jobs × configurations: the goodput at each job's best batch size there; 0 where not everybody has a part of one."""
+        """Jobs × configurations: the goodput at each job's best batch size; 0 where a worker would have no part of a batch."""
         return self._best(np.array(workers, dtype=np.float64)[None, :, None], np.array(across, dtype=np.bool_)[None, :, None])
 
     def here(self, workers: Ints, across: Bools) -> Floats:
@@ -195,8 +181,7 @@ class Goodputs:
         return np.asarray(np.where(fits, good, 0.0).max(axis=2, initial=0.0))
 
     def at_batch(self, batch_sizes: Floats, workers: Sequence[int] | Ints, on_a_node: int) -> Floats:
-        """jobs × numbers of workers: steps a second of each at its own batch size, on as few nodes as can be; 0 where not
-        everybody has a part of it."""
+        """Jobs × numbers of workers: steps per second at the job's own batch size, on as few nodes as possible."""
         batch = batch_sizes[:, None, None]
         w = np.array(workers, dtype=np.float64)[None, :, None]
         local, passes = self._split(batch, w)

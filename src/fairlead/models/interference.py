@@ -1,12 +1,9 @@
-"""How much slower jobs get that share an accelerator, from how busy each would keep it alone (Horus §3.2, Equations 1 and 9).
+"""The slowdown of jobs that share an accelerator, from the utilization of each alone (Horus §3.2, Equations 1 and 9): seconds
+per step co-located over seconds per step alone.
 
-A slowdown is seconds per step together over seconds per step alone: 1 is undisturbed, 2 is half the speed. Below 100 % of
-cumulative utilization it is linear, above quadratic, in a job's own utilization and in that of the others: with the two apart,
-the one who suffers more is told from the one who suffers less, which a function of the sum alone cannot do.
-
-Who takes turns waits while the others are busy at all. Through MPS both run at once, and what a job waits for is a free
-multiprocessor: there `others` is the share of those that the others hold. It waits longer where their kernels are longer than
-its own: `grain` is the logarithm, base 10, of how many times longer (0: alike, or not known)."""
+Below 100 % of cumulative utilization it is linear, above quadratic, in a job's own utilization and in that of the others.
+Under MPS, `others` is the share of multiprocessors that the others hold, and `grain` the logarithm, base 10, of how many times
+longer their kernels are than its own (0: alike, or not known)."""
 
 from __future__ import annotations
 
@@ -34,9 +31,8 @@ class Slowdown:
     spread_above: float = 0.0
 
     def slowdowns(self, utilization: Floats, held: Floats | None = None, kernel_s: Floats | None = None) -> Floats:
-        """Of each of the jobs on one accelerator, whose utilizations alone are given in percent. `held` is what makes others
-        wait for it, where that is something else; `kernel_s` how long its kernels take on average. At least 1; one job has
-        1."""
+        """The slowdown of each job on one accelerator. `utilization` is in percent; `held` is what makes others wait, where
+        that is something else; `kernel_s` is the mean length of its kernels."""
         own = np.asarray(utilization, dtype=float)
         if len(own) < 2:
             return np.ones(len(own))
@@ -44,8 +40,7 @@ class Slowdown:
         return self.of(own, holds.sum() - holds, None if kernel_s is None else grains(holds, np.asarray(kernel_s, dtype=float)))
 
     def of(self, own: Floats, others: Floats, grain: Floats | None = None) -> Floats:
-        """The same by columns, for many accelerators at once. What was fitted to pairs knows of one full neighbour at most;
-        beyond that, time is divided in proportion."""
+        """The same by columns, for many accelerators at once. Beyond one full neighbour, time is divided in proportion."""
         beside = np.minimum(others, FULL)
         total = own + beside
         if len(self.below) == len(BELOW):

@@ -1,5 +1,4 @@
-"""What learners leave behind, as plain numbers: a line or a forest, which predict with numpy alone and are kept as JSON.
-Nothing that is read from a file is ever run."""
+"""Trained models as plain numbers: a line or a forest, which predict with numpy alone and are kept as JSON."""
 
 from __future__ import annotations
 
@@ -145,4 +144,5 @@ def _number(data: Any) -> float:
 
 
 def sane(numbers: Sequence[float]) -> bool:
+    """Whether all numbers are finite and not too large."""
     return all(abs(each) <= LARGEST for each in numbers)  # not so for NaN

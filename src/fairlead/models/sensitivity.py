@@ -1,5 +1,4 @@
-"""How fast a job is with so many CPUs and so much host memory for each worker: curves that a profile gives, and that a
-scheduler or a simulated world reads off. Speeds are relative: 1 is the rate that a table of throughputs has."""
+"""The speed of a job by CPUs and host memory for each worker, as curves of a profile. 1 is the rate of a throughput table."""
 
 from __future__ import annotations
 

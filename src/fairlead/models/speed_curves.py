@@ -1,9 +1,8 @@
-"""How a job's speed depends on its workers, by the curve that Optimus fits to the speeds it was seen at (§3.2, without
-parameter servers):
+"""The rate of a job by its number of workers, as a curve fitted to observed rates (Optimus §3.2, without parameter servers):
 
     1 / rate(w) ≈ θ₀ / w + θ₁ + θ₂ · w,   θ ≥ 0.
 
-Seen at one size, a job is thought to scale without loss; at two, with a constant part. Values only."""
+Observed at one size, a job is assumed to scale without loss; at two, with a constant part."""
 
 from __future__ import annotations
 
@@ -14,33 +13,25 @@ from typing import Any
 import numpy as np
 
 from fairlead.core.cluster import Floats
-from fairlead.core.observations import observation_name
 
 TELLS = 0.1
-"""A difference of rates that is worth remembering."""
+"""The relative difference of rates from which on a new one is recorded."""
 
-SLOWEST, FASTEST = 1e-9, 1e12
-"""Steps per second; beyond these a job tells nonsense."""
-
-
-def fact_of(number: int) -> str:
-    """The name of the fact that holds the speeds a job was seen at, and the curve."""
-    return observation_name("speed", number)
+SLOWEST, FASTEST = 1e-9, 1e12  # credible rates, in steps per second
 
 
-def learned(seen: Sequence[Sequence[float]], workers: int, rate: float) -> dict[str, Any] | None:
-    """What a fact holds once a job was seen to run at a rate with so many workers; None where that is nothing new, or cannot
-    be."""
+def speed_observation(seen: Sequence[Sequence[float]], workers: int, rate: float) -> dict[str, Any] | None:
+    """The observation of a job's rates with this one added; None where it is not new, or not credible."""
     if not SLOWEST <= rate <= FASTEST:
         return None
     known = {int(size): float(speed) for size, speed in seen}
     if abs(rate - known.get(workers, 0.0)) <= TELLS * known.get(workers, 0.0):
         return None
     known[workers] = rate
-    return {"seen": [[size, known[size]] for size in sorted(known)], "curve": fitted(sorted(known.items()))}
+    return {"seen": [[size, known[size]] for size in sorted(known)], "curve": fit_speeds(sorted(known.items()))}
 
 
-def fitted(seen: Sequence[tuple[int, float]]) -> list[float]:
+def fit_speeds(seen: Sequence[tuple[int, float]]) -> list[float]:
     """θ with the least squares of relative errors; of curves with fewer parts, those that come first."""
     size, rate = np.array(seen, dtype=np.float64).T
     parts = np.stack((1 / size, np.ones(len(size)), size), axis=1) * rate[:, None]  # so that 1 is wanted everywhere
@@ -56,4 +47,5 @@ def fitted(seen: Sequence[tuple[int, float]]) -> list[float]:
 
 
 def rate_at(curve: Sequence[float] | Floats, workers: int) -> float:
+    """The rate with so many workers by a fitted curve."""
     return float(1 / (curve[0] / workers + curve[1] + curve[2] * workers))
