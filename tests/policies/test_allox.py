@@ -46,6 +46,13 @@ def by_trying_all(times: np.ndarray, free: tuple[int, ...]) -> float:
     return float(least)
 
 
+def test_two_gangs_of_almost_the_same_length_are_matched_in_finite_time():
+    """Their workers differ by less than the solver's tolerance; the search for columns once went on for ever."""
+    times = np.full((16, 3), np.inf)
+    times[:8, 0], times[8:, 0] = 30000.00174600852, 30000.000126826373
+    assert match_jobs(times, np.array([8, 0, 2]), np.full(16, -1)).tolist() == [0] * 16
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_no_schedule_has_a_smaller_average_completion_time(seed):
     rng = stream(seed, "allox")

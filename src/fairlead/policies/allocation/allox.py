@@ -129,11 +129,14 @@ def match_jobs(times: Floats, free: Ints, here: Ints | None = None) -> Ints:
         lines.entries(job, kind, place),
     )
     program = Program("allox", model)
-    solution = program.solve()
+    solution, known = program.solve(), lines.keys(job, kind, place)
     while True:
         more = lines.missing(solution.duals)
-        if not len(more[0]):
+        # The solver's tolerance can leave a column that is already there a little too cheap.
+        more = more[:, ~np.isin(lines.keys(*more), known)]
+        if not more.size:
             break
+        known = np.concatenate((known, lines.keys(*more)))
         worth = lines.worth(*more)
         program.add_columns(worth, np.zeros(len(worth)), np.full(len(worth), BOX), lines.entries(*more))
         job, kind = np.concatenate((job, more[0])), np.concatenate((kind, more[1]))
@@ -171,6 +174,10 @@ class _Lines:
         row = len(self.times) + (self.deep.cumsum() - self.deep)[kind] + place - 1
         return np.concatenate((job, row)), np.concatenate((column, column)), np.ones(2 * len(job))
 
+    def keys(self, job: Ints, kind: Ints, place: Ints) -> Ints:
+        """A number for each column."""
+        return (job * len(self.free) + kind) * (len(self.times) + 1) + place
+
     def near_a_guess(self) -> tuple[Ints, Ints, Ints]:
         """A greedy guess, shortest first, each where it ends soonest; and in every queue the places around each job's
         position."""
@@ -197,10 +204,10 @@ class _Lines:
         job, kind_of, place = np.unique(columns, axis=1)
         return job, kind_of, place
 
-    def missing(self, duals: Floats) -> tuple[Ints, Ints, Ints]:
-        """For each job and type the place with the highest reduced worth, where that is above 0."""
+    def missing(self, duals: Floats) -> Ints:
+        """Jobs, types and places: for each job and type the place with the highest reduced worth, where that is above 0."""
         count = len(self.times)
-        found: list[tuple[Ints, Ints, Ints]] = []
+        found: list[Ints] = []
         start = count
         for kind, deep in enumerate(self.deep.tolist()):
             if not deep:
@@ -210,9 +217,8 @@ class _Lines:
             place = cheapest_places(price, self.times[can, kind])
             kinds = np.full(len(can), kind)
             good = self.worth(can, kinds, place) - duals[can] - price[place - 1] > MIN_REDUCED_COST
-            found.append((can[good], kinds[good], place[good]))
-        job, kinds, place = (np.concatenate(part) for part in zip(*found))
-        return job, kinds, place
+            found.append(np.stack((can[good], kinds[good], place[good])))
+        return np.concatenate(found, axis=1)
 
 
 def cheapest_places(price: Floats, time: Floats) -> Ints:
