@@ -19,7 +19,7 @@ from fairlead.client.launch_context import LaunchContext
 from fairlead.client.lease_holder import LeaseHolder, SaveOptions
 
 
-class LeaseCallback(TrainerCallback):  # type: ignore[misc]  # transformers need not be here when types are checked
+class HuggingFaceLeaseCallback(TrainerCallback):  # type: ignore[misc]  # transformers need not be here when types are checked
     """`directory`: the `output_dir` to use. `checkpoint`: where to resume, or None."""
 
     def __init__(self, *, directory: Path | str = "checkpoints", patience: Patience | None = None) -> None:
@@ -46,3 +46,7 @@ class LeaseCallback(TrainerCallback):  # type: ignore[misc]  # transformers need
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         self._holder.leave()
+
+
+LeaseCallback = HuggingFaceLeaseCallback
+"""The name that scripts use."""

@@ -13,9 +13,7 @@ from time import monotonic_ns, sleep
 from typing import TypeAlias
 
 from fairlead.client.checkpoints import Checkpoint, Checkpoints, fsync_all
-from fairlead.client.gang import Gang, Patience
-from fairlead.client.gang.follower import Follower
-from fairlead.client.gang.leader import Leader
+from fairlead.client.gang import Follower, Gang, Leader, Patience
 from fairlead.client.launch_context import LaunchContext
 from fairlead.client.lease_page import SIZE, Field, Page, Stage
 from fairlead.client.metric_reports import flush_reports

@@ -25,7 +25,7 @@ from fairlead.client.lease_holder import LeaseHolder, SaveOptions
 _FILE = "lightning.ckpt"
 
 
-class LeaseCallback(Callback):  # type: ignore[misc]  # Lightning need not be here when types are checked
+class LightningLeaseCallback(Callback):  # type: ignore[misc]  # Lightning need not be here when types are checked
     """`checkpoint`: where to resume, or None."""
 
     def __init__(
@@ -75,3 +75,7 @@ class LeaseCallback(Callback):  # type: ignore[misc]  # Lightning need not be he
 
     def _save(self, folder: Path) -> None:
         self._trainer.save_checkpoint(folder / _FILE)
+
+
+LeaseCallback = LightningLeaseCallback
+"""The name that scripts use."""
