@@ -375,14 +375,14 @@ def run_agent(
 
 
 def _end_jobs(supervisor: Supervisor, report: Callable[[str], None]) -> None:
-    names = {(run.job, run.generation): run.name for run in supervisor.running()}
+    names = {run.key: run.record.name for run in supervisor.running()}
     supervisor.stop_all()
     while supervisor.running():
         supervisor.wait(0.2)
         for message in supervisor.poll():
             if isinstance(message, Ended):
-                report(f"{names.get((message.job, message.generation), message.job)} {_how_it_ended(message)}")
-    supervisor.stop_mps()
+                report(f"{names.get(message.key, message.job)} {_how_it_ended(message)}")
+    supervisor.mps.close()
 
 
 def _how_it_ended(ended: Ended) -> str:

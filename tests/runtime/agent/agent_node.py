@@ -86,10 +86,10 @@ class Node:
         return launch
 
     def revoke(self, launch: Launch) -> None:
-        self.supervisor.revoke(Revoke(launch.job, launch.generation))
+        self.supervisor.carry_out(Revoke(launch.job, launch.generation))
 
     def kill(self, launch: Launch) -> None:
-        self.supervisor.kill(Kill(launch.job, launch.generation))
+        self.supervisor.carry_out(Kill(launch.job, launch.generation))
 
     def until(self, condition: Callable[[], object], what: str = "the condition") -> object:
         deadline = time.monotonic() + PATIENCE_S

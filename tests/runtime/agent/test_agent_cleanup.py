@@ -23,7 +23,7 @@ def test_old_launches_and_code_go_and_the_rest_stays(node):
         node.launch(launch)
         node.ended(launch)
     node.starts(running)
-    node.supervisor.acknowledge(1, 1)
+    node.supervisor.acknowledge((1, 1))
     now = time.time()
     assert node.supervisor.sweep(now) == 0
     assert node.supervisor.read_log(1, 1, 0).data == b"x\n"

@@ -24,7 +24,6 @@ from fairlead.runtime.agent.devices import (
     accelerator_type_of,
     node_has,
 )
-from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.protocol.orders import LaunchParameters
 
 GB = 2**30
@@ -170,7 +169,7 @@ def test_an_agent_that_ends_its_jobs_ends_the_services_of_shared_accelerators_to
 ) -> None:
     ended: list[bool] = []
     monkeypatch.setattr(Agent, "run", lambda self: None)
-    monkeypatch.setattr(Supervisor, "stop_mps", lambda self: ended.append(not self.running()))
+    monkeypatch.setattr(MultiProcessService, "close", lambda self: ended.append(True))
     monkeypatch.setattr("signal.signal", lambda number, handler: None)
     for end_jobs in (False, True):
         agent(control="127.0.0.1:1", node="here", accelerators="v100:1", root=tmp_path, end_jobs=end_jobs)

@@ -50,8 +50,8 @@ def test_jobs_outlive_their_agent_and_are_adopted(make_node, tmp_path: Path) -> 
     node: Node = make_node()
     launch = order(LEASED, ranks=2)
     (running,) = node.supervisor.running()
-    assert (running.job, running.generation, running.name, running.ranks) == (1, 1, "job-1", (0, 1))
-    assert running.accelerators == (0, 1)
+    assert (running.key, running.record.name) == ((1, 1), "job-1")
+    assert [(worker.rank, worker.accelerator) for worker in running.record.workers] == [(0, 0), (1, 1)]
     node.until(lambda: len(node.workers(launch)) == 2, "the workers")
     node.until(lambda: node.progress(), "progress")
     node.launch(launch)  # the control plane does not know what it said last, and says it again
@@ -94,7 +94,7 @@ def test_an_end_is_told_again_until_it_is_acknowledged(node: Node) -> None:
     node.restarts()
     assert node.supervisor.running() == []
     assert node.supervisor.poll() == [end]
-    node.supervisor.acknowledge(launch.job, launch.generation)
+    node.supervisor.acknowledge(launch.key)
     node.restarts()
     assert node.supervisor.poll() == []
 
@@ -104,8 +104,8 @@ def test_a_disk_that_takes_nothing_does_not_end_the_agent_that_is_heard(node: No
     end = node.ended(launch)
     settled = node.directory(launch) / "settled"
     settled.symlink_to(node.directory(launch) / "nowhere" / "settled")  # it cannot be made
-    node.supervisor.acknowledge(launch.job, launch.generation)
-    assert not node.supervisor.has(launch.job, launch.generation)
+    node.supervisor.acknowledge(launch.key)
+    assert not node.supervisor.has(launch.key)
     settled.unlink()
     node.restarts()
     assert node.supervisor.poll() == [end]
@@ -115,7 +115,7 @@ def test_a_launch_that_has_ended_and_is_ordered_again_is_told_to_have_ended(node
     """A control plane that died knew of the end of half a gang, which is no event, and orders it again."""
     launch = node.launch(order("raise SystemExit(3)"))
     ended = node.ended(launch)
-    node.supervisor.acknowledge(launch.job, launch.generation)
+    node.supervisor.acknowledge(launch.key)
     assert node.supervisor.launch(launch) == ended
     node.restarts()
     assert node.supervisor.launch(launch) == ended
@@ -233,7 +233,7 @@ def test_what_is_set_aside_means_nothing_to_later_jobs_of_the_same_number(node: 
     assert node.ended(later).code == 0
     assert node.printed(later) == "new\n"
     node.restarts()
-    assert not node.supervisor.has(launch.job, launch.generation)
+    assert not node.supervisor.has(launch.key)
     os.utime(place, (0, 0))
     assert node.supervisor.sweep(time.time()) == 1
     assert not place.exists()
@@ -286,7 +286,7 @@ def test_an_upgraded_agent_takes_over_a_launch_of_the_version_before(make_node, 
     deadline = node.root / "fencing-deadline"
     deadline.rename(node.root / "lifeline")
     node.restarts()
-    assert [one.generation for one in node.supervisor.running()] == [1]
+    assert [one.record.generation for one in node.supervisor.running()] == [1]
     assert deadline.samefile(node.root / "lifeline"), "shims of the former version read their own file"
     stop = {"deadline": node.clock() + 20.0, "why": "killed 20 s after it was asked to stop", "asked": True, "signalled": False}
     node.supervisor.close()

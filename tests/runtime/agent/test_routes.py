@@ -39,8 +39,8 @@ def test_workers_see_their_part_and_every_change(node: Node) -> None:
     )
     assert [node.printed(launch, rank) for rank in range(2)] == ["8 120.5 0.75\n", "8 120.5 0.25\n"]
     node.restarts()
-    node.supervisor.reroute(Reroute(1, 1, Dealt(16, 1000.0, (0.5, 0.5))))
-    node.supervisor.reroute(Reroute(1, 7, Dealt(1, 1.0, (1.0, 1.0))))  # of a launch that is not here
+    node.supervisor.carry_out(Reroute(1, 1, Dealt(16, 1000.0, (0.5, 0.5))))
+    node.supervisor.carry_out(Reroute(1, 7, Dealt(1, 1.0, (1.0, 1.0))))  # of a launch that is not here
     assert node.ended(launch).code == 0
     assert [node.printed(launch, rank).splitlines()[1] for rank in range(2)] == ["16 1000.0 0.5"] * 2
 

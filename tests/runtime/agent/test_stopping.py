@@ -218,7 +218,7 @@ def test_a_job_that_overstays_its_bound_is_killed(node: Node) -> None:
     node.until(lambda: node.progress(), "progress")
     node.clock.passes(105)
     assert not node.supervisor.poll() or node.supervisor.running()
-    node.supervisor.extend(Extend(1, 1, 1, 9, 200.0))
+    node.supervisor.carry_out(Extend(1, 1, 1, 9, 200.0))
     assert (page[Field.MAX_MS], page[Field.MAX_STEPS], page[Field.RENEWALS]) == (200_000, 9, 1)
     node.clock.passes(100)
     node.reports += node.supervisor.poll()
@@ -239,9 +239,9 @@ def test_who_wants_more_is_told_of_until_it_is_answered_and_answers_count_once(n
     node.clock.passes(1.1)
     assert RenewalRequest(1, 1, 1) in node.supervisor.poll()
     for _ in range(2):
-        node.supervisor.extend(Extend(1, 1, 1, 20, 0.0))
+        node.supervisor.carry_out(Extend(1, 1, 1, 20, 0.0))
     assert (page[Field.MAX_STEPS], page[Field.RENEWALS]) == (20, 1)
-    node.supervisor.extend(Extend(1, 2, 2, 30, 0.0))
+    node.supervisor.carry_out(Extend(1, 2, 2, 30, 0.0))
     assert page[Field.MAX_STEPS] == 20, "of another generation"
     node.clock.passes(5)
     assert RenewalRequest(1, 1, 1) not in node.supervisor.poll()
@@ -259,7 +259,7 @@ def test_the_time_of_a_renewed_lease_counts_anew_under_the_next_agent(node: Node
     script = LEASED.replace("not page[Field.REVOKED]", "True")
     launch = node.starts(order(script, max_s=100.0, grace_s=10))
     node.until(lambda: node.progress(), "progress")
-    node.supervisor.extend(Extend(1, 1, 1, 0, 200.0))
+    node.supervisor.carry_out(Extend(1, 1, 1, 0, 200.0))
     node.clock.passes(150)
     node.restarts()
     node.supervisor.poll()
@@ -341,7 +341,7 @@ def test_a_process_that_has_another_start_time_is_not_signalled() -> None:
 def test_orders_for_what_was_never_here_do_nothing(node: Node) -> None:
     node.revoke(order(job=5))
     node.kill(order(job=5))
-    node.supervisor.extend(Extend(5, 1, 1, 0, 0.0))
+    node.supervisor.carry_out(Extend(5, 1, 1, 0, 0.0))
     assert node.supervisor.poll() == []
 
 

@@ -25,8 +25,7 @@ from fairlead.estimators.oracle import Oracle
 from fairlead.journal.recovery import read_journal
 from fairlead.placement.basic import Consolidated
 from fairlead.policies.ranking.fifo import Fifo
-from fairlead.runtime.control.async_decider import DecisionHealth
-from fairlead.runtime.control.policy_timeout import with_timeout
+from fairlead.runtime.control.async_decider import DecisionHealth, with_timeout
 from fairlead.runtime.control.views import job_record
 from fairlead.testing.builders import random_table
 

@@ -13,11 +13,7 @@ class NodeError(FairleadError):
     """The node failed, such as by a full disk or a directory that cannot be written. Nothing was half done."""
 
     def __init__(self, path: Path | str, what: str) -> None:
-        self.path, self.what = str(path), what
         super().__init__(f"{path}: {what}")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.path, self.what))
 
 
 class DirectoryInUse(NodeError):
@@ -34,25 +30,9 @@ class OrderRefused(FairleadError):
 class StaleGeneration(OrderRefused):
     """An order for an earlier launch of a job than the latest one on this node."""
 
-    def __init__(self, job: int, generation: int, newest: int) -> None:
-        self.job, self.generation, self.newest = job, generation, newest
-        super().__init__(f"job {job}: generation {generation} is over, generation {newest} was launched here")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (StaleGeneration, (self.job, self.generation, self.newest))
-
 
 class StillRunning(OrderRefused):
     """A new launch of a job whose last launch has not ended on this node; revoke or kill that first."""
-
-    def __init__(self, job: int, generation: int, present: int) -> None:
-        self.job, self.generation, self.present = job, generation, present
-        super().__init__(
-            f"job {job}: generation {present} still runs here, generation {generation} must wait until it has ended"
-        )
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (StillRunning, (self.job, self.generation, self.present))
 
 
 @contextmanager

@@ -46,7 +46,7 @@ from fairlead.runtime.protocol.messages import (
 from fairlead.runtime.protocol.network import own_address
 from fairlead.runtime.protocol.orders import (
     Ended,
-    Extend,
+    Kill,
     Launch,
     Metric,
     Order,
@@ -81,8 +81,7 @@ class ReportThrottle:
         at_once: list[Report] = []
         for report in reports:
             if isinstance(report, Ended):
-                key = (report.job, report.generation)
-                at_once += [self._held.pop(name) for name in list(self._held) if name[:2] == key]
+                at_once += [self._held.pop(name) for name in list(self._held) if name[:2] == report.key]
                 at_once.append(report)
             elif isinstance(report, RenewalRequest):
                 at_once.append(report)
@@ -238,8 +237,8 @@ class Agent:
     def _hello(self) -> Hello:
         """A launch whose end was not acknowledged counts as running: its end is sent next."""
         self._batch(self._throttle.add(self.supervisor.poll(), self.clock(), connected=False))
-        running = {(one.job, one.generation) for one in self.supervisor.running()}
-        running |= {(report.job, report.generation) for batch in self._unacknowledged.values() for report in batch}
+        running = {one.key for one in self.supervisor.running()}
+        running |= {report.key for batch in self._unacknowledged.values() for report in batch}
         running |= self._deliveries.waiting
         has = self.supervisor.accelerators
         return Hello(
@@ -275,10 +274,8 @@ class Agent:
                 self._renewed()
             elif isinstance(message, Acknowledged):
                 self._metrics_sent.pop(message.sequence, None)
-                for job, generation in {
-                    (report.job, report.generation) for report in self._unacknowledged.pop(message.sequence, ())
-                }:
-                    self.supervisor.acknowledge(job, generation)
+                for key in {report.key for report in self._unacknowledged.pop(message.sequence, ())}:
+                    self.supervisor.acknowledge(key)
             elif isinstance(message, OrderBatch):
                 for order in message.orders:
                     if isinstance(order, Launch) and (wanted := self._deliveries.hold(order)) is not None:
@@ -317,23 +314,18 @@ class Agent:
         try:
             if isinstance(order, Launch):
                 return self.supervisor.launch(order)
-            if isinstance(order, Extend):
-                self.supervisor.extend(order)
-            elif isinstance(order, Reroute):
-                if not self._deliveries.reroute(order):
-                    self.supervisor.reroute(order)
-            elif (ended := self._deliveries.drop(order)) is not None:
-                return ended
-            elif not self.supervisor.has(order.job, order.generation):
-                return Ended(order.job, order.generation, LAUNCH_FAILED, False, 0, 0, "it never came here")
-            elif isinstance(order, Revoke):
-                self.supervisor.revoke(order)
-            else:
-                self.supervisor.kill(order)
+            if isinstance(order, Reroute) and self._deliveries.reroute(order):
+                return None
+            if isinstance(order, Revoke | Kill):
+                if (ended := self._deliveries.drop(order)) is not None:
+                    return ended
+                if not self.supervisor.has(order.key):
+                    return Ended(*order.key, LAUNCH_FAILED, False, 0, 0, "it never came here")
+            self.supervisor.carry_out(order)
         except FairleadError as problem:
             log.error("order refused: %s", problem)
             left = isinstance(problem, NodeError)  # not a fault of the job
-            ended = Ended(order.job, order.generation, LAUNCH_FAILED, left, 0, 0, str(problem))
+            ended = Ended(*order.key, LAUNCH_FAILED, left, 0, 0, str(problem))
             return ended if isinstance(order, Launch) else None
         return None
 
@@ -358,14 +350,10 @@ class Agent:
         """A batch with the next sequence number. Ends, with the last reports before them, and metrics are kept until they are
         acknowledged; other reports are soon out of date."""
         self._sequence += 1
-        ended = {(report.job, report.generation) for report in reports if isinstance(report, Ended)}
+        ended = {report.key for report in reports if isinstance(report, Ended)}
         if ended:
-            self._unacknowledged[self._sequence] = tuple(
-                report for report in reports if (report.job, report.generation) in ended
-            )
-        if metrics := [
-            report for report in reports if isinstance(report, Metric) and (report.job, report.generation) not in ended
-        ]:
+            self._unacknowledged[self._sequence] = tuple(report for report in reports if report.key in ended)
+        if metrics := [report for report in reports if isinstance(report, Metric) and report.key not in ended]:
             self._metrics_sent[self._sequence] = metrics
         return ReportBatch(self._sequence, tuple(reports))
 

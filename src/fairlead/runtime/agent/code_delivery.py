@@ -43,7 +43,7 @@ class CodeDeliveries:
         digest = launch.task.code
         if not digest or self._supervisor.has_code(digest):
             return None
-        self._waiting[launch.job, launch.generation] = launch
+        self._waiting[launch.key] = launch
         if digest in self._transfers:
             return []
         self._transfers[digest] = _Delivery()
@@ -70,13 +70,13 @@ class CodeDeliveries:
 
     def drop(self, order: Revoke | Kill) -> Ended | None:
         """Give up a waiting launch; returns its end, or None if it does not wait here."""
-        if self._waiting.pop((order.job, order.generation), None) is None:
+        if self._waiting.pop(order.key, None) is None:
             return None
-        return Ended(order.job, order.generation, 0, True, 0, 0, "it waited for its code")
+        return Ended(*order.key, 0, True, 0, 0, "it waited for its code")
 
     def reroute(self, order: Reroute) -> bool:
         """Change the routing of a waiting launch; False if it does not wait here."""
-        key = order.job, order.generation
+        key = order.key
         if (launch := self._waiting.get(key)) is None:
             return False
         self._waiting[key] = replace(launch, parameters=replace(launch.parameters, routing=order.routing))

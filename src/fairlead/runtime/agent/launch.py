@@ -24,7 +24,7 @@ from fairlead.runtime.agent.settings import AgentSettings
 from fairlead.runtime.agent.shim import CUT_OFF, Exit
 from fairlead.runtime.agent.worker import REPORTS, AgentWorker, WorkerRecord
 from fairlead.runtime.agent.worker_reports import StepRate, WorkerReports
-from fairlead.runtime.protocol.orders import Ended, Extend, Launch, Metric, Progress, RenewalRequest, Report, RequestRouting
+from fairlead.runtime.protocol.orders import Ended, Extend, Metric, Progress, RenewalRequest, Report, RequestRouting
 
 RECORD, SETTLED = "record.json", "settled"
 _STOP, _ENDED = "stop.json", "ended.json"
@@ -52,23 +52,6 @@ class LaunchRecord:
     workers: tuple[WorkerRecord, ...]
     central: bool = False
 
-    @classmethod
-    def of(cls, launch: Launch, workers: tuple[WorkerRecord, ...]) -> LaunchRecord:
-        """The record of an order and its workers."""
-        task = launch.task
-        return cls(
-            launch.job,
-            launch.generation,
-            launch.name,
-            launch.world_size,
-            task.cooperative,
-            task.grace_s,
-            task.max_s,
-            _boot_id(),
-            workers,
-            task.central,
-        )
-
     def write(self, directory: Path) -> None:
         """Store it in the launch's directory."""
         write_json(directory / RECORD, {"version": _VERSION, **asdict(self)})
@@ -85,7 +68,8 @@ class LaunchRecord:
             return None
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
+    """Identifies the time since the machine was started."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -115,19 +99,6 @@ def stored_launches(jobs: Path) -> Iterator[tuple[int, int, Path]]:
             yield int(job.name), int(directory.name), directory
 
 
-@dataclass(frozen=True, slots=True)
-class RunningLaunch:
-    """A launch that has not ended."""
-
-    job: int
-    generation: int
-    name: str
-    ranks: tuple[int, ...]
-    accelerators: tuple[int, ...]
-    steps: int
-    stopping: bool
-
-
 class AgentLaunch:
     """A launch and its state.
 
@@ -149,14 +120,14 @@ class AgentLaunch:
         restored: bool = False,
     ) -> None:
         self.record, self.directory, self.workers = record, directory, workers
-        self.ended: Ended | None = None
+        self.ended: Ended | None = None  # then only `poll` and `close` may be called
         self._reports, self._settings = reports, settings
         self._stop = stop
         self._max_s = record.max_s
         self._began: float | None = None
         self._restored = restored
         self._killed = ""  # why
-        self._last_progress = Progress(record.job, record.generation, 0, 0, 0.0)
+        self._last_progress = Progress(*self.key, 0, 0, 0.0)
         self._step_rate = StepRate()
         self._end_reported = False
         self._requested: tuple[int, float] = (0, 0.0)  # which renewal, and when
@@ -168,7 +139,7 @@ class AgentLaunch:
             launch = cls(record, directory, [], None, settings)
             launch.ended = ended
             return launch
-        same_boot = record.boot == _boot_id()
+        same_boot = record.boot == boot_id()
         workers = []
         for worker in record.workers:
             lease = None
@@ -183,17 +154,14 @@ class AgentLaunch:
         return cls(record, directory, workers, reports, settings, stop, restored=True)
 
     @property
-    def running(self) -> RunningLaunch:
-        """A summary for the agent."""
-        return RunningLaunch(
-            self.record.job,
-            self.record.generation,
-            self.record.name,
-            tuple(worker.rank for worker in self.record.workers),
-            tuple(worker.accelerator for worker in self.record.workers),
-            self.workers[0].status.steps,
-            bool(self._stop or self._killed),
-        )
+    def key(self) -> tuple[int, int]:
+        """Job and generation."""
+        return self.record.job, self.record.generation
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to stop, or is being killed."""
+        return bool(self._stop or self._killed)
 
     @property
     def ignored_reports(self) -> int:
@@ -203,8 +171,6 @@ class AgentLaunch:
     def revoke(self, now: float, grace_s: float | None = None, *, for_good: bool = False) -> None:
         """Ask it to stop; asking again can only bring the deadline closer. `for_good`: its first step is not wanted any more,
         so a job that has not looked at its lease yet gets SIGTERM."""
-        if self.ended is not None:
-            return
         grace_s = self.record.grace_s if grace_s is None else grace_s
         signalled = for_good and self.record.cooperative and all(_not_started(worker.status) for worker in self.workers)
         stop = _Stop(now + grace_s, f"killed {grace_s:g} s after it was asked to stop", asked=True, signalled=signalled)
@@ -231,16 +197,15 @@ class AgentLaunch:
 
     def extend(self, order: Extend) -> None:
         """Renew the lease."""
-        if self.ended is None and order.renewal > self.workers[0].status.renewals:
+        if order.renewal > self.workers[0].status.renewals:
             self._max_s = order.max_s
             for worker in self.workers:
                 worker.extend(order.renewal, order.max_steps, order.max_s)
 
     def route(self, routing: RequestRouting) -> None:
         """Change the routing of requests."""
-        if self.ended is None:
-            for worker in self.workers:
-                worker.route(routing)
+        for worker in self.workers:
+            worker.route(routing)
 
     def poll(self, now: float) -> list[Report]:
         """Do what is due, and return what is new."""
@@ -258,10 +223,6 @@ class AgentLaunch:
             self._end_reported = True
             self.close()
         return reports
-
-    def settle(self) -> None:
-        """Note that the end was acknowledged."""
-        (self.directory / SETTLED).touch()
 
     def close(self) -> None:
         """Release all files; the workers go on."""
@@ -289,19 +250,19 @@ class AgentLaunch:
     def _new_reports(self, over: bool, now: float) -> list[Report]:
         if not self.workers:
             return []
-        job, generation, status = self.record.job, self.record.generation, self.workers[0].status
+        status = self.workers[0].status
         reports: list[Report] = []
         rate = self._step_rate.update(status.began_at, status.began_ns, status.steps, status.last_ns)
-        progress = Progress(job, generation, status.steps, status.saved, rate, status.batch_size)
+        progress = Progress(*self.key, status.steps, status.saved, rate, status.batch_size)
         if replace(progress, rate=0.0) != replace(self._last_progress, rate=0.0):
             reports.append(progress)
             self._last_progress = progress
         if self._must_request(status, now) and not over:
             self._requested = (status.wants_more, now)
-            reports.append(RenewalRequest(job, generation, status.wants_more))
+            reports.append(RenewalRequest(*self.key, status.wants_more))
         if self._reports is not None:
             values = self._reports.rest() if over else self._reports.read()
-            reports += [Metric(job, generation, name, value) for name, value in values]
+            reports += [Metric(*self.key, name, value) for name, value in values]
         return reports
 
     def _must_request(self, status: WorkerStatus, now: float) -> bool:
@@ -325,8 +286,7 @@ class AgentLaunch:
         overstayed = self._stop is not None and asked and self._killed == self._stop.why and not by_itself
         yielded = yielded or overstayed or any(exit.why == CUT_OFF for exit in exits)
         ended = Ended(
-            self.record.job,
-            self.record.generation,
+            *self.key,
             code=failed.exit.code if failed is not None and failed.exit is not None else 0,
             yielded=yielded,
             steps=statuses[0].steps,

@@ -13,7 +13,7 @@ from pathlib import Path
 from fairlead.files import make_folder, remove, remove_empty
 from fairlead.runtime.agent.agent_errors import NodeError, OrderRefused, node_errors
 from fairlead.runtime.agent.devices import MultiProcessService, NodeAccelerators
-from fairlead.runtime.agent.launch import AgentLaunch, LaunchRecord
+from fairlead.runtime.agent.launch import AgentLaunch, LaunchRecord, boot_id
 from fairlead.runtime.agent.lease_file import LeaseFile
 from fairlead.runtime.agent.processes import Cgroup, find_process
 from fairlead.runtime.agent.settings import AgentSettings, worker_environment
@@ -77,7 +77,18 @@ class Launcher:
                 specs.append(self._spec(launch, local_rank, work_directory, lease.path, cwd, checkpoints, held))
             workers.sort(key=lambda worker: worker.record.rank)
             reports = WorkerReports(workers[0].directory / REPORTS)
-            launch_record = LaunchRecord.of(launch, tuple(worker.record for worker in workers))
+            task, records = launch.task, tuple(worker.record for worker in workers)
+            launch_record = LaunchRecord(
+                *launch.key,
+                launch.name,
+                launch.world_size,
+                task.cooperative,
+                task.grace_s,
+                task.max_s,
+                boot_id(),
+                records,
+                task.central,
+            )
             launch_record.write(directory)
             undo.pop_all()
         for shim, spec in zip(shims, specs, strict=True):

@@ -29,7 +29,6 @@ from fairlead.runtime.agent.launch import (
     SETTLED,
     AgentLaunch,
     LaunchRecord,
-    RunningLaunch,
     read_ended,
     stored_launches,
 )
@@ -63,8 +62,8 @@ class Supervisor:
                 make_folder(folder, self._settings.folder_mode)
             self._lock = _locked(self.root / "lock")
             self._fencing_deadline = FencingDeadline(self.root)
-        self._mps = MultiProcessService(self.root / "mps")
-        self._launcher = Launcher(self._jobs, self._code, accelerators, self._settings, self._mps, self._fencing_deadline.path)
+        self.mps = MultiProcessService(self.root / "mps")
+        self._launcher = Launcher(self._jobs, self._code, accelerators, self._settings, self.mps, self._fencing_deadline.path)
         self._newest: dict[int, int] = {}
         self._launches: dict[tuple[int, int], AgentLaunch] = {}
         try:
@@ -77,47 +76,38 @@ class Supervisor:
         """Start the workers, all or none. Repeating a launch changes nothing; if its end was acknowledged, returns how it
         ended, because the control plane may have forgotten it."""
         newest = self._newest.get(order.job)
-        if newest is not None:
-            if order.generation < newest:
-                raise StaleGeneration(order.job, order.generation, newest)
-            if order.generation == newest:
-                return None if self.has(order.job, newest) else self._how_it_ended(order)
-            before = self._launches.get((order.job, newest))
-            if before is not None and before.ended is None:
-                raise StillRunning(order.job, order.generation, newest)
-        held = [accelerator for one in self.running() for accelerator in one.accelerators]
-        self._launches[order.job, order.generation] = self._launcher.start(order, held)
+        if newest is not None and order.generation < newest:
+            over = f"generation {order.generation} is over, generation {newest} was launched here"
+            raise StaleGeneration(f"job {order.job}: {over}")
+        if order.generation == newest:
+            why = "it has ended here, without a record of how"
+            unknown = Ended(*order.key, _UNKNOWN_EXIT, False, 0, 0, why)
+            return None if self.has(order.key) else read_ended(self._jobs / str(order.job) / str(newest)) or unknown
+        before = None if newest is None else self._launches.get((order.job, newest))
+        if before is not None and before.ended is None:
+            wait = f"generation {newest} still runs here, generation {order.generation} must wait until it has ended"
+            raise StillRunning(f"job {order.job}: {wait}")
+        held = [worker.accelerator for one in self.running() for worker in one.record.workers]
+        self._launches[order.key] = self._launcher.start(order, held)
         self._newest[order.job] = order.generation
         return None
 
-    def _how_it_ended(self, order: Launch) -> Ended:
-        found = read_ended(self._jobs / str(order.job) / str(order.generation))
-        why = "it has ended here, without a record of how"
-        return found or Ended(order.job, order.generation, _UNKNOWN_EXIT, False, 0, 0, why)
-
-    def has(self, job: int, generation: int) -> bool:
+    def has(self, launch: tuple[int, int]) -> bool:
         """Whether a launch runs here, or has ended here without an acknowledgement."""
-        return (job, generation) in self._launches
+        return launch in self._launches
 
-    def revoke(self, order: Revoke) -> None:
-        """Let a launch save and stop; does nothing if it has ended or was never here."""
-        if (launch := self._launches.get((order.job, order.generation))) is not None:
+    def carry_out(self, order: Revoke | Kill | Extend | Reroute) -> None:
+        """Do what an order says; nothing if its launch has ended or was never here."""
+        launch = self._launches.get(order.key)
+        if launch is None or launch.ended is not None:
+            return
+        if isinstance(order, Revoke):
             launch.revoke(self._clock())
-
-    def kill(self, order: Kill) -> None:
-        """Kill a launch."""
-        launch = self._launches.get((order.job, order.generation))
-        if launch is not None and launch.ended is None:
+        elif isinstance(order, Kill):
             launch.kill(self._clock(), "killed because it was not wanted any more")
-
-    def extend(self, order: Extend) -> None:
-        """Renew a lease."""
-        if (launch := self._launches.get((order.job, order.generation))) is not None:
+        elif isinstance(order, Extend):
             launch.extend(order)
-
-    def reroute(self, order: Reroute) -> None:
-        """Change the routing of requests of a launch."""
-        if (launch := self._launches.get((order.job, order.generation))) is not None:
+        else:
             launch.route(order.routing)
 
     def poll(self) -> list[Report]:
@@ -134,14 +124,14 @@ class Supervisor:
                     ends.register(worker.handle, select.POLLIN)
         ends.poll(max(0.0, timeout_s) * 1000)
 
-    def running(self) -> list[RunningLaunch]:
+    def running(self) -> list[AgentLaunch]:
         """All launches that have not ended."""
-        return [launch.running for launch in self._launches.values() if launch.ended is None]
+        return [launch for launch in self._launches.values() if launch.ended is None]
 
     @property
     def is_waited_for(self) -> bool:
         """Whether a job may be waiting for an answer to its renewal request (central renewal)."""
-        return any(launch.record.central and launch.ended is None for launch in self._launches.values())
+        return any(launch.record.central for launch in self.running())
 
     def set_fencing_deadline(self, until: float, grace_s: float) -> None:
         """The agent's lease runs until then. Without another call, all jobs have this long to leave afterwards, even without a
@@ -152,7 +142,7 @@ class Supervisor:
     def expire(self, grace_s: float = math.inf) -> None:
         """The agent's lease is over: ask all launches to stop, with their own grace period but no longer than this one."""
         now = self._clock()
-        for launch in self._launches.values():
+        for launch in self.running():
             launch.revoke(now, min(launch.record.grace_s, self._saving_time(grace_s)))
 
     def _saving_time(self, grace_s: float) -> float:
@@ -162,22 +152,18 @@ class Supervisor:
     def stop_all(self, grace_s: float | None = None) -> None:
         """Ask all launches to stop for good; poll until none is running. None: each has its own grace period."""
         now = self._clock()
-        for launch in self._launches.values():
+        for launch in self.running():
             launch.revoke(now, grace_s, for_good=True)
 
-    def stop_mps(self) -> None:
-        """End the MPS daemons, for an agent that has stopped everything and ends."""
-        self._mps.close()
-
-    def acknowledge(self, job: int, generation: int) -> None:
+    def acknowledge(self, key: tuple[int, int]) -> None:
         """The control plane knows that a launch ended: a later supervisor does not report it again."""
-        launch = self._launches.get((job, generation))
+        launch = self._launches.get(key)
         if launch is not None and launch.ended is not None:
             # On a full disk a later supervisor reports it again, which does no harm.
             with contextlib.suppress(OSError):
-                launch.settle()
+                (launch.directory / SETTLED).touch()
             launch.close()
-            del self._launches[job, generation]
+            del self._launches[key]
 
     def set_aside(self) -> Path:
         """Move all launches, with their logs, out of the way, to be removed later: from now on the same numbers mean other

@@ -80,7 +80,7 @@ class AgentHub:
     def __post_init__(self) -> None:
         self._request_numbers = count(1)
         self._answers: dict[int, asyncio.Future[LogChunk]] = {}
-        self.backend: ClusterBackend | None = None  # set after construction: the two need each other
+        self.backend: ClusterBackend  # set after construction: the two need each other
         self._sessions: dict[int, _Session] = {}
         self._incarnation: dict[int, int] = {}
         self._address: dict[int, str] = {}
@@ -151,7 +151,7 @@ class AgentHub:
             for node in [node for node, until in self._until.items() if until <= now]:
                 del self._until[node]
                 self._close(node)
-                self._require_backend().agent_lost(node)
+                self.backend.agent_lost(node)
             earliest = min((until for until in self._until.values() if until > now), default=now + 1.0)
             await asyncio.sleep(min(max(earliest - now, MIN_CHECK_S), 1.0))
 
@@ -211,7 +211,7 @@ class AgentHub:
         self._sessions[node] = session
         self._renew(node)
         session.out.put_nowait(Welcome(self.lease_s, self.grace_s, self.journal))
-        self._require_backend().agent_joined(node, message.running)
+        self.backend.agent_joined(node, message.running)
         return session
 
     async def _listen(self, session: _Session, requests: AsyncIterator[bytes]) -> None:
@@ -229,7 +229,7 @@ class AgentHub:
         if isinstance(message, Heartbeat):
             self.heartbeats[session.node] = message
             if message.utilization:
-                self._require_backend().heartbeat(session.node, message)
+                self.backend.heartbeat(session.node, message)
             self._renew(session.node)
             session.out.put_nowait(LeaseRenewed())
         elif isinstance(message, ReportBatch):
@@ -238,7 +238,7 @@ class AgentHub:
             def answer() -> None:
                 loop.call_soon_threadsafe(session.out.put_nowait, acknowledged)
 
-            self._require_backend().report(session.node, message.reports, answer)
+            self.backend.report(session.node, message.reports, answer)
         elif isinstance(message, LogChunk):
             if (waiting := self._answers.get(message.number)) is not None and not waiting.done():
                 waiting.set_result(message)
@@ -257,10 +257,6 @@ class AgentHub:
     def _close(self, node: int) -> None:
         if (session := self._sessions.pop(node, None)) is not None:
             session.out.put_nowait(None)
-
-    def _require_backend(self) -> ClusterBackend:
-        assert self.backend is not None, "set `backend` first"
-        return self.backend
 
 
 async def _first(requests: AsyncIterator[bytes]) -> Message:

@@ -24,7 +24,7 @@ from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.inbox import BackendRequest, Inbox
 from fairlead.runtime.control.job_metrics import MetricBuffer, UtilizationTracker
-from fairlead.runtime.control.job_tracker import TrackedJobs
+from fairlead.runtime.control.job_tracker import ReportHandler, TrackedJobs
 from fairlead.runtime.control.launches import Addressed, Key, LaunchTracker, NodeRanks, TrackedLaunch
 from fairlead.runtime.control.node_backoff import NodeBackoff
 from fairlead.runtime.control.rank_assignment import (
@@ -34,7 +34,6 @@ from fairlead.runtime.control.rank_assignment import (
     routing,
     running_parameters,
 )
-from fairlead.runtime.control.report_handler import ReportHandler
 from fairlead.runtime.control.snapshotter import same_scheduler
 from fairlead.runtime.control.wall_clock import WallClock
 from fairlead.runtime.protocol.messages import Heartbeat
@@ -292,7 +291,7 @@ class ClusterBackend:
             events: list[ev.Event] = []
             for one in reports:
                 if self._found is not None and isinstance(one, Ended):
-                    self._found.get(node, set()).discard((one.job, one.generation))
+                    self._found.get(node, set()).discard(one.key)
                 self._check_start(node, one)
                 events += self._reports.handle(node, one, now)
             return [*events, *self._back_off(node, now)]
@@ -346,7 +345,7 @@ class ClusterBackend:
 
     def _check_start(self, node: int, report: Report) -> None:
         """Note whether a node could start a launch."""
-        run = self.launches.get(report.job, report.generation)
+        run = self.launches.get(*report.key)
         if run is None or run.leaving:
             return
         if isinstance(report, Ended) and report.could_not_start:

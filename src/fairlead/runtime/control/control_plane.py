@@ -25,13 +25,12 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.journal.sql_journal import DatabaseJournal
 from fairlead.runtime.control.agent_hub import AgentHub
-from fairlead.runtime.control.async_decider import AsyncDecider, DecisionHealth
+from fairlead.runtime.control.async_decider import AsyncDecider, DecisionHealth, with_timeout
 from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.control.code_store import WEEK_S, Cleaner, CodeStore
-from fairlead.runtime.control.event_log import EventLog, ObservedJournal, RecentDecisions
-from fairlead.runtime.control.policy_timeout import with_timeout
+from fairlead.runtime.control.event_log import EventLog, RecentDecisions
 from fairlead.runtime.control.prometheus import ControlPlaneMetrics
-from fairlead.runtime.control.snapshotter import Retention, RetryingJournal, Snapshotter, check_serializable
+from fairlead.runtime.control.snapshotter import ObservedJournal, Retention, Snapshotter, check_serializable
 from fairlead.runtime.control.wall_clock import WallClock
 from fairlead.runtime.protocol.task_file import task_of
 
@@ -71,8 +70,7 @@ class ControlPlane:
         self.decision_health = DecisionHealth(self.metrics.skipped)
         stages = self._composed(state.scheduler if recovered else self.scheduler)
         event_log = EventLog(lambda: self.loop.state, lambda: self.loop.stages.round_s)
-        retrying = RetryingJournal(self.journal, lambda: self.stopping)
-        observed = ObservedJournal(retrying, (self.metrics.observe, event_log.observe))
+        observed = ObservedJournal(self.journal, (self.metrics.observe, event_log.observe), lambda: self.stopping)
         self.loop = Loop(state, self.backend, stages, journal=observed, compose=self._composed, allow_stalls=True)
         self.loop.stopwatch = time.perf_counter
         self.decisions = RecentDecisions(self.cluster)
@@ -81,7 +79,7 @@ class ControlPlane:
         self.loop.async_decider = AsyncDecider(
             self.backend.wake, (self.metrics.decided, event_log.decided), self.decision_health
         )
-        self.metrics.attach(self.loop, lambda: len(self.hub.connected), self.backend.lock, lambda: retrying.unreachable_s)
+        self.metrics.attach(self.loop, lambda: len(self.hub.connected), self.backend.lock, lambda: observed.unreachable_s)
         self.snapshotter: Snapshotter | None = None
         if isinstance(self.journal, DatabaseJournal):
             lock, rules = self.backend.lock, self.retention
@@ -104,7 +102,7 @@ class ControlPlane:
         self._watching = [asyncio.create_task(self.hub.watch()), asyncio.create_task(self.cleaner.watch())]
         self._thread.start()
         if self.snapshotter is not None:
-            self.snapshotter.start()
+            self.snapshotter.thread.start()
         return port
 
     async def ended(self) -> None:

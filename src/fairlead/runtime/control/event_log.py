@@ -5,18 +5,15 @@ It reads events that are in the journal, and changes nothing. Tokens, commands a
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from functools import singledispatchmethod
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fairlead.core import events as ev
-from fairlead.core.cluster import Cluster, Ints
+from fairlead.core.cluster import Cluster
 from fairlead.core.events import Event
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Code
-from fairlead.engine.journal import Journal
 from fairlead.engine.state import State
 from fairlead.runtime.control.views import policy_of
 
@@ -27,9 +24,6 @@ SLOW_S = 1.0
 
 RECENT_DECISIONS = 50
 
-JournalObserver = Callable[[Sequence[Event], float], None]
-"""Receives the events of a commit, and the seconds that it took."""
-
 
 class EventLog:
     """Logs events. `observe` is for an `ObservedJournal`, `decided` for the decision timer."""
@@ -37,117 +31,62 @@ class EventLog:
     def __init__(self, state: Callable[[], State], round_s: Callable[[], float]) -> None:
         self._state, self._round_s = state, round_s
 
-    def observe(self, events: Sequence[Event], seconds: float) -> None:
-        """Log the events of a commit."""
-        for event in events:
-            self._log(event)
-
     def decided(self, seconds: float) -> None:
         """Log a slow decision."""
         round_s = self._round_s()
         if seconds > SLOW_S or (round_s and seconds > round_s / 2):
             log.warning("slow decision", extra={"seconds": round(seconds, 3), "round_s": round_s})
 
-    @singledispatchmethod
-    def _log(self, event: Any) -> None:
-        """Other events are not logged: progress and metrics are too many."""
+    def observe(self, events: Sequence[Event], seconds: float) -> None:
+        """Log the events of a commit, except progress and metrics, which are too many."""
+        for event in events:
+            match event:
+                case ev.JobSubmitted():
+                    self._jobs("job submitted", [event.number], user=event.job.user, workers=event.job.workers)
+                case ev.JobCancelled():
+                    self._jobs("job cancelled", [event.number])
+                case ev.NodeLost() if event.time > 0:  # a new journal begins without nodes
+                    log.warning("node given up", extra=self._node(event.node))
+                case ev.NodeRepaired():
+                    log.info("node joined", extra=self._node(event.node))
+                case ev.NodeDrained():
+                    log.info("node used again" if event.undo else "node drained", extra=self._node(event.node))
+                case ev.SchedulerSwitched():
+                    log.warning("scheduler switched", extra={"policy": policy_of(event.scheduler), "why": event.why})
+                case ev.RoundPlanned():
+                    self._planned(event.plan)
+                case ev.JobsFinished():
+                    self._jobs("job finished", event.jobs.tolist())
+                case ev.JobsFailed():
+                    more = {"why": event.why, **self._node(event.node)}
+                    self._jobs("job failed", event.jobs.tolist(), logging.WARNING, **more)
+                case ev.JobsInterrupted():
+                    more = ({"why": event.why} if event.why else {}) | self._node(event.node)
+                    self._jobs("job interrupted", event.jobs.tolist(), logging.WARNING, own_fault=event.own_fault, **more)
 
-    @_log.register
-    def _submitted(self, event: ev.JobSubmitted) -> None:
-        log.info("job submitted", extra=self._job(event.number) | {"user": event.job.user, "workers": event.job.workers})
-
-    @_log.register
-    def _cancelled(self, event: ev.JobCancelled) -> None:
-        log.info("job cancelled", extra=self._job(event.number))
-
-    @_log.register
-    def _lost(self, event: ev.NodeLost) -> None:
-        if event.time > 0:  # a new journal begins without nodes
-            log.warning("node given up", extra={"node": self._state().cluster.nodes[event.node].name})
-
-    @_log.register
-    def _repaired(self, event: ev.NodeRepaired) -> None:
-        log.info("node joined", extra={"node": self._state().cluster.nodes[event.node].name})
-
-    @_log.register
-    def _drained(self, event: ev.NodeDrained) -> None:
-        what = "node used again" if event.undo else "node drained"
-        log.info(what, extra={"node": self._state().cluster.nodes[event.node].name})
-
-    @_log.register
-    def _switched(self, event: ev.SchedulerSwitched) -> None:
-        log.warning("scheduler switched", extra={"policy": policy_of(event.scheduler), "why": event.why})
-
-    @_log.register
-    def _planned(self, event: ev.RoundPlanned) -> None:
-        plan, cluster = event.plan, self._state().cluster
+    def _planned(self, plan: RoundPlan) -> None:
+        cluster = self._state().cluster
         for number, reason in plan.refused:
             what = "job cancelled" if reason.code is Code.DEPENDENCY_FAILED else "job refused"
-            log.warning(what, extra=self._job(number) | {"why": reason.text})
-        for number in plan.ended.tolist():
-            log.info("job finished", extra=self._job(number) | {"early": True})
+            self._jobs(what, [number], logging.WARNING, why=reason.text)
+        self._jobs("job finished", plan.ended.tolist(), early=True)
         starting = set(plan.launches.jobs.tolist())
         for number in plan.suspended.tolist():
-            log.info("job moved" if number in starting else "job preempted", extra=self._job(number))
+            self._jobs("job moved" if number in starting else "job preempted", [number])
         bounds = plan.launches.offsets.tolist()
         for number, begin, end in zip(plan.launches.jobs.tolist(), bounds, bounds[1:]):
             places = plan.launches.accelerators[begin:end]
             nodes = [cluster.nodes[node].name for node in dict.fromkeys(cluster.node_of[places].tolist())]
-            log.info("job started", extra=self._job(number) | {"node": ",".join(nodes), "accelerators": places.tolist()})
+            self._jobs("job started", [number], node=",".join(nodes), accelerators=places.tolist())
 
-    @_log.register
-    def _finished(self, event: ev.JobsFinished) -> None:
-        self._each("job finished", event.jobs)
-
-    @_log.register
-    def _failed(self, event: ev.JobsFailed) -> None:
-        self._each("job failed", event.jobs, logging.WARNING, why=event.why, **self._where(event.node))
-
-    @_log.register
-    def _interrupted(self, event: ev.JobsInterrupted) -> None:
-        more = {"why": event.why} if event.why else {}
-        self._each("job interrupted", event.jobs, logging.WARNING, own_fault=event.own_fault, **more, **self._where(event.node))
-
-    def _where(self, node: int) -> dict[str, str]:
+    def _node(self, node: int) -> dict[str, str]:
         return {"node": self._state().cluster.nodes[node].name} if node >= 0 else {}
 
-    def _each(self, what: str, jobs: Ints, level: int = logging.INFO, **more: Any) -> None:
-        for number in jobs.tolist():
-            log.log(level, what, extra=self._job(number) | more)
-
-    def _job(self, number: int) -> dict[str, Any]:
+    def _jobs(self, what: str, jobs: Sequence[int], level: int = logging.INFO, **more: Any) -> None:
         state = self._state()
-        generation = int(state.columns["starts"][number])
-        return {"job": state.job_of[number].name, "number": number, "generation": generation}
-
-
-class ObservedJournal:
-    """A journal whose observers see each commit, in the loop's thread, after the state has seen the events."""
-
-    def __init__(self, journal: Journal, observers: Sequence[JournalObserver]) -> None:
-        self._journal, self._observers = journal, observers
-        self._events: list[Event] = []
-
-    def append(self, event: Event) -> None:
-        """Append to the inner journal."""
-        self._journal.append(event)
-        self._events.append(event)
-
-    def commit(self) -> None:
-        """Commit the inner journal, then call the observers."""
-        began = time.perf_counter()
-        self._journal.commit()
-        seconds = time.perf_counter() - began
-        events, self._events = self._events, []
-        for observer in self._observers:
-            observer(events, seconds)
-
-    def __iter__(self) -> Iterator[Event]:
-        return iter(self._journal)
-
-    def close(self) -> None:
-        """Close the inner journal."""
-        self._journal.close()
+        for number in jobs:
+            generation = int(state.columns["starts"][number])
+            log.log(level, what, extra={"job": state.job_of[number].name, "number": number, "generation": generation} | more)
 
 
 class RecentDecisions:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -26,7 +26,7 @@ from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_errors import ERROR_RESPONSES, install_error_handlers
 from fairlead.runtime.control.job_logs import LogMissing, LogReader, LogUnreachable
 from fairlead.runtime.control.lookahead_service import Lookahead, when_routes
-from fairlead.runtime.control.prometheus import CONTENT_TYPE, RequestCounter
+from fairlead.runtime.control.prometheus import CONTENT_TYPE
 from fairlead.runtime.control.scheduler_switch import scheduler_routes
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.runtime.protocol.code_archive import ArchiveRefused
@@ -43,6 +43,8 @@ MAX_JOBS = 1000
 MAX_EARLIER = 20
 """Earlier jobs with the same name in a job's record."""
 ANSWER_WITHIN_S = 30.0
+
+T = TypeVar("T")
 
 
 class JobNames:
@@ -141,22 +143,34 @@ def create_app(
             raise HTTPException(403, "this needs an admin's token")
         return who
 
-    @app.middleware("http")
-    async def limit_bodies(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        length = request.headers.get("content-length", "0")
+    def refused_body(request: Request) -> Response | None:
+        """The answer to a request whose body is too large, or without its length."""
+        if request.method not in ("POST", "PUT", "PATCH"):
+            return None
         largest = MAX_BODY
         if request.url.path.startswith("/v1/code/") and plane.code is not None:
             largest = plane.code.limits.packed_bytes
-        if request.method in ("POST", "PUT", "PATCH") and (not length.isdecimal() or int(length) > largest):
-            return JSONResponse({"detail": f"a body of at most {largest:,} bytes, with its length"}, 413)
-        if request.method in ("POST", "PUT", "PATCH") and "content-length" not in request.headers:
+        length = request.headers.get("content-length")
+        if length is None:
             return JSONResponse({"detail": "a body with its length"}, 411)
-        return await call_next(request)
+        if not length.isdecimal() or int(length) > largest:
+            return JSONResponse({"detail": f"a body of at most {largest:,} bytes, with its length"}, 413)
+        return None
 
-    async def read(what: Callable[[], Any]) -> Any:
+    @app.middleware("http")
+    async def limit_and_count(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        status = 500
+        try:
+            answer = refused_body(request) or await call_next(request)
+            status = answer.status_code
+            return answer
+        finally:
+            plane.metrics.answered(request.method, getattr(request.scope.get("route"), "path", ""), status)
+
+    async def read(what: Callable[[], T]) -> T:
         """Read the state in a thread, while the loop waits."""
 
-        def at_rest() -> Any:
+        def at_rest() -> T:
             with plane.backend.at_rest(ANSWER_WITHIN_S):
                 return what()
 
@@ -190,7 +204,7 @@ def create_app(
 
     def may_see(number: int, who: Bearer) -> bool:
         job = plane.loop.state.job_of.get(number)
-        return job is not None and (who.role is Role.ADMIN or job.user == who.user)
+        return job is not None and who.whose in (None, job.user)
 
     def namesakes(name: str, who: Bearer) -> list[int]:
         """Return all jobs with a name, or the one with a number, that a user may see, the most recent last."""
@@ -221,8 +235,7 @@ def create_app(
     async def digest(who: Annotated[Bearer, Depends(admin)]) -> dict[str, Any]:
         """A digest of the state, and the second of its last event: a replay of the journal up to there gives the same."""
         state = plane.loop.state
-        record: dict[str, Any] = await read(lambda: {"digest": state.digest(), "second": state.time})
-        return record
+        return await read(lambda: {"digest": state.digest(), "second": state.time})
 
     @app.post("/v1/jobs", status_code=201)
     async def submit(body: Submission, who: Who) -> dict[str, Any]:
@@ -269,18 +282,15 @@ def create_app(
             raise HTTPException(422, f"phases are {', '.join(sorted(known))}")
 
         def collect() -> list[dict[str, Any]]:
-            state, now, whose = plane.loop.state, plane.backend.now, None if who.role is Role.ADMIN else who.user
-            mine = [
-                n
-                for n, job in state.job_of.items()
-                if ((all_users or everybody) and who.role is Role.ADMIN) or job.user == who.user
-            ]
+            state, now = plane.loop.state, plane.backend.now
+            whose = who.whose if all_users or everybody else who.user
+            mine = [n for n, job in state.job_of.items() if whose in (None, job.user)]
             phases = state.columns["phase"]
             if phase is not None:
                 mine = [n for n in mine if Phase(int(phases[n])).name.lower() in phase]
             if len(mine) > limit:
                 mine = sorted(sorted(mine, key=lambda n: (phases[n] == Phase.RUNNING, n))[-limit:])
-            return [views.job_record(plane.loop, number, now, plane.progress_until_s, whose) for number in mine]
+            return [views.job_record(plane.loop, number, now, plane.progress_until_s, who.whose) for number in mine]
 
         return {"jobs": await read(collect)}
 
@@ -290,12 +300,10 @@ def create_app(
 
         def record() -> dict[str, Any]:
             number = find(name, who)
-            whose = None if who.role is Role.ADMIN else who.user
-            found = views.job_record(plane.loop, number, plane.backend.now, plane.progress_until_s, whose)
+            found = views.job_record(plane.loop, number, plane.backend.now, plane.progress_until_s, who.whose)
             return {**found, "earlier": [other for other in namesakes(found["name"], who) if other < number][-MAX_EARLIER:]}
 
-        result: dict[str, Any] = await read(record)
-        return result
+        return await read(record)
 
     @app.get("/v1/jobs/{name}/logs", responses={404: {}, 409: {}})
     async def log(
@@ -348,8 +356,7 @@ def create_app(
     @app.get("/v1/nodes")
     async def nodes(who: Who) -> dict[str, Any]:
         """All nodes, with your jobs on them."""
-        whose = None if who.role is Role.ADMIN else who.user
-        return {"nodes": await read(lambda: views.node_records(plane, whose))}
+        return {"nodes": await read(lambda: views.node_records(plane, who.whose))}
 
     async def set_drained(name: str, who: Bearer, undo: bool) -> dict[str, Any]:
         if who.role is not Role.ADMIN:
@@ -359,8 +366,7 @@ def create_app(
             raise HTTPException(404, f"there is no node {name[:80]!r}; {near_or_all(name, numbers)}")
         await in_the_journal(lambda answer: plane.backend.drain(numbers[name], undo, answer))
         records = await read(lambda: views.node_records(plane))
-        record: dict[str, Any] = records[numbers[name]]
-        return record
+        return records[numbers[name]]
 
     @app.put("/v1/nodes/{name}/drain", responses={403: {}, 404: {}, 411: {}})
     async def drain(name: JobName, who: Who) -> dict[str, Any]:
@@ -375,28 +381,24 @@ def create_app(
     @app.get("/v1/rates")
     async def rates(who: Who) -> dict[str, Any]:
         """Measured throughputs."""
-        whose = None if who.role is Role.ADMIN else who.user
-        return {"types": list(plane.cluster.type_names), "rates": await read(lambda: views.rates(plane.loop.state, whose))}
+        return {"types": list(plane.cluster.type_names), "rates": await read(lambda: views.rates(plane.loop.state, who.whose))}
 
     @app.get("/v1/overview")
     async def overview(who: Who) -> dict[str, Any]:
         """The cluster at one moment: the jobs on each accelerator, the queue, the last decisions."""
-        whose = None if who.role is Role.ADMIN else who.user
-        found: dict[str, Any] = await read(lambda: views.overview(plane, whose))
-        return found
+        return await read(lambda: views.overview(plane, who.whose))
 
     @app.get("/v1/usage")
     async def usage(who: Who) -> dict[str, Any]:
         """GPU hours by user and account."""
         records = await read(lambda: views.usage(plane.loop.state, plane.backend.now))
-        return {"usage": [r for r in records if who.role is Role.ADMIN or r["user"] == who.user]}
+        return {"usage": [r for r in records if who.whose in (None, r["user"])]}
 
     @app.get("/metrics", dependencies=[] if metrics_open else [Depends(admin)], include_in_schema=False)  # not JSON
     async def metrics() -> Response:
         """Metrics for Prometheus."""
         return Response(await asyncio.to_thread(plane.metrics.text), media_type=CONTENT_TYPE)
 
-    app.add_middleware(RequestCounter, metrics=plane.metrics)
     app.include_router(scheduler_routes(plane, bearer, admin, in_the_journal))
     if lookahead is not None:
         app.include_router(when_routes(plane, bearer, lookahead))

@@ -28,17 +28,6 @@ class LogMissing(FairleadError):
     """There is no such log."""
 
 
-@dataclass(frozen=True)
-class _LaunchState:
-    """A launch in the state. It is read before the log: if the launch is over by then, the log is complete."""
-
-    launch: int
-    launches: int
-    over: bool  # nothing of this launch runs
-    ended: bool  # the job has ended
-    node: int  # -1: unknown
-
-
 @dataclass(eq=False)
 class LogReader:
     """Finds and reads the logs of workers."""
@@ -53,20 +42,20 @@ class LogReader:
             LogUnreachable: Its node does not answer.
             LogMissing: There is no such log.
         """
-        state = await asyncio.to_thread(self._launch_state, number, launch, rank)
-        record = {"number": number, "launch": state.launch, "launches": state.launches, "rank": rank, "ended": state.ended}
-        if state.launch == 0:
-            return {**record, "over": state.ended, "offset": 0, "next": 0, "text": ""}
-        request = LogRequest(0, number, state.launch, rank, offset, CHUNK_BYTES)
-        chunk = await self._chunk(state, request)
-        data = base64.b64decode(chunk.data)
-        text, used = _text(data, final=state.over)
-        return {**record, "over": state.over, "offset": chunk.offset, "next": chunk.offset + used, "text": text}
+        record, node = await asyncio.to_thread(self._launch, number, launch, rank)
+        if record["launch"] == 0:
+            return {**record, "over": record["ended"], "offset": 0, "next": 0, "text": ""}
+        request = LogRequest(0, number, record["launch"], rank, offset, CHUNK_BYTES)
+        chunk = await self._chunk(node, request, over=record["over"])
+        text, used = _text(base64.b64decode(chunk.data), final=record["over"])
+        return {**record, "offset": chunk.offset, "next": chunk.offset + used, "text": text}
 
-    def _launch_state(self, number: int, launch: int, rank: int) -> _LaunchState:
+    def _launch(self, number: int, launch: int, rank: int) -> tuple[dict[str, Any], int]:
+        """A launch in the state, and its node (-1: unknown). It is read before the log: if nothing of the launch runs by then
+        (`over`), the log is complete."""
         with self.plane.backend.at_rest():
             a = self.plane.loop.state.columns
-            starts, phase = int(a["starts"][number]), Phase(int(a["phase"][number]))
+            starts, ended = int(a["starts"][number]), Phase(int(a["phase"][number])) in ENDED
             launch = launch or starts
             if launch > starts:
                 raise LogMissing(f"it has been launched {starts} times; there is no launch {launch}")
@@ -76,11 +65,12 @@ class LogReader:
                 if not 0 <= rank < run.world_size:
                     raise LogMissing(f"its workers are 0 to {run.world_size - 1}; there is no worker {rank}")
                 node = next(part.node for part in run.assignment if rank in part.ranks)
-            return _LaunchState(launch, starts, run is None, phase in ENDED, node)
+        record = {"number": number, "launch": launch, "launches": starts, "rank": rank, "ended": ended, "over": run is None}
+        return record, node
 
-    async def _chunk(self, state: _LaunchState, request: LogRequest) -> LogChunk:
+    async def _chunk(self, node: int, request: LogRequest, *, over: bool) -> LogChunk:
         worker, nodes, hub = (request.job, request.generation, request.rank), self.plane.cluster.nodes, self.plane.hub
-        node = self._node_of.get(worker, state.node) if state.node < 0 else state.node
+        node = self._node_of.get(worker, -1) if node < 0 else node
         if node >= 0:
             self._remember(worker, node)
             found = await hub.read_log(node, request)
@@ -90,7 +80,7 @@ class LogReader:
                 )
             if not found.problem:
                 return found
-            if not state.over:  # it is about to begin
+            if not over:  # it is about to begin
                 return LogChunk(0, max(0, request.offset))
             raise LogMissing(found.problem)
         here = sorted(hub.connected)

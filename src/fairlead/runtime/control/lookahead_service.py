@@ -116,18 +116,17 @@ def when_routes(plane: ControlPlane, bearer: Callable[..., Any], lookahead: Look
     async def when(who: Annotated[Bearer, Depends(bearer)], request: Request) -> dict[str, Any]:
         """When each of your jobs should start and end, in seconds from now: without new jobs, and with jobs arriving as they
         did lately. null: not within the simulated time."""
-        whose = None if who.role is Role.ADMIN else who.user
         closed = asyncio.create_task(_closed(request))
         try:
             result = await simulated(None, closed)
-            mine = await asyncio.to_thread(visible, whose)
+            mine = await asyncio.to_thread(visible, who.whose)
             if not mine.items() <= _running(result).items():  # a job came, started or stopped since
                 result = await simulated(result, closed)
-                mine = await asyncio.to_thread(visible, whose)
+                mine = await asyncio.to_thread(visible, who.whose)
         except StateBusy:
             raise
         except FairleadError as problem:
-            about = f": {problem}" if whose is None else "; an admin sees the reason"
+            about = f": {problem}" if who.role is Role.ADMIN else "; an admin sees the reason"
             raise HTTPException(503, f"the forecast failed{about}") from None
         finally:
             closed.cancel()

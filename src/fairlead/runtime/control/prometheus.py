@@ -4,8 +4,8 @@ It reads events and the state, and changes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
@@ -25,6 +25,8 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 READ_WITHIN_S = 2.0
 """How long a scrape waits for the state; scrapers wait for about ten seconds."""
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -100,8 +102,8 @@ class ControlPlaneMetrics(Collector):
                 self._ended.labels("finished").inc(len(plan.ended))
 
     def answered(self, method: str, route: str, status: int) -> None:
-        """Count an HTTP request."""
-        self._requests.labels(method, route, str(status)).inc()
+        """Count an HTTP request; an unknown path is not a label."""
+        self._requests.labels(method if method in _METHODS else "other", route, str(status)).inc()
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the registry must not read the state at registration."""
@@ -138,37 +140,3 @@ class ControlPlaneMetrics(Collector):
                 gauge.add_metric([kind], count)
             yield gauge
         yield CounterMetricFamily("fairlead_rounds_missed", "Rounds that began during an earlier decision.", value=missed)
-
-
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-
-class RequestCounter:
-    """ASGI middleware that counts requests by route and status. An unknown path is not a label."""
-
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], metrics: ControlPlaneMetrics) -> None:
-        self._app, self._metrics = app, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        status = 500
-
-        async def sending(message: MutableMapping[str, Any]) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = int(message["status"])
-            await send(message)
-
-        try:
-            await self._app(scope, receive, sending)
-        finally:
-            route = getattr(scope.get("route"), "path", "")
-            method = scope["method"] if scope["method"] in _METHODS else "other"
-            self._metrics.answered(method, route, status)
-
-
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

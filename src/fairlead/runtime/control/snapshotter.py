@@ -9,7 +9,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,9 @@ DAY_S = 86_400.0
 RETRY_EVERY_S = 0.5
 REMIND_EVERY_S = 60.0
 MAX_SCHEDULER_BYTES = 1 << 16
+
+JournalObserver = Callable[[Sequence[Event], float], None]
+"""Receives the events of a commit, and the seconds that it took."""
 
 
 @dataclass(frozen=True)
@@ -61,18 +64,14 @@ class Snapshotter:
     ) -> None:
         self._journal, self._state, self._now, self._lock, self._rules = journal, state, now, lock, rules
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="snapshotter", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="snapshotter", daemon=True)
         self._taken, self._taken_at = journal.youngest_snapshot(), time.monotonic()
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
 
     def stop(self) -> None:
         """End the thread after the snapshot that it is writing."""
         self._ending.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        if self.thread.is_alive():
+            self.thread.join()
 
     def take(self) -> None:
         """Take a snapshot, then drop what is too old."""
@@ -100,13 +99,15 @@ class Snapshotter:
                 self._taken, self._taken_at = self._journal.last, time.monotonic()
 
 
-class RetryingJournal:
-    """A journal whose server may be unreachable for a while; a commit waits until it is back.
+class ObservedJournal:
+    """The journal of a control plane: a commit waits while the server is unreachable, and observers then see its events.
 
-    Nothing is answered or decided meanwhile, but agents keep their leases and jobs keep running. `give_up` ends the wait."""
+    Nothing is answered or decided meanwhile, but agents keep their leases and jobs keep running. `give_up` ends the wait.
+    Observers are called in the loop's thread, after the state has seen the events."""
 
-    def __init__(self, journal: Journal, give_up: Callable[[], bool]) -> None:
-        self._journal, self._give_up = journal, give_up
+    def __init__(self, journal: Journal, observers: Sequence[JournalObserver], give_up: Callable[[], bool]) -> None:
+        self._journal, self._observers, self._give_up = journal, observers, give_up
+        self._events: list[Event] = []
         self._since: float | None = None  # since when it is unreachable
 
     @property
@@ -116,11 +117,18 @@ class RetryingJournal:
         return 0.0 if since is None else time.monotonic() - since
 
     def append(self, event: Event) -> None:
-        """Append to the inner journal."""
         self._journal.append(event)
+        self._events.append(event)
 
     def commit(self) -> None:
-        """Commit the inner journal, and retry while it is unreachable."""
+        began = time.perf_counter()
+        self._commit()
+        seconds = time.perf_counter() - began
+        events, self._events = self._events, []
+        for observer in self._observers:
+            observer(events, seconds)
+
+    def _commit(self) -> None:
         remind = 0.0
         while True:
             try:
@@ -143,7 +151,6 @@ class RetryingJournal:
         return iter(self._journal)
 
     def close(self) -> None:
-        """Close the inner journal."""
         self._journal.close()
 
 

@@ -9,7 +9,7 @@ import os
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -40,7 +40,17 @@ class Bearer:
     role: Role
     user: str
     account: str = ""  # of their jobs, or `ANY`; empty: only the account with their own name
-    id: str = ""  # the first characters of the digest
+    digest: str = ""
+
+    @property
+    def id(self) -> str:
+        """The first characters of the digest."""
+        return self.digest[:ID_LENGTH]
+
+    @property
+    def whose(self) -> str | None:
+        """The user whose jobs they may see; None: all users'."""
+        return None if self.role is Role.ADMIN else self.user
 
     def account_of(self, asked: str) -> str | None:
         """Return the account of a job that asks for one (empty: for none); None if it is not allowed.
@@ -52,18 +62,6 @@ class Bearer:
         return asked if free or asked in ("", self.user) else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    digest: str
-    role: Role
-    user: str
-    account: str = ""
-
-    @property
-    def bearer(self) -> Bearer:
-        return Bearer(self.role, self.user, self.account, self.digest[:ID_LENGTH])
-
-
 class Tokens:
     """The tokens of one control plane, in a file that only its owner may read; None: in memory.
 
@@ -71,7 +69,7 @@ class Tokens:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._entries: dict[str, _Entry] = {}
+        self._bearers: dict[str, Bearer] = {}  # by digest
         self._version: tuple[int, ...] = ()  # identifies the file that was read
         self._reload()
 
@@ -83,17 +81,17 @@ class Tokens:
 
     def accept(self, token: str, role: Role, user: str, account: str = "") -> None:
         """Store a token's digest."""
-        entry = _Entry(_digest(token), role, user, account)
+        digest = _digest(token)
         with self._locked():
-            self._entries[entry.digest] = entry
+            self._bearers[digest] = Bearer(role, user, account, digest)
             self._write()
 
     def revoke(self, name: str) -> int:
         """Revoke all tokens of a user, or the one with this id; return how many."""
         with self._locked():
-            gone = [digest for digest, one in self._entries.items() if name in (one.user, digest[:ID_LENGTH])]
+            gone = [digest for digest, one in self._bearers.items() if name in (one.user, one.id)]
             for digest in gone:
-                del self._entries[digest]
+                del self._bearers[digest]
             self._write()
         return len(gone)
 
@@ -103,37 +101,31 @@ class Tokens:
             self._reload()
         except InputError as problem:  # keep what was read before
             log.error("%s", problem)
-        entry = self._entries.get(_digest(token))
-        return None if entry is None else entry.bearer
+        return self._bearers.get(_digest(token))
 
     def listed(self) -> Sequence[Bearer]:
         """Return the bearers of all tokens."""
-        return [entry.bearer for entry in self._entries.values()]
+        return list(self._bearers.values())
 
     def _reload(self) -> None:
         """Read the file if it was replaced."""
         if self._path is None:
             return
         try:
-            found = os.stat(self._path)
+            stat = os.stat(self._path)
         except FileNotFoundError:
             return
-        version = (found.st_ino, found.st_mtime_ns, found.st_size)
+        version = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
         if version == self._version:
             return
         try:
-            entries = [
-                _Entry(
-                    str(record["digest"]),
-                    Role(record["role"]),
-                    str(record["user"]),
-                    _account(record),
-                )
+            bearers = [
+                Bearer(Role(record["role"]), str(record["user"]), _account(record), str(record["digest"]))
                 for record in orjson.loads(self._path.read_bytes())
             ]
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
             raise InputError(self._path, "a file of tokens that Fairlead has written") from None
-        self._entries, self._version = {entry.digest: entry for entry in entries}, version
+        self._bearers, self._version = {one.digest: one for one in bearers}, version
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -151,7 +143,9 @@ class Tokens:
 
     def _write(self) -> None:
         if self._path is not None:
-            atomic_write(self._path, orjson.dumps([asdict(entry) for entry in self._entries.values()]), private=True)
+            keys = ("digest", "role", "user", "account")
+            records = [{key: getattr(one, key) for key in keys} for one in self._bearers.values()]
+            atomic_write(self._path, orjson.dumps(records), private=True)
 
 
 def _account(record: dict[str, str]) -> str:

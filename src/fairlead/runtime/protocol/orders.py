@@ -52,11 +52,22 @@ class LaunchParameters:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """Start some workers of a job on this node."""
+class OfLaunch:
+    """An order or a report about one launch, which `key` identifies."""
 
     job: int
     generation: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Job and generation."""
+        return self.job, self.generation
+
+
+@dataclass(frozen=True, slots=True)
+class Launch(OfLaunch):
+    """Start some workers of a job on this node."""
+
     name: str
     task: Task
     ranks: tuple[int, ...]  # the workers that run here
@@ -72,39 +83,29 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Revoke:
+class Revoke(OfLaunch):
     """Let a job save and stop; kill what is left of it after its grace period."""
 
-    job: int
-    generation: int
-
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class Kill(OfLaunch):
     """End a job at once."""
 
-    job: int
-    generation: int
-
 
 @dataclass(frozen=True, slots=True)
-class Extend:
+class Extend(OfLaunch):
     """Renew a lease: its bounds from now on, counted from the start of the launch. `renewal` counts from 1; a renewal that was
     applied before changes nothing."""
 
-    job: int
-    generation: int
     renewal: int
     max_steps: int
     max_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Reroute:
+class Reroute(OfLaunch):
     """Distribute requests differently from now on; the workers stay."""
 
-    job: int
-    generation: int
     routing: RequestRouting
 
 
@@ -112,12 +113,10 @@ Order: TypeAlias = Launch | Revoke | Kill | Extend | Reroute
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(OfLaunch):
     """The progress of a job, from its first worker here. `rate` is in steps per second of this launch, 0 before the second
     step."""
 
-    job: int
-    generation: int
     steps: int
     saved: int
     rate: float
@@ -125,31 +124,25 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(OfLaunch):
     """A value that a job reported."""
 
-    job: int
-    generation: int
     name: str
     value: float
 
 
 @dataclass(frozen=True, slots=True)
-class RenewalRequest:
+class RenewalRequest(OfLaunch):
     """Three quarters of a lease are used: the job asks for this renewal, counted from 1. Repeated until it is answered."""
 
-    job: int
-    generation: int
     renewal: int
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(OfLaunch):
     """All workers of a job on this node have ended. `yielded`: they left because the lease was over, or were killed because
     they did not. `code` is the exit status of the first worker that failed or was killed (negative: the signal), or 0."""
 
-    job: int
-    generation: int
     code: int
     yielded: bool
     steps: int
