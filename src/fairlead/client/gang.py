@@ -104,7 +104,6 @@ class GangConnection:
             self._connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> dict[str, Any]:
-        """The next message."""
         line = self._incoming.readline(_MAX_LINE)
         if not line.endswith(b"\n"):
             raise EOFError
@@ -117,7 +116,6 @@ class GangConnection:
         return message
 
     def close(self) -> None:
-        """End the connection."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()

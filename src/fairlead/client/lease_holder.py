@@ -190,7 +190,6 @@ class LeaseHolder:
 
     @property
     def batch_size(self) -> int:
-        """The batch size in the page."""
         return self._numbers[Field.BATCH_SIZE]
 
     @batch_size.setter

@@ -75,6 +75,5 @@ class Page:
         self.numbers[field] = value
 
     def close(self) -> None:
-        """Unmap the page."""
         self.numbers.release()
         self._map.close()

@@ -70,7 +70,6 @@ class ServeSettings:
 
     @property
     def journal_url(self) -> str:
-        """Where the journal is."""
         return self.journal or str(self.root / "journal.sqlite")
 
 

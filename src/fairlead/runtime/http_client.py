@@ -185,28 +185,21 @@ class ControlPlaneClient:
         def chunk(at: int, offset: int) -> dict[str, Any]:
             nonlocal answered
             try:
-                ask = self._log_chunk_or_empty if follow else self.log_chunk
-                found = ask(job, launch=at, rank=rank, offset=offset)
+                found = self.log_chunk(job, launch=at, rank=rank, offset=offset)
             except (Unreachable, RefusedRequest) as problem:
-                if not follow or not is_temporary(problem) or time.monotonic() > answered + FOLLOW_WITHOUT_ANSWER_S:
+                if follow and isinstance(problem, RefusedRequest) and problem.status == CONFLICT:  # its node is unreachable
+                    record = self.job(job)
+                    ended = record["ended_s"] is not None
+                    over = ended or record["starts"] > at
+                    found = {**_empty(at, offset), "launches": record["starts"], "over": over, "ended": ended}
+                elif not follow or not is_temporary(problem) or time.monotonic() > answered + FOLLOW_WITHOUT_ANSWER_S:
                     raise
-                return _empty(at, offset)
+                else:
+                    return _empty(at, offset)
             answered = time.monotonic()
             return found
 
         return read_logs(chunk, launch, tail=tail, follow=follow)
-
-    def _log_chunk_or_empty(self, job: str, *, launch: int, rank: int, offset: int) -> dict[str, Any]:
-        """Like `log_chunk`, but empty while the node is unreachable."""
-        try:
-            return self.log_chunk(job, launch=launch, rank=rank, offset=offset)
-        except RefusedRequest as answer:
-            if answer.status != CONFLICT:
-                raise
-            record = self.job(job)
-            ended = record["ended_s"] is not None
-            over = ended or record["starts"] > launch
-            return {**_empty(launch, offset), "launches": record["starts"], "over": over, "ended": ended}
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return all nodes."""

@@ -73,7 +73,6 @@ class JsonLines(logging.Formatter):
     """`{"time": …, "level": …, "event": …}` and the record's own fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a line of JSON."""
         line = {"time": _time(record), "level": record.levelname.lower(), "event": record.getMessage()} | _fields(record)
         if record.exc_info:
             line["problem"] = self.formatException(record.exc_info)
@@ -84,7 +83,6 @@ class TextLines(logging.Formatter):
     """Time, level, event, field=value."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a line of text."""
         fields = "".join(f" {name}={_text(value)}" for name, value in _fields(record).items())
         text = f"{_time(record)} {record.levelname.lower()} {record.getMessage()}{fields}"
         problem = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""

@@ -109,7 +109,6 @@ class AgentLease:
         return replace(self, since=max(self.since, at))
 
     def is_over(self, now: float) -> bool:
-        """Whether it has expired."""
         return now >= self.since + self.lease_s
 
 
@@ -178,7 +177,6 @@ class Agent:
                 self._batch(self._poll(connected=False))
 
     def _session(self) -> None:
-        """One stream, from hello to its end."""
         outgoing: queue.Queue[FromAgent | None] = queue.Queue()
         incoming: queue.Queue[bytes | Exception | None] = queue.Queue()
         channel = (
@@ -206,7 +204,8 @@ class Agent:
                         raise _ConnectionLost("no answer")
                     if self._lease is not None and now >= next_heartbeat:
                         self._heartbeats.append(now)
-                        outgoing.put(self._heartbeat())
+                        samples = self.supervisor.accelerators.samples()
+                        outgoing.put(Heartbeat(tuple(used for used, _ in samples), tuple(gb for _, gb in samples)))
                         next_heartbeat = now + self._lease.lease_s / 3
                     if reports := self._poll():
                         outgoing.put(self._batch(reports))
@@ -252,7 +251,6 @@ class Agent:
         )
 
     def _receive(self, incoming: queue.Queue[bytes | Exception | None], outgoing: queue.Queue[FromAgent | None]) -> None:
-        """Process all messages that have arrived."""
         while not incoming.empty():
             data = incoming.get()
             if data is None or isinstance(data, Exception):
@@ -288,13 +286,6 @@ class Agent:
                 self._send(self._deliveries.receive(message), outgoing)
             elif isinstance(message, Refused):
                 raise AgentRefused(message.why)
-
-    def _heartbeat(self) -> Heartbeat:
-        """With measurements of all accelerators or of none: they are identified by their order."""
-        samples = self.supervisor.accelerators.samples()
-        if len(samples) < len(self.supervisor.accelerators):
-            return Heartbeat()
-        return Heartbeat(tuple(one.utilization for one in samples), tuple(one.memory_used_gb for one in samples))
 
     def _send(self, requests: list[CodeRequest], outgoing: queue.Queue[FromAgent | None]) -> None:
         for request in requests:

@@ -35,7 +35,6 @@ class CodeDeliveries:
 
     @property
     def waiting(self) -> set[tuple[int, int]]:
-        """Job and generation of the launches that wait."""
         return set(self._waiting)
 
     def hold(self, launch: Launch) -> list[CodeRequest] | None:
@@ -54,7 +53,6 @@ class CodeDeliveries:
         return [CodeRequest(digest, len(one.archive)) for digest, one in self._transfers.items() if one.unpacking is None]
 
     def receive(self, chunk: CodeChunk) -> list[CodeRequest]:
-        """Take a chunk; returns the next request."""
         one = self._transfers.get(chunk.digest)
         if one is None or one.unpacking is not None or (chunk.offset != len(one.archive) and not chunk.problem):
             return []

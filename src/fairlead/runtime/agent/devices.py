@@ -34,16 +34,6 @@ class Accelerator:
     identity: str = ""  # its UUID, if it has one
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """The utilization (0 to 1) and used memory of an accelerator at one moment."""
-
-    accelerator: int
-    utilization: float
-    memory_used_gb: float
-    memory_gb: float
-
-
 class NodeAccelerators:
     """All accelerators of a node; they have one type, `type_name`."""
 
@@ -89,20 +79,18 @@ class NodeAccelerators:
     def __len__(self) -> int:
         return len(self.devices)
 
-    def samples(self) -> list[Sample]:
-        """Measurements of all accelerators that can be measured."""
+    def samples(self) -> list[tuple[float, float]]:
+        """The utilization (0 to 1) and used GB of all accelerators; empty if one cannot be measured."""
         taken = []
-        for index, handle in enumerate(self._handles):
-            try:
-                memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
+        try:
+            for handle in self._handles:
                 utilization = self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-            except self._nvml.NVMLError:  # it fell off the bus, or does not support this
-                continue
-            taken.append(Sample(index, utilization, memory.used / 2**30, memory.total / 2**30))
+                taken.append((utilization, self._nvml.nvmlDeviceGetMemoryInfo(handle).used / 2**30))
+        except getattr(self._nvml, "NVMLError", ()):  # it fell off the bus, or does not support this
+            return []
         return taken
 
     def close(self) -> None:
-        """Release NVML."""
         if self._nvml is not None:
             self._nvml.nvmlShutdown()
             self._nvml, self._handles = None, ()

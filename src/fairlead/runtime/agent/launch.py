@@ -53,7 +53,6 @@ class LaunchRecord:
     central: bool = False
 
     def write(self, directory: Path) -> None:
-        """Store it in the launch's directory."""
         write_json(directory / RECORD, {"version": _VERSION, **asdict(self)})
 
     @classmethod
@@ -155,7 +154,6 @@ class AgentLaunch:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Job and generation."""
         return self.record.job, self.record.generation
 
     @property
@@ -165,7 +163,6 @@ class AgentLaunch:
 
     @property
     def ignored_reports(self) -> int:
-        """Report lines that could not be read."""
         return self._reports.ignored if self._reports else 0
 
     def revoke(self, now: float, grace_s: float | None = None, *, for_good: bool = False) -> None:
@@ -196,14 +193,12 @@ class AgentLaunch:
             worker.kill(now, self._settings.kill_patience_s)
 
     def extend(self, order: Extend) -> None:
-        """Renew the lease."""
         if order.renewal > self.workers[0].status.renewals:
             self._max_s = order.max_s
             for worker in self.workers:
                 worker.extend(order.renewal, order.max_steps, order.max_s)
 
     def route(self, routing: RequestRouting) -> None:
-        """Change the routing of requests."""
         for worker in self.workers:
             worker.route(routing)
 

@@ -4,6 +4,7 @@ anything. Up to the record everything is undone when something fails."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 from collections import Counter
@@ -42,7 +43,6 @@ class Launcher:
         self._settings, self._mps, self._fencing_deadline = settings, mps, fencing_deadline
 
     def has_code(self, digest: str) -> bool:
-        """Whether the code of a digest is here."""
         return is_digest(digest) and (self._code / digest).is_dir()
 
     def start(self, launch: Launch, held: Sequence[int]) -> AgentLaunch:
@@ -59,7 +59,7 @@ class Launcher:
             remove(directory)  # left by an agent that died before the launch
             self._make_folder(directory.parent)
             self._make_folder(directory)
-            cwd, checkpoints = self._make_directories(launch, directory)
+            directories = self._make_directories(launch, directory)
             specs = []
             for local_rank, rank in enumerate(launch.ranks):
                 work_directory = directory / str(rank)
@@ -74,7 +74,7 @@ class Launcher:
                 if launch.parameters.routing is not None:
                     workers[-1].route(launch.parameters.routing)
                 undo.callback(workers[-1].close)
-                specs.append(self._spec(launch, local_rank, work_directory, lease.path, cwd, checkpoints, held))
+                specs.append(self._spec(launch, local_rank, workers[-1], directories, held))
             workers.sort(key=lambda worker: worker.record.rank)
             reports = WorkerReports(workers[0].directory / REPORTS)
             task, records = launch.task, tuple(worker.record for worker in workers)
@@ -179,15 +179,9 @@ class Launcher:
         return WorkerRecord(rank, launch.accelerators[local_rank], shim.pid, process.started, str(page), cgroup)
 
     def _spec(
-        self,
-        launch: Launch,
-        local_rank: int,
-        work_directory: Path,
-        page: Path,
-        cwd: str,
-        checkpoints: Path,
-        held: Sequence[int],
+        self, launch: Launch, local_rank: int, worker: AgentWorker, directories: tuple[str, Path], held: Sequence[int]
     ) -> LaunchSpec:
+        (cwd, checkpoints), page = directories, worker.record.page
         accelerator = launch.accelerators[local_rank]
         device = self._accelerators.devices[accelerator]
         user = self._settings.user
@@ -197,7 +191,7 @@ class Launcher:
             local_rank,
             device=device.device,
             page=page,
-            reports=work_directory / REPORTS,
+            reports=worker.directory / REPORTS,
             checkpoints=checkpoints,
             inherited={**inherited, **(user.variables if user else {})},
         )
@@ -207,14 +201,14 @@ class Launcher:
             command=[*launch.task.prefix, *launch.task.command],
             environment=environment,
             directory=cwd,
-            work_directory=str(work_directory),
+            work_directory=str(worker.directory),
             log_bytes=self._settings.log_bytes,
             log_pieces=self._settings.log_pieces,
             user=[user.uid, user.gid, *user.groups] if user and os.geteuid() == 0 else [],
             fencing_deadline=str(self._fencing_deadline),
             grace_s=launch.task.grace_s,
             cooperative=launch.task.cooperative,
-            page=str(page) if launch.task.cooperative and launch.ranks[local_rank] == 0 else "",
+            page=page if launch.task.cooperative and launch.ranks[local_rank] == 0 else "",
         )
 
     def _make_folder(self, path: Path) -> None:
@@ -255,6 +249,6 @@ def _send_spec(shim: subprocess.Popen[bytes], spec: LaunchSpec) -> None:
     assert shim.stdin is not None
     # The next poll finds a shim that was killed meanwhile.
     with contextlib.suppress(BrokenPipeError):
-        shim.stdin.write(spec.encoded())
+        shim.stdin.write(json.dumps(spec._asdict()).encode() + b"\n")
     with contextlib.suppress(BrokenPipeError):
         shim.stdin.close()

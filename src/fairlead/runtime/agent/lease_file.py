@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from fairlead.client.lease_page import MAGIC, SIZE, Field, Page, Stage
@@ -29,6 +29,9 @@ class WorkerStatus:
     wants_more: int = 0  # the renewal that it asks for, 0: none
 
 
+_STATUS = {field.name: Field[field.name.upper()] for field in fields(WorkerStatus)}
+
+
 class LeaseFile:
     """A lease page, opened by the agent."""
 
@@ -48,28 +51,18 @@ class LeaseFile:
         return made
 
     def status(self) -> WorkerStatus:
-        """The last valid status."""
         numbers = self._numbers()
         if numbers is not None:
+            found = {name: numbers[field] for name, field in _STATUS.items()}
             self._last = WorkerStatus(
-                stage=numbers[Field.STAGE],
-                steps=min(numbers[Field.STEPS], _MAX_COUNT),
-                saved=min(numbers[Field.SAVED], _MAX_COUNT),
-                began_at=numbers[Field.BEGAN_AT],
-                began_ns=numbers[Field.BEGAN_NS],
-                last_ns=numbers[Field.LAST_NS],
-                batch_size=min(numbers[Field.BATCH_SIZE], _MAX_COUNT),
-                renewals=min(numbers[Field.RENEWALS], _MAX_COUNT),
-                wants_more=min(numbers[Field.WANTS_MORE], _MAX_COUNT),
+                **{name: found[name] if "_ns" in name else min(found[name], _MAX_COUNT) for name in found}
             )
         return self._last
 
     def revoke(self) -> None:
-        """End the lease."""
         self._write(Field.REVOKED, 1)
 
     def extend(self, renewal: int, max_steps: int, max_s: float) -> None:
-        """Renew the lease with new bounds."""
         self._set_bounds(max_steps, max_s)
         self._write(Field.RENEWALS, renewal)
 
@@ -84,7 +77,6 @@ class LeaseFile:
         self._write(Field.ROUTES, self._routes)
 
     def close(self) -> None:
-        """Close the file; the page stays."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

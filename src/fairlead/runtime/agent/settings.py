@@ -19,7 +19,7 @@ _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "LD_LIB
 
 
 def worker_environment(
-    launch: Launch, local_rank: int, *, device: str, page: Path, reports: Path, checkpoints: Path, inherited: Mapping[str, str]
+    launch: Launch, local_rank: int, *, device: str, page: str, reports: Path, checkpoints: Path, inherited: Mapping[str, str]
 ) -> dict[str, str]:
     """All variables of a worker. Fairlead's own variables override those of the task."""
     return {
@@ -35,7 +35,7 @@ def worker_environment(
         "LOCAL_WORLD_SIZE": str(len(launch.ranks)),
         "MASTER_ADDR": launch.master_address,
         "MASTER_PORT": str(launch.master_port),
-        PAGE: str(page),
+        PAGE: page,
         "FAIRLEAD_REPORTS": str(reports),
         "FAIRLEAD_CHECKPOINT_DIR": str(checkpoints),
         "FAIRLEAD_JOB": str(launch.job),
@@ -70,7 +70,6 @@ class User:
 
     @classmethod
     def named(cls, name: str) -> User:
-        """The user of this machine with a name."""
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
@@ -81,7 +80,6 @@ class User:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The user's environment variables."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
 

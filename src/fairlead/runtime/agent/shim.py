@@ -29,11 +29,6 @@ from fairlead.runtime.agent.worker_logs import LogWriter
 _TIMES = struct.Struct("=dd")
 
 
-class _FencingTimes(NamedTuple):
-    stop_s: float = math.inf  # when jobs are asked to save and leave
-    kill_s: float = math.inf  # when the last of them must be gone
-
-
 class FencingDeadline:
     """Until when the jobs of a node may run without the control plane: two monotonic times in a file. The agent moves them with
     every renewal of its lease. All shims read them, since a killed agent cannot stop its jobs. After these times the control
@@ -48,7 +43,6 @@ class FencingDeadline:
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def move(self, stop_s: float, kill_s: float) -> None:
-        """Set both times."""
         os.pwrite(self._file, _TIMES.pack(stop_s, kill_s), 0)
 
     def close(self) -> None:
@@ -58,12 +52,14 @@ class FencingDeadline:
             self._file = -1
 
 
-def _fencing_times(path: str) -> _FencingTimes:
+def _fencing_times(path: str) -> tuple[float, float]:
+    """When jobs are asked to save and leave, and when the last of them must be gone."""
     try:
         with open(path, "rb") as file:
-            return _FencingTimes(*_TIMES.unpack(file.read(_TIMES.size)))
+            stop_s, kill_s = _TIMES.unpack(file.read(_TIMES.size))
+            return stop_s, kill_s
     except (OSError, struct.error):
-        return _FencingTimes()
+        return math.inf, math.inf
 
 
 NEVER_BEGAN, CANNOT_START = 125, 127
@@ -95,10 +91,6 @@ class LaunchSpec(NamedTuple):
     grace_s: float = 0.0
     cooperative: bool = True
     page: str = ""  # the lease page to revoke at the deadline; empty: none, or the worker gets SIGTERM
-
-    def encoded(self) -> bytes:
-        """The line for the shim's standard input."""
-        return json.dumps(self._asdict()).encode() + b"\n"
 
 
 class Exit(NamedTuple):

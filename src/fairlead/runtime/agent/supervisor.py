@@ -125,7 +125,6 @@ class Supervisor:
         ends.poll(max(0.0, timeout_s) * 1000)
 
     def running(self) -> list[AgentLaunch]:
-        """All launches that have not ended."""
         return [launch for launch in self._launches.values() if launch.ended is None]
 
     @property
@@ -204,7 +203,6 @@ class Supervisor:
             unpack_code(archive, digest, self._code, self._settings.archives)
 
     def has_code(self, digest: str) -> bool:
-        """Whether the code of a digest is here."""
         return self._launcher.has_code(digest)
 
     def read_log(self, job: int, generation: int, rank: int, offset: int = 0, limit: int = _MAX_READ) -> LogExcerpt:
@@ -216,7 +214,6 @@ class Supervisor:
             return read_log_files(directory / LOG, offset, max(0, min(limit, _MAX_READ)))
 
     def ignored_reports(self) -> int:
-        """Unreadable report lines of all current launches."""
         return sum(launch.ignored_reports for launch in self._launches.values())
 
     def close(self) -> None:

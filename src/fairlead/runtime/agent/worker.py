@@ -79,18 +79,12 @@ class AgentWorker:
         self._shim = Process(record.pid, record.started)
         self._lease, self._child = lease, child
         self._gone = not same_boot
-        self._handle = open_pidfd(record.pid, record.started) if same_boot else None
+        self.handle = open_pidfd(record.pid, record.started) if same_boot else None  # readable when the worker ends
         self._kill_since: float | None = None
         self._cgroup = Cgroup(Path(record.cgroup)) if record.cgroup and same_boot else None
 
     @property
-    def handle(self) -> int | None:
-        """A descriptor that becomes readable when the worker ends."""
-        return self._handle
-
-    @property
     def status(self) -> WorkerStatus:
-        """The content of its lease page."""
         return self._lease.status() if self._lease is not None else WorkerStatus()
 
     def check_exit(self) -> None:
@@ -112,17 +106,14 @@ class AgentWorker:
                 self._lease.revoke()
 
     def extend(self, renewal: int, max_steps: int, max_s: float) -> None:
-        """Renew its lease."""
         if self._lease is not None:
             self._lease.extend(renewal, max_steps, max_s)
 
     def route(self, routing: RequestRouting) -> None:
-        """Tell it its share of the requests."""
         if self._lease is not None and self.record.rank < len(routing.shares):
             self._lease.route(routing.batch, routing.rate, routing.shares[self.record.rank])
 
     def terminate(self) -> None:
-        """Send it SIGTERM."""
         if self.exit is None:
             send_signal(self._shim, signal.SIGTERM)
 
@@ -143,17 +134,17 @@ class AgentWorker:
         """Release the files; the worker goes on."""
         if self._lease is not None:
             self._lease.close()
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+        if self.handle is not None:
+            os.close(self.handle)
+            self.handle = None
 
     def _shim_has_ended(self) -> bool:
         if self._gone:
             return True
         if self._child is not None:
             return self._child.poll() is not None
-        if self._handle is not None:
-            return has_ended(self._handle) and _reaped(self._handle)
+        if self.handle is not None:
+            return has_ended(self.handle) and _reaped(self.handle)
         return not is_alive(self._shim.pid, self._shim.started)
 
     def _strays_are_dead(self) -> bool:

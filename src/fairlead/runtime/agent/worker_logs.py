@@ -19,7 +19,6 @@ class LogExcerpt(NamedTuple):
 
     @property
     def next(self) -> int:
-        """The offset after this excerpt."""
         return self.offset + len(self.data)
 
 
@@ -48,7 +47,6 @@ class LogWriter:
             data = data[written:]
 
     def close(self) -> None:
-        """Close the current file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

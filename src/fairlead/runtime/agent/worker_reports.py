@@ -73,7 +73,6 @@ class WorkerReports:
         return found
 
     def close(self) -> None:
-        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             os.close(self._mark)

@@ -92,17 +92,14 @@ class AgentHub:
     # For the loop's thread.
 
     def send(self, node: int, order: Order) -> None:
-        """Send an order, if the agent is connected."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._put, node, OrderBatch((order,)))
 
     def address_of(self, node: int) -> str:
-        """Return the address that a node's agent gave."""
         return self._address.get(node, "127.0.0.1")
 
     @property
     def connected(self) -> frozenset[int]:
-        """Nodes whose agents are connected."""
         return frozenset(self._sessions)
 
     def expect(self, node: int) -> None:
@@ -181,7 +178,6 @@ class AgentHub:
                 del self._sessions[session.node]
 
     def _admit(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        """Check the token."""
         token = dict(context.invocation_metadata() or ()).get("authorization", "")
         if not self.may_join(str(token).removeprefix("Bearer ")):
             raise BadMessage("this is not an agent's token")

@@ -61,7 +61,6 @@ class DecisionHealth:
         self._lock = threading.Lock()
 
     def failed(self, stage: str, problem: BaseException) -> None:
-        """Record that a stage raised an error."""
         summary = f"the {stage} failed: {type(problem).__name__}"
         message = f"{summary}: {problem}"[:MAX_MESSAGE]
         if message != self.message:
@@ -223,7 +222,6 @@ class TimedPolicy:
         self._decisions = -1  # before `_last` was used
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
-        """Return the policy's selection, or what stands instead."""
         if self._health.decisions == self._decisions:  # nothing came of the last selection
             self._last = None
         self._decisions = self._health.decisions
@@ -247,7 +245,6 @@ class TimedPolicy:
         return replace(last, head=None, reasons=dict.fromkeys(others, Unplaced.no_decision(self._health.summary)))
 
     def _planned(self, view: Snapshot, memo: Memo) -> Selection | None:
-        """What the policy's plan has for this moment."""
         if not isinstance(self._policy, PlanningPolicy) or memo is None:
             return None
         try:

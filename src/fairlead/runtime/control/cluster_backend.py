@@ -65,9 +65,7 @@ class StateBusy(FairleadError):
 class OrderTransport(Protocol):
     """How orders reach agents. An order to a node that is not connected is lost; `compare` repeats it later."""
 
-    def send(self, node: int, order: Order) -> None:
-        """Send an order."""
-        ...
+    def send(self, node: int, order: Order) -> None: ...
 
     def address_of(self, node: int) -> str:
         """Return the address at which other nodes reach a node."""
@@ -108,7 +106,6 @@ class ClusterBackend:
 
     @property
     def now(self) -> float:
-        """The present second."""
         return self.clock.now()
 
     @property
@@ -122,7 +119,6 @@ class ClusterBackend:
         return self._next(until)
 
     def submit(self, plan: RoundPlan) -> Sequence[ev.Event]:
-        """Carry out a plan."""
         self._measure()  # before jobs move
         for job in plan.ended.tolist():  # it may save what it has learned
             self._send(self.launches.revoke(job))
@@ -230,7 +226,6 @@ class ClusterBackend:
         self.inbox.put(BackendRequest(handle, kill))
 
     def drain(self, node: int, undo: bool, answer: Answer = _no_answer) -> None:
-        """Drain a node, or use it again."""
         self.inbox.put(BackendRequest(lambda now: [ev.NodeDrained(now, node, undo)], answer))
 
     def switch(
@@ -306,11 +301,9 @@ class ClusterBackend:
 
     @property
     def stopped(self) -> bool:
-        """Whether `stop` was called."""
         return self.inbox.stopped
 
     def wake(self) -> None:
-        """Make `wait` return."""
         self.inbox.wake()
 
     def stop(self) -> None:
@@ -324,7 +317,6 @@ class ClusterBackend:
         return TrackedLaunch(number, job.generation, job.job.name, self.task_of(job.job), assignment, saved, parameters)
 
     def _next(self, until: float) -> list[ev.Event]:
-        """Return what happens next, or nothing at `until`."""
         until = min(until, self._jobs.limits.next_s, self.node_backoff.next_s, self._metrics.due_s)
         until = min(until, self._measure_s) if self._heartbeats else until
         self.lock.release()
@@ -344,7 +336,6 @@ class ClusterBackend:
         return happened + self._enforce_limits() + self._end_backoffs()
 
     def _check_start(self, node: int, report: Report) -> None:
-        """Note whether a node could start a launch."""
         run = self.launches.get(*report.key)
         if run is None or run.leaving:
             return
@@ -372,7 +363,6 @@ class ClusterBackend:
         return events
 
     def _measure(self) -> None:
-        """Evaluate the collected heartbeats, each node's in order."""
         self._measure_s = self.now + MEASURE_EVERY_S
         rounds: list[dict[int, Heartbeat]] = []
         count = Counter[int]()

@@ -90,7 +90,6 @@ class Cleaner:
     keep_s: float = WEEK_S
 
     async def watch(self) -> None:
-        """Clean up regularly, until cancelled."""
         while True:
             await asyncio.sleep(min(CLEAN_EVERY_S, max(self.keep_s, 1.0)))
             try:

@@ -112,7 +112,6 @@ class ControlPlane:
             raise self.failure
 
     async def wait_ended(self) -> None:
-        """Wait for the end of the loop."""
         assert self._ended is not None, "start it first"
         await self._ended.wait()
 
@@ -131,7 +130,6 @@ class ControlPlane:
 
     @property
     def scheduler_in_use(self) -> Mapping[str, Any]:
-        """The description of the scheduler that decides."""
         return self.loop.state.scheduler or self.scheduler
 
     def switch(
@@ -145,7 +143,6 @@ class ControlPlane:
         self.backend.switch(scheduler, why, answer)
 
     def check(self, scheduler: Mapping[str, Any]) -> None:
-        """Raise an error if a scheduler is invalid."""
         check_serializable(scheduler)
         self.compose(scheduler)
 

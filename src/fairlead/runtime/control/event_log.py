@@ -32,7 +32,6 @@ class EventLog:
         self._state, self._round_s = state, round_s
 
     def decided(self, seconds: float) -> None:
-        """Log a slow decision."""
         round_s = self._round_s()
         if seconds > SLOW_S or (round_s and seconds > round_s / 2):
             log.warning("slow decision", extra={"seconds": round(seconds, 3), "round_s": round_s})
@@ -97,7 +96,6 @@ class RecentDecisions:
         self._last: deque[RoundPlan] = deque(maxlen=RECENT_DECISIONS)
 
     def add(self, plan: RoundPlan) -> None:
-        """Add a decision."""
         if plan.changes:
             self._last.append(plan)
 

@@ -34,19 +34,16 @@ class Inbox:
         self._unanswered: list[tuple[BackendRequest, Sequence[ev.Event]]] = []
 
     def put(self, request: BackendRequest) -> None:
-        """Add a request."""
         with self._changed:
             self._requests.append(request)
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Make `take` return."""
         with self._changed:
             self._awake = True
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Make `take` return from now on."""
         with self._changed:
             self.stopped = True
             self._changed.notify_all()

@@ -53,7 +53,6 @@ class MetricBuffer:
         self._batch_size: dict[int, int] = {}  # as last reported
 
     def restore(self, view: Snapshot) -> None:
-        """Know the names in a recovered state."""
         for name in set(view.jobs.metrics) - DERIVED:
             for number in view.jobs.number[~np.isnan(view.jobs.metric(name))].tolist():
                 self._add_name(number, name, view.job_of[number].user)
@@ -84,7 +83,6 @@ class MetricBuffer:
             self.add(Metric(job, 0, BATCH_SIZE, float(size)), user)
 
     def add_measured(self, job: int, measured: Mapping[str, float], user: str = "") -> None:
-        """Add what an agent measured."""
         for name, value in measured.items():
             if name not in self._names.get(job, ()):
                 self._add_name(job, name, user)
@@ -99,11 +97,9 @@ class MetricBuffer:
 
     @property
     def due_s(self) -> float:
-        """When pending metrics become events."""
         return self._flushed_s + FLUSH_EVERY_S if self._pending else math.inf
 
     def flush(self, now: float) -> list[MetricsReported]:
-        """Return the events of all pending metrics."""
         pending, self._pending = self._pending, {}
         if pending:
             self._flushed_s = now
@@ -209,7 +205,6 @@ class UtilizationTracker:
                 yield run.job, {BUSY: utilization.busy, TAKEN_GB: utilization.memory_gb}
 
     def remove(self, job: int) -> None:
-        """Forget a job that has ended."""
         self._of.pop(job, None)
 
 

@@ -133,11 +133,9 @@ class TrackedJob:
 
     @property
     def own_steps(self) -> int:
-        """Its progress in its own count."""
         return round(self.counter.own(self.steps))
 
     def expected(self, now: float) -> float:
-        """Its progress by the last report."""
         return self.steps + self.rate * (now - self.since)
 
     def set_progress(self, steps: float, rate: float, now: float) -> None:
@@ -153,32 +151,26 @@ class TimeLimits:
         self._until: dict[int, float] = {}  # of jobs that run
 
     def add(self, job: int, limit_s: float, ran_s: float = 0.0) -> None:
-        """Add a job that waits."""
         if limit_s < math.inf:
             self._left_s[job] = limit_s - ran_s
 
     def start(self, job: int, now: float) -> None:
-        """Begin to count."""
         if job in self._left_s:
             self._until[job] = now + self._left_s.pop(job)
 
     def stop(self, job: int, now: float) -> None:
-        """Stop counting."""
         if job in self._until:
             self._left_s[job] = self._until.pop(job) - now
 
     def remove(self, job: int) -> None:
-        """Forget a job that has ended."""
         self._left_s.pop(job, None)
         self._until.pop(job, None)
 
     @property
     def next_s(self) -> float:
-        """When the next limit is reached."""
         return min(self._until.values(), default=math.inf)
 
     def reached(self, now: float) -> list[int]:
-        """Return the running jobs whose limit is reached."""
         return sorted(job for job, until in self._until.items() if until <= now)
 
 
@@ -191,7 +183,6 @@ class TrackedJobs(dict[int, TrackedJob]):
         self._default_like: set[str] = set()  # names given by users that look like default names
 
     def add(self, number: int, job: Job, ran_s: float = 0.0) -> TrackedJob:
-        """Track a job that waits."""
         tracked = self[number] = TrackedJob(job)
         self.limits.add(number, job.time_limit_s, ran_s)
         if job.name.startswith("job-"):
@@ -199,7 +190,6 @@ class TrackedJobs(dict[int, TrackedJob]):
         return tracked
 
     def remove(self, number: int) -> None:
-        """Forget a job that has ended."""
         self.pop(number, None)
         self.limits.remove(number)
 
@@ -211,7 +201,6 @@ class TrackedJobs(dict[int, TrackedJob]):
         return name
 
     def restore(self, view: Snapshot) -> None:
-        """Track the jobs of a recovered state."""
         for jobs in (view.jobs, view.queued):
             columns = (jobs.number, jobs.starts, jobs.failures, jobs.run_s)
             for number, starts, failures, ran_s in zip(*(column.tolist() for column in columns)):
@@ -242,7 +231,6 @@ class ReportHandler:
         self._jobs, self._launches, self._metrics, self._utilization, self._send = jobs, launches, metrics, utilization, send
 
     def handle(self, node: int, report: Report, now: float) -> Sequence[ev.Event]:
-        """Return the events of a report."""
         if isinstance(report, Ended):
             before = self._metrics.flush(now)  # no metric of a job comes after its end
             orders, outcomes = self._launches.ended(node, report)
@@ -263,7 +251,6 @@ class ReportHandler:
         return self._progress(report, job, now)
 
     def settle(self, outcomes: Sequence[LaunchOutcome], now: float) -> list[ev.Event]:
-        """Return the events of launches that are over."""
         events: list[ev.Event] = []
         for outcome in outcomes:
             job = self._jobs.get(outcome.job)
@@ -299,7 +286,6 @@ class ReportHandler:
         return events
 
     def remove(self, job: int) -> None:
-        """Forget a job that has ended."""
         self._jobs.remove(job)
         self._metrics.remove(job)
         self._utilization.remove(job)

@@ -89,7 +89,6 @@ class TrackedLaunch:
 
     @property
     def key(self) -> Key:
-        """Job and generation."""
         return self.job, self.generation
 
     @property
@@ -119,7 +118,6 @@ class TrackedLaunch:
 
     @property
     def world_size(self) -> int:
-        """The number of its workers."""
         return sum(len(part.ranks) for part in self.assignment)
 
     def cancel_unsent(self) -> None:
@@ -156,7 +154,6 @@ class LaunchTracker:
         self._address_of, self._ports = address_of, ports
 
     def get(self, job: int, generation: int) -> TrackedLaunch | None:
-        """Return a launch that is not over."""
         return self._all.get((job, generation))
 
     def all(self) -> list[TrackedLaunch]:
@@ -164,7 +161,6 @@ class LaunchTracker:
         return list(self._all.values())
 
     def latest(self, job: int) -> TrackedLaunch | None:
-        """Return the most recent launch of a job."""
         return max((run for run in self._all.values() if run.job == job), key=lambda run: run.generation, default=None)
 
     def jobs_on(self, node: int) -> set[int]:

@@ -35,12 +35,10 @@ class NodeBackoff:
         self._failures: dict[int, LaunchFailures] = {}
 
     def failed(self, node: int, why: str) -> None:
-        """A node could not start a job."""
         one = self._failures.setdefault(node, LaunchFailures(why))
         one.why, one.times = why, one.times + 1
 
     def started(self, node: int) -> None:
-        """A node has started a job."""
         self._failures.pop(node, None)
 
     def is_due(self, node: int) -> bool:
@@ -49,7 +47,6 @@ class NodeBackoff:
         return one is not None and one.times >= ATTEMPTS and one.until_s == -math.inf
 
     def begin(self, node: int, now: float) -> LaunchFailures:
-        """Leave a node alone from now on."""
         one = self._failures[node]
         one.until_s = now + min(FIRST_S * 2**one.backoffs, MAX_S)
         one.backoffs += 1
@@ -67,13 +64,10 @@ class NodeBackoff:
 
     @property
     def next_s(self) -> float:
-        """When the next back-off ends."""
         return min((one.until_s for one in self._failures.values() if one.until_s > -math.inf), default=math.inf)
 
     def ended(self, now: float) -> list[int]:
-        """Return the nodes whose back-off is over."""
         return sorted(node for node, one in self._failures.items() if -math.inf < one.until_s <= now)
 
     def of(self, node: int) -> LaunchFailures | None:
-        """Return a node's failures, if any."""
         return self._failures.get(node)

@@ -65,19 +65,15 @@ class ControlPlaneMetrics(Collector):
         self.registry.register(self)
 
     def text(self) -> bytes:
-        """Return all metrics in the text format."""
         return generate_latest(self.registry)
 
     def decided(self, seconds: float) -> None:
-        """Count a decision."""
         self._decisions.observe(seconds)
 
     def skipped(self, reason: str) -> None:
-        """Count a decision that failed or was late."""
         self._skipped.labels(reason).inc()
 
     def observe(self, events: Sequence[ev.Event], seconds: float) -> None:
-        """Count the events of a commit."""
         if not events:
             return
         self._commits.observe(seconds)
@@ -110,7 +106,6 @@ class ControlPlaneMetrics(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauges."""
         unreachable, connected = self._unreachable_s(), self._connected()
         what = "For how long the journal is unreachable; 0: it is not."
         yield GaugeMetricFamily("fairlead_journal_unreachable_seconds", what, value=unreachable)

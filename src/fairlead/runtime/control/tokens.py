@@ -74,13 +74,11 @@ class Tokens:
         self._reload()
 
     def issue(self, role: Role, user: str, account: str = "") -> str:
-        """Create a token."""
         token = f"fl_{secrets.token_urlsafe(32)}"
         self.accept(token, role, user, account)
         return token
 
     def accept(self, token: str, role: Role, user: str, account: str = "") -> None:
-        """Store a token's digest."""
         digest = _digest(token)
         with self._locked():
             self._bearers[digest] = Bearer(role, user, account, digest)
@@ -104,11 +102,9 @@ class Tokens:
         return self._bearers.get(_digest(token))
 
     def listed(self) -> Sequence[Bearer]:
-        """Return the bearers of all tokens."""
         return list(self._bearers.values())
 
     def _reload(self) -> None:
-        """Read the file if it was replaced."""
         if self._path is None:
             return
         try:

@@ -28,7 +28,6 @@ class WallClock:
         self._offset = max(system_time() - origin, not_before) - monotonic()
 
     def now(self) -> float:
-        """Return the present second."""
         return self._offset + self._monotonic()
 
 

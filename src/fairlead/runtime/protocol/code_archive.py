@@ -101,12 +101,10 @@ def check_archive(archive: bytes, digest: str, limits: ArchiveLimits = _LIMITS) 
         ArchiveRefused: it would not.
     """
     _check_digest(archive, digest, limits)
-    with _readable(digest), zipfile.ZipFile(io.BytesIO(archive)) as packed:
-        left = limits.unpacked_bytes
-        files: set[PurePosixPath] = set()
-        folders: set[PurePosixPath] = set()
-        for member in _members(packed, digest, limits):
-            path = _inside(member, digest, limits)
+    files: set[PurePosixPath] = set()
+    folders: set[PurePosixPath] = set()
+    with _readable(digest):
+        for path, member, content in _contents(archive, digest, limits):
             folders.update(path.parents)
             if member.is_dir():
                 folders.add(path)
@@ -114,10 +112,10 @@ def check_archive(archive: bytes, digest: str, limits: ArchiveLimits = _LIMITS) 
             if path in files:
                 raise _duplicate(digest, path.name)
             files.add(path)
-            with packed.open(member) as source:
-                left -= sum(map(len, _chunks(source, left, digest, limits)))
-        if both := files & folders:
-            raise _duplicate(digest, min(both).name)
+            for _ in content:
+                pass
+    if both := files & folders:
+        raise _duplicate(digest, min(both).name)
 
 
 def unpack_code(archive: bytes, digest: str, directory: Path, limits: ArchiveLimits = _LIMITS) -> Path:
@@ -134,11 +132,18 @@ def unpack_code(archive: bytes, digest: str, directory: Path, limits: ArchiveLim
     directory.mkdir(mode=0o711, parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{digest[:12]}-", dir=directory))
     try:
-        with _readable(digest), zipfile.ZipFile(io.BytesIO(archive)) as packed:
-            left = limits.unpacked_bytes
-            for member in _members(packed, digest, limits):
-                left -= _unpack_member(packed, member, draft, left, digest, limits)
-        _make_read_only(draft)
+        with _readable(digest):
+            for path, member, content in _contents(archive, digest, limits):
+                target = draft / path
+                if member.is_dir():
+                    target.mkdir(parents=True, exist_ok=True)
+                    continue
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with open(target, "xb") as file:
+                    file.writelines(content)
+                target.chmod(0o555 if (member.external_attr >> 16) & 0o111 else 0o444)
+        for folder, _, _ in os.walk(draft, topdown=False):
+            os.chmod(folder, 0o555)
         os.rename(draft, place)
         sync_directory(directory)
     finally:
@@ -165,36 +170,28 @@ def _readable(digest: str) -> Iterator[None]:
         raise _refused(digest, f"not a zip archive that can be read: {error}") from error
 
 
-def _members(packed: zipfile.ZipFile, digest: str, limits: ArchiveLimits) -> list[zipfile.ZipInfo]:
-    members = packed.infolist()
-    if len(members) > limits.files:
-        raise _refused(digest, f"{len(members):,} files, at most {limits.files:,} are taken")
-    return members
+def _contents(
+    archive: bytes, digest: str, limits: ArchiveLimits
+) -> Iterator[tuple[PurePosixPath, zipfile.ZipInfo, Iterator[bytes]]]:
+    """The path, entry and content of each member. Sizes in an archive may be wrong, so the bytes that come out are counted."""
+    left = limits.unpacked_bytes
 
+    def chunks(source: IO[bytes]) -> Iterator[bytes]:
+        nonlocal left
+        while chunk := source.read(_CHUNK):
+            left -= len(chunk)
+            if left < 0:
+                raise _refused(digest, f"more than {limits.unpacked_bytes:,} bytes when unpacked")
+            yield chunk
 
-def _unpack_member(
-    packed: zipfile.ZipFile, member: zipfile.ZipInfo, draft: Path, left: int, digest: str, limits: ArchiveLimits
-) -> int:
-    target_path = draft / _inside(member, digest, limits)
-    if member.is_dir():
-        target_path.mkdir(parents=True, exist_ok=True)
-        return 0
-    target_path.parent.mkdir(parents=True, exist_ok=True)
-    size = 0
-    with packed.open(member) as source, open(target_path, "xb") as target:
-        for chunk in _chunks(source, left, digest, limits):
-            size += target.write(chunk)
-    os.chmod(target_path, 0o755 if (member.external_attr >> 16) & 0o111 else 0o644)
-    return size
-
-
-def _chunks(source: IO[bytes], left: int, digest: str, limits: ArchiveLimits) -> Iterator[bytes]:
-    """The content of a member. The sizes in an archive may be wrong, so the bytes that come out are counted."""
-    while chunk := source.read(_CHUNK):
-        left -= len(chunk)
-        if left < 0:
-            raise _refused(digest, f"more than {limits.unpacked_bytes:,} bytes when unpacked")
-        yield chunk
+    with zipfile.ZipFile(io.BytesIO(archive)) as packed:
+        members = packed.infolist()
+        if len(members) > limits.files:
+            raise _refused(digest, f"{len(members):,} files, at most {limits.files:,} are taken")
+        for member in members:
+            path = _inside(member, digest, limits)
+            with packed.open(member) as source:
+                yield path, member, chunks(source)
 
 
 def _inside(member: zipfile.ZipInfo, digest: str, limits: ArchiveLimits) -> PurePosixPath:
@@ -206,14 +203,6 @@ def _inside(member: zipfile.ZipInfo, digest: str, limits: ArchiveLimits) -> Pure
     if escapes or len(name) > limits.path or any(len(os.fsencode(part)) > 255 for part in path.parts):
         raise _refused(digest, f"'{name[:80]}' is not a path inside of the archive")
     return path
-
-
-def _make_read_only(directory: Path) -> None:
-    for folder, _, names in os.walk(directory, topdown=False):
-        for name in names:
-            path = os.path.join(folder, name)
-            os.chmod(path, 0o555 if os.stat(path).st_mode & 0o100 else 0o444)
-        os.chmod(folder, 0o555)
 
 
 def _refused(digest: str, why: str) -> ArchiveRefused:

@@ -129,7 +129,6 @@ class Certificate:
         return cls(certificate, key)
 
     def for_agents(self) -> grpc.ServerCredentials:
-        """Credentials of the gRPC server."""
         return grpc.ssl_server_credentials([(self.key.read_bytes(), self.certificate.read_bytes())])
 
 

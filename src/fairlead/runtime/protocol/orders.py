@@ -60,7 +60,6 @@ class OfLaunch:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Job and generation."""
         return self.job, self.generation
 
 

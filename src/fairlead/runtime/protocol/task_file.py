@@ -163,15 +163,13 @@ class TaskSpec(Spec):
         return {FORMER_FIELDS.get(name, name): value for name, value in data.items()}
 
     @model_validator(mode="after")
-    def _size_limit(self) -> TaskSpec:
+    def _fields_agree(self) -> TaskSpec:
         if len(self._command(split_command(self.run))) > MAX_TASK_BYTES:
             raise ValueError(f"arguments, variables and paths of a task together have at most {MAX_TASK_BYTES:,} bytes")
-        return self
-
-    @model_validator(mode="after")
-    def _bounds_need_cooperation(self) -> TaskSpec:
         if not self.cooperative and self.lease != LeaseSpec():
             raise ValueError("a lease with bounds is for cooperative jobs; time_limit_s bounds every job")
+        if self.code and self.directory:
+            raise ValueError("either a directory on the nodes or code that is sent along, not both")
         return self
 
     @field_validator("name")
@@ -226,12 +224,6 @@ class TaskSpec(Spec):
             if name.startswith("FAIRLEAD_") or name in ("CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE"):
                 raise ValueError(f"{name} is set by Fairlead")
         return env
-
-    @model_validator(mode="after")
-    def _one_source(self) -> TaskSpec:
-        if self.code and self.directory:
-            raise ValueError("either a directory on the nodes or code that is sent along, not both")
-        return self
 
     def job(self, name: str, user: str, after: Sequence[int] = ()) -> Job:
         """The job of this task; `after` are the numbers of the jobs that it waits for."""
