@@ -7,7 +7,6 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fairlead.policies.allocation.lp import lower_hulls as hulls
 from fairlead.policies.allocation.lp.lower_hulls import Tie, distinct, filling, hulls_of
 
 
@@ -44,24 +43,6 @@ def test_hulls_are_the_same_whether_their_rates_were_met_before_or_not():
     assert (turned.grid == at_once.grid[::-1]).all()
     assert (turned.by_point == at_once.by_point[::-1]).all()
     assert (np.isinf(turned.barred) == ~turned.valid).all()
-
-
-@pytest.mark.parametrize("types", [3, 7])
-def test_hulls_of_rates_that_never_come_back_do_not_pile_up(types):
-    rng, most = np.random.default_rng(types), 0
-    for _ in range(40):
-        hulls_of(rng.uniform(1.0, 2.0, (30, types)))
-        known, place = hulls._KNOWN[types]
-        assert len(place) == len(known.grid) <= 1024
-        most = max(most, sum(column.nbytes for column in vars(known).values()))
-    assert most < 24 << 20
-
-
-def test_hulls_of_more_classes_than_are_kept_are_found_once(monkeypatch):
-    rates = np.random.default_rng(0).uniform(1.0, 2.0, (100, 7))
-    hulls_of(rates)
-    monkeypatch.setattr(hulls, "_found", lambda new: pytest.fail("found again"))
-    assert hulls_of(rates[::-1]).grid.tobytes() == hulls_of(rates).grid[::-1].tobytes()
 
 
 def test_moments_with_more_classes_than_are_kept_do_not_pile_up_either():

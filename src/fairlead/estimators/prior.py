@@ -44,9 +44,8 @@ class Prior:
         if speeds is not None:
             guess = np.array([speeds.get(name, 1.0) for name in types])
             relative = np.tile(guess / np.exp(np.log(guess).mean()), (len(self.level), 1))
-            changes["speed"] = np.where(
-                self.level_off[:, None] > 0, relative, self.speed
-            )  # timed jobs are as fast on all types
+            timed = self.level_off[:, None] <= 0  # as fast on all types
+            changes["speed"] = np.where(timed, self.speed, relative)
         if colocated is not None:
             changes["colocated"] = np.full(self.colocated.shape, colocated)
         return replace(self, **changes) if changes else self

@@ -44,38 +44,14 @@ class FreeByNode:
         """Take accelerators of a type on as few nodes as possible: from the fullest node that has enough, the first of equals.
         Where none has, the emptiest gives all it has, and so on. Returns nothing where there are too few accelerators, or where
         they are on more than `max_nodes`."""
-        having, counts, starts, places = self._having[kind], self.counts, self._starts, self._places
-        largest = len(having) - 1
-        had = want
-        while had <= largest and not having[had]:
-            had += 1
-        if had <= largest:  # one node has enough, which is the usual case
-            bits = having[had]
-            bit = bits & -bits
-            node, left = bit.bit_length() - 1, had - want
-            having[had] = bits ^ bit
-            having[left] |= bit
-            start = starts[node]
-            counts[node], starts[node] = left, start + want
-            return places[start : start + want]
-        return self._over_several(kind, want, max_nodes)
-
-    def last_or_fewest(self, last: int, kind: int, want: int, max_nodes: int) -> list[int]:
-        """Take accelerators of the job's last node (-1: none) if it has enough, else those of `fewest`."""
-        if last >= 0 and self.counts[last] >= want:
-            return self.take(last, want)
-        return self.fewest(kind, want, max_nodes)
-
-    def _over_several(self, kind: int, want: int, max_nodes: int) -> list[int]:
-        having, counts, starts, places = self._having[kind], self.counts, self._starts, self._places
-        found: list[int] = []
+        having, found = self._having[kind], list[int]()
         used: list[tuple[int, int]] = []  # a node, and how many of its accelerators
-        missing, top = want, min(want - 1, len(having) - 1)  # no node has more than `top`
+        missing, top = want, len(having) - 1  # no node has more than `top`
         while missing and len(used) < max_nodes:
             had = missing
             while had <= top and not having[had]:
                 had += 1
-            if had > top:
+            if had > top:  # no node has enough
                 had = top if top < missing else missing - 1
                 while had and not having[had]:
                     had -= 1
@@ -83,20 +59,24 @@ class FreeByNode:
                     break
                 top = had
             bits = having[had]
-            bit = bits & -bits
-            node, part = bit.bit_length() - 1, had if had < missing else missing
-            having[had] = bits ^ bit
-            having[had - part] |= bit
-            start = starts[node]
-            counts[node], starts[node] = had - part, start + part
-            found += places[start : start + part]
+            node, part = (bits & -bits).bit_length() - 1, had if had < missing else missing
+            found += self.take(node, part)
             used.append((node, part))
             missing -= part
         if not missing:
             return found
-        for node, part in used:
-            self._give_back(node, part)
+        for node, part in used:  # give them back
+            left = self.counts[node]
+            having[left] ^= 1 << node
+            having[left + part] |= 1 << node
+            self.counts[node], self._starts[node] = left + part, self._starts[node] - part
         return []
+
+    def last_or_fewest(self, last: int, kind: int, want: int, max_nodes: int) -> list[int]:
+        """Take accelerators of the job's last node (-1: none) if it has enough, else those of `fewest`."""
+        if last >= 0 and self.counts[last] >= want:
+            return self.take(last, want)
+        return self.fewest(kind, want, max_nodes)
 
     def fragments(self, kind: int, want: int) -> list[int]:
         """Take accelerators of a type from the nodes with the fewest free ones, so that whole nodes stay free. Returns nothing
@@ -123,15 +103,6 @@ class FreeByNode:
         having[left] |= bit
         self.counts[node], self._starts[node] = left, start + count
         return self._places[start : start + count]
-
-    def _give_back(self, node: int, count: int) -> None:
-        """Undo the last `take` from a node."""
-        had = self.counts[node]
-        having, bit = self._having[self._kind_of_node[node]], 1 << node
-        having[had] &= ~bit
-        having[had + count] |= bit
-        self.counts[node] = had + count
-        self._starts[node] -= count
 
 
 PlaceGangs: TypeAlias = Callable[["FreeDevices", Ints, Ints, Ints], list[list[int]]]

@@ -11,7 +11,7 @@ A user's accelerators are divided among its jobs by weight, as split stride sche
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -100,7 +100,10 @@ def mean_rates(classes: JobClasses, of: Ints, users: int) -> Floats:
 def traded(quota: Floats, speedup: Floats, demand: Floats) -> Floats:
     """The users' accelerators after all trades, the types furthest apart first. Sums over users do not change."""
     quota, types = quota.copy(), quota.shape[1]
-    mean = np.array([[_positive_mean(speedup[:, f, s]) for s in range(types)] for f in range(types)])
+    mean = np.zeros((types, types))
+    for f, s in np.ndindex(types, types):
+        if len(known := speedup[:, f, s][speedup[:, f, s] > 0]):
+            mean[f, s] = known.mean()
     pairs = [
         (f, s) for f in range(types) for s in range(types) if mean[f, s] > mean[s, f] or (mean[f, s] == mean[s, f] and f < s)
     ]
@@ -148,20 +151,5 @@ def _dealt(classes: JobClasses, of: Ints, quota: Floats, capacity: Ints) -> Floa
     mix /= mix.sum(axis=1, keepdims=True)
     weights = np.bincount(of, classes.count * classes.weight)
     part = quota.sum(axis=1)[of] * classes.weight / weights[of]  # accelerators for a member
-    shares = JobClasses(
-        classes.of,
-        classes.count,
-        classes.row,
-        classes.workers,
-        np.maximum(part, MIN_TRADE),
-        classes.group,
-        classes.rates,
-        classes.keys,
-    )
-    each: Floats = mix * fill_fixed_mix(shares, mix, capacity)[:, None]
+    each: Floats = mix * fill_fixed_mix(replace(classes, weight=np.maximum(part, MIN_TRADE)), mix, capacity)[:, None]
     return each
-
-
-def _positive_mean(values: Floats) -> float:
-    known = values[values > 0]
-    return float(known.mean()) if len(known) else 0.0

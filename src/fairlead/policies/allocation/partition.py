@@ -9,7 +9,7 @@ Time on a type that a job cannot use is lost."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from fairlead.core.cluster import Bools
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.base import accounts, check_weights
-from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, even_mix, fill_fixed_mix
+from fairlead.policies.allocation.lp.job_classes import classes_of, even_mix, fill_fixed_mix
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class StaticPartition:
         each = np.zeros((len(classes), len(view.capacity)))
         for party in np.unique(classes.group).tolist():
             mine = classes.group == party
-            own, room = _some(classes, mine), view.capacity * part[party]
+            own = replace(classes, **{name: getattr(classes, name)[mine] for name in ("count", "workers", "weight", "rates")})
+            room = view.capacity * part[party]
             mix = even_mix(own, room)
             each[mine] = mix * fill_fixed_mix(own, mix, room)[:, None]
         return classes.each(view, each), memo
@@ -80,17 +81,3 @@ def _usable(view: Snapshot) -> Bools:
     classes = classes_of(view, alike=True, by_weight=False)
     can = classes.matrix(classes.rates)
     return can > 0
-
-
-def _some(classes: JobClasses, chosen: Bools) -> JobClasses:
-    """Some of the classes, without their jobs."""
-    return JobClasses(
-        classes.of[:0],
-        classes.count[chosen],
-        classes.row[chosen],
-        classes.workers[chosen],
-        classes.weight[chosen],
-        classes.group[chosen],
-        classes.rates[chosen],
-        keys=(),
-    )

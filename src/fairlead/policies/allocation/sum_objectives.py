@@ -162,10 +162,7 @@ def _kept(model: DemandModel, need: Floats, wanted: Bools) -> tuple[Bools, float
         job_costs = model.job_costs(model.required(need), fit)
         back = _dearest(job_costs, wanted & ~kept)[::-1]
         room = 1.0 + FITS - float(job_costs[kept].sum())
-        few, many = (
-            0,
-            int((np.cumsum(job_costs[back]) <= room).sum()),
-        )  # `few` jobs fit, more than `many` do not
+        few, many = 0, int((np.cumsum(job_costs[back]) <= room).sum())  # `few` jobs fit, more than `many` do not
         while few < many:
             middle = (few + many + 1) // 2
             trial = kept.copy()

@@ -1,22 +1,14 @@
-"""The lower hulls of classes: their cheapest ways to a throughput, for any prices (see hull_model.py). They follow from a
-class's rates, and are cached, since rates come back when classes do."""
+"""The lower hulls of classes: their cheapest ways to a throughput, for any prices (see hull_model.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from fairlead.core.cluster import Bools, Floats, Ints
-
-_KEPT = 1024  # classes, at most: all are copied when one is added
-_NUMBERS = 1 << 21  # in all of them, unless one moment has more: a class has twice as many with each further type, and more
-
-T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -31,70 +23,15 @@ class Hulls:
     valid: Bools  # classes × answers
     barred: Floats  # the same as a price: infinite where there is no such answer
 
-    @property
-    def each(self) -> int:
-        """About how many numbers a class has."""
-        return sum(column[0].size for column in (self.answers, self.plain, self.by_point))
 
-    def and_(self, more: Hulls) -> Hulls:
-        names = (column.name for column in fields(self))
-        return Hulls(*(np.concatenate((getattr(self, name), getattr(more, name))) for name in names))
-
-
-class _Column(Generic[T]):
-    """A column of `Hulls` for some classes: gathered at the first read, then kept."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, chosen: Chosen, owner: type) -> npt.NDArray[T]:
-        column: npt.NDArray[T] = getattr(chosen.known, self.name)[chosen.which]
-        chosen.__dict__[self.name] = column
-        return column
-
-
-class Chosen:
-    """The hulls of some classes among all cached ones."""
-
-    grid = _Column[np.float64]()
-    inverse = _Column[np.float64]()
-    answers = _Column[np.float64]()
-    plain = _Column[np.float64]()
-    by_point = _Column[np.float64]()
-    valid = _Column[np.bool_]()
-    barred = _Column[np.float64]()
-
-    def __init__(self, known: Hulls, which: Ints) -> None:
-        self.known, self.which = known, which
-
-
-def hulls_of(rates: Floats) -> Chosen:
+def hulls_of(rates: Floats) -> Hulls:
     """The hulls of classes with these rates, classes × types."""
     return _hulls(rates.tobytes(), rates.shape[1])
 
 
-@lru_cache(maxsize=2)  # of one decision to the next; each is as large as all that its classes have
-def _hulls(rates: bytes, types: int) -> Chosen:
-    known, place = _KNOWN.get(types, (None, {}))
-    size = 8 * types
-    rows = [rates[at : at + size] for at in range(0, len(rates), size)]
-    new = [row for row in dict.fromkeys(rows) if row not in place]
-    if known is None or (new and len(place) + len(new) > min(_KEPT, _NUMBERS // known.each)):
-        known, place, new = None, {}, [*dict.fromkeys(rows)]
-    if new:
-        more = _found(np.frombuffer(b"".join(new)).reshape(-1, types))
-        known = more if known is None else known.and_(more)
-        place = {**place, **{row: len(place) + at for at, row in enumerate(new)}}
-        _KNOWN[types] = known, place
-    assert known is not None
-    return Chosen(known, np.array([place[row] for row in rows], dtype=np.int64))
-
-
-_KNOWN: dict[int, tuple[Hulls, dict[bytes, int]]] = {}
-"""By number of types: the hulls of all rates that were met, and where those of which rates are among them."""
-
-
-def _found(by_type: Floats) -> Hulls:
+@lru_cache(maxsize=2)  # of one decision to the next
+def _hulls(rates: bytes, types: int) -> Hulls:
+    by_type: Floats = np.frombuffer(rates).reshape(-1, types)
     order = by_type.argsort(axis=1, kind="stable")
     ascending = np.take_along_axis(by_type, order, axis=1)
     grid = np.concatenate((np.zeros((len(by_type), 1)), ascending), axis=1)

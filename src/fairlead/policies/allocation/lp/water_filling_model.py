@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -31,11 +31,42 @@ _TRACE = 1e-15
 _REMEMBERED = 8
 
 
-class _OfTypes(ABC):
+F = TypeVar("F", bound=FitResult)
+
+
+class FillModel(ABC, Generic[F]):
+    """What is filled: how levels of jobs fit, at which prices, and which jobs can rise for free. `top` is by job what it
+    reaches alone; it fills up at most so many `times`."""
+
+    def __init__(self, name: str, top: Floats, times: int) -> None:
+        self.name, self.top, self.times = name, top, times
+
+    @abstractmethod
+    def fit(self, level: Floats) -> F: ...
+    @abstractmethod
+    def cost(self, fit: F) -> Callable[[Floats], float]: ...
+    @abstractmethod
+    def record_full(self, fit: F) -> None:
+        """Remember the prices of a fit."""
+
+    @abstractmethod
+    def free_level(self, level: Floats, cap: Floats) -> Floats:
+        """By job, the level that is free at the prices of the last overflow and all before."""
+
+    def known(self) -> Sequence[F]:
+        """Fits whose prices may be good for other levels too."""
+        return ()
+
+    def self_pairs(self, level: Floats, fit: F) -> bool:
+        """Whether levels fit, but cannot be disaggregated."""
+        return False
+
+
+class _OfTypes(FillModel[F]):
     """With J types it fills at most J times: from a full type on, no job needs more of it."""
 
     def __init__(self, name: str, top: Floats, capacity: Ints) -> None:
-        self.name, self.top, self.times = name, top, len(capacity) + 1
+        super().__init__(name, top, len(capacity) + 1)
         self._capacity = capacity
         self._prices: Floats = np.zeros(len(capacity))
         self._priced: Bools = np.zeros(len(capacity), dtype=np.bool_)
@@ -47,15 +78,12 @@ class _OfTypes(ABC):
         self._prices = 0.0 * self._prices
         return self._without(self._priced)
 
-    def self_pairs(self, level: Floats, fit: FitResult) -> bool:
-        return False  # no co-location
-
     @abstractmethod
     def _without(self, priced: Bools) -> Floats:
         """By job, the level that it reaches without these types."""
 
 
-class FlexibleFill(_OfTypes):
+class FlexibleFill(_OfTypes[HullFit]):
     """Jobs use types in any mix."""
 
     def __init__(self, demands: HullModel, top: Floats) -> None:
@@ -71,9 +99,6 @@ class FlexibleFill(_OfTypes):
     def record_full(self, fit: HullFit) -> None:
         """Keep a trace of earlier prices: a price too small for the solver is not lost if it was once larger."""
         self._prices = fit.prices + _TRACE * self._prices
-
-    def known(self) -> Sequence[HullFit]:
-        return ()  # demands themselves know the prices of before
 
     def cost(self, fit: HullFit) -> Callable[[Floats], float]:
         cost = self._demands.cost_at(fit.prices)
@@ -92,7 +117,7 @@ class MixLoad(FitResult):
     fullest: int
 
 
-class FixedMixFill(_OfTypes):
+class FixedMixFill(_OfTypes[MixLoad]):
     """Jobs use types in fixed proportions, jobs × types; their level is their accelerator time."""
 
     def __init__(self, name: str, mix: Floats, workers: Ints, capacity: Ints) -> None:
@@ -107,9 +132,6 @@ class FixedMixFill(_OfTypes):
         self._prices = np.zeros(len(self._capacity))
         self._prices[fit.fullest] = 1.0 / self._capacity[fit.fullest]
 
-    def known(self) -> Sequence[MixLoad]:
-        return ()
-
     def cost(self, fit: MixLoad) -> Callable[[Floats], float]:
         use = self._use[:, fit.fullest]
         return lambda level: float(level @ use)
@@ -118,14 +140,13 @@ class FixedMixFill(_OfTypes):
         return np.where((self._use[:, priced] > 0).any(axis=1), 0.0, self.top)
 
 
-class PolytopeFill:
+class PolytopeFill(FillModel[PolytopeFit]):
     """Jobs may be co-located or spread. It fills at most as often as classes have speeds: from then on no job of the class goes
     beyond."""
 
     def __init__(self, supply: ThroughputPolytope, top: Floats, earlier: PolytopeFill | None = None) -> None:
         """`earlier` was filled with the same jobs in larger classes: what exceeded it exceeds this one."""
-        self.name, self.top = supply.name, top
-        self.times = len(supply.cols.sides.col) + len(supply.classes) + 1
+        super().__init__(supply.name, top, len(supply.cols.sides.col) + len(supply.classes) + 1)
         self._supply = supply
         self._bill = SpeedPrices(np.zeros((len(supply.classes), 0)), np.zeros((len(supply.classes), 0)))
         self._known: list[tuple[PolytopeFit, Callable[[Floats], float]]] = []
@@ -183,8 +204,6 @@ class PolytopeFill:
 _STEPS = 300
 _SURE = 1e-5  # how clearly earlier prices must show that levels are below or above full
 
-F = TypeVar("F", bound=FitResult)
-
 
 @dataclass(frozen=True)
 class ShareGroups:
@@ -213,23 +232,6 @@ class FillResult(Generic[F]):
     fit: F
     before: Floats
     cap: Floats
-
-
-class FillModel(Protocol[F]):
-    """What is filled: how levels of jobs fit, at which prices, and which jobs can rise for free."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def top(self) -> Floats: ...  # by job, what it reaches alone
-    @property
-    def times(self) -> int: ...  # how often it fills up at most
-    def fit(self, level: Floats) -> F: ...
-    def cost(self, fit: F) -> Callable[[Floats], float]: ...
-    def record_full(self, fit: F) -> None: ...  # its prices are remembered
-    def known(self) -> Sequence[F]: ...  # whose prices may be good for other levels too
-    def free_level(self, level: Floats, cap: Floats) -> Floats: ...  # at the prices of the last overflow and all before
-    def self_pairs(self, level: Floats, fit: F) -> bool: ...  # it fits, but cannot be disaggregated
 
 
 def fill_levels(model: FillModel[F], weight: Floats, groups: ShareGroups, so_far: FillResult[F] | None = None) -> FillResult[F]:
@@ -338,19 +340,8 @@ class _Rise:
         # From behind and group by group: differences of sums would lose small weights.
         parts = [np.cumsum(part[::-1])[::-1] for part in np.split(weight, first[1:])]
         speed = np.concatenate(parts) if parts else weight
-        return cls(
-            groups,
-            order,
-            first,
-            of,
-            cap,
-            weight,
-            before,
-            speed,
-            start,
-            np.maximum(end - start, 0.0),
-            bool(groups.in_order.all()),
-        )
+        room, in_order = np.maximum(end - start, 0.0), bool(groups.in_order.all())
+        return cls(groups, order, first, of, cap, weight, before, speed, start, room, in_order)
 
     @property
     def end(self) -> float:

@@ -4,7 +4,7 @@ earlier allocations. It is stored as a memo. It makes no decision."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -74,18 +74,16 @@ class RoundLedger:
 
     def joined_by(self, view: Snapshot, numbers: Ints) -> RoundLedger:
         """Give jobs that arrived since an equal part of the time on every usable type, until the next recomputation."""
-        jobs, capacity = view.jobs.of(numbers), view.capacity
+        jobs, capacity, rows = view.jobs.of(numbers), view.capacity, view.rates.row[view.jobs.position_of(numbers)]
         part = min(1.0, float(capacity.sum()) / max(1, int(view.jobs.workers.sum()))) * capacity / max(1, capacity.sum())
-        can = (
-            (jobs.fits & view.rates.runs_on[view.rates.row[view.jobs.position_of(numbers)]])[:, None] >> np.arange(len(part))
-        ) & 1
+        can = (jobs.fits & view.rates.runs_on[rows])[:, None] >> np.arange(len(part)) & 1
         can = can * (capacity[None, :] >= jobs.workers[:, None])
         more = Allocation.alone(numbers, can * part[None, :])
         return self._with(more, np.zeros(len(more)), joined=np.sort(np.concatenate((self.joined, numbers))))
 
     def with_backfill(self, numbers: Ints, types: Ints) -> tuple[RoundLedger, Ints]:
         """Add entries without a share for jobs that backfill, and return the positions of these entries."""
-        mine, wanted = _keys(self.allocation), _pair(numbers, types)
+        mine, wanted = _keys(self.allocation), (numbers << 35) | types
         where, known = _sought(mine, wanted)
         new = (~known).nonzero()[0]
         if not len(new):
@@ -214,20 +212,7 @@ class RoundLedger:
         return unchecked(cls, allocation=allocation, **{name: memo[name] for name in _FIELDS})
 
 
-_FIELDS = (
-    "computed_s",
-    "known",
-    "capacity",
-    "facts",
-    "received",
-    "deficit",
-    "running",
-    "settled_s",
-    "debt_keys",
-    "debts",
-    "joined",
-    "own",
-)
+_FIELDS = tuple(column.name for column in fields(RoundLedger) if column.name != "allocation")
 
 
 def _same(one: Ints, other: Ints) -> bool:
@@ -273,11 +258,6 @@ def _keys(x: Allocation) -> Ints:
 def _jobs(keys: Ints) -> tuple[Ints, Ints]:
     """The job and the partner (-1: none) of such keys."""
     return keys >> 35, (keys >> 7 & (1 << 28) - 1) - 1
-
-
-def _pair(numbers: Ints, types: Ints) -> Ints:
-    """The keys of jobs without a partner."""
-    return (numbers << 35) | types
 
 
 def _sought(keys: Ints, wanted: Ints) -> tuple[Ints, Bools]:
