@@ -7,11 +7,11 @@ journal may hold records of both versions. It must not know where journals are s
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from functools import partial
-from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import numpy as np
 import orjson
@@ -25,19 +25,21 @@ from fairlead.core.plan import NO_LAUNCHES, Launches, RoundPlan
 from fairlead.core.reasons import Code, Reason
 from fairlead.core.routes import Route
 from fairlead.engine.codec_v1 import migrate_event
-from fairlead.engine.event_schema import MAX_INTEGER, amount, amounts, finite, floats, indices, integer, ints, time_of, typed
 
 VERSION = 2
 READABLE_VERSIONS = (1, VERSION)
 
-_DEFAULTS = {f.name: f.default for f in fields(Job)}
-_JOB_FIELDS = tuple(name for name in _DEFAULTS if name not in ("name", "submitted_s"))
-_TYPE_OF = {name: type(default) for name, default in _DEFAULTS.items()} | {"name": str}
-_JOB_DEFAULTS = tuple((name, _DEFAULTS[name]) for name in _JOB_FIELDS)
-_USUAL = _JOB_FIELDS.index("deadline_s")  # most jobs say nothing about this and what follows
-_USUAL_VALUES, _OTHER_VALUES = attrgetter(*_JOB_FIELDS[:_USUAL]), attrgetter(*_JOB_FIELDS[_USUAL:])
+T = TypeVar("T")
+Known = Mapping[str, Any]
+"""What has been read of an event so far: `time` comes first, and `jobs` before what is said of each of them."""
+
+_MAX_INTEGER = 2**53
+_LARGEST = 1e30  # of seconds, steps and rates: far above what there is, and products of them are still finite
+_MAX_COLUMN = 10_000_000
 _MAX_WORKERS = _MAX_ACCELERATORS = 1_000_000
-_OTHER_DEFAULTS = tuple(default for _, default in _JOB_DEFAULTS[_USUAL:])
+_POSITIVE = ("steps", "weight")
+_TYPE_NAMES = {str: "text", int: "a whole number", bool: "true or false", dict: "a mapping"}
+_JOB_DEFAULTS = {f.name: f.default for f in fields(Job) if f.name not in ("name", "submitted_s")}
 
 
 def encode(event: ev.Event) -> bytes:
@@ -62,6 +64,75 @@ def decode(line: bytes | str) -> ev.Event:
         return decoder(record)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, MemoryError, RecursionError) as error:
         raise JournalError(f"a damaged {record['event']!r} event: {type(error).__name__} {error}") from error
+
+
+# What an event can say: each value of its type, and within what there is, before it becomes part of a state.
+
+
+def _typed(kind: type[T], name: str, value: Any) -> T:
+    if type(value) is not kind:
+        raise TypeError(f"{name} is {value!r:.60}, not {_TYPE_NAMES[kind]}")
+    return value
+
+
+def _integer(name: str, value: Any, lower: int, upper: int) -> int:
+    if not lower <= _typed(int, name, value) <= upper:
+        raise ValueError(f"{name} is {value}, not from {lower:,} to {upper:,}")
+    return int(value)
+
+
+def _amount(name: str, value: Any) -> float:
+    """Of what a job or a node says of itself: never below 0, and work and weight there are."""
+    number = float(value)
+    if not number >= 0 or (name in _POSITIVE and not 0 < number < math.inf):
+        raise ValueError(f"{name} is {number:g}, not {'a finite number above 0' if name in _POSITIVE else '0 or more'}")
+    return number
+
+
+def _finite(name: str, value: Any) -> float:
+    number = float(value)
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{name} is {number:g}, not a finite number from 0 on")
+    return number
+
+
+def _column_of(kind: type[T], record: object) -> np.ndarray[Any, np.dtype[T]]:  # type: ignore[type-var]
+    if isinstance(record, dict):
+        return np.full(_integer("n", record["n"], 0, _MAX_COLUMN), record["all"], dtype=kind)
+    return np.array(record, dtype=kind)
+
+
+def _indices(name: str, record: object, upper: int = _MAX_INTEGER) -> Ints:
+    """A column of what goes by indices from 0 on."""
+    values = _column_of(np.int64, record)
+    if len(values) and not (values.item(values.argmin()) >= 0 and values.item(values.argmax()) <= upper):
+        raise ValueError(f"{name}: {values[(values < 0) | (values > upper)][0]} is not from 0 to {upper:,}")
+    return values
+
+
+def _of_jobs(name: str, values: Floats, jobs: Ints) -> Floats:
+    if len(values) != len(jobs):
+        raise ValueError(f"{name}: there are {len(values)} for {len(jobs)} jobs")
+    return values
+
+
+def _amounts(name: str, record: object, jobs: Ints, upper: float = _LARGEST) -> Floats:
+    """A column of what is never below 0: one for each of these jobs."""
+    values = _of_jobs(name, _column_of(np.float64, record), jobs)
+    if len(values):  # by the places of the lower and the largest, a third of what `min` and `max` take; NaN is either
+        lower = values.item(values.argmin())
+        largest = lower if isinstance(record, dict) else values.item(values.argmax())
+        if not (lower >= 0 and largest <= upper):
+            wrong = largest if lower >= 0 else lower
+            raise ValueError(f"{name} is {wrong:g}, not from 0 to {upper:g}")
+    return values
+
+
+def _time(value: Any) -> float:
+    second = float(value)
+    if not 0 <= second <= _LARGEST:
+        raise ValueError(f"time is {second:g}, not from 0 to {_LARGEST:g}")
+    return second
 
 
 # Columns: a column whose values are all alike is written once. Infinity has no JSON, so it is written as a word.
@@ -120,41 +191,43 @@ def _from_plain(value: Any) -> Any:
 
 def _job(job: Job) -> dict[str, Any]:
     record: dict[str, Any] = {"name": job.name}
-    values, others = _USUAL_VALUES(job), _OTHER_VALUES(job)
-    if others != _OTHER_DEFAULTS:
-        values += others
-    for (name, default), value in zip(_JOB_DEFAULTS, values):
-        if value != default:
+    for name, default in _JOB_DEFAULTS.items():
+        if (value := getattr(job, name)) != default:
             record[name] = _number(value) if isinstance(value, float) else value
     return record
 
 
-def _to_job(record: Mapping[str, Any], submitted_s: float) -> Job:
-    values = dict(record)
-    for name, value in values.items():
-        kind = _TYPE_OF.get(name)  # what is no field is told below
-        if kind is float:
-            values[name] = amount(name, value)
-        elif kind is tuple:
-            values[name] = tuple(_READ_EACH[name](name, each) for each in value)
-        elif kind is int:
-            lower, upper = (1, _MAX_WORKERS) if name == "workers" else (-MAX_INTEGER, MAX_INTEGER)
-            integer(name, value, lower, upper)
-        elif kind is str:
-            typed(str, name, value)
-    return Job(submitted_s=submitted_s, **values)
-
-
 def _scheduled(name: str, value: Any) -> tuple[int, float]:
     size, part = value
-    return integer(name, size, 1, MAX_INTEGER), amount(name, part)
+    return _integer(name, size, 1, _MAX_INTEGER), _amount(name, part)
 
 
-_READ_EACH: dict[str, Callable[[str, Any], Any]] = {
-    "allowed_types": partial(typed, str),
-    "after": partial(typed, int),
-    "schedule": _scheduled,
+def _each(read: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    return lambda name, values: tuple(read(name, value) for value in values)
+
+
+_BY_NAME: dict[str, Callable[[str, Any], Any]] = {
+    "workers": partial(_integer, lower=1, upper=_MAX_WORKERS),
+    "accelerators": partial(_integer, lower=0, upper=_MAX_ACCELERATORS),
+    "allowed_types": _each(partial(_typed, str)),
+    "after": _each(partial(_typed, int)),
+    "schedule": _each(_scheduled),
+    "links": _each(_each(_amount)),
 }
+_BY_TYPE: dict[str, Callable[[str, Any], Any]] = {
+    "str": partial(_typed, str),
+    "float": _amount,
+    "int": partial(_integer, lower=-_MAX_INTEGER, upper=_MAX_INTEGER),
+}
+_READ: dict[type, dict[str, Callable[[str, Any], Any]]] = {
+    kind: {f.name: _BY_NAME.get(f.name) or _BY_TYPE[str(f.type)] for f in fields(kind)} for kind in (Job, Node, AcceleratorType)
+}
+
+
+def _to_job(record: Mapping[str, Any], submitted_s: float) -> Job:
+    read = _READ[Job]  # the class tells what is no field of it
+    values = {name: read[name](name, value) if name in read else value for name, value in record.items()}
+    return Job(submitted_s=submitted_s, **values)
 
 
 def _cluster(cluster: Cluster) -> dict[str, Any]:
@@ -165,27 +238,11 @@ def _cluster(cluster: Cluster) -> dict[str, Any]:
 
 
 def _to_cluster(record: Mapping[str, Any]) -> Cluster:
-    types = tuple(
-        AcceleratorType(
-            typed(str, "name", t["name"]),
-            amount("memory_gb", t["memory_gb"]),
-            amount("price_per_hour", t["price_per_hour"]),
-        )
-        for t in record["types"]
-    )
-    nodes = tuple(
-        Node(
-            typed(str, "name", n["name"]),
-            typed(str, "type", n["type"]),
-            integer("accelerators", n["accelerators"], 0, _MAX_ACCELERATORS),
-            amount("cpus", n["cpus"]),
-            amount("memory_gb", n["memory_gb"]),
-            amount("network_gbps", n["network_gbps"]),
-            tuple(tuple(amount("links", speed) for speed in row) for row in n["links"]),
-        )
-        for n in record["nodes"]
-    )
-    integer("accelerators of all nodes", sum(node.accelerators for node in nodes), 0, _MAX_ACCELERATORS)
+    def read(kind: type[T], records: Any) -> tuple[T, ...]:
+        return tuple(kind(**{name: reader(name, one[name]) for name, reader in _READ[kind].items()}) for one in records)
+
+    types, nodes = read(AcceleratorType, record["types"]), read(Node, record["nodes"])
+    _integer("accelerators of all nodes", sum(node.accelerators for node in nodes), 0, _MAX_ACCELERATORS)
     return Cluster(nodes, types)
 
 
@@ -228,189 +285,119 @@ def _to_planned(record: Mapping[str, Any]) -> ev.RoundPlanned:
         (int(number), Reason(by, Code(code), tuple((str(k), v) for k, v in facts)))
         for number, by, code, facts in record.get("refused", ())
     )
-    admitted, ended, suspended = (indices(name, record.get(name, ())) for name in ("admitted", "ended", "suspended"))
-    routes = {integer("routes: job", number, 0, MAX_INTEGER): _to_route(*route) for number, *route in record.get("routes", ())}
-    return ev.RoundPlanned(RoundPlan(time_of(record), refused, admitted, ended, suspended, launches, routes))
+    admitted, ended, suspended = (_indices(name, record.get(name, ())) for name in ("admitted", "ended", "suspended"))
+    routes = {
+        _integer("routes: job", number, 0, _MAX_INTEGER): _to_route(*route) for number, *route in record.get("routes", ())
+    }
+    return ev.RoundPlanned(RoundPlan(_time(record["time"]), refused, admitted, ended, suspended, launches, routes))
 
 
 def _to_launches(record: Mapping[str, Any]) -> Launches:
-    offsets, accelerators = offsets_of(ints(record["workers"])), ints(record["accelerators"])
+    offsets, accelerators = offsets_of(_column_of(np.int64, record["workers"])), _column_of(np.int64, record["accelerators"])
     if len(accelerators) != offsets[-1]:
         raise ValueError("accelerators and workers do not match")
-    jobs, types = indices("jobs", record["jobs"]), indices("types", record["types"], _MAX_ACCELERATORS)
-    sizes = ints(record["batch_sizes"]) if "batch_sizes" in record else None
-    cpus, memory = (amounts(name, record[name], jobs) if name in record else None for name in _OPTIONAL[1:])
+    jobs, types = _indices("jobs", record["jobs"]), _indices("types", record["types"], _MAX_ACCELERATORS)
+    sizes = _column_of(np.int64, record["batch_sizes"]) if "batch_sizes" in record else None
+    cpus, memory = (_amounts(name, record[name], jobs) if name in record else None for name in _OPTIONAL[1:])
     return Launches(jobs, types, offsets, accelerators, sizes, cpus, memory)
 
 
 def _to_route(accelerators: Any, parts: Any, batch: Any, rate: Any) -> Route:
-    places = tuple(integer("routes: accelerator", place, 0, _MAX_ACCELERATORS - 1) for place in accelerators)
+    places = tuple(_integer("routes: accelerator", place, 0, _MAX_ACCELERATORS - 1) for place in accelerators)
     if len(parts) != len(places):
         raise ValueError(f"routes: there are {len(parts)} parts for {len(places)} accelerators")
-    shares, requests = tuple(finite("routes: part", part) for part in parts), finite("routes: rate", rate)
-    return Route(places, shares, integer("routes: batch", batch, 1, MAX_INTEGER), requests)
+    shares, requests = tuple(_finite("routes: part", part) for part in parts), _finite("routes: rate", rate)
+    return Route(places, shares, _integer("routes: batch", batch, 1, _MAX_INTEGER), requests)
 
 
-def _progress(event: ev.ProgressReported) -> dict[str, Any]:
-    return {
-        "event": "progress_reported",
-        "time": event.time,
-        "jobs": event.jobs,
-        "steps": _column(event.steps),
-        "rates": _column(event.rates),
-        "since": _column(event.since),
-    }
+class _Field(NamedTuple):
+    """How a field of an event is read, given what was read before it, and written; `optional` where its default is not."""
+
+    read: Callable[[str, Any, Known], Any]
+    write: Callable[[Any], object] | None = None  # None: as it is
+    optional: bool = False
 
 
-_HOW = (("code", 0), ("node", -1), ("rank", 0))
-_HOW_BOUNDS = {"code": (-MAX_INTEGER, MAX_INTEGER), "node": (-1, MAX_INTEGER), "rank": (0, _MAX_WORKERS - 1)}
+def _to_rates(name: str, value: Any, _: Known) -> dict[str, tuple[float, ...]] | None:
+    return None if value is None else {key: _each(_finite)(name, known) for key, known in _typed(dict, name, value).items()}
 
 
-def _how(event: ev.JobsFailed | ev.JobsInterrupted) -> dict[str, int]:
-    return {name: getattr(event, name) for name, usual in _HOW if getattr(event, name) != usual}
+def _reported(name: str, record: Any, known: Known) -> Floats:
+    """Jobs may report any number, and what is none."""
+    return _of_jobs(name, _column_of(np.float64, record), known["jobs"])
 
 
-def _to_failed(r: Mapping[str, Any]) -> ev.JobsFailed:
-    told, jobs, at = _ended(r)
-    return ev.JobsFailed(told, jobs, at, *_why_and_how(r, r["why"]))
+def _whole(lower: int, upper: int = _MAX_INTEGER, *, optional: bool = False) -> _Field:
+    return _Field(lambda name, value, _: _integer(name, value, lower, upper), None, optional)
 
 
-def _ended(r: Mapping[str, Any]) -> tuple[float, Ints, Floats]:
-    """Nobody ended after the moment at which it was told."""
-    told, jobs = time_of(r), indices("jobs", r["jobs"])
-    return told, jobs, amounts("at", r["at"], jobs, told)
-
-
-def _to_interrupted(r: Mapping[str, Any]) -> ev.JobsInterrupted:
-    jobs = indices("jobs", r["jobs"])
-    steps = amounts("steps", r["steps"], jobs)
-    own_fault = typed(bool, "own_fault", r["own_fault"])
-    return ev.JobsInterrupted(time_of(r), jobs, steps, own_fault, *_why_and_how(r, r.get("why", "")))
-
-
-def _why_and_how(r: Mapping[str, Any], why: Any) -> tuple[str, int, int, int]:
-    code, node, rank = (integer(name, r.get(name, usual), *_HOW_BOUNDS[name]) for name, usual in _HOW)
-    return typed(str, "why", why), code, node, rank
-
-
-_ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
-    ev.JournalOpened: lambda e: {
-        "event": "journal_opened",
-        "version": VERSION,
-        "time": e.time,
-        "cluster": _cluster(e.cluster),
-        "scheduler": _plain(e.scheduler),
-        "trace": e.trace,
-        "rates": None if e.rates is None else {key: list(rates) for key, rates in e.rates.items()},
-        **({"journal": e.journal} if e.journal else {}),
-    },
-    ev.JobSubmitted: lambda e: {"event": "job_submitted", "time": e.time, "number": e.number, "job": _job(e.job)},
-    ev.JobCancelled: lambda e: {"event": "job_cancelled", "time": e.time, "number": e.number},
-    ev.NodeLost: lambda e: {"event": "node_lost", "time": e.time, "node": e.node},
-    ev.NodeRepaired: lambda e: {"event": "node_repaired", "time": e.time, "node": e.node},
-    ev.NodeDrained: lambda e: {"event": "node_drained", "time": e.time, "node": e.node, **({"undo": True} if e.undo else {})},
-    ev.NodeBackedOff: lambda e: {
-        "event": "node_backed_off",
-        "time": e.time,
-        "node": e.node,
-        "until_s": _number(e.until_s),
-        "why": e.why,
-    },
-    ev.MetricsReported: lambda e: {
-        "event": "metrics_reported",
-        "time": e.time,
-        "name": e.name,
-        "jobs": e.jobs,
-        "values": [_number(value) for value in e.values.tolist()],
-    },
-    ev.SchedulerSwitched: lambda e: {
-        "event": "scheduler_switched",
-        "time": e.time,
-        "scheduler": _plain(e.scheduler),
-        "why": e.why,
-    },
-    ev.RoundPlanned: _planned,
-    ev.MemoChanged: lambda e: {"event": "memo_changed", "time": e.time, "memo": _plain(e.memo)},
-    ev.ObservationsRecorded: lambda e: {"event": "observations_recorded", "time": e.time, "values": _plain(e.values)},
-    ev.ProgressReported: _progress,
-    ev.JobsFinished: lambda e: {"event": "jobs_finished", "time": e.time, "jobs": e.jobs, "at": _column(e.at)},
-    ev.JobsFailed: lambda e: {
-        "event": "jobs_failed",
-        "time": e.time,
-        "jobs": e.jobs,
-        "at": _column(e.at),
-        "why": e.why,
-        **_how(e),
-    },
-    ev.JobsInterrupted: lambda e: {
-        "event": "jobs_interrupted",
-        "time": e.time,
-        "jobs": e.jobs,
-        "steps": e.steps,
-        "own_fault": e.own_fault,
-        **({"why": e.why} if e.why else {}),
-        **_how(e),
+_EACH = _Field(lambda name, value, known: _amounts(name, value, known["jobs"]), _column)
+_MAPPING = _Field(lambda name, value, _: _typed(dict, name, _from_plain(value)), _plain)
+_TEXT = _Field(lambda name, value, _: _typed(str, name, value))
+_FIELDS: dict[str, _Field] = {
+    "time": _Field(lambda name, value, _: _time(value)),
+    "cluster": _Field(lambda name, value, _: _to_cluster(_typed(dict, name, value)), _cluster),
+    "scheduler": _MAPPING,
+    "trace": _TEXT,
+    "rates": _EACH,
+    "journal": _TEXT._replace(optional=True),
+    "number": _whole(0),
+    "job": _Field(lambda name, value, known: _to_job(value, known["time"]), _job),
+    "node": _whole(0),
+    "undo": _Field(lambda name, value, _: bool(value), None, True),
+    "until_s": _Field(lambda name, value, _: _amount(name, value), _number),
+    "why": _TEXT,
+    "name": _TEXT,
+    "jobs": _Field(lambda name, value, _: _indices(name, value)),
+    "values": _MAPPING,
+    "memo": _Field(lambda name, value, _: _from_plain(value), _plain),
+    "steps": _EACH,
+    "since": _EACH,
+    "at": _Field(lambda name, value, known: _amounts(name, value, known["jobs"], known["time"]), _column),
+    "own_fault": _Field(lambda name, value, _: _typed(bool, name, value)),
+    "code": _whole(-_MAX_INTEGER, optional=True),
+    "rank": _whole(0, _MAX_WORKERS - 1, optional=True),
+}
+"""The fields of events, by name."""
+_NODE_IF_ANY = _whole(-1, optional=True)
+_OTHERWISE: dict[type, dict[str, _Field]] = {
+    ev.JournalOpened: {"rates": _Field(_to_rates)},
+    ev.MetricsReported: {"values": _Field(_reported, lambda values: [_number(value) for value in values.tolist()])},
+    ev.JobsFailed: {"node": _NODE_IF_ANY},
+    ev.JobsInterrupted: {
+        "node": _NODE_IF_ANY,
+        "steps": _EACH._replace(write=None),
+        "why": _TEXT._replace(optional=True),
     },
 }
 
 
-def _to_opened(r: Mapping[str, Any]) -> ev.JournalOpened:
-    rates = r["rates"]
-    if rates is not None:
-        rates = {key: tuple(finite("rates", rate) for rate in known) for key, known in typed(dict, "rates", rates).items()}
-    scheduler, cluster = _mapping("scheduler", r["scheduler"]), _to_cluster(typed(dict, "cluster", r["cluster"]))
-    trace, journal = (typed(str, name, value) for name, value in (("trace", r["trace"]), ("journal", r.get("journal", ""))))
-    return ev.JournalOpened(time_of(r), cluster, scheduler, trace, rates, journal)
+def _by_fields(kind: type) -> Callable[[Any], dict[str, Any]]:
+    """What writes events of a type; what reads them goes into `_DECODE`."""
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+    first = {"event": name} | ({"version": VERSION} if kind is ev.JournalOpened else {})
+    own = _OTHERWISE.get(kind, {})
+    layout = [(f.name, *(own.get(f.name) or _FIELDS[f.name]), f.default) for f in fields(kind)]
+
+    def write(event: Any) -> dict[str, Any]:
+        record: dict[str, Any] = first.copy()
+        for name, _, spell, optional, default in layout:
+            value = getattr(event, name)
+            if not optional or value != default:
+                record[name] = value if spell is None else spell(value)
+        return record
+
+    def read(record: Mapping[str, Any]) -> Any:
+        known: dict[str, Any] = {}
+        for name, reader, _, optional, default in layout:
+            known[name] = default if optional and name not in record else reader(name, record[name], known)
+        return kind(**known)
+
+    _DECODE[name] = read
+    return write
 
 
-def _to_submitted(r: Mapping[str, Any]) -> ev.JobSubmitted:
-    second = time_of(r)
-    return ev.JobSubmitted(second, integer("number", r["number"], 0, MAX_INTEGER), _to_job(r["job"], second))
-
-
-def _node(r: Mapping[str, Any]) -> int:
-    return integer("node", r["node"], 0, MAX_INTEGER)
-
-
-def _to_backed_off(r: Mapping[str, Any]) -> ev.NodeBackedOff:
-    return ev.NodeBackedOff(time_of(r), _node(r), amount("until_s", r["until_s"]), typed(str, "why", r["why"]))
-
-
-def _to_metrics(r: Mapping[str, Any]) -> ev.MetricsReported:
-    """Jobs may report any number, and what is none."""
-    jobs, values = indices("jobs", r["jobs"]), floats(r["values"])
-    if len(values) != len(jobs):
-        raise ValueError(f"values: there are {len(values)} for {len(jobs)} jobs")
-    return ev.MetricsReported(time_of(r), typed(str, "name", r["name"]), jobs, values)
-
-
-def _to_progress(r: Mapping[str, Any]) -> ev.ProgressReported:
-    jobs = indices("jobs", r["jobs"])
-    steps, rates = amounts("steps", r["steps"], jobs), amounts("rates", r["rates"], jobs)
-    return ev.ProgressReported(time_of(r), jobs, steps, rates, amounts("since", r["since"], jobs))
-
-
-def _mapping(name: str, value: Any) -> dict[str, Any]:
-    return typed(dict, name, _from_plain(value))
-
-
-_DECODE: dict[str, Callable[[Mapping[str, Any]], ev.Event]] = {
-    "journal_opened": _to_opened,
-    "job_submitted": _to_submitted,
-    "job_cancelled": lambda r: ev.JobCancelled(time_of(r), integer("number", r["number"], 0, MAX_INTEGER)),
-    "node_lost": lambda r: ev.NodeLost(time_of(r), integer("node", r["node"], 0, MAX_INTEGER)),
-    "node_repaired": lambda r: ev.NodeRepaired(time_of(r), integer("node", r["node"], 0, MAX_INTEGER)),
-    "node_drained": lambda r: ev.NodeDrained(
-        time_of(r), integer("node", r["node"], 0, MAX_INTEGER), bool(r.get("undo", False))
-    ),
-    "node_backed_off": _to_backed_off,
-    "metrics_reported": _to_metrics,
-    "scheduler_switched": lambda r: ev.SchedulerSwitched(time_of(r), _mapping("scheduler", r["scheduler"]), r["why"]),
-    "round_planned": _to_planned,
-    "memo_changed": lambda r: ev.MemoChanged(time_of(r), _from_plain(r["memo"])),
-    "observations_recorded": lambda r: ev.ObservationsRecorded(time_of(r), _mapping("values", r["values"])),
-    "progress_reported": _to_progress,
-    "jobs_finished": lambda r: ev.JobsFinished(*_ended(r)),
-    "jobs_failed": _to_failed,
-    "jobs_interrupted": _to_interrupted,
+_DECODE: dict[str, Callable[[Mapping[str, Any]], ev.Event]] = {"round_planned": _to_planned}
+_ENCODE: dict[type, Callable[[Any], dict[str, Any]]] = {
+    kind: _planned if kind is ev.RoundPlanned else _by_fields(kind) for kind in get_args(ev.Event)
 }
