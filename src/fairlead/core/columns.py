@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -63,51 +63,8 @@ _BITS = _constant(2.0**24)
 _SCALES = [_constant(10.0**digits) for digits in range(10)]
 
 
-INT_COLUMNS: dict[str, int] = {
-    "number": -1,
-    "phase": int(Phase.QUEUED),
-    "workers": 1,
-    "held": 0,  # accelerators held now
-    "type": -1,  # their type; the last one while waiting
-    "kind": 0,  # code of the kind's name
-    "user": 0,
-    "account": 0,
-    "group": 0,
-    "group_order": 0,
-    "priority": 0,
-    "fits": -1,  # bit t is set where the job may run on type t
-    "starts": 0,
-    "preemptions": 0,  # suspended to wait
-    "moves": 0,  # suspended to run elsewhere, or at another size, at once
-    "failures": 0,
-    "batch_size": 0,  # given by a plan; 0: the kind's own, -1: tuned by the job
-}
-FLOAT_COLUMNS: dict[str, float] = {
-    "submitted_s": 0.0,
-    "weight": 1.0,
-    "steps": 0.0,
-    "deadline_s": np.inf,
-    "min_run_s": 0.0,
-    "memory_gb": 0.0,
-    "cpus": 0.0,
-    "host_memory_gb": 0.0,
-    "time_limit_s": np.inf,
-    "base_steps": 0.0,  # progress is (base, rate, since)
-    "rate": 0.0,
-    "since_s": 0.0,
-    "settled_run_s": 0.0,  # run time before the present stretch
-    "settled_accelerator_s": 0.0,
-    "run_started_s": 0.0,  # start of the present stretch, where one is
-    "run_started_steps": 0.0,  # that were done by then
-    "first_started_s": np.nan,
-    "waiting_since_s": 0.0,
-    "ended_s": np.nan,
-    "cpus_given": 0.0,  # by a plan, to each worker; 0: it said nothing of them
-    "memory_given_gb": 0.0,
-}
-ALL_COLUMNS = (*INT_COLUMNS, *FLOAT_COLUMNS)
-
 T = TypeVar("T", bound=np.generic)
+V = TypeVar("V")
 
 
 class ColumnStore:
@@ -151,8 +108,8 @@ class ColumnStore:
         return self.metrics[name]
 
     def _grow(self, size: int) -> None:
-        self.ints = _grown(self.ints, np.array(list(INT_COLUMNS.values())), size)
-        self.floats = _grown(self.floats, np.array(list(FLOAT_COLUMNS.values())), size)
+        self.ints = _grown(self.ints, np.array(list(INT_COLUMNS.values()), dtype=np.int64), size)
+        self.floats = _grown(self.floats, np.array(list(FLOAT_COLUMNS.values()), dtype=np.float64), size)
         self.arrays = dict(zip(ALL_COLUMNS, (*self.ints, *self.floats)))
         self._read_only = None
         nothing = np.array([np.nan])
@@ -177,108 +134,86 @@ def _fix(column: npt.NDArray[Any]) -> None:
     column.setflags(False)  # type: ignore[call-arg]
 
 
-class _Column(Generic[T]):
-    """A column of `JobColumns`: gathered at the first read, kept in the instance afterwards."""
+class _Kept(Generic[V]):
+    """What follows from a `JobColumns`: found at the first read, kept in the instance afterwards: `cached_property` less its
+    lock, which a round would feel; a column is read-only."""
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    @overload
-    def __get__(self, view: None, owner: type) -> _Column[T]: ...
-    @overload
-    def __get__(self, view: JobColumns, owner: type) -> npt.NDArray[T]: ...
-    def __get__(self, view: JobColumns | None, owner: type) -> _Column[T] | npt.NDArray[T]:
-        if view is None:
-            return self
-        store, name = view._store, self.name
-        if store.version != view._version:
-            raise StaleSnapshot(f"column {name!r} was first read after the state had moved on from second {view.now:g}")
-        known = name == "number" and store.by_number
-        column: npt.NDArray[Any] = view._rows if known else store.arrays[name][view._rows]
-        _fix(column)
-        view.__dict__[name] = column
-        return column
-
-
-class _Part:
-    """Some of the jobs of `JobColumns`: found at the first read, kept in the instance afterwards. As `cached_property`, less
-    its lock, which a round would feel."""
-
-    def __init__(self, find: Callable[[JobColumns], JobColumns]) -> None:
+    def __init__(self, find: Callable[[JobColumns], V]) -> None:
         self.find, self.__doc__ = find, find.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, view: JobColumns, owner: type) -> JobColumns:
-        part = self.find(view)
-        view.__dict__[self.name] = part
-        return part
-
-
-class _Derived(Generic[T]):
-    """A column that follows from others: computed at the first read, kept in the instance afterwards."""
-
-    def __init__(self, compute: Callable[[JobColumns], npt.NDArray[T]]) -> None:
-        self.compute, self.__doc__ = compute, compute.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
     @overload
-    def __get__(self, view: None, owner: type) -> _Derived[T]: ...
+    def __get__(self, view: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, view: JobColumns, owner: type) -> npt.NDArray[T]: ...
-    def __get__(self, view: JobColumns | None, owner: type) -> _Derived[T] | npt.NDArray[T]:
+    def __get__(self, view: JobColumns, owner: type) -> V: ...
+    def __get__(self, view: JobColumns | None, owner: type) -> Self | V:
         if view is None:
             return self
-        column = self.compute(view)
-        _fix(column)
-        view.__dict__[self.name] = column
+        found = self.find(view)
+        if isinstance(found, np.ndarray):
+            _fix(found)
+        view.__dict__[self.name] = found
+        return found
+
+
+class _Column(_Kept[npt.NDArray[T]]):
+    """A column of the store; `default` is the value of a row that is not in use."""
+
+    def __init__(self, kind: type[T], default: float) -> None:
+        self.kind, self.default = kind, default
+
+    def find(self, view: JobColumns) -> npt.NDArray[T]:
+        store, name = view._store, self.name
+        if store.version != view._version:
+            raise StaleSnapshot(f"column {name!r} was first read after the state had moved on from second {view.now:g}")
+        known = name == "number" and store.by_number
+        column: npt.NDArray[Any] = view._rows if known else store.arrays[name][view._rows]
         return column
 
 
 class JobColumns:
     """Some jobs, a row each, in order of submission. Every column is read-only and as long as the others."""
 
-    number = _Column[np.int64]()  # the job's number: its name to the engine
-    phase = _Column[np.int64]()
-    workers = _Column[np.int64]()  # the gang it asked for
-    held = _Column[np.int64]()
-    type = _Column[np.int64]()
-    kind = _Column[np.int64]()
-    user = _Column[np.int64]()
-    account = _Column[np.int64]()
-    group = _Column[np.int64]()
-    group_order = _Column[np.int64]()
-    priority = _Column[np.int64]()
-    fits = _Column[np.int64]()
-    starts = _Column[np.int64]()
-    preemptions = _Column[np.int64]()
-    moves = _Column[np.int64]()
-    failures = _Column[np.int64]()
-    batch_size = _Column[np.int64]()
-    submitted_s = _Column[np.float64]()
-    weight = _Column[np.float64]()
-    steps = _Column[np.float64]()
-    deadline_s = _Column[np.float64]()
-    min_run_s = _Column[np.float64]()
-    memory_gb = _Column[np.float64]()
-    cpus = _Column[np.float64]()
-    host_memory_gb = _Column[np.float64]()
-    time_limit_s = _Column[np.float64]()
-    base_steps = _Column[np.float64]()
-    rate = _Column[np.float64]()
-    since_s = _Column[np.float64]()
-    settled_run_s = _Column[np.float64]()
-    settled_accelerator_s = _Column[np.float64]()
-    run_started_s = _Column[np.float64]()
-    run_started_steps = _Column[np.float64]()
-    first_started_s = _Column[np.float64]()
-    waiting_since_s = _Column[np.float64]()
-    ended_s = _Column[np.float64]()
-    cpus_given = _Column[np.float64]()
-    memory_given_gb = _Column[np.float64]()
+    number = _Column(np.int64, -1)  # the job's number: its name to the engine
+    phase = _Column(np.int64, int(Phase.QUEUED))
+    workers = _Column(np.int64, 1)  # the gang it asked for
+    held = _Column(np.int64, 0)  # accelerators held now
+    type = _Column(np.int64, -1)  # their type; the last one while waiting
+    kind = _Column(np.int64, 0)  # code of the kind's name
+    user = _Column(np.int64, 0)
+    account = _Column(np.int64, 0)
+    group = _Column(np.int64, 0)
+    group_order = _Column(np.int64, 0)
+    priority = _Column(np.int64, 0)
+    fits = _Column(np.int64, -1)  # bit t is set where the job may run on type t
+    starts = _Column(np.int64, 0)
+    preemptions = _Column(np.int64, 0)  # suspended to wait
+    moves = _Column(np.int64, 0)  # suspended to run elsewhere, or at another size, at once
+    failures = _Column(np.int64, 0)
+    batch_size = _Column(np.int64, 0)  # given by a plan; 0: the kind's own, -1: tuned by the job
+    submitted_s = _Column(np.float64, 0.0)
+    weight = _Column(np.float64, 1.0)
+    steps = _Column(np.float64, 0.0)
+    deadline_s = _Column(np.float64, np.inf)
+    min_run_s = _Column(np.float64, 0.0)
+    memory_gb = _Column(np.float64, 0.0)
+    cpus = _Column(np.float64, 0.0)
+    host_memory_gb = _Column(np.float64, 0.0)
+    time_limit_s = _Column(np.float64, np.inf)
+    base_steps = _Column(np.float64, 0.0)  # progress is (base, rate, since)
+    rate = _Column(np.float64, 0.0)
+    since_s = _Column(np.float64, 0.0)
+    settled_run_s = _Column(np.float64, 0.0)  # run time before the present stretch
+    settled_accelerator_s = _Column(np.float64, 0.0)
+    run_started_s = _Column(np.float64, 0.0)  # start of the present stretch, where one is
+    run_started_steps = _Column(np.float64, 0.0)  # that were done by then
+    first_started_s = _Column(np.float64, np.nan)
+    waiting_since_s = _Column(np.float64, 0.0)
+    ended_s = _Column(np.float64, np.nan)
+    cpus_given = _Column(np.float64, 0.0)  # by a plan, to each worker; 0: it said nothing of them
+    memory_given_gb = _Column(np.float64, 0.0)
 
     def __init__(self, store: ColumnStore, rows: Ints, now: float, running: Ints | None = None) -> None:
         """`running` are the rows of those who run, where they are known."""
@@ -304,35 +239,35 @@ class JobColumns:
 
     # What follows from the columns at this moment.
 
-    @_Derived
+    @_Kept
     def running(self) -> Bools:
         return self.held > NO
 
-    @_Derived
+    @_Kept
     def steps_done(self) -> Floats:
         ran = np.maximum(moment(self.now) - self.since_s, ZERO)
         return np.minimum(self.base_steps + self.rate * ran, self.steps)
 
-    @_Derived
+    @_Kept
     def steps_left(self) -> Floats:
         return self.steps - self.steps_done
 
-    @_Derived
+    @_Kept
     def overran(self) -> Bools:
         """Who has done all the steps that it declared and goes on, or did more of them before it ended."""
         return (self.base_steps > self.steps) | ((self.base_steps >= self.steps) & (self.phase <= Phase.RUNNING))
 
-    @_Derived
+    @_Kept
     def run_s(self) -> Floats:
         """Time spent holding accelerators so far."""
         return self.settled_run_s + self.running * (moment(self.now) - self.run_started_s)
 
-    @_Derived
+    @_Kept
     def accelerator_s(self) -> Floats:
         """Accelerator time received so far: run time × accelerators held."""
         return self.settled_accelerator_s + self.held * (moment(self.now) - self.run_started_s)
 
-    @_Derived
+    @_Kept
     def waited_s(self) -> Floats:
         """How long each has waited since it was submitted or last suspended; 0 while it runs."""
         return np.where(self.running, 0.0, self.now - self.waiting_since_s)
@@ -344,12 +279,12 @@ class JobColumns:
     def with_rows(self, rows: Ints, running: Ints | None = None) -> JobColumns:
         return JobColumns(self._store, rows, self.now, running)
 
-    @_Part
+    @_Kept
     def runners(self) -> JobColumns:
         """Those who run."""
         return self.with_rows(self._rows[self.running] if self._running is None else self._running)
 
-    @_Part
+    @_Kept
     def waiters(self) -> JobColumns:
         """Those who wait."""
         if self._running is None:
@@ -389,3 +324,12 @@ class JobColumns:
             store.arrays[name][:] = getattr(self, name)
         store.metrics = {name: array[self._rows].copy() for name, array in self._store.metrics.items()}
         return JobColumns(store, np.arange(len(self), dtype=np.int64), self.now)
+
+
+def _defaults(kind: type[np.generic]) -> dict[str, float]:
+    return {name: column.default for name, column in vars(JobColumns).items() if getattr(column, "kind", None) is kind}
+
+
+INT_COLUMNS, FLOAT_COLUMNS = _defaults(np.int64), _defaults(np.float64)
+"""Their names, in the order of the store's rows, and defaults."""
+ALL_COLUMNS = (*INT_COLUMNS, *FLOAT_COLUMNS)
