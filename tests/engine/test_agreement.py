@@ -27,7 +27,7 @@ from fairlead.engine.state_codec import load, save
 from fairlead.simulator.backend import Other, SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.testing.builders import asking_of_hosts, cluster, random_table, with_hosts
-from fairlead.testing.contracts.termination_contract import random_searches
+from fairlead.testing.contracts.scenes import random_searches
 from fairlead.testing.invariants import check_events
 from fairlead.workloads.dynamics import JobDynamics, RunConditions, Speed
 from fairlead.workloads.throughput_tables import MeasuredTraining, colocation_table

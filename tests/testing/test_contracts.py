@@ -124,7 +124,7 @@ class TestTiresiasBySubmission(PolicyContract):
 
 class TestOptimus(PolicyContract):
     make = staticmethod(lambda: Optimus(everybody=True))
-    everybody = True
+    resizes_all = True
 
 
 class TestPollux(PolicyContract):

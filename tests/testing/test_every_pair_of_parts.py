@@ -13,7 +13,7 @@ from fairlead.config.registry import Registry
 from fairlead.core.job import Phase
 from fairlead.core.rng import stream
 from fairlead.testing import check_events
-from fairlead.testing.contracts.termination_contract import play_searches
+from fairlead.testing.contracts.scenes import play_searches
 
 STAGES = ("policy", "admission", "placement", "termination")
 SETTINGS: dict[str, list[dict[str, Any]]] = {

@@ -14,51 +14,27 @@ Or as a class, with one test for each promise:
         make = MyPolicy
 """
 
-from fairlead.testing.builders import cluster, job, random_jobs, random_table
-from fairlead.testing.contract_functions import (
-    admission_contract,
-    backend_contract,
-    estimator_contract,
-    journal_contract,
-    placement_contract,
-    policy_contract,
-    termination_contract,
-)
-from fairlead.testing.contracts import (
-    AdmissionContract,
-    BackendContract,
-    EstimatorContract,
-    JournalContract,
-    PlacementContract,
-    PolicyContract,
-    TerminationContract,
-)
-from fairlead.testing.harness import Harness, Round
-from fairlead.testing.invariants import InvariantBroken, check_events, check_hosts, check_state
-
-__all__ = [
-    "AdmissionContract",
-    "BackendContract",
-    "EstimatorContract",
-    "Harness",
-    "InvariantBroken",
-    "JournalContract",
-    "PlacementContract",
-    "PolicyContract",
-    "Round",
-    "TerminationContract",
-    "admission_contract",
-    "backend_contract",
-    "check_events",
-    "check_hosts",
-    "check_state",
-    "cluster",
-    "estimator_contract",
-    "job",
-    "journal_contract",
-    "placement_contract",
-    "policy_contract",
-    "random_jobs",
-    "random_table",
-    "termination_contract",
-]
+from fairlead.testing.builders import cluster as cluster
+from fairlead.testing.builders import job as job
+from fairlead.testing.builders import random_jobs as random_jobs
+from fairlead.testing.builders import random_table as random_table
+from fairlead.testing.contract_functions import admission_contract as admission_contract
+from fairlead.testing.contract_functions import backend_contract as backend_contract
+from fairlead.testing.contract_functions import estimator_contract as estimator_contract
+from fairlead.testing.contract_functions import journal_contract as journal_contract
+from fairlead.testing.contract_functions import placement_contract as placement_contract
+from fairlead.testing.contract_functions import policy_contract as policy_contract
+from fairlead.testing.contract_functions import termination_contract as termination_contract
+from fairlead.testing.contracts import AdmissionContract as AdmissionContract
+from fairlead.testing.contracts import BackendContract as BackendContract
+from fairlead.testing.contracts import EstimatorContract as EstimatorContract
+from fairlead.testing.contracts import JournalContract as JournalContract
+from fairlead.testing.contracts import PlacementContract as PlacementContract
+from fairlead.testing.contracts import PolicyContract as PolicyContract
+from fairlead.testing.contracts import TerminationContract as TerminationContract
+from fairlead.testing.harness import Harness as Harness
+from fairlead.testing.harness import Round as Round
+from fairlead.testing.invariants import InvariantBroken as InvariantBroken
+from fairlead.testing.invariants import check_events as check_events
+from fairlead.testing.invariants import check_hosts as check_hosts
+from fairlead.testing.invariants import check_state as check_state

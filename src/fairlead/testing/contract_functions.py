@@ -12,9 +12,10 @@ import inspect
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from fairlead.core.stages import Admission, Backend, Estimator, Placement, Policy, Termination
+from fairlead.engine.journal import Journal
 from fairlead.testing.contracts import (
     AdmissionContract,
     BackendContract,
@@ -25,48 +26,36 @@ from fairlead.testing.contracts import (
     TerminationContract,
 )
 
-
-def policy_contract(make: Callable[[], Policy], **options: Any) -> None:
-    """Run `PolicyContract` on a factory; options are its class attributes, such as `residents=2`."""
-    _run(PolicyContract, make, options)
+T = TypeVar("T", contravariant=True)
 
 
-def admission_contract(make: Callable[[], Admission], **options: Any) -> None:
-    """Run `AdmissionContract` on a factory."""
-    _run(AdmissionContract, make, options)
+class ContractFunction(Protocol[T]):
+    """Runs a contract on a factory; options are the contract's class attributes, such as `residents=2`."""
+
+    def __call__(self, make: Callable[..., T], **options: Any) -> None: ...
 
 
-def placement_contract(make: Callable[[], Placement], **options: Any) -> None:
-    """Run `PlacementContract` on a factory; options are its class attributes, such as `counts_hosts=True`."""
-    _run(PlacementContract, make, options)
+def _runs(contract: type, factory: str = "make") -> ContractFunction[Any]:
+    def run(make: Callable[..., Any], **options: Any) -> None:
+        suite = type(contract.__name__, (contract,), {factory: staticmethod(make), **options})
+        for name in sorted(name for name in dir(suite) if name.startswith("test_")):
+            test = getattr(suite(), name)
+            if "tmp_path" in inspect.signature(test).parameters:
+                with tempfile.TemporaryDirectory() as folder:
+                    test(Path(folder))
+            else:
+                test()
+
+    return run
 
 
-def estimator_contract(make: Callable[..., Estimator], **options: Any) -> None:
-    """Run `EstimatorContract` on a factory, which gets the throughput table."""
-    _run(EstimatorContract, make, options)
-
-
-def termination_contract(make: Callable[[], Termination], **options: Any) -> None:
-    """Run `TerminationContract` on a factory."""
-    _run(TerminationContract, make, options)
-
-
-def journal_contract(make: Callable[..., Any], **options: Any) -> None:
-    """Run `JournalContract` on a factory, which gets a directory that is empty at first."""
-    _run(JournalContract, make, options, "open")
-
-
-def backend_contract(make: Callable[..., Backend], **options: Any) -> None:
-    """Run `BackendContract` on a factory, which gets the cluster, the throughput table and the jobs."""
-    _run(BackendContract, make, options, "open")
-
-
-def _run(contract: type, make: Callable[..., Any], options: dict[str, Any], factory: str = "make") -> None:
-    suite = type(contract.__name__, (contract,), {factory: staticmethod(make), **options})
-    for name in sorted(name for name in dir(suite) if name.startswith("test_")):
-        test = getattr(suite(), name)
-        if "tmp_path" in inspect.signature(test).parameters:
-            with tempfile.TemporaryDirectory() as folder:
-                test(Path(folder))
-        else:
-            test()
+policy_contract: ContractFunction[Policy] = _runs(PolicyContract)
+admission_contract: ContractFunction[Admission] = _runs(AdmissionContract)
+placement_contract: ContractFunction[Placement] = _runs(PlacementContract)
+termination_contract: ContractFunction[Termination] = _runs(TerminationContract)
+estimator_contract: ContractFunction[Estimator] = _runs(EstimatorContract)
+"""Its factory gets the throughput table."""
+journal_contract: ContractFunction[Journal] = _runs(JournalContract, "open")
+"""Its factory gets a directory that is empty at first."""
+backend_contract: ContractFunction[Backend] = _runs(BackendContract, "open")
+"""Its factory gets the cluster, the throughput table and the jobs."""
