@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from cluster_at_work import SOURCE, ClusterAtWork
 
-from fairlead.cli.cmd_jobs import info_command as info
+from fairlead.cli.main import app
 from fairlead.config.schedulers import compose
 from fairlead.core import events as ev
 from fairlead.core.job import BATCH_SIZE, Regime
@@ -146,7 +146,7 @@ def test_a_lazy_one_keeps_its_plan_to_the_end_of_the_window_and_what_was_not_dec
         ]
         monkeypatch.setenv("FAIRLEAD_URL", f"http://127.0.0.1:{cluster.http}")
         monkeypatch.setenv("FAIRLEAD_TOKEN", (tmp_path / "plane" / "admin.token").read_text())
-        info("grows")
+        app(["info", "grows"], standalone_mode=False)
         said = " ".join(capsys.readouterr().out.split())
         assert re.search(rf"regimes batch size {SMALL} from step \d+, batch size {LARGE} from step \d+", said)
         assert "did more steps than it declared, declared static" in said

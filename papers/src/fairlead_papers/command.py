@@ -144,7 +144,7 @@ def gavel(
         ),
     ] = None,
     folder: FolderOption = None,
-    processes: opt.ProcessesOption = None,
+    processes: int | None = opt.PROCESSES,
     json: opt.JsonOption = False,
 ) -> None:
     asked = _asked(GAVEL, scale, only, folder, lambda: GavelInputs(_table(throughputs)))
@@ -164,7 +164,7 @@ def blox(
         ),
     ] = None,
     folder: FolderOption = None,
-    processes: opt.ProcessesOption = None,
+    processes: int | None = opt.PROCESSES,
     json: opt.JsonOption = False,
 ) -> None:
     _run(_asked(BLOX, scale, only, folder, lambda: PublicTraces(data=_data(data, "Philly's durations"))), processes, json)
@@ -181,7 +181,7 @@ def shockwave(
         ),
     ] = None,
     folder: FolderOption = None,
-    processes: opt.ProcessesOption = None,
+    processes: int | None = opt.PROCESSES,
     json: opt.JsonOption = False,
 ) -> None:
     _run(_asked(SHOCKWAVE, scale, only, folder, lambda: AdaptiveJobs(data=_data(data, "Shockwave's traces"))), processes, json)
@@ -192,7 +192,7 @@ def horus(
     scale: ScaleOption = "small",
     only: OnlyOption = None,
     folder: FolderOption = None,
-    processes: opt.ProcessesOption = None,
+    processes: int | None = opt.PROCESSES,
     json: opt.JsonOption = False,
 ) -> None:
     _run(_asked(HORUS, scale, only, folder, MeasuredPairs), processes, json)

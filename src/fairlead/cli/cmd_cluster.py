@@ -38,21 +38,17 @@ LeashOption = Annotated[
 class LiveSchedulerOptions:
     """The scheduler of a real cluster: a file, or a preset or policy with single parts."""
 
-    policy: Annotated[str | None, typer.Option("--policy", help="A policy; see `fairlead policies`. [default: las]")] = None
-    preset: opt.PresetOption = None
-    config: Annotated[
-        Path | None, typer.Option("--config", help="A scheduler file in YAML, in place of the other scheduler options.")
-    ] = None
-    round_s: Annotated[
-        float | None,
-        typer.Option("--round", help="Length of a round in seconds. [default: the preset's, or 60; 10 with up]", min=0.1),
-    ] = None
-    admission: opt.AdmissionOption = None
-    placement: opt.PlacementOption = None
-    estimator: Annotated[
-        str | None,
-        typer.Option("--estimator", help="Throughput estimator. [default: measured; monitored where a preset predicts]"),
-    ] = None
+    policy: str | None = typer.Option(None, help="A policy; see `fairlead policies`. [default: las]")
+    preset: str | None = opt.PRESET
+    config: Path | None = typer.Option(None, help="A scheduler file in YAML, in place of the other scheduler options.")
+    round_s: float | None = typer.Option(
+        None, "--round", help="Length of a round in seconds. [default: the preset's, or 60; 10 with up]", min=0.1
+    )
+    admission: str | None = opt.ADMISSION
+    placement: str | None = opt.PLACEMENT
+    estimator: str | None = typer.Option(
+        None, help="Throughput estimator. [default: measured; monitored where a preset predicts]"
+    )
 
     def read(self, default_round_s: float) -> SchedulerConfig:
         """Return the scheduler, with all names and parameters checked."""
@@ -78,15 +74,11 @@ class LiveSchedulerOptions:
 class PlaneOptions:
     """Where a control plane keeps its files, and where it listens."""
 
-    root: Annotated[Path, typer.Option("--root", help="Folder of the journal, tokens, checkpoints and logs.")] = Path(
-        ".fairlead"
-    )
-    journal: Annotated[str, typer.Option("--journal", help="x.sqlite or postgresql://…  [default: in --root]")] = ""
-    http: Annotated[str, typer.Option("--http", help="Address of the HTTP API and the console; port 0 picks a free one.")] = (
-        "127.0.0.1:7420"
-    )
-    agents: Annotated[str, typer.Option("--agents", help="Address for agents.")] = "127.0.0.1:7421"
-    metrics_open: Annotated[bool, typer.Option("--metrics-open", help="Serve /metrics without a token.")] = False
+    root: Path = typer.Option(Path(".fairlead"), help="Folder of the journal, tokens, checkpoints and logs.")
+    journal: str = typer.Option("", help="x.sqlite or postgresql://…  [default: in --root]")
+    http: str = typer.Option("127.0.0.1:7420", help="Address of the HTTP API and the console; port 0 picks a free one.")
+    agents: str = typer.Option("127.0.0.1:7421", help="Address for agents.")
+    metrics_open: bool = typer.Option(False, "--metrics-open", help="Serve /metrics without a token.")
     log_format: LogOption = "text"
 
 
@@ -96,32 +88,21 @@ def serve_command(
     cluster: opt.ClusterOption,
     parts: LiveSchedulerOptions,
     plane: PlaneOptions,
-    lease: Annotated[float, typer.Option("--lease", help="Lease duration of an agent in seconds.", min=1.0)] = 15.0,
-    grace: Annotated[
-        float, typer.Option("--grace", help="Seconds after the lease in which jobs checkpoint and end.", min=1.0)
-    ] = 35.0,
-    tls_cert: Annotated[
-        Path | None, typer.Option("--tls-cert", help="The server's certificate (PEM), for both addresses.")
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key (PEM).")] = None,
+    lease: float = typer.Option(15.0, help="Lease duration of an agent in seconds.", min=1.0),
+    grace: float = typer.Option(35.0, help="Seconds after the lease in which jobs checkpoint and end.", min=1.0),
+    tls_cert: Path | None = typer.Option(None, help="The server's certificate (PEM), for both addresses."),
+    tls_key: Path | None = typer.Option(None, help="Its key (PEM)."),
     insecure: InsecureOption = False,
-    checkpoints: Annotated[
-        Path | None,
-        typer.Option("--checkpoints", help="Folder of checkpoints, the same on all nodes. [default: ROOT/checkpoints]"),
-    ] = None,
-    keep_ended: Annotated[float, typer.Option("--keep-ended", help="Seconds to keep checkpoints of ended jobs.", min=0.0)] = 7
-    * 86400.0,
-    snapshot_events: Annotated[
-        int, typer.Option("--snapshot-events", help="Take a snapshot after this many events …", min=1)
-    ] = 50_000,
-    snapshot_minutes: Annotated[
-        float, typer.Option("--snapshot-minutes", help="… or after this many minutes.", min=0.01)
-    ] = 30.0,
-    keep_snapshots: Annotated[int, typer.Option("--keep-snapshots", help="How many snapshots to keep.", min=1)] = 3,
-    keep_days: Annotated[
-        float | None,
-        typer.Option("--keep-days", help="Drop events that are older and in a snapshot. [default: keep all]", min=0.001),
-    ] = None,
+    checkpoints: Path | None = typer.Option(
+        None, help="Folder of checkpoints, the same on all nodes. [default: ROOT/checkpoints]"
+    ),
+    keep_ended: float = typer.Option(7 * 86400.0, help="Seconds to keep checkpoints of ended jobs.", min=0.0),
+    snapshot_events: int = typer.Option(50000, help="Take a snapshot after this many events …", min=1),
+    snapshot_minutes: float = typer.Option(30.0, help="… or after this many minutes.", min=0.01),
+    keep_snapshots: int = typer.Option(3, help="How many snapshots to keep.", min=1),
+    keep_days: float | None = typer.Option(
+        None, help="Drop events that are older and in a snapshot. [default: keep all]", min=0.001
+    ),
 ) -> None:
     """Run the control plane of a cluster. Jobs keep running when it stops; start it again to resume.
 
@@ -175,29 +156,18 @@ def _print_addresses(started: Started) -> None:
 
 
 def agent_command(
-    control: Annotated[str, typer.Option("--control", help="The control plane's address for agents.")] = "127.0.0.1:7421",
-    node: Annotated[str, typer.Option("--node", help="This node's name in the cluster.")] = os.uname().nodename,
-    accelerators: Annotated[
-        str, typer.Option("--accelerators", help="GPUs of this node, as in v100:4. [default: detected by NVML]")
-    ] = "",
-    root: Annotated[Path, typer.Option("--root", help="Folder of the jobs' files and logs.")] = Path(".fairlead-agent"),
-    token_file: Annotated[Path | None, typer.Option("--token-file", help="A file with an agent token.")] = None,
-    address: Annotated[
-        str,
-        typer.Option("--address", help="Address of this node for other nodes. [default: that of the route to --control]"),
-    ] = "",
-    user: Annotated[str, typer.Option("--user", help="The user that jobs run as, where the agent is root.")] = "",
-    end_jobs: Annotated[
-        bool, typer.Option("--end-jobs", help="When the agent ends, let its jobs checkpoint and end them too.")
-    ] = False,
+    control: str = typer.Option("127.0.0.1:7421", help="The control plane's address for agents."),
+    node: str = typer.Option(os.uname().nodename, help="This node's name in the cluster."),
+    accelerators: str = typer.Option("", help="GPUs of this node, as in v100:4. [default: detected by NVML]"),
+    root: Path = typer.Option(Path(".fairlead-agent"), help="Folder of the jobs' files and logs."),
+    token_file: Path | None = typer.Option(None, help="A file with an agent token."),
+    address: str = typer.Option("", help="Address of this node for other nodes. [default: that of the route to --control]"),
+    user: str = typer.Option("", help="The user that jobs run as, where the agent is root."),
+    end_jobs: bool = typer.Option(False, "--end-jobs", help="When the agent ends, let its jobs checkpoint and end them too."),
     log_format: LogOption = "text",
-    tls_ca: Annotated[
-        Path | None, typer.Option("--tls-ca", help="The authority (PEM) that signed the control plane's certificate.")
-    ] = None,
+    tls_ca: Path | None = typer.Option(None, help="The authority (PEM) that signed the control plane's certificate."),
     insecure: InsecureOption = False,
-    keep_logs: Annotated[
-        float, typer.Option("--keep-logs", help="Seconds to keep the logs of a launch that has ended.", min=0.0)
-    ] = 7 * 86400.0,
+    keep_logs: float = typer.Option(7 * 86400.0, help="Seconds to keep the logs of a launch that has ended.", min=0.0),
     leashed: LeashOption = False,
 ) -> None:
     """Run the agent of this node. It starts and stops jobs for the control plane, and stops them itself if it is cut off.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -37,47 +36,31 @@ FIGURES = ("average_jct_s", "p99_jct_s", "average_responsiveness_s", "utilizatio
 def compare_command(
     context: typer.Context,
     *,
-    policies: Annotated[
-        str | None,
-        typer.Option(
-            "--policies",
-            help=f"Policies, separated by commas; parameters as in 'las:by=time'. [default: {POLICIES}; none with --preset]",
-        ),
-    ] = None,
-    preset: Annotated[
-        list[str] | None,
-        typer.Option("--preset", help="A scheduler that ships with Fairlead ('fairlead presets'); repeatable."),
-    ] = None,
-    config: Annotated[
-        list[Path] | None, typer.Option("--config", help="A scheduler file in YAML to compare as well; repeatable.")
-    ] = None,
-    loads: Annotated[
-        str | None, typer.Option("--loads", help="Jobs per hour, separated by commas. A trace is re-timed to each.")
-    ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", help="Seeds, separated by commas, or a count as in '3x'.")] = "0",
+    policies: str | None = typer.Option(
+        None, help=f"Policies, separated by commas; parameters as in 'las:by=time'. [default: {POLICIES}; none with --preset]"
+    ),
+    preset: list[str] | None = typer.Option(
+        None, help="A scheduler that ships with Fairlead ('fairlead presets'); repeatable."
+    ),
+    config: list[Path] | None = typer.Option(None, help="A scheduler file in YAML to compare as well; repeatable."),
+    loads: str | None = typer.Option(None, help="Jobs per hour, separated by commas. A trace is re-timed to each."),
+    seeds: str = typer.Option("0", help="Seeds, separated by commas, or a count as in '3x'."),
     cluster: opt.ClusterOption = opt.DEFAULT_CLUSTER,
     parts: opt.SchedulerOptions,
     workload: opt.WorkloadOptions,
     cost: opt.CostOptions,
     fault: opt.FaultOptions,
     definitions: opt.DefinitionOptions,
-    measure: opt.MeasureOption = None,
-    processes: opt.ProcessesOption = None,
-    report: Annotated[
-        Path | None, typer.Option("--report", help="Write an HTML report of the first seed to this file.")
-    ] = None,
-    png: opt.PngOption = None,
-    sweep: Annotated[
-        Path | None,
-        typer.Option(
-            "--sweep",
-            help="A sweep in YAML: schedulers over loads, clusters, seeds and parameters; resumable (docs/sweeps.md).",
-        ),
-    ] = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option("--out", help="Write Parquet tables into this folder; with --sweep, its report and finished runs."),
-    ] = None,
+    measure: str | None = opt.MEASURE,
+    processes: int | None = opt.PROCESSES,
+    report: Path | None = typer.Option(None, help="Write an HTML report of the first seed to this file."),
+    png: Path | None = opt.PNG,
+    sweep: Path | None = typer.Option(
+        None, help="A sweep in YAML: schedulers over loads, clusters, seeds and parameters; resumable (docs/sweeps.md)."
+    ),
+    folder: Path | None = typer.Option(
+        None, "--out", help="Write Parquet tables into this folder; with --sweep, its report and finished runs."
+    ),
     json: opt.JsonOption = False,
 ) -> None:
     """Compare schedulers on the same jobs. Over several seeds it gives 95 % confidence intervals.

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich import box
@@ -38,8 +37,8 @@ IN_THE_REPORT = "see the report"
 
 
 def demo_command(
-    to: Annotated[Path, typer.Option("--out", help="The folder for the report, the plots and the journal.")] = Path("out"),
-    quick: Annotated[bool, typer.Option("--quick", help="Half a dozen jobs, fewer in simulation, and no plots.")] = False,
+    to: Path = typer.Option(Path("out"), "--out", help="The folder for the report, the plots and the journal."),
+    quick: bool = typer.Option(False, "--quick", help="Half a dozen jobs, fewer in simulation, and no plots."),
 ) -> None:
     """Show what Fairlead does, in under two minutes.
 

@@ -58,15 +58,15 @@ def inference_group() -> None:
 
 @inference_app.command("simulate")
 def simulate_sessions(
-    sessions: Annotated[Path, typer.Argument(help="A YAML file of models and sessions.")],
+    sessions: Path = typer.Argument(..., help="A YAML file of models and sessions."),
     cluster: opt.ClusterOption = "32xv100:4",
     packing: PackingOption = Packings.pooled,
     arrivals: ArrivalsOption = ArrivalKinds.poisson,
-    duration: Annotated[float, typer.Option("--duration", help="Seconds during which requests arrive.", min=0.1)] = 60.0,
+    duration: float = typer.Option(60.0, help="Seconds during which requests arrive.", min=0.1),
     wait: WaitOption = DEFAULT_POOLING.wait,
     headroom: HeadroomOption = DEFAULT_POOLING.headroom,
     neighbours: NeighboursOption = DEFAULT_POOLING.neighbours,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the requests.", min=0)] = 0,
+    seed: int = typer.Option(0, help="Seed of the requests.", min=0),
     json: opt.JsonOption = False,
 ) -> None:
     """Pack sessions onto GPUs and send them requests. Prints the share of requests within their SLO.
@@ -96,11 +96,11 @@ def simulate_sessions(
 
 @inference_app.command()
 def replay(
-    journal: Annotated[Path, typer.Argument(help="An event log of a scheduler with policy 'nexus'.")],
-    begin: Annotated[float, typer.Option("--from", help="First second of the requests.", min=0)] = 0.0,
-    end: Annotated[float, typer.Option("--until", help="Last second of the requests.", min=0)] = math.inf,
+    journal: Path = typer.Argument(..., help="An event log of a scheduler with policy 'nexus'."),
+    begin: float = typer.Option(0.0, "--from", help="First second of the requests.", min=0),
+    end: float = typer.Option(math.inf, "--until", help="Last second of the requests.", min=0),
     arrivals: ArrivalsOption = ArrivalKinds.poisson,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the requests.", min=0)] = 0,
+    seed: int = typer.Option(0, help="Seed of the requests.", min=0),
     json: opt.JsonOption = False,
 ) -> None:
     """Send requests to the sessions of a recorded run. They have the GPUs that the log records.

@@ -42,35 +42,20 @@ NameArgument = Annotated[
 
 
 def submit_command(
-    words: Annotated[
-        list[str] | None, typer.Argument(help="Task files (x.yaml), or a program and its arguments after --.")
-    ] = None,
-    name: Annotated[str, typer.Option("--name", help="[default: job-NUMBER]")] = "",
-    workers: Annotated[int, typer.Option("--workers", help="Number of workers (gang size).", min=1)] = 1,
-    mode: Annotated[
-        str,
-        typer.Option(
-            "--mode", help="elastic: the scheduler may change the number of workers. Also: static, accordion, gns, expert."
-        ),
-    ] = "",
-    kind: Annotated[
-        str,
-        typer.Option("--kind", help="Job type, as in 'resnet (batch size 32)'. [default: the name of the script or program]"),
-    ] = "",
-    schedule: Annotated[
-        str,
-        typer.Option("--schedule", help="For mode expert, with --steps: batch sizes and shares, as in '32@0.3|256@0.7'."),
-    ] = "",
-    types: Annotated[str, typer.Option("--types", help="GPU types that the job may use, separated by commas.")] = "",
-    steps: Annotated[float | None, typer.Option("--steps", help="Total number of steps, if known.")] = None,
-    array: Annotated[
-        int, typer.Option("--array", help="Submit this many copies, at most 10,000; JOB_INDEX is the number of each.", min=1)
-    ] = 1,
-    after: Annotated[list[str] | None, typer.Option("--after", help="A job that must finish first; repeatable.")] = None,
-    code: Annotated[
-        Path | None, typer.Option("--code", help="A directory or zip file to send along; the job runs in it.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check on which GPU types the job can run.")] = False,
+    words: list[str] | None = typer.Argument(None, help="Task files (x.yaml), or a program and its arguments after --."),
+    name: str = typer.Option("", help="[default: job-NUMBER]"),
+    workers: int = typer.Option(1, help="Number of workers (gang size).", min=1),
+    mode: str = typer.Option(
+        "", help="elastic: the scheduler may change the number of workers. Also: static, accordion, gns, expert."
+    ),
+    kind: str = typer.Option("", help="Job type, as in 'resnet (batch size 32)'. [default: the name of the script or program]"),
+    schedule: str = typer.Option("", help="For mode expert, with --steps: batch sizes and shares, as in '32@0.3|256@0.7'."),
+    types: str = typer.Option("", help="GPU types that the job may use, separated by commas."),
+    steps: float | None = typer.Option(None, help="Total number of steps, if known."),
+    array: int = typer.Option(1, help="Submit this many copies, at most 10,000; JOB_INDEX is the number of each.", min=1),
+    after: list[str] | None = typer.Option(None, help="A job that must finish first; repeatable."),
+    code: Path | None = typer.Option(None, help="A directory or zip file to send along; the job runs in it."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only check on which GPU types the job can run."),
     json: JsonOption = False,
 ) -> None:
     """Submit a job: fairlead submit -- python train.py. Or a task in a file: fairlead submit task.yaml.
@@ -149,7 +134,7 @@ def _code(place: Path | None, task: Mapping[str, Any], folder: Path) -> bytes:
 
 
 def queue_command(
-    everybody: Annotated[bool, typer.Option("--all", help="Jobs of all users (admin), and jobs that have ended.")] = False,
+    everybody: bool = typer.Option(False, "--all", help="Jobs of all users (admin), and jobs that have ended."),
     json: JsonOption = False,
 ) -> None:
     """List the jobs that have not ended. Shows what each waits for."""
@@ -256,8 +241,8 @@ def nodes_command(json: JsonOption = False) -> None:
 
 
 def drain_command(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="A node's name, as in `fairlead nodes`.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Use the node again.")] = False,
+    node: str = typer.Argument(..., metavar="NODE", help="A node's name, as in `fairlead nodes`."),
+    undo: bool = typer.Option(False, "--undo", help="Use the node again."),
     json: JsonOption = False,
 ) -> None:
     """Drain a node: its jobs resume elsewhere.
@@ -297,12 +282,10 @@ def control_plane() -> ControlPlaneClient:
 
 def logs_command(
     name: NameArgument,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Follow the log until the job ends.")] = False,
-    rank: Annotated[int, typer.Option("--rank", help="Rank of the worker in a gang.", min=0)] = 0,
-    launch: Annotated[
-        int, typer.Option("--launch", help="Number of the launch, from 1.  [default: the last]", min=0, show_default=False)
-    ] = 0,
-    tail: Annotated[int | None, typer.Option("--tail", help="Only this many lines from the end.", min=0)] = None,
+    follow: bool = typer.Option(False, "-f", "--follow", help="Follow the log until the job ends."),
+    rank: int = typer.Option(0, help="Rank of the worker in a gang.", min=0),
+    launch: int = typer.Option(0, help="Number of the launch, from 1.  [default: the last]", min=0, show_default=False),
+    tail: int | None = typer.Option(None, help="Only this many lines from the end.", min=0),
     json: JsonOption = False,
 ) -> None:
     """Print the log of a job: fairlead logs -f JOB.

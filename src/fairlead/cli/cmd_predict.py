@@ -84,9 +84,9 @@ predict_app.command()(pair)
 
 @predict_app.command()
 def train(
-    to: Annotated[Path, typer.Option("--out", help="Where the predictor is written.")],
+    to: Path = typer.Option(..., "--out", help="Where the predictor is written."),
     set_: SetOption = "h200",
-    without: Annotated[list[str] | None, typer.Option("--without", help="A family to leave out; several times.")] = None,
+    without: list[str] | None = typer.Option(None, help="A family to leave out; several times."),
     json: JsonOption = False,
 ) -> None:
     """Learn from a measured set and its pairs. The learner that errs least on what it has not seen is kept."""

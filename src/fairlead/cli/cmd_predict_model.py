@@ -39,10 +39,10 @@ LARGEST = 10**9
 
 
 def model(
-    what: Annotated[str, typer.Argument(help="An ONNX file; nothing of it is run. Or a configuration of the set that ships.")],
-    batch: Annotated[int | None, typer.Option("--batch", help="Batch size; else that of the file.", min=1, max=LARGEST)] = None,
+    what: str = typer.Argument(..., help="An ONNX file; nothing of it is run. Or a configuration of the set that ships."),
+    batch: int | None = typer.Option(None, help="Batch size; else that of the file.", min=1, max=LARGEST),
     size: SizeOption = None,
-    device: Annotated[str, typer.Option("--device", help="Where it will run; refused where nothing was measured.")] = SHIPPED,
+    device: str = typer.Option(SHIPPED, help="Where it will run; refused where nothing was measured."),
     with_: WithOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -146,24 +146,18 @@ GIVEN, MEASURED, PREDICTED = "given", "measured", "predicted"
 
 
 def pair(
-    jobs: Annotated[
-        list[str], typer.Argument(help="Of each: an ONNX file, a measured configuration, or its utilization alone in percent.")
-    ],
-    sharing: Annotated[str, typer.Option("--sharing", help="time-slicing or mps.")] = "time-slicing",
-    batch: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--batch", help="Batch size of ONNX files, else their own; for all, or once for each.", min=1, max=LARGEST
-        ),
-    ] = None,
+    jobs: list[str] = typer.Argument(
+        ..., help="Of each: an ONNX file, a measured configuration, or its utilization alone in percent."
+    ),
+    sharing: str = typer.Option("time-slicing", help="time-slicing or mps."),
+    batch: list[int] | None = typer.Option(
+        None, help="Batch size of ONNX files, else their own; for all, or once for each.", min=1, max=LARGEST
+    ),
     size: SizeOption = None,
-    held: Annotated[
-        list[float] | None,
-        typer.Option("--multiprocessors", help="Busy alone, in percent, for mps; once for each, or for the one utilization."),
-    ] = None,
-    kernel_us: Annotated[
-        list[float] | None, typer.Option("--kernel-us", help="How long a kernel takes on average; as --multiprocessors.")
-    ] = None,
+    held: list[float] | None = typer.Option(
+        None, "--multiprocessors", help="Busy alone, in percent, for mps; once for each, or for the one utilization."
+    ),
+    kernel_us: list[float] | None = typer.Option(None, help="How long a kernel takes on average; as --multiprocessors."),
     with_: WithOption = None,
     json: JsonOption = False,
 ) -> None:

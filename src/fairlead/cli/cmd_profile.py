@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -39,20 +39,17 @@ from fairlead.workloads.throughput_tables import MeasuredTraining, colocation_ta
 
 
 def table(
-    to: Annotated[Path, typer.Option("--out", help="Where to: CSV, or Parquet by its name.")],
-    alone: Annotated[Path | None, typer.Option("--alone", help="A file of `profile alone`; else the set that ships.")] = None,
-    pairs: Annotated[
-        list[Path] | None, typer.Option("--pairs", help="A file of `profile pairs`; several times. Else those that ship.")
-    ] = None,
-    set_: Annotated[str, typer.Option("--set", help="The set that ships.")] = "h200",
-    sharing: Annotated[SharingMode, typer.Option("--sharing", help="Whose pairs are taken.")] = SharingMode.TIME_SLICING,
-    together: Annotated[
-        bool,
-        typer.Option(
-            "--together", help="Only those of whom every two were measured at once: for schedulers that put any two together."
-        ),
-    ] = False,
-    type_name: Annotated[str, typer.Option("--type", help="What the accelerator is called. [default: by its device]")] = "",
+    to: Path = typer.Option(..., "--out", help="Where to: CSV, or Parquet by its name."),
+    alone: Path | None = typer.Option(None, help="A file of `profile alone`; else the set that ships."),
+    pairs: list[Path] | None = typer.Option(None, help="A file of `profile pairs`; several times. Else those that ship."),
+    set_: str = typer.Option("h200", "--set", help="The set that ships."),
+    sharing: SharingMode = typer.Option(SharingMode.TIME_SLICING, help="Whose pairs are taken."),
+    together: bool = typer.Option(
+        False,
+        "--together",
+        help="Only those of whom every two were measured at once: for schedulers that put any two together.",
+    ),
+    type_name: str = typer.Option("", "--type", help="What the accelerator is called. [default: by its device]"),
     json: JsonOption = False,
 ) -> None:
     """Write measurements as a throughput table. As in: fairlead profile table --out h200.csv, then
@@ -123,9 +120,7 @@ profile_app = typer.Typer(help="Measure trainings on the accelerator at hand (ex
 
 
 @profile_app.command(name="list")
-def list_(
-    only: Annotated[str, typer.Option("--only", help="Names to show, as in 'resnet*@224:*'.")] = "*", json: JsonOption = False
-) -> None:
+def list_(only: str = typer.Option("*", help="Names to show, as in 'resnet*@224:*'."), json: JsonOption = False) -> None:
     """The configurations there are: model@input:batch."""
     found = _chosen(only)
     if json:
@@ -137,10 +132,10 @@ def list_(
 
 @profile_app.command()
 def alone(
-    to: Annotated[Path, typer.Option("--out", help="Where results are kept; what is there is not measured again.")],
-    only: Annotated[str, typer.Option("--only", help="Names to measure, as in 'resnet*@224:*'.")] = "*",
-    budget_s: Annotated[float, typer.Option("--budget", help="Seconds after which nothing new is begun.", min=1.0)] = 3600.0,
-    device: Annotated[str, typer.Option("--device", help="cuda, cuda:1, cpu …")] = "cuda",
+    to: Path = typer.Option(..., "--out", help="Where results are kept; what is there is not measured again."),
+    only: str = typer.Option("*", help="Names to measure, as in 'resnet*@224:*'."),
+    budget_s: float = typer.Option(3600.0, "--budget", help="Seconds after which nothing new is begun.", min=1.0),
+    device: str = typer.Option("cuda", help="cuda, cuda:1, cpu …"),
     json: JsonOption = False,
 ) -> None:
     """Each configuration by itself. Steps per second and their spread, utilization, memory.
@@ -170,26 +165,22 @@ def alone(
 
 @profile_app.command()
 def pairs(
-    to: Annotated[Path, typer.Option("--out", help="Where results are kept; what is there is not measured again.")],
-    of: Annotated[str, typer.Option("--of", help="Names, with commas between; else those that span the set that ships.")] = "",
-    span: Annotated[
-        SelectionMetric, typer.Option("--span", help="What they span: utilization, or the share filled.")
-    ] = SelectionMetric.UTILIZATION,
-    sharing: Annotated[
-        SharingMode, typer.Option("--sharing", help="How the two share the accelerator.")
-    ] = SharingMode.TIME_SLICING,
-    budget_s: Annotated[float, typer.Option("--budget", help="Seconds after which nothing new is begun.", min=1.0)] = 3600.0,
-    window_s: Annotated[float, typer.Option("--window", help="Seconds of both at once, in each look.", min=0.01)] = 0.3,
-    alone_s: Annotated[float, typer.Option("--alone", help="Seconds of each alone, in each look.", min=0.01)] = 0.2,
-    looks: Annotated[int, typer.Option("--looks", help="How often a pair is looked at, in a row.", min=1, max=100)] = 2,
-    warm_s: Annotated[float, typer.Option("--warm", help="Seconds before the first.", min=0.0)] = 0.1,
-    solos: Annotated[int, typer.Option("--solos", help="How often each is measured by itself too.", min=1, max=100)] = 1,
-    again: Annotated[int, typer.Option("--again", help="How many pairs are measured again, to tell noise.", min=0)] = 0,
-    times: Annotated[int, typer.Option("--times", help="How often these are, in all.", min=2, max=100)] = 2,
-    noisy: Annotated[
-        int, typer.Option("--noisiest", help="How many of the pairs kept, those that varied most, are measured twice.", min=0)
-    ] = 0,
-    device: Annotated[str, typer.Option("--device", help="cuda, cuda:1, cpu …")] = "cuda",
+    to: Path = typer.Option(..., "--out", help="Where results are kept; what is there is not measured again."),
+    of: str = typer.Option("", help="Names, with commas between; else those that span the set that ships."),
+    span: SelectionMetric = typer.Option(SelectionMetric.UTILIZATION, help="What they span: utilization, or the share filled."),
+    sharing: SharingMode = typer.Option(SharingMode.TIME_SLICING, help="How the two share the accelerator."),
+    budget_s: float = typer.Option(3600.0, "--budget", help="Seconds after which nothing new is begun.", min=1.0),
+    window_s: float = typer.Option(0.3, "--window", help="Seconds of both at once, in each look.", min=0.01),
+    alone_s: float = typer.Option(0.2, "--alone", help="Seconds of each alone, in each look.", min=0.01),
+    looks: int = typer.Option(2, help="How often a pair is looked at, in a row.", min=1, max=100),
+    warm_s: float = typer.Option(0.1, "--warm", help="Seconds before the first.", min=0.0),
+    solos: int = typer.Option(1, help="How often each is measured by itself too.", min=1, max=100),
+    again: int = typer.Option(0, help="How many pairs are measured again, to tell noise.", min=0),
+    times: int = typer.Option(2, help="How often these are, in all.", min=2, max=100),
+    noisy: int = typer.Option(
+        0, "--noisiest", help="How many of the pairs kept, those that varied most, are measured twice.", min=0
+    ),
+    device: str = typer.Option("cuda", help="cuda, cuda:1, cpu …"),
     json: JsonOption = False,
 ) -> None:
     """Every two of some configurations at once. Each with its like too: steps per second of both, and of each alone.
@@ -235,8 +226,8 @@ profile_app.command()(table)
 
 @profile_app.command()
 def module(
-    spelled: Annotated[str, typer.Argument(help="A file and a function in it, as in mine.py:training; it is run.")],
-    device: Annotated[str, typer.Option("--device", help="Where it is tried, if it has to be.")] = "cuda",
+    spelled: str = typer.Argument(..., help="A file and a function in it, as in mine.py:training; it is run."),
+    device: str = typer.Option("cuda", help="Where it is tried, if it has to be."),
     json: JsonOption = False,
 ) -> None:
     """What a training of your own takes. From its graph, or from a short trial where it has none that can be read: then on the
@@ -260,8 +251,8 @@ def module(
 
 @profile_app.command()
 def features(
-    to: Annotated[Path, typer.Option("--out", help="Where features are kept; what is there is not computed again.")],
-    only: Annotated[str, typer.Option("--only", help="Names to look at, as in 'resnet*@224:*'.")] = "*",
+    to: Path = typer.Option(..., "--out", help="Where features are kept; what is there is not computed again."),
+    only: str = typer.Option("*", help="Names to look at, as in 'resnet*@224:*'."),
     json: JsonOption = False,
 ) -> None:
     """What is known of each configuration before it runs. Its model is exported to ONNX and its graph read, on the CPU.

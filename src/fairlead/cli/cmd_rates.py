@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -22,11 +21,10 @@ def rates_group() -> None:
 
 @rates_app.command()
 def export(
-    to: Annotated[Path, typer.Option("--out", help="The file to write: .csv or .parquet.")] = Path("rates.csv"),
-    all_types: Annotated[
-        bool,
-        typer.Option("--all-types", help="Fill in GPU types that were not measured with the mean over the others."),
-    ] = False,
+    to: Path = typer.Option(Path("rates.csv"), "--out", help="The file to write: .csv or .parquet."),
+    all_types: bool = typer.Option(
+        False, "--all-types", help="Fill in GPU types that were not measured with the mean over the others."
+    ),
     json: JsonOption = False,
 ) -> None:
     """Write measured throughputs as a table for the simulator. As in: fairlead rates export --out rates.csv, then

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -23,18 +22,16 @@ from fairlead.reporting.tables import comparison_table
 
 @opt.option_groups
 def resimulate_command(
-    journal: Annotated[str, typer.Argument(help="x.sqlite, x.jsonl or postgresql://…; the cluster may be running.")],
+    journal: str = typer.Argument(..., help="x.sqlite, x.jsonl or postgresql://…; the cluster may be running."),
     *,
-    policies: Annotated[
-        str, typer.Option("--policies", help="Policies, separated by commas; parameters as in 'las:by=time'.")
-    ] = "fifo,srtf,max-min-fairness-perf",
-    config: Annotated[
-        list[Path] | None, typer.Option("--config", help="A scheduler file in YAML to simulate as well; repeatable.")
-    ] = None,
+    policies: str = typer.Option(
+        "fifo,srtf,max-min-fairness-perf", help="Policies, separated by commas; parameters as in 'las:by=time'."
+    ),
+    config: list[Path] | None = typer.Option(None, help="A scheduler file in YAML to simulate as well; repeatable."),
     definitions: opt.DefinitionOptions,
-    processes: opt.ProcessesOption = None,
-    report: Annotated[Path | None, typer.Option("--report", help="Write an HTML report of all of them to this file.")] = None,
-    png: opt.PngOption = None,
+    processes: int | None = opt.PROCESSES,
+    report: Path | None = typer.Option(None, help="Write an HTML report of all of them to this file."),
+    png: Path | None = opt.PNG,
     json: opt.JsonOption = False,
 ) -> None:
     """Simulate a recorded run under other policies.
@@ -85,12 +82,12 @@ def resimulate_command(
 
 @opt.option_groups
 def report_command(
-    journals: Annotated[list[Path], typer.Argument(help="Event logs, as written by 'fairlead simulate --events'.")],
+    journals: list[Path] = typer.Argument(..., help="Event logs, as written by 'fairlead simulate --events'."),
     *,
-    output: Annotated[Path, typer.Option("--out", "--output", "-o", help="The HTML file to write.")] = Path("report.html"),
-    png: Annotated[Path | None, typer.Option("--png", help="Write the plots as PNG files into this folder too.")] = None,
-    title: Annotated[str, typer.Option("--title", help="The report's title.")] = "Fairlead report",
-    measure: opt.MeasureOption = None,
+    output: Path = typer.Option(Path("report.html"), "--out", "--output", "-o", help="The HTML file to write."),
+    png: Path | None = typer.Option(None, help="Write the plots as PNG files into this folder too."),
+    title: str = typer.Option("Fairlead report", help="The report's title."),
+    measure: str | None = opt.MEASURE,
     definitions: opt.DefinitionOptions,
     json: opt.JsonOption = False,
 ) -> None:

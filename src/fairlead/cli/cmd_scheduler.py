@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -36,15 +36,11 @@ def show_scheduler(json: JsonOption = False) -> None:
 
 @scheduler_app.command(name="set")
 def set_scheduler(
-    file: Annotated[Path | None, typer.Argument(help="A scheduler as YAML.")] = None,
-    preset: Annotated[
-        str, typer.Option("--preset", help="A scheduler that ships with Fairlead, in place of a file; see `fairlead presets`.")
-    ] = "",
-    policy: Annotated[str, typer.Option("--policy", help="Change only the policy; see `fairlead policies`.")] = "",
-    round_s: Annotated[
-        float | None, typer.Option("--round", help="Change only the length of rounds, in seconds.", min=0.1)
-    ] = None,
-    why: Annotated[str, typer.Option("--why", help="A reason, for the journal.")] = "",
+    file: Path | None = typer.Argument(None, help="A scheduler as YAML."),
+    preset: str = typer.Option("", help="A scheduler that ships with Fairlead, in place of a file; see `fairlead presets`."),
+    policy: str = typer.Option("", help="Change only the policy; see `fairlead policies`."),
+    round_s: float | None = typer.Option(None, "--round", help="Change only the length of rounds, in seconds.", min=0.1),
+    why: str = typer.Option("", help="A reason, for the journal."),
     json: JsonOption = False,
 ) -> None:
     """Change the scheduler from the next round on. As in: fairlead scheduler set scheduler.yaml, or --policy srtf.
@@ -85,9 +81,7 @@ KINDS = {**{kind: kind for kind in GROUPS}, **{f"{kind}s": kind for kind in GROU
 
 
 def policies_command(
-    what: Annotated[
-        str, typer.Argument(help=f"A kind ({', '.join(GROUPS)}), all of them (all), or the name of one part.")
-    ] = "policy",
+    what: str = typer.Argument("policy", help=f"A kind ({', '.join(GROUPS)}), all of them (all), or the name of one part."),
     json: JsonOption = False,
 ) -> None:
     """List policies and other parts, or describe one. A description has the parameters and the paper.
@@ -186,7 +180,7 @@ def presets_command(context: typer.Context, json: JsonOption = False) -> None:
 
 @presets_app.command("show")
 def show_preset(
-    name: Annotated[str, typer.Argument(help="A preset; `fairlead presets` lists them.")],
+    name: str = typer.Argument(..., help="A preset; `fairlead presets` lists them."),
     json: JsonOption = False,
 ) -> None:
     """Print a preset as a scheduler file. It is for --config, or a start for your own."""

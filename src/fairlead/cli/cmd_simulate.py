@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -30,41 +30,30 @@ MAX_LISTED, MAX_SHOWN = 100, 5
 @opt.option_groups
 def simulate_command(
     *,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            "--policy",
-            help="A policy by name ('fairlead policies' lists them), with its parameters: "
-            "'tiresias:thresholds=[3250,7200]'. Give this, --preset or --config.",
-        ),
-    ] = None,
-    preset: opt.PresetOption = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", help="A scheduler file in YAML, in place of single options.")
-    ] = None,
+    policy: str | None = typer.Option(
+        None,
+        help="A policy by name ('fairlead policies' lists them), with its parameters: "
+        "'tiresias:thresholds=[3250,7200]'. Give this, --preset or --config.",
+    ),
+    preset: str | None = opt.PRESET,
+    config: Path | None = typer.Option(None, help="A scheduler file in YAML, in place of single options."),
     cluster: opt.ClusterOption = opt.DEFAULT_CLUSTER,
     parts: opt.SchedulerOptions,
     workload: opt.WorkloadOptions,
-    request_rates: Annotated[
-        Path | None,
-        typer.Option("--request-rates", help="Requests per second of inference sessions over time: a YAML file."),
-    ] = None,
+    request_rates: Path | None = typer.Option(None, help="Requests per second of inference sessions over time: a YAML file."),
     cost: opt.CostOptions,
     fault: opt.FaultOptions,
     definitions: opt.DefinitionOptions,
-    load: opt.LoadOption = 6.0,
-    seed: opt.SeedOption = 0,
-    measure: opt.MeasureOption = None,
-    events: opt.EventsOption = None,
-    tables: opt.OutOption = None,
-    report: opt.ReportOption = None,
-    png: opt.PngOption = None,
-    skip_quiet_rounds: Annotated[
-        bool,
-        typer.Option(
-            "--skip-quiet-rounds/--every-round", help="Skip rounds in which nothing can change. The result is the same."
-        ),
-    ] = True,
+    load: float | None = opt.LOAD,
+    seed: int = opt.SEED,
+    measure: str | None = opt.MEASURE,
+    events: Path | None = opt.EVENTS,
+    tables: Path | None = opt.OUT,
+    report: Path | None = opt.REPORT,
+    png: Path | None = opt.PNG,
+    skip_quiet_rounds: bool = typer.Option(
+        True, "--skip-quiet-rounds/--every-round", help="Skip rounds in which nothing can change. The result is the same."
+    ),
     json: opt.JsonOption = False,
 ) -> None:
     """Simulate one scheduler on one trace and print its metrics.

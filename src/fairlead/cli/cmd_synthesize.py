@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -42,27 +43,19 @@ EVERY = 10
 class AdvisorOptions:
     """The candidates of the advisor, and how it compares them. The defaults are the nine combinations of Blox §5.2."""
 
-    policies: Annotated[str, typer.Option("--policies", help="Policies to choose from, separated by commas.")] = "fifo,srtf,las"
-    admissions: Annotated[
-        str, typer.Option("--admissions", help="Admissions to combine them with, as in 'accept-all,accept-up-to:factor=1.2'.")
-    ] = "accept-all,accept-up-to:factor=1.2,accept-up-to:factor=1.4"
-    placements: Annotated[
-        str, typer.Option("--placements", help="Placements to combine them with. [default: the current one]")
-    ] = ""
-    metric: Annotated[
-        str,
-        typer.Option("--metric", help="What to minimize: jct, responsiveness, or a weighted sum: 'jct=2,responsiveness=1'."),
-    ] = "jct"
-    forecast: Annotated[str, typer.Option("--forecast", help="Jobs that will arrive: 'none', or as in the 'recent' past.")] = (
-        "none"
+    policies: str = typer.Option("fifo,srtf,las", help="Policies to choose from, separated by commas.")
+    admissions: str = typer.Option(
+        "accept-all,accept-up-to:factor=1.2,accept-up-to:factor=1.4",
+        help="Admissions to combine them with, as in 'accept-all,accept-up-to:factor=1.2'.",
     )
-    window: Annotated[
-        float, typer.Option("--window", help="With --forecast recent: hours of the past, and of the future.", min=0.01)
-    ] = 6.0
-    margin: Annotated[
-        float, typer.Option("--margin", help="Switch only where it is better by more than this share.", min=0.0)
-    ] = 0.01
-    processes: opt.ProcessesOption = None
+    placements: str = typer.Option("", help="Placements to combine them with. [default: the current one]")
+    metric: str = typer.Option(
+        "jct", help="What to minimize: jct, responsiveness, or a weighted sum: 'jct=2,responsiveness=1'."
+    )
+    forecast: str = typer.Option("none", help="Jobs that will arrive: 'none', or as in the 'recent' past.")
+    window: float = typer.Option(6.0, help="With --forecast recent: hours of the past, and of the future.", min=0.01)
+    margin: float = typer.Option(0.01, help="Switch only where it is better by more than this share.", min=0.0)
+    processes: int | None = opt.PROCESSES
 
     def __post_init__(self) -> None:
         _ = _objective(self.metric), self._forecast(0)  # errors come before a long trace is read
@@ -143,18 +136,16 @@ def synthesize_command(
     *,
     asked: AdvisorOptions,
     every: EveryOption = EVERY,
-    alone: Annotated[
-        bool, typer.Option("--alone/--no-alone", help="Run every combination by itself too, to compare with.")
-    ] = True,
+    alone: bool = typer.Option(True, "--alone/--no-alone", help="Run every combination by itself too, to compare with."),
     workload: opt.WorkloadOptions,
     cluster: opt.ClusterOption = opt.DEFAULT_CLUSTER,
-    round: opt.RoundOption = None,
+    round: float | None = opt.ROUND,
     cost: opt.CostOptions,
-    load: opt.LoadOption = 6.0,
-    seed: opt.SeedOption = 0,
-    measure: opt.MeasureOption = None,
-    events: opt.EventsOption = None,
-    report: opt.ReportOption = None,
+    load: float | None = opt.LOAD,
+    seed: int = opt.SEED,
+    measure: str | None = opt.MEASURE,
+    events: Path | None = opt.EVENTS,
+    report: Path | None = opt.REPORT,
     json: opt.JsonOption = False,
 ) -> None:
     """Choose the best scheduler every few rounds. Every candidate is simulated ahead from the current state.
@@ -225,17 +216,12 @@ def advise_command(
     *,
     asked: AdvisorOptions,
     every: EveryOption = EVERY,
-    throughputs: opt.ThroughputsOption = None,
+    throughputs: Path | None = opt.THROUGHPUTS,
     cost: opt.CostOptions,
-    simulations: Annotated[
-        int | None,
-        typer.Option(
-            "--simulations", help="How often to simulate the candidates; 0: until Ctrl-C. [default: 1; 0 with --switch]", min=0
-        ),
-    ] = None,
-    switch: Annotated[
-        bool, typer.Option("--switch/--dry-run", help="Switch the cluster's scheduler, or only print the advice.")
-    ] = False,
+    simulations: int | None = typer.Option(
+        None, help="How often to simulate the candidates; 0: until Ctrl-C. [default: 1; 0 with --switch]", min=0
+    ),
+    switch: bool = typer.Option(False, "--switch/--dry-run", help="Switch the cluster's scheduler, or only print the advice."),
     json: opt.JsonOption = False,
 ) -> None:
     """Advise which scheduler is best for a running cluster. It simulates ahead from the cluster's state; with --switch it

@@ -24,8 +24,8 @@ NameOfToken = Annotated[str, typer.Argument(help="The user's name; any name for 
 @token_app.command()
 def add(
     name: NameOfToken,
-    role: Annotated[str, typer.Option("--role", help="user (own jobs), admin (everything) or agent (nodes).")] = "user",
-    account: Annotated[str, typer.Option("--account", "--entity", help="The account of all their jobs. '*': any.")] = "",
+    role: str = typer.Option("user", help="user (own jobs), admin (everything) or agent (nodes)."),
+    account: str = typer.Option("", "--account", "--entity", help="The account of all their jobs. '*': any."),
     root: TokenRoot = Path(".fairlead"),
     json: JsonOption = False,
 ) -> None:
@@ -64,7 +64,7 @@ def list_tokens(root: TokenRoot = Path(".fairlead"), json: JsonOption = False) -
 
 @token_app.command()
 def revoke(
-    name: Annotated[str, typer.Argument(help="A user's name (all their tokens), or the id of a token, as in `token list`.")],
+    name: str = typer.Argument(..., help="A user's name (all their tokens), or the id of a token, as in `token list`."),
     root: TokenRoot = Path(".fairlead"),
     json: JsonOption = False,
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich import box
@@ -23,8 +23,8 @@ _OTHERS = "·"  # a job of another user
 
 
 def top_command(
-    once: Annotated[bool, typer.Option("--once", help="Print it once and exit, as without a terminal.")] = False,
-    every: Annotated[float, typer.Option("--every", help="Seconds between two updates.", min=0.2)] = 2.0,
+    once: bool = typer.Option(False, "--once", help="Print it once and exit, as without a terminal."),
+    every: float = typer.Option(2.0, help="Seconds between two updates.", min=0.2),
     json: JsonOption = False,
 ) -> None:
     """Watch the cluster live: nodes, jobs, decisions.

@@ -43,29 +43,23 @@ ReferenceTypeOption = Annotated[
 def generate(
     output: OutputOption,
     jobs: opt.JobsOption = 100,
-    load: Annotated[float, typer.Option("--load", help="Jobs per hour, as a Poisson process.")] = 4.0,
-    static: Annotated[bool, typer.Option("--static", help="All jobs arrive at second 0.")] = False,
-    throughputs: opt.ThroughputsOption = None,
-    kinds: Annotated[str, typer.Option("--kinds", help="Job types or models, separated by commas. [default: all]")] = "",
+    load: float = typer.Option(4.0, help="Jobs per hour, as a Poisson process."),
+    static: bool = typer.Option(False, "--static", help="All jobs arrive at second 0."),
+    throughputs: Path | None = opt.THROUGHPUTS,
+    kinds: str = typer.Option("", help="Job types or models, separated by commas. [default: all]"),
     reference_type: ReferenceTypeOption = None,
-    durations: Annotated[
-        str, typer.Option("--durations", help="'gavel' (10^x minutes), 'shockwave' (size classes), or seconds by commas.")
-    ] = "gavel",
+    durations: str = typer.Option("gavel", help="'gavel' (10^x minutes), 'shockwave' (size classes), or seconds by commas."),
     workers: opt.WorkersOption = "single",
-    priorities: Annotated[float, typer.Option("--priorities", help="Share of jobs with high priority.")] = 0.0,
-    accounts: Annotated[str, typer.Option("--accounts", "--entities", help="Accounts and shares, as in 'a=0.5,b=0.5'.")] = "",
-    users: Annotated[int, typer.Option("--users", help="How many users the jobs belong to.")] = 0,
-    slos: Annotated[str, typer.Option("--slos", help="Deadlines as multiples of the duration, as in '1.2,2,10'.")] = "",
-    modes: Annotated[
-        str,
-        typer.Option("--modes", help="Shares of batch-size modes: static, accordion, gns, expert, as in 'static=0.5,gns=0.5'."),
-    ] = "",
-    schedule: Annotated[
-        str,
-        typer.Option("--schedule", help="For mode expert: multiples of the batch size and shares, as in '1@0.3|4@0.7'."),
-    ] = "",
-    memory: Annotated[bool, typer.Option("--memory", help="Jobs declare the GPU memory that they need.")] = False,
-    seed: opt.SeedOption = 0,
+    priorities: float = typer.Option(0.0, help="Share of jobs with high priority."),
+    accounts: str = typer.Option("", "--accounts", "--entities", help="Accounts and shares, as in 'a=0.5,b=0.5'."),
+    users: int = typer.Option(0, help="How many users the jobs belong to."),
+    slos: str = typer.Option("", help="Deadlines as multiples of the duration, as in '1.2,2,10'."),
+    modes: str = typer.Option(
+        "", help="Shares of batch-size modes: static, accordion, gns, expert, as in 'static=0.5,gns=0.5'."
+    ),
+    schedule: str = typer.Option("", help="For mode expert: multiples of the batch size and shares, as in '1@0.3|4@0.7'."),
+    memory: bool = typer.Option(False, "--memory", help="Jobs declare the GPU memory that they need."),
+    seed: int = opt.SEED,
     json: opt.JsonOption = False,
 ) -> None:
     """Generate a workload after Gavel §7.1 or Shockwave §8.1.
@@ -101,10 +95,10 @@ def generate(
 def convert(
     source: SourceArgument,
     output: OutputOption,
-    format: opt.FormatOption = None,
-    regimes: opt.RegimesOption = None,
-    throughputs: opt.ThroughputsOption = None,
-    skip_bad: opt.SkipBadOption = False,
+    format: str | None = opt.FORMAT,
+    regimes: Path | None = opt.REGIMES,
+    throughputs: Path | None = opt.THROUGHPUTS,
+    skip_bad: bool = opt.SKIP_BAD,
     json: opt.JsonOption = False,
 ) -> None:
     """Write a trace of any known format in the native one.
@@ -122,30 +116,25 @@ def convert(
 def transform(
     source: SourceArgument,
     output: OutputOption,
-    format: opt.FormatOption = None,
-    skip_bad: opt.SkipBadOption = False,
-    keep_workers: Annotated[str, typer.Option("--keep-workers", help="Only gangs of these sizes, as in '1,2,4,8'.")] = "",
-    slice: Annotated[str | None, typer.Option("--slice", help="Jobs by submission order, as in 0:1000.")] = None,
-    window: Annotated[str | None, typer.Option("--window", help="Jobs by submission time, as in 0:86400 seconds.")] = None,
-    thin: Annotated[float | None, typer.Option("--thin", help="Keep this share of the jobs, at random.")] = None,
-    scale_time: Annotated[float | None, typer.Option("--scale-time", help="Multiply submission times.")] = None,
-    load: Annotated[float | None, typer.Option("--load", help="Re-time to so many jobs per hour, Poisson.")] = None,
-    daily_spike: Annotated[
-        str | None, typer.Option("--daily-spike", help="Extra jobs in one hour of each day, as jobs@hour: '16@9'.")
-    ] = None,
-    bursts: Annotated[
-        float | None, typer.Option("--bursts", help="Short jobs for two hours in four, at twice this many jobs per hour.")
-    ] = None,
-    random_kinds: Annotated[
-        bool, typer.Option("--random-kinds", help="Give each job a job type of the throughput table; its duration stays.")
-    ] = False,
-    throughputs: opt.ThroughputsOption = None,
+    format: str | None = opt.FORMAT,
+    skip_bad: bool = opt.SKIP_BAD,
+    keep_workers: str = typer.Option("", help="Only gangs of these sizes, as in '1,2,4,8'."),
+    slice: str | None = typer.Option(None, help="Jobs by submission order, as in 0:1000."),
+    window: str | None = typer.Option(None, help="Jobs by submission time, as in 0:86400 seconds."),
+    thin: float | None = typer.Option(None, help="Keep this share of the jobs, at random."),
+    scale_time: float | None = typer.Option(None, help="Multiply submission times."),
+    load: float | None = typer.Option(None, help="Re-time to so many jobs per hour, Poisson."),
+    daily_spike: str | None = typer.Option(None, help="Extra jobs in one hour of each day, as jobs@hour: '16@9'."),
+    bursts: float | None = typer.Option(None, help="Short jobs for two hours in four, at twice this many jobs per hour."),
+    random_kinds: bool = typer.Option(
+        False, "--random-kinds", help="Give each job a job type of the throughput table; its duration stays."
+    ),
+    throughputs: Path | None = opt.THROUGHPUTS,
     reference_type: ReferenceTypeOption = None,
-    loss_curves: Annotated[
-        str | None,
-        typer.Option("--loss-curves", help="Jobs report losses; a share converges at a share of its steps, as in '0.75@0.4'."),
-    ] = None,
-    seed: opt.SeedOption = 0,
+    loss_curves: str | None = typer.Option(
+        None, help="Jobs report losses; a share converges at a share of its steps, as in '0.75@0.4'."
+    ),
+    seed: int = opt.SEED,
     json: opt.JsonOption = False,
 ) -> None:
     """Transform a trace. Options are applied in the order in which they are listed here.
@@ -187,10 +176,10 @@ def transform(
 @trace_app.command()
 def stats(
     source: SourceArgument,
-    format: opt.FormatOption = None,
-    throughputs: opt.ThroughputsOption = None,
-    skip_bad: opt.SkipBadOption = False,
-    accelerators: Annotated[int | None, typer.Option("--accelerators", help="Print the load on this many GPUs.", min=1)] = None,
+    format: str | None = opt.FORMAT,
+    throughputs: Path | None = opt.THROUGHPUTS,
+    skip_bad: bool = opt.SKIP_BAD,
+    accelerators: int | None = typer.Option(None, help="Print the load on this many GPUs.", min=1),
     json: opt.JsonOption = False,
 ) -> None:
     """Describe a trace: jobs, gang sizes, durations and load.
@@ -224,8 +213,8 @@ def stats(
 @trace_app.command()
 def check(
     source: SourceArgument,
-    format: opt.FormatOption = None,
-    throughputs: opt.ThroughputsOption = None,
+    format: str | None = opt.FORMAT,
+    throughputs: Path | None = opt.THROUGHPUTS,
     json: opt.JsonOption = False,
 ) -> None:
     """Check a trace: list every bad line. Exit code 1 if there are any.

@@ -6,7 +6,8 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
 import typer
 from rich import box
@@ -45,24 +46,17 @@ MAX_NAMED = 5
 @opt.option_groups
 def when_command(
     *,
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="JOB", help="Number of a job, or its name (the most recent job of that name). [default: all]"),
-    ] = None,
-    simulations: Annotated[
-        int,
-        typer.Option("--simulations", help="Simulations with arrivals as in the recent past; 0: only without.", min=0, max=100),
-    ] = 5,
-    window: Annotated[float, typer.Option("--window", help="Hours of the recent past.", min=0.01, max=1e5)] = 6.0,
-    budget: Annotated[
-        float,
-        typer.Option(
-            "--budget",
-            help="Seconds for all simulations; one that would take longer is not begun, or is stopped.",
-            min=0.0,
-        ),
-    ] = 60.0,
-    throughputs: opt.ThroughputsOption = None,
+    name: str | None = typer.Argument(
+        None, metavar="JOB", help="Number of a job, or its name (the most recent job of that name). [default: all]"
+    ),
+    simulations: int = typer.Option(
+        5, help="Simulations with arrivals as in the recent past; 0: only without.", min=0, max=100
+    ),
+    window: float = typer.Option(6.0, help="Hours of the recent past.", min=0.01, max=100000.0),
+    budget: float = typer.Option(
+        60.0, help="Seconds for all simulations; one that would take longer is not begun, or is stopped.", min=0.0
+    ),
+    throughputs: Path | None = opt.THROUGHPUTS,
     cost: opt.CostOptions,
     json: opt.JsonOption = False,
 ) -> None:

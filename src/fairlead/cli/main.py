@@ -7,7 +7,7 @@ import os
 import sys
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -121,7 +121,7 @@ class ExtensibleGroup(TyperGroup):
 def _in_papers(name: str) -> Any:
     """Return a command that says how to install itself."""
 
-    def missing(_: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    def missing(_: list[str] | None = typer.Argument(None)) -> None:
         raise NotInstalled(
             f"fairlead {name} is in the package fairlead-papers: in the clone of Fairlead, pip install -e papers"
         )
@@ -169,7 +169,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def main(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
     """A scheduler for deep-learning clusters: simulate it, run it, look at what it did.
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from fairlead.cli.output import JsonOption as JsonOption
 from fairlead.cli.output import note
@@ -49,61 +50,31 @@ from fairlead.workloads.transform import with_host_sensitivity
 
 DEFAULT_CLUSTER = "8xv100:4,16xp100:4,24xk80:4"
 
-FormatOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--format", help="Format of the trace ('fairlead policies format' lists them). [default: detected]"),
-]
-RegimesOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--regimes", help="How the batch sizes of the trace's jobs change: a JSON file, as in Shockwave's traces."),
-]
-SkipBadOption: TypeAlias = Annotated[
-    bool, typer.Option("--skip-bad", help="Skip bad lines of the trace, and report how many were skipped and which.")
-]
-ThroughputsOption: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--throughputs", help="Steps per second by job type and GPU type: CSV, Parquet, or Gavel's JSON."),
-]
+FORMAT = typer.Option(None, help="Format of the trace ('fairlead policies format' lists them). [default: detected]")
+REGIMES = typer.Option(None, help="How the batch sizes of the trace's jobs change: a JSON file, as in Shockwave's traces.")
+SKIP_BAD = typer.Option(False, "--skip-bad", help="Skip bad lines of the trace, and report how many were skipped and which.")
+THROUGHPUTS = typer.Option(None, help="Steps per second by job type and GPU type: CSV, Parquet, or Gavel's JSON.")
 ClusterOption: TypeAlias = Annotated[
     str,
     typer.Option("--cluster", help="GPUs × type : GPUs per node, as in '8xv100:4,16xp100:4', or a cluster file in YAML."),
 ]
-PresetOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--preset",
-        help="A scheduler that ships with Fairlead ('fairlead presets' lists them); other options replace its parts.",
-    ),
-]
-RoundOption: TypeAlias = Annotated[float | None, typer.Option("--round", help="Length of a round in seconds. [default: 300]")]
-MeasureOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--measure", help="Measure only these jobs, by submission order, as in 50:150; stop when they have ended."),
-]
-AdmissionOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--admission",
-        help="Admission, as in 'accept-up-to:factor=1.5'; separate several with commas. [default: accept-all]",
-    ),
-]
-PlacementOption: TypeAlias = Annotated[
-    str | None, typer.Option("--placement", help="Placement, as in 'tiresias:threshold=0.3'. [default: consolidated]")
-]
-SeedOption: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of the random numbers.", min=0)]
+PRESET = typer.Option(
+    None, help="A scheduler that ships with Fairlead ('fairlead presets' lists them); other options replace its parts."
+)
+ROUND = typer.Option(None, help="Length of a round in seconds. [default: 300]")
+MEASURE = typer.Option(None, help="Measure only these jobs, by submission order, as in 50:150; stop when they have ended.")
+ADMISSION = typer.Option(
+    None, help="Admission, as in 'accept-up-to:factor=1.5'; separate several with commas. [default: accept-all]"
+)
+PLACEMENT = typer.Option(None, help="Placement, as in 'tiresias:threshold=0.3'. [default: consolidated]")
+SEED = typer.Option(0, help="Seed of the random numbers.", min=0)
 JobsOption: TypeAlias = Annotated[int, typer.Option("--jobs", help="How many jobs to generate.", min=1)]
-ProcessesOption: TypeAlias = Annotated[
-    int | None, typer.Option("--processes", help="Parallel processes. [default: all cores]", min=1)
-]
-LoadOption: TypeAlias = Annotated[float | None, typer.Option("--load", help="Jobs per hour of a generated workload.")]
-EventsOption: TypeAlias = Annotated[
-    Path | None, typer.Option("--events", help="Write the event log (JSON lines) to this file.")
-]
-OutOption: TypeAlias = Annotated[
-    Path | None, typer.Option("--out", help="Write tables of jobs and rounds, or of runs, as Parquet files into this folder.")
-]
-ReportOption: TypeAlias = Annotated[Path | None, typer.Option("--report", help="Write an HTML report to this file.")]
-PngOption: TypeAlias = Annotated[Path | None, typer.Option("--png", help="Write the plots as PNG files into this folder.")]
+PROCESSES = typer.Option(None, help="Parallel processes. [default: all cores]", min=1)
+LOAD = typer.Option(6.0, help="Jobs per hour of a generated workload.")
+EVENTS = typer.Option(None, help="Write the event log (JSON lines) to this file.")
+OUT = typer.Option(None, "--out", help="Write tables of jobs and rounds, or of runs, as Parquet files into this folder.")
+REPORT = typer.Option(None, help="Write an HTML report to this file.")
+PNG = typer.Option(None, help="Write the plots as PNG files into this folder.")
 WorkersOption: TypeAlias = Annotated[
     str, typer.Option("--workers", help="Generated gangs: 'single', or 'multiple' (70 % 1, 10 % 2, 15 % 4, 5 % 8).")
 ]
@@ -135,31 +106,31 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+class OptionGroup:
+    """Base of groups of options: a group that is made without `option_groups` has the defaults of options not given."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, OptionInfo):
+                object.__setattr__(self, name, value.default)
+
+
 @dataclass(frozen=True)
-class SchedulerOptions:
+class SchedulerOptions(OptionGroup):
     """Parts of a scheduler that replace those of its file, preset or policy."""
 
-    round: RoundOption = None
-    event_driven: Annotated[bool, typer.Option("--event-driven", help="No rounds: decide at every arrival and completion.")] = (
-        False
+    round: float | None = ROUND
+    event_driven: bool = typer.Option(False, "--event-driven", help="No rounds: decide at every arrival and completion.")
+    admission: str | None = ADMISSION
+    placement: str | None = PLACEMENT
+    mechanism: str | None = typer.Option(
+        None, help="Round mechanism of allocation policies, as in 'gavel-rounds:lease_s=360'. [default: gavel-rounds]"
     )
-    admission: AdmissionOption = None
-    placement: PlacementOption = None
-    mechanism: Annotated[
-        str | None,
-        typer.Option(
-            "--mechanism",
-            help="Round mechanism of allocation policies, as in 'gavel-rounds:lease_s=360'. [default: gavel-rounds]",
-        ),
-    ] = None
-    estimator: Annotated[
-        str | None, typer.Option("--estimator", help="Throughput estimator that policies use. [default: oracle]")
-    ] = None
-    termination: Annotated[
-        str | None,
-        typer.Option("--termination", help="When jobs end early, as in 'by-loss:threshold=0.002'. [default: by-steps]"),
-    ] = None
-    run_to_completion: Annotated[bool, typer.Option("--run-to-completion", help="Never suspend a running job.")] = False
+    estimator: str | None = typer.Option(None, help="Throughput estimator that policies use. [default: oracle]")
+    termination: str | None = typer.Option(
+        None, help="When jobs end early, as in 'by-loss:threshold=0.002'. [default: by-steps]"
+    )
+    run_to_completion: bool = typer.Option(False, "--run-to-completion", help="Never suspend a running job.")
 
     def apply(self, base: SchedulerConfig) -> SchedulerConfig:
         """Return a scheduler with the parts of the command line in place of its own, and a name that says so."""
@@ -213,24 +184,18 @@ def scheduler_from(policy: str | None, config: Path | None, preset: str | None) 
 class WorkloadOptions:
     """Where jobs and their throughputs come from: a trace, or the generator."""
 
-    trace: Annotated[
-        Path | None, typer.Option("--trace", help="A trace file. [default: jobs are generated from the bundled catalogue]")
-    ] = None
-    format: FormatOption = None
-    regimes: RegimesOption = None
-    hosts: Annotated[
-        Path | None,
-        typer.Option("--hosts", help="Speed of models by CPUs and host memory per worker: a YAML file."),
-    ] = None
-    applications: Annotated[
-        Path | None,
-        typer.Option("--applications", help="A folder of measured applications, as in Pollux' simulator, for its traces."),
-    ] = None
-    skip_bad: SkipBadOption = False
-    throughputs: ThroughputsOption = None
-    fill_workers: Annotated[
-        bool, typer.Option("--fill-workers", help="Model gang sizes that the throughput table lacks from those it has.")
-    ] = False
+    trace: Path | None = typer.Option(None, help="A trace file. [default: jobs are generated from the bundled catalogue]")
+    format: str | None = FORMAT
+    regimes: Path | None = REGIMES
+    hosts: Path | None = typer.Option(None, help="Speed of models by CPUs and host memory per worker: a YAML file.")
+    applications: Path | None = typer.Option(
+        None, help="A folder of measured applications, as in Pollux' simulator, for its traces."
+    )
+    skip_bad: bool = SKIP_BAD
+    throughputs: Path | None = THROUGHPUTS
+    fill_workers: bool = typer.Option(
+        False, "--fill-workers", help="Model gang sizes that the throughput table lacks from those it has."
+    )
     jobs: JobsOption = 200
     workers: WorkersOption = "multiple"
 
@@ -272,20 +237,13 @@ class WorkloadOptions:
 class CostOptions:
     """What starts and checkpoints of jobs take."""
 
-    launch_cost: Annotated[
-        float, typer.Option("--launch-cost", help="Seconds that a job's first start takes before it makes progress.", min=0)
-    ] = 0.0
-    restart_cost: Annotated[float, typer.Option("--restart-cost", help="Seconds that every later start takes.", min=0)] = 0.0
-    checkpoint_cost: Annotated[
-        float, typer.Option("--checkpoint-cost", help="Seconds that saving a checkpoint takes.", min=0)
-    ] = 0.0
-    checkpoint_every: Annotated[
-        float | None,
-        typer.Option("--checkpoint-every", help="Seconds between checkpoints of a running job. [default: only when suspended]"),
-    ] = None
-    costs: Annotated[
-        Path | None, typer.Option("--costs", help="A YAML file of these costs, by job type, in place of single options.")
-    ] = None
+    launch_cost: float = typer.Option(0.0, help="Seconds that a job's first start takes before it makes progress.", min=0)
+    restart_cost: float = typer.Option(0.0, help="Seconds that every later start takes.", min=0)
+    checkpoint_cost: float = typer.Option(0.0, help="Seconds that saving a checkpoint takes.", min=0)
+    checkpoint_every: float | None = typer.Option(
+        None, help="Seconds between checkpoints of a running job. [default: only when suspended]"
+    )
+    costs: Path | None = typer.Option(None, help="A YAML file of these costs, by job type, in place of single options.")
 
     def read(self) -> Costs:
         """Return the costs of the file or of the single options."""
@@ -313,18 +271,13 @@ class CostOptions:
 class FaultOptions:
     """When nodes fail."""
 
-    outage: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--outage",
-            metavar="NODE:FROM:TO",
-            help="A node that is down for a while, as node:from:to in seconds ('3:3600:7200'); repeatable.",
-        ),
-    ] = None
-    mtbf: Annotated[
-        float, typer.Option("--mtbf", help="Mean time between failures of a node in seconds; 0: nodes do not fail.", min=0)
-    ] = 0.0
-    mttr: Annotated[float, typer.Option("--mttr", help="Mean time to repair of a node in seconds.", min=0)] = 3600.0
+    outage: list[str] | None = typer.Option(
+        None,
+        metavar="NODE:FROM:TO",
+        help="A node that is down for a while, as node:from:to in seconds ('3:3600:7200'); repeatable.",
+    )
+    mtbf: float = typer.Option(0.0, help="Mean time between failures of a node in seconds; 0: nodes do not fail.", min=0)
+    mttr: float = typer.Option(3600.0, help="Mean time to repair of a node in seconds.", min=0)
 
     def read(self, cluster: Cluster) -> Faults:
         """Return the faults, checked against a cluster."""
@@ -350,21 +303,13 @@ class FaultOptions:
 
 
 @dataclass(frozen=True)
-class DefinitionOptions:
+class DefinitionOptions(OptionGroup):
     """Which of the published definitions metrics follow."""
 
-    makespan_from: Annotated[
-        str, typer.Option("--makespan-from", help="Makespan counts from 'first-submission' or from 'zero'.")
-    ] = "first-submission"
-    jct_from: Annotated[
-        str, typer.Option("--jct-from", help="Completion time counts from 'submission' or from 'first-start'.")
-    ] = "submission"
-    contention: Annotated[
-        str, typer.Option("--contention", help="Finish-time fairness: 'average', 'static' or 'demand' contention.")
-    ] = "average"
-    unfair_above: Annotated[
-        float, typer.Option("--unfair-above", help="A job is treated unfairly where its finish-time fairness exceeds this.")
-    ] = 1.05
+    makespan_from: str = typer.Option("first-submission", help="Makespan counts from 'first-submission' or from 'zero'.")
+    jct_from: str = typer.Option("submission", help="Completion time counts from 'submission' or from 'first-start'.")
+    contention: str = typer.Option("average", help="Finish-time fairness: 'average', 'static' or 'demand' contention.")
+    unfair_above: float = typer.Option(1.05, help="A job is treated unfairly where its finish-time fairness exceeds this.")
 
     def read(self, measure: str | None = None) -> MetricOptions:
         """Return the definitions, for all jobs or for those of `--measure`."""

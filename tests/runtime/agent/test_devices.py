@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from agent_node import RUNS_FOREVER, Node, order
 
-from fairlead.cli.cmd_cluster import agent_command as agent
+from fairlead.cli.main import app
 from fairlead.core.errors import InputError
 from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.agent_service import Agent
@@ -173,6 +173,7 @@ def test_an_agent_that_ends_its_jobs_ends_the_services_of_shared_accelerators_to
     monkeypatch.setattr(Agent, "run", lambda self: None)
     monkeypatch.setattr(MultiProcessService, "close", lambda self: ended.append(True))
     monkeypatch.setattr("signal.signal", lambda number, handler: None)
-    for end_jobs in (False, True):
-        agent(control="127.0.0.1:1", node="here", accelerators="v100:1", root=tmp_path, end_jobs=end_jobs)
+    given = ["--control", "127.0.0.1:1", "--node", "here", "--accelerators", "v100:1", "--root", str(tmp_path)]
+    for end_jobs in ([], ["--end-jobs"]):
+        app(["agent", *given, *end_jobs], standalone_mode=False)
     assert ended == [True]
