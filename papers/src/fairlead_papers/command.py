@@ -213,7 +213,9 @@ def _asked(
 def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:
     check_paths([], [], [given.folder])
     with say_resumable(given.folder / "cases"), progress(len(given.cases()), "running", quiet=json) as bar:
-        outcome = run_reproduction(given, processes=processes, on_done=lambda _: bar.advance(), report=bar.say)
+        outcome = run_reproduction(
+            given, processes=processes, on_done=lambda _: bar.advance(), report=lambda what: bar.show(what=what)
+        )
     if json:
         rows = [
             {

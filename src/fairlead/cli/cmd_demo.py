@@ -52,7 +52,7 @@ def demo_command(
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
     to.mkdir(parents=True, exist_ok=True)
-    out.print(_heading("1. Real jobs, on a cluster of this machine"), highlight=False)
+    out.print(_heading("1. Real jobs, on a cluster of this machine"))
     journal = to / "demo.jsonl"
     _play(journal, quick)
     out.print(_heading("2. The same jobs, simulated under other policies"))
@@ -86,19 +86,19 @@ def _play(journal: Path, quick: bool) -> None:
     )
 
     coming, round_s = (a_few(), 2.0) if quick else (a_dozen(), 3.0)
-    out.print(f"{CLUSTER}, policy {POLICY}, rounds of {round_s:g} s, {len(coming)} jobs", highlight=False)
+    out.print(f"{CLUSTER}, policy {POLICY}, rounds of {round_s:g} s, {len(coming)} jobs")
     with Live(console=out, auto_refresh=False, transient=True) as live:
 
         def show(story: Story, new: Sequence[tuple[Event, Sequence[str]]]) -> None:
             for event, lines in new:
                 for line in lines:
-                    live.console.print(f"{event.time:6.1f} s  {line}", highlight=False, markup=False)
+                    live.console.print(f"{event.time:6.1f} s  {line}")
             if out.is_terminal:
                 live.update(_holders(story), refresh=True)
 
         story = run_demo(coming, policy=POLICY, round_s=round_s, journal=journal, on_events=show)
     told = f"{story.preemptions} preemptions; jobs resumed from a checkpoint {story.resumed} times."
-    out.print(f"\nAll {len(coming)} have ended. {told}", highlight=False)
+    out.print(f"\nAll {len(coming)} have ended. {told}")
 
 
 def _holders(story: Story) -> Group:

@@ -107,9 +107,9 @@ def submit_command(
         return
     for job in answer:
         if dry_run:
-            out.print(f"{job['name'] or 'the job'} can run on {', '.join(job['types'])}", highlight=False)
+            out.print(f"{job['name'] or 'the job'} can run on {', '.join(job['types'])}")
         else:
-            out.print(f"{job['name']} (number {job['number']})", highlight=False)
+            out.print(f"{job['name']} (number {job['number']})")
 
 
 def _task_in(file: str) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def queue_command(
         return
     if not jobs:
         others = 0 if everybody else len(plane.jobs(LIVE, all_users=True))  # 0 without the right to see them
-        out.print(f"no jobs of yours; --all shows all {others:,} active jobs" if others else "no jobs", highlight=False)
+        out.print(f"no jobs of yours; --all shows all {others:,} active jobs" if others else "no jobs")
         return
     out.print(jobs_table(jobs, out.width, users=everybody))
     if len(jobs) == MAX_LISTED:
@@ -160,7 +160,7 @@ def info_command(name: NameArgument, json: JsonOption = False) -> None:
         print_json(job)
         return
     for what, value in job_details(job):
-        out.print(f"{what:>16}  {value}", highlight=False, markup=False, soft_wrap=True)
+        out.print(f"{what:>16}  {value}", soft_wrap=True)
 
 
 def why_command(name: NameArgument, json: JsonOption = False) -> None:
@@ -175,9 +175,9 @@ def why_command(name: NameArgument, json: JsonOption = False) -> None:
     told = f"{job['name']} is {job['phase']}" + (f": {legible(reason['text'])}" if reason else "")
     if reason and "in_s" not in reason["facts"] and job["phase"] in ("queued", "waiting"):
         told += decided_next(job)
-    out.print(told, highlight=False, markup=False, soft_wrap=True)
+    out.print(told, soft_wrap=True)
     for line in job.get("last_lines", ()):
-        out.print(f"  {legible(line)}", highlight=False, markup=False, soft_wrap=True)
+        out.print(f"  {legible(line)}", soft_wrap=True)
 
 
 def decided_next(job: Mapping[str, Any]) -> str:
@@ -211,7 +211,7 @@ def cancel_command(name: NameArgument, json: JsonOption = False) -> None:
     if json:
         print_json(answer)
     else:
-        out.print(f"job number {answer['number']} is cancelled", highlight=False)
+        out.print(f"job number {answer['number']} is cancelled")
 
 
 def nodes_command(json: JsonOption = False) -> None:
@@ -237,7 +237,7 @@ def nodes_command(json: JsonOption = False) -> None:
         if why := node.get("launch_error"):
             again = f"; retried {format_delay(node['backoff_s'])}" if node["backoff_s"] else ""
             told = f"{node['name']} could not start a job: {legible(why)}{again}"
-            out.print(told, highlight=False, markup=False, soft_wrap=True)
+            out.print(told, soft_wrap=True)
 
 
 def drain_command(
@@ -255,10 +255,10 @@ def drain_command(
     if json:
         print_json(answer)
     elif undo:
-        out.print(f"{node} is used again", highlight=False)
+        out.print(f"{node} is used again")
     else:
         left = f"; jobs to move at the next round: {', '.join(answer['jobs'])}" if answer["jobs"] else "; no job runs on it"
-        out.print(f"{node} is drained{left}", highlight=False)
+        out.print(f"{node} is drained{left}")
 
 
 def usage_command(json: JsonOption = False) -> None:

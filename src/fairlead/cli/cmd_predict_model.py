@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -17,7 +18,7 @@ from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.core.errors import InputError, listed, near_names, near_or_all
 from fairlead.models.interference import SHORTEST_S
 from fairlead.prediction.dataset import stored_features
-from fairlead.prediction.features import Features, graph_features
+from fairlead.prediction.features import graph_features
 from fairlead.prediction.measured_profiles import shipped_profiles
 from fairlead.prediction.multiprocessors import UNKNOWN, InterferenceModel, MultiprocessorUse, multiprocessor_use
 from fairlead.prediction.onnx_process import load_graph_in_process
@@ -62,7 +63,9 @@ def model(
         for name, given in (("batch", batch), ("size", size)):
             if given is not None:
                 raise InputError("predict model", "an ONNX file; a configuration has its own", field=name, value=given)
-        found, taken = predictor.predict(_shipped_features(what), device), ""
+        rows = measured_set(f"{SHIPPED}_features")[1]
+        known = next(stored_features(row) for row in rows if row["name"] == what)
+        found, taken = predictor.predict(known, device), ""
     else:
         found, taken = of_file("predict model", what, batch, sizes_of("predict model", size), predictor, device)
     there = memory_mb_of(predictor.device)
@@ -70,18 +73,15 @@ def model(
     if json:
         told = {**asdict(found), "device": predictor.device, "fingerprint": predictor.about["fingerprint"], "fits": fits}
         if seen is not None:
-            told["measured"] = {
-                "utilization": seen.utilization,
-                "memory_mb": seen.memory_mb,
-                "device": shipped_profiles().device,
-            }
+            measured = {"utilization": seen.utilization, "memory_mb": seen.memory_mb}
+            told["measured"] = {**measured, "device": shipped_profiles().device}
         print_json(told)
         return
-    out.print(f"on {predictor.device}: {found.utilization:.0f} % utilization, {found.memory_mb:,.0f} MB", highlight=False)
+    out.print(f"on {predictor.device}: {found.utilization:.0f} % utilization, {found.memory_mb:,.0f} MB")
     if fits is False:
-        out.print(f"it does not fit: the device has {there:,.0f} MB", highlight=False)
+        out.print(f"it does not fit: the device has {there:,.0f} MB")
     held = "" if found.multiprocessors is None else f"{found.multiprocessors:.0f} % of the multiprocessors busy, "
-    out.print(f"{held}kernels of {1e6 * found.kernel_s:,.0f} µs on average", highlight=False)
+    out.print(f"{held}kernels of {1e6 * found.kernel_s:,.0f} µs on average")
     if taken:
         note(taken)
     if found.unknown:
@@ -132,16 +132,17 @@ def memory_mb_of(device: str) -> float | None:
     return known.get(accelerator_type_of(device))
 
 
-def _shipped_features(name: str) -> Features:
-    return next(stored_features(row) for row in measured_set(f"{SHIPPED}_features")[1] if row["name"] == name)
-
-
 # `fairlead predict pair`: what two trainings that share an accelerator do to each other, by the best that is known of both:
 # what was measured of a configuration, what the graph of an ONNX file says, or numbers as they are given.
 
 MOST = {"utilization": 100.0, "multiprocessors": 100.0, "kernel-us": 1e9}
 WHO = "predict pair"
 PLAIN = "utilization alone"
+FINER = [
+    f"multiprocessors and kernels{guessed}"
+    for guessed in ("", ", those of one as its graph says", ", both as their graphs say")
+]
+"""By how many of the two jobs have guessed multiprocessors."""
 GIVEN, MEASURED, PREDICTED = "given", "measured", "predicted"
 
 
@@ -178,36 +179,49 @@ def pair(
         known = near_or_all(sharing, predictor.slowdown)
         expected = f"a way of sharing that was measured; {known}"
         raise InputError(f"predictor for {predictor.device}", expected, field="sharing", value=sharing)
-    spelled = [_Spelled.of(each) for each in jobs]
-    _check_counts(predictor, sharing, held, kernel_us, sum(one.number is not None for one in spelled))
-    batches = _batches(spelled, batch, size)
+    parsed = [_parse(each) for each in jobs]
+    _check_counts(predictor, sharing, held, kernel_us, sum(isinstance(one, float) for one in parsed))
+    batches = _batches([isinstance(one, str) and _is_file(one) for one in parsed], batch, size)
     sizes = sizes_of(WHO, size)
-    asked = [_asked(one, many, sizes, predictor) for one, many in zip(spelled, batches)]
+    asked = [_asked(one, many, sizes, predictor) for one, many in zip(parsed, batches)]
     asked = _with_holds(asked, held, kernel_us)
     fitted = InterferenceModel.fitted(predictor, sharing)
     have = [one.hold if fitted.finer is not None else UNKNOWN for one in asked]
-    busy = np.array([[one.utilization] for one in asked])
     slower, off, finer = fitted.slower(
-        busy, np.array([one.multiprocessors for one in have]), np.array([one.kernel_s for one in have])
+        np.array([[one.utilization] for one in asked]),
+        np.array([one.multiprocessors for one in have]),
+        np.array([one.kernel_s for one in have]),
     )
     there = memory_mb_of(predictor.device)
     taken = [one.memory_mb for one in asked]
-    fits = None if there is None or not all(map(math.isfinite, taken)) else sum(taken) <= there
+    measured = shipped_profiles(span=None).pairs.get(sharing, {}).get((asked[0].name, asked[1].name))
     told: dict[str, Any] = {
         "slowdowns": [float(slower[0, 1, 0]), float(slower[1, 0, 0])],
         "spread": [float(off[0, 1, 0]), float(off[1, 0, 0])],
-        "by": _by(have, bool(finer[0, 1, 0])),
+        "by": FINER[sum(not one.counted for one in have)] if finer[0, 1, 0] else PLAIN,
         "device": predictor.device,
         "sharing": sharing,
-        **_measured(asked, sharing),
-        "jobs": [_told(one) for one in asked],
+        **({} if measured is None else {"measured": list(measured)}),
+        "jobs": [
+            {
+                **({"name": one.name} if one.name else {}),
+                "utilization": one.utilization,
+                "memory_mb": one.memory_mb,
+                "multiprocessors": one.hold.multiprocessors,
+                "kernel_s": one.hold.kernel_s,
+                "from": one.source,
+                "multiprocessors_from": one.held_from,
+                **({"at": one.taken} if one.taken else {}),
+            }
+            for one in asked
+        ],
         "device_memory_mb": there,
-        "fit_together": fits,
+        "fit_together": None if there is None or not all(map(math.isfinite, taken)) else sum(taken) <= there,
     }
     if json:
         print_json(told)
-        return
-    _print(asked, told)
+    else:
+        _print(asked, told)
 
 
 def _print(asked: Sequence[_Asked], told: Mapping[str, Any]) -> None:
@@ -217,13 +231,11 @@ def _print(asked: Sequence[_Asked], told: Mapping[str, Any]) -> None:
         seen = f"; it was measured to take {told['measured'][at]:.2f}" if "measured" in told else ""
         name = f"{names[at]:<{width}}  " if width else ""
         line = f"{name}{one.utilization:5.1f} %  takes {factor:.2f} ± {spread:.2f} times as long as alone{seen}"
-        out.print(line, highlight=False, markup=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
     if told["fit_together"] is not None:
         both = " + ".join(f"{one.memory_mb:,.0f}" for one in asked)
         verdict = "both fit in its memory" if told["fit_together"] else "they do not fit in its memory together"
-        out.print(
-            f"on {told['device']} {verdict}: {both} of {told['device_memory_mb']:,.0f} MB", highlight=False, soft_wrap=True
-        )
+        out.print(f"on {told['device']} {verdict}: {both} of {told['device_memory_mb']:,.0f} MB", soft_wrap=True)
     for name, one in zip(names, asked):
         if name:
             held = f"; multiprocessors {one.held_from}" if told["by"] != PLAIN and one.held_from != one.source else ""
@@ -233,29 +245,23 @@ def _print(asked: Sequence[_Asked], told: Mapping[str, Any]) -> None:
     note(f"by {told['by']}")
 
 
-@dataclass(frozen=True)
-class _Spelled:
-    """A number, the name of a configuration that was measured, or else a file."""
+def _parse(text: str) -> float | str:
+    """A utilization; or the name of a file, or of a configuration that was measured."""
+    try:
+        number = float(text)
+    except ValueError:
+        known = shipped_profiles().alone
+        if _is_file(text) or text in known:
+            return text
+        offered = near_or_all(text, known) if near_names(text, known) else "`fairlead profile list` has them"
+        expected = f"an ONNX file that is there, a configuration that was measured, or percent ({offered})"
+        raise InputError(WHO, expected, field="utilization", value=text) from None
+    _check("utilization", number)
+    return number
 
-    text: str
-    number: float | None = None
-    file: bool = False
 
-    @classmethod
-    def of(cls, text: str) -> _Spelled:
-        try:
-            number = float(text)
-        except ValueError:
-            known = shipped_profiles().alone
-            if Path(text).exists() or text.endswith(".onnx"):
-                return cls(text, file=True)
-            if text not in known:
-                offered = near_or_all(text, known) if near_names(text, known) else "`fairlead profile list` has them"
-                expected = f"an ONNX file that is there, a configuration that was measured, or percent ({offered})"
-                raise InputError(WHO, expected, field="utilization", value=text) from None
-            return cls(text)
-        _check("utilization", number)
-        return cls(text, number)
+def _is_file(text: str) -> bool:
+    return Path(text).exists() or text.endswith(".onnx")
 
 
 @dataclass(frozen=True)
@@ -272,31 +278,28 @@ class _Asked:
     held_from: str | None = None  # of what it holds
 
 
-def _asked(one: _Spelled, batch: int | None, sizes: Mapping[str, int], predictor: Predictor) -> _Asked:
-    if one.number is not None:
-        return _Asked("", one.number, math.nan, UNKNOWN, GIVEN)
-    if not one.file:
-        alone = shipped_profiles().alone[one.text]
-        hold = multiprocessor_use().get(one.text, UNKNOWN)
+def _asked(one: float | str, batch: int | None, sizes: Mapping[str, int], predictor: Predictor) -> _Asked:
+    if isinstance(one, float):
+        return _Asked("", one, math.nan, UNKNOWN, GIVEN)
+    if not _is_file(one):
+        alone, hold = shipped_profiles().alone[one], multiprocessor_use().get(one, UNKNOWN)
         held_from = MEASURED if hold.counted else PREDICTED
-        return _Asked(one.text, alone.utilization, alone.memory_mb, hold, MEASURED, held_from=held_from)
-    found, taken = of_file(WHO, one.text, batch, sizes, predictor)
-    held = math.nan if found.multiprocessors is None else found.multiprocessors
-    hold = MultiprocessorUse(held, found.kernel_s)
+        return _Asked(one, alone.utilization, alone.memory_mb, hold, MEASURED, held_from=held_from)
+    found, taken = of_file(WHO, one, batch, sizes, predictor)
+    hold = MultiprocessorUse(math.nan if found.multiprocessors is None else found.multiprocessors, found.kernel_s)
     strange = tuple(sorted(found.unknown))
-    return _Asked(one.text, found.utilization, found.memory_mb, hold, PREDICTED, taken, strange, PREDICTED)
+    return _Asked(one, found.utilization, found.memory_mb, hold, PREDICTED, taken, strange, PREDICTED)
 
 
-def _batches(spelled: Sequence[_Spelled], batch: Sequence[int] | None, size: Sequence[str] | None) -> list[int | None]:
+def _batches(are_files: Sequence[bool], batch: Sequence[int] | None, size: Sequence[str] | None) -> list[int | None]:
     """Of each: one that is said counts for all files."""
-    files = sum(one.file for one in spelled)
     for name, said in (("batch", batch), ("size", size)):
-        if said and not files:
+        if said and not any(are_files):
             raise InputError(WHO, "an ONNX file beside it; a configuration has its own", field=name, value=list(said))
-    if batch and len(batch) not in (1, files):
+    if batch and len(batch) not in (1, sum(are_files)):
         raise InputError(WHO, "one for all ONNX files, or one for each", field="batch", value=list(batch))
-    left = list(batch or ())
-    return [left.pop(0) if one.file and len(left) > 1 else left[0] if one.file and left else None for one in spelled]
+    left = cycle(batch or [None])
+    return [next(left) if file else None for file in are_files]
 
 
 def _with_holds(asked: list[_Asked], given: list[float] | None, kernel_us: list[float] | None) -> list[_Asked]:
@@ -304,40 +307,11 @@ def _with_holds(asked: list[_Asked], given: list[float] | None, kernel_us: list[
     long as the other's."""
     if given is None:
         return asked
-    if len(given) == 2:
-        long = [SHORTEST_S] * 2 if kernel_us is None else [each / 1e6 for each in kernel_us]
-        said = [MultiprocessorUse(percent, seconds, counted=True) for percent, seconds in zip(given, long)]
-        return [replace(one, hold=hold, held_from=GIVEN) for one, hold in zip(asked, said)]
-    (other,) = (one.hold for one in asked if one.source != GIVEN)
-    hold = MultiprocessorUse(given[0], other.kernel_s if kernel_us is None else kernel_us[0] / 1e6, counted=True)
-    return [replace(one, hold=hold, held_from=GIVEN) if one.source == GIVEN else one for one in asked]
-
-
-def _told(one: _Asked) -> dict[str, Any]:
-    return {
-        **({"name": one.name} if one.name else {}),
-        "utilization": one.utilization,
-        "memory_mb": one.memory_mb,
-        "multiprocessors": one.hold.multiprocessors,
-        "kernel_s": one.hold.kernel_s,
-        "from": one.source,
-        "multiprocessors_from": one.held_from,
-        **({"at": one.taken} if one.taken else {}),
-    }
-
-
-def _by(have: list[MultiprocessorUse], finer: bool) -> str:
-    if not finer:
-        return PLAIN
-    guessed = ("", ", those of one as its graph says", ", both as their graphs say")[sum(not one.counted for one in have)]
-    return f"multiprocessors and kernels{guessed}"
-
-
-def _measured(asked: list[_Asked], sharing: str) -> dict[str, list[float]]:
-    """What was measured of these two, where they were."""
-    one, other = (each.name for each in asked)
-    found = shipped_profiles(span=None).pairs.get(sharing, {}).get((one, other))
-    return {} if found is None else {"measured": list(found)}
+    both = len(given) == 2
+    default_s = SHORTEST_S if both else next(one.hold.kernel_s for one in asked if one.source != GIVEN)
+    seconds = [default_s] * 2 if kernel_us is None else [each / 1e6 for each in kernel_us]
+    said = (MultiprocessorUse(*each, counted=True) for each in zip(given, seconds))
+    return [replace(one, hold=next(said), held_from=GIVEN) if both or one.source == GIVEN else one for one in asked]
 
 
 def _check(name: str, value: float) -> None:

@@ -127,7 +127,7 @@ def list_(only: str = typer.Option("*", help="Names to show, as in 'resnet*@224:
         print_json({"configurations": [one.name for one in found]})
         return
     for one in found:
-        out.print(f"{one.family:<16} {one.name}", highlight=False, markup=False)
+        out.print(f"{one.family:<16} {one.name}")
 
 
 @profile_app.command()
@@ -244,7 +244,7 @@ def module(
     told = [f"{found.utilization:.0f} % utilization"] if found.utilization is not None else []
     told += [f"{found.memory_mb:,.0f} MB"] if found.memory_mb is not None else []
     by = f"by a trial on {found.device}" if found.why else f"by its graph, on {found.device}"
-    out.print(f"{by}: {', '.join(told) or 'it tells neither utilization nor memory'}", highlight=False, markup=False)
+    out.print(f"{by}: {', '.join(told) or 'it tells neither utilization nor memory'}")
     if found.why:
         note(f"it was tried, at {found.steps_per_s:.1f} steps per second, since {found.why}")
 

@@ -71,7 +71,7 @@ def _tell(config: SchedulerConfig, json: bool, trouble: str = "") -> None:
     if json:
         print_json({"scheduler": config.to_data(), "problem": trouble})
         return
-    out.print(config.to_yaml(), end="", highlight=False, markup=False, soft_wrap=True)
+    out.print(config.to_yaml(), end="", soft_wrap=True)
     if trouble:
         note(f"the scheduler cannot decide at present, so the last plan stays: {trouble}")
 
@@ -118,7 +118,7 @@ def policies_command(
         print_json({"parts": [_part_data(entry) for entry in named]})
         return
     for index, entry in enumerate(named):
-        out.print("\n" * bool(index) + "\n".join(_description(entry)), highlight=False, markup=False, soft_wrap=True)
+        out.print("\n" * bool(index) + "\n".join(_description(entry)), soft_wrap=True)
 
 
 def _description(entry: Registered) -> list[str]:

@@ -126,7 +126,7 @@ def simulate_command(
         out.print(summary_table(f"{scheduler.label} on {trace.name}, {machine}", summary))
         if serving is not None:
             each_of = ", ".join(f"{one.session} {one.attainment:.2%}" for one in serving.sessions)
-            out.print(f"requests within their SLO: {serving.attainment:.2%} ({each_of})", highlight=False)
+            out.print(f"requests within their SLO: {serving.attainment:.2%} ({each_of})")
         for what, reasons in (("refused", refused), ("still waiting", waiting)):
             for name, why in islice(reasons.items(), MAX_SHOWN):
                 note(f"{what}: {name}: {why.text}")

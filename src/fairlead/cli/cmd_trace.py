@@ -232,8 +232,8 @@ def check(
         print_json({"file": str(source), "jobs": len(trace), "problems": problems})
     else:
         for problem in trace.skipped:
-            out.print(str(problem), highlight=False, markup=False, soft_wrap=True)
-        out.print(f"{source}: {len(trace):,} jobs; lines skipped: {len(trace.skipped):,}", highlight=False, soft_wrap=True)
+            out.print(str(problem), soft_wrap=True)
+        out.print(f"{source}: {len(trace):,} jobs; lines skipped: {len(trace.skipped):,}", soft_wrap=True)
     if trace.skipped:
         raise typer.Exit(1)
 

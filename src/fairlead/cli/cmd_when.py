@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from fairlead.experiments.lookahead import (
     ClusterForecast,
     ForecastOptions,
     JobForecast,
-    JobTimes,
     forecast,
     forecast_from_json,
 )
@@ -36,8 +35,6 @@ from fairlead.workloads.throughput_tables import ThroughputTable
 
 MAX_SHOWN = 50
 """Jobs in a table; the others are counted."""
-
-SIMULATING, SHOWN_EVERY_S = "simulating ahead", 0.2
 
 MAX_NAMED = 5
 """Job types, and jobs without a forecast, that are listed."""
@@ -82,7 +79,7 @@ def when_command(
     plane = control_plane()
     wanted = None if name is None else plane.job(name)
     if wanted is not None and Phase[wanted["phase"].upper()] in ENDED and not json:
-        out.print(f"{legible(wanted['name'])} is {wanted['phase']}", highlight=False, markup=False)
+        out.print(f"{legible(wanted['name'])} is {wanted['phase']}")
         return
     ahead, here = _looked(plane, table, replace(asked, job=None if wanted is None else wanted["number"]), quiet=json)
     reasons = _reasons(plane, wanted, ahead, everybody=here)
@@ -92,7 +89,7 @@ def when_command(
         _tell(ahead, wanted, here, reasons)
     elif wanted is not None:
         phase = plane.job(str(wanted["number"]))["phase"]  # it may have ended since it was asked for
-        out.print(f"{legible(wanted['name'])} is {phase}", highlight=False, markup=False)
+        out.print(f"{legible(wanted['name'])} is {phase}")
     elif not ahead.missed:
         out.print("no jobs")
     if ahead.missed and not json:
@@ -104,31 +101,27 @@ def _looked(
     plane: ControlPlaneClient, table: ThroughputTable | None, asked: ForecastOptions, quiet: bool
 ) -> tuple[ClusterForecast, bool]:
     """Return the forecast, and whether it was made here. Only an admin gets the state, which has the jobs of all users."""
-    with progress(1 + asked.simulations, SIMULATING, quiet=quiet) as bar:
+    with progress(1 + asked.simulations, "simulating ahead", quiet=quiet) as bar:
         try:
             state = fetch_state(plane)
         except RefusedRequest as answer:
             if answer.status != FORBIDDEN:
                 raise
         else:
-            return forecast(state, plane.rates() if table is None else table, asked, _Shown(bar).at), True
-        ahead = forecast_from_json(_told(plane))
+            rates = plane.rates() if table is None else table
+            return forecast(state, rates, asked, lambda made, s: bar.show(made, f"simulating ahead: {format_seconds(s)}")), True
+        try:
+            ahead = forecast_from_json(plane.when())
+        except RefusedRequest as answer:
+            if answer.status != MISSING:
+                raise
+            wanted = (
+                "this control plane is an older one and forecasts for admins only; `fairlead why` explains what a job waits for"
+            )
+            raise RefusedRequest(FORBIDDEN, wanted) from None
     if table is not None or replace(asked, job=None) != ForecastOptions():
         note("the control plane made this forecast: --simulations and the other options need an admin token")
-    jobs = tuple(one for one in ahead.jobs if asked.job in (None, one.number))
-    return replace(ahead, jobs=jobs), False
-
-
-def _told(plane: ControlPlaneClient) -> dict[str, Any]:
-    try:
-        return plane.when()
-    except RefusedRequest as answer:
-        if answer.status != MISSING:
-            raise
-        raise RefusedRequest(
-            FORBIDDEN,
-            "this control plane is an older one and forecasts for admins only; `fairlead why` explains what a job waits for",
-        ) from None
+    return replace(ahead, jobs=tuple(one for one in ahead.jobs if asked.job in (None, one.number))), False
 
 
 def _reasons(
@@ -151,21 +144,6 @@ def _timeless(one: JobForecast) -> bool:
     )
 
 
-class _Shown:
-    """The progress of simulations, on the bar."""
-
-    def __init__(self, bar: Any) -> None:
-        self._bar, self._made, self._last = bar, 0, -math.inf
-
-    def at(self, made: int, ahead_s: float) -> None:
-        for _ in range(made - self._made):
-            self._bar.advance()
-        self._made, now = made, time.monotonic()
-        if now - self._last > SHOWN_EVERY_S:
-            self._bar.say(f"{SIMULATING}: {format_seconds(ahead_s)}")
-            self._last = now
-
-
 def _tell(
     ahead: ClusterForecast, wanted: Mapping[str, Any] | None, here: bool, reasons: Mapping[int, Mapping[str, Any]]
 ) -> None:
@@ -174,11 +152,11 @@ def _tell(
     why = {number: legible(str(reason["text"])) for number, reason in reasons.items()}
     if wanted is not None:
         told = _sentence(found[0], ahead.history_s, wanted["starts"] > 0, why.get(wanted["number"], ""))
-        out.print(told, highlight=False, markup=False, soft_wrap=True)
+        out.print(told, soft_wrap=True)
     else:
         out.print(_table(found))
         for line in _no_times(found, why):
-            out.print(line, highlight=False, markup=False, soft_wrap=True)
+            out.print(line, soft_wrap=True)
         if len(found) > MAX_SHOWN:
             note(f"{len(found) - MAX_SHOWN:,} more are not shown; --json has all, or name a job")
     if not made:
@@ -186,7 +164,7 @@ def _tell(
         note(f"in {budget} the simulation reached only {far} ahead" + "; --budget gives it more time" * here)
     elif made <= asked:
         note(f"{made - 1} of {asked} simulations with arrivals ended in {budget}" + "; --budget gives them more time" * here)
-    for guess in _guesses(ahead) if wanted is None else _guesses_for(found[0], ahead, here):
+    for guess in _guesses(ahead, None if wanted is None else found[0], here):
         note(guess)
 
 
@@ -195,34 +173,24 @@ _SCALED = "measured with other numbers of workers, so scaled in proportion"
 _OPEN_ENDED = "without a number of steps, or beyond it, so assumed to run for another hour"
 
 
-def _guesses(ahead: ClusterForecast) -> Iterator[str]:
-    if ahead.guesses.unmeasured:
-        yield f"{_UNMEASURED}: {_kinds(ahead.guesses.unmeasured)}"
-    if ahead.guesses.scaled:
-        yield f"{_SCALED}: {_kinds(ahead.guesses.scaled)}"
-    if many := len(ahead.open_ended):
-        yield f"{_OPEN_ENDED}: {many} of the jobs"
-
-
-def _guesses_for(one: JobForecast, ahead: ClusterForecast, here: bool) -> Iterator[str]:
-    """Yield the assumptions about a job, and how many other jobs that may run before it have some."""
-    if _timeless(one):
+def _guesses(ahead: ClusterForecast, one: JobForecast | None, here: bool) -> Iterator[str]:
+    """Yield the assumptions about all jobs; or about one, and how many other jobs that may run before it have some."""
+    if one is not None and _timeless(one):
         return
-    if one.number in ahead.guesses.unmeasured:
-        yield f"{_UNMEASURED}: {legible(ahead.guesses.unmeasured[one.number])}"
-    if one.number in ahead.guesses.scaled:
-        yield f"{_SCALED}: {legible(ahead.guesses.scaled[one.number])}"
-    if one.number in ahead.open_ended:
-        yield f"{_OPEN_ENDED}"
-    others = {*ahead.guesses.unmeasured, *ahead.guesses.scaled, *ahead.open_ended} - {one.number}
+    guesses, open_ended = ahead.guesses, [*ahead.open_ended]
+    for what, kinds in ((_UNMEASURED, guesses.unmeasured), (_SCALED, guesses.scaled)):
+        if named := sorted({kind for number, kind in kinds.items() if one is None or number == one.number}):
+            yield f"{what}: {', '.join([*map(legible, named[:MAX_NAMED]), *['…'] * (len(named) > MAX_NAMED)])}"
+    if one is None:
+        if open_ended:
+            yield f"{_OPEN_ENDED}: {len(open_ended)} of the jobs"
+        return
+    if one.number in open_ended:
+        yield _OPEN_ENDED
+    others = {*guesses.unmeasured, *guesses.scaled, *open_ended} - {one.number}
     if others and one.without_arrivals.starts_s > 0:
         many = f"{len(others):,} other {'job' if len(others) == 1 else 'jobs'}" + " of yours" * (not here)
         yield f"its start may depend on assumptions about {many}; `fairlead when` lists them"
-
-
-def _kinds(guesses: Mapping[int, str]) -> str:
-    named = sorted({*guesses.values()})
-    return ", ".join([*map(legible, named[:MAX_NAMED]), *["…"] * (len(named) > MAX_NAMED)])
 
 
 def _sentence(one: JobForecast, history_s: float, again: bool, why: str = "") -> str:
@@ -286,12 +254,7 @@ def _span(one: JobForecast, of: Any) -> str:
     return f"{_in(middle)} ({_long(least)} to {_long(most)})"
 
 
-def _start(turn: JobTimes) -> float:
-    return turn.starts_s
-
-
-def _end(turn: JobTimes) -> float:
-    return turn.ends_s
+_start, _end = attrgetter("starts_s"), attrgetter("ends_s")
 
 
 def _long(seconds: float, horizon_s: float = HORIZON_S) -> str:
@@ -303,33 +266,27 @@ def _in(seconds: float, horizon_s: float = HORIZON_S) -> str:
 
 
 def _data(ahead: ClusterForecast, reasons: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    guesses = ahead.guesses
+    kinds = {"open_ended": ahead.open_ended, "unmeasured": guesses.unmeasured, "scaled": guesses.scaled}
     return {
-        "jobs": [{**_job(one), "assumed": _guess(one.number, ahead), "reason": reasons.get(one.number)} for one in ahead.jobs],
+        "jobs": [
+            {
+                "number": one.number,
+                "name": one.name,
+                "runs": one.running,
+                "starts_s": one.range(_start),
+                "ends_s": one.range(_end),
+                "without_arrivals": asdict(one.without_arrivals),
+                "assumed": next((kind for kind, numbers in kinds.items() if one.number in numbers), None),
+                "reason": reasons.get(one.number),
+            }
+            for one in ahead.jobs
+        ],
         "open_ended": len(ahead.open_ended),
-        "unmeasured_kinds": sorted({*ahead.guesses.unmeasured.values()}),
-        "scaled_kinds": sorted({*ahead.guesses.scaled.values()}),
+        "unmeasured_kinds": sorted({*guesses.unmeasured.values()}),
+        "scaled_kinds": sorted({*guesses.scaled.values()}),
         "simulations": max(ahead.completed - 1, 0),
         "complete": ahead.completed > 0 or not ahead.jobs,
         "missed": ahead.missed,
         "horizon_s": ahead.jobs[0].horizon_s if ahead.jobs else 0.0,
     }
-
-
-def _job(one: JobForecast) -> dict[str, Any]:
-    spans = {what: [_finite(each) for each in one.range(of)] for what, of in (("starts_s", _start), ("ends_s", _end))}
-    alone = {"starts_s": _finite(one.without_arrivals.starts_s), "ends_s": _finite(one.without_arrivals.ends_s)}
-    return {"number": one.number, "name": one.name, "runs": one.running, **spans, "without_arrivals": alone}
-
-
-def _guess(number: int, ahead: ClusterForecast) -> str | None:
-    """Return the kind of assumption about a job, if any."""
-    guesses = {
-        "open_ended": ahead.open_ended,
-        "unmeasured": ahead.guesses.unmeasured,
-        "scaled": ahead.guesses.scaled,
-    }
-    return next((word for word, whom in guesses.items() if number in whom), None)
-
-
-def _finite(seconds: float) -> float | None:
-    return None if seconds == math.inf else seconds

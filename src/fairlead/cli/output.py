@@ -59,8 +59,8 @@ class Out(Console):
 
 _UNBOUNDED = 10_000  # columns
 
-out = Out()
-err = Console(stderr=True)
+out = Out(highlight=False)
+err = Console(stderr=True, highlight=False, markup=False)
 
 _MAX_NAME_WIDTH = 25
 """Width of names in lists with a line for each."""
@@ -77,12 +77,12 @@ def print_json(data: Mapping[str, Any]) -> None:
 def print_lines(named: Sequence[tuple[str, str]], title: str) -> None:
     """Print a line for each name; a terminal cuts long lines."""
     width = min(max(len(name) for name, _ in named), _MAX_NAME_WIDTH)
-    out.print(title, style="bold", highlight=False)
+    out.print(title, style="bold")
     for name, about in named:
         line = Text(f"  {name:<{width}}  {about}")
         if out.is_terminal:
             line.truncate(out.width, overflow="ellipsis")
-        out.print(line, highlight=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
 
 
 @contextmanager
@@ -97,12 +97,12 @@ def say_resumable(folder: object) -> Iterator[None]:
 
 def note(text: str) -> None:
     """Print a remark on standard error; standard output may be JSON."""
-    err.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
+    err.print(text, style="dim", soft_wrap=True)
 
 
 @contextmanager
 def progress(total: int | None, what: str, *, quiet: bool) -> Iterator[Any]:
-    """Show a bar on standard error; `advance(1)` or `show(share)` move it, `say(what)` names it."""
+    """Show a bar on standard error; `advance(1)` or `show(share)` move it."""
     bar = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -126,12 +126,9 @@ class _Bar:
     def advance(self, steps: float = 1) -> None:
         self._bar.advance(self._task, steps)
 
-    def show(self, share: float) -> None:
-        self._bar.update(self._task, completed=share)
-
-    def say(self, what: str) -> None:
-        """Set the text in front of the bar."""
-        self._bar.update(self._task, description=what)
+    def show(self, completed: float | None = None, what: str | None = None) -> None:
+        """Set how far it is, and the text in front of the bar."""
+        self._bar.update(self._task, completed=completed, description=what)
 
 
 def _finite(value: Any) -> Any:

@@ -107,7 +107,7 @@ def _off(data: Dataset, tried: Mapping[str, learners.Learner], bar: Any) -> dict
     """By learner, with families left out and with rows left out at random."""
     found = {}
     for name, learner in tried.items():
-        bar.say(f"fitting {name}")
+        bar.show(what=f"fitting {name}")
         left = errors_by_family(data, learner, on_fit=bar.advance)
         found[name] = left, errors_at_random(data, learner, on_fit=bar.advance)
     return found
@@ -134,25 +134,25 @@ def _print_evaluation(told: dict[str, Any]) -> None:
     _print_errors("utilization", told["utilization"])
     for name, errors in told["memory"].items():
         line = f"memory, {name.replace('_', ' ')}: {100 * errors['enough']:.1f} % get at least 0.9 of what they take"
-        out.print(f"{line}, median error {100 * errors['median_error']:.1f} %", highlight=False)
+        out.print(f"{line}, median error {100 * errors['median_error']:.1f} %")
     if "multiprocessors" in told:
         _print_errors("multiprocessors", told["multiprocessors"])
     wide = {each: max(len(heading) + 2, 8) for each, heading in SCORES.items()}
-    out.print(f"{'slowdown, R²':<22}" + "".join(f"{SCORES[each]:>{many}}" for each, many in wide.items()), highlight=False)
+    out.print(f"{'slowdown, R²':<22}" + "".join(f"{SCORES[each]:>{many}}" for each, many in wide.items()))
     for mode, errors in told["slowdown"].items():
-        out.print(mode, highlight=False)
+        out.print(mode)
         for name, scores in errors.items():
             numbers = (f"{scores[each]:{many}.3f}" if each in scores else f"{'–':>{many}}" for each, many in wide.items())
-            out.print(f"{f'  from {name}':<22}{''.join(numbers)}", highlight=False)
+            out.print(f"{f'  from {name}':<22}{''.join(numbers)}")
     for name, twice in told.get("ceiling", {}).items():
         line = f"{name}: {twice['pairs_twice']} pairs measured twice leave an R² of {twice['r_squared']:.2f} to be reached"
-        out.print(line, highlight=False)
+        out.print(line)
 
 
 def _print_errors(what: str, of: Mapping[str, Mapping[str, float]]) -> None:
-    out.print(f"{f'{what}, RMSLE':<22}{'by family':>12}{'at random':>12}", highlight=False)
+    out.print(f"{f'{what}, RMSLE':<22}{'by family':>12}{'at random':>12}")
     for name, errors in of.items():
-        out.print(f"{f'  {name}':<22}{errors['by_family']:12.3f}{errors['at_random']:12.3f}", highlight=False)
+        out.print(f"{f'  {name}':<22}{errors['by_family']:12.3f}{errors['at_random']:12.3f}")
 
 
 def pairs(
@@ -257,4 +257,4 @@ def _print(name: str, chosen: Sequence[Pair]) -> None:
         slower = ", ".join(f"{each:.2f}" for each in pair.predicted)
         seen = ", ".join(f"{each:.2f}" for each in pair.measured)
         line = f"{name:<16} {' + '.join(pair.names)}: {busy}{held}; predicted {slower}; measured {seen}"
-        out.print(line, highlight=False, markup=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
