@@ -138,8 +138,8 @@ BAD_NATIVE = [
     ("half a partner", f"{HEADER}\n{ROW}x,1,v100,consolidated,x,,1,here\n", 3, "partner_workers", "whole number"),
     ("unknown partner", f"{HEADER}\n{ROW}x,1,v100,consolidated,y,1,1,here\n", 3, "v100", "alone are listed"),
     ("twice", f"{HEADER}\n{ROW}{ROW}", 3, "kind", "once"),
-    ("short row", f"{HEADER}\n{ROW}x,1,v100\n", 3, None, "8 fields"),
-    ("open quote", f'{HEADER}\n"x,1,v100,consolidated,,,1,here\n', 2, None, "CSV"),
+    ("short row", f"{HEADER}\n{ROW}x,1,v100\n", 3, "columns", "8 columns"),
+    ("open quote", f'{HEADER}\n"x,1,v100,consolidated,,,1,here\n', 2, None, "a row of cells"),
     ("only a header", f"{HEADER}\n", None, None, "at least one rate"),
     ("empty", "", 1, "header", "column 'kind'"),
 ]
@@ -158,8 +158,8 @@ def test_bad_native_tables_are_named(tmp_path, text, line, field, expected):
 
 def test_files_that_are_no_tables_are_named(tmp_path):
     (tmp_path / "torn.parquet").write_bytes(b"PAR1 and nothing more")
-    (tmp_path / "latin.csv").write_bytes(b"kind,workers\nM\xfcller,1\n")
-    for name, expected in (("torn.parquet", "whole Parquet"), ("latin.csv", "UTF-8"), ("nowhere.csv", "can be read")):
+    (tmp_path / "latin.csv").write_bytes(b"kind,workers,type,steps_per_s\nM\xfcller,1,v100,2\n")
+    for name, expected in (("torn.parquet", "Parquet file that can be read"), ("latin.csv", "UTF-8"), ("nowhere.csv", "can be read")):
         with pytest.raises(InputError, match=expected):
             read_throughputs(tmp_path / name)
     with pytest.raises(InputError, match="can be written"):

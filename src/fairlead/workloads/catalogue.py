@@ -18,10 +18,6 @@ from fairlead.core.errors import UnknownName
 from fairlead.core.job import TIMED, kind_of, model_of
 from fairlead.workloads.throughput_tables import ThroughputTable
 
-# How fast training should be, worked out from what a device can do and what a step asks of it: a roofline with a
-# serial host, ring all-reduce for gangs, and shared device time for pairs. Only formulas live here, on whole arrays at
-# once; the numbers that go in are the catalogue's, and nothing here knows the name of a device or of a model.
-
 OVERLAP = 0.3
 """The share of the device's bulk work behind which gradients travel: the later part of the backward pass."""
 
@@ -151,101 +147,41 @@ GANG_SIZES = (1, 2, 4, 8)
 # a100 as Google Cloud's a2-highgpu-1g around 2023; h100 and h200 are assumed at 7 and 8 dollars, the order of an
 # eighth of an eight-way machine on a large cloud in 2025.
 DEVICES = (
+    # TFLOP/s, GB/s, GB, link and network GB/s, $/h; then efficiencies: convolution, matrix, streaming, small kernel in µs.
     # "Tesla K80 GPU Accelerator" board specification: two devices with 8.74 TFLOP/s, 480 GB/s, 24 GB together.
-    DeviceSpec(
-        "k80", tflops=4.37, bandwidth_gbs=240, memory_gb=12, link_gbs=10, network_gbs=4, price_per_hour=0.45,
-        convolution=0.20, matrix=0.16, streaming=0.60, small_kernel_us=40,
-    ),
+    DeviceSpec("k80", 4.37, 240, 12, 10, 4, 0.45, 0.20, 0.16, 0.60, 40),
     # "Tesla P100" data sheet, PCIe 16 GB: 9.3 TFLOP/s single precision, 732 GB/s.
-    DeviceSpec(
-        "p100", tflops=9.3, bandwidth_gbs=732, memory_gb=16, link_gbs=10, network_gbs=4, price_per_hour=1.46,
-        convolution=0.42, matrix=0.35, streaming=0.70, small_kernel_us=10,
-    ),
+    DeviceSpec("p100", 9.3, 732, 16, 10, 4, 1.46, 0.42, 0.35, 0.70, 10),
     # "Tesla V100" data sheet, SXM2 16 GB: 15.7 TFLOP/s single precision, 900 GB/s, NVLink 300 GB/s both ways together.
-    DeviceSpec(
-        "v100", tflops=15.7, bandwidth_gbs=900, memory_gb=16, link_gbs=150, network_gbs=4, price_per_hour=2.48,
-        convolution=0.55, matrix=0.42, streaming=0.80, small_kernel_us=8,
-    ),
+    DeviceSpec("v100", 15.7, 900, 16, 150, 4, 2.48, 0.55, 0.42, 0.80, 8),
     # "NVIDIA A100 Tensor Core GPU" data sheet, SXM 40 GB: TF32 156 TFLOP/s dense, 1,555 GB/s, NVLink 600 GB/s.
-    DeviceSpec(
-        "a100", tflops=156, bandwidth_gbs=1555, memory_gb=40, link_gbs=300, network_gbs=12.5, price_per_hour=3.67,
-        convolution=0.25, matrix=0.20, streaming=0.80, small_kernel_us=6,
-    ),
+    DeviceSpec("a100", 156, 1555, 40, 300, 12.5, 3.67, 0.25, 0.20, 0.80, 6),
     # "NVIDIA H100 Tensor Core GPU" data sheet, SXM: TF32 494 TFLOP/s dense, 3,350 GB/s, 80 GB, NVLink 900 GB/s.
-    DeviceSpec(
-        "h100", tflops=494, bandwidth_gbs=3350, memory_gb=80, link_gbs=450, network_gbs=50, price_per_hour=7.00,
-        convolution=0.18, matrix=0.15, streaming=0.80, small_kernel_us=5,
-    ),
+    DeviceSpec("h100", 494, 3350, 80, 450, 50, 7.00, 0.18, 0.15, 0.80, 5),
     # "NVIDIA H200 Tensor Core GPU" data sheet, SXM: as the H100, with 141 GB at 4,800 GB/s.
-    DeviceSpec(
-        "h200", tflops=494, bandwidth_gbs=4800, memory_gb=141, link_gbs=450, network_gbs=50, price_per_hour=8.00,
-        convolution=0.18, matrix=0.15, streaming=0.80, small_kernel_us=5,
-    ),
-)  # fmt: skip
-
-
-def _kinds(
-    model: str,
-    batch_sizes: tuple[int | None, ...],
-    *,
-    gflop: float,
-    mb: float,
-    parameters_m: float,
-    activations_mb: float,
-    kernels: int,
-    host_ms: float,
-    host_us: float = 0.0,
-    convolutional: bool = False,
-    distributable: bool = False,
-) -> tuple[StepDemand, ...]:
-    """One model at several batch sizes; None is a kind whose name carries none, and whose step is one unit of work."""
-    return tuple(
-        StepDemand(
-            kind_of(model, batch), batch or 1, gflop, mb, parameters_m, activations_mb, kernels, host_ms, host_us,
-            convolutional, distributable,
-        )
-        for batch in batch_sizes
-    )  # fmt: skip
-
+    DeviceSpec("h200", 494, 4800, 141, 450, 50, 8.00, 0.18, 0.15, 0.80, 5),
+)
 
 # What a step asks. FLOPs: three times the forward pass (one forward, two backward), or 6 × parameters × tokens.
-DEMANDS = (
+# Model and batch sizes (None: the name has none, and a step is one unit of work); then GFLOP and MB per sample, millions of
+# parameters, MB of activations per sample, kernels, host ms per step and µs per sample, convolutional, distributable.
+_MODELS: tuple[tuple[str, tuple[int | None, ...], tuple[float, float, float, float, int, float, float, bool, bool]], ...] = (
     # 32×32 images, 0.56 billion multiply-adds forward.
-    *_kinds(
-        "ResNet-18", (16, 32, 64, 128, 256), gflop=3.34, mb=60, parameters_m=11.2, activations_mb=12, kernels=200,
-        host_ms=15, host_us=20, convolutional=True, distributable=True,
-    ),
+    ("ResNet-18", (16, 32, 64, 128, 256), (3.34, 60, 11.2, 12, 200, 15, 20, True, True)),
     # 224×224 images, 4.1 billion multiply-adds forward; the host decodes ahead of the device, so little is exposed.
-    *_kinds(
-        "ResNet-50", (16, 32, 64, 128), gflop=24.6, mb=1500, parameters_m=25.6, activations_mb=80, kernels=500,
-        host_ms=10, host_us=20, convolutional=True, distributable=True,
-    ),
+    ("ResNet-50", (16, 32, 64, 128), (24.6, 1500, 25.6, 80, 500, 10, 20, True, True)),
     # 49 million parameters, sentences of about 16 tokens; masks and batches are made on the host.
-    *_kinds(
-        "Transformer", (16, 32, 64, 128, 256), gflop=4.7, mb=150, parameters_m=49, activations_mb=20, kernels=1200,
-        host_ms=60, host_us=40, distributable=True,
-    ),
+    ("Transformer", (16, 32, 64, 128, 256), (4.7, 150, 49, 20, 1200, 60, 40, False, True)),
     # Asynchronous actor-critic: a step is a rollout; environments run on the host, the network is tiny.
-    *_kinds(
-        "A3C", (None,), gflop=1.0, mb=20, parameters_m=1.5, activations_mb=400, kernels=4000, host_ms=100,
-    ),
+    ("A3C", (None,), (1.0, 20, 1.5, 400, 4000, 100, 0.0, False, False)),
     # LSTM, 35 tokens a sample, 33 thousand words: the projection to the words costs most, the recurrence is serial.
-    *_kinds(
-        "LM", (5, 10, 20, 40, 80), gflop=1.5, mb=40, parameters_m=14, activations_mb=20, kernels=600,
-        host_ms=3, distributable=True,
-    ),
+    ("LM", (5, 10, 20, 40, 80), (1.5, 40, 14, 20, 600, 3, 0.0, False, True)),
     # Autoencoder over sparse baskets: only the items at hand are scored, and the host gathers them.
-    *_kinds(
-        "Recommendation", (512, 1024, 2048, 4096, 8192), gflop=0.02, mb=0.5, parameters_m=24, activations_mb=0.5,
-        kernels=50, host_ms=8, host_us=20,
-    ),
+    ("Recommendation", (512, 1024, 2048, 4096, 8192), (0.02, 0.5, 24, 0.5, 50, 8, 20, False, False)),
     # Two generators and two discriminators, one pair of images a step.
-    *_kinds(
-        "CycleGAN", (None,), gflop=1700, mb=20000, parameters_m=28, activations_mb=4000, kernels=800, host_ms=20,
-        convolutional=True,
-    ),
-)  # fmt: skip
-
+    ("CycleGAN", (None,), (1700, 20000, 28, 4000, 800, 20, 0.0, True, False)),
+)
+DEMANDS = tuple(StepDemand(kind_of(model, batch), batch or 1, *step) for model, sizes, step in _MODELS for batch in sizes)
 _BY_KIND = {demand.kind: demand for demand in DEMANDS}
 
 

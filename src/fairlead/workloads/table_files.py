@@ -9,14 +9,13 @@ as consolidated for one worker, and for gangs of a type of which nothing spread 
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,15 +23,25 @@ from fairlead.core.cluster import Floats
 from fairlead.core.columns import significant
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.core.job import TIMED
-from fairlead.files import atomic_write
-from fairlead.workloads.formats.text_fields import whole_file
+from fairlead.workloads.formats.text_fields import (
+    PARQUET_MAGIC,
+    BadField,
+    check_width,
+    parquet_rows,
+    parse_name,
+    parse_workers,
+    table_rows,
+    whole_file,
+    write_table,
+)
 from fairlead.workloads.throughput_tables import RATE_EXPECTED, Key, TableDraft, ThroughputTable, parse_rate, table_sources
+from fairlead.workloads.trace import raise_bad_line
 
 _SPREAD_SUFFIX = "_unconsolidated"
 _KEY = re.compile(r"""\(\s*(?:'([^']+)'|"([^"]+)")\s*,\s*([0-9]{1,6})\s*\)""")
 
 
-def parse_gavel_table(path: Path, text: str) -> ThroughputTable:
+def parse_gavel_table(path: Path, text: bytes) -> ThroughputTable:
     """Gavel's tables: `{type: {"('kind', workers)": {"null": rate, "('kind', workers)": [mine, the other's]}}}`.
 
     A type whose name ends in `_unconsolidated` has the rates of spread gangs. Keys are matched, never evaluated."""
@@ -70,12 +79,8 @@ def parse_gavel_table(path: Path, text: str) -> ThroughputTable:
                 if not is_spread:  # pairs of a table are consolidated
                     draft.paired[key, other, name] = (mine, None)
                     others[other, key, name] = theirs
-    for (
-        (key, name),
-        rate,
-    ) in draft.alone.items():  # missing or 0: not measured, as it runs spread, too
-        if not draft.spread.get((key, name)):
-            draft.spread[key, name] = rate
+    for at, rate in draft.alone.items():
+        draft.spread[at] = draft.spread.get(at) or rate  # missing or 0: not measured, as it runs spread, too
     for pair, rate in others.items():  # a pair that is listed on one side only
         draft.paired.setdefault(pair, (rate, None))
     return draft.finish()
@@ -124,46 +129,39 @@ REQUIRED = ("kind", "workers", "type", "steps_per_s")
 PLACEMENTS = ("consolidated", "spread")
 MODELLED = "modelled"
 
-_WORKERS = "a whole number of workers from 1 on"
-
 
 def read_throughputs(path: Path) -> ThroughputTable:
     """Read a table; the start of the file determines whether it is Parquet, Gavel's JSON or native CSV."""
     raw = whole_file(path)
-    if raw[:4] == b"PAR1":
-        return _native(path, _parquet_records(path, raw))
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as problem:
-        line = raw.count(b"\n", 0, problem.start) + 1
-        raise InputError(path, "a throughput table as CSV, Parquet or Gavel's JSON, in UTF-8", line=line) from None
-    return parse_gavel_table(path, text) if text.lstrip()[:1] in ("{", "[") else _native(path, _csv_records(path, text))
+    if raw.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
+        return parse_gavel_table(path, raw)
+    rows: Iterator[tuple[int, Sequence[Any]]]
+    if raw.startswith(PARQUET_MAGIC):
+        header, rows, _ = parquet_rows(path)
+        line = None
+    else:
+        rows = table_rows(path, raise_bad_line)
+        line, header = next(rows, (1, []))
+    names = [name.strip() for name in header]
+    for name in names:
+        if name not in COLUMNS or names.count(name) > 1:
+            raise InputError(path, f"each of {', '.join(COLUMNS)} at most once", line=line, field="header", value=name)
+    for name in REQUIRED:
+        if name not in names:
+            raise InputError(path, f"a column '{name}'", line=line, field="header", value=",".join(names))
+    draft = TableDraft(path)
+    for number, row in rows:
+        try:
+            check_width(row, len(names))
+            _add_rate(draft, {name: _cell(value) for name, value in zip(names, row)}, number)
+        except BadField as bad:
+            raise bad.at(path, number) from None
+    return draft.finish()
 
 
 def write_throughputs(table: ThroughputTable, path: Path) -> None:
     """Write the native columns: Parquet where the name ends in .parquet, otherwise CSV. Reading gives the same table."""
-    rows = list(_rows(table))
-    try:
-        atomic_write(path, (_parquet_bytes if path.suffix == ".parquet" else _csv_bytes)(rows))
-    except OSError as problem:
-        raise InputError(path, f"a file that can be written ({problem.strerror})") from None
-
-
-def _csv_bytes(rows: Sequence[Sequence[object]]) -> bytes:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(rows)
-    return text.getvalue().encode("utf-8")
-
-
-def _parquet_bytes(rows: Sequence[Sequence[object]]) -> bytes:
-    import pyarrow as pa  # slow to import, and rarely needed
-    import pyarrow.parquet as pq
-
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({name: [row[i] for row in rows] for i, name in enumerate(COLUMNS)}), sink)
-    return bytes(sink.getvalue())
+    write_table(path, COLUMNS, list(_rows(table)))
 
 
 def fill_workers(table: ThroughputTable, wanted: Iterable[Key]) -> ThroughputTable:
@@ -180,7 +178,7 @@ def fill_workers(table: ThroughputTable, wanted: Iterable[Key]) -> ThroughputTab
     alone, spread = [], []
     for kind, workers in missing:
         if workers < 1:
-            raise InputError("throughputs", _WORKERS, field="workers", value=workers)
+            raise InputError("throughputs", "a whole number of workers from 1 on", field="workers", value=workers)
         sizes = sorted(table.workers_of(kind))
         if not sizes:
             raise UnknownName("kind of job", kind, table.kinds)
@@ -232,86 +230,29 @@ def _rows(table: ThroughputTable) -> Iterator[tuple[str, int, str, str, str, int
         yield *key, table.types[column], PLACEMENTS[0], *other, rate, table.source_of(row)
 
 
-def _csv_records(path: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        _check_columns(path, header, line=1)
-        for cells in reader:
-            if not cells:
-                continue
-            if len(cells) != len(header):
-                raise InputError(path, f"{len(header)} fields, as the header has, not {len(cells)}", line=reader.line_num)
-            yield reader.line_num, dict(zip(header, (cell.strip() for cell in cells)))
-    except csv.Error as problem:
-        raise InputError(path, f"CSV ({problem})", line=reader.line_num) from None
+def _cell(value: object) -> str:
+    return "" if value is None or value != value else str(value).strip()
 
 
-def _parquet_records(path: Path, raw: bytes) -> Iterator[tuple[int, dict[str, str]]]:
-    """Records are counted from 1; a missing value is an empty cell, and 2.0 workers are 2."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        columns = pq.read_table(io.BytesIO(raw)).to_pydict()
-    except (pa.ArrowException, OSError):
-        raise InputError(path, "a whole Parquet file") from None
-    _check_columns(path, list(columns), line=None)
-    for number, cells in enumerate(zip(*columns.values()), 1):
-        yield number, {name: _cell(name, value) for name, value in zip(columns, cells)}
-
-
-def _cell(name: str, value: object) -> str:
-    if value is None or (name == "partner_workers" and value != value):
-        return ""
-    whole = name.endswith("workers") and isinstance(value, float) and value.is_integer()
-    return str(int(value)) if whole and isinstance(value, float) else str(value)
-
-
-def _check_columns(path: Path, header: Sequence[str], line: int | None) -> None:
-    for name in header:
-        if name not in COLUMNS or header.count(name) > 1:
-            raise InputError(path, f"each of {', '.join(COLUMNS)} at most once", line=line, field="header", value=name)
-    for name in REQUIRED:
-        if name not in header:
-            raise InputError(path, f"a column '{name}'", line=line, field="header", value=",".join(header))
-
-
-def _native(path: Path, records: Iterable[tuple[int, dict[str, str]]]) -> ThroughputTable:
-    draft = TableDraft(path)
-    for line, cells in records:
-        key = (_name(path, line, "kind", cells), _workers(path, line, "workers", cells))
-        type_name = _name(path, line, "type", cells).lower()
-        placement = cells.get("placement", PLACEMENTS[0])
-        text = cells["steps_per_s"]
-        rate = parse_rate(text)
-        if rate is None:
-            raise InputError(path, RATE_EXPECTED, line=line, field="steps_per_s", value=text)
-        if placement not in PLACEMENTS:
-            raise InputError(path, " or ".join(PLACEMENTS), line=line, field="placement", value=placement)
-        draft.sources.setdefault(key, {})[cells.get("source", path.name)] = None
-        if cells.get("partner_kind") or cells.get("partner_workers"):
-            if placement != PLACEMENTS[0]:
-                raise InputError(path, "consolidated for a pair", line=line, field="placement", value=placement)
-            partner = (_name(path, line, "partner_kind", cells), _workers(path, line, "partner_workers", cells))
-            duplicate = draft.paired.setdefault((key, partner, type_name), (rate, line)) != (rate, line)
-        else:
-            rates = draft.alone if placement == PLACEMENTS[0] else draft.spread
-            duplicate = (key, type_name) in rates
-            rates[key, type_name] = rate
-        if duplicate:
-            raise InputError(path, "each rate once", line=line, field="kind", value=key[0])
-    return draft.finish()
-
-
-def _name(path: Path, line: int, column: str, cells: dict[str, str]) -> str:
-    if not cells.get(column):
-        raise InputError(path, "a name", line=line, field=column, value=cells.get(column, ""))
-    return cells[column]
-
-
-def _workers(path: Path, line: int, column: str, cells: dict[str, str]) -> int:
-    text = cells.get(column, "")
-    if not re.fullmatch(r"0*[1-9][0-9]{0,5}", text):
-        raise InputError(path, _WORKERS, line=line, field=column, value=text)
-    return int(text)
+def _add_rate(draft: TableDraft, cells: dict[str, str], line: int) -> None:
+    key = (parse_name("kind", cells["kind"]), parse_workers("workers", cells["workers"]))
+    type_name = parse_name("type", cells["type"]).lower()
+    placement = cells.get("placement", PLACEMENTS[0])
+    rate = parse_rate(cells["steps_per_s"])
+    if rate is None:
+        raise BadField("steps_per_s", cells["steps_per_s"], RATE_EXPECTED)
+    if placement not in PLACEMENTS:
+        raise BadField("placement", placement, " or ".join(PLACEMENTS))
+    draft.sources.setdefault(key, {})[cells.get("source", draft.path.name)] = None
+    partner_kind, partner_workers = cells.get("partner_kind", ""), cells.get("partner_workers", "")
+    if partner_kind or partner_workers:
+        if placement != PLACEMENTS[0]:
+            raise BadField("placement", placement, "consolidated for a pair")
+        partner = (parse_name("partner_kind", partner_kind), parse_workers("partner_workers", partner_workers))
+        duplicate = draft.paired.setdefault((key, partner, type_name), (rate, line)) != (rate, line)
+    else:
+        rates = draft.alone if placement == PLACEMENTS[0] else draft.spread
+        duplicate = (key, type_name) in rates
+        rates[key, type_name] = rate
+    if duplicate:
+        raise BadField("kind", key[0], "each rate once")

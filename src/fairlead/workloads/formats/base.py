@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import MISSING, field, fields, make_dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import field, fields, make_dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -31,10 +31,7 @@ Row: TypeAlias = tuple[int, list[str]]
 # unfrozen copy of `Job` is filled, and then declared to be a `Job`, which Python allows because both have the same slots.
 _UnfrozenJob: Any = make_dataclass(
     "_UnfrozenJob",
-    [
-        (one.name, one.type) if one.default is MISSING else (one.name, one.type, field(default=one.default))
-        for one in fields(Job)
-    ],
+    [(one.name, one.type, field(default=one.default)) for one in fields(Job)],
     slots=True,
 )
 
@@ -183,11 +180,6 @@ def full_lines(head: str, at_most: int = 50) -> Iterator[str]:
 def first_row(head: str, delimiter: str = ",") -> list[str]:
     """The cells of the first line, as a header would have them."""
     return [cell.strip().strip('"') for cell in next(full_lines(head), "").split(delimiter)]
-
-
-def first_row_has(head: str, names: Collection[str]) -> bool:
-    """Whether the first line names these columns."""
-    return set(names) <= set(first_row(head))
 
 
 def usual_width(head: str, separator: str | None) -> int:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job, batch_size_of
@@ -33,8 +33,25 @@ RunTime: TypeAlias = Callable[[str, int, float], float]
 """(job type, workers, steps) → seconds alone on the reference type."""
 
 
+class _TabTrace:
+    """A job a line, recognised by the number of columns between tabs that most lines have."""
+
+    widths: ClassVar[tuple[int, ...]]
+
+    def sniff(self, path: Path, head: str) -> bool:
+        """Whether most lines have this many columns."""
+        return usual_width(head, "\t") in self.widths
+
+    def read(self, path: Path, on_bad: OnBad) -> Trace:
+        """Read the trace."""
+        return JobList(path, on_bad).read(split_lines(path, "\t", on_bad), self._job).trace()
+
+    def _job(self, line: int, row: list[str]) -> Job:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class GavelTrace:
+class GavelTrace(_TabTrace):
     """Gavel's `.trace`: ten columns, or the seven of its older traces.
 
     An SLO is a multiple of the job's run time. The file does not have the run time; `run_time` computes it."""
@@ -43,14 +60,7 @@ class GavelTrace:
 
     name = "gavel"
     summary = "Gavel .trace: 10 (older: 7) columns parted by tabs, kinds and steps"
-
-    def sniff(self, path: Path, head: str) -> bool:
-        """Whether most lines have this many columns."""
-        return usual_width(head, "\t") in (GAVEL_COLUMNS, OLDER_GAVEL_COLUMNS)
-
-    def read(self, path: Path, on_bad: OnBad) -> Trace:
-        """Read the trace."""
-        return JobList(path, on_bad).read(split_lines(path, "\t", on_bad), self._job).trace()
+    widths = (GAVEL_COLUMNS, OLDER_GAVEL_COLUMNS)
 
     def _job(self, line: int, row: list[str]) -> Job:
         if len(row) == OLDER_GAVEL_COLUMNS:
@@ -70,20 +80,13 @@ class GavelTrace:
         return replace(job, deadline_s=multiple * self.run_time(kind, job.workers, job.steps))
 
 
-class ShockwaveTrace:
+class ShockwaveTrace(_TabTrace):
     """Shockwave's `.trace`: Gavel's ten columns, with the batch size mode after the workers and the duration before the
     arrival."""
 
     name = "shockwave"
     summary = "Shockwave .trace: 12 columns parted by tabs, with the mode in which the batch size changes"
-
-    def sniff(self, path: Path, head: str) -> bool:
-        """Whether most lines have this many columns."""
-        return usual_width(head, "\t") == SHOCKWAVE_COLUMNS
-
-    def read(self, path: Path, on_bad: OnBad) -> Trace:
-        """Read the trace."""
-        return JobList(path, on_bad).read(split_lines(path, "\t", on_bad), self._job).trace()
+    widths = (SHOCKWAVE_COLUMNS,)
 
     def _job(self, line: int, row: list[str]) -> Job:
         if len(row) != SHOCKWAVE_COLUMNS:

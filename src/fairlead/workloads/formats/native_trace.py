@@ -3,8 +3,6 @@ columns."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -14,7 +12,6 @@ from typing import Any, TypeAlias
 
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.job import ELASTIC, FORMER_FIELDS, TIMED, Job, batch_size_of
-from fairlead.files import atomic_write
 from fairlead.workloads.dynamics import (
     LOSS_CURVE_EXPECTED,
     REGIMES_EXPECTED,
@@ -26,18 +23,20 @@ from fairlead.workloads.dynamics import (
 )
 from fairlead.workloads.formats.base import JobList, first_row, full_lines
 from fairlead.workloads.formats.text_fields import (
-    MAX_WHOLE,
     PARQUET_MAGIC,
     BadField,
     check_names,
     check_width,
     header_of,
+    is_parquet_name,
+    parquet_rows,
     parse_number,
     parse_time,
     parse_whole,
     parse_workers,
     table_rows,
     unreadable,
+    write_table,
 )
 from fairlead.workloads.generate import MODES
 from fairlead.workloads.trace import MAX_STEPS, OnBad, Trace, raise_bad_line
@@ -97,15 +96,13 @@ def cells_of(
     job: Job, names: Sequence[str], curve: LossCurve | None = None, job_dynamics: JobDynamics | None = None
 ) -> list[Any]:
     """The values of a job's row, with None for defaults. Numbers stay numbers."""
+    hidden = {
+        LOSS_CURVE: curve and _SEPARATOR.join(repr(float(number)) for number in (curve.start, curve.floor, curve.scale)),
+        REGIMES: format_regimes(job_dynamics.parts) if isinstance(job_dynamics, Regimes) else None,
+    }
     values: list[Any] = []
     for name in names:
-        if name == LOSS_CURVE:
-            values.append(None if curve is None else _format_curve(curve))
-            continue
-        if name == REGIMES:
-            values.append(format_regimes(job_dynamics.parts) if isinstance(job_dynamics, Regimes) else None)
-            continue
-        value: Any = job.steps if name == DURATION else getattr(job, name)
+        value: Any = hidden[name] if name in hidden else job.steps if name == DURATION else getattr(job, name)
         if name in ("allowed_types", "after"):
             value = _SEPARATOR.join(map(str, value))
         elif name == SCHEDULE:
@@ -116,10 +113,6 @@ def cells_of(
             value = float(value)
         values.append(None if value in ("", math.inf) else value)
     return values
-
-
-def _format_curve(curve: LossCurve) -> str:
-    return _SEPARATOR.join(repr(float(number)) for number in (curve.start, curve.floor, curve.scale))
 
 
 def _columns_for(jobs: Sequence[Job], losses: Mapping[str, LossCurve], dynamics: Mapping[str, JobDynamics]) -> list[str]:
@@ -152,12 +145,7 @@ def _number_or_infinity(field: str, cell: Cell) -> float:
 
 
 def _whole(field: str, cell: Cell) -> int:
-    if isinstance(cell, str):
-        return parse_whole(field, cell)
-    value = _number(field, cell)
-    if not value.is_integer() or abs(value) > MAX_WHOLE:
-        raise BadField(field, cell, "a whole number")
-    return int(value)
+    return parse_whole(field, cell if isinstance(cell, str) else repr(_number(field, cell)))
 
 
 def _workers(field: str, cell: Cell) -> int:
@@ -170,26 +158,29 @@ def _mode(field: str, cell: Cell) -> str:
     return _text(field, cell)
 
 
-def _types(field: str, cell: Cell) -> tuple[str, ...]:
+def _parts(field: str, cell: Cell, expected: str) -> list[Any]:
     parts = cell.split(_SEPARATOR) if isinstance(cell, str) else cell
-    if not isinstance(parts, list) or not all(isinstance(part, str) and part for part in parts):
-        raise BadField(field, cell, f"names of types, with '{_SEPARATOR}' between them")
+    if not isinstance(parts, list):
+        raise BadField(field, cell, expected)
+    return parts
+
+
+def _types(field: str, cell: Cell) -> tuple[str, ...]:
+    expected = f"names of types, with '{_SEPARATOR}' between them"
+    parts = _parts(field, cell, expected)
+    if not all(isinstance(part, str) and part for part in parts):
+        raise BadField(field, cell, expected)
     return tuple(parts)
 
 
 def _numbers(field: str, cell: Cell) -> tuple[int, ...]:
-    parts = cell.split(_SEPARATOR) if isinstance(cell, str) else cell
-    if not isinstance(parts, list):
-        raise BadField(field, cell, f"numbers of jobs with '{_SEPARATOR}' between them")
+    parts = _parts(field, cell, f"numbers of jobs with '{_SEPARATOR}' between them")
     return tuple(_whole(field, part) for part in parts)
 
 
 def _curve(field: str, cell: Cell) -> LossCurve:
-    parts = cell.split(_SEPARATOR) if isinstance(cell, str) else cell
-    if not isinstance(parts, list) or len(parts) != 3:
-        raise BadField(field, cell, LOSS_CURVE_EXPECTED)
-    curve = LossCurve(*(_number(field, part) for part in parts))
-    if not curve.valid:
+    parts = _parts(field, cell, LOSS_CURVE_EXPECTED)
+    if len(parts) != 3 or not (curve := LossCurve(*(_number(field, part) for part in parts))).valid:
         raise BadField(field, cell, LOSS_CURVE_EXPECTED)
     return curve
 
@@ -203,27 +194,18 @@ def _regimes(field: str, cell: Cell) -> tuple[tuple[int, float], ...]:
         raise BadField(field, cell, str(wrong)) from None
 
 
-def _reader(name: str) -> Callable[[str, Cell], Any]:
-    if name == "workers":
-        return _workers
-    if name == "mode":
-        return _mode
-    if name == "allowed_types":
-        return _types
-    if name == "after":
-        return _numbers
-    if name == LOSS_CURVE:
-        return _curve
-    if name in (REGIMES, SCHEDULE):
-        return _regimes
-    if name in WHOLE:
-        return _whole
-    if name in TEXT:
-        return _text
-    return _number_or_infinity if name in _MAY_BE_INFINITE else _number
-
-
-_READ = {name: _reader(name) for name in COLUMNS}
+_READ: Mapping[str, Callable[[str, Cell], Any]] = {
+    **dict.fromkeys(COLUMNS, _number),
+    **dict.fromkeys(_MAY_BE_INFINITE, _number_or_infinity),
+    **dict.fromkeys(TEXT, _text),
+    **dict.fromkeys(WHOLE, _whole),
+    "workers": _workers,
+    "mode": _mode,
+    "allowed_types": _types,
+    "after": _numbers,
+    LOSS_CURVE: _curve,
+    **dict.fromkeys((REGIMES, SCHEDULE), _regimes),
+}
 
 
 ORIGIN_COMMENT = "# origin: "
@@ -270,18 +252,10 @@ def _from_csv(path: Path, on_bad: OnBad) -> Trace:
 
 def _from_parquet(path: Path, on_bad: OnBad) -> Trace:
     """A row of the table counts as a line, from 1 on."""
-    import pyarrow as pa  # slow to import, and rarely needed
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.ParquetFile(path).read()
-        columns = [column.to_pylist() for column in table.columns]
-    except (pa.ArrowException, OSError, ValueError) as why:
-        first_line = (str(why).strip().splitlines() or ["damaged"])[0]
-        raise InputError(path, f"a Parquet file that can be read ({first_line})") from None
-    written = (table.schema.metadata or {}).get(ORIGIN_METADATA)
+    names, rows, metadata = parquet_rows(path)
+    written = metadata.get(ORIGIN_METADATA)
     origin = None if written is None else _checked_origin(written.decode("utf-8", errors="replace"), path, None)
-    return _jobs(path, on_bad, table.column_names, enumerate(zip(*columns), start=1), None).trace(origin=origin)
+    return _jobs(path, on_bad, names, rows, None).trace(origin=origin)
 
 
 def _jobs(
@@ -322,25 +296,24 @@ def _checked_origin(text: str, path: Path, line: int | None) -> str:
 MAX_TEXT_BYTES = 1 << 15
 """Eight such texts in quotes still fit into a line."""
 
-_PARQUET = (".parquet", ".pq")
-
 
 def write_trace(trace: Trace, path: Path) -> None:
     """Write a trace as CSV or Parquet, by the path's suffix. A job that would be read back changed is an error, and a file is
     written completely or not at all."""
     path = Path(path)
-    suffix = path.suffix.lower()
-    if suffix not in (".csv", *_PARQUET):
+    if path.suffix.lower() != ".csv" and not is_parquet_name(path):
         raise InputError(path, "a name that ends in .csv or .parquet", field="suffix", value=path.suffix)
-    if trace.origin is not None:
-        _checked_origin(trace.origin, path, None)
+    origin = None if trace.origin is None else _checked_origin(trace.origin, path, None)
     names = _columns_for(trace.jobs, trace.losses, trace.dynamics)
-    rows = _checked_rows(trace, names, path)
-    write = _csv_bytes if suffix == ".csv" else _parquet_bytes
-    try:
-        atomic_write(path, write(names, rows, trace.origin))
-    except OSError as why:
-        raise InputError(path, f"a place that can be written to ({why.strerror or why})") from None
+    types = {name: "int64" if name in WHOLE else "string" if name in TEXT else "float64" for name in names}
+    write_table(
+        path,
+        names,
+        _checked_rows(trace, names, path),
+        types,
+        comment="" if origin is None else f"{ORIGIN_COMMENT}{origin}\n",
+        metadata=None if origin is None else {ORIGIN_METADATA: origin.encode("utf-8")},
+    )
 
 
 def _checked_rows(trace: Trace, names: Sequence[str], path: Path) -> list[list[Any]]:
@@ -376,30 +349,3 @@ def _check_text(field: str, text: str) -> None:
         raise BadField(field, text, "text without NUL")
     if length > MAX_TEXT_BYTES:
         raise BadField(field, text, f"at most {MAX_TEXT_BYTES:,} bytes")
-
-
-def _csv_bytes(names: Sequence[str], rows: Sequence[Sequence[Any]], origin: str | None) -> bytes:
-    text = io.StringIO(newline="")
-    if origin is not None:
-        text.write(f"{ORIGIN_COMMENT}{origin}\n")
-    plain = csv.writer(text, lineterminator="\n")
-    # The csv module writes a carriage return without quotes, and reads it as the end of a row.
-    quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
-    plain.writerow(names)
-    for row in rows:
-        cells = ["" if cell is None else cell if isinstance(cell, str) else repr(cell) for cell in row]
-        (quoted if any("\r" in cell for cell in cells) else plain).writerow(cells)
-    return text.getvalue().encode("utf-8")
-
-
-def _parquet_bytes(names: Sequence[str], rows: Sequence[Sequence[Any]], origin: str | None) -> bytes:
-    import pyarrow as pa  # slow to import, and rarely needed
-    import pyarrow.parquet as pq
-
-    types = {**dict.fromkeys(WHOLE, pa.int64()), **dict.fromkeys(TEXT, pa.string())}
-    metadata = None if origin is None else {ORIGIN_METADATA: origin.encode("utf-8")}
-    schema = pa.schema([(name, types.get(name, pa.float64())) for name in names], metadata=metadata)
-    columns = [[row[place] for row in rows] for place in range(len(names))]
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns, schema=schema), sink)
-    return bytes(sink.getvalue())

@@ -1,6 +1,5 @@
-"""Text files of any format: lines with their numbers, rows of a table, and the checked values of single fields. A wrong field
-is a `BadField`, to which the caller adds the line; other problems of a file are an `InputError`. This module knows no
-format."""
+"""Files of any format: lines with their numbers, rows of CSV and Parquet tables, and checked values of single fields. A wrong
+field is a `BadField`, to which the caller adds the line; other problems of a file are an `InputError`."""
 
 from __future__ import annotations
 
@@ -8,12 +7,13 @@ import csv
 import io
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from fairlead.core.errors import InputError
-from fairlead.files import is_stream
+from fairlead.files import atomic_write, is_stream
 from fairlead.workloads.trace import OnBad
 
 MAX_WORKERS = 1_000_000
@@ -25,10 +25,7 @@ MAX_WHOLE = 2**53
 FIRST_YEAR, LAST_YEAR = 1970, 2199
 
 _A_TIME = f"a time such as 2020-06-09 18:41:01, from {FIRST_YEAR} to {LAST_YEAR}"
-_FROM_0_ON = "seconds from 0 on"
-_AN_AMOUNT = "a number from 0 on"
 _WORKERS = f"a whole number from 1 to {MAX_WORKERS:,}"
-_ACCELERATORS = f"a whole number from 0 to {MAX_WORKERS:,}"
 _EPOCH = datetime(1970, 1, 1)
 
 
@@ -52,39 +49,30 @@ class LeftOut(BadField):
         super().__init__(field, value, f"{expected}; this one is left out")
 
 
-def parse_number(field: str, text: str, expected: str = "a number") -> float:
+def parse_number(field: str, text: str, expected: str = "a number", least: float = -math.inf) -> float:
     """A finite number."""
     try:
         value = float(text)
     except ValueError:
-        raise BadField(field, text, expected) from None
-    if not math.isfinite(value) or "_" in text:
+        value = math.nan
+    if not (math.isfinite(value) and value >= least) or "_" in text:
         raise BadField(field, text, expected)
     return value
 
 
 def parse_seconds(field: str, text: str) -> float:
     """A point or a length of time, from 0 on."""
-    value = parse_number(field, text, _FROM_0_ON)
-    if value < 0:
-        raise BadField(field, text, _FROM_0_ON)
-    return value
+    return parse_number(field, text, "seconds from 0 on", 0.0)
 
 
 def parse_positive(field: str, text: str, expected: str = "a number above 0") -> float:
     """A number above 0."""
-    value = parse_number(field, text, expected)
-    if value <= 0:
-        raise BadField(field, text, expected)
-    return value
+    return parse_number(field, text, expected, math.ulp(0.0))
 
 
 def parse_amount(field: str, text: str) -> float:
     """A number from 0 on."""
-    value = parse_number(field, text, _AN_AMOUNT)
-    if value < 0:
-        raise BadField(field, text, _AN_AMOUNT)
-    return value
+    return parse_number(field, text, "a number from 0 on", 0.0)
 
 
 def parse_name(field: str, text: str, expected: str = "a name") -> str:
@@ -94,10 +82,10 @@ def parse_name(field: str, text: str, expected: str = "a name") -> str:
     return text
 
 
-def parse_whole(field: str, text: str, expected: str = "a whole number") -> int:
+def parse_whole(field: str, text: str, expected: str = "a whole number", least: int = -MAX_WHOLE, most: int = MAX_WHOLE) -> int:
     """A whole number; `4.0` is one, too."""
     value = parse_number(field, text, expected)
-    if not value.is_integer() or abs(value) > MAX_WHOLE:
+    if not value.is_integer() or not least <= value <= most:
         raise BadField(field, text, expected)
     return int(value)
 
@@ -106,18 +94,12 @@ def parse_workers(field: str, text: str) -> int:
     """The size of a gang."""
     if text == "1":  # most jobs of every public trace
         return 1
-    value = parse_whole(field, text, _WORKERS)
-    if not 1 <= value <= MAX_WORKERS:
-        raise BadField(field, text, _WORKERS)
-    return value
+    return parse_whole(field, text, _WORKERS, 1, MAX_WORKERS)
 
 
 def parse_accelerators(field: str, text: str) -> int:
     """Like `parse_workers`, with 0 for a job that needs none."""
-    value = parse_whole(field, text, _ACCELERATORS)
-    if not 0 <= value <= MAX_WORKERS:
-        raise BadField(field, text, _ACCELERATORS)
-    return value
+    return parse_whole(field, text, f"a whole number from 0 to {MAX_WORKERS:,}", 0, MAX_WORKERS)
 
 
 def parse_time(field: str, text: str) -> float:
@@ -286,3 +268,67 @@ def check_width(row: Sequence[object], width: int) -> None:
     """Check that a row has as many cells as the table has columns."""
     if len(row) != width:
         raise BadField("columns", len(row), f"{width} columns")
+
+
+def parquet_rows(path: Path) -> tuple[list[str], Iterator[tuple[int, Sequence[Any]]], Mapping[bytes, bytes]]:
+    """The column names, the rows with their numbers from 1 on, and the metadata of a Parquet file."""
+    import pyarrow as pa  # slow to import, and rarely needed
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(path).read()
+        columns = [column.to_pylist() for column in table.columns]
+    except (pa.ArrowException, OSError, ValueError) as why:
+        first_line = (str(why).strip().splitlines() or ["damaged"])[0]
+        raise InputError(path, f"a Parquet file that can be read ({first_line})") from None
+    return table.column_names, enumerate(zip(*columns), start=1), table.schema.metadata or {}
+
+
+def write_table(
+    path: Path,
+    names: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    types: Mapping[str, str] | None = None,
+    *,
+    comment: str = "",
+    metadata: Mapping[bytes, bytes] | None = None,
+) -> None:
+    """Write a table completely or not at all: Parquet by the path's suffix, with these types and metadata, else CSV."""
+    content = _parquet_bytes(names, rows, types, metadata) if is_parquet_name(path) else _csv_bytes(names, rows, comment)
+    try:
+        atomic_write(path, content)
+    except OSError as why:
+        raise InputError(path, f"a place that can be written to ({why.strerror or why})") from None
+
+
+def is_parquet_name(path: Path) -> bool:
+    """Whether a file of this name is written as Parquet."""
+    return path.suffix.lower() in (".parquet", ".pq")
+
+
+def _csv_bytes(names: Sequence[str], rows: Sequence[Sequence[Any]], comment: str) -> bytes:
+    text = io.StringIO(newline="")
+    text.write(comment)
+    plain = csv.writer(text, lineterminator="\n")
+    # The csv module writes a carriage return without quotes, and reads it as the end of a row.
+    quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    plain.writerow(names)
+    for row in rows:
+        cells = ["" if cell is None else cell if isinstance(cell, str) else repr(cell) for cell in row]
+        (quoted if any("\r" in cell for cell in cells) else plain).writerow(cells)
+    return text.getvalue().encode("utf-8")
+
+
+def _parquet_bytes(
+    names: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    types: Mapping[str, str] | None,
+    metadata: Mapping[bytes, bytes] | None,
+) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = None if types is None else pa.schema([(name, types[name]) for name in names], metadata=metadata)
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({name: [row[at] for row in rows] for at, name in enumerate(names)}, schema=schema), sink)
+    return bytes(sink.getvalue())
