@@ -13,8 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from fairlead.prediction import learners
-from fairlead.prediction.dataset import dataset
-from fairlead.prediction.fit_predictor import errors_by_family
+from fairlead.prediction.fit_predictor import dataset, errors_by_family
 from fairlead.prediction.measured_profiles import mean_slowdowns, shipped_profiles
 from fairlead.prediction.predictor import shipped_predictor
 from fairlead.profiling.pair_selection import SelectionMetric

@@ -12,7 +12,7 @@ from fairlead.core.job import FORMER_FIELDS
 from fairlead.engine.codec import decode
 from fairlead.estimators.predicted import Monitored
 from fairlead.runtime.protocol.task_file import TaskSpec
-from fairlead.workloads.formats.reader import read_trace_file
+from fairlead.workloads.formats import read_trace_file
 
 FORMER_PARTS = {
     "most_jobs": Part("horus", {"most_jobs": 3}),

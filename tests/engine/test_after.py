@@ -15,8 +15,8 @@ from fairlead.engine import state_codec as saved
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
 from fairlead.testing.builders import cluster, job
+from fairlead.workloads.formats import read_trace_file
 from fairlead.workloads.formats.native_trace import write_trace
-from fairlead.workloads.formats.reader import read_trace_file
 from fairlead.workloads.trace import Trace
 
 

@@ -16,8 +16,7 @@ from fairlead.estimators.colocated_rates import has_usage_observations, usage_ob
 from fairlead.estimators.predicted import Predicted
 from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.models.interference import Slowdown
-from fairlead.prediction.measured_profiles import shipped_profiles
-from fairlead.prediction.multiprocessors import multiprocessor_use
+from fairlead.prediction.measured_profiles import multiprocessor_use, shipped_profiles
 from fairlead.prediction.predictor import shipped_predictor
 from fairlead.testing.builders import cluster
 from fairlead.workloads.throughput_tables import MeasuredTraining, colocation_table

@@ -12,8 +12,13 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError
 from fairlead.prediction import learners
-from fairlead.prediction.measured_profiles import paired_sets, profiles_of
-from fairlead.prediction.multiprocessors import InterferenceModel, MultiprocessorUse, multiprocessor_use
+from fairlead.prediction.measured_profiles import (
+    InterferenceModel,
+    MultiprocessorUse,
+    multiprocessor_use,
+    paired_sets,
+    profiles_of,
+)
 from fairlead.prediction.predictor import shipped_predictor
 from fairlead.profiling.results import MEASURED
 from fairlead_papers.measured_data import DATA, evaluation_set

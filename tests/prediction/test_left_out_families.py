@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from cli.command import fairlead
-from fairlead.prediction.dataset import dataset
-from fairlead.prediction.fit_predictor import without_families
+from fairlead.prediction.fit_predictor import dataset, without_families
 from fairlead.prediction.measured_profiles import shipped_profiles
 from fairlead.prediction.predictor import shipped_predictor
 from fairlead.profiling.results import measured_set

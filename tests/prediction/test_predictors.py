@@ -16,13 +16,27 @@ from fairlead.cli.main import app
 from fairlead.core.errors import InputError
 from fairlead.models import interference
 from fairlead.models.learned_models import Forest, Line, Tree, restored
-from fairlead.prediction import learners, memory, utilization
-from fairlead.prediction.dataset import dataset
+from fairlead.prediction import learners
 from fairlead.prediction.features import Features
-from fairlead.prediction.fit_predictor import FOLDS, KernelProfiles, errors_at_random, kernel_durations
-from fairlead.prediction.measured_profiles import SoloProfile, devices, mean_slowdowns, measured_slowdowns, shipped_profiles
-from fairlead.prediction.multiprocessors import InterferenceModel
-from fairlead.prediction.predictor import Predictor, fingerprint, load_predictor, shipped_predictor
+from fairlead.prediction.fit_predictor import FOLDS, KernelProfiles, dataset, errors_at_random, kernel_durations
+from fairlead.prediction.measured_profiles import (
+    InterferenceModel,
+    SoloProfile,
+    devices,
+    mean_slowdowns,
+    measured_slowdowns,
+    shipped_profiles,
+)
+from fairlead.prediction.predictor import (
+    Memory,
+    Predictor,
+    Utilization,
+    fingerprint,
+    fit_memory,
+    load_predictor,
+    rmsle,
+    shipped_predictor,
+)
 from fairlead.profiling.pair_selection import SelectionMetric
 from fairlead.profiling.results import measured_set
 from fairlead_papers.prediction import evaluation
@@ -103,7 +117,7 @@ def test_nobody_is_faster_in_company_however_little_both_do(percent: float):
 
 
 def test_what_is_learned_may_say_far_more_than_all():
-    beyond = utilization.Utilization("line", ("flops",), Line(1e30, (1.0,), (1.0,)))
+    beyond = Utilization("line", ("flops",), Line(1e30, (1.0,), (1.0,)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert beyond.percent([{"flops": 1.0}]).tolist() == [100.0]
@@ -291,12 +305,12 @@ def test_memory_of_families_left_out(data):
 
 
 def test_memory_is_found_again_and_wrong_numbers_are_refused(data):
-    fitted = memory.fit_memory(data.columns, data.tensors_mb, data.device_mb, data.reserved_mb)
-    assert memory.Memory.restored(fitted.kept(), "test") == fitted
+    fitted = fit_memory(data.columns, data.tensors_mb, data.device_mb, data.reserved_mb)
+    assert Memory.restored(fitted.kept(), "test") == fitted
     assert (fitted.mb(data.columns) > fitted.tensors_mb(data.columns)).all()
     for wrong in ({"activations": 1}, {**fitted.kept(), "loss": "much"}, {**fitted.kept(), "loss": float("inf")}):
         with pytest.raises(InputError):
-            memory.Memory.restored(wrong, "test")
+            Memory.restored(wrong, "test")
 
 
 def test_utilization_by_the_line_on_rows_left_out(data):
@@ -371,8 +385,8 @@ def test_where_nothing_varies_nobody_can_say_how_much_of_it_is_told():
 
 
 def test_errors_are_logarithmic():
-    assert utilization.rmsle(np.array([9.0, 99.0]), np.array([9.0, 99.0])) == 0.0
-    assert utilization.rmsle(np.array([9.0]), np.array([99.0])) == pytest.approx(np.log(10))
+    assert rmsle(np.array([9.0, 99.0]), np.array([9.0, 99.0])) == 0.0
+    assert rmsle(np.array([9.0]), np.array([99.0])) == pytest.approx(np.log(10))
     assert Line(1.0, (2.0,), (3.0,)).importance().tolist() == [6.0]
 
 

@@ -159,7 +159,7 @@ def test_bad_native_tables_are_named(tmp_path, text, line, field, expected):
 def test_files_that_are_no_tables_are_named(tmp_path):
     (tmp_path / "torn.parquet").write_bytes(b"PAR1 and nothing more")
     (tmp_path / "latin.csv").write_bytes(b"kind,workers,type,steps_per_s\nM\xfcller,1,v100,2\n")
-    for name, expected in (("torn.parquet", "Parquet file that can be read"), ("latin.csv", "UTF-8"), ("nowhere.csv", "can be read")):
+    for name, expected in (("torn.parquet", "a Parquet file"), ("latin.csv", "UTF-8"), ("nowhere.csv", "can be read")):
         with pytest.raises(InputError, match=expected):
             read_throughputs(tmp_path / name)
     with pytest.raises(InputError, match="can be written"):

@@ -14,8 +14,7 @@ from fairlead.core.errors import InputError, near_or_all
 from fairlead.models.interference import ABOVE, BELOW, GRAIN, Slowdown
 from fairlead.prediction import fit_predictor as training
 from fairlead.prediction import learners
-from fairlead.prediction.dataset import Dataset, dataset
-from fairlead.prediction.fit_predictor import Pairs
+from fairlead.prediction.fit_predictor import Dataset, Pairs, dataset
 from fairlead.prediction.measured_profiles import Profiles, paired_sets, shipped_profiles
 from fairlead.prediction.predictor import Predictor, fingerprint
 from fairlead.profiling.results import measured_set, measured_sets

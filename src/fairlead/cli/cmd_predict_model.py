@@ -17,10 +17,15 @@ from fairlead.cli.job_tables import legible
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.core.errors import InputError, listed, near_names, near_or_all
 from fairlead.models.interference import SHORTEST_S
-from fairlead.prediction.dataset import stored_features
 from fairlead.prediction.features import graph_features
-from fairlead.prediction.measured_profiles import shipped_profiles
-from fairlead.prediction.multiprocessors import UNKNOWN, InterferenceModel, MultiprocessorUse, multiprocessor_use
+from fairlead.prediction.fit_predictor import stored_features
+from fairlead.prediction.measured_profiles import (
+    UNKNOWN,
+    InterferenceModel,
+    MultiprocessorUse,
+    multiprocessor_use,
+    shipped_profiles,
+)
 from fairlead.prediction.onnx_process import load_graph_in_process
 from fairlead.prediction.predictor import Prediction, Predictor, load_predictor, shipped_predictor
 from fairlead.profiling.results import measured_set

@@ -26,8 +26,14 @@ from fairlead.core.plan import BUSY, TAKEN_GB, DeviceUsage
 from fairlead.core.snapshot import Snapshot
 from fairlead.models.interference import ABOVE, BELOW, Slowdown
 from fairlead.models.learned_models import LARGEST, sane
-from fairlead.prediction.measured_profiles import devices, usage_by_kind
-from fairlead.prediction.multiprocessors import UNKNOWN, InterferenceModel, MultiprocessorUse, multiprocessor_use
+from fairlead.prediction.measured_profiles import (
+    UNKNOWN,
+    InterferenceModel,
+    MultiprocessorUse,
+    devices,
+    multiprocessor_use,
+    usage_by_kind,
+)
 from fairlead.prediction.predictor import shipped_predictor
 
 T = TypeVar("T")

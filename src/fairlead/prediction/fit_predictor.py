@@ -3,20 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
+from fairlead.core.errors import InputError
 from fairlead.core.rng import stream
 from fairlead.models import interference
 from fairlead.models.interference import Slowdown
-from fairlead.prediction import memory, utilization
-from fairlead.prediction.dataset import Dataset
+from fairlead.prediction.features import Features
 from fairlead.prediction.learners import Learner
-from fairlead.prediction.predictor import Predictor
-from fairlead.prediction.utilization import Utilization, kernel_s, rmsle
+from fairlead.prediction.predictor import Column, Predictor, Utilization, fit_memory, fit_utilization, kernel_s, rmsle
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Row i of everything is the configuration `names[i]`."""
+
+    names: tuple[str, ...]
+    families: tuple[str, ...]
+    columns: tuple[Column, ...]
+    utilization: Floats
+    tensors_mb: Floats
+    reserved_mb: Floats
+    device_mb: Floats
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def only(self, rows: Ints) -> Dataset:
+        return Dataset(
+            tuple(self.names[row] for row in rows),
+            tuple(self.families[row] for row in rows),
+            tuple(self.columns[row] for row in rows),
+            self.utilization[rows],
+            self.tensors_mb[rows],
+            self.reserved_mb[rows],
+            self.device_mb[rows],
+        )
+
+    def of(self, percent: Mapping[str, float]) -> Dataset:
+        """Those that have a value there, with it in the place of their utilization."""
+        rows: Ints = np.array([row for row, name in enumerate(self.names) if name in percent], dtype=np.int64)
+        some = self.only(rows)
+        return replace(some, utilization=np.array([percent[name] for name in some.names]))
+
+
+def dataset(
+    measured: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]], source: object = "features"
+) -> Dataset:
+    """Of all that were measured and have features; those with a problem are left out."""
+    known = {row["name"]: row for row in features if "problem" not in row}
+    rows = [row for row in measured if "problem" not in row and row["name"] in known and "utilization" in row]
+    if len(rows) < 2:
+        raise InputError(source, "measurements and features of the same configurations", field="name", value=len(rows))
+    return Dataset(
+        tuple(row["name"] for row in rows),
+        tuple(row["family"] for row in rows),
+        tuple(stored_features(known[row["name"]], source).column() for row in rows),
+        np.array([row["utilization"] for row in rows]),
+        np.array([row["allocated_mb"] for row in rows]),
+        np.array([row["reserved_mb"] for row in rows]),
+        np.array([row["device_memory_mb"] for row in rows]),
+    )
+
+
+def stored_features(row: Mapping[str, Any], source: object = "features") -> Features:
+    """As `fairlead profile features` wrote them."""
+    try:
+        found = Features(**{one.name: row[one.name] for one in fields(Features)})
+        found.column()
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise InputError(source, f"features as `fairlead profile features` writes them: {problem}", field=row["name"]) from None
+    return found
+
 
 Pairs = Mapping[tuple[str, str], tuple[float, float]]
 ENOUGH = 50  # configurations whose multiprocessors were counted, to learn from
@@ -65,7 +127,7 @@ def fit_predictor(
     return Predictor(
         about,
         model,
-        memory.fit_memory(data.columns, data.tensors_mb, data.device_mb, data.reserved_mb),
+        fit_memory(data.columns, data.tensors_mb, data.device_mb, data.reserved_mb),
         {mode: _slowdown(found, busy) for mode, found in pairs.items() if found},
         held,
         finer,
@@ -78,7 +140,7 @@ def _best(data: Dataset, learners: Mapping[str, Learner]) -> tuple[Utilization, 
         name: (errors_by_family(data, one).rmsle + errors_at_random(data, one).rmsle) / 2 for name, one in learners.items()
     }
     best = min(errors, key=lambda name: (errors[name], name))
-    return utilization.fit_utilization(best, learners[best], data.columns, data.utilization), f"{errors[best]:.3f}"
+    return fit_utilization(best, learners[best], data.columns, data.utilization), f"{errors[best]:.3f}"
 
 
 def kernel_durations(data: Dataset) -> dict[str, float]:
@@ -153,7 +215,7 @@ def _held_out(data: Dataset, learner: Learner, folds: list[Ints], on_fit: Callab
     for fold in folds:
         rest = np.setdiff1d(np.arange(len(data)), fold)
         known = data.only(rest)
-        model = utilization.fit_utilization("", learner, known.columns, known.utilization)
+        model = fit_utilization("", learner, known.columns, known.utilization)
         predicted[fold] = model.percent([data.columns[row] for row in fold])
         if on_fit is not None:
             on_fit()

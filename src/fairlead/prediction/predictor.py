@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,128 @@ from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.files import atomic_write, is_stream
 from fairlead.models.interference import Slowdown
-from fairlead.prediction.features import NAMES, Features
-from fairlead.prediction.memory import Memory
-from fairlead.prediction.utilization import Utilization, kernel_s
+from fairlead.models.learned_models import Learned, restored, sane
+from fairlead.prediction.features import BYTES, NAMES, Features
+from fairlead.prediction.learners import Learner
+
+MB = 2.0**20
+COPIES = 3.0  # weight, gradient, momentum
+TOO_LITTLE = 0.9  # of what was measured: less is worse than more, since it ends in an error
+ENOUGH_FOR = 0.98  # of the configurations that were measured
+
+
+@dataclass(frozen=True)
+class Memory:
+    """How much memory a training holds (Horus' Equation 2, with what parameters need to be trained):
+
+        bytes = 4 · margin · (activations · kept + loss · outputs + 3 · parameters) + δ
+
+    `kept` is what the way back needs of a forward pass. A parameter has itself, its gradient and its momentum. δ is what a
+    framework and its libraries hold, and the margin is what an allocator takes beyond what is asked of it."""
+
+    activations: float
+    loss: float
+    margin: float
+    overhead_mb: float
+
+    def tensors_mb(self, columns: Sequence[Column]) -> Floats:
+        """Without δ."""
+        found: Floats = self.margin * (_terms(columns) @ np.array([self.activations, self.loss, COPIES]))
+        return found
+
+    def mb(self, columns: Sequence[Column]) -> Floats:
+        found: Floats = self.tensors_mb(columns) + self.overhead_mb
+        return found
+
+    def kept(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def restored(cls, data: Mapping[str, Any], source: object) -> Memory:
+        try:
+            found = cls(**{name: float(value) for name, value in data.items()})
+        except (TypeError, ValueError, AttributeError):
+            raise InputError(source, "activations, loss, margin and overhead_mb, as numbers", field="memory") from None
+        if not sane(numbers := list(asdict(found).values())) or min(numbers) < 0:
+            raise InputError(source, "finite numbers from 0 on", field="memory")
+        return found
+
+
+def fit_memory(columns: Sequence[Column], tensors_mb: Floats, device_mb: Floats, reserved_mb: Floats) -> Memory:
+    """From what tensors held at most, what the allocator held for them, and what the whole device showed. Relative errors
+    count, so that small jobs do too; the margin is the least with which nearly all are told nearly what they took."""
+    terms = _terms(columns)
+    rest = tensors_mb - COPIES * terms[:, 2]
+    known = np.column_stack([terms[:, :2], np.ones(len(terms))]) / tensors_mb[:, None]
+    kept, loss, libraries = np.maximum(np.linalg.lstsq(known, rest / tensors_mb, rcond=None)[0], 0.0).tolist()
+    overhead = float(np.median(device_mb - reserved_mb)) + libraries
+    plain = Memory(kept, loss, 1.0, overhead)
+    margin = float(np.quantile((TOO_LITTLE * device_mb - overhead) / plain.tensors_mb(columns), ENOUGH_FOR))
+    return Memory(kept, loss, max(margin, 1.0), overhead)
+
+
+def _terms(columns: Sequence[Column]) -> Floats:
+    """What is kept, the outputs, the parameters, in MB."""
+    return np.array([[one["kept"], one["outputs"], one["parameters"]] for one in columns]) * BYTES / MB
+
+
+Column = Mapping[str, float]  # features by name
+BEYOND = 5.0  # as a logarithm, more than 100 %
+
+
+@dataclass(frozen=True)
+class Utilization:
+    """How busy a training keeps an accelerator alone, from its features (Horus §4.1.1). It is learned on the logarithm, since
+    the error that counts is relative: 10 % taken for 20 % is as wrong as 40 % taken for 80 %."""
+
+    learner: str
+    names: tuple[str, ...]
+    learned: Learned
+
+    def percent(self, columns: Sequence[Column]) -> Floats:
+        told = self.learned.predict(inputs(columns, self.names))
+        return np.clip(np.expm1(np.minimum(told, BEYOND)), 0.0, 100.0)
+
+    def importance(self) -> dict[str, float]:
+        """Of each feature, as a share; the most important first."""
+        found = self.learned.importance()
+        shares = found / max(float(found.sum()), 1e-12)
+        return dict(sorted(zip(self.names, shares.tolist()), key=lambda item: (-item[1], item[0])))
+
+    def kept(self) -> dict[str, Any]:
+        return {"learner": self.learner, "names": list(self.names), "learned": self.learned.kept()}
+
+    @classmethod
+    def restored(cls, data: Mapping[str, Any], source: object) -> Utilization:
+        try:
+            names = tuple(str(name) for name in data["names"])
+            learner, learned = str(data["learner"]), data["learned"]
+        except (KeyError, TypeError):
+            raise InputError(source, "learner, names and learned", field="utilization") from None
+        return cls(learner, names, restored(learned, len(names), source))
+
+
+def fit_utilization(name: str, learner: Learner, columns: Sequence[Column], percent: Floats) -> Utilization:
+    names = tuple(columns[0])
+    return Utilization(name, names, learner(inputs(columns, names), np.log1p(percent)))
+
+
+def inputs(columns: Sequence[Column], names: Sequence[str]) -> Floats:
+    """Orders of magnitude: counts, sizes and microseconds by their logarithm."""
+    raw = np.array([[column[name] * (1e6 if name.endswith("_s") else 1.0) for name in names] for column in columns])
+    found: Floats = np.log1p(np.maximum(raw, 0.0))
+    return found
+
+
+def kernel_s(column: Column) -> float:
+    """How long a kernel takes on average, by the roofline: what one on the same device waits for before its own can begin."""
+    return max(column["device_s"], 1e-9) / max(column["launches"], 1.0)
+
+
+def rmsle(predicted: Floats, measured: Floats) -> float:
+    """Root mean squared logarithmic error, of percents."""
+    return float(np.sqrt(np.mean((np.log1p(predicted) - np.log1p(measured)) ** 2)))
+
 
 FORMAT = "fairlead predictor 1"
 TRAINED = Path(__file__).parent / "trained"

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairlead.experiments.metric_columns import COLUMNS, Column, format_with_error
-from fairlead.experiments.sweep.axes import Axis
-from fairlead.experiments.sweep.axes import format_axis_value as shown_value
-from fairlead.experiments.sweep.sweep_run import PointResult, Sweep, SweepResult
+from fairlead.experiments.sweep.sweep_run import Axis, PointResult, Sweep, SweepResult
+from fairlead.experiments.sweep.sweep_run import format_axis_value as shown_value
 from fairlead.files import atomic_write
 from fairlead.reporting.pictures import Lines, PlotLine, png
 

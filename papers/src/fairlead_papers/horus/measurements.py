@@ -13,8 +13,14 @@ from fairlead.core.cluster import Floats
 from fairlead.experiments.cases import Answer, Answers, Case
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.models.interference import FULL
-from fairlead.prediction.dataset import Dataset, dataset
-from fairlead.prediction.fit_predictor import KernelProfiles, errors_at_random, errors_by_family, kernel_durations
+from fairlead.prediction.fit_predictor import (
+    Dataset,
+    KernelProfiles,
+    dataset,
+    errors_at_random,
+    errors_by_family,
+    kernel_durations,
+)
 from fairlead.prediction.learners import LEARNERS
 from fairlead.prediction.measured_profiles import Profiles, shipped_profiles
 from fairlead.prediction.predictor import shipped_predictor

@@ -11,7 +11,7 @@ from typing import Any
 from fairlead.core.cluster import AcceleratorType
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.models.interference import Slowdown
-from fairlead.prediction.dataset import dataset
+from fairlead.prediction.fit_predictor import dataset
 from fairlead.prediction.measured_profiles import Profiles, mean_slowdowns, paired_sets, shipped_profiles
 from fairlead.prediction.predictor import Predictor, shipped_predictor
 from fairlead.profiling.pair_selection import SelectionMetric

@@ -22,18 +22,25 @@ from fairlead.cli.cmd_predict_model import SHIPPED, WithOption, memory_mb_of, pr
 from fairlead.cli.output import JsonOption, note, out, print_json, progress
 from fairlead.core.errors import InputError, install, near_or_all
 from fairlead.prediction import learners
-from fairlead.prediction.dataset import Dataset, dataset
 from fairlead.prediction.fit_predictor import (
     ENOUGH,
+    Dataset,
     HeldOutErrors,
     KernelProfiles,
     Pairs,
+    dataset,
     errors_at_random,
     errors_by_family,
     kernel_durations,
 )
-from fairlead.prediction.measured_profiles import measured_slowdowns, paired_sets, profiles_of, shipped_profiles
-from fairlead.prediction.multiprocessors import InterferenceModel, multiprocessor_use
+from fairlead.prediction.measured_profiles import (
+    InterferenceModel,
+    measured_slowdowns,
+    multiprocessor_use,
+    paired_sets,
+    profiles_of,
+    shipped_profiles,
+)
 from fairlead.profiling.pair_selection import SelectionMetric
 from fairlead.profiling.results import device_of, measured_set, read_pairs
 from fairlead_papers.prediction import evaluation, unseen_pairs

@@ -11,9 +11,8 @@ import numpy as np
 from fairlead.core.cluster import Floats
 from fairlead.models import interference
 from fairlead.models.interference import FULL, terms
-from fairlead.prediction import memory
-from fairlead.prediction.dataset import Dataset
-from fairlead.prediction.fit_predictor import FOLDS, KernelProfiles, random_folds
+from fairlead.prediction.fit_predictor import FOLDS, Dataset, KernelProfiles, random_folds
+from fairlead.prediction.predictor import TOO_LITTLE, fit_memory
 
 
 def fits(data: Dataset) -> int:
@@ -30,7 +29,7 @@ class MemoryErrors:
 
     @staticmethod
     def enough(shares: Floats) -> float:
-        return float((shares >= memory.TOO_LITTLE).mean())
+        return float((shares >= TOO_LITTLE).mean())
 
     @staticmethod
     def median_error(shares: Floats) -> float:
@@ -43,7 +42,7 @@ def of_memory(data: Dataset) -> MemoryErrors:
     for name in dict.fromkeys(data.families):
         fold, rest = np.flatnonzero(families == name), np.flatnonzero(families != name)
         seen, left = data.only(rest), data.only(fold)
-        found = memory.fit_memory(seen.columns, seen.tensors_mb, seen.device_mb, seen.reserved_mb)
+        found = fit_memory(seen.columns, seen.tensors_mb, seen.device_mb, seen.reserved_mb)
         whole[fold] = found.mb(left.columns) / left.device_mb
         tensors[fold] = found.tensors_mb(left.columns) / left.reserved_mb
     return MemoryErrors(whole, tensors)

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlead.prediction.dataset import Dataset
-from fairlead.prediction.fit_predictor import errors_by_family, kernel_durations
+from fairlead.prediction.fit_predictor import Dataset, errors_by_family, kernel_durations
 from fairlead.prediction.learners import Learner
-from fairlead.prediction.measured_profiles import SoloProfile
-from fairlead.prediction.memory import Memory
-from fairlead.prediction.multiprocessors import UNKNOWN, InterferenceModel, MultiprocessorUse
+from fairlead.prediction.measured_profiles import UNKNOWN, InterferenceModel, MultiprocessorUse, SoloProfile
+from fairlead.prediction.predictor import Memory
 from fairlead_papers.prediction.evaluation import r_squared
 
 

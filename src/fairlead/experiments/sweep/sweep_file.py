@@ -26,8 +26,16 @@ from fairlead.core.errors import FairleadError, InputError, UnknownName, near_or
 from fairlead.experiments.inputs import TraceFile, table_for
 from fairlead.experiments.metric_columns import COLUMNS
 from fairlead.experiments.metrics import measure_from
-from fairlead.experiments.sweep.axes import OF_COSTS, PLAIN, Axis, axis_names, with_axis_value
-from fairlead.experiments.sweep.sweep_run import Sweep, SweepInputs, SweepScheduler
+from fairlead.experiments.sweep.sweep_run import (
+    OF_COSTS,
+    PLAIN,
+    Axis,
+    Sweep,
+    SweepInputs,
+    SweepScheduler,
+    axis_names,
+    with_axis_value,
+)
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.catalogue import accelerator_types
 from fairlead.workloads.generate import GANG_SHARES
