@@ -48,5 +48,4 @@ class HuggingFaceLeaseCallback(TrainerCallback):  # type: ignore[misc]  # transf
         self._holder.leave()
 
 
-LeaseCallback = HuggingFaceLeaseCallback
-"""The name that scripts use."""
+LeaseCallback = HuggingFaceLeaseCallback  # the name that scripts use

@@ -1,8 +1,6 @@
 """The holder of a lease: it counts steps, reads its page after each, saves when it is due, and decides when to leave. The loop
-around a data loader and the callbacks of other libraries are built on it. It knows nothing of batches.
-
-A step costs no system call: the page is memory, and everything that is due by a step or a time is folded into one bound
-each."""
+around a data loader and the callbacks of other libraries are built on it. It knows nothing of batches. A step costs no system
+call: the page is memory, and everything that is due by a step or a time is folded into one bound each."""
 
 from __future__ import annotations
 

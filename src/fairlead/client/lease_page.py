@@ -12,8 +12,7 @@ from pathlib import Path
 MAGIC = 0x3145_5341_454C_4C46  # "FLLEASE1"
 SIZE = 4096
 
-PAGE = "FAIRLEAD_LEASE"
-"""The environment variable with the page's path; not set outside Fairlead."""
+PAGE = "FAIRLEAD_LEASE"  # the environment variable with the page's path; not set outside Fairlead
 
 
 class Field(IntEnum):

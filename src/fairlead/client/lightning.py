@@ -77,5 +77,4 @@ class LightningLeaseCallback(Callback):  # type: ignore[misc]  # Lightning need 
         self._trainer.save_checkpoint(folder / _FILE)
 
 
-LeaseCallback = LightningLeaseCallback
-"""The name that scripts use."""
+LeaseCallback = LightningLeaseCallback  # the name that scripts use

@@ -1,7 +1,6 @@
-"""Start the processes of a cluster: a control plane, an agent, or a whole cluster on this machine.
-
-Addresses, folders and the journal are checked before anything is created. The module knows no command line: it takes plain
-values, and callbacks for what is to be printed."""
+"""Start the processes of a cluster: a control plane, an agent, or a whole cluster on this machine. Addresses, folders and the
+journal are checked before anything is created. The module knows no command line: it takes plain values, and callbacks for what
+is to be printed."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ if TYPE_CHECKING:  # these take a second to import; they are loaded when a proce
 
 log = logging.getLogger("fairlead.cluster")
 
-_AT_START = "--config"
-"""Why the scheduler file is read at the start; an unchanged file is then not worth a log line."""
+_AT_START = "--config"  # why the scheduler file is read at the start; an unchanged file is then not worth a log line
 
 
 @dataclass(frozen=True)
@@ -88,11 +86,8 @@ class Started:
 def serve_control_plane(
     settings: ServeSettings, lookahead: Lookahead | None = None, on_start: Callable[[Started], None] = lambda started: None
 ) -> None:
-    """Run a control plane until a signal ends it. `lookahead` answers `when` requests; None turns them off.
-
-    Raises:
-        FairleadError: An address, folder or journal cannot be used, or the loop failed.
-    """
+    """Run a control plane until a signal ends it. `lookahead` answers `when` requests; None turns them off. Raises
+    `FairleadError`: an address, folder or journal cannot be used, or the loop failed."""
     from fairlead.journal.recovery import open_journal
 
     with contextlib.ExitStack() as held:
@@ -265,7 +260,6 @@ def run_local_cluster(
     on_stop: Callable[[], None],
 ) -> None:
     """Run a control plane with an agent process for each node, until a signal ends it; then let jobs save, and end them.
-
     `connection.json` in the root tells clients how to connect while the cluster runs."""
     root = settings.root
     _check_agent_folders(root / "agents", *(root / "agents" / node.name for node in settings.cluster.nodes))
@@ -313,9 +307,8 @@ def _start_agents(settings: ServeSettings, address: str, log_format: LogFormat) 
 
 
 def with_own_python(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for agents and their jobs, in which `python` has Fairlead.
-
-    `.venv/bin/fairlead up` may be called without activating the environment. An active environment stays first."""
+    """Return the environment for agents and their jobs, in which `python` has Fairlead. `.venv/bin/fairlead up` may be called
+    without activating the environment. An active environment stays first."""
     active = environment.get("VIRTUAL_ENV") or environment.get("CONDA_PREFIX")
     if active or sys.prefix == sys.base_prefix:
         return dict(environment)
@@ -342,15 +335,8 @@ def run_agent(
     end_jobs: bool,
     report: Callable[[str], None],
 ) -> None:
-    """Run an agent until a signal ends it.
-
-    Args:
-        supervise: Creates the supervisor of the node's jobs.
-        connect: Creates the agent from the supervisor and the event that ends it.
-        leashed: End with standard input, and wait for an earlier agent that is still ending.
-        end_jobs: Let jobs save and end them at the end; otherwise they outlive the agent.
-        report: Receives a sentence for each job that was ended.
-    """
+    """Run the agent that `connect` creates until a signal ends it. A `leashed` agent ends with standard input, and waits for an
+    earlier agent that is still ending. With `end_jobs` jobs save and end with it; `report` receives a sentence for each."""
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

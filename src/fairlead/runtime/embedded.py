@@ -1,6 +1,5 @@
-"""`fairlead up` as a child process in a folder, with free ports; and temporary folders for it.
-
-The child ends with its standard input, so that a killed parent leaves no process behind."""
+"""`fairlead up` as a child process in a folder, with free ports; and temporary folders for it. The child ends with its standard
+input, so that a killed parent leaves no process behind."""
 
 from __future__ import annotations
 
@@ -31,12 +30,7 @@ class ClusterStartError(FairleadError):
 
 @contextlib.contextmanager
 def embedded(root: Path, *options: str) -> Iterator[ControlPlaneClient]:
-    """Run a cluster until the block ends; all its nodes are up at the start.
-
-    Args:
-        root: Its folder, with the journal (`JOURNAL`) and the log (`log`).
-        options: Of `fairlead up`, such as --cluster.
-    """
+    """Run `fairlead up` with these options in a folder until the block ends; all nodes are up at the start."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     (root / CONNECTION.name).unlink(missing_ok=True)  # of a killed cluster
     command = [sys.executable, "-m", "fairlead.cli.main", "up", "--leashed", "--root", str(root)]
@@ -68,10 +62,9 @@ _HELD = ".held"
 
 @contextlib.contextmanager
 def scratch_folder(what: str) -> Iterator[Path]:
-    """Create a temporary folder, and remove it at the end of the block.
-
-    The process holds a lock on a file in it. The system releases the lock when the process ends, and the next call removes the
-    folders of processes that were killed. A folder without the file is left alone: it may belong to another program."""
+    """Create a temporary folder, and remove it at the end of the block. The process holds a lock on a file in it. The system
+    releases the lock when the process ends, and the next call removes the folders of processes that were killed. A folder
+    without the file is left alone: it may belong to another program."""
     _remove_abandoned()
     with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{what}-", ignore_cleanup_errors=True) as folder:
         draft = Path(folder) / f"{_HELD}.new"

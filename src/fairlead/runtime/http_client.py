@@ -26,17 +26,12 @@ if TYPE_CHECKING:
 
 URL, TOKEN, AUTHORITY = "FAIRLEAD_URL", "FAIRLEAD_TOKEN", "FAIRLEAD_CA"
 FORBIDDEN, MISSING, CONFLICT, UNAVAILABLE = 403, 404, 409, 503
-FOLLOW_WITHOUT_ANSWER_S = 60.0
-"""How long to follow a log while no control plane answers."""
-FORECAST_WITHIN_S = 60.0
-"""What a forecast may take longer than other requests; it may need two simulations."""
-CONNECTION = Path(".fairlead") / "connection.json"
-"""Where `fairlead up` writes how to connect."""
+FOLLOW_WITHOUT_ANSWER_S = 60.0  # how long to follow a log while no control plane answers
+FORECAST_WITHIN_S = 60.0  # what a forecast may take longer than other requests; it may need two simulations
+CONNECTION = Path(".fairlead") / "connection.json"  # where `fairlead up` writes how to connect
 
-POLL_S = 0.5
-"""Between two requests for a log that may still grow."""
-_LINE = 4096
-"""Expected bytes of a line when the last lines are read."""
+POLL_S = 0.5  # between two requests for a log that may still grow
+_LINE = 4096  # expected bytes of a line when the last lines are read
 
 
 def read_logs(
@@ -47,15 +42,8 @@ def read_logs(
     follow: bool = False,
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the chunks of a log in order, none of them empty.
-
-    Args:
-        chunk: Reads a chunk of a launch from an offset on.
-        launch: Where to begin; 0 is the last launch.
-        tail: Only this many last lines.
-        follow: Continue with later launches until the job ends.
-        pause: Waits between two requests.
-    """
+    """Yield the chunks of a log in order, none of them empty: from a launch on (0: the last) or only its last `tail` lines;
+    with `follow` also those of later launches, until the job ends."""
     offset = 0
     if tail is not None:
         found = _tail(chunk, launch, tail)
@@ -118,11 +106,7 @@ class ControlPlaneClient:
     @classmethod
     def from_environment(cls) -> ControlPlaneClient:
         """Connect by FAIRLEAD_URL, FAIRLEAD_TOKEN and FAIRLEAD_CA, or to the cluster of `fairlead up` in this directory or
-        above.
-
-        Raises:
-            Unreachable: There is neither.
-        """
+        above. Raises `Unreachable`: there is neither."""
         if url := os.environ.get(URL):
             return cls(url, os.environ.get(TOKEN, ""), authority=os.environ.get(AUTHORITY, ""))
         for folder in (Path.cwd(), *Path.cwd().parents):
@@ -176,9 +160,8 @@ class ControlPlaneClient:
     def logs(
         self, name: str, *, launch: int = 0, rank: int = 0, tail: int | None = None, follow: bool = False
     ) -> Iterator[dict[str, Any]]:
-        """Yield a worker's log, or its last lines; with `follow` until the job ends, launch after launch.
-
-        An unreachable node is then waited for until the job resumes elsewhere; a control plane, for a minute."""
+        """Yield a worker's log, or its last lines; with `follow` until the job ends, launch after launch. An unreachable node
+        is then waited for until the job resumes elsewhere; a control plane, for a minute."""
         job = str(self.job(name)["number"])  # the name may belong to another job later
         answered = time.monotonic()
 

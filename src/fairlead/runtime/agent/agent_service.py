@@ -22,40 +22,9 @@ from fairlead.files import atomic_write
 from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.code_delivery import CodeDeliveries
 from fairlead.runtime.agent.supervisor import Supervisor
-from fairlead.runtime.protocol.messages import (
-    CHUNK_BYTES,
-    METHOD,
-    SERVICE,
-    Acknowledged,
-    CodeChunk,
-    CodeRequest,
-    FromAgent,
-    Heartbeat,
-    Hello,
-    JournalMismatch,
-    LeaseRenewed,
-    LogChunk,
-    LogRequest,
-    OrderBatch,
-    Refused,
-    ReportBatch,
-    Welcome,
-    decode_message,
-    encode_message,
-)
+from fairlead.runtime.protocol import messages as ms
+from fairlead.runtime.protocol import orders as od
 from fairlead.runtime.protocol.network import own_address
-from fairlead.runtime.protocol.orders import (
-    Ended,
-    Kill,
-    Launch,
-    Metric,
-    Order,
-    Progress,
-    RenewalRequest,
-    Report,
-    Reroute,
-    Revoke,
-)
 
 log = logging.getLogger(__name__)
 
@@ -72,21 +41,21 @@ class ReportThrottle:
     is enough: a step may take a millisecond, and the control plane serves a thousand nodes. The caller passes the time."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[object, ...], Progress | Metric] = {}
+        self._held: dict[tuple[object, ...], od.Progress | od.Metric] = {}
         self._last_s = -math.inf
 
-    def add(self, reports: Iterable[Report], now: float, *, connected: bool = True) -> list[Report]:
+    def add(self, reports: Iterable[od.Report], now: float, *, connected: bool = True) -> list[od.Report]:
         """The reports to send now, of held and new ones. No report about a launch follows its end. Without a connection only
         ends and what precedes them are returned."""
-        at_once: list[Report] = []
+        at_once: list[od.Report] = []
         for report in reports:
-            if isinstance(report, Ended):
+            if isinstance(report, od.Ended):
                 at_once += [self._held.pop(name) for name in list(self._held) if name[:2] == report.key]
                 at_once.append(report)
-            elif isinstance(report, RenewalRequest):
+            elif isinstance(report, od.RenewalRequest):
                 at_once.append(report)
             else:
-                name = report.name if isinstance(report, Metric) else None
+                name = report.name if isinstance(report, od.Metric) else None
                 self._held[report.job, report.generation, name] = report
         if not connected or now < self._last_s + REPORT_INTERVAL_S or not self._held:
             return at_once
@@ -149,19 +118,16 @@ class Agent:
         self._expired = False
         self._throttle = ReportThrottle()
         self._sequence = 0
-        self._unacknowledged: dict[int, tuple[Report, ...]] = {}  # ends, by sequence number
-        self._metrics_sent: dict[int, list[Metric]] = {}  # maybe into a dead stream
+        self._unacknowledged: dict[int, tuple[od.Report, ...]] = {}  # ends, by sequence number
+        self._metrics_sent: dict[int, list[od.Metric]] = {}  # maybe into a dead stream
         self._deliveries = CodeDeliveries(self.supervisor)
         self._next_sweep = self.clock() + _SWEEP_S
         self._heartbeats: list[float] = []  # times of those without an answer
         self._welcomed = False  # in this stream
 
     def run(self) -> None:
-        """Run until `stopping` is set; jobs go on when it returns.
-
-        Raises:
-            AgentRefused: the control plane refuses this agent.
-        """
+        """Run until `stopping` is set; jobs go on when it returns. Raises `AgentRefused`: the control plane refuses this
+        agent."""
         pause = POLL_S
         while not self.stopping.is_set():
             try:
@@ -177,7 +143,7 @@ class Agent:
                 self._batch(self._poll(connected=False))
 
     def _session(self) -> None:
-        outgoing: queue.Queue[FromAgent | None] = queue.Queue()
+        outgoing: queue.Queue[ms.FromAgent | None] = queue.Queue()
         incoming: queue.Queue[bytes | Exception | None] = queue.Queue()
         channel = (
             grpc.secure_channel(self.control, self.credentials)
@@ -185,7 +151,7 @@ class Agent:
             else grpc.insecure_channel(self.control)
         )
         with channel:
-            call: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{SERVICE}/{METHOD}")
+            call: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{ms.SERVICE}/{ms.METHOD}")
             stream = call(_encoded(outgoing), metadata=(("authorization", f"Bearer {self.token}"),))
             threading.Thread(target=_listen, args=(stream, incoming), daemon=True).start()
             try:
@@ -205,7 +171,7 @@ class Agent:
                     if self._lease is not None and now >= next_heartbeat:
                         self._heartbeats.append(now)
                         samples = self.supervisor.accelerators.samples()
-                        outgoing.put(Heartbeat(tuple(used for used, _ in samples), tuple(gb for _, gb in samples)))
+                        outgoing.put(ms.Heartbeat(tuple(used for used, _ in samples), tuple(gb for _, gb in samples)))
                         next_heartbeat = now + self._lease.lease_s / 3
                     if reports := self._poll():
                         outgoing.put(self._batch(reports))
@@ -233,14 +199,14 @@ class Agent:
             atomic_write(self._journal_file, journal.encode(), private=True)
             self._journal = journal
 
-    def _hello(self) -> Hello:
+    def _hello(self) -> ms.Hello:
         """A launch whose end was not acknowledged counts as running: its end is sent next."""
         self._batch(self._throttle.add(self.supervisor.poll(), self.clock(), connected=False))
         running = {one.key for one in self.supervisor.running()}
         running |= {report.key for batch in self._unacknowledged.values() for report in batch}
         running |= self._deliveries.waiting
         has = self.supervisor.accelerators
-        return Hello(
+        return ms.Hello(
             self.node,
             has.type_name,
             len(has.devices),
@@ -250,13 +216,13 @@ class Agent:
             self._journal,
         )
 
-    def _receive(self, incoming: queue.Queue[bytes | Exception | None], outgoing: queue.Queue[FromAgent | None]) -> None:
+    def _receive(self, incoming: queue.Queue[bytes | Exception | None], outgoing: queue.Queue[ms.FromAgent | None]) -> None:
         while not incoming.empty():
             data = incoming.get()
             if data is None or isinstance(data, Exception):
                 raise _ConnectionLost(str(data or "the stream was closed"))
-            message = decode_message(data)
-            if isinstance(message, Welcome):
+            message = ms.decode_message(data)
+            if isinstance(message, ms.Welcome):
                 self._welcomed = True
                 self._set_journal(message.journal)
                 self._lease, self._grace_s = AgentLease(message.lease_s), message.grace_s
@@ -264,63 +230,63 @@ class Agent:
                 if in_doubt := self._in_doubt():  # before any end: later reports about a launch are ignored
                     outgoing.put(self._batch(in_doubt))
                 for sequence, reports in self._unacknowledged.items():
-                    outgoing.put(ReportBatch(sequence, reports))
+                    outgoing.put(ms.ReportBatch(sequence, reports))
                 self._send(self._deliveries.repeated_requests(), outgoing)
-            elif isinstance(message, JournalMismatch):
+            elif isinstance(message, ms.JournalMismatch):
                 raise _WrongJournal(message.journal)
-            elif isinstance(message, LeaseRenewed):
+            elif isinstance(message, ms.LeaseRenewed):
                 self._renewed()
-            elif isinstance(message, Acknowledged):
+            elif isinstance(message, ms.Acknowledged):
                 self._metrics_sent.pop(message.sequence, None)
                 for key in {report.key for report in self._unacknowledged.pop(message.sequence, ())}:
                     self.supervisor.acknowledge(key)
-            elif isinstance(message, OrderBatch):
+            elif isinstance(message, ms.OrderBatch):
                 for order in message.orders:
-                    if isinstance(order, Launch) and (wanted := self._deliveries.hold(order)) is not None:
+                    if isinstance(order, od.Launch) and (wanted := self._deliveries.hold(order)) is not None:
                         self._send(wanted, outgoing)
                     elif (ended := self._carry_out(order)) is not None:
                         outgoing.put(self._batch([ended]))
-            elif isinstance(message, LogRequest):
+            elif isinstance(message, ms.LogRequest):
                 outgoing.put(self._log_chunk(message))
-            elif isinstance(message, CodeChunk):
+            elif isinstance(message, ms.CodeChunk):
                 self._send(self._deliveries.receive(message), outgoing)
-            elif isinstance(message, Refused):
+            elif isinstance(message, ms.Refused):
                 raise AgentRefused(message.why)
 
-    def _send(self, requests: list[CodeRequest], outgoing: queue.Queue[FromAgent | None]) -> None:
+    def _send(self, requests: list[ms.CodeRequest], outgoing: queue.Queue[ms.FromAgent | None]) -> None:
         for request in requests:
             outgoing.put(request)
 
-    def _log_chunk(self, wanted: LogRequest) -> LogChunk:
+    def _log_chunk(self, wanted: ms.LogRequest) -> ms.LogChunk:
         try:
             found = self.supervisor.read_log(
-                wanted.job, wanted.generation, wanted.rank, wanted.offset, min(wanted.limit, CHUNK_BYTES)
+                wanted.job, wanted.generation, wanted.rank, wanted.offset, min(wanted.limit, ms.CHUNK_BYTES)
             )
         except FairleadError as problem:
-            return LogChunk(wanted.number, problem=str(problem))
-        return LogChunk(wanted.number, found.offset, base64.b64encode(found.data).decode())
+            return ms.LogChunk(wanted.number, problem=str(problem))
+        return ms.LogChunk(wanted.number, found.offset, base64.b64encode(found.data).decode())
 
-    def _carry_out(self, order: Order) -> Ended | None:
+    def _carry_out(self, order: od.Order) -> od.Ended | None:
         """Carry out an order. Returns the end of a launch that could not be started or never came here, or None."""
         try:
-            if isinstance(order, Launch):
+            if isinstance(order, od.Launch):
                 return self.supervisor.launch(order)
-            if isinstance(order, Reroute) and self._deliveries.reroute(order):
+            if isinstance(order, od.Reroute) and self._deliveries.reroute(order):
                 return None
-            if isinstance(order, Revoke | Kill):
+            if isinstance(order, od.Revoke | od.Kill):
                 if (ended := self._deliveries.drop(order)) is not None:
                     return ended
                 if not self.supervisor.has(order.key):
-                    return Ended(*order.key, LAUNCH_FAILED, False, 0, 0, "it never came here")
+                    return od.Ended(*order.key, LAUNCH_FAILED, False, 0, 0, "it never came here")
             self.supervisor.carry_out(order)
         except FairleadError as problem:
             log.error("order refused: %s", problem)
             left = isinstance(problem, NodeError)  # not a fault of the job
-            ended = Ended(*order.key, LAUNCH_FAILED, left, 0, 0, str(problem))
-            return ended if isinstance(order, Launch) else None
+            ended = od.Ended(*order.key, LAUNCH_FAILED, left, 0, 0, str(problem))
+            return ended if isinstance(order, od.Launch) else None
         return None
 
-    def _poll(self, *, connected: bool = True) -> list[Report]:
+    def _poll(self, *, connected: bool = True) -> list[od.Report]:
         """New reports; also checks the agent's lease and cleans up."""
         if self._lease is not None and self._lease.is_over(self.clock()) and not self._expired:
             log.warning("the lease of this agent is over: its jobs are stopped")
@@ -337,18 +303,18 @@ class Agent:
         self.supervisor.wait(_CENTRAL_POLL_S if self.supervisor.is_waited_for else POLL_S)
         return [*reports, *ends, *self._throttle.add(self.supervisor.poll(), self.clock(), connected=connected)]
 
-    def _batch(self, reports: list[Report]) -> ReportBatch:
+    def _batch(self, reports: list[od.Report]) -> ms.ReportBatch:
         """A batch with the next sequence number. Ends, with the last reports before them, and metrics are kept until they are
         acknowledged; other reports are soon out of date."""
         self._sequence += 1
-        ended = {report.key for report in reports if isinstance(report, Ended)}
+        ended = {report.key for report in reports if isinstance(report, od.Ended)}
         if ended:
             self._unacknowledged[self._sequence] = tuple(report for report in reports if report.key in ended)
-        if metrics := [report for report in reports if isinstance(report, Metric) and report.key not in ended]:
+        if metrics := [report for report in reports if isinstance(report, od.Metric) and report.key not in ended]:
             self._metrics_sent[self._sequence] = metrics
-        return ReportBatch(self._sequence, tuple(reports))
+        return ms.ReportBatch(self._sequence, tuple(reports))
 
-    def _in_doubt(self) -> list[Report]:
+    def _in_doubt(self) -> list[od.Report]:
         """Metrics that were perhaps not received, the last of each name, to be sent again."""
         last = {(one.job, one.generation, one.name): one for batch in self._metrics_sent.values() for one in batch}
         self._metrics_sent = {}
@@ -371,9 +337,9 @@ def _listen(stream: Iterator[bytes], incoming: queue.Queue[bytes | Exception | N
         incoming.put(_ConnectionLost(problem.details() if hasattr(problem, "details") else str(problem)))
 
 
-def _encoded(outgoing: queue.Queue[FromAgent | None]) -> Iterator[bytes]:
+def _encoded(outgoing: queue.Queue[ms.FromAgent | None]) -> Iterator[bytes]:
     while (message := outgoing.get()) is not None:
-        yield encode_message(message)
+        yield ms.encode_message(message)
 
 
 def _next_incarnation(root: Path) -> int:

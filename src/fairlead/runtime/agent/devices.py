@@ -129,10 +129,9 @@ class MultiProcessService:
         self._started: dict[int, dict[str, str]] = {}
 
     def variables(self, index: int, accelerator: Accelerator) -> dict[str, str]:
-        """Environment variables of a worker on a shared accelerator; starts the daemon at the first call.
-
-        The daemon renumbers devices, so both sides name them by UUID. By number, a worker whose daemon has failed would run on
-        another accelerator; so an accelerator without a UUID gets no daemon."""
+        """Environment variables of a worker on a shared accelerator; starts the daemon at the first call. The daemon renumbers
+        devices, so both sides name them by UUID. By number, a worker whose daemon has failed would run on another accelerator;
+        so an accelerator without a UUID gets no daemon."""
         if self._program is None or not accelerator.identity:
             return {}
         if index not in self._started:

@@ -99,14 +99,8 @@ def stored_launches(jobs: Path) -> Iterator[tuple[int, int, Path]]:
 
 
 class AgentLaunch:
-    """A launch and its state.
-
-    Args:
-        workers: In the order of their ranks.
-        reports: Those of the first worker.
-        stop: That an earlier agent asked it to stop.
-        restored: An earlier agent launched it. How often its lease was renewed is not certain, so its time counts again.
-    """
+    """A launch and its state. `workers` are in the order of their ranks, `reports` those of the first. `stop` and `restored`
+    are of a launch of an earlier agent: how often its lease was renewed is not certain, so its time counts again."""
 
     def __init__(
         self,

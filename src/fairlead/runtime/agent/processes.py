@@ -12,8 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-_PARENT, _STARTED = 1, 19
-"""Fields of /proc/PID/stat, counted behind the name."""
+_PARENT, _STARTED = 1, 19  # fields of /proc/PID/stat, counted behind the name
 
 
 class Process(NamedTuple):

@@ -1,10 +1,8 @@
 """The process between an agent and a worker: `python -m fairlead.runtime.agent.shim`. It leads the worker's session, starts the
 command as a process group, writes its output to the log, adopts its orphans, and records how it ended. All of this continues
-when the agent dies. Standard library only, and named tuples as values, so that it starts fast.
-
-It passes SIGTERM on to the process group; `END` kills the command and all its descendants. Either ends a shim that has not
-started its command yet. It reads its launch spec from standard input and starts nothing if that is incomplete, because its
-agent died."""
+when the agent dies. Standard library only, and named tuples as values, so that it starts fast. It passes SIGTERM on to the
+process group; `END` kills the command and all its descendants. Either ends a shim that has not started its command yet. It
+reads its launch spec from standard input and starts nothing if that is incomplete, because its agent died."""
 
 from __future__ import annotations
 
@@ -33,7 +31,6 @@ class FencingDeadline:
     """Until when the jobs of a node may run without the control plane: two monotonic times in a file. The agent moves them with
     every renewal of its lease. All shims read them, since a killed agent cannot stop its jobs. After these times the control
     plane relies on nothing running here any more. A restart of the machine invalidates them, but each launch follows a renewal.
-
     Shims of former versions read the file `lifeline`; it stays as a second name of the same file."""
 
     def __init__(self, root: Path) -> None:

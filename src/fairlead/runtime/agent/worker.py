@@ -58,13 +58,7 @@ def start_shim(directory: Path) -> subprocess.Popen[bytes]:
 
 
 class AgentWorker:
-    """A worker that this agent, or an earlier one, has started.
-
-    Args:
-        lease: Its page; None if the page is gone.
-        child: Its shim, where this agent started it.
-        same_boot: Whether the machine has been up since the worker was started.
-    """
+    """A worker that this agent (`child` is its shim) or an earlier one has started; `lease` is None if its page is gone."""
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
-"""The control plane's side of the agents' streams: who may speak for a node, and how long each agent's lease lasts.
-
-It passes messages on to the backend, and decides nothing."""
+"""The control plane's side of the agents' streams: who may speak for a node, and how long each agent's lease lasts. It passes
+messages on to the backend, and decides nothing."""
 
 from __future__ import annotations
 
@@ -18,39 +17,15 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError
 from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.control.code_store import CodeStore
-from fairlead.runtime.protocol.messages import (
-    MAX_MESSAGE_BYTES,
-    METHOD,
-    PROTOCOL_VERSION,
-    SERVICE,
-    Acknowledged,
-    BadMessage,
-    CodeRequest,
-    FromControl,
-    Heartbeat,
-    Hello,
-    JournalMismatch,
-    LeaseRenewed,
-    LogChunk,
-    LogRequest,
-    Message,
-    OrderBatch,
-    Refused,
-    ReportBatch,
-    Welcome,
-    decode_message,
-    encode_message,
-)
+from fairlead.runtime.protocol import messages as ms
 from fairlead.runtime.protocol.orders import Order
 
 log = logging.getLogger(__name__)
 
 MIN_CHECK_S = 0.05
 
-HELLO_WITHIN_S = 10.0
-"""A stream without a first message is closed after this."""
-ANSWER_WITHIN_S = 10.0
-"""How long a request to an agent waits for the answer."""
+HELLO_WITHIN_S = 10.0  # a stream without a first message is closed after this
+ANSWER_WITHIN_S = 10.0  # how long a request to an agent waits for the answer
 
 
 @dataclass(eq=False)
@@ -58,16 +33,14 @@ class _Session:
     """One agent's stream. Messages in `out` are sent in order; None ends the stream."""
 
     node: int
-    hello: Hello
-    out: asyncio.Queue[FromControl | None] = field(default_factory=asyncio.Queue)
+    hello: ms.Hello
+    out: asyncio.Queue[ms.FromControl | None] = field(default_factory=asyncio.Queue)
 
 
 @dataclass(eq=False)
 class AgentHub:
-    """The streams of all agents.
-
-    A node is given up `lease_s + grace_s` after its last heartbeat. Until then its jobs count as running, because they may be.
-    """
+    """The streams of all agents. A node is given up `lease_s + grace_s` after its last heartbeat. Until then its jobs count as
+    running, because they may be."""
 
     cluster: Cluster
     lease_s: float = 15.0
@@ -79,7 +52,7 @@ class AgentHub:
 
     def __post_init__(self) -> None:
         self._request_numbers = count(1)
-        self._answers: dict[int, asyncio.Future[LogChunk]] = {}
+        self._answers: dict[int, asyncio.Future[ms.LogChunk]] = {}
         self.backend: ClusterBackend  # set after construction: the two need each other
         self._sessions: dict[int, _Session] = {}
         self._incarnation: dict[int, int] = {}
@@ -87,13 +60,13 @@ class AgentHub:
         self._until: dict[int, float] = {}  # by node: when it is given up
         self._loop: asyncio.AbstractEventLoop | None = None
         self._number = {node.name: number for number, node in enumerate(self.cluster.nodes)}
-        self.heartbeats: dict[int, Heartbeat] = {}  # the last one of each node
+        self.heartbeats: dict[int, ms.Heartbeat] = {}  # the last one of each node
 
     # For the loop's thread.
 
     def send(self, node: int, order: Order) -> None:
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._put, node, OrderBatch((order,)))
+            self._loop.call_soon_threadsafe(self._put, node, ms.OrderBatch((order,)))
 
     def address_of(self, node: int) -> str:
         return self._address.get(node, "127.0.0.1")
@@ -111,10 +84,10 @@ class AgentHub:
     async def serve(self, address: str, credentials: grpc.ServerCredentials | None = None) -> tuple[grpc.aio.Server, int]:
         """Start to listen; return the server and its port."""
         self._loop = asyncio.get_running_loop()
-        limits = [("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.max_send_message_length", 64 << 20)]
+        limits = [("grpc.max_receive_message_length", ms.MAX_MESSAGE_BYTES), ("grpc.max_send_message_length", 64 << 20)]
         server = grpc.aio.server(options=[*limits, ("grpc.so_reuseport", 0)])
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._session)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(ms.SERVICE, {ms.METHOD: handler}),))
         try:
             port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
         except RuntimeError:
@@ -127,7 +100,7 @@ class AgentHub:
         for node in list(self._sessions):
             self._close(node)
 
-    async def read_log(self, node: int, request: LogRequest) -> LogChunk | None:
+    async def read_log(self, node: int, request: ms.LogRequest) -> ms.LogChunk | None:
         """Return an agent's answer; None if it is not connected or does not answer."""
         if node not in self._sessions:
             return None
@@ -158,19 +131,19 @@ class AgentHub:
         try:
             self._admit(context)
             session = self._welcome(await asyncio.wait_for(_first(requests), HELLO_WITHIN_S))
-        except (BadMessage, TimeoutError) as problem:
+        except (ms.BadMessage, TimeoutError) as problem:
             why = str(problem) or f"no message within {HELLO_WITHIN_S:g} s"
             log.warning("agent refused", extra={"why": why, "peer": context.peer()})
-            yield encode_message(Refused(why))
+            yield ms.encode_message(ms.Refused(why))
             return
         if session is None:
-            yield encode_message(JournalMismatch(self.journal))
+            yield ms.encode_message(ms.JournalMismatch(self.journal))
             return
         listening = asyncio.create_task(self._listen(session, requests))
         try:
             while (message := await session.out.get()) is not None:
-                yield encode_message(message)
-                if isinstance(message, Refused):
+                yield ms.encode_message(message)
+                if isinstance(message, ms.Refused):
                     return
         finally:
             listening.cancel()
@@ -180,24 +153,24 @@ class AgentHub:
     def _admit(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         token = dict(context.invocation_metadata() or ()).get("authorization", "")
         if not self.may_join(str(token).removeprefix("Bearer ")):
-            raise BadMessage("this is not an agent's token")
+            raise ms.BadMessage("this is not an agent's token")
 
-    def _welcome(self, message: Message) -> _Session | None:
+    def _welcome(self, message: ms.Message) -> _Session | None:
         """Check that the agent speaks for a node of this cluster; None if its jobs belong to another journal."""
-        if not isinstance(message, Hello):
-            raise BadMessage("the first message of an agent must be hello")
-        if message.version != PROTOCOL_VERSION:
-            both = f"the agent speaks version {message.version}, the control plane {PROTOCOL_VERSION}"
-            raise BadMessage(f"{both}: install the same Fairlead on both")
+        if not isinstance(message, ms.Hello):
+            raise ms.BadMessage("the first message of an agent must be hello")
+        if message.version != ms.PROTOCOL_VERSION:
+            both = f"the agent speaks version {message.version}, the control plane {ms.PROTOCOL_VERSION}"
+            raise ms.BadMessage(f"{both}: install the same Fairlead on both")
         node = self._number.get(message.node, -1)
         if node < 0:
-            raise BadMessage(f"there is no node {message.node!r} in this cluster")
+            raise ms.BadMessage(f"there is no node {message.node!r} in this cluster")
         known = self.cluster.nodes[node]
         if (known.type, known.accelerators) != (message.type, message.accelerators):
             has = f"{known.accelerators} × {known.type}"
-            raise BadMessage(f"node {known.name!r} has {has}, not {message.accelerators} × {message.type}")
+            raise ms.BadMessage(f"node {known.name!r} has {has}, not {message.accelerators} × {message.type}")
         if message.incarnation < self._incarnation.get(node, -1):
-            raise BadMessage(f"a more recent agent speaks for node {known.name!r}")
+            raise ms.BadMessage(f"a more recent agent speaks for node {known.name!r}")
         if message.journal and self.journal and message.journal != self.journal:
             log.warning("agent of another journal", extra={"node": known.name, "journal": message.journal})
             return None
@@ -206,7 +179,7 @@ class AgentHub:
         self._incarnation[node], self._address[node] = message.incarnation, message.address
         self._sessions[node] = session
         self._renew(node)
-        session.out.put_nowait(Welcome(self.lease_s, self.grace_s, self.journal))
+        session.out.put_nowait(ms.Welcome(self.lease_s, self.grace_s, self.journal))
         self.backend.agent_joined(node, message.running)
         return session
 
@@ -215,38 +188,38 @@ class AgentHub:
             async for data in requests:
                 if self._sessions.get(session.node) is not session:
                     return
-                self._handle(session, decode_message(data))
-        except BadMessage as problem:
-            session.out.put_nowait(Refused(str(problem)))
+                self._handle(session, ms.decode_message(data))
+        except ms.BadMessage as problem:
+            session.out.put_nowait(ms.Refused(str(problem)))
         finally:
             session.out.put_nowait(None)
 
-    def _handle(self, session: _Session, message: Message) -> None:
-        if isinstance(message, Heartbeat):
+    def _handle(self, session: _Session, message: ms.Message) -> None:
+        if isinstance(message, ms.Heartbeat):
             self.heartbeats[session.node] = message
             if message.utilization:
                 self.backend.heartbeat(session.node, message)
             self._renew(session.node)
-            session.out.put_nowait(LeaseRenewed())
-        elif isinstance(message, ReportBatch):
-            loop, acknowledged = asyncio.get_running_loop(), Acknowledged(message.sequence)
+            session.out.put_nowait(ms.LeaseRenewed())
+        elif isinstance(message, ms.ReportBatch):
+            loop, acknowledged = asyncio.get_running_loop(), ms.Acknowledged(message.sequence)
 
             def answer() -> None:
                 loop.call_soon_threadsafe(session.out.put_nowait, acknowledged)
 
             self.backend.report(session.node, message.reports, answer)
-        elif isinstance(message, LogChunk):
+        elif isinstance(message, ms.LogChunk):
             if (waiting := self._answers.get(message.number)) is not None and not waiting.done():
                 waiting.set_result(message)
-        elif isinstance(message, CodeRequest) and self.code is not None:
+        elif isinstance(message, ms.CodeRequest) and self.code is not None:
             session.out.put_nowait(self.code.chunk(message.digest, message.offset))
         else:
-            raise BadMessage("expected a heartbeat, reports, a log chunk or a code request")
+            raise ms.BadMessage("expected a heartbeat, reports, a log chunk or a code request")
 
     def _renew(self, node: int) -> None:
         self._until[node] = self.clock() + self.lease_s + self.grace_s
 
-    def _put(self, node: int, message: FromControl) -> None:
+    def _put(self, node: int, message: ms.FromControl) -> None:
         if (session := self._sessions.get(node)) is not None:
             session.out.put_nowait(message)
 
@@ -255,7 +228,7 @@ class AgentHub:
             session.out.put_nowait(None)
 
 
-async def _first(requests: AsyncIterator[bytes]) -> Message:
+async def _first(requests: AsyncIterator[bytes]) -> ms.Message:
     async for data in requests:
-        return decode_message(data)
-    raise BadMessage("the stream ended without a message")
+        return ms.decode_message(data)
+    raise ms.BadMessage("the stream ended without a message")

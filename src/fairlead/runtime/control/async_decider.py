@@ -1,10 +1,9 @@
 """Make decisions in a thread, so that the loop keeps answering users and agents; keep rounds going while a policy or a solver
-takes longer than its round, or fails; and track whether decisions succeed.
-
-Within a decision the policy, or the allocator of an allocation policy, works in a thread of its own. A decision waits for the
-answer for part of its round. Without an answer the last allocation or selection stands: jobs end, restart and rotate by it. The
-first later decision that finds the answer uses it. Answers reach the plan and the memo of a decision, and so the journal: a
-replay does not call the policy. Only the runtime has such stages, which read a clock."""
+takes longer than its round, or fails; and track whether decisions succeed. Within a decision the policy, or the allocator of an
+allocation policy, works in a thread of its own. A decision waits for the answer for part of its round. Without an answer the
+last allocation or selection stands: jobs end, restart and rotate by it. The first later decision that finds the answer uses it.
+Answers reach the plan and the memo of a decision, and so the journal: a replay does not call the policy. Only the runtime has
+such stages, which read a clock."""
 
 from __future__ import annotations
 
@@ -31,25 +30,21 @@ from fairlead.engine.loop import Decision
 
 log = logging.getLogger("fairlead.cluster")
 
-MAX_MESSAGE = 500
-"""Characters of a stage's own error message."""
+MAX_MESSAGE = 500  # characters of a stage's own error message
 
-MIN_LEAD_S = 0.05
-"""Shorter decisions begin with their round."""
+MIN_LEAD_S = 0.05  # shorter decisions begin with their round
 
 LEAD_MARGIN = 1.25
 
-MAX_WAIT_S, WAIT_WITHOUT_ROUNDS_S = 10.0, 1.0
-"""For a policy: at most, and for a scheduler without rounds."""
+MAX_WAIT_S, WAIT_WITHOUT_ROUNDS_S = 10.0, 1.0  # for a policy: at most, and for a scheduler without rounds
 
 T = TypeVar("T")
 
 
 class DecisionHealth:
-    """What keeps a scheduler from deciding: a stage that fails, or takes longer than its round.
-
-    Each change is logged once; `count` receives every occurrence ("failed" or "late"). The deciding thread calls all methods
-    except `decision_late`; any thread may read."""
+    """What keeps a scheduler from deciding: a stage that fails, or takes longer than its round. Each change is logged once;
+    `count` receives every occurrence ("failed" or "late"). The deciding thread calls all methods except `decision_late`; any
+    thread may read."""
 
     def __init__(self, count: Callable[[str], None] = lambda how: None) -> None:
         self._count = count
@@ -174,11 +169,8 @@ class _Background(Generic[T]):
         self._view: Snapshot | None = None  # that the answer is for
 
     def call(self, view: Snapshot, work: Callable[[Snapshot], T]) -> tuple[T, Snapshot | None]:
-        """Return the answer, and the earlier view that it is for if it comes from an earlier call.
-
-        Raises:
-            AllocationPending: The answer takes longer than a decision may wait. Later calls do not wait.
-        """
+        """Return the answer, and the earlier view that it is for if it comes from an earlier call. Raises `AllocationPending`:
+        the answer takes longer than a decision may wait. Later calls do not wait."""
         late = self._answer is not None
         if self._answer is None:
             self._view = view
@@ -211,7 +203,6 @@ class TimedAllocator:
 
 class TimedPolicy:
     """A policy whose last selection stands while it fails or is late. No new job starts then: only the policy knows the order.
-
     A policy with a plan in its memo (`PlanningPolicy`) follows that plan instead. After a decision that could not be carried
     out, running jobs stay as they are."""
 

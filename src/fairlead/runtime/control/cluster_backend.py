@@ -1,7 +1,6 @@
-"""The backend of a real cluster, on wall time: plans become orders to agents; requests of users and agents become events.
-
-The loop's thread calls `wait`, `submit` and `reconcile`. Other threads use the inbox. While `wait` has nothing to do it
-releases `lock`, and other threads may read the state."""
+"""The backend of a real cluster, on wall time: plans become orders to agents; requests of users and agents become events. The
+loop's thread calls `wait`, `submit` and `reconcile`. Other threads use the inbox. While `wait` has nothing to do it releases
+`lock`, and other threads may read the state."""
 
 from __future__ import annotations
 
@@ -41,17 +40,13 @@ from fairlead.runtime.protocol.orders import Ended, LaunchParameters, Order, Rep
 
 log = logging.getLogger(__name__)
 
-READ_WITHIN_S = 30.0
-"""How long a reader waits for the state."""
+READ_WITHIN_S = 30.0  # how long a reader waits for the state
 
-MEASURE_EVERY_S = 1.0
-"""Heartbeats are collected for this long: each evaluation goes over all launches."""
+MEASURE_EVERY_S = 1.0  # heartbeats are collected for this long: each evaluation goes over all launches
 
-MAX_HEARTBEATS = 20_000
-"""Collected while the loop does nothing, for instance without its journal; the oldest are dropped."""
+MAX_HEARTBEATS = 20_000  # collected while the loop does nothing, for instance without its journal; the oldest are dropped
 
-Answer = Callable[[Sequence[ev.Event]], None]
-"""Receives the events of a request once they are in the journal."""
+Answer = Callable[[Sequence[ev.Event]], None]  # receives the events of a request once they are in the journal
 
 
 def _no_answer(events: Sequence[ev.Event]) -> None:
@@ -145,10 +140,9 @@ class ClusterBackend:
         return ()
 
     def reconcile(self, view: Snapshot, keep: Callable[[Sequence[ev.Event]], None] | None = None) -> Sequence[ev.Event]:
-        """After a restart, find the launches of the state on their nodes.
-
-        It returns when every node that was up has joined or was given up, at most a lease and a grace later. Agents must be
-        able to join meanwhile. With `keep`, which journals events, requests are answered meanwhile."""
+        """After a restart, find the launches of the state on their nodes. It returns when every node that was up has joined or
+        was given up, at most a lease and a grace later. Agents must be able to join meanwhile. With `keep`, which journals
+        events, requests are answered meanwhile."""
         self._jobs.restore(view)
         every_job = view.jobs.with_rows(np.arange(view.next_number))
         self._finished = set(np.flatnonzero(every_job.phase == Phase.FINISHED).tolist())
@@ -180,11 +174,7 @@ class ClusterBackend:
 
     @contextmanager
     def at_rest(self, within_s: float = READ_WITHIN_S) -> Iterator[None]:
-        """Hold the state still for reading.
-
-        Raises:
-            StateBusy: The loop does not release the state in time.
-        """
+        """Hold the state still for reading. Raises `StateBusy`: the loop does not release the state in time."""
         if not self.lock.acquire(timeout=within_s):
             raise StateBusy("the control plane is busy, for instance because its journal is unreachable; try again later")
         try:

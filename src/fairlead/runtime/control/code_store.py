@@ -1,7 +1,6 @@
-"""Code that users send with their jobs, and the removal of what ended jobs leave behind.
-
-Archives are stored by digest under the control plane's root, and sent to agents in chunks. An archive that an agent would
-refuse is refused on arrival. Logs stay with the agents."""
+"""Code that users send with their jobs, and the removal of what ended jobs leave behind. Archives are stored by digest under
+the control plane's root, and sent to agents in chunks. An archive that an agent would refuse is refused on arrival. Logs stay
+with the agents."""
 
 from __future__ import annotations
 
@@ -22,15 +21,13 @@ from fairlead.runtime.protocol.code_archive import ArchiveLimits, check_archive,
 from fairlead.runtime.protocol.messages import CHUNK_BYTES, CodeChunk
 from fairlead.runtime.protocol.task_file import task_of
 
-LIMITS = ArchiveLimits(packed_bytes=64 << 20, unpacked_bytes=512 << 20)
-"""Of one archive; agents accept more."""
+LIMITS = ArchiveLimits(packed_bytes=64 << 20, unpacked_bytes=512 << 20)  # of one archive; agents accept more
 
 log = logging.getLogger(__name__)
 
 WEEK_S = 7 * 86400.0
 CLEAN_EVERY_S = 60.0
-MIN_CODE_S = 3600.0
-"""How long code is kept after it was sent or looked up: its job may not be submitted yet."""
+MIN_CODE_S = 3600.0  # how long code is kept after it was sent or looked up: its job may not be submitted yet
 
 
 class CodeStore:
@@ -47,11 +44,7 @@ class CodeStore:
         return True
 
     def add(self, archive: bytes, digest: str) -> None:
-        """Store an archive.
-
-        Raises:
-            ArchiveRefused: It is too large, or not a safe archive with this digest.
-        """
+        """Store an archive. Raises `ArchiveRefused`: it is too large, or not a safe archive with this digest."""
         check_archive(archive, digest, self.limits)
         if not self.has(digest):
             make_folder(self._root, 0o700)

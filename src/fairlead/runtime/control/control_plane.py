@@ -1,6 +1,5 @@
-"""One control plane: the loop in a thread, with its journal, its backend, the agents' streams and the snapshotter.
-
-It composes these parts, and starts and stops them. The HTTP API and the command line are built on it."""
+"""One control plane: the loop in a thread, with its journal, its backend, the agents' streams and the snapshotter. It composes
+these parts, and starts and stops them. The HTTP API and the command line are built on it."""
 
 from __future__ import annotations
 
@@ -39,9 +38,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class ControlPlane:
-    """A control plane on a journal and the state recovered from it (None: the journal is new).
-
-    `compose` creates the stages of a scheduler from its description."""
+    """A control plane on a journal and the state recovered from it (None: the journal is new). `compose` creates the stages of
+    a scheduler from its description."""
 
     cluster: Cluster
     scheduler: Mapping[str, Any]

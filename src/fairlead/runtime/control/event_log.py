@@ -1,6 +1,5 @@
-"""What happens, for operators: a log line for each event of a job, a node or the scheduler, and the last decisions.
-
-It reads events that are in the journal, and changes nothing. Tokens, commands and environments are not logged."""
+"""What happens, for operators: a log line for each event of a job, a node or the scheduler, and the last decisions. It reads
+events that are in the journal, and changes nothing. Tokens, commands and environments are not logged."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ from fairlead.runtime.control.views import policy_of
 
 log = logging.getLogger("fairlead.cluster")
 
-SLOW_S = 1.0
-"""A longer decision is logged; so is one of more than half a round."""
+SLOW_S = 1.0  # a longer decision is logged; so is one of more than half a round
 
 RECENT_DECISIONS = 50
 

@@ -1,8 +1,6 @@
-"""The HTTP API for users and tools: jobs, logs, code, nodes, usage, health.
-
-Requests are checked first; a change is answered when it is in the journal.
-
-(No postponed annotations here: FastAPI reads them, and some name what exists only inside `create_app`.)"""
+"""The HTTP API for users and tools: jobs, logs, code, nodes, usage, health. Requests are checked first; a change is answered
+when it is in the journal. (No postponed annotations here: FastAPI reads them, and some name what exists only inside
+`create_app`.)"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -32,25 +30,21 @@ from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.runtime.protocol.code_archive import ArchiveRefused
 from fairlead.runtime.protocol.task_file import TaskSpec, task_of
 
-MAX_COMPARED = 200
-"""Jobs whose names are compared with an unknown name; a comparison is slow, and other requests wait."""
+MAX_COMPARED = 200  # jobs whose names are compared with an unknown name; a comparison is slow, and other requests wait
 
-MAX_SEARCHED = 10_000
-"""The most recent jobs, among which these are looked for."""
+MAX_SEARCHED = 10_000  # the most recent jobs, among which these are looked for
 
 MAX_BODY = 8 << 20
 MAX_JOBS = 1000
-MAX_EARLIER = 20
-"""Earlier jobs with the same name in a job's record."""
+MAX_EARLIER = 20  # earlier jobs with the same name in a job's record
 ANSWER_WITHIN_S = 30.0
 
 T = TypeVar("T")
 
 
 class JobNames:
-    """Jobs by name; a lookup takes the same time with any number of jobs. Use it under the control plane's lock.
-
-    A name means the most recent job that has it. It is free again when that job has ended."""
+    """Jobs by name; a lookup takes the same time with any number of jobs. Use it under the control plane's lock. A name means
+    the most recent job that has it. It is free again when that job has ended."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, list[int]] = {}
@@ -76,10 +70,9 @@ class JobNames:
 
 
 def submission_order(tasks: Sequence[TaskSpec], known: Callable[[str], int]) -> tuple[list[int], list[tuple[int, ...]]]:
-    """Order the jobs of a submission so that each comes behind its dependencies.
-
-    Returns the order, and for each job its dependencies: the number of an existing job (from `known`), or -1 for the first of
-    this order, -2 for the second, and so on. Cycles are refused."""
+    """Order the jobs of a submission so that each comes behind its dependencies. Returns the order, and for each job its
+    dependencies: the number of an existing job (from `known`), or -1 for the first of this order, -2 for the second, and so on.
+    Cycles are refused."""
     place_of = {task.name: place for place, task in enumerate(tasks) if task.name}
     order: list[int] = []
     at: dict[int, int] = {}  # positions in the order
@@ -408,9 +401,8 @@ def create_app(
 def _feasible_types(
     plane: ControlPlane, jobs: Sequence[Job], names: JobNames, pending: set[str], claimed: set[str]
 ) -> list[list[str]]:
-    """Return the types that each job can run on, and reserve the `claimed` names.
-
-    A job that can never run here, or whose name is taken, is refused."""
+    """Return the types that each job can run on, and reserve the `claimed` names. A job that can never run here, or whose name
+    is taken, is refused."""
     state = plane.loop.state
     types: list[list[str]] = []
     seen: set[str] = set()

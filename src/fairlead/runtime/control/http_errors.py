@@ -1,6 +1,5 @@
-"""Errors of the HTTP API: a status and one sentence, `{"detail": "…"}`.
-
-The sentence names the field. It never repeats what was sent, which may be large or not printable."""
+"""Errors of the HTTP API: a status and one sentence, `{"detail": "…"}`. The sentence names the field. It never repeats what was
+sent, which may be large or not printable."""
 
 from __future__ import annotations
 

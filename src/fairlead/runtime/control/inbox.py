@@ -1,7 +1,5 @@
-"""Requests from users and agents that the loop has not handled yet.
-
-Any thread puts requests in. The loop's thread takes them, turns them into events, and answers once these are in the journal. It
-knows no state and no journal."""
+"""Requests from users and agents that the loop has not handled yet. Any thread puts requests in. The loop's thread takes them,
+turns them into events, and answers once these are in the journal. It knows no state and no journal."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 MAX_REMEMBERED = 10_000
 
-_Worker: TypeAlias = tuple[int, int, int]
-"""A job's number, a launch and a rank."""
+_Worker: TypeAlias = tuple[int, int, int]  # a job's number, a launch and a rank
 
 
 class LogUnreachable(FairleadError):

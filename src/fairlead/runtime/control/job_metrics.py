@@ -1,7 +1,6 @@
-"""Collect the metrics of jobs for the journal: what jobs report, and what agents measure of their accelerators.
-
-There is one event per metric and second, with the last value of each job, and a bounded number of metric names. It knows no
-network; callers pass the time."""
+"""Collect the metrics of jobs for the journal: what jobs report, and what agents measure of their accelerators. There is one
+event per metric and second, with the last value of each job, and a bounded number of metric names. It knows no network; callers
+pass the time."""
 
 from __future__ import annotations
 
@@ -26,17 +25,14 @@ from fairlead.runtime.protocol.orders import MAX_METRICS, Metric
 log = logging.getLogger("fairlead.cluster")
 
 FLUSH_EVERY_S = 1.0
-MAX_NAMES = 1000
-"""Metric names of all live jobs: each is a column over all of them."""
+MAX_NAMES = 1000  # metric names of all live jobs: each is a column over all of them
 MAX_NAMES_PER_USER = 250
-ALWAYS_KEPT = frozenset({LOSS, TARGET, BATCH_SIZE, *goodput.REPORTED})
-"""Names outside these limits: decisions use them."""
+ALWAYS_KEPT = frozenset({LOSS, TARGET, BATCH_SIZE, *goodput.REPORTED})  # names outside these limits: decisions use them
 
 MIN_HEARTBEATS = 10  # before a utilization is reported
 MAX_STARTUP_HEARTBEATS = 30  # after these a job counts as working even without progress
 DECAY = 0.1  # weight of a new heartbeat in the mean
-BUSY_TOLERANCE, MEMORY_TOLERANCE = 0.05, 0.1
-"""Changes worth an event: of the share of time, and of memory in proportion."""
+BUSY_TOLERANCE, MEMORY_TOLERANCE = 0.05, 0.1  # changes worth an event: of the share of time, and of memory in proportion
 
 
 class MetricBuffer:

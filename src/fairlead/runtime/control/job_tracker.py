@@ -1,8 +1,7 @@
 """Turn the reports of agents, and the ends of launches, into events; and what the backend tracks for that of each job that has
-not ended. It decides nothing: whether a failed job is retried follows from its retry limit.
-
-The state is one commit behind: several reports of one job may become events of the same commit. So the tracker holds what the
-next report is compared with (generation, failures, progress, batch sizes, time limit), and nothing else."""
+not ended. It decides nothing: whether a failed job is retried follows from its retry limit. The state is one commit behind:
+several reports of one job may become events of the same commit. So the tracker holds what the next report is compared with
+(generation, failures, progress, batch sizes, time limit), and nothing else."""
 
 from __future__ import annotations
 
@@ -20,22 +19,16 @@ from fairlead.runtime.control.job_metrics import MetricBuffer, UtilizationTracke
 from fairlead.runtime.control.launches import Addressed, LaunchEnd, LaunchOutcome, LaunchTracker
 from fairlead.runtime.protocol.orders import Ended, Metric, Progress, RenewalRequest, Report
 
-SETTLED = 10
-"""Equal readings in a row after which a batch size counts as stable."""
-MAX_CHANGES = 3
-"""Changes of an unstable batch size after which the mean counts."""
-MEAN_TOLERANCE = 0.1
-"""A relative change of the mean batch size that is worth an event."""
+SETTLED = 10  # equal readings in a row after which a batch size counts as stable
+MAX_CHANGES = 3  # changes of an unstable batch size after which the mean counts
+MEAN_TOLERANCE = 0.1  # a relative change of the mean batch size that is worth an event
 
 
-RATE_TOLERANCE = 0.05
-"""A relative change of the rate that is worth an event."""
+RATE_TOLERANCE = 0.05  # a relative change of the rate that is worth an event
 
-PROGRESS_TOLERANCE_S = 1.0
-"""Seconds of work that a job may be ahead or behind without an event: fast steps come in bursts."""
+PROGRESS_TOLERANCE_S = 1.0  # seconds of work that a job may be ahead or behind without an event: fast steps come in bursts
 
-MAX_STEPS, MAX_RATE = 2.0**53, 1e12
-"""A worker may report anything; a journal with an impossible event could not be read again."""
+MAX_STEPS, MAX_RATE = 2.0**53, 1e12  # a worker may report anything; a journal with an impossible event could not be read again
 
 
 class _Stretch(NamedTuple):

@@ -1,6 +1,5 @@
-"""Track the launches of a real cluster, from the plan that starts one to the report that its last process has ended.
-
-It knows no network and no clock: orders for agents and outcomes of launches are returned."""
+"""Track the launches of a real cluster, from the plan that starts one to the report that its last process has ended. It knows
+no network and no clock: orders for agents and outcomes of launches are returned."""
 
 from __future__ import annotations
 
@@ -11,22 +10,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
-from fairlead.runtime.protocol.orders import (
-    Ended,
-    Extend,
-    Kill,
-    Launch,
-    LaunchParameters,
-    Order,
-    RenewalRequest,
-    RequestRouting,
-    Reroute,
-    Revoke,
-    Task,
-)
+from fairlead.runtime.protocol import orders as od
 
-MAX_STEPS, MAX_S = 2**53, 1e9
-"""Bounds of a lease, however often a job says it was renewed."""
+MAX_STEPS, MAX_S = 2**53, 1e9  # bounds of a lease, however often a job says it was renewed
 
 
 class LaunchEnd(Enum):
@@ -63,8 +49,7 @@ class NodeRanks:
     accelerators: tuple[int, ...]  # on the node, from 0
 
 
-Key: TypeAlias = tuple[int, int]
-"""A job's number and a generation."""
+Key: TypeAlias = tuple[int, int]  # a job's number and a generation
 
 
 @dataclass
@@ -74,16 +59,16 @@ class TrackedLaunch:
     job: int
     generation: int
     name: str
-    task: Task
+    task: od.Task
     assignment: tuple[NodeRanks, ...]
     saved: int = 0  # steps in the checkpoint that it begins with, or a later one
-    parameters: LaunchParameters = field(default_factory=LaunchParameters)
+    parameters: od.LaunchParameters = field(default_factory=od.LaunchParameters)
     waits_for: set[Key] = field(default_factory=set)
     sent: bool = False
     unsent: set[int] = field(default_factory=set)  # nodes that have not received it although others have
     revoked: bool = False
     dropped: bool = False
-    ended: dict[int, Ended] = field(default_factory=dict)  # by node
+    ended: dict[int, od.Ended] = field(default_factory=dict)  # by node
     lost: set[int] = field(default_factory=set)  # nodes
     gang_token: str = field(default_factory=lambda: secrets.token_hex(16))
 
@@ -126,15 +111,13 @@ class TrackedLaunch:
         self.unsent = set()
 
 
-Addressed: TypeAlias = tuple[int, Order]
-"""A node and an order for it."""
+Addressed: TypeAlias = tuple[int, od.Order]  # a node and an order for it
 
 
 class LaunchTracker:
-    """All launches that are not over.
-
-    A launch is sent when every launch that was told to leave its accelerators has left. So a slow save and a quick start never
-    meet on one accelerator. Launches that share an accelerator by plan do not wait for each other."""
+    """All launches that are not over. A launch is sent when every launch that was told to leave its accelerators has left. So a
+    slow save and a quick start never meet on one accelerator. Launches that share an accelerator by plan do not wait for each
+    other."""
 
     def __init__(
         self,
@@ -188,13 +171,8 @@ class LaunchTracker:
         all_of: Callable[[int], tuple[int, ...]],
         may_save: Callable[[int], bool],
     ) -> tuple[list[Addressed], list[LaunchOutcome]]:
-        """Compare with what agents found running, by node: repeat lost orders, and end unknown launches.
-
-        Args:
-            found: The launches on each node that has joined.
-            all_of: All accelerators of a node; where an unknown launch runs is not known more exactly.
-            may_save: Whether a job may save before it ends.
-        """
+        """Compare with the launches that agents `found` running, by node: repeat lost orders, and end unknown launches, which
+        may be on any of `all_of` the accelerators of a node. `may_save`: whether a job may save before it ends."""
         orders: list[Addressed] = []
         outcomes: list[LaunchOutcome] = []
         resend: list[TrackedLaunch] = []
@@ -212,7 +190,7 @@ class LaunchTracker:
                 run.sent = len(run.unsent) < len(run.assignment)
                 resend.append(run)
             if run.parameters.routing is not None and not run.leaving:  # a change may be lost
-                orders += [(node, Reroute(*run.key, run.parameters.routing)) for node in here if node not in missing]
+                orders += [(node, od.Reroute(*run.key, run.parameters.routing)) for node in here if node not in missing]
         # Unknown launches first: every launch on their accelerators has to wait for them.
         for node in found:
             for key in sorted(found[node]):
@@ -236,12 +214,12 @@ class LaunchTracker:
         if run is None:
             later = any(other.sent and other.generation > key[1] for other in self._all.values() if other.job == key[0])
             saves = may_save(key[0]) and not later
-            run = TrackedLaunch(*key, "", Task(()), (), sent=True, revoked=saves, dropped=not saves)
+            run = TrackedLaunch(*key, "", od.Task(()), (), sent=True, revoked=saves, dropped=not saves)
             self._all[key] = run
         run.assignment += (part,)
         return [(part.node, _leave_order(run))]
 
-    def reroute(self, job: int, routing: RequestRouting) -> list[Addressed]:
+    def reroute(self, job: int, routing: od.RequestRouting) -> list[Addressed]:
         """Change the routing of a job that serves requests. An unsent launch carries it already."""
         run = self.latest(job)
         if run is None:
@@ -249,7 +227,7 @@ class LaunchTracker:
         run.parameters = replace(run.parameters, routing=routing)
         if not run.sent or run.leaving:
             return []
-        return [(node, Reroute(*run.key, routing)) for node in run.nodes_left if node not in run.unsent]
+        return [(node, od.Reroute(*run.key, routing)) for node in run.nodes_left if node not in run.unsent]
 
     def revoke(self, job: int) -> list[Addressed]:
         """Tell the most recent launch of a job to save and leave."""
@@ -260,7 +238,7 @@ class LaunchTracker:
         run.cancel_unsent()
         if not run.sent or run.over:
             return self._settle(run)[0]
-        return [(node, Revoke(*run.key)) for node in run.nodes_left]
+        return [(node, od.Revoke(*run.key)) for node in run.nodes_left]
 
     def drop(self, job: int) -> list[Addressed]:
         """Kill all launches of a job that has ended."""
@@ -271,16 +249,16 @@ class LaunchTracker:
             orders += self._settle(run)[0] if not run.sent or run.over else _kill(run)
         return orders
 
-    def renew(self, node: int, request: RenewalRequest) -> list[Addressed]:
+    def renew(self, node: int, request: od.RenewalRequest) -> list[Addressed]:
         """Renew a launch's lease unless it was told to leave. A repeated request gets the same answer."""
         run = self.get(request.job, request.generation)
         if run is None or run.leaving:
             return []
         leases = request.renewal + 1
         steps, length_s = min(leases * run.task.max_steps, MAX_STEPS), min(leases * run.task.max_s, MAX_S)
-        return [(node, Extend(*run.key, request.renewal, steps, length_s))]
+        return [(node, od.Extend(*run.key, request.renewal, steps, length_s))]
 
-    def ended(self, node: int, report: Ended) -> tuple[list[Addressed], list[LaunchOutcome]]:
+    def ended(self, node: int, report: od.Ended) -> tuple[list[Addressed], list[LaunchOutcome]]:
         """The processes of a launch on one node have ended."""
         run = self.get(report.job, report.generation)
         if run is None or node not in run.nodes_left:
@@ -329,7 +307,7 @@ class LaunchTracker:
         return [
             (
                 part.node,
-                Launch(
+                od.Launch(
                     *run.key,
                     run.name,
                     run.task,
@@ -360,12 +338,12 @@ class LaunchTracker:
         return orders, [_outcome(run)]
 
 
-def _leave_order(run: TrackedLaunch) -> Order:
-    return Revoke(*run.key) if run.revoked and not run.dropped else Kill(*run.key)
+def _leave_order(run: TrackedLaunch) -> od.Order:
+    return od.Revoke(*run.key) if run.revoked and not run.dropped else od.Kill(*run.key)
 
 
 def _kill(run: TrackedLaunch) -> list[Addressed]:
-    return [(node, Kill(*run.key)) for node in run.nodes_left]
+    return [(node, od.Kill(*run.key)) for node in run.nodes_left]
 
 
 def _outcome(run: TrackedLaunch) -> LaunchOutcome:
@@ -392,6 +370,6 @@ def _outcome(run: TrackedLaunch) -> LaunchOutcome:
     return LaunchOutcome(*run.key, end, run.saved, report.code, report.why, run.revoked, node, rank)
 
 
-def _may_fail(run: TrackedLaunch, report: Ended) -> bool:
+def _may_fail(run: TrackedLaunch, report: od.Ended) -> bool:
     """Whether a revoked launch may end with an error: without lease support it gets SIGTERM, and a slow one is killed."""
     return not run.task.cooperative or report.code == -signal.SIGKILL

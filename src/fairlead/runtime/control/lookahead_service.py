@@ -1,9 +1,6 @@
-"""Forecasts of when jobs will run, for all users: one simulation at a time, in another process.
-
-Its result serves all requests for some seconds, as long as the user's jobs have not changed. It covers all jobs; users see
-their own.
-
-(No postponed annotations here: FastAPI reads them.)"""
+"""Forecasts of when jobs will run, for all users: one simulation at a time, in another process. Its result serves all requests
+for some seconds, as long as the user's jobs have not changed. It covers all jobs; users see their own. (No postponed
+annotations here: FastAPI reads them.)"""
 
 import asyncio
 import logging
@@ -25,8 +22,7 @@ VALID_S = 15.0  # or as long as the simulation took
 CHECK_EVERY_S = 0.2
 READ_WITHIN_S = 2.0
 CLIENT_CLOSED = 499  # for the request counter only
-SHARED_KEYS = ("completed", "simulations", "budget_s", "window_s", "history_s")
-"""Keys that are the same for all users."""
+SHARED_KEYS = ("completed", "simulations", "budget_s", "window_s", "history_s")  # keys that are the same for all users
 
 Lookahead: TypeAlias = Callable[[float, bytes, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 """Forecasts from the present second, an encoded state, and measured rates."""

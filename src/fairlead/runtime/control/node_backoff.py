@@ -1,7 +1,5 @@
-"""Leave nodes alone that cannot start jobs, for instance because their disk is full.
-
-After a few failed launches in a row a node gets no jobs for a while, longer each time. It knows no jobs; callers pass the
-time."""
+"""Leave nodes alone that cannot start jobs, for instance because their disk is full. After a few failed launches in a row a
+node gets no jobs for a while, longer each time. It knows no jobs; callers pass the time."""
 
 from __future__ import annotations
 
@@ -11,11 +9,9 @@ from dataclasses import dataclass
 
 from fairlead.core.cluster import BackoffPeriod
 
-ATTEMPTS = 3
-"""Failed launches in a row before a node is left alone."""
+ATTEMPTS = 3  # failed launches in a row before a node is left alone
 
-FIRST_S, MAX_S = 30.0, 900.0
-"""The first back-off, which doubles each time, and the longest."""
+FIRST_S, MAX_S = 30.0, 900.0  # the first back-off, which doubles each time, and the longest
 
 
 @dataclass

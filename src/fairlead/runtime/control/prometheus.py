@@ -1,6 +1,5 @@
-"""Metrics for Prometheus: counters of this process, and gauges of the present state.
-
-It reads events and the state, and changes nothing."""
+"""Metrics for Prometheus: counters of this process, and gauges of the present state. It reads events and the state, and changes
+nothing."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ COMMIT_S = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 # The start time of each counter would double the number of series.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
-READ_WITHIN_S = 2.0
-"""How long a scrape waits for the state; scrapers wait for about ten seconds."""
+READ_WITHIN_S = 2.0  # how long a scrape waits for the state; scrapers wait for about ten seconds
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 

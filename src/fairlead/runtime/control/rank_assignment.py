@@ -1,6 +1,5 @@
-"""Translate a plan's launches for agents: the ranks on each node, the ports of a gang, and the launch parameters.
-
-It knows the cluster's numbering, and no state of launches."""
+"""Translate a plan's launches for agents: the ranks on each node, the ports of a gang, and the launch parameters. It knows the
+cluster's numbering, and no state of launches."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.launches import Key, NodeRanks
 from fairlead.runtime.protocol.orders import LaunchParameters, RequestRouting
 
-FIRST_PORT, PORTS = 20_000, 10_000
-"""For gangs; below the range that the system assigns."""
+FIRST_PORT, PORTS = 20_000, 10_000  # for gangs; below the range that the system assigns
 
 
 class RankAssignment:

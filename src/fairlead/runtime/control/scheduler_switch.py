@@ -1,6 +1,5 @@
-"""HTTP routes for the scheduler: show it, switch it, and fetch the whole state for advice on it.
-
-(No postponed annotations here: FastAPI reads them.)"""
+"""HTTP routes for the scheduler: show it, switch it, and fetch the whole state for advice on it. (No postponed annotations
+here: FastAPI reads them.)"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

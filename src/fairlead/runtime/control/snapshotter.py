@@ -1,5 +1,4 @@
 """Journal keeping for a running control plane: snapshots and retention, retries, and checks that a scheduler can be stored.
-
 Snapshots are taken in a thread. The state is copied while the loop waits; encoding, writing and dropping old events do not
 block rounds."""
 
@@ -28,8 +27,7 @@ RETRY_EVERY_S = 0.5
 REMIND_EVERY_S = 60.0
 MAX_SCHEDULER_BYTES = 1 << 16
 
-JournalObserver = Callable[[Sequence[Event], float], None]
-"""Receives the events of a commit, and the seconds that it took."""
+JournalObserver = Callable[[Sequence[Event], float], None]  # receives the events of a commit, and the seconds that it took
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,6 @@ class Snapshotter:
 
 class ObservedJournal:
     """The journal of a control plane: a commit waits while the server is unreachable, and observers then see its events.
-
     Nothing is answered or decided meanwhile, but agents keep their leases and jobs keep running. `give_up` ends the wait.
     Observers are called in the loop's thread, after the state has seen the events."""
 

@@ -21,8 +21,7 @@ from fairlead.files import atomic_write
 log = logging.getLogger(__name__)
 
 ID_LENGTH = 8
-ANY = "*"
-"""In place of an account: each job names its own."""
+ANY = "*"  # in place of an account: each job names its own
 
 
 class Role(StrEnum):
@@ -53,9 +52,8 @@ class Bearer:
         return None if self.role is Role.ADMIN else self.user
 
     def account_of(self, asked: str) -> str | None:
-        """Return the account of a job that asks for one (empty: for none); None if it is not allowed.
-
-        Accounts have shares, so users cannot choose freely."""
+        """Return the account of a job that asks for one (empty: for none); None if it is not allowed. Accounts have shares, so
+        users cannot choose freely."""
         if self.account and self.account != ANY:
             return self.account if asked in ("", self.account) else None
         free = self.account == ANY or self.role is Role.ADMIN
@@ -63,9 +61,8 @@ class Bearer:
 
 
 class Tokens:
-    """The tokens of one control plane, in a file that only its owner may read; None: in memory.
-
-    Changes by another process are noticed at the next lookup."""
+    """The tokens of one control plane, in a file that only its owner may read; None: in memory. Changes by another process are
+    noticed at the next lookup."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path

@@ -21,10 +21,8 @@ from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 if TYPE_CHECKING:
     from fairlead.runtime.control.control_plane import ControlPlane
 
-MAX_SHOWN = 200
-"""Jobs in an overview."""
-HIDDEN_NAME = "of another user"
-"""In place of the name of another user's job."""
+MAX_SHOWN = 200  # jobs in an overview
+HIDDEN_NAME = "of another user"  # in place of the name of another user's job
 
 
 def _finite(value: float) -> float | None:

@@ -32,9 +32,8 @@ class WallClock:
 
 
 def origin_of(path: Path, system_time: Callable[[], float] = time.time) -> float:
-    """Return the Unix time of second 0, from a file that is created if missing.
-
-    Until the machine reboots, a change of the system time between two runs of a control plane moves second 0 along."""
+    """Return the Unix time of second 0, from a file that is created if missing. Until the machine reboots, a change of the
+    system time between two runs of a control plane moves second 0 along."""
     boot, monotonic = _BOOT.read_text().strip() if _BOOT.exists() else "", time.clock_gettime(time.CLOCK_BOOTTIME)
     if not path.exists():
         atomic_write(path, f"{system_time()!r} {boot} {monotonic!r}\n".encode(), private=True)

@@ -95,11 +95,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def check_archive(archive: bytes, digest: str, limits: ArchiveLimits = _LIMITS) -> None:
-    """Check that `unpack_code` would accept an archive, without writing anything.
-
-    Raises:
-        ArchiveRefused: it would not.
-    """
+    """Check that `unpack_code` would accept an archive, without writing anything. Raises `ArchiveRefused`: it would not."""
     _check_digest(archive, digest, limits)
     files: set[PurePosixPath] = set()
     folders: set[PurePosixPath] = set()

@@ -1,9 +1,8 @@
 """Messages between an agent and the control plane, and how they become bytes. Each agent has one stream: it sends hello,
 heartbeats and reports about its jobs; it receives orders, and each answered heartbeat renews its lease. Logs and code archives
-travel over it in chunks.
-
-A message is a JSON object with its type under "is". A message must have exactly the fields of its type; unknown fields of the
-orders and reports inside are ignored. "is", `Hello` and `Refused` never change, so that two versions can refuse each other."""
+travel over it in chunks. A message is a JSON object with its type under "is". A message must have exactly the fields of its
+type; unknown fields of the orders and reports inside are ignored. "is", `Hello` and `Refused` never change, so that two
+versions can refuse each other."""
 
 from __future__ import annotations
 
@@ -17,14 +16,11 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from fairlead.core.errors import FairleadError
 from fairlead.runtime.protocol.orders import Metric, Order, Report
 
-MAX_MESSAGE_BYTES = 4 << 20
-"""Size limit of one message."""
+MAX_MESSAGE_BYTES = 4 << 20  # size limit of one message
 
-CHUNK_BYTES = 256 << 10
-"""Bytes of a log or an archive in one message, so that heartbeats do not wait long behind them."""
+CHUNK_BYTES = 256 << 10  # bytes of a log or an archive in one message, so that heartbeats do not wait long behind them
 
-PROTOCOL_VERSION = 5
-"""Changes when an older agent or control plane would misunderstand a newer one."""
+PROTOCOL_VERSION = 5  # changes when an older agent or control plane would misunderstand a newer one
 
 SERVICE, METHOD = "fairlead.Agents", "Session"
 
@@ -170,11 +166,7 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(data: bytes) -> Message:
-    """The message of some bytes.
-
-    Raises:
-        BadMessage: it is too large, not JSON, or not a message of this version.
-    """
+    """The message of some bytes. Raises `BadMessage`: it is too large, not JSON, or not a message of this version."""
     if len(data) > MAX_MESSAGE_BYTES:
         raise BadMessage(f"a message of {len(data):,} bytes; at most {MAX_MESSAGE_BYTES:,}")
     try:

@@ -1,6 +1,5 @@
-"""Orders of the control plane to an agent, and the agent's reports, as plain values. They know nothing of how they are sent.
-
-A launch is identified by its job number and its *generation*: how often the job was started, counted from 1. A report about an
+"""Orders of the control plane to an agent, and the agent's reports, as plain values. They know nothing of how they are sent. A
+launch is identified by its job number and its *generation*: how often the job was started, counted from 1. A report about an
 older generation is out of date and is dropped."""
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from typing import TypeAlias
 
 from fairlead.core.job import LAUNCH_FAILED
 
-MAX_METRICS = 32
-"""Different metric names per job; agents and the control plane ignore further names."""
+MAX_METRICS = 32  # different metric names per job; agents and the control plane ignore further names
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,15 +29,12 @@ from fairlead.core.job import EXPERT, FORMER_FIELDS, Job, wrong_schedule
 from fairlead.runtime.protocol.orders import Task
 from fairlead.workloads.dynamics import SEPARATOR, parse_regimes
 
-MAX_SCHEDULE = 256
-"""Batch sizes of a schedule; every list of jobs contains them."""
+MAX_SCHEDULE = 256  # batch sizes of a schedule; every list of jobs contains them
 
-UNKNOWN_STEPS = 1e6
-"""Steps of a job whose task file does not state them."""
+UNKNOWN_STEPS = 1e6  # steps of a job whose task file does not state them
 
 MAX_NAME, MAX_WORDS, MAX_WORD = 128, 4096, 32_768
-MAX_TASK_BYTES = 1 << 20
-"""Size limit of an encoded task, which agents receive in one message."""
+MAX_TASK_BYTES = 1 << 20  # size limit of an encoded task, which agents receive in one message
 
 MAX_AFTER = 100
 
@@ -306,11 +303,7 @@ def task_of(job: Job) -> Task:
 
 
 def parse_task(data: Any, source: str) -> TaskSpec:
-    """The task of a parse_regimes file or request.
-
-    Raises:
-        InputError: it is not valid; names the first wrong field.
-    """
+    """The task of a parse_regimes file or request. Raises `InputError`: it is not valid; names the first wrong field."""
     try:
         return TaskSpec.model_validate(data)
     except ValidationError as error:
