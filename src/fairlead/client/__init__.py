@@ -3,8 +3,8 @@ nothing else of Fairlead and only the standard library. Outside Fairlead a scrip
 
 from fairlead.client.elastic import Elastic, elastic
 from fairlead.client.gang import GangBroken, Patience
+from fairlead.client.launch_context import WorkerRoute, route
 from fairlead.client.lease import Lease, lease
 from fairlead.client.metric_reports import report
-from fairlead.client.route import WorkerRoute, route
 
 __all__ = ["Elastic", "GangBroken", "Lease", "Patience", "WorkerRoute", "elastic", "lease", "report", "route"]

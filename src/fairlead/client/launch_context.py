@@ -1,14 +1,15 @@
 """The environment variables of a worker: its lease page, its directories, its gang. They are read once, when a lease starts,
-and are not set outside Fairlead."""
+and are not set outside Fairlead. And the routing of requests to a serving worker, which can change during a launch."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.client.lease_page import PAGE
+from fairlead.client.lease_page import PAGE, Field, Page
 
 CHECKPOINTS = "FAIRLEAD_CHECKPOINT_DIR"
 REPORTS = "FAIRLEAD_REPORTS"
@@ -71,3 +72,49 @@ def _number(environment: Mapping[str, str], name: str, default: int) -> int:
     if not text.isdecimal():
         raise ValueError(f"the variable {name} is {text!r}: expected a whole number from 0")
     return int(text)
+
+
+_ATTEMPTS, _PAUSE_S = 50, 0.0002  # to read a route that is being written
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRoute:
+    """How requests reach this worker."""
+
+    batch: int
+    rate: float  # requests per second, to all replicas of the session together
+    part: float  # this replica's share; 0: it is only a standby
+
+
+class RouteReader:
+    """Reads the route from a lease page."""
+
+    def __init__(self, page: Page) -> None:
+        self._numbers = page.numbers
+        self._last: WorkerRoute | None = None
+
+    def now(self) -> WorkerRoute | None:
+        """The current route, or None without one; the previous one if the agent died while it was writing."""
+        numbers = self._numbers
+        for _ in range(_ATTEMPTS):
+            count = numbers[Field.ROUTES]
+            found = WorkerRoute(numbers[Field.ROUTE_BATCH], numbers[Field.ROUTE_RATE] / 1000, numbers[Field.ROUTE_PART] / 1e6)
+            if count % 2 == 0 and numbers[Field.ROUTES] == count:
+                self._last = found if count else None
+                break
+            time.sleep(_PAUSE_S)
+        return self._last
+
+
+_routed: RouteReader | None = None
+
+
+def route() -> WorkerRoute | None:
+    """The current route; None outside Fairlead, and for a job that is not a serving session."""
+    global _routed
+    if _routed is None:
+        page = LaunchContext.read().page
+        if page is None:
+            return None
+        _routed = RouteReader(Page(page))
+    return _routed.now()

@@ -88,7 +88,7 @@ def serve_control_plane(
 ) -> None:
     """Run a control plane until a signal ends it. `lookahead` answers `when` requests; None turns them off. Raises
     `FairleadError`: an address, folder or journal cannot be used, or the loop failed."""
-    from fairlead.journal.recovery import open_journal
+    from fairlead.journal.recovery import is_new, open_journal, recover
 
     with contextlib.ExitStack() as held:
         listeners = bind_sockets("--http", settings.http)
@@ -103,7 +103,9 @@ def serve_control_plane(
         held.enter_context(_root_folder(settings.root))
         journal = open_journal(settings.journal_url)
         try:
-            state = _recover(journal, settings.cluster)
+            state = None if is_new(journal) else recover(journal)[0]
+            if state is not None and state.cluster != settings.cluster:
+                raise InputError("--cluster", "the cluster that the journal is about; another one needs a journal of its own")
         except BaseException:
             journal.close()
             raise
@@ -127,17 +129,6 @@ def _check_writable(checkpoints: Path) -> None:
     there = next(path for path in (checkpoints.absolute(), *checkpoints.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise InputError("--checkpoints", "a folder that can be written", field="folder", value=str(checkpoints))
-
-
-def _recover(journal: Journal, cluster: Cluster) -> State | None:
-    from fairlead.journal.recovery import is_new, recover
-
-    if is_new(journal):
-        return None
-    state, _ = recover(journal)
-    if state.cluster != cluster:
-        raise InputError("--cluster", "the cluster that the journal is about; another one needs a journal of its own")
-    return state
 
 
 async def _serve(

@@ -52,7 +52,8 @@ class _DroppingQueueHandler(QueueHandler):
         """Queue a record, and before it the number of lost ones."""
         try:
             if self._lost:
-                self.queue.put_nowait(_lost_record(self._lost))
+                lost = {"msg": "lines were lost", "levelname": "WARNING", "levelno": logging.WARNING, "lines": self._lost}
+                self.queue.put_nowait(logging.makeLogRecord(lost))
                 self._lost = 0
             self.queue.put_nowait(record)
         except queue.Full:
@@ -65,10 +66,6 @@ class _DroppingQueueHandler(QueueHandler):
             time.sleep(0.01)
 
 
-def _lost_record(count: int) -> logging.LogRecord:
-    return logging.makeLogRecord({"msg": "lines were lost", "levelname": "WARNING", "levelno": logging.WARNING, "lines": count})
-
-
 class JsonLines(logging.Formatter):
     """`{"time": …, "level": …, "event": …}` and the record's own fields."""
 
@@ -76,7 +73,7 @@ class JsonLines(logging.Formatter):
         line = {"time": _time(record), "level": record.levelname.lower(), "event": record.getMessage()} | _fields(record)
         if record.exc_info:
             line["problem"] = self.formatException(record.exc_info)
-        return _masked(orjson.dumps(line, default=str).decode())
+        return _TOKEN.sub("fl_…", orjson.dumps(line, default=str).decode())
 
 
 class TextLines(logging.Formatter):
@@ -86,11 +83,7 @@ class TextLines(logging.Formatter):
         fields = "".join(f" {name}={_text(value)}" for name, value in _fields(record).items())
         text = f"{_time(record)} {record.levelname.lower()} {record.getMessage()}{fields}"
         problem = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
-        return _masked(_one_line(text) + problem)
-
-
-def _masked(text: str) -> str:
-    return _TOKEN.sub("fl_…", text)
+        return _TOKEN.sub("fl_…", text.replace("\n", "\\n").replace("\r", "\\r") + problem)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
@@ -106,7 +99,3 @@ def _text(value: Any) -> str:
     plain = isinstance(value, list) and all(isinstance(one, int | float) for one in value)
     text = f"[{','.join(map(str, value))}]" if plain else str(value)
     return text if text and not re.search(r"[\s\"=]", text) else orjson.dumps(text).decode()
-
-
-def _one_line(text: str) -> str:
-    return text.replace("\n", "\\n").replace("\r", "\\r")

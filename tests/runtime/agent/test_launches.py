@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from agent_node import LEASED, PATIENCE_S, RUNS_FOREVER, Node, order
 
-from fairlead.runtime.agent.agent_errors import NodeError, OrderRefused, StaleGeneration, StillRunning
+from fairlead.runtime.agent.agent_errors import NodeError, OrderRefused
 from fairlead.runtime.agent.settings import AgentSettings, User
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.protocol.code_archive import archive_digest
@@ -167,17 +167,17 @@ def test_the_same_launch_again_starts_nothing(node: Node) -> None:
 
 def test_an_older_generation_than_seen_is_refused(node: Node) -> None:
     node.ended(node.launch(order(generation=4)))
-    with pytest.raises(StaleGeneration, match="generation 3 is over, generation 4"):
+    with pytest.raises(OrderRefused, match="generation 3 is over, generation 4"):
         node.launch(order(generation=3))
     node.restarts()
-    with pytest.raises(StaleGeneration):
+    with pytest.raises(OrderRefused, match="generation 3 is over"):
         node.launch(order(generation=3))
 
 
 def test_a_new_generation_waits_for_the_old_one_to_end(node: Node) -> None:
     old, new = order(RUNS_FOREVER, generation=1), order(generation=2)
     node.starts(old)
-    with pytest.raises(StillRunning, match="generation 1 still runs"):
+    with pytest.raises(OrderRefused, match="generation 1 still runs"):
         node.launch(new)
     node.kill(old)
     node.ended(old)

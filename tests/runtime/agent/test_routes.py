@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from agent_node import Node, order
 
-from fairlead.client.launch_context import PAGE
+from fairlead.client.launch_context import PAGE, RouteReader, WorkerRoute, route
 from fairlead.client.lease_page import Field, Page
-from fairlead.client.route import RouteReader, WorkerRoute, route
 from fairlead.runtime.agent.lease_file import LeaseFile
 from fairlead.runtime.protocol.orders import LaunchParameters, Reroute
 from fairlead.runtime.protocol.orders import RequestRouting as Dealt

@@ -266,14 +266,14 @@ def test_a_name_is_taken_while_its_job_is_on_its_way_though_nobody_waits_for_it(
     deliver = backend.inbox.put
 
     async def story() -> None:
-        backend.inbox.put = held.append  # the loop has other things to do, such as waiting for a journal that is away
+        backend.inbox.put = lambda *request: held.append(request)  # the loop is busy, such as waiting for its journal
         admin, body = scene.who("admin"), {"jobs": [{"name": "one", "run": "x"}]}
         assert (await admin.post("/v1/jobs", json=body)).status_code == 503
         monkeypatch.undo()
         assert (await admin.post("/v1/jobs", json=body)).status_code == 409
         backend.inbox.put = deliver
         for request in held:
-            deliver(request)
+            deliver(*request)
         await scene.until("/v1/jobs", lambda told: len(told["jobs"]) == 1)
         assert (await admin.delete("/v1/jobs/one")).status_code == 200
         assert (await admin.post("/v1/jobs", json=body)).status_code == 201

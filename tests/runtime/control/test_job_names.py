@@ -7,7 +7,7 @@ import pytest
 from serving import served
 
 from fairlead.engine.state import State
-from fairlead.runtime.control.http_api import MAX_SEARCHED, JobNames
+from fairlead.runtime.control.submissions import MAX_SEARCHED, JobNames
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.testing.builders import cluster as cluster_of
 

@@ -27,14 +27,6 @@ class OrderRefused(FairleadError):
     """An order that cannot be carried out as it is. Nothing was started."""
 
 
-class StaleGeneration(OrderRefused):
-    """An order for an earlier launch of a job than the latest one on this node."""
-
-
-class StillRunning(OrderRefused):
-    """A new launch of a job whose last launch has not ended on this node; revoke or kill that first."""
-
-
 @contextmanager
 def node_errors(path: Path | str) -> Iterator[None]:
     """Turn an `OSError` into a `NodeError` that names the path."""

@@ -90,10 +90,7 @@ class _ConnectionLost(Exception):
 
 
 class _WrongJournal(Exception):
-    """The control plane has another journal than this agent's launches."""
-
-    def __init__(self, journal: str) -> None:
-        self.journal = journal
+    """The control plane has another journal, which it names, than this agent's launches."""
 
 
 @dataclass(eq=False)
@@ -136,7 +133,7 @@ class Agent:
                 if not self.stopping.is_set():
                     log.warning("no control plane: %s", problem)
             except _WrongJournal as other:
-                self._change_journal(other.journal)
+                self._change_journal(str(other))
             pause = POLL_S if self._welcomed else min(2 * pause, _MAX_PAUSE_S)
             again = self.clock() + pause
             while not self.stopping.is_set() and self.clock() < again:

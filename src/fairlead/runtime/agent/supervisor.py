@@ -15,14 +15,7 @@ from itertools import count
 from pathlib import Path
 
 from fairlead.files import make_folder, remove, remove_empty
-from fairlead.runtime.agent.agent_errors import (
-    DirectoryInUse,
-    NodeError,
-    OrderRefused,
-    StaleGeneration,
-    StillRunning,
-    node_errors,
-)
+from fairlead.runtime.agent.agent_errors import DirectoryInUse, NodeError, OrderRefused, node_errors
 from fairlead.runtime.agent.devices import MultiProcessService, NodeAccelerators
 from fairlead.runtime.agent.launch import (
     RECORD,
@@ -78,7 +71,7 @@ class Supervisor:
         newest = self._newest.get(order.job)
         if newest is not None and order.generation < newest:
             over = f"generation {order.generation} is over, generation {newest} was launched here"
-            raise StaleGeneration(f"job {order.job}: {over}")
+            raise OrderRefused(f"job {order.job}: {over}")
         if order.generation == newest:
             why = "it has ended here, without a record of how"
             unknown = Ended(*order.key, _UNKNOWN_EXIT, False, 0, 0, why)
@@ -86,7 +79,7 @@ class Supervisor:
         before = None if newest is None else self._launches.get((order.job, newest))
         if before is not None and before.ended is None:
             wait = f"generation {newest} still runs here, generation {order.generation} must wait until it has ended"
-            raise StillRunning(f"job {order.job}: {wait}")
+            raise OrderRefused(f"job {order.job}: {wait}")
         held = [worker.accelerator for one in self.running() for worker in one.record.workers]
         self._launches[order.key] = self._launcher.start(order, held)
         self._newest[order.job] = order.generation

@@ -93,18 +93,11 @@ def _numbers(line: bytes) -> list[tuple[str, float]] | None:
         values = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(values, dict) or not all(_is_number(value) and _is_name(name) for name, value in values.items()):
+    if not isinstance(values, dict) or not all(type(value) in (int, float) for value in values.values()):
+        return None
+    if not all(len(name) <= _MAX_NAME and name.isprintable() for name in values):  # JSON can contain incomplete characters
         return None
     return [(name, float(value) if abs(value) <= 1e308 else math.inf) for name, value in values.items()]
-
-
-def _is_name(name: str) -> bool:
-    """Whether a name can be sent and displayed; JSON can contain incomplete characters."""
-    return len(name) <= _MAX_NAME and name.isprintable()
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _SEGMENT_NS = int(2.5e9)

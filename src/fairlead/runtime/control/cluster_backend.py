@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -21,18 +21,21 @@ from fairlead.core.errors import FairleadError
 from fairlead.core.job import LAUNCH_FAILED, Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
-from fairlead.runtime.control.inbox import BackendRequest, Inbox
 from fairlead.runtime.control.job_metrics import MetricBuffer, UtilizationTracker
 from fairlead.runtime.control.job_tracker import ReportHandler, TrackedJobs
-from fairlead.runtime.control.launches import Addressed, Key, LaunchTracker, NodeRanks, TrackedLaunch
-from fairlead.runtime.control.node_backoff import NodeBackoff
-from fairlead.runtime.control.rank_assignment import (
+from fairlead.runtime.control.launches import (
+    Addressed,
+    Key,
+    LaunchTracker,
+    NodeRanks,
     RankAssignment,
+    TrackedLaunch,
     gang_ports,
     planned_parameters,
     routing,
     running_parameters,
 )
+from fairlead.runtime.control.node_backoff import NodeBackoff
 from fairlead.runtime.control.snapshotter import same_scheduler
 from fairlead.runtime.control.wall_clock import WallClock
 from fairlead.runtime.protocol.messages import Heartbeat
@@ -46,11 +49,11 @@ MEASURE_EVERY_S = 1.0  # heartbeats are collected for this long: each evaluation
 
 MAX_HEARTBEATS = 20_000  # collected while the loop does nothing, for instance without its journal; the oldest are dropped
 
-Answer = Callable[[Sequence[ev.Event]], None]  # receives the events of a request once they are in the journal
 
+MAX_WAIT_S = 3600.0
 
-def _no_answer(events: Sequence[ev.Event]) -> None:
-    pass
+Handle: TypeAlias = Callable[[float], Sequence[ev.Event]]  # makes the events of a request
+Answer: TypeAlias = Callable[[Sequence[ev.Event]], None]  # receives them once they are in the journal
 
 
 class StateBusy(FairleadError):
@@ -65,6 +68,55 @@ class OrderTransport(Protocol):
     def address_of(self, node: int) -> str:
         """Return the address at which other nodes reach a node."""
         ...
+
+
+class Inbox:
+    """Requests from users and agents that the loop has not handled yet, and answers that wait for the journal. Any thread puts
+    requests in; the loop's thread takes them and turns them into events."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self._requests: deque[tuple[Handle, Answer]] = deque()
+        self._changed = threading.Condition()
+        self._awake = False  # `take` returns without a request
+        self._unanswered: list[tuple[Answer, Sequence[ev.Event]]] = []
+
+    def put(self, handle: Handle, answer: Answer = lambda events: None) -> None:
+        with self._changed:
+            self._requests.append((handle, answer))
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        with self._changed:
+            self._awake = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        with self._changed:
+            self.stopped = True
+            self._changed.notify_all()
+
+    # For the loop's thread only.
+
+    def take(self, until: float, clock: Callable[[], float]) -> list[tuple[Handle, Answer]]:
+        """Return all requests as soon as there is one; an empty list if woken, stopped, or at `until`."""
+        with self._changed:
+            while not (self._requests or self._awake or self.stopped) and (left := until - clock()) > 0:
+                self._changed.wait(min(left, MAX_WAIT_S))
+            requests = list(self._requests)
+            self._requests.clear()
+            self._awake = False
+        return requests
+
+    def defer_answer(self, answer: Answer, events: Sequence[ev.Event]) -> None:
+        """Answer a request when its events are in the journal."""
+        self._unanswered.append((answer, events))
+
+    def send_answers(self) -> None:
+        """Answer all deferred requests: their events are in the journal."""
+        unanswered, self._unanswered = self._unanswered, []
+        for answer, events in unanswered:
+            answer(events)
 
 
 @dataclass
@@ -84,6 +136,7 @@ class ClusterBackend:
         checkpoints = self.checkpoints
         self.launches = LaunchTracker(self.transport.address_of, lambda launch: gang_ports(launch, checkpoints), checkpoints)
         self.inbox = Inbox()
+        self.wake, self.stop = self.inbox.wake, self.inbox.stop  # `wait` returns; the loop ends, and jobs keep running
         self.node_backoff = NodeBackoff()
         self._jobs = TrackedJobs()
         self._ranks = RankAssignment(self.cluster)
@@ -196,9 +249,9 @@ class ClusterBackend:
                 self.next_number += 1
             return events
 
-        self.inbox.put(BackendRequest(handle, answer))
+        self.inbox.put(handle, answer)
 
-    def cancel(self, number: int, answer: Answer = _no_answer) -> None:
+    def cancel(self, number: int, answer: Answer = lambda events: None) -> None:
         """Cancel a job. It is killed when the event is in the journal; a job that has ended gets no event."""
         orders: list[Addressed] = []
 
@@ -213,16 +266,16 @@ class ClusterBackend:
             self._send(orders)
             answer(events)
 
-        self.inbox.put(BackendRequest(handle, kill))
+        self.inbox.put(handle, kill)
 
-    def drain(self, node: int, undo: bool, answer: Answer = _no_answer) -> None:
-        self.inbox.put(BackendRequest(lambda now: [ev.NodeDrained(now, node, undo)], answer))
+    def drain(self, node: int, undo: bool, answer: Answer = lambda events: None) -> None:
+        self.inbox.put(lambda now: [ev.NodeDrained(now, node, undo)], answer)
 
     def switch(
         self,
         scheduler: Mapping[str, Any],
         why: str,
-        answer: Answer = _no_answer,
+        answer: Answer = lambda events: None,
         instead_of: Mapping[str, Any] | None = None,
     ) -> None:
         """Switch the scheduler. With `instead_of`, only if that one is in use; otherwise there is no event."""
@@ -233,7 +286,7 @@ class ClusterBackend:
             self.scheduler = scheduler
             return [ev.SchedulerSwitched(now, scheduler, why)]
 
-        self.inbox.put(BackendRequest(handle, answer))
+        self.inbox.put(handle, answer)
 
     def agent_joined(self, node: int, found: Sequence[Key]) -> None:
         """An agent has connected, and found these launches running. Its node is up until `agent_lost`."""
@@ -248,7 +301,7 @@ class ClusterBackend:
                 return back
             return [*back, *self._compare({node: found})]
 
-        self.inbox.put(BackendRequest(handle))
+        self.inbox.put(handle)
 
     def agent_lost(self, node: int) -> None:
         """An agent's lease and the grace of its jobs are over: nothing runs on its node."""
@@ -267,7 +320,7 @@ class ClusterBackend:
             self._send(orders)
             return [ev.NodeLost(now, node), *self._reports.settle(outcomes, now)]
 
-        self.inbox.put(BackendRequest(handle))
+        self.inbox.put(handle)
 
     def report(self, node: int, reports: Sequence[Report], answer: Callable[[], None] = lambda: None) -> None:
         """Handle an agent's reports; `answer` is called when the agent need not repeat them."""
@@ -281,7 +334,7 @@ class ClusterBackend:
                 events += self._reports.handle(node, one, now)
             return [*events, *self._back_off(node, now)]
 
-        self.inbox.put(BackendRequest(handle, lambda events: answer()))
+        self.inbox.put(handle, lambda events: answer())
 
     def heartbeat(self, node: int, beat: Heartbeat) -> None:
         """Collect what an agent measures of its accelerators."""
@@ -292,13 +345,6 @@ class ClusterBackend:
     @property
     def stopped(self) -> bool:
         return self.inbox.stopped
-
-    def wake(self) -> None:
-        self.inbox.wake()
-
-    def stop(self) -> None:
-        """End the loop; jobs keep running."""
-        self.inbox.stop()
 
     def _launch(
         self, number: int, assignment: tuple[NodeRanks, ...], saved: int, parameters: LaunchParameters
@@ -317,10 +363,10 @@ class ClusterBackend:
         if self._heartbeats and self.now >= self._measure_s:
             self._measure()
         happened: list[ev.Event] = []
-        for request in requests:
-            events = request.handle(self.now)
+        for handle, answer in requests:
+            events = handle(self.now)
             happened += events
-            self.inbox.defer_answer(request, events)
+            self.inbox.defer_answer(answer, events)
         if self.now >= self._metrics.due_s:
             happened += self._metrics.flush(self.now)
         return happened + self._enforce_limits() + self._end_backoffs()
@@ -377,8 +423,7 @@ class ClusterBackend:
             orders = self.launches.drop(job)
             self._reports.remove(job)
             events.append(ev.JobsFailed(now, np.array([job], dtype=np.int64), np.array([now]), "time limit"))
-            kill = BackendRequest(lambda now: (), lambda events, orders=orders: self._send(orders))  # type: ignore[misc]
-            self.inbox.defer_answer(kill, events)
+            self.inbox.defer_answer(lambda _, orders=orders: self._send(orders), events)  # type: ignore[misc]
         return events
 
     def _compare(self, found: Mapping[int, Collection[Key]]) -> list[ev.Event]:

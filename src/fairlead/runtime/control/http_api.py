@@ -5,110 +5,73 @@ when it is in the journal. (No postponed annotations here: FastAPI reads them, a
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
 from fairlead import __version__
 from fairlead.core import events as ev
-from fairlead.core.errors import near_names, near_or_all
-from fairlead.core.job import ENDED, Job, Phase
-from fairlead.engine.feasibility import feasible_types, infeasible_reason
-from fairlead.engine.state import State
+from fairlead.core.errors import FairleadError, near_or_all
+from fairlead.core.job import ENDED, Phase
+from fairlead.engine.state_codec import freeze
 from fairlead.runtime.control import views
+from fairlead.runtime.control.cluster_backend import StateBusy
 from fairlead.runtime.control.control_plane import ControlPlane
-from fairlead.runtime.control.http_errors import ERROR_RESPONSES, install_error_handlers
 from fairlead.runtime.control.job_logs import LogMissing, LogReader, LogUnreachable
 from fairlead.runtime.control.lookahead_service import Lookahead, when_routes
 from fairlead.runtime.control.prometheus import CONTENT_TYPE
-from fairlead.runtime.control.scheduler_switch import scheduler_routes
+from fairlead.runtime.control.snapshotter import check_serializable
+from fairlead.runtime.control.submissions import JobNames, Submission, reserve_names, submission_order
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.runtime.protocol.code_archive import ArchiveRefused
-from fairlead.runtime.protocol.task_file import TaskSpec, task_of
-
-MAX_COMPARED = 200  # jobs whose names are compared with an unknown name; a comparison is slow, and other requests wait
-
-MAX_SEARCHED = 10_000  # the most recent jobs, among which these are looked for
 
 MAX_BODY = 8 << 20
-MAX_JOBS = 1000
 MAX_EARLIER = 20  # earlier jobs with the same name in a job's record
 ANSWER_WITHIN_S = 30.0
 
 T = TypeVar("T")
 
 
-class JobNames:
-    """Jobs by name; a lookup takes the same time with any number of jobs. Use it under the control plane's lock. A name means
-    the most recent job that has it. It is free again when that job has ended."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, list[int]] = {}
-        self._read = 0
-
-    def numbers(self, state: State, name: str) -> Sequence[int]:
-        """Return all jobs with a name, the most recent last."""
-        for number in range(self._read, state.next_number):
-            self._numbers.setdefault(state.job_of[number].name, []).append(number)
-        self._read = state.next_number
-        return self._numbers.get(name, ())
-
-    def near(self, state: State, name: str, may_see: Callable[[int], bool]) -> list[str]:
-        """Return similar names of recent jobs that a user may see."""
-        recent = islice(range(state.next_number - 1, -1, -1), MAX_SEARCHED)
-        numbers = (number for number in recent if may_see(number))
-        return near_names(name, dict.fromkeys(state.job_of[number].name for number in islice(numbers, MAX_COMPARED)))
-
-    def taken(self, state: State, name: str) -> bool:
-        """Return whether a job with this name has not ended."""
-        numbers = self.numbers(state, name)
-        return bool(numbers) and bool(state.columns["phase"][numbers[-1]] <= Phase.RUNNING)
+MAX_DETAIL = 1000
 
 
-def submission_order(tasks: Sequence[TaskSpec], known: Callable[[str], int]) -> tuple[list[int], list[tuple[int, ...]]]:
-    """Order the jobs of a submission so that each comes behind its dependencies. Returns the order, and for each job its
-    dependencies: the number of an existing job (from `known`), or -1 for the first of this order, -2 for the second, and so on.
-    Cycles are refused."""
-    place_of = {task.name: place for place, task in enumerate(tasks) if task.name}
-    order: list[int] = []
-    at: dict[int, int] = {}  # positions in the order
-    after: dict[int, tuple[int, ...]] = {}
+class ErrorResponse(BaseModel):
+    """The body of every error."""
 
-    for begin in range(len(tasks)):
-        path = [begin]
-        while path:
-            here = path[-1]
-            ahead = [place_of[str(name)] for name in tasks[here].after if str(name) in place_of]
-            missing = next((place for place in ahead if place not in at), None)
-            if here in at:
-                path.pop()
-            elif missing is None:
-                at[here] = len(order)
-                order.append(here)
-                names = [str(name) for name in tasks[here].after]
-                after[here] = tuple(
-                    dict.fromkeys(-1 - at[place_of[name]] if name in place_of else known(name) for name in names)
-                )
-                path.pop()
-            elif missing in path:
-                cycle = [*path[path.index(missing) :], missing]
-                raise HTTPException(422, f"after: {' after '.join(tasks[place].name for place in cycle)} is a cycle")
-            else:
-                path.append(missing)
-    return order, [after[place] for place in order]
+    detail: str
 
 
-class Submission(BaseModel):
-    """A request to submit jobs, or (`dry_run`) only to check them."""
+DESCRIPTIONS = {
+    400: "a body that cannot be read at all",
+    401: "no valid token",
+    403: "not allowed with this role",
+    404: "not there, or another user's",
+    409: "not possible in the present state",
+    411: "a body without its length",
+    413: "a body that is too large",
+    422: "an invalid request",
+    503: "not known yet whether it was accepted, or the state cannot be read now",
+}
+
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorResponse, "description": why} for status, why in DESCRIPTIONS.items()
+}
+
+
+class SchedulerSwitch(BaseModel):
+    """A request to switch the scheduler."""
 
     model_config = ConfigDict(extra="forbid")
 
-    jobs: Annotated[list[TaskSpec], Field(min_length=1, max_length=MAX_JOBS)]
-    dry_run: bool = False
+    scheduler: Annotated[dict[str, Any], Field(description="As in a scheduler file.")]
+    why: Annotated[str, Field(max_length=500)] = ""
+    instead_of: Annotated[
+        dict[str, Any] | None, Field(description="Switch only if this scheduler, from GET, is still in use; otherwise 409.")
+    ] = None
 
 
 def create_app(
@@ -117,7 +80,15 @@ def create_app(
     """Return the application; `/metrics` needs no token if `metrics_open`."""
     about = "A scheduler for deep-learning clusters."
     app = FastAPI(title="Fairlead", version=__version__, description=about, responses=ERROR_RESPONSES)
-    install_error_handlers(app)
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse(request: Request, problem: RequestValidationError) -> JSONResponse:
+        return JSONResponse({"detail": _sentence(problem.errors()[0])}, 422)
+
+    @app.exception_handler(StateBusy)
+    async def later(request: Request, problem: StateBusy) -> JSONResponse:
+        return JSONResponse({"detail": str(problem)}, 503)
+
     scheme = HTTPBearer(auto_error=False)
     names = JobNames()
     pending: set[str] = set()  # names that are not in the journal yet
@@ -135,6 +106,8 @@ def create_app(
         if who.role is not Role.ADMIN:
             raise HTTPException(403, "this needs an admin's token")
         return who
+
+    Admin = Annotated[Bearer, Depends(admin)]
 
     def refused_body(request: Request) -> Response | None:
         """The answer to a request whose body is too large, or without its length."""
@@ -225,7 +198,7 @@ def create_app(
         return {"version": __version__, "second": plane.backend.now}
 
     @app.get("/v1/digest", responses={403: {}})
-    async def digest(who: Annotated[Bearer, Depends(admin)]) -> dict[str, Any]:
+    async def digest(who: Admin) -> dict[str, Any]:
         """A digest of the state, and the second of its last event: a replay of the journal up to there gives the same."""
         state = plane.loop.state
         return await read(lambda: {"digest": state.digest(), "second": state.time})
@@ -243,7 +216,7 @@ def create_app(
             for task, others in ((body.jobs[place], others) for place, others in zip(order, after))
         ]
         new = set() if body.dry_run else {job.name for job in jobs} - {""}
-        fitting = await read(lambda: _feasible_types(plane, jobs, names, pending, new))
+        fitting = await read(lambda: reserve_names(plane, jobs, names, pending, new))
 
         def in_request_order(answers: Iterable[dict[str, Any]]) -> dict[str, Any]:
             return {"jobs": [answer for _, answer in sorted(zip(order, answers), key=lambda one: one[0])]}
@@ -392,30 +365,44 @@ def create_app(
         """Metrics for Prometheus."""
         return Response(await asyncio.to_thread(plane.metrics.text), media_type=CONTENT_TYPE)
 
-    app.include_router(scheduler_routes(plane, bearer, admin, in_the_journal))
+    @app.get("/v1/scheduler")
+    async def scheduler(who: Who) -> dict[str, Any]:
+        """The scheduler; `decision_error` says why it does not decide at present, in detail for admins."""
+        error = plane.decision_health.message if who.role is Role.ADMIN else plane.decision_health.summary
+        counts = {"decisions": plane.loop.decisions, "missed": plane.loop.missed}
+        return {"scheduler": dict(plane.scheduler_in_use), "decision_error": error, **counts}
+
+    @app.post("/v1/scheduler", responses={403: {}, 409: {}, 411: {}, 413: {}, 422: {}})
+    async def switch(body: SchedulerSwitch, who: Admin) -> dict[str, Any]:
+        """Switch the scheduler from the next round on."""
+        try:
+            await asyncio.to_thread(plane.check, body.scheduler)
+            check_serializable(body.instead_of or {})
+        except (FairleadError, TypeError, ValueError) as problem:  # a plug-in may raise its own errors
+            raise HTTPException(422, str(problem)) from None
+        why = body.why or f"requested by {who.user}"
+        if not await in_the_journal(lambda answer: plane.backend.switch(body.scheduler, why, answer, body.instead_of)):
+            raise HTTPException(409, "the scheduler was switched meanwhile; fetch it again")
+        return {"scheduler": body.scheduler}
+
+    @app.get("/v1/state", responses={403: {}}, response_class=Response)
+    async def state(who: Admin) -> Response:
+        """The whole state, encoded as in a journal's snapshots; the header `fairlead-now` is its second."""
+
+        now, encode = await read(lambda: (plane.backend.now, freeze(plane.loop.state)))
+        encoded = await asyncio.to_thread(encode)
+        return Response(encoded, media_type="application/octet-stream", headers={"fairlead-now": repr(now)})
+
     if lookahead is not None:
         app.include_router(when_routes(plane, bearer, lookahead))
     return app
 
 
-def _feasible_types(
-    plane: ControlPlane, jobs: Sequence[Job], names: JobNames, pending: set[str], claimed: set[str]
-) -> list[list[str]]:
-    """Return the types that each job can run on, and reserve the `claimed` names. A job that can never run here, or whose name
-    is taken, is refused."""
-    state = plane.loop.state
-    types: list[list[str]] = []
-    seen: set[str] = set()
-    for job in jobs:
-        code = task_of(job).code
-        if code and (plane.code is None or not plane.code.has(code)):
-            raise HTTPException(422, f"the code of {job.name or 'it'} was not sent: PUT /v1/code/{code} first")
-        mask = feasible_types(job, state.cluster)
-        if not mask:
-            raise HTTPException(422, f"{job.name or 'it'} can never run here: {infeasible_reason(job, state.cluster).text}")
-        if job.name and (job.name in seen or job.name in pending or names.taken(state, job.name)):
-            raise HTTPException(409, f"the name {job.name!r} is taken by a job that has not ended")
-        seen.add(job.name)
-        types.append([name for code, name in enumerate(state.cluster.type_names) if mask >> code & 1])
-    pending |= claimed
-    return types
+def _sentence(error: Any) -> str:
+    """The field and what is wrong with it."""
+    if error["type"] == "json_invalid":
+        return "the body is not JSON"
+    where = ".".join(str(part) for part in error["loc"] if part not in ("body", "query", "path"))
+    message = str(error["msg"]).removeprefix("Value error, ")
+    text = f"{where}: {message}" if where else message
+    return text.encode("utf-8", "backslashreplace").decode()[:MAX_DETAIL]

@@ -116,7 +116,9 @@ def when_routes(plane: ControlPlane, bearer: Callable[..., Any], lookahead: Look
         try:
             result = await simulated(None, closed)
             mine = await asyncio.to_thread(visible, who.whose)
-            if not mine.items() <= _running(result).items():  # a job came, started or stopped since
+            if not mine.items() <= {
+                (one["number"], one["running"]) for one in result.forecast["jobs"]
+            }:  # a job came, started or stopped since
                 result = await simulated(result, closed)
                 mine = await asyncio.to_thread(visible, who.whose)
         except StateBusy:
@@ -135,10 +137,6 @@ async def _closed(request: Request) -> None:
     """Return when the client has closed the connection; the server does not report it otherwise."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _running(result: LookaheadResult) -> dict[int, bool]:
-    return {one["number"]: one["running"] for one in result.forecast["jobs"]}
 
 
 def _for_user(result: LookaheadResult, now: float, mine: Mapping[int, bool]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class ControlPlaneMetrics(Collector):
         self.registry = CollectorRegistry()
         self._events = self._counter("journal_events", "Events in the journal, by type.", "event")
         self._commits = self._histogram("journal_commit_seconds", "Duration of journal commits.", COMMIT_S)
-        self._decisions = self._histogram("decision_seconds", "Duration of decisions.", DECISION_S)
+        self.decided = self._histogram("decision_seconds", "Duration of decisions.", DECISION_S).observe
         self._skipped = self._counter("decisions_skipped", "Decisions in which the last one stood, by reason.", "reason")
         self._submitted = self._counter("jobs_submitted", "Jobs that were accepted.")
         self._started = self._counter("jobs_started", "Launches, including moves.")
@@ -64,9 +64,6 @@ class ControlPlaneMetrics(Collector):
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
-
-    def decided(self, seconds: float) -> None:
-        self._decisions.observe(seconds)
 
     def skipped(self, reason: str) -> None:
         self._skipped.labels(reason).inc()

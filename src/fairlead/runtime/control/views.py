@@ -37,6 +37,8 @@ def job_record(
     phase = Phase(int(a["phase"][number]))
     done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, min(now, progress_until_s) - a["since_s"][number]))
     held = state.device_map.of(number) if phase is Phase.RUNNING else np.empty(0, dtype=np.int64)
+    rate, failure = float(a["rate"][number]), state.last_failure.get(number)
+    failed_last = phase is Phase.FAILED and failure is not None and failure.code != 0  # which the state does not count
     record = {
         "number": number,
         "name": job.name,
@@ -54,11 +56,11 @@ def job_record(
         "steps": job.steps,
         "steps_known": job.steps != UNKNOWN_STEPS,
         "steps_done": min(done, job.steps) if phase is not Phase.FINISHED or job.steps != UNKNOWN_STEPS else None,
-        "rate": float(a["rate"][number]),
-        "left_s": _left(job.steps, done, float(a["rate"][number])),
+        "rate": rate,
+        "left_s": max(0.0, job.steps - done) / rate if rate > 0 and job.steps != UNKNOWN_STEPS else None,
         "starts": int(a["starts"][number]),
         "preemptions": int(a["preemptions"][number]),
-        "failures": int(a["failures"][number]) + _final_failure(state, number, phase),
+        "failures": int(a["failures"][number]) + failed_last,
         "accelerator_s": service_of(state, number, now),
         "type": state.cluster.type_names[int(a["type"][number])] if len(held) else None,
         "nodes": sorted({state.cluster.nodes[int(node)].name for node in state.cluster.node_of[held]}),
@@ -77,7 +79,7 @@ def job_record(
         record["schedule"] = [{"batch_size": size, "share": share} for size, share in job.schedule]
     if flags := flags_of(job, regimes, overran, done, ended=phase > Phase.RUNNING):
         record["flags"] = list(flags)
-    if (failure := state.last_failure.get(number)) is not None:
+    if failure is not None:
         where = {"node": node_of(state, failure), "rank": failure.rank, "launch": failure.start}
         record["last_failure"] = {"why": failure.why, **dict(failure.facts), **where}
     reason = why(loop, number, now, whose)
@@ -98,17 +100,6 @@ def _colocated(state: State, number: int, held: Ints, whose: str | None = None) 
     there[held] = True
     others = [state.job_of[other] for other in state.device_map.on(there).tolist() if other != number]
     return [other.name if whose in (None, other.user) else HIDDEN_NAME for other in others]
-
-
-def _final_failure(state: State, number: int, phase: Phase) -> bool:
-    """Whether a job ended by a failure of its own, which the state does not count; a time limit is none."""
-    failure = state.last_failure.get(number)
-    return phase is Phase.FAILED and failure is not None and failure.code != 0
-
-
-def _left(steps: float, done: float, rate: float) -> float | None:
-    """Remaining seconds at the present rate; None if the rate or the number of steps is unknown."""
-    return max(0.0, steps - done) / rate if rate > 0 and steps != UNKNOWN_STEPS else None
 
 
 def why(loop: Loop, number: int, now: float, whose: str | None = None) -> dict[str, Any] | None:
@@ -151,17 +142,12 @@ def node_records(plane: ControlPlane, whose: str | None = None) -> list[dict[str
                 "connected": number in plane.hub.connected,
                 "free": int(np.count_nonzero(free[mine])),
                 "shared": int(np.count_nonzero(holders[mine] > 1)),
-                **_launch_failures(plane, number),
             }
         )
+        if (failures := plane.backend.node_backoff.of(number)) is not None:
+            left_s = max(0.0, failures.until_s - plane.backend.now)
+            records[-1] |= {"launch_error": failures.why, "backoff_s": left_s}
     return records
-
-
-def _launch_failures(plane: ControlPlane, node: int) -> dict[str, Any]:
-    """Why a node could not start jobs, and for how long it is left alone."""
-    if (failures := plane.backend.node_backoff.of(node)) is None:
-        return {}
-    return {"launch_error": failures.why, "backoff_s": max(0.0, failures.until_s - plane.backend.now)}
 
 
 def rates(state: State, whose: str | None = None) -> list[dict[str, Any]]:
