@@ -162,9 +162,12 @@ def test_a_drained_node_is_left_with_every_step_done_once_and_used_again(here):
 
 def test_top_shows_who_holds_what_and_the_last_decisions(here, monkeypatch):
     here.plane.submit([here.prints("shown", 10_000, steps=10_000)])
-    # A job that has just moved has no rate yet, and so no time left.
-    until(lambda: any(job["left_s"] for job in answer(here.folder, "top")["jobs"]), here.folder)
-    seen = answer(here.folder, "top")
+
+    def with_rates() -> dict | None:  # a job that has just moved has no rate yet, and so no time left
+        found = answer(here.folder, "top")
+        return found if all(job["left_s"] for job in found["jobs"]) and found["jobs"] else None
+
+    seen = until(with_rates, here.folder)
     assert sorted(name for node in seen["nodes"] for holders in node["holders"] for name in holders) == ["shown"]
     (job,) = seen["jobs"]
     assert job["left_s"] > 0
