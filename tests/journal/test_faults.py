@@ -216,7 +216,7 @@ def test_rows_that_another_has_written_are_an_error_and_stay(path: Path) -> None
     database.close()
     journal.append(EVENTS[50])
     for _ in range(2):
-        with pytest.raises(JournalError, match="event 51 was written by somebody else; open the journal anew"):
+        with pytest.raises(JournalError, match="event 51 was written by another process; open the journal again"):
             journal.commit()
     assert journal.last == 50
     with pytest.raises(JournalError):

@@ -119,7 +119,7 @@ def test_who_lost_the_journal_to_another_writer_can_write_no_more(
     appended(second, 50, 55)
     second.append(EVENTS[54])
     second.close()
-    with pytest.raises(JournalError, match="event 51 was written by somebody else; open the journal anew"):
+    with pytest.raises(JournalError, match="event 51 was written by another process; open the journal again"):
         first.commit()
     assert first.last == 50
     with pytest.raises(JournalError):

@@ -51,7 +51,7 @@ class Allocation:
 
     @classmethod
     def alone(cls, numbers: Ints, matrix: Floats, reasons: Mapping[int, Reason] | None = None) -> Allocation:
-        """From X itself: jobs (by number) × types, nobody in company."""
+        """From X itself: jobs (by number) × types, each job alone."""
         share = cls.tidy(matrix)
         row, types = share.nonzero()
         return cls(numbers[row], np.full(len(row), -1, dtype=np.int64), types, share[row, types], reasons or {})
@@ -67,7 +67,7 @@ class Allocation:
 
     @property
     def paired(self) -> bool:
-        """Whether anybody is to run in company."""
+        """Whether any jobs are to be co-located."""
         return len(self.second) > 0 and self.second.item(self.second.argmax()) >= 0
 
     def matrix(self, numbers: Ints, types: int) -> Floats:

@@ -68,10 +68,9 @@ V = TypeVar("V")
 
 
 class ColumnStore:
-    """Columns by name, all of one length that doubles as needed. `version` changes with every write by the state.
+    """Columns by name, all of one length that doubles as needed; those of one type are the rows of one block.
 
-    Columns of one type are the rows of one block. A row that nobody has used holds every column's default.
-    """
+    `version` changes with every write by the state. An unused row holds every column's default."""
 
     def __init__(self, capacity: int = 256, *, by_number: bool = True) -> None:
         self.metrics: dict[str, Floats] = {}

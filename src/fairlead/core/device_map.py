@@ -1,4 +1,4 @@
-"""Who holds which accelerators. One bookkeeping for the state, for the simulated world and for tests; it decides nothing."""
+"""Which job holds which accelerators. One bookkeeping for the state, the simulated world and tests."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ NONE: Ints = np.empty(0, dtype=np.int64)
 
 
 class DeviceMap:
-    """Accelerators by job, kept as the job of each accelerator: many jobs are looked up at once, and a gang costs no more than
-    a single worker. Where jobs share, the later ones stand in further layers, and move down when there is room."""
+    """The job of each accelerator. Where jobs share, later ones stand in further layers, and move down when there is room."""
 
     def __init__(self, accelerators: int, capacity: int = 256) -> None:
         self.accelerators = accelerators
         self.last: Ints = np.full(capacity, -1, dtype=np.int64)  # by job number: the first of those it has, or had last; or -1
         self._layers: list[Ints] = [np.full(accelerators, -1, dtype=np.int64)]  # by accelerator: a job, or -1
-        self._marks: Bools = np.zeros(capacity + 1, dtype=np.bool_)  # for `held_by`; the last stands for nobody
+        self._marks: Bools = np.zeros(capacity + 1, dtype=np.bool_)  # for `held_by`; the last stands for no job
         self.shared = False  # whether any accelerator has more than one job on it
 
     def reserve(self, size: int) -> None:

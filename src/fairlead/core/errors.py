@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 class FairleadError(Exception):
-    """The root: whoever catches this has caught every failure that Fairlead foresaw."""
+    """The root of all errors that Fairlead raises on purpose."""
 
 
 class InputError(FairleadError):
@@ -114,9 +114,6 @@ def _shorten(value: object, limit: int = 60) -> object:
         except (ValueError, RecursionError):  # a number of thousands of digits, or what has one in it, or is too deep
             return f"{type(value).__name__} too large to show"
     return value if len(text) <= limit else text[: limit - 1] + "…"
-
-
-# What Fairlead can do without is in extras of its package; whoever finds one missing says here how it is had.
 
 
 class NotInstalled(FairleadError):

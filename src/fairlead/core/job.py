@@ -13,13 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from fairlead.core.errors import IllegalTransition
 
-# The batch sizes that a job's owner has planned for it (mode `expert`), each with the share of the declared steps that is to
-# be trained at it. It is what was declared, and says nothing about how the job really goes: where the two part is seen from
-# what
-# the job announces.
-
 Schedule: TypeAlias = tuple[tuple[int, float], ...]
-"""(batch size, share of the declared steps), in their order."""
+"""The batch sizes that a job's owner has planned for it (mode `expert`), each with its share of the declared steps."""
 
 EXPERT = "expert"
 
@@ -59,7 +54,7 @@ def schedule_departure(
 ) -> str:
     """How a job that has `done` some of its declared `steps` has departed from its schedule, if it has; `had` are the batch
     sizes that it announced, each with the steps from which on it ran at it. Of one that has `ended` nothing is said of how
-    far it was: whoever ends well counts as done, after however few steps."""
+    far it was: a job that ends well counts as done, after however few steps."""
     begins = [0.0, *accumulate(share for _, share in schedule)]
     for place, (size, begun) in enumerate(had):
         if place >= len(schedule):
@@ -173,9 +168,6 @@ def kind_of(model: str, batch_size: int | None) -> str:
     return model if batch_size is None else f"{model} (batch size {batch_size})"
 
 
-# How jobs' batch sizes have changed so far: what a decision may know of their adaptation. Jobs report them; what they will be
-# nobody here knows.
-
 BATCH_SIZE = "batch_size"
 """The name under which jobs report the batch size that they run with from now on."""
 
@@ -256,7 +248,7 @@ def flags_of(job: Job, regimes: Sequence[Regime], overran: bool, done: float = 0
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Whom one job waits for, by number."""
+    """The jobs that one job waits for, by number."""
 
     unfinished: tuple[int, ...] = ()  # not ended yet
     lost: int = -1  # the first that ended without finishing; -1: none has
@@ -279,17 +271,16 @@ def blocked_by(after: Iterable[int], phase_of: Callable[[int], Phase]) -> Blocke
     return Blocked(unfinished) if unfinished else None
 
 
-# How a try of a job ended badly, as whoever ran it told. Words and numbers for people: no decision rests on them.
-
 LAUNCH_FAILED = 126
 """The exit status of a launch that was never begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`code` is an exit status, or below 0 the signal that ended it, 0 where there is neither; `node` is its number, or -1;
-    `rank` is the worker's who failed first; `start` is which of the job's starts it was, from 1, or 0 where nobody knows. It is
-    not the job's `own` where its node could not begin it."""
+    """How an attempt of a job failed, for people: no decision rests on it.
+
+    `code` is an exit status, below 0 a signal, or 0; `node` is its number, or -1; `rank` is that of the worker that failed
+    first; `start` is the number of the attempt from 1, or 0; not its `own` where its node could not start it."""
 
     why: str = ""
     code: int = 0

@@ -189,13 +189,13 @@ class Selection:
 
     @classmethod
     def empty(cls) -> Selection:
-        return _NOBODY
+        return _EMPTY
 
     @classmethod
     def of(cls, jobs: Ints, types: Ints, workers: Ints, valid_until: float | None, head: int | None, **more: Any) -> Selection:
-        """Everybody alone, from columns that are known to be of one length; `more` are other fields."""
+        """Each job alone, from columns that are known to be of one length; `more` are other fields."""
         other = object.__new__(cls)
-        other.__dict__.update(_NOBODY.__dict__, jobs=jobs, types=types, workers=workers, valid_until=valid_until, head=head)
+        other.__dict__.update(_EMPTY.__dict__, jobs=jobs, types=types, workers=workers, valid_until=valid_until, head=head)
         if more:
             other.__dict__.update(more)
         return other
@@ -238,7 +238,7 @@ class Selection:
         return other
 
 
-_NOBODY = Selection(NONE, NONE, NONE, valid_until=math.inf)
+_EMPTY = Selection(NONE, NONE, NONE, valid_until=math.inf)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from fairlead.core.plan import NO_OBSERVATIONS, ObservedValues, Rates
 from fairlead.core.routes import NO_ROUTES, Routes
 
 
-def _nobody() -> JobColumns:
+def _no_jobs() -> JobColumns:
     return JobColumns(ColumnStore(0), np.empty(0, dtype=np.int64), 0.0)
 
 
@@ -59,7 +59,9 @@ class Snapshot:
     observations: ObservedValues = field(default_factory=lambda: NO_OBSERVATIONS)  # by estimation, so far
     observation_count: int = 0  # how often something was learned
     group_sizes: Mapping[int, int] = field(default_factory=dict)  # by the group's code, how many came since it began
-    completed_trials: JobColumns = field(default_factory=_nobody)  # who did all their steps, of groups that others are still in
+    completed_trials: JobColumns = field(
+        default_factory=_no_jobs
+    )  # who did all their steps, of groups that others are still in
     adaptations: Adaptations = field(default_factory=Adaptations)  # how batch sizes have changed so far
     blocked: BlockedJobs = field(default_factory=lambda: NO_BLOCKED_JOBS)  # who of the queued waits for others
     routes: Routes = field(default_factory=lambda: NO_ROUTES)  # of those who run and serve requests
@@ -89,7 +91,7 @@ class Snapshot:
 
     @property
     def protected(self) -> Bools | None:
-        """Who runs and must be left alone for now; None where nobody is."""
+        """Which running jobs must not be preempted for now; None: none."""
         if self.run_to_completion:
             return self.jobs.running
         if not self.any_min_run and not self.first_step_s:

@@ -34,7 +34,7 @@ class LearningEstimator(Estimator, Protocol):
     others, from before a switch: names should begin with a word of one's own."""
 
     def observe(self, view: Snapshot) -> Observations:
-        """Asked first in every decision, before anybody is refused or admitted. It looks at who is there, who runs where and
+        """Asked first in every decision, before any job is refused or admitted. It looks at who is there, who runs where and
         how fast; where it looks at the clock, it names the second in the lesson."""
         ...
 

@@ -25,15 +25,15 @@ from fairlead.engine.feasibility import infeasible_reason
 
 def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]:
     """The stages in their order: learning, door, admission, estimation, termination, policy, placement."""
-    # 0. What there is to learn from who came and how fast who runs. It must be known before anybody asks for rates.
+    # 0. What there is to learn from who came and how fast who runs. It must be known before a stage asks for rates.
     estimator = stages.estimator
     lesson = cast(LearningEstimator, estimator).observe(view) if _learns(type(estimator)) else None
     if lesson is not None and lesson.values:
         known, count = {**view.observations, **lesson.values}, view.observation_count + 1
         view = view.with_changes(observations=known, observation_count=count)
 
-    # 1. Whoever can never run here is refused with the reason, so that it cannot hold up a queue or an optimum. So is who
-    #    waits for somebody that will never finish; who waits for others stays at the door.
+    # 1. A job that can never run here, or depends on one that will never finish, is refused with the reason, so that it cannot
+    #    hold up a queue or an optimum; a job that waits for others stays queued.
     refused = _refused(view, stages)
     if view.blocked:
         refused = _without_hope(view, refused)
@@ -67,8 +67,8 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
         valid_until, revisit = None if valid_until is None else min(valid_until, view.time), min(revisit, view.time)
     suspended = _suspended(placed, leaving)
     if lesson is not None:
-        # Whoever starts, and whoever's neighbours change, runs at a speed that is there to be seen from the next look on.
-        # Without rounds nobody looks before something happens, and then sees it.
+        # A job that starts, or whose neighbours change, runs at a speed that can be observed from the next round on; without
+        # rounds, at the next event.
         moves = len(placed.launches) or len(suspended) or len(ended)
         again = view.time if moves and stages.round_s > 0 else lesson.valid_until
         valid_until = None if valid_until is None else min(valid_until, again)
@@ -164,7 +164,7 @@ def _refused(view: Snapshot, stages: Stages) -> tuple[tuple[int, Reason], ...]:
 
 
 def _without_hope(view: Snapshot, refused: tuple[tuple[int, Reason], ...]) -> tuple[tuple[int, Reason], ...]:
-    """Those who leave now, with everybody who waits for one of them, or for somebody who has left before."""
+    """The jobs that leave now, with all that depend on one of them, or on one that has left before."""
     gone = dict(refused)
     how = dict.fromkeys(gone, Phase.REFUSED)
     for number, waits in sorted(view.blocked.items()):  # whom one waits for has a lower number

@@ -1,5 +1,5 @@
-"""Whether a job could run on a cluster at all, were it empty: on which types, and if on none, why. Asked of everybody who
-comes, before anything is decided about them."""
+"""Whether a job could run on a cluster at all, were it empty: on which types, and if on none, why. Asked of every
+job that comes, before anything is decided about it."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class NoJournal:
         pass
 
 
-class MemoryJournal:
+class MemoryJournal(NoJournal):
     """A list of events."""
 
     def __init__(self) -> None:
@@ -48,11 +48,5 @@ class MemoryJournal:
     def append(self, event: Event) -> None:
         self.events.append(event)
 
-    def commit(self) -> None:
-        pass
-
     def __iter__(self) -> Iterator[Event]:
         return iter(tuple(self.events))
-
-    def close(self) -> None:
-        pass

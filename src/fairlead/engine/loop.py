@@ -37,7 +37,7 @@ LEAST_STEP_S = 1.0
 
 
 class Stalled(FairleadError):
-    """Decisions go on, and nobody gets any further."""
+    """Decisions go on, and no job makes progress."""
 
 
 Decision: TypeAlias = tuple[RoundPlan, Memo]
@@ -127,9 +127,8 @@ class Loop:
                 return
 
     def decides_s(self, since_s: float, now: float) -> float:
-        """When somebody who has been there since a second will be in a decision at the latest, whatever happens or not; who was
-        in none yet is in that one, as its coming asked for it. Infinity where that is not known, such as before it runs, or
-        where the decision takes longer than it should, and where only what happens asks for one."""
+        """When a job that has waited since a second will be in a decision at the latest; infinity where that is not known, such
+        as where the decision takes longer than it should, or only an event asks for one."""
         due = self._wake_s
         if self._making is not None:
             snapshot_s, moment = self._making
@@ -137,8 +136,7 @@ class Loop:
         return due if due > now else math.inf
 
     def may_decide_s(self, since_s: float, now: float) -> float:
-        """The soonest that can be: whatever happens is decided on at the next round. Infinity where nobody knows, such as
-        without rounds."""
+        """The soonest that can be: an event is decided on at the next round. Infinity where that is not known."""
         sure, length = self.decides_s(since_s, now), self.stages.round_s
         if self._making is not None:
             return sure
@@ -158,7 +156,7 @@ class Loop:
             raise Stalled(
                 f"no progress in {STALLED_AFTER:,} decisions up to second {self.backend.now:g}, {len(state.live)} jobs alive: "
                 "do starts and saves cost more than a round (`first_step_s` leaves who starts alone), do nodes fail faster "
-                "than jobs save, or does the policy start nobody?"
+                "than jobs save, or does the policy start no job?"
             )
 
     def step(self) -> RoundPlan:
@@ -171,7 +169,7 @@ class Loop:
 
     def _step_aside(self, aside: DecisionRunner) -> RoundPlan | None:
         """One decision for the start of a round, made elsewhere. What happens meanwhile is recorded; of the plan, what it has
-        made impossible is left out. Where a stage fails, nothing changes. None where nobody wants the decision any more."""
+        made impossible is left out. Where a stage fails, nothing changes. None where the decision is no longer wanted."""
         snapshot_s, stages, memo = self.backend.now, self.stages, self.state.memo
         moment = max(snapshot_s, self._wake_s)
         view = self._view(moment).detached()

@@ -152,12 +152,12 @@ class State:
 
     def _make_template(self) -> Snapshot:
         """A snapshot without jobs: what they have in common."""
-        nobody = JobColumns(self.store, NONE, 0.0)
+        none = JobColumns(self.store, NONE, 0.0)
         return Snapshot(
             0.0,
             self.cluster,
-            nobody,
-            nobody,
+            none,
+            none,
             self.device_map,
             self.present,
             self.drained,

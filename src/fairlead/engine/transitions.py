@@ -13,19 +13,10 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import BackoffPeriod, Bools, Floats, Ints
 from fairlead.core.columns import NO, ONE, ZERO, moment, without
 from fairlead.core.errors import InvalidPlan
-from fairlead.core.job import (
-    BATCH_SIZE,
-    ELASTIC,
-    LAUNCH_FAILED,
-    LEGAL,
-    Failure,
-    Phase,
-    check_transition,
-)
+from fairlead.core.job import BATCH_SIZE, ELASTIC, LAUNCH_FAILED, LEGAL, Failure, Phase, check_transition
 from fairlead.core.observations import observed_job, without_jobs
 from fairlead.core.plan import MEASURED_METRICS, Launches, ObservedValues
 from fairlead.core.reasons import Code
-from fairlead.core.routes import Routes
 from fairlead.core.snapshot import NameTable
 from fairlead.engine.feasibility import feasible_types
 from fairlead.models.convergence import LOSS, note_losses
@@ -40,7 +31,7 @@ FINISHED, FAILED, CANCELLED, REFUSED = map(int, (Phase.FINISHED, Phase.FAILED, P
 CODED_COLUMNS = ("kind", "user", "account", "group")  # columns of codes for names
 _SIGNATURE = attrgetter(*CODED_COLUMNS, "allowed_types", "memory_gb", "workers", "cpus", "host_memory_gb")
 MAX_NUMBER_GAP = 1_000_000  # numbers between two submissions; columns have a row for each
-MAX_METRICS = 2000  # names; past that, those that nobody alive uses are forgotten
+MAX_METRICS = 2000  # names; past that, those that no live job uses are forgotten
 _PHASE = {int(phase): np.array(int(phase)) for phase in Phase}  # as columns take them
 _LEGAL_FROM = {int(new): np.array([new in LEGAL[old] for old in Phase]) for new in Phase}
 
@@ -96,14 +87,6 @@ def _cancelled(state: State, event: ev.JobCancelled) -> None:
     _end(state, np.array([event.number], dtype=np.int64), moment(event.time), CANCELLED)
 
 
-def _node_lost(state: State, event: ev.NodeLost) -> None:
-    _set_present(state, event.node, False)
-
-
-def _node_repaired(state: State, event: ev.NodeRepaired) -> None:
-    _set_present(state, event.node, True)
-
-
 def _node_drained(state: State, event: ev.NodeDrained) -> None:
     state.set_availability(state.present, _with_node(state, state.drained, event.node, not event.undo), state.backoffs)
 
@@ -114,16 +97,17 @@ def _node_backed_off(state: State, event: ev.NodeBackedOff) -> None:
     state.set_availability(state.present, state.drained, backoffs)
 
 
-def _set_present(state: State, node: int, present: bool) -> None:
-    """A node that is lost or repaired is no longer in back-off."""
-    backoffs = {other: backoff for other, backoff in state.backoffs.items() if other != node}
-    state.set_availability(_with_node(state, state.present, node, present), state.drained, backoffs)
+def _lost_or_repaired(state: State, event: ev.NodeLost | ev.NodeRepaired) -> None:
+    backoffs = {node: backoff for node, backoff in state.backoffs.items() if node != event.node}  # it is over for this one
+    present = _with_node(state, state.present, event.node, isinstance(event, ev.NodeRepaired))
+    state.set_availability(present, state.drained, backoffs)
 
 
 def _metrics(state: State, event: ev.MetricsReported) -> None:
     values = np.where(np.isnan(event.values), np.inf, event.values)  # NaN would be that nothing was reported
     if event.name not in state.store.metrics and len(state.store.metrics) >= MAX_METRICS:
-        _forget_metrics(state)
+        said = state.store.metrics.items()  # decisions see what live jobs report
+        state.store.metrics = {name: column for name, column in said if not np.isnan(column[state.live]).all()}
     state.store.metric(event.name)[event.jobs] = values
     if event.name == LOSS:
         note_losses(state.store, event.jobs, values, _steps_at(state, event.jobs, moment(event.time)))
@@ -134,12 +118,6 @@ def _metrics(state: State, event: ev.MetricsReported) -> None:
             # an elastic job's batch size follows from where it stands, and not from how far it is
             if job is not None and job.mode != ELASTIC:
                 state.adaptations.note(number, size, done, job.kind, code, job.workers)
-
-
-def _forget_metrics(state: State) -> None:
-    """Decisions see what those say who are alive."""
-    said = state.store.metrics.items()
-    state.store.metrics = {name: column for name, column in said if not np.isnan(column[state.live]).all()}
 
 
 def _switched(state: State, event: ev.SchedulerSwitched) -> None:
@@ -186,26 +164,17 @@ def _planned(state: State, event: ev.RoundPlanned) -> None:
     if len(plan.launches):
         _launch(state, plan.launches, now)
     if plan.routes:
-        _check_routes(state, plan.routes)
-        _route(state, {**state.routes, **plan.routes})
+        for number, route in plan.routes.items():
+            there = state.device_map.of(number).tolist()
+            if list(route.accelerators) != there:
+                raise InvalidPlan(f"job {number} is routed to accelerators {list(route.accelerators)}, and has {there}")
+        state.routes, state._template = {**state.routes, **plan.routes}, None
     if len(plan.suspended):  # who runs again at once has moved, or changed its size; who does not was preempted
         a = state.store.arrays
         preempted = a["phase"][plan.suspended] == _PHASE[WAITING]
         a["preemptions"][plan.suspended] += preempted
         if np.count_nonzero(preempted) < len(preempted):
             a["moves"][plan.suspended] += ~preempted
-
-
-def _check_routes(state: State, routes: Routes) -> None:
-    for number, route in routes.items():
-        there = state.device_map.of(number).tolist()
-        if list(route.accelerators) != there:
-            raise InvalidPlan(f"job {number} is routed to accelerators {list(route.accelerators)}, and has {there}")
-
-
-def _route(state: State, routes: Routes) -> None:
-    if routes is not state.routes:
-        state.routes, state._template = routes, None
 
 
 def _launch(state: State, launches: Launches, time: Floats) -> None:
@@ -236,7 +205,7 @@ def _progress(state: State, event: ev.ProgressReported) -> None:
     a = state.store.arrays
     a["base_steps"][event.jobs] = event.steps
     held = a["held"][event.jobs]
-    late = np.count_nonzero(held) < len(held)  # a late report moves nobody
+    late = np.count_nonzero(held) < len(held)  # a late report moves no job
     a["rate"][event.jobs] = np.where(held > 0, event.rates, 0.0) if late else event.rates
     a["since_s"][event.jobs] = event.since
 
@@ -249,13 +218,15 @@ def _finished(state: State, event: ev.JobsFinished) -> None:
 
 
 def _failed(state: State, event: ev.JobsFailed) -> None:
-    _check_failure(state, event)
+    if event.node != -1:
+        _check_node(state, event.node)
     _end(state, event.jobs, event.at, FAILED)
     _note_failure(state, event, event.jobs)
 
 
 def _interrupted(state: State, event: ev.JobsInterrupted) -> None:
-    _check_failure(state, event)
+    if event.node != -1:
+        _check_node(state, event.node)
     a = state.store.arrays
     hit = a["held"][event.jobs] > 0  # who was suspended or ended meanwhile has nothing to lose
     jobs = event.jobs[hit]
@@ -268,11 +239,6 @@ def _interrupted(state: State, event: ev.JobsInterrupted) -> None:
         _note_failure(state, event, tried)
     elif event.code == LAUNCH_FAILED and event.node >= 0:
         _note_failure(state, event, jobs)
-
-
-def _check_failure(state: State, event: ev.JobsFailed | ev.JobsInterrupted) -> None:
-    if event.node != -1:
-        _check_node(state, event.node)
 
 
 def _go(state: State, jobs: Ints, new: int) -> None:
@@ -320,7 +286,7 @@ def _settle(state: State, jobs: Ints, time: Floats) -> None:
     state.running = state.running[a["held"][state.running].nonzero()[0]]
     if state.routes:
         gone = set(jobs.tolist())
-        _route(state, {number: route for number, route in state.routes.items() if number not in gone})
+        state.routes, state._template = {n: route for n, route in state.routes.items() if n not in gone}, None
 
 
 def count_shared_service(state: State, seconds: float) -> None:
@@ -400,8 +366,8 @@ APPLY: dict[type, Callable[[State, Any], None]] = {
     ev.JournalOpened: _opened,
     ev.JobSubmitted: _submitted,
     ev.JobCancelled: _cancelled,
-    ev.NodeLost: _node_lost,
-    ev.NodeRepaired: _node_repaired,
+    ev.NodeLost: _lost_or_repaired,
+    ev.NodeRepaired: _lost_or_repaired,
     ev.NodeDrained: _node_drained,
     ev.NodeBackedOff: _node_backed_off,
     ev.MetricsReported: _metrics,

@@ -21,7 +21,7 @@ from fairlead.engine.codec import decode, encode
 
 
 def no_op_plan(view: Snapshot, why: Reason) -> RoundPlan:
-    """Who runs goes on, whoever waits is told why, and the next round tries again."""
+    """Running jobs continue, waiting jobs get the reason, and the next round tries again."""
     waiting = view.jobs.number[~view.jobs.running]
     return RoundPlan(
         view.time,

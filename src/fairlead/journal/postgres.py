@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -61,6 +61,7 @@ class _Lost(Exception):
 
 class _Postgres:
     schema: Sequence[str] = SCHEMA
+    place = "%s"
 
     def __init__(self, url: str, write: bool) -> None:
         try:
@@ -103,7 +104,7 @@ class _Postgres:
 
     def _once(self, work: Callable[[Cursor], T]) -> T:
         with self._typed(), self._connection.transaction(), self._connection.cursor() as cursor:
-            return work(_Cursor(cursor))
+            return work(cast(Cursor, cursor))
 
     def _connect(self) -> psycopg.Connection[Any]:
         with self._connecting():
@@ -144,7 +145,7 @@ class _Postgres:
 
     def _end_own(self, connection: psycopg.Connection[Any]) -> bool:
         """A line can be dead long before the server notices, and then our own last session still holds the lock. False where it
-        is gone: it is somebody else."""
+        is gone: it is another process."""
         if self._session is None:
             return False
         ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s"
@@ -168,26 +169,6 @@ class _Postgres:
             if self._connection.broken or self._connection.closed:
                 raise _Lost(_one_line(error)) from error
             raise JournalError(f"{self.where}: cannot use the journal: {_one_line(error)}") from error
-
-
-class _Cursor:
-    """A cursor whose places for values are written `?`."""
-
-    def __init__(self, cursor: psycopg.Cursor[Any]) -> None:
-        self._cursor = cursor
-
-    def execute(self, sql: str, values: Sequence[Any] = (), /) -> object:
-        return self._cursor.execute(_spelled(sql), values)
-
-    def executemany(self, sql: str, rows: Sequence[Sequence[Any]], /) -> None:
-        self._cursor.executemany(_spelled(sql), rows)
-
-    def fetchall(self) -> list[Any]:
-        return self._cursor.fetchall()
-
-
-def _spelled(sql: str) -> str:
-    return sql.replace("?", "%s")
 
 
 def _one_line(error: psycopg.Error) -> str:

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Cursor(Protocol):
-    """What both databases' cursors have in common; places for values are written `?`."""
+    """What both databases' cursors have in common."""
 
     def execute(self, sql: str, values: Sequence[Any] = (), /) -> object: ...
 
@@ -44,6 +44,7 @@ class Database(Protocol):
 
     where: str  # for people
     schema: Sequence[str]  # statements that make the tables
+    place: str  # how a place for a value is written
 
     def tables(self) -> set[str]: ...
 
@@ -101,7 +102,8 @@ class DatabaseJournal:
             batch = [body.decode() for body in self._waiting]
             while batch:
                 try:
-                    self._insert(batch)
+                    rows = list(enumerate(batch, self.last + 1))
+                    self._write(("INSERT INTO events (seq, body) VALUES (?, ?)", rows))
                     written = len(batch)
                 except Taken:
                     written = self._written_before(batch)
@@ -149,15 +151,13 @@ class DatabaseJournal:
             seq, spell = self.last, freeze(state)
 
         def finish() -> None:
-            row = (seq, spell())
-
-            def keep(cursor: Cursor) -> None:
-                cursor.execute("DELETE FROM snapshots WHERE seq = ?", row[:1])
-                cursor.execute("INSERT INTO snapshots (seq, body) VALUES (?, ?)", row)
-
+            body = spell()
             with self._turn:
                 self._must_be_open(writing=True)
-                self._database.write(keep)
+                self._write(
+                    ("DELETE FROM snapshots WHERE seq = ?", [(seq,)]),
+                    ("INSERT INTO snapshots (seq, body) VALUES (?, ?)", [(seq, body)]),
+                )
 
         return finish
 
@@ -195,7 +195,7 @@ class DatabaseJournal:
         drop = [(seq,) for seq in taken[keep:] if seq not in stay]
         if drop:
             with self._turn:
-                self._delete("snapshots", "seq = ?", drop)
+                self._write(("DELETE FROM snapshots WHERE seq = ?", drop))
         self._forget(base)
 
     def _forget(self, upto: int) -> None:
@@ -203,11 +203,8 @@ class DatabaseJournal:
         for bound in range(self._first() + _PAGE - 1, upto + _PAGE, _PAGE):
             with self._turn:
                 self._must_be_open(writing=True)
-                self._delete("events", "seq <= ?", [(min(bound, upto),)])
+                self._write(("DELETE FROM events WHERE seq <= ?", [(min(bound, upto),)]))
                 self._database.tidy()
-
-    def _delete(self, table: str, which: str, values: Sequence[Sequence[int]]) -> None:
-        self._database.write(lambda cursor: cursor.executemany(f"DELETE FROM {table} WHERE {which}", values))
 
     def _first(self) -> int:
         """The number of the first event that is left."""
@@ -243,15 +240,9 @@ class DatabaseJournal:
     def _prepare(self) -> None:
         tables = self._database.tables()
         if not tables and self._writes:
-
-            def make(cursor: Cursor) -> None:
-                for statement in self._database.schema:
-                    cursor.execute(statement)
-                cursor.executemany(
-                    "INSERT INTO meta (name, value) VALUES (?, ?)", [("tables", str(LAYOUT)), ("events", str(VERSION))]
-                )
-
-            self._database.write(make)
+            first = [("tables", str(LAYOUT)), ("events", str(VERSION))]
+            made = ((statement, None) for statement in self._database.schema)
+            self._write(*made, ("INSERT INTO meta (name, value) VALUES (?, ?)", first))
             return
         if not {"meta", "events", "snapshots"} <= tables:
             found = f"its tables are {', '.join(sorted(tables))}" if tables else "it has no tables"
@@ -264,31 +255,37 @@ class DatabaseJournal:
                     f"{' and '.join(map(str, readable))}: use the Fairlead that wrote it"
                 )
         if self._writes and versions["events"] != str(VERSION):  # rows stay as they are; each shows its own version
-            self._database.write(
-                lambda cursor: cursor.execute("UPDATE meta SET value = ? WHERE name = ?", (str(VERSION), "events"))
-            )
+            self._write(("UPDATE meta SET value = ? WHERE name = ?", [(str(VERSION), "events")]))
 
     def _last(self) -> int:
         newest = (self._ask(f"SELECT max(seq) FROM {table}")[0][0] for table in ("events", "snapshots"))
         return max(seq or 0 for seq in newest)
 
-    def _insert(self, batch: Sequence[str]) -> None:
-        rows = list(enumerate(batch, self.last + 1))
-        self._database.write(lambda cursor: cursor.executemany("INSERT INTO events (seq, body) VALUES (?, ?)", rows))
-
     def _written_before(self, batch: Sequence[str]) -> int:
         """How many of these an earlier commit has written, though it could not say so: its connection was lost in between."""
         stored = [body for (body,) in self._ask("SELECT body FROM events WHERE seq > ? ORDER BY seq", self.last)]
         if not stored or stored != batch[: len(stored)]:
-            raise JournalError(f"{self.where}: event {self.last + 1} was written by somebody else; open the journal anew")
+            raise JournalError(f"{self.where}: event {self.last + 1} was written by another process; open the journal again")
         return len(stored)
 
     def _ask(self, sql: str, *values: object) -> list[Any]:
         def ask(cursor: Cursor) -> list[Any]:
-            cursor.execute(sql, values)
+            cursor.execute(sql.replace("?", self._database.place), values)
             return cursor.fetchall()
 
         return self._database.read(ask)
+
+    def _write(self, *statements: tuple[str, Sequence[Sequence[Any]] | None]) -> None:
+        """One transaction; each statement is carried out for each of its rows, or once where it has none."""
+
+        def work(cursor: Cursor) -> None:
+            for sql, rows in statements:
+                if rows is None:
+                    cursor.execute(sql)
+                else:
+                    cursor.executemany(sql.replace("?", self._database.place), rows)
+
+        self._database.write(work)
 
     def _flush(self) -> None:
         if self._waiting:

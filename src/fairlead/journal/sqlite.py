@@ -36,6 +36,7 @@ class SqliteJournal(DatabaseJournal):
 
 class _Sqlite:
     schema: Sequence[str] = SCHEMA
+    place = "?"
 
     def __init__(self, path: Path, write: bool) -> None:
         self.where, self._path = str(path), path
@@ -134,7 +135,7 @@ def _locked(path: Path) -> IO[bytes]:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.fileno()), os.stat(beside)):
                 return lock
-        lock.close()  # whoever had it has taken it away meanwhile
+        lock.close()  # its holder has removed it meanwhile
 
 
 def _sync_folder(folder: Path) -> None:

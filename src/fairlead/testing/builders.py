@@ -83,7 +83,7 @@ def asking_of_hosts(seed: int, jobs: list[Job]) -> list[Job]:
 
 def random_jobs(seed: int, count: int, *, table: ThroughputTable | None = None, largest: int = 4) -> list[Job]:
     """Jobs of all sorts: gangs, weights, priorities, time limits, minimum runs. They come within three hours and are more than
-    eight accelerators can do in that time, so that queues build up and whoever breaks a promise about them is seen."""
+    eight accelerators can do in that time, so that queues build up."""
     rng = stream(seed, "testing", "jobs")
     jobs = []
     sizes = [size for size in (1, 1, 1, 2, 4, 8) if size <= largest]

@@ -67,7 +67,7 @@ def check_state(state: State, *, residents: int = 1) -> None:
         if (route := state.routes.get(number)) is not None:
             serving[places] += 1
             _require(list(route.accelerators) == places.tolist(), f"{name} is routed to {route.accelerators}, not {places}")
-    _require(set(state.routes) <= set(state.running.tolist()), "somebody has a route and does not run")
+    _require(set(state.routes) <= set(state.running.tolist()), "a job has a route and does not run")
     _require(bool((held == state.device_map.occupancy).all()), "occupancy does not add up")
     held -= np.maximum(serving - 1, 0)
     _require(int(held.max(initial=0)) <= residents, f"an accelerator holds {held.max(initial=0)} jobs, at most {residents}")
@@ -93,7 +93,7 @@ def check_hosts(state: State) -> None:
 
 def check_reasons(plan: RoundPlan, view: Snapshot) -> None:
     """Every job that waits has a reason that can be told, and what is counted in it is so."""
-    if np.isin(plan.launches.jobs, view.jobs.runners.number).all():  # nobody has fallen over as it started
+    if np.isin(plan.launches.jobs, view.jobs.runners.number).all():  # no job failed as it started
         idle = np.bincount(view.cluster.type_of[view.up & (view.device_map.occupancy == 0)], minlength=len(plan.free)).tolist()
         _require(list(plan.free) == idle, f"a plan says that {list(plan.free)} accelerators are free, by type, and {idle} are")
     waiting = [*view.queued.number.tolist(), *view.jobs.number[~view.jobs.running].tolist()]
