@@ -3,6 +3,8 @@ Replaying the same events gives the same state; recovery and what-if build on th
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,23 +14,15 @@ import numpy.typing as npt
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import BackoffPeriod, Bools, Cluster, Floats, Ints
-from fairlead.core.columns import ColumnStore, JobColumns
+from fairlead.core.columns import ALL_COLUMNS, ColumnStore, JobColumns
 from fairlead.core.device_map import NONE, DeviceMap
 from fairlead.core.errors import FairleadError
-from fairlead.core.job import (
-    NO_BLOCKED_JOBS,
-    Adaptations,
-    BlockedJobs,
-    Failure,
-    Job,
-    Phase,
-    blocked_by,
-)
+from fairlead.core.job import NO_BLOCKED_JOBS, Adaptations, BlockedJobs, Failure, Job, Phase, blocked_by, flags_of
 from fairlead.core.plan import NO_OBSERVATIONS, ObservedValues
 from fairlead.core.reasons import Reason
 from fairlead.core.routes import NO_ROUTES, Routes
 from fairlead.core.snapshot import NameTable, Snapshot
-from fairlead.engine.state_views import continue_from, digest_of, undeclared_changes
+from fairlead.engine.codec import encode_memo
 from fairlead.engine.transitions import APPLY, CODED_COLUMNS, count_shared_service
 
 
@@ -117,10 +111,40 @@ class State:
 
     @classmethod
     def from_snapshot(cls, view: Snapshot, memo: ev.Memo = None) -> State:
-        """Return a state that continues from a snapshot of another."""
+        """Return a state that continues from a snapshot of another: its live jobs, under the same numbers."""
         state = cls(view.cluster)
         state.memo = memo
-        continue_from(state, view)
+        state.time, state.any_min_run, state.weighted = view.time, view.any_min_run, view.weighted
+        state.given = True
+        state.set_availability(view.present.copy(), view.drained.copy(), view.backoffs)
+        state.observations, state.observation_count, state.routes = view.observations, view.observation_count, view.routes
+        numbers = np.concatenate((view.jobs.number, view.queued.number))
+        state.next_number = view.next_number
+        state.store.reserve(state.next_number)
+        state.store.arrays["phase"][: state.next_number] = int(Phase.FINISHED)  # who is not in the view
+        state.store.arrays["phase"][view.lost[0]] = view.lost[1]
+        for columns in (view.jobs, view.queued, view.completed_trials):
+            for name in ALL_COLUMNS:
+                state.store.arrays[name][columns.number] = getattr(columns, name)
+            for name in columns.metrics:
+                state.store.metric(name)[columns.number] = columns.metric(name)
+        state.groups.sizes = dict(view.group_sizes)
+        state.groups.since = dict.fromkeys(view.group_sizes, 0)
+        there = Counter((*view.jobs.group.tolist(), *view.queued.group.tolist()))
+        state.groups.there = {group: there[group] for group in view.group_sizes}
+        for group, number in zip(view.completed_trials.group.tolist(), view.completed_trials.number.tolist()):
+            state.groups.completed_trials.setdefault(group, set()).add(number)
+        state.followers = [number for number in view.queued.number.tolist() if view.job_of[number].after]
+        state.live, state._queue = view.jobs.number.copy(), view.queued.number.copy()
+        state.running = view.jobs.runners.number.copy()
+        state.job_of = {number: view.job_of[number] for number in sorted(numbers.tolist())}
+        state.adaptations = view.adaptations.of(state.job_of)
+        state.device_map = view.device_map.copy()
+        state.device_map.reserve(state.next_number)
+        state.add_history(view.history)
+        state._names = view.names
+        codes = (view.names.kinds, view.names.users, view.names.accounts, view.names.groups)
+        state._codes = {column: {name: code for code, name in enumerate(known)} for column, known in zip(state._codes, codes)}
         return state
 
     def snapshot(
@@ -207,11 +231,46 @@ class State:
 
     def digest(self) -> str:
         """Return a fingerprint of all that events determine; equal states have equal ones."""
-        return digest_of(self)
+        digest = hashlib.blake2b(digest_size=16)
+        for name in ALL_COLUMNS:
+            digest.update(np.ascontiguousarray(self.store.arrays[name][: self.next_number]).tobytes())
+        for metric in sorted(self.store.metrics):
+            digest.update(metric.encode() + self.store.metrics[metric][: self.next_number].tobytes())
+        last = self.device_map.last[: self.next_number]
+        history, services = self._history[: self._finished_count], self.service_by_type
+        parts = (self.up, self.capacity, self.device_map.occupancy, last, self.live, self.queue, history, services)
+        for part in parts:
+            digest.update(np.ascontiguousarray(part).tobytes())
+        large = (self.store.arrays["held"][: self.next_number] > 1).nonzero()[0].tolist()
+        gangs = [(number, self.device_map.of(number).tolist()) for number in large]
+        digest.update(repr((float(self.time), gangs, sorted(self.job_of.items()), sorted(self.refusals), self._codes)).encode())
+        digest.update(encode_memo(self.memo) + encode_memo(self.scheduler))
+        if self.any_drained:
+            digest.update(self.present.tobytes() + self.drained.tobytes())
+        if self.backoffs:
+            digest.update(repr(sorted(self.backoffs.items())).encode())
+        if self.journal:
+            digest.update(self.journal.encode())
+        if self.adaptations:
+            digest.update(encode_memo(self.adaptations.to_data()))
+        if self.groups.since:
+            digest.update(repr(sorted(self.groups.since.items())).encode())
+        if self.observations:
+            digest.update(encode_memo({"observation_count": self.observation_count, "values": self.observations}))
+        if self.routes:
+            digest.update(repr(sorted((number, route) for number, route in self.routes.items())).encode())
+        return digest.hexdigest()
 
     def flags(self) -> dict[int, tuple[str, ...]]:
         """By number, what jobs did that they had not declared."""
-        return undeclared_changes(self)
+        every = self.all_jobs()
+        planned = {number for number, job in self.job_of.items() if job.schedule}
+        suspects = {*every.number[every.overran].tolist(), *self.adaptations.regimes, *planned}
+        columns = (every.overran, every.steps_done, every.phase > Phase.RUNNING)
+        over, done, ended = (dict(zip(every.number.tolist(), column.tolist())) for column in columns)
+        regimes = self.adaptations.regimes
+        found = {n: flags_of(self.job_of[n], regimes.get(n, ()), over[n], done[n], ended=ended[n]) for n in sorted(suspects)}
+        return {number: flags for number, flags in found.items() if flags}
 
     def apply(self, event: ev.Event) -> None:
         if event.time < self.time - 1e-6:
