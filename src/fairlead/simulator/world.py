@@ -5,24 +5,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.columns import INFINITY, TRUE, ZERO, JobColumns, moment
-from fairlead.core.device_map import NONE
+from fairlead.core.device_map import NONE, DeviceMap
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.job import TIMED, Job, batch_size_of, kind_of, model_of
 from fairlead.core.plan import TUNED, Launches
 from fairlead.core.routes import Routes
 from fairlead.simulator.costs import Costs
-from fairlead.simulator.job_table import JobTable, colocated
+from fairlead.simulator.dynamics_tracker import DynamicsTracker
 from fairlead.workloads.dynamics import JobDynamics, RunConditions
 from fairlead.workloads.throughput_tables import ThroughputTable
 
+_FIXED = ("steps", "limit", "launch", "restart", "save", "save_every")  # set when a job is added
+_CHANGING = ("base", "rate", "since", "began", "run_started", "ran", "saved", "saved_at")
+"""`began`: when a running job had loaded and made progress. `saved`: its steps at the last save, at second `saved_at`."""
 
-class World(JobTable):
-    """The jobs of a simulated cluster, and those of them that run.
+
+class World:
+    """The jobs of a simulated cluster by number, and those of them that run; `ends` is when a running job ends by itself.
 
     Methods that start or stop jobs return the other jobs whose speed changes thereby; the caller then calls `refresh`."""
 
@@ -34,13 +39,64 @@ class World(JobTable):
         capacity: int = 256,
         dynamics: Mapping[str, JobDynamics] | None = None,
     ) -> None:
-        super().__init__(cluster, table, costs, capacity, dynamics)
+        self.cluster, self.costs = cluster, costs
+        self.table = table.for_types(cluster.type_names)
+        self.devices = DeviceMap(cluster.size, capacity)
+        self._block: Floats = np.zeros((capacity, len(_FIXED) + len(_CHANGING)))  # a row for each job
+        self.columns: dict[str, Floats] = dict(zip((*_FIXED, *_CHANGING), self._block.T))
+        self.ends: Floats = np.full(capacity, np.inf)
+        self.row: Ints = np.zeros(capacity, dtype=np.int64)  # in the table, at the present size
+        self.workers: Ints = np.ones(capacity, dtype=np.int64)  # the present size
+        self.part: Floats = np.ones(capacity)  # of the row's rate, where the table has no row for that size
+        self.type: Ints = np.full(capacity, -1, dtype=np.int64)
+        self.spread: Bools = np.zeros(capacity, dtype=np.bool_)
+        self.started: Bools = np.zeros(capacity, dtype=np.bool_)
+        self.jobs: dict[int, Job] = {}
+        self.dynamics = DynamicsTracker(dynamics or {})
+        # Whether any job so far has dynamics, costs, regular saves or a time limit. Otherwise their arithmetic is skipped.
+        self.has_dynamics, self.has_costs = False, False
+        self._saving, self._limited = False, False
         self.running: Ints = NONE
         self.serving: frozenset[int] = frozenset()  # jobs with a route
         # Whether any job so far had a route, or ran at a part of a row's rate. Otherwise their arithmetic is skipped.
         self._routed, self._in_part = False, False
         self._spread_matters = not np.array_equal(self.table.spread, self.table.alone)
         self._next_end: float | None = math.inf  # None: to be computed again
+
+    def add(self, jobs: Mapping[int, Job]) -> None:
+        """Add jobs by number. They do not run before a launch."""
+        if not jobs:
+            return
+        self._reserve(max(jobs) + 1)
+        self.jobs.update(jobs)
+        numbers: Ints = np.fromiter(jobs, dtype=np.int64, count=len(jobs))
+        types = {(job.kind, job.workers): None for job in jobs.values()}
+        position = {one: at for at, one in enumerate(types)}
+        of = np.array([position[job.kind, job.workers] for job in jobs.values()], dtype=np.int64)
+        self.row[numbers] = np.array([self.table.row(kind, workers) for kind, workers in types], dtype=np.int64)[of]
+        self.workers[numbers] = np.array([workers for _, workers in types], dtype=np.int64)[of]
+        costs = [self.costs.of(kind) for kind, _ in types]
+        each = np.array([(c.launch_s, c.restart_s, c.checkpoint_s, c.checkpoint_every_s) for c in costs])
+        self._block[numbers, 0] = [job.steps for job in jobs.values()]
+        self._block[numbers, 1] = limits = [job.time_limit_s for job in jobs.values()]
+        self._block[numbers, 2:6] = each[of]
+        self.has_costs = self.has_costs or bool((each[:, :3] > 0).any())
+        self._saving = self._saving or bool((each[:, 3] < math.inf).any())
+        self._limited = self._limited or min(limits) < math.inf
+        self.has_dynamics = self.dynamics.add(jobs, self.columns["steps"])
+
+    def _reserve(self, size: int) -> None:
+        if size <= len(self.row):
+            return
+        size = max(size, 2 * len(self.row))
+        self.devices.reserve(size)
+        self._block = np.concatenate((self._block, np.zeros((size - len(self._block), self._block.shape[1]))))
+        self.columns = dict(zip((*_FIXED, *_CHANGING), self._block.T))
+        self.ends, self.part = _grown(self.ends, size, math.inf), _grown(self.part, size, 1.0)
+        self.row, self.workers, self.type = (
+            _grown(column, size, fill) for column, fill in ((self.row, 0), (self.workers, 1), (self.type, -1))
+        )
+        self.spread, self.started = (_grown(column, size, False) for column in (self.spread, self.started))
 
     def out_of_memory(self, launches: Launches) -> Ints:
         """The jobs that, started in this order, find less memory left on an accelerator than they need."""
@@ -325,3 +381,29 @@ def row_for(table: ThroughputTable, job: Job, workers: int, batch_size: int) -> 
     if workers == job.workers or (kind != TIMED and (kind, workers) in table.row_of):
         return table.row(kind, workers), 1.0
     return table.row(kind, job.workers), workers / job.workers
+
+
+def _grown(column: np.ndarray[Any, Any], size: int, fill: float) -> np.ndarray[Any, Any]:
+    return np.concatenate((column, np.full(size - len(column), fill, dtype=column.dtype)))
+
+
+def colocated(devices: DeviceMap, jobs: Ints, running: Ints) -> tuple[Ints, Ints]:
+    """Pairs of jobs on one accelerator: positions in `jobs`, ascending, and for each the number of another running job,
+    ascending for one job."""
+    span = len(devices.last)
+    holder, place = devices.places(running)
+    order = place.argsort(kind="stable")
+    holder, count = holder[order], np.bincount(place, minlength=devices.accelerators)
+    number, theirs = devices.places(jobs)
+    position = np.empty(span, dtype=np.int64)
+    position[jobs] = np.arange(len(jobs))
+    owner = position[number]
+    shared = count[theirs] > 1
+    theirs, owner = theirs[shared], owner[shared]
+    many = count[theirs]  # jobs on each accelerator, which are adjacent in `holder`
+    starts, ends = (count.cumsum() - count)[theirs], many.cumsum()
+    other = holder[(starts - ends + many).repeat(many) + np.arange(int(many.sum()))]
+    of = owner.repeat(many)
+    distinct = other != jobs[of]
+    pairs = np.unique(of[distinct] * span + other[distinct])  # gangs that share several accelerators are one pair
+    return pairs // span, pairs % span
