@@ -309,15 +309,7 @@ def _answer_or_reason(case: Case, inputs: ExperimentInputs, report: ReportProgre
     """The answer, or in one line why there is none: a policy may raise anything."""
     try:
         return case.run_alone(inputs, report) if isinstance(case, ExclusiveCase) else case.run(inputs)
-    except DataMissing as problem:
-        return _one_line(f"{NO_DATA}: {problem}")
-    except NotInstalled as problem:
-        return _one_line(f"{NOT_INSTALLED}: {problem}")
-    except InputError as problem:
-        return _one_line(str(problem))
     except Exception as problem:
-        return _one_line(f"{type(problem).__name__}: {problem}")
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:300]
+        kinds = {DataMissing: f"{NO_DATA}: ", NotInstalled: f"{NOT_INSTALLED}: ", InputError: ""}
+        begin = next((text for kind, text in kinds.items() if isinstance(problem, kind)), f"{type(problem).__name__}: ")
+        return " ".join(f"{begin}{problem}".split())[:300]

@@ -222,9 +222,7 @@ class ExperimentInputs:
         return f"rates: {self.throughputs.name}"
 
 
-@lru_cache(maxsize=4)
-def _table(path: Path) -> ThroughputTable:
-    return read_throughputs(path)
+_table = lru_cache(maxsize=4)(read_throughputs)
 
 
 @lru_cache(maxsize=4)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any, Literal
 
 import numpy as np
@@ -65,7 +65,7 @@ class ArrivalForecast:
         """The jobs that are assumed to arrive; `past` are those that did, most recent first."""
         if self.arrivals == "none":
             return ()
-        known = self._recent(now, past)
+        known = list(takewhile(lambda job: job.submitted_s >= now - self.window_s, past))[::-1]
         if not known:
             return ()
         draw = stream(self.seed, "forecast", round(now * 1000))
@@ -77,14 +77,6 @@ class ArrivalForecast:
             replace(known[one], name=f"forecast-{place}", submitted_s=second, after=(), group="", command="")
             for place, (second, one) in enumerate(zip(times, copied))
         )
-
-    def _recent(self, now: float, past: Iterable[Job]) -> Sequence[Job]:
-        found = []
-        for job in past:
-            if job.submitted_s < now - self.window_s:
-                break
-            found.append(job)
-        return found[::-1]
 
 
 @dataclass(frozen=True)
@@ -346,12 +338,9 @@ def forecast_to_json(found: ClusterForecast) -> dict[str, Any]:
     return {
         "jobs": [
             {
-                "number": one.number,
-                "name": one.name,
-                "running": one.running,
+                **vars(one),
                 "without_arrivals": _seconds(one.without_arrivals),
                 "with_arrivals": [_seconds(times) for times in one.with_arrivals],
-                "horizon_s": one.horizon_s,
             }
             for one in found.jobs
         ],

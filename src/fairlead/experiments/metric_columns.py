@@ -65,19 +65,8 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 _PRINCIPAL = (  # for a terminal, the most telling first: what does not fit is left out from the end
-    "average_jct_s",
-    "p99_jct_s",
-    "makespan_s",
-    "average_responsiveness_s",
-    "utilization",
-    "worst_ftf",
-    "unfair_fraction",
-    "unfinished",
-    "refused",
-    "deadline_misses",
-    "preemptions",
-    "finished",
-    "cost",
+    *("average_jct_s", "p99_jct_s", "makespan_s", "average_responsiveness_s", "utilization", "worst_ftf", "unfair_fraction"),
+    *("unfinished", "refused", "deadline_misses", "preemptions", "finished", "cost"),
 )
 _ONLY_IF_ANY = frozenset(
     {"deadline_misses", "cost", "moves", "failed", "refused", "cancelled", "unfinished"}

@@ -231,7 +231,9 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[ExogenousInputs, RunR
     state, types = observer.state, opened.cluster.type_names
     measured = {**_recorded_rates(opened), **observer.rates()}
     rates = {**_in_proportion(state.job_of.values(), measured), **measured}
-    fastest = _fastest(rates)
+    fastest: dict[Key, float] = {}
+    for one in sorted(rates.values(), key=lambda rate: rate.steps_per_s):
+        fastest[one.kind, one.workers] = one.steps_per_s
     jobs = {number: _in_hindsight(observer, number, fastest) for number in sorted(state.job_of)}
     table = ThroughputTable.timed(types)
     if rates:
@@ -267,15 +269,14 @@ _Measured: TypeAlias = dict[PlacementKey, MeasuredRate]
 
 def _recorded_rates(opened: ev.JournalOpened) -> _Measured:
     """The rates that a simulation records when it begins."""
-    rates_found: _Measured = {}
+    found: _Measured = {}
     for key, rates in (opened.rates or {}).items():
         kind, _, workers = key.rpartition("|")
         for type_name, rate in zip(opened.cluster.type_names, rates, strict=True):
             if kind != TIMED:
-                rates_found[kind, int(workers), type_name, False] = MeasuredRate(
-                    kind, int(workers), type_name, False, float(rate)
-                )
-    return rates_found
+                where = (kind, int(workers), type_name, False)
+                found[where] = MeasuredRate(*where, float(rate))
+    return found
 
 
 def _in_proportion(jobs: Iterable[Job], measured: _Measured) -> _Measured:
@@ -291,15 +292,6 @@ def _in_proportion(jobs: Iterable[Job], measured: _Measured) -> _Measured:
             rate = MeasuredRate(kind, workers, type_name, spread, known[nearest] * workers / nearest)
             found[kind, workers, type_name, spread] = rate
     return found
-
-
-def _fastest(rates: _Measured) -> dict[Key, float]:
-    """The highest measured rate of each job type and gang size."""
-    fastest: dict[Key, float] = {}
-    for rate in rates.values():
-        key = (rate.kind, rate.workers)
-        fastest[key] = max(fastest.get(key, 0.0), rate.steps_per_s)
-    return fastest
 
 
 def _in_hindsight(observer: LaunchObserver, number: int, fastest: Mapping[Key, float]) -> Job:

@@ -38,10 +38,7 @@ class Dataset:
             tuple(self.names[row] for row in rows),
             tuple(self.families[row] for row in rows),
             tuple(self.columns[row] for row in rows),
-            self.utilization[rows],
-            self.tensors_mb[rows],
-            self.reserved_mb[rows],
-            self.device_mb[rows],
+            *(column[rows] for column in (self.utilization, self.tensors_mb, self.reserved_mb, self.device_mb)),
         )
 
     def of(self, percent: Mapping[str, float]) -> Dataset:
@@ -63,10 +60,7 @@ def dataset(
         tuple(row["name"] for row in rows),
         tuple(row["family"] for row in rows),
         tuple(stored_features(known[row["name"]], source).column() for row in rows),
-        np.array([row["utilization"] for row in rows]),
-        np.array([row["allocated_mb"] for row in rows]),
-        np.array([row["reserved_mb"] for row in rows]),
-        np.array([row["device_memory_mb"] for row in rows]),
+        *(np.array([row[name] for row in rows]) for name in ("utilization", "allocated_mb", "reserved_mb", "device_memory_mb")),
     )
 
 

@@ -51,11 +51,8 @@ PER_ELEMENT = {"BatchNormalization": 5.0, "LayerNormalization": 6.0, "Softmax": 
 """Operations for each element; of what is not here, and does no more than look at each, one."""
 
 
-# Normalization that an exporter has folded into the convolution before it. Files are made for inference as a rule, where it
-# costs nothing that way; in a training it is an operator with two parameters a channel, and what goes into it is kept for the
-# way
-# back. PyTorch's exporters leave a mark where they fold: the older one a weight and a bias that have both lost their names (a
-# weight alone has where it was computed from others), the newer one the name of its rule.
+# Exporters fold normalization into the convolution before it. In a training it is an operator with two parameters a channel.
+# PyTorch's exporters leave a mark: the older one a weight and a bias without names, the newer one the name of its rule.
 
 Shape = tuple[int, ...]
 
@@ -287,14 +284,6 @@ def _attribute(node: Any, name: str, otherwise: int) -> int:
     return next((int(each.i) for each in node.attribute if each.name == name), otherwise)
 
 
-def _of_convolution(node: Any, inputs: list[Shape], out: int) -> float:
-    return 2.0 * out * math.prod(inputs[1][1:])
-
-
-def _of_transposed_convolution(node: Any, inputs: list[Shape], out: int) -> float:
-    return 2.0 * math.prod(inputs[0]) * math.prod(inputs[1][1:])
-
-
 def _of_product(node: Any, inputs: list[Shape], out: int) -> float:
     depth = inputs[0][0 if _attribute(node, "transA", 0) else -1] if inputs[0] else 0
     return 2.0 * out * depth
@@ -313,8 +302,8 @@ def _of_window(node: Any, inputs: list[Shape], out: int) -> float:
 
 
 _WORK: dict[str, Callable[[Any, list[Shape], int], float]] = {
-    "Conv": _of_convolution,
-    "ConvTranspose": _of_transposed_convolution,
+    "Conv": lambda node, inputs, out: 2.0 * out * math.prod(inputs[1][1:]),
+    "ConvTranspose": lambda node, inputs, out: 2.0 * math.prod(inputs[0]) * math.prod(inputs[1][1:]),
     "Gemm": _of_product,
     "MatMul": _of_product,
     "MaxPool": _of_window,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from fairlead.core.errors import InputError, near_or_all
 
@@ -65,7 +66,10 @@ OTHERS: dict[str, tuple[tuple[str, int, tuple[int, ...]], ...]] = {
 
 def configurations() -> tuple[Configuration, ...]:
     """All configurations; families alternate, so that an interrupted measurement is a fair sample."""
-    return tuple(_alternating(list(_all())))
+    by_family: dict[str, list[Configuration]] = {}
+    for one in _all():
+        by_family.setdefault(one.family, []).append(one)
+    return tuple(one for turn in zip_longest(*by_family.values()) for one in turn if one is not None)
 
 
 def configuration(name: str) -> Configuration:
@@ -85,12 +89,3 @@ def _all() -> Iterator[Configuration]:
     for family, sizes in OTHERS.items():
         for model, length, batches in sizes:
             yield from (Configuration(family, model, length, size) for size in batches)
-
-
-def _alternating(found: list[Configuration]) -> Iterator[Configuration]:
-    by_family: dict[str, list[Configuration]] = {}
-    for one in found:
-        by_family.setdefault(one.family, []).append(one)
-    lines = list(by_family.values())
-    while any(lines):
-        yield from (line.pop(0) for line in lines if line)

@@ -24,19 +24,8 @@ class SelectionMetric(StrEnum):
     SHARE = "share"
 
 
-@dataclass(frozen=True)
-class SelectionLimits:
-    """What fits into memory with all others, and is fast enough to measure."""
-
-    memory_mb: float
-    steps_per_s: float
-    spread: float
-
-
-LIMITS = {
-    SelectionMetric.UTILIZATION: SelectionLimits(6_000.0, 15.0, 0.15),
-    SelectionMetric.SHARE: SelectionLimits(14_000.0, 12.0, 0.10),
-}
+LIMITS = {SelectionMetric.UTILIZATION: (6_000.0, 15.0, 0.15), SelectionMetric.SHARE: (14_000.0, 12.0, 0.10)}
+"""What fits into memory with all others (MB), is fast enough to measure (steps per second), and steady enough (spread)."""
 
 
 def select_configurations(
@@ -47,7 +36,15 @@ def select_configurations(
     value = (
         shares(measured) if span is SelectionMetric.SHARE else {one["name"]: one.get("utilization", 0.0) for one in measured}
     )
-    fit = [one for one in measured if _fit(one, LIMITS[span])]
+    memory_mb, steps_per_s, spread = LIMITS[span]
+    fit = [
+        one
+        for one in measured
+        if "problem" not in one
+        and one["reserved_mb"] <= memory_mb
+        and one["steps_per_s"] >= steps_per_s
+        and one["spread"] <= spread
+    ]
     spanned = [value[one["name"]] for one in fit]
     taken: list[str] = []
     families: Counter[str] = Counter()
@@ -80,15 +77,6 @@ def shares(measured: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def _samples(one: Mapping[str, Any]) -> float:
     return float(one["steps_per_s"] * one["batch_size"])
-
-
-def _fit(one: Mapping[str, Any], limits: SelectionLimits) -> bool:
-    return (
-        "problem" not in one
-        and one["reserved_mb"] <= limits.memory_mb
-        and one["steps_per_s"] >= limits.steps_per_s
-        and one["spread"] <= limits.spread
-    )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -51,7 +51,7 @@ class TrainingLoop:
     def mark(self) -> Callable[[], None]:
         """A function that waits for the work submitted until now."""
         if not self.device.startswith("cuda"):
-            return _nothing
+            return lambda: None  # a CPU is synchronous
         event = torch.cuda.Event()
         event.record()
         wait: Callable[[], None] = event.synchronize
@@ -61,10 +61,6 @@ class TrainingLoop:
     def parameters(self) -> int:
         """The number of the model's parameters."""
         return sum(p.numel() for p in self.model.parameters())
-
-
-def _nothing() -> None:
-    """A CPU is synchronous."""
 
 
 @dataclass(frozen=True)
@@ -86,26 +82,18 @@ def measure_alone(configuration: Configuration, device: str = "cuda", plan: Alon
     try:
         _clear(device)
         training = TrainingLoop.of(configuration, device)
-        row = {**_about(configuration), "parameters": training.parameters, **measure_steady(training, plan)}
-        del training
-    except (RuntimeError, ValueError, TypeError, AttributeError) as problem:  # out of memory, or not made for this
         row = {
             "name": configuration.name,
-            "family": configuration.family,
-            "problem": f"{type(problem).__name__}: {problem}"[:300],
+            **asdict(configuration),
+            "parameters": training.parameters,
+            **measure_steady(training, plan),
         }
+        del training
+    except (RuntimeError, ValueError, TypeError, AttributeError) as problem:  # out of memory, or not made for this
+        why = f"{type(problem).__name__}: {problem}"[:300]
+        row = {"name": configuration.name, "family": configuration.family, "problem": why}
     _clear(device)
     return row
-
-
-def _about(one: Configuration) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "family": one.family,
-        "model": one.model,
-        "input": one.input,
-        "batch_size": one.batch_size,
-    }
 
 
 def _warm_up(training: TrainingLoop, plan: AloneTiming) -> None:

@@ -110,11 +110,6 @@ class Application:
         measured = int(max(curve.local[-1] for curve in self.placed.values()))
         return min(measured, _MAX_LOCAL.get(self.name, measured))
 
-    @property
-    def max_workers(self) -> int:
-        """With more workers, some have no part of the largest batch."""
-        return max(1, self.largest // self.min_local)
-
     def epoch(self, progress: float) -> int:
         """The epoch of a job; progress slightly before its end counts as its end."""
         at = int(self.ends.searchsorted(progress * (1 + 1e-9) + 1e-9, side="right"))

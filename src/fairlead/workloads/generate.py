@@ -48,11 +48,10 @@ _AGAIN, _LATER, _SHORT = 0.25, (0.4, 0.75), (0.02, 0.06)  # how many return to i
 
 def batch_sizes_of(table: ThroughputTable, kind: str, workers: int) -> tuple[int, ...]:
     """The batch sizes at which the model of a job type runs wherever the job type does, ascending."""
-    first = table.alone[table.row(kind, workers)] > 0
-    known = (
-        (batch_size_of(other), row) for row, (other, many) in enumerate(table.keys) if many == workers and _alike(other, kind)
-    )
-    return tuple(sorted(size for size, row in known if size is not None and (table.alone[row][first] > 0).all()))
+    first, model = table.alone[table.row(kind, workers)] > 0, model_of(kind)
+    rows = [row for row, (other, many) in enumerate(table.keys) if many == workers and model_of(other) == model]
+    sizes = [batch_size_of(table.keys[row][0]) for row in rows if (table.alone[row][first] > 0).all()]
+    return tuple(sorted(size for size in sizes if size is not None))
 
 
 def regime_parts(mode: str, kind: str, sizes: Sequence[int], schedule: Multiples, draws: Floats) -> Parts:
@@ -61,7 +60,9 @@ def regime_parts(mode: str, kind: str, sizes: Sequence[int], schedule: Multiples
     if declared is None or mode == "static":
         return ()
     if mode == EXPERT:
-        return tuple((_nearest(sizes, declared * multiple), share) for multiple, share in schedule)
+        # The largest size that is not above the multiple, or the smallest size.
+        fitting = [[size for size in sizes if size <= declared * multiple] for multiple, _ in schedule]
+        return tuple((max(some, default=min(sizes)), share) for some, (_, share) in zip(fitting, schedule))
     larger = [size for size in sizes if size > declared]
     if not larger:
         return ((declared, 1.0),)
@@ -103,15 +104,6 @@ def _doubling(declared: int, larger: Sequence[int], draws: Floats) -> Parts:
     sizes = [size for size in doubled if size == declared or size in larger]
     gaps = significant(-np.log1p(-draws[: len(sizes)]))  # exponential gaps are uniform over all divisions
     return tuple(zip(sizes, (gaps / gaps.sum()).tolist()))
-
-
-def _nearest(sizes: Sequence[int], wanted: float) -> int:
-    """The largest size that is not above it, or the smallest size."""
-    return max((size for size in sizes if size <= wanted), default=min(sizes))
-
-
-def _alike(kind: str, other: str) -> bool:
-    return model_of(kind) == model_of(other)
 
 
 GANG_SHARES: Mapping[str, Mapping[int, float]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -84,16 +84,8 @@ class ThroughputTable:
             if name not in position:
                 raise UnknownName("accelerator type in the throughput table", name, self.types)
         columns = [position[name] for name in names]
-        return ThroughputTable(
-            tuple(names),
-            self.keys,
-            np.ascontiguousarray(self.alone[:, columns]),
-            np.ascontiguousarray(self.spread[:, columns]),
-            np.ascontiguousarray(self.paired[:, :, columns]),
-            self.source,
-            self.sources,
-            self.memory_gb,
-        )
+        alone, spread, paired = (np.ascontiguousarray(r[..., columns]) for r in (self.alone, self.spread, self.paired))
+        return replace(self, types=tuple(names), alone=alone, spread=spread, paired=paired)
 
 
 MAX_RATES = 100_000_000

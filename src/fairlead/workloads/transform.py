@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import count
 
 import numpy as np
 
@@ -193,11 +194,7 @@ def _windows(first_s: float, every_s: float, trace: Trace) -> Iterator[float]:
 
 def _new_names(trace: Trace, prefix: str) -> Iterator[str]:
     taken = {job.name for job in trace.jobs}
-    number = 0
-    while True:
-        if (name := f"{prefix}-{number}") not in taken:
-            yield name
-        number += 1
+    return (name for number in count() if (name := f"{prefix}-{number}") not in taken)
 
 
 def _above_0(source: str, field: str, value: float) -> None:

@@ -27,16 +27,8 @@ from fairlead.workloads.trace import OnBad, Trace
 JOB_TABLE, TASK_TABLE = "pai_job_table", "pai_task_table"
 JOB_COLUMNS = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
 TASK_COLUMNS = (
-    "job_name",
-    "task_name",
-    "inst_num",
-    "status",
-    "start_time",
-    "end_time",
-    "plan_cpu",
-    "plan_mem",
-    "plan_gpu",
-    "gpu_type",
+    *("job_name", "task_name", "inst_num", "status", "start_time", "end_time"),
+    *("plan_cpu", "plan_mem", "plan_gpu", "gpu_type"),
 )
 _STATUSES = ("Terminated", "Failed", "Running", "Waiting")
 _ANY_TYPE = ("", "misc", "cpu")
