@@ -5,21 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fairlead.config.registry import Registry
-from fairlead.config.schedulers import parse_part
-from fairlead.core.errors import InputError
-from fairlead.engine.journal import MemoryJournal
-from fairlead.experiments import metrics
-from fairlead.experiments import resimulate as recorded
-from fairlead.experiments.compare import Comparison, Workload, run_comparison
-from fairlead.experiments.simulate import Faults, Simulation, run_simulation
-from fairlead.simulator.costs import Costs
-from fairlead.workloads.generate import Generator
-
-if TYPE_CHECKING:
-    pass
 from fairlead.api.run_results import ComparisonResult, Run
 from fairlead.api.scheduler import (
     ClusterLike,
@@ -31,6 +17,16 @@ from fairlead.api.scheduler import (
     to_table,
     to_trace,
 )
+from fairlead.config.registry import Registry
+from fairlead.config.schedulers import parse_part
+from fairlead.core.errors import InputError
+from fairlead.engine.journal import MemoryJournal
+from fairlead.experiments import metrics
+from fairlead.experiments import resimulate as recorded
+from fairlead.experiments.compare import Comparison, Workload, run_comparison
+from fairlead.experiments.simulate import Faults, Simulation, run_simulation
+from fairlead.simulator.costs import Costs
+from fairlead.workloads.generate import Generator
 
 
 def simulate(

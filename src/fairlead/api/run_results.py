@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -24,8 +24,24 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+class _Tabular:
+    """A result whose main table also comes as a data frame."""
+
+    _main: ClassVar[str]
+
+    def to_pandas(self) -> Any:
+        """Return the main table, `jobs` of a run or `runs` of a comparison, as a pandas DataFrame (needs pandas)."""
+        return getattr(self, self._main).to_pandas()
+
+    def to_polars(self) -> Any:
+        """Return the main table, `jobs` of a run or `runs` of a comparison, as a polars DataFrame (needs polars)."""
+        import polars
+
+        return polars.from_arrow(getattr(self, self._main))
+
+
 @dataclass(frozen=True)
-class Run:
+class Run(_Tabular):
     """A simulation that has run.
 
     Attributes:
@@ -33,6 +49,7 @@ class Run:
         events: Every event of the run, in order; empty if `keep_events=False`.
     """
 
+    _main = "jobs"
     record: RunRecord
     events: Sequence[Event] = ()
     options: metrics.MetricOptions = metrics.DEFAULTS
@@ -51,16 +68,6 @@ class Run:
     def rounds(self) -> pa.Table:
         """One row per decision: time, jobs running and waiting, GPUs in use, launches and suspensions."""
         return round_table(self.record, self.events)
-
-    def to_pandas(self) -> Any:
-        """Return `jobs` as a pandas DataFrame (needs pandas)."""
-        return self.jobs.to_pandas()
-
-    def to_polars(self) -> Any:
-        """Return `jobs` as a polars DataFrame (needs polars)."""
-        import polars
-
-        return polars.from_arrow(self.jobs)
 
     def to_parquet(self, folder: str | Path) -> list[Path]:
         """Write `jobs.parquet` and `rounds.parquet` into a folder.
@@ -85,7 +92,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class ComparisonResult:
+class ComparisonResult(_Tabular):
     """Schedulers on the same jobs, for every load and seed.
 
     Attributes:
@@ -93,6 +100,7 @@ class ComparisonResult:
         records: Records of the first seed, for reports.
     """
 
+    _main = "runs"
     rows: Sequence[Mapping[str, Any]]
     records: Sequence[RunRecord] = field(default=(), repr=False)
     options: metrics.MetricOptions = metrics.DEFAULTS
@@ -166,16 +174,6 @@ class ComparisonResult:
             "ratio_ci95": ratio_half,
             "differences": differences,
         }
-
-    def to_pandas(self) -> Any:
-        """Return `runs` as a pandas DataFrame (needs pandas)."""
-        return self.runs.to_pandas()
-
-    def to_polars(self) -> Any:
-        """Return `runs` as a polars DataFrame (needs polars)."""
-        import polars
-
-        return polars.from_arrow(self.runs)
 
     def to_parquet(self, folder: str | Path) -> list[Path]:
         """Write `runs.parquet`, and `jobs-<scheduler>.parquet` for every run of which records were kept."""

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from fairlead.config import Part, SchedulerConfig, read_cluster
 from fairlead.config.registry import Registry, presets
@@ -21,10 +21,6 @@ from fairlead.workloads.catalogue import accelerator_types
 from fairlead.workloads.generate import Generator
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
-
-if TYPE_CHECKING:
-    pass
-
 
 TraceLike: TypeAlias = "str | Path | Trace | Generator | Iterable[Job] | Any"
 ClusterLike: TypeAlias = "str | Path | Cluster"

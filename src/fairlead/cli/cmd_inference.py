@@ -187,16 +187,6 @@ def _plan_data(plan: ServingPlan, serving: ServingResult) -> dict[str, object]:
 
 
 def _results(serving: ServingResult) -> list[dict[str, object]]:
-    return [
-        {
-            "session": one.session,
-            "attainment": one.attainment,
-            "requests": one.requests,
-            "within_slo": one.in_time,
-            "dropped": one.dropped,
-            "batches": one.batches,
-            "median_s": one.median_s,
-            "p99_s": one.p99_s,
-        }
-        for one in serving.sessions
-    ]
+    keys = {"in_time": "within_slo"}
+    names = ("session", "attainment", "requests", "in_time", "dropped", "batches", "median_s", "p99_s")
+    return [{keys.get(name, name): getattr(one, name) for name in names} for one in serving.sessions]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich import box
@@ -22,6 +22,8 @@ from fairlead.workloads.formats import write_trace
 from fairlead.workloads.generate import Generator
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace, trace_stats
+
+T = TypeVar("T", int, float)
 
 trace_app = typer.Typer(help="Generate, convert, transform and check traces.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -162,14 +164,15 @@ def transform(
     if load is not None:
         trace = change.retime_poisson(trace, load, seed)
     if daily_spike is not None:
-        trace = change.daily_spike(trace, *_spike(daily_spike), seed)
+        trace = change.daily_spike(trace, *_pair("daily-spike", daily_spike, int, "jobs@hour, as in '16@9'"), seed)
     if bursts is not None:
         trace = change.short_bursts(trace, bursts, seed)
     if random_kinds:
         rates = table or catalogue()
         trace = change.with_random_kinds(trace, rates, None, seed, _reference_type(rates, reference_type))
     if loss_curves is not None:
-        trace = change.with_loss_curves(trace, seed, *_converging(loss_curves))
+        expected = "share of jobs@share of steps, as in '0.75@0.4'"
+        trace = change.with_loss_curves(trace, seed, *_pair("loss-curves", loss_curves, float, expected))
     _write(trace, output, json)
 
 
@@ -277,12 +280,13 @@ def _window(text: str) -> tuple[float, float]:
         raise InputError("--window", "from:to in seconds, as in '0:86400'", field="window", value=text) from None
 
 
-def _spike(text: str) -> tuple[int, int]:
+def _pair(option: str, text: str, kind: type[T], expected: str) -> tuple[T, T]:
+    """Return the two numbers of a text such as '16@9'."""
     try:
-        jobs, hour = text.split("@")
-        return int(jobs), int(hour)
+        one, other = map(kind, text.split("@"))
+        return one, other
     except ValueError:
-        raise InputError("--daily-spike", "jobs@hour, as in '16@9'", field="daily-spike", value=text) from None
+        raise InputError(f"--{option}", expected, field=option, value=text) from None
 
 
 def _schedule(text: str) -> tuple[tuple[float, float], ...]:
@@ -293,12 +297,3 @@ def _schedule(text: str) -> tuple[tuple[float, float], ...]:
     except ValueError:
         expected = "multiples of the batch size and shares of the steps, as in '1@0.3|4@0.7'"
         raise InputError("--schedule", expected, field="schedule", value=text) from None
-
-
-def _converging(text: str) -> tuple[float, float]:
-    try:
-        jobs, steps = text.split("@")
-        return float(jobs), float(steps)
-    except ValueError:
-        wanted = "share of jobs@share of steps, as in '0.75@0.4'"
-        raise InputError("--loss-curves", wanted, field="loss-curves", value=text) from None

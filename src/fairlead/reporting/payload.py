@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -108,13 +107,8 @@ def _job_tables(records: Sequence[RunRecord]) -> tuple[list[dict[str, Any]], lis
 
 
 def _same_jobs(one: JobOutcomes, other: JobOutcomes) -> bool:
-    return (
-        one.names == other.names
-        and one.users == other.users
-        and one.kinds == other.kinds
-        and np.array_equal(one.workers, other.workers)
-        and np.array_equal(one.submitted_s, other.submitted_s)
-    )
+    texts = (one.names, one.users, one.kinds) == (other.names, other.users, other.kinds)
+    return texts and np.array_equal(one.workers, other.workers) and np.array_equal(one.submitted_s, other.submitted_s)
 
 
 def _run(record: RunRecord, options: MetricOptions, most_stretches: int) -> dict[str, Any]:
@@ -170,50 +164,29 @@ def _line(steps: Steps) -> dict[str, list[float]]:
     return {"x": _short(thin.edge_s), "y": _short(thin.value)}
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """The stretches that the Gantt keeps, and until when it reaches."""
-
-    device_intervals: DeviceIntervals
-    until_s: float
-
-
-def _gantt(record: RunRecord, device_intervals: DeviceIntervals, most: int) -> dict[str, Any]:
-    """Stretches in order of accelerator and start; times as whole numbers of a unit that makes the span fit 32 bits."""
-    low, high = float(device_intervals.start_s.min(initial=0.0)), float(device_intervals.end_s.max(initial=0.0))
-    shown = _window(device_intervals, most, high)
-    kept = shown.device_intervals
-    order = np.lexsort((kept.start_s, kept.accelerator))
+def _gantt(record: RunRecord, every: DeviceIntervals, most: int) -> dict[str, Any]:
+    """Stretches in order of accelerator and start; times as whole numbers of a unit that makes the span fit 32 bits. Where
+    there are too many, those before the moment from which on there would be."""
+    low, high = float(every.start_s.min(initial=0.0)), float(every.end_s.max(initial=0.0))
+    job, accelerator, start_s, end_s, until = every.job, every.accelerator, every.start_s, every.end_s, high
+    if len(job) > most:
+        until = float(np.partition(start_s, most)[most])
+        early = start_s < until
+        job, accelerator, start_s, end_s = job[early], accelerator[early], start_s[early], np.minimum(end_s[early], until)
+    order = np.lexsort((start_s, accelerator))
     unit = max(high - low, 1e-9) / (2**32 - 2)
-    start = np.rint((kept.start_s[order] - low) / unit)
-    length = np.rint((kept.end_s[order] - low) / unit) - start
-    rows = np.searchsorted(kept.accelerator[order], np.arange(record.cluster.size + 1))
+    start = np.rint((start_s[order] - low) / unit)
     return {
         "low": low,
         "unit": unit,
-        "until": shown.until_s,
+        "until": until,
         "count": len(order),
-        "total": len(device_intervals.job),
-        "rows": base64_column(rows, "u4"),
-        "job": base64_column(kept.job[order], "u4"),
+        "total": len(every.job),
+        "rows": base64_column(np.searchsorted(accelerator[order], np.arange(record.cluster.size + 1)), "u4"),
+        "job": base64_column(job[order], "u4"),
         "start": base64_column(start, "u4"),
-        "length": base64_column(length, "u4"),
+        "length": base64_column(np.rint((end_s[order] - low) / unit) - start, "u4"),
     }
-
-
-def _window(device_intervals: DeviceIntervals, most: int, high: float) -> _Shown:
-    """All stretches, or those before the moment from which on there would be too many."""
-    if len(device_intervals.job) <= most:
-        return _Shown(device_intervals, high)
-    until = float(np.partition(device_intervals.start_s, most)[most])
-    early = device_intervals.start_s < until
-    kept = DeviceIntervals(
-        device_intervals.job[early],
-        device_intervals.accelerator[early],
-        device_intervals.start_s[early],
-        np.minimum(device_intervals.end_s[early], until),
-    )
-    return _Shown(kept, until)
 
 
 def _levels(texts: Sequence[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -84,14 +84,7 @@ def png(picture: Picture) -> bytes:
 
     with rc_context(LOOK):
         figure, (axes,) = canvas(7, 4.2)
-        if isinstance(picture, Lines):
-            _lines(axes, picture)
-        elif isinstance(picture, Distribution):
-            _distribution(axes, picture)
-        elif isinstance(picture, Points):
-            _points(axes, picture)
-        else:
-            _stack(axes, picture)
+        _DRAWN[type(picture)](axes, picture)
         axes.set_title(picture.title)
         axes.set_xlabel(picture.x)
         if axes.has_data() and axes.get_legend_handles_labels()[1]:
@@ -161,3 +154,6 @@ def _stack(axes: Any, picture: Stack) -> None:
         base = top
     axes.set(ylabel=picture.y, xlim=(float(edges[0]), float(edges[-1])))
     axes.set_ylim(bottom=0)
+
+
+_DRAWN: dict[type[Picture], Callable[..., None]] = {Lines: _lines, Distribution: _distribution, Points: _points, Stack: _stack}
