@@ -104,7 +104,7 @@ def test_rounds_are_needed_and_counted_from_one():
     with pytest.raises(InputError, match="field 'every' is 0: expected a whole number of rounds from 1 on"):
         synthesize(simulation, advisor, every=0)
     with pytest.raises(InputError, match="field 'rounds' is 'event-driven': expected a scheduler with rounds"):
-        synthesize(replace(simulation, scheduler=SIX[0].with_rounds(0.0)), advisor)
+        synthesize(replace(simulation, scheduler=replace(SIX[0], round_s=0.0)), advisor)
 
 
 def test_the_command_compares_with_each_by_itself(tmp_path):

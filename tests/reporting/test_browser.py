@@ -14,7 +14,7 @@ from test_report_html import EVIL, Outline
 
 from fairlead.experiments.metric_columns import format_values
 from fairlead.experiments.metrics import summarize
-from fairlead.reporting.html import report_html, write_parts
+from fairlead.reporting.html import report_html, write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine to open the page in")
@@ -205,7 +205,7 @@ def test_a_run_of_nothing_still_makes_a_page(tmp_path):
 @pytest.mark.parametrize(("query", "runs"), [("", "2"), ("?part=1", "3"), ("?part=7", "2")])
 def test_a_page_in_parts_shows_the_one_that_is_asked_for(tmp_path, query, runs):
     parts = {EVIL: [played(name, 20) for name in ("fifo", "srtf")], "others": [played(name, 30) for name in ("a", "b", "c")]}
-    text = write_parts(parts, tmp_path / "parts.html").read_text(encoding="utf-8")
+    text = write_report(parts, tmp_path / "parts.html").read_text(encoding="utf-8")
     elements, console = opened(text, tmp_path, query)
     assert (console, elements["body"]["data-ready"], "hidden" in elements["part"]) == ("", "true", False)
     assert elements["chart-jct"]["data-lines"] == runs

@@ -145,7 +145,7 @@ def to_scheduler(value: SchedulerLike, round_s: float | None = None) -> Schedule
     if isinstance(value, Scheduler):
         if round_s is None:
             return value
-        changed = Scheduler._of(value.config.with_rounds(float(round_s)))
+        changed = Scheduler._of(replace(value.config, round_s=float(round_s)))
         changed.registry = value.registry
         return changed
     if isinstance(value, str | Path) and Path(value).suffix in (".yaml", ".yml"):

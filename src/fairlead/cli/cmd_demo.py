@@ -23,7 +23,7 @@ from fairlead.experiments.compare import Comparison, Workload, run_comparison
 from fairlead.experiments.resimulate import RecordedRun, comparison_rows, resimulation, resimulation_records
 from fairlead.experiments.run_record import RunRecord
 from fairlead.reporting.figures import write_figures
-from fairlead.reporting.html import write_parts
+from fairlead.reporting.html import write_report
 from fairlead.reporting.tables import comparison_table
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.catalogue import accelerator_types
@@ -60,7 +60,7 @@ def demo_command(
     out.print(_heading(f"3. {_jobs(quick)} larger jobs, simulated under seven schedulers"))
     larger = _seven(quick)
     parts = {"the real run, and other policies": same, "seven schedulers": larger}
-    report = write_parts(parts, to / "demo.html", title="Fairlead: the demo")
+    report = write_report(parts, to / "demo.html", title="Fairlead: the demo")
     if not quick:
         for runs, plots in ((same, to / "demo-live-plots"), (larger, to / "demo-plots")):
             write_figures(runs, plots)

@@ -61,7 +61,7 @@ def set_scheduler(
     if policy:
         config = replace(config, policy=parse_part(policy), name="")
     if round_s is not None:
-        config = config.with_rounds(round_s)
+        config = replace(config, round_s=round_s)
     check_serializable(config.to_data())
     note_unmonitored(config)
     _tell(scheduler_of(plane.switch(config.to_data(), why, instead_of=present)), json)

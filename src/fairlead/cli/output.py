@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,7 +69,7 @@ def print_json(data: Mapping[str, Any]) -> None:
     """Print one JSON object on one line; numbers that are not finite are null."""
     if sys.stdout is None:
         raise OSError("standard output is closed")
-    sys.stdout.buffer.write(orjson.dumps(_finite(data), option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+    sys.stdout.buffer.write(orjson.dumps(data, dict, orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS) + b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -129,16 +128,6 @@ class _Bar:
     def show(self, completed: float | None = None, what: str | None = None) -> None:
         """Set how far it is, and the text in front of the bar."""
         self._bar.update(self._task, completed=completed, description=what)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def fitted_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], names: int, caption: str = "") -> Table:

@@ -76,9 +76,10 @@ class Registry:
     entries: Mapping[str, Mapping[str, tuple[Registered, ...]]] = field(default_factory=dict)
 
     @classmethod
+    @lru_cache(maxsize=1)
     def installed(cls) -> Registry:
         """Return what the packages of this Python environment announce, read once."""
-        return _installed()
+        return cls.from_entry_points()
 
     @classmethod
     def from_entry_points(cls) -> Registry:
@@ -133,11 +134,6 @@ class Registry:
             raise DuplicateName(f"{what} '{name}' is there already, from {self.entries[what][name][0].origin}")
         mine = {**self.entries.get(what, {}), name: (Registered(what, name, found.__module__, found),)}
         return Registry({**self.entries, what: mine})
-
-
-@lru_cache(maxsize=1)
-def _installed() -> Registry:
-    return Registry.from_entry_points()
 
 
 # Schedulers that ship with the package, each a scheduler file with a line that says what it is and the paper it is from. Here

@@ -111,7 +111,7 @@ class SchedulerConfig:
         for name in _FOR_PEOPLE:
             if name in fields:
                 fields[name].text("a line for people")
-        changes: dict[str, Any] = {name: _current(name, _part(fields[name])) for name in _PARTS if name in fields}
+        changes: dict[str, Any] = {name: _part(fields[name], name) for name in _PARTS if name in fields}
         if "rounds" in fields:
             changes["round_s"] = _rounds(fields["rounds"])
         if "run_to_completion" in fields:
@@ -145,9 +145,6 @@ class SchedulerConfig:
         """The same as the scheduler file that it would be, a line for each field, for people; `from_file` reads it."""
         return "".join(f"{name}: {in_a_line(value)}\n" for name, value in self.to_data().items())
 
-    def with_rounds(self, round_s: float) -> SchedulerConfig:
-        return replace(self, round_s=round_s)
-
     def build(self, table: Any, registry: Registry | None = None) -> Stages:
         """The stages. `table` (a cluster's throughputs) goes to the parts that have a field of that name."""
         registry = registry or Registry.installed()
@@ -167,11 +164,6 @@ def fields_of(value: Value) -> dict[str, Value]:
     place = "" if own["preset"].line is None else f"{own['preset'].where}: "
     base = preset_named(own["preset"].text("the name of a preset"), place)
     return {**base.value.mapping(_FIELDS), **own}
-
-
-def _current(what: str, part: Part) -> Part:
-    """The same part by its current name."""
-    return replace(part, name=current_name(what, part.name))
 
 
 def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] | None = None) -> Any:
@@ -255,17 +247,18 @@ def _parameter(key: str, value: Any) -> str:
     return f"{key}: {len(value)}" if long else f"{key}={value}"
 
 
-def _part(value: Value) -> Part:
+def _part(value: Value, what: str) -> Part:
+    """Return a part by its current name."""
     if isinstance(value.data, str):
-        return Part(value.text("the name of a part"), where=value.where)
+        return Part(current_name(what, value.text("the name of a part")), where=value.where)
     if isinstance(value.data, list):
         if not value.data or any(isinstance(link, list) for link in value.data):
             raise value.error("one part, or a list of parts")
-        return Part.chain(map(_part, value.items()), value.where)
+        return Part.chain((_part(link, what) for link in value.items()), value.where)
     fields = value.mapping()
     if "name" not in fields:
         raise InputError(value.source, "a name, or a mapping with 'name' and parameters", line=value.line, field=value.field)
-    name = fields.pop("name").text("the name of a part")
+    name = current_name(what, fields.pop("name").text("the name of a part"))
     if "parameters" in fields and isinstance(fields["parameters"].data, dict):
         fields.update(fields.pop("parameters").mapping())
     places = {(key, *path): where for key, item in fields.items() for path, where in item.places()}
@@ -288,10 +281,7 @@ def _rounds(value: Value) -> float:
     if value.data == EVENT_DRIVEN:
         return 0.0
     wanted = f"{SHORTEST_ROUND_S:g} to {LONGEST_ROUND_S:g} seconds, or {EVENT_DRIVEN}"
-    length = value.number(wanted, SHORTEST_ROUND_S)
-    if not length <= LONGEST_ROUND_S:
-        raise value.error(wanted)
-    return length
+    return value.number(wanted, SHORTEST_ROUND_S, most=LONGEST_ROUND_S)
 
 
 # Schedulers for a real cluster. There throughputs are measured, as there is no table to look them up in, and a start takes as

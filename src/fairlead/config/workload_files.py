@@ -61,12 +61,9 @@ _HOST_FIELDS = ("cpus", "memory_gb")
 def read_hosts(path: Path | str) -> dict[str, Sensitivity]:
     """By model or kind."""
     fields = read_yaml(path).mapping(_HOST_FIELDS)
-    cpus, memory = (_curves(fields[name]) if name in fields else {} for name in _HOST_FIELDS)
+    curves = {name: {model: _curve(entry) for model, entry in value.mapping().items()} for name, value in fields.items()}
+    cpus, memory = (curves.get(name, {}) for name in _HOST_FIELDS)
     return {name: Sensitivity(cpus.get(name), memory.get(name)) for name in {**cpus, **memory}}
-
-
-def _curves(value: Value) -> dict[str, Curve]:
-    return {name: _curve(entry) for name, entry in value.mapping().items()}
 
 
 def _curve(value: Value) -> Curve:
@@ -106,9 +103,7 @@ def _rate(value: Value) -> tuple[float, float]:
     parts = list(value.items())
     if len(parts) != 2:
         raise value.error("a second and a rate, as in [3600, 700]")
-    rate = parts[1].number(_RATE, above=True)
-    if rate > MAX_REQUESTS_PER_S:
-        raise parts[1].error(_RATE)
+    rate = parts[1].number(_RATE, most=MAX_REQUESTS_PER_S, above=True)
     return parts[0].number(_SECOND, least=0.0), rate
 
 

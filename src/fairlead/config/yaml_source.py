@@ -75,12 +75,12 @@ class Value:
         for index in range(len(self.data)):
             yield self._child(index, f"{self.field}[{index}]")
 
-    def number(self, expected: str, least: float = 0.0, *, above: bool = False) -> float:
+    def number(self, expected: str, least: float = 0.0, *, most: float = sys.float_info.max, above: bool = False) -> float:
         said = self.data
         if isinstance(said, str) and _BY_TENS.fullmatch(said):
             said = float(said)
         good = isinstance(said, (int, float)) and not isinstance(said, bool)
-        if not good or not (said > least if above else said >= least) or said > sys.float_info.max:
+        if not good or not (said > least if above else said >= least) or not said <= most:
             raise self.error(expected)
         return float(said)
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import TypeAlias
 
 import orjson
 
@@ -37,44 +38,34 @@ _SCRIPTS = (
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
+Runs: TypeAlias = Sequence[RunRecord] | Mapping[str, Sequence[RunRecord]]
+"""Runs to compare; or several sets of runs that are not to be compared with each other, such as runs of other jobs, by name.
+The page shows one set at a time and offers the others by their names."""
+
+
 def write_report(
-    records: Sequence[RunRecord],
+    runs: Runs,
     path: Path,
     options: MetricOptions = DEFAULTS,
     title: str = "Fairlead report",
     most_stretches: int = MOST_STRETCHES,
 ) -> Path:
     """Write the page; its folder is made where it is missing."""
-    return write_parts({"": records}, path, options, title, most_stretches)
-
-
-def write_parts(
-    parts: Mapping[str, Sequence[RunRecord]],
-    path: Path,
-    options: MetricOptions = DEFAULTS,
-    title: str = "Fairlead report",
-    most_stretches: int = MOST_STRETCHES,
-) -> Path:
-    """Write one page of several sets of runs that are not to be compared with each other, such as runs of other jobs. The page
-    shows one at a time and offers the others by their names."""
-    if not parts or not all(parts.values()):
+    if not runs or (isinstance(runs, Mapping) and not all(runs.values())):
         raise InputError(path, "at least one run to report on")
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, _page(parts, options, title, most_stretches).encode("utf-8"))
+    atomic_write(path, report_html(runs, options, title, most_stretches).encode("utf-8"))
     return path
 
 
 def report_html(
-    records: Sequence[RunRecord],
+    runs: Runs,
     options: MetricOptions = DEFAULTS,
     title: str = "Fairlead report",
     most_stretches: int = MOST_STRETCHES,
 ) -> str:
     """The page as text."""
-    return _page({"": records}, options, title, most_stretches)
-
-
-def _page(parts: Mapping[str, Sequence[RunRecord]], options: MetricOptions, title: str, most_stretches: int) -> str:
+    parts = runs if isinstance(runs, Mapping) else {"": runs}
     share = most_stretches // max(len(parts), 1)
     data = "\n".join(
         f'<script type="application/json" class="data" data-name="{html.escape(name)}">'
