@@ -13,13 +13,13 @@ import typer
 
 from fairlead.cli import options as opt
 from fairlead.cli.cmd_inference import (
+    ARRIVALS,
+    HEADROOM,
+    NEIGHBOURS,
+    PACKING,
+    WAIT,
     ArrivalKinds,
-    ArrivalsOption,
-    HeadroomOption,
-    NeighboursOption,
-    PackingOption,
     Packings,
-    WaitOption,
 )
 from fairlead.cli.output import fitted_table, out, print_json, progress
 from fairlead.core.errors import InputError, near_or_all
@@ -136,12 +136,12 @@ def try_mixes(
 def mixes(
     name: Annotated[str, typer.Argument(help=f"Which kind of mix: {', '.join(MIXES)}.")] = "usual",
     count: Annotated[int, typer.Option("--mixes", help="How many mixes, with seeds from 0 on.", min=1, max=10_000)] = 20,
-    packing: PackingOption = Packings.pooled,
-    arrivals: ArrivalsOption = ArrivalKinds.poisson,
+    packing: Packings = PACKING,
+    arrivals: ArrivalKinds = ARRIVALS,
     duration: Annotated[float, typer.Option("--duration", help="Seconds in which requests come.", min=0.1, max=600)] = 20.0,
-    wait: WaitOption = DEFAULT_POOLING.wait,
-    headroom: HeadroomOption = DEFAULT_POOLING.headroom,
-    neighbours: NeighboursOption = DEFAULT_POOLING.neighbours,
+    wait: float = WAIT,
+    headroom: float = HEADROOM,
+    neighbours: int = NEIGHBOURS,
     json: opt.JsonOption = False,
 ) -> None:
     """Try a packing on random mixes of sessions. How many accelerators it takes beside the least, and what is answered in time.

@@ -140,6 +140,7 @@ def _shown(value: Any) -> str:
 
 
 def to_scheduler(value: SchedulerLike, round_s: float | None = None) -> Scheduler:
+    """Return a scheduler by name, file, configuration or object, with rounds of another length where that is given."""
     if isinstance(value, SchedulerConfig):
         value = Scheduler._of(value)
     if isinstance(value, Scheduler):
@@ -154,14 +155,17 @@ def to_scheduler(value: SchedulerLike, round_s: float | None = None) -> Schedule
 
 
 def to_cluster(value: ClusterLike) -> Cluster:
+    """Return a cluster, or the one that a text or file describes."""
     return value if isinstance(value, Cluster) else read_cluster(str(value), accelerator_types())
 
 
 def to_table(value: TableLike) -> ThroughputTable | None:
+    """Return a throughput table, or that of a file."""
     return read_table(Path(value)) if isinstance(value, str | Path) else value
 
 
 def to_trace(value: TraceLike, table: ThroughputTable | None, seed: int) -> Trace:
+    """Return the jobs of a file, a data frame, a generator or a list."""
     if isinstance(value, Trace):
         return value
     if isinstance(value, Generator):

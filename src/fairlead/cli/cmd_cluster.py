@@ -9,7 +9,7 @@ import shlex
 import signal
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -25,13 +25,11 @@ from fairlead.runtime.log_format import LogFormat, log_to_stderr
 if TYPE_CHECKING:
     from fairlead.runtime.bootstrap import Started
 
-LogOption = Annotated[LogFormat, typer.Option("--log-format", help="Format of log lines: text or JSON.")]
-InsecureOption = Annotated[
-    bool, typer.Option("--insecure", help="Allow addresses beyond this machine without TLS; tokens travel in the clear.")
-]
-LeashOption = Annotated[
-    bool, typer.Option("--leashed", hidden=True, help="End with standard input; wait for a process that is ending.")
-]
+LOG_FORMAT = typer.Option("text", help="Format of log lines: text or JSON.")
+INSECURE = typer.Option(
+    False, "--insecure", help="Allow addresses beyond this machine without TLS; tokens travel in the clear."
+)
+LEASHED = typer.Option(False, "--leashed", hidden=True, help="End with standard input; wait for a process that is ending.")
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class PlaneOptions:
     http: str = typer.Option("127.0.0.1:7420", help="Address of the HTTP API and the console; port 0 picks a free one.")
     agents: str = typer.Option("127.0.0.1:7421", help="Address for agents.")
     metrics_open: bool = typer.Option(False, "--metrics-open", help="Serve /metrics without a token.")
-    log_format: LogOption = "text"
+    log_format: LogFormat = LOG_FORMAT
 
 
 @opt.option_groups
@@ -92,7 +90,7 @@ def serve_command(
     grace: float = typer.Option(35.0, help="Seconds after the lease in which jobs checkpoint and end.", min=1.0),
     tls_cert: Path | None = typer.Option(None, help="The server's certificate (PEM), for both addresses."),
     tls_key: Path | None = typer.Option(None, help="Its key (PEM)."),
-    insecure: InsecureOption = False,
+    insecure: bool = INSECURE,
     checkpoints: Path | None = typer.Option(
         None, help="Folder of checkpoints, the same on all nodes. [default: ROOT/checkpoints]"
     ),
@@ -164,11 +162,11 @@ def agent_command(
     address: str = typer.Option("", help="Address of this node for other nodes. [default: that of the route to --control]"),
     user: str = typer.Option("", help="The user that jobs run as, where the agent is root."),
     end_jobs: bool = typer.Option(False, "--end-jobs", help="When the agent ends, let its jobs checkpoint and end them too."),
-    log_format: LogOption = "text",
+    log_format: LogFormat = LOG_FORMAT,
     tls_ca: Path | None = typer.Option(None, help="The authority (PEM) that signed the control plane's certificate."),
-    insecure: InsecureOption = False,
+    insecure: bool = INSECURE,
     keep_logs: float = typer.Option(7 * 86400.0, help="Seconds to keep the logs of a launch that has ended.", min=0.0),
-    leashed: LeashOption = False,
+    leashed: bool = LEASHED,
 ) -> None:
     """Run the agent of this node. It starts and stops jobs for the control plane, and stops them itself if it is cut off.
 
@@ -203,7 +201,7 @@ def up_command(
     cluster: opt.ClusterOption = "2xv100:2,2xk80:2",
     parts: LiveSchedulerOptions,
     plane: PlaneOptions,
-    leashed: LeashOption = False,
+    leashed: bool = LEASHED,
 ) -> None:
     """Run a whole cluster on this machine. It has a control plane and an agent for each node.
 

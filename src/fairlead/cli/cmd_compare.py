@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fairlead.api.run_results import ComparisonResult
 from fairlead.cli import options as opt
-from fairlead.cli.output import check_paths, fitted_table, note, out, print_json, progress, say_resumable
+from fairlead.cli.output import check_paths, fitted_table, note, option_error, out, print_json, progress, say_resumable
 from fairlead.config import SchedulerConfig
 from fairlead.config.parameters import LARGEST_SEED
 from fairlead.config.schedulers import parse_part
@@ -87,7 +87,7 @@ def compare_command(
     bases += [SchedulerConfig.preset(name) for name in preset or ()]
     bases += [SchedulerConfig.from_file(path) for path in config or ()]
     if not bases:
-        raise InputError("--policies", "at least one policy", field="policies", value=policies)
+        raise option_error("policies", "at least one policy", policies)
     schedulers = [replace(parts.apply(base), name=base.name) for base in bases]
     shared: dict[str, str] = {}  # parts of the command line: all schedulers have them, so labels leave them out
     for base, scheduler in zip(bases, schedulers, strict=True):
@@ -119,7 +119,7 @@ def compare_command(
         opt.note_unknown_types(machine, trace)
         if len(given.seeds) > 1 and not loads and not fault.mtbf:
             wanted = "one seed: without --loads or --mtbf nothing about a trace is random"
-            raise InputError("--seeds", wanted, field="seeds", value=seeds)
+            raise option_error("seeds", wanted, seeds)
     opt.check_measure(metrics, workload.jobs if trace is None else len(trace))
     pictures = report is not None or png is not None or folder is not None
     with progress(len(given.cases()), "simulating", quiet=json) as bar:
@@ -182,9 +182,9 @@ def _loads(text: str) -> list[float | None]:
     values = opt.parse_numbers("--loads", text)
     for value in values:
         if not 1e-6 <= value <= 1e6:
-            raise InputError("--loads", "numbers from 0.000001 to 1,000,000", field="loads", value=value)
+            raise option_error("loads", "numbers from 0.000001 to 1,000,000", value)
     if not values or len(set(values)) < len(values):
-        raise InputError("--loads", "at least one number, each once", field="loads", value=text)
+        raise option_error("loads", "at least one number, each once", text)
     return [*values]
 
 
@@ -196,7 +196,7 @@ def _seeds(text: str) -> list[int]:
         seeds = []
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds) or len(seeds) > MAX_SEEDS or max(seeds) > LARGEST_SEED:
         wanted = "whole numbers separated by commas, each once, or a count as in '3x'"
-        raise InputError("--seeds", wanted, field="seeds", value=text)
+        raise option_error("seeds", wanted, text)
     return seeds
 
 

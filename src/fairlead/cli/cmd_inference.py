@@ -6,7 +6,6 @@ import enum
 import math
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -27,28 +26,28 @@ MAX_REQUESTS = 20_000_000
 
 
 class Packings(enum.StrEnum):
+    """Ways to pack sessions onto GPUs."""
+
     pooled = "pooled"
     squishy = "squishy"
 
 
 class ArrivalKinds(enum.StrEnum):
+    """Arrival processes of requests."""
+
     poisson = "poisson"
     uniform = "uniform"
 
 
-PackingOption = Annotated[
-    Packings, typer.Option("--packing", help="'pooled': one queue for each session; 'squishy': Nexus' bin packing.")
-]
-ArrivalsOption = Annotated[ArrivalKinds, typer.Option("--arrivals", help="Arrival process of requests.")]
-WaitOption = Annotated[
-    float, typer.Option("--wait", help="pooled: share of a batch that the next one waits for; 1 is Nexus' rule.")
-]
-HeadroomOption = Annotated[
-    float, typer.Option("--headroom", help="pooled: spare capacity, in standard deviations of arrivals within an SLO.")
-]
-NeighboursOption = Annotated[
-    int, typer.Option("--neighbours", help="pooled: how many neighbouring GPUs, on either side, a GPU can replace.")
-]
+PACKING = typer.Option(Packings.pooled, help="'pooled': one queue for each session; 'squishy': Nexus' bin packing.")
+ARRIVALS = typer.Option(ArrivalKinds.poisson, help="Arrival process of requests.")
+WAIT = typer.Option(DEFAULT_POOLING.wait, help="pooled: share of a batch that the next one waits for; 1 is Nexus' rule.")
+HEADROOM = typer.Option(
+    DEFAULT_POOLING.headroom, help="pooled: spare capacity, in standard deviations of arrivals within an SLO."
+)
+NEIGHBOURS = typer.Option(
+    DEFAULT_POOLING.neighbours, help="pooled: how many neighbouring GPUs, on either side, a GPU can replace."
+)
 
 
 @inference_app.callback()
@@ -60,12 +59,12 @@ def inference_group() -> None:
 def simulate_sessions(
     sessions: Path = typer.Argument(..., help="A YAML file of models and sessions."),
     cluster: opt.ClusterOption = "32xv100:4",
-    packing: PackingOption = Packings.pooled,
-    arrivals: ArrivalsOption = ArrivalKinds.poisson,
+    packing: Packings = PACKING,
+    arrivals: ArrivalKinds = ARRIVALS,
     duration: float = typer.Option(60.0, help="Seconds during which requests arrive.", min=0.1),
-    wait: WaitOption = DEFAULT_POOLING.wait,
-    headroom: HeadroomOption = DEFAULT_POOLING.headroom,
-    neighbours: NeighboursOption = DEFAULT_POOLING.neighbours,
+    wait: float = WAIT,
+    headroom: float = HEADROOM,
+    neighbours: int = NEIGHBOURS,
     seed: int = typer.Option(0, help="Seed of the requests.", min=0),
     json: opt.JsonOption = False,
 ) -> None:
@@ -99,7 +98,7 @@ def replay(
     journal: Path = typer.Argument(..., help="An event log of a scheduler with policy 'nexus'."),
     begin: float = typer.Option(0.0, "--from", help="First second of the requests.", min=0),
     end: float = typer.Option(math.inf, "--until", help="Last second of the requests.", min=0),
-    arrivals: ArrivalsOption = ArrivalKinds.poisson,
+    arrivals: ArrivalKinds = ARRIVALS,
     seed: int = typer.Option(0, help="Seed of the requests.", min=0),
     json: opt.JsonOption = False,
 ) -> None:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.cli.job_tables import job_details, jobs_table, legible
-from fairlead.cli.output import JsonOption, note, out, print_json
+from fairlead.cli.output import JsonOption, note, option_error, out, print_json
 from fairlead.config.yaml_source import read_yaml
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.core.job import FORMER_FIELDS
@@ -71,7 +71,7 @@ def submit_command(
     if not words:
         raise InputError("submit", "a task file, or a program after --")
     if array > MAX_ARRAY:
-        raise InputError("--array", f"a number from 1 to {MAX_ARRAY:,}", field="array", value=array)
+        raise option_error("array", f"a number from 1 to {MAX_ARRAY:,}", array)
     given = {
         "name": name,
         "workers": workers if workers > 1 else None,
@@ -134,20 +134,20 @@ def _code(place: Path | None, task: Mapping[str, Any], folder: Path) -> bytes:
 
 
 def queue_command(
-    everybody: bool = typer.Option(False, "--all", help="Jobs of all users (admin), and jobs that have ended."),
+    all_users: bool = typer.Option(False, "--all", help="Jobs of all users (admin), and jobs that have ended."),
     json: JsonOption = False,
 ) -> None:
     """List the jobs that have not ended. Shows what each waits for."""
     plane = control_plane()
-    jobs = plane.jobs(() if everybody else LIVE, all_users=everybody)
+    jobs = plane.jobs(() if all_users else LIVE, all_users=all_users)
     if json:
         print_json({"jobs": jobs})
         return
     if not jobs:
-        others = 0 if everybody else len(plane.jobs(LIVE, all_users=True))  # 0 without the right to see them
+        others = 0 if all_users else len(plane.jobs(LIVE, all_users=True))  # 0 without the right to see them
         out.print(f"no jobs of yours; --all shows all {others:,} active jobs" if others else "no jobs")
         return
-    out.print(jobs_table(jobs, out.width, users=everybody))
+    out.print(jobs_table(jobs, out.width, users=all_users))
     if len(jobs) == MAX_LISTED:
         note(f"only running and the most recent jobs are shown, {MAX_LISTED:,} in all")
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from fairlead.cli.cmd_predict_model import WithOption, model, pair, predictor_of
+from fairlead.cli.cmd_predict_model import WITH, model, pair, predictor_of
 from fairlead.cli.output import JsonOption, check_paths, fitted_table, note, out, print_json
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.models.interference import ABOVE, BELOW, GRAIN, Slowdown
@@ -33,6 +32,7 @@ _FINER = "; finer: of others the multiprocessors that they hold; grain: logâ‚â‚
 
 
 def show_predictor(predictor: Predictor, important: Mapping[str, float]) -> None:
+    """Print a predictor as tables; `important` has the importance of its features."""
     _print_table(
         "learned from", ("about", "value"), [(name.replace("_", " "), str(value)) for name, value in predictor.about.items()]
     )
@@ -74,7 +74,7 @@ def _print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[st
 predict_app = typer.Typer(help="Predict what trainings do to an accelerator.", no_args_is_help=True)
 
 AT_ONCE = (SharingMode.MPS.value,)  # where kernels of several jobs run side by side
-SetOption = Annotated[str, typer.Option("--set", help="Which measured set to learn from.")]
+SET = typer.Option("h200", "--set", help="Which measured set to learn from.")
 
 
 predict_app.command()(model)
@@ -84,7 +84,7 @@ predict_app.command()(pair)
 @predict_app.command()
 def train(
     to: Path = typer.Option(..., "--out", help="Where the predictor is written."),
-    set_: SetOption = "h200",
+    set_: str = SET,
     without: list[str] | None = typer.Option(None, help="A family to leave out; several times."),
     json: JsonOption = False,
 ) -> None:
@@ -116,7 +116,7 @@ def train(
 
 
 @predict_app.command()
-def show(with_: WithOption = None, json: JsonOption = False) -> None:
+def show(with_: Path | None = WITH, json: JsonOption = False) -> None:
     """What a predictor was learned from. With the features that count, and its formulas."""
     predictor = predictor_of(with_)
     important = dict(list(predictor.utilization.importance().items())[:10])

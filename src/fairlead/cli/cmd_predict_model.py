@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import typer
@@ -32,13 +32,8 @@ from fairlead.profiling.results import measured_set
 from fairlead.runtime.agent.devices import accelerator_type_of
 from fairlead.workloads.catalogue import accelerator_types
 
-WithOption: TypeAlias = Annotated[
-    Path | None, typer.Option("--with", help="A predictor from `predict train`; else the one that ships.")
-]
-SizeOption: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--size", metavar="NAME=N", help="What a file leaves open beside the batch, as in sequence=128; repeatable."),
-]
+WITH = typer.Option(None, "--with", help="A predictor from `predict train`; else the one that ships.")
+SIZE = typer.Option(None, metavar="NAME=N", help="What a file leaves open beside the batch, as in sequence=128; repeatable.")
 SHIPPED = "h200"
 LARGEST = 10**9
 """Of batches, and of other sizes that are given."""
@@ -47,9 +42,9 @@ LARGEST = 10**9
 def model(
     what: str = typer.Argument(..., help="An ONNX file; nothing of it is run. Or a configuration of the set that ships."),
     batch: int | None = typer.Option(None, help="Batch size; else that of the file.", min=1, max=LARGEST),
-    size: SizeOption = None,
+    size: list[str] | None = SIZE,
     device: str = typer.Option(SHIPPED, help="Where it will run; refused where nothing was measured."),
-    with_: WithOption = None,
+    with_: Path | None = WITH,
     json: JsonOption = False,
 ) -> None:
     """GPU utilization and memory of a training alone. From the graph of an ONNX file, or from that of a configuration.
@@ -90,7 +85,7 @@ def model(
     if taken:
         note(taken)
     if found.unknown:
-        note(f"operators nobody knows, so take it with care: {legible(listed(sorted(found.unknown)))}")
+        note(f"unknown operators, so take it with care: {legible(listed(sorted(found.unknown)))}")
     if seen is not None:
         was = f"{seen.utilization:.0f} % utilization, {seen.memory_mb:,.0f} MB"
         learned = "" if with_ is not None else ", and learned from"
@@ -98,6 +93,7 @@ def model(
 
 
 def predictor_of(path: Path | None) -> Predictor:
+    """Return the predictor of a file, or the one that ships."""
     return load_predictor(path) if path else shipped_predictor()
 
 
@@ -121,6 +117,7 @@ def of_file(
 
 
 def sizes_of(asked_by: str, spelled: Sequence[str] | None) -> dict[str, int]:
+    """Return the sizes of `--size`, by name."""
     found: dict[str, int] = {}
     for text in spelled or ():
         name, _, number = text.rpartition("=")
@@ -159,12 +156,12 @@ def pair(
     batch: list[int] | None = typer.Option(
         None, help="Batch size of ONNX files, else their own; for all, or once for each.", min=1, max=LARGEST
     ),
-    size: SizeOption = None,
+    size: list[str] | None = SIZE,
     held: list[float] | None = typer.Option(
         None, "--multiprocessors", help="Busy alone, in percent, for mps; once for each, or for the one utilization."
     ),
     kernel_us: list[float] | None = typer.Option(None, help="How long a kernel takes on average; as --multiprocessors."),
-    with_: WithOption = None,
+    with_: Path | None = WITH,
     json: JsonOption = False,
 ) -> None:
     """How much longer two jobs take that share an accelerator. For example: fairlead predict pair 26 36
@@ -246,7 +243,7 @@ def _print(asked: Sequence[_Asked], told: Mapping[str, Any]) -> None:
             held = f"; multiprocessors {one.held_from}" if told["by"] != PLAIN and one.held_from != one.source else ""
             note(f"{name}: {one.source}{f' from its graph, {one.taken}' if one.taken else ''}{held}")
         if one.unknown:
-            note(f"operators nobody knows, so take it with care: {legible(listed(one.unknown))}")
+            note(f"unknown operators, so take it with care: {legible(listed(one.unknown))}")
     note(f"by {told['by']}")
 
 
@@ -271,7 +268,7 @@ def _is_file(text: str) -> bool:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is known of one of the two alone, and where from; NaN where nobody knows."""
+    """What is known of one of the two alone, and where from; NaN where it is unknown."""
 
     name: str
     utilization: float

@@ -20,7 +20,7 @@ from typing import Any
 import typer
 
 from fairlead.cli.job_tables import legible
-from fairlead.cli.output import JsonOption, check_paths, note, out, print_json, progress
+from fairlead.cli.output import JsonOption, check_paths, note, option_error, out, print_json, progress
 from fairlead.core.cluster import is_type_name
 from fairlead.core.errors import FairleadError, InputError, install, near_or_all
 from fairlead.prediction.features import graph_features
@@ -89,7 +89,7 @@ def table(
 
 
 def _all_met(pairs: Collection[tuple[str, str]]) -> set[str]:
-    """Many of whom every two were measured together: who missed most others is left out, until nobody did."""
+    """Many of whom every two were measured together: the configuration that missed most others is left out, until none did."""
     names = {one for one, _ in pairs}
     while names:
         missed = {one: sum((one, other) not in pairs for other in names) for one in names}
@@ -188,7 +188,7 @@ def pairs(
     A look is the one alone, both, and the other alone, within a second, so that a host that gets slower does so for all.
 
     It can be stopped and run again: fairlead profile pairs --out pairs.jsonl --budget 600. Two processes hold all models at
-    once. Everybody takes turns, so that a part of the pairs is a fair part.
+    once. All take turns, so that a part of the pairs is a fair part.
     """
     _seconds(window=window_s, alone=alone_s, warm=warm_s)
     look = PairTiming(warm_s, alone_s, window_s, looks)
@@ -324,9 +324,7 @@ def _about(device: str) -> dict[str, Any]:
 def _chosen(only: str) -> list[Configuration]:
     found = [one for one in configurations() if fnmatch.fnmatchcase(one.name, only)]
     if not found:
-        raise InputError(
-            "--only", "a pattern that some configuration has; `fairlead profile list` shows them", field="only", value=only
-        )
+        raise option_error("only", "a pattern that some configuration has; `fairlead profile list` shows them", only)
     return found
 
 
@@ -348,18 +346,16 @@ def _needs_torch(name: str) -> Any:
 def _torch(device: str) -> Any:
     torch = _needs_torch("torch")
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(
-            "--device", "a device that is there; this machine has no CUDA, try --device cpu", field="device", value=device
-        )
+        raise option_error("device", "a device that is there; this machine has no CUDA, try --device cpu", device)
     try:
         where = torch.device(device)
         there = where.index is None or where.index < torch.cuda.device_count()
-        if where.type != "cuda":  # whoever asks CUDA for a tensor takes of what is to be measured
+        if where.type != "cuda":  # a tensor on CUDA takes of what is to be measured
             there = torch.ones(1, device=where).sum().item() == 1
     except (RuntimeError, AssertionError, ImportError, AttributeError):  # PyTorch knows many it was not built for
         there = False
     if not there:
-        raise InputError("--device", "a device that is there and trains, as in cuda, cuda:0, cpu", field="device", value=device)
+        raise option_error("device", "a device that is there and trains, as in cuda, cuda:0, cpu", device)
     return torch
 
 

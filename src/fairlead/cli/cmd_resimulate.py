@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from fairlead.cli import options as opt
-from fairlead.cli.output import check_paths, note, out, print_json, progress
+from fairlead.cli.output import check_paths, note, option_error, out, print_json, progress
 from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import parse_part
 from fairlead.core.errors import InputError
@@ -55,7 +55,7 @@ def resimulate_command(
     schedulers = [run.under(parse_part(name)) for name in opt.split_names(policies)]
     schedulers += [SchedulerConfig.from_file(path) for path in config or ()]
     if not schedulers:
-        raise InputError("--policies", "at least one policy", field="policies", value=policies)
+        raise option_error("policies", "at least one policy", policies)
     for scheduler in schedulers:
         scheduler.build(None)
     if not run.world.trace.jobs:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
 import typer
 from rich import box
@@ -15,7 +15,7 @@ from rich.table import Table
 
 from fairlead.cli import options as opt
 from fairlead.cli.cmd_jobs import control_plane
-from fairlead.cli.output import check_paths, event_log, note, out, print_json, progress
+from fairlead.cli.output import check_paths, event_log, note, option_error, out, print_json, progress
 from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import parse_part, scheduler_of
 from fairlead.core.errors import InputError
@@ -35,8 +35,7 @@ from fairlead.runtime.http_client import CONFLICT, ControlPlaneClient, RefusedRe
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.throughput_tables import ThroughputTable
 
-EveryOption: TypeAlias = Annotated[int, typer.Option("--every", help="Rounds between two decisions of the advisor.", min=1)]
-EVERY = 10
+EVERY = typer.Option(10, help="Rounds between two decisions of the advisor.", min=1)
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def _objective(metric: str) -> Objective:
         try:
             weights[name.strip()] = float(weight) if equals else 1.0
         except ValueError:
-            raise InputError("--metric", "jct, responsiveness, or name=weight", field="metric", value=one) from None
+            raise option_error("metric", "jct, responsiveness, or name=weight", one) from None
     return Objective(weights)
 
 
@@ -135,7 +134,7 @@ def _advice_data(advice: Advice) -> dict[str, object]:
 def synthesize_command(
     *,
     asked: AdvisorOptions,
-    every: EveryOption = EVERY,
+    every: int = EVERY,
     alone: bool = typer.Option(True, "--alone/--no-alone", help="Run every combination by itself too, to compare with."),
     workload: opt.WorkloadOptions,
     cluster: opt.ClusterOption = opt.DEFAULT_CLUSTER,
@@ -215,7 +214,7 @@ def synthesize_command(
 def advise_command(
     *,
     asked: AdvisorOptions,
-    every: EveryOption = EVERY,
+    every: int = EVERY,
     throughputs: Path | None = opt.THROUGHPUTS,
     cost: opt.CostOptions,
     simulations: int | None = typer.Option(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fairlead.runtime.control.tokens import Tokens
 
 token_app = typer.Typer(help="Manage API tokens.", no_args_is_help=True, rich_markup_mode=None)
-TokenRoot = Annotated[Path, typer.Option("--root", help="The control plane's root.")]
+ROOT = typer.Option(Path(".fairlead"), help="The control plane's root.")
 NameOfToken = Annotated[str, typer.Argument(help="The user's name; any name for agents.")]
 
 
@@ -26,7 +26,7 @@ def add(
     name: NameOfToken,
     role: str = typer.Option("user", help="user (own jobs), admin (everything) or agent (nodes)."),
     account: str = typer.Option("", "--account", "--entity", help="The account of all their jobs. '*': any."),
-    root: TokenRoot = Path(".fairlead"),
+    root: Path = ROOT,
     json: JsonOption = False,
 ) -> None:
     """Create a token and print it. Only its digest is stored.
@@ -50,7 +50,7 @@ def add(
 
 
 @token_app.command("list")
-def list_tokens(root: TokenRoot = Path(".fairlead"), json: JsonOption = False) -> None:
+def list_tokens(root: Path = ROOT, json: JsonOption = False) -> None:
     """List all tokens with their users. An id is the beginning of the digest; tokens themselves are not stored."""
     found = _tokens(root).listed()
     if json:
@@ -65,7 +65,7 @@ def list_tokens(root: TokenRoot = Path(".fairlead"), json: JsonOption = False) -
 @token_app.command()
 def revoke(
     name: str = typer.Argument(..., help="A user's name (all their tokens), or the id of a token, as in `token list`."),
-    root: TokenRoot = Path(".fairlead"),
+    root: Path = ROOT,
     json: JsonOption = False,
 ) -> None:
     """Revoke tokens. They stop working at once; jobs of their user keep running. Exit codes: 0 done, 2 no such token."""

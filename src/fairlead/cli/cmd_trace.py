@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fairlead.cli import options as opt
-from fairlead.cli.output import note, out, print_json
+from fairlead.cli.output import note, option_error, out, print_json
 from fairlead.core.errors import InputError
 from fairlead.experiments.inputs import TraceFile, read_table
 from fairlead.experiments.metric_columns import format_duration
@@ -28,28 +28,22 @@ T = TypeVar("T", int, float)
 trace_app = typer.Typer(help="Generate, convert, transform and check traces.", no_args_is_help=True, rich_markup_mode=None)
 
 SourceArgument = Annotated[Path, typer.Argument(help="The trace file.")]
-OutputOption = Annotated[
-    Path, typer.Option("--out", "--output", "-o", help="The file to write: .csv or .parquet, native format.")
-]
+OUTPUT = typer.Option(..., "--out", "--output", "-o", help="The file to write: .csv or .parquet, native format.")
 REFERENCE_TYPE = "v100"
-ReferenceTypeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--reference-type",
-        help=f"Durations are run times on this type of the throughput table. [default: {REFERENCE_TYPE}, or the only one]",
-    ),
-]
+REFERENCE = typer.Option(
+    None, help=f"Durations are run times on this type of the throughput table. [default: {REFERENCE_TYPE}, or the only one]"
+)
 
 
 @trace_app.command()
 def generate(
-    output: OutputOption,
+    output: Path = OUTPUT,
     jobs: opt.JobsOption = 100,
     load: float = typer.Option(4.0, help="Jobs per hour, as a Poisson process."),
     static: bool = typer.Option(False, "--static", help="All jobs arrive at second 0."),
     throughputs: Path | None = opt.THROUGHPUTS,
     kinds: str = typer.Option("", help="Job types or models, separated by commas. [default: all]"),
-    reference_type: ReferenceTypeOption = None,
+    reference_type: str | None = REFERENCE,
     durations: str = typer.Option("gavel", help="'gavel' (10^x minutes), 'shockwave' (size classes), or seconds by commas."),
     workers: opt.WorkersOption = "single",
     priorities: float = typer.Option(0.0, help="Share of jobs with high priority."),
@@ -96,7 +90,7 @@ def generate(
 @trace_app.command()
 def convert(
     source: SourceArgument,
-    output: OutputOption,
+    output: Path = OUTPUT,
     format: str | None = opt.FORMAT,
     regimes: Path | None = opt.REGIMES,
     throughputs: Path | None = opt.THROUGHPUTS,
@@ -117,7 +111,7 @@ def convert(
 @trace_app.command()
 def transform(
     source: SourceArgument,
-    output: OutputOption,
+    output: Path = OUTPUT,
     format: str | None = opt.FORMAT,
     skip_bad: bool = opt.SKIP_BAD,
     keep_workers: str = typer.Option("", help="Only gangs of these sizes, as in '1,2,4,8'."),
@@ -132,7 +126,7 @@ def transform(
         False, "--random-kinds", help="Give each job a job type of the throughput table; its duration stays."
     ),
     throughputs: Path | None = opt.THROUGHPUTS,
-    reference_type: ReferenceTypeOption = None,
+    reference_type: str | None = REFERENCE,
     loss_curves: str | None = typer.Option(
         None, help="Jobs report losses; a share converges at a share of its steps, as in '0.75@0.4'."
     ),
@@ -151,7 +145,7 @@ def transform(
     if keep_workers:
         sizes = opt.parse_numbers("--keep-workers", keep_workers)
         if not all(size >= 1 and size == int(size) for size in sizes if size < float("inf")) or float("inf") in sizes:
-            raise InputError("--keep-workers", "whole numbers from 1 on", field="keep-workers", value=keep_workers)
+            raise option_error("keep-workers", "whole numbers from 1 on", keep_workers)
         trace = change.keep_workers(trace, [int(size) for size in sizes])
     if slice is not None:
         trace = change.slice_jobs(trace, *measure_from(slice))
@@ -255,7 +249,7 @@ def _reference_type(table: ThroughputTable, asked: str | None) -> str:
     reference_type = only if asked is None else asked
     if reference_type not in table.types:
         known = f"a type of the throughput table ({', '.join(table.types)})"
-        raise InputError("--reference-type", known, field="reference-type", value=reference_type)
+        raise option_error("reference-type", known, reference_type)
     return reference_type
 
 
@@ -277,7 +271,7 @@ def _window(text: str) -> tuple[float, float]:
         start, end = text.split(":")
         return float(start or 0), float(end or "inf")
     except ValueError:
-        raise InputError("--window", "from:to in seconds, as in '0:86400'", field="window", value=text) from None
+        raise option_error("window", "from:to in seconds, as in '0:86400'", text) from None
 
 
 def _pair(option: str, text: str, kind: type[T], expected: str) -> tuple[T, T]:
@@ -296,4 +290,4 @@ def _schedule(text: str) -> tuple[tuple[float, float], ...]:
         return tuple((float(multiple), float(share)) for multiple, share in pairs)
     except ValueError:
         expected = "multiples of the batch size and shares of the steps, as in '1@0.3|4@0.7'"
-        raise InputError("--schedule", expected, field="schedule", value=text) from None
+        raise option_error("schedule", expected, text) from None

@@ -82,7 +82,7 @@ def when_command(
         out.print(f"{legible(wanted['name'])} is {wanted['phase']}")
         return
     ahead, here = _looked(plane, table, replace(asked, job=None if wanted is None else wanted["number"]), quiet=json)
-    reasons = _reasons(plane, wanted, ahead, everybody=here)
+    reasons = _reasons(plane, wanted, ahead, all_users=here)
     if json:
         print_json(_data(ahead, reasons))
     elif ahead.jobs:
@@ -125,13 +125,13 @@ def _looked(
 
 
 def _reasons(
-    plane: ControlPlaneClient, wanted: Mapping[str, Any] | None, ahead: ClusterForecast, everybody: bool
+    plane: ControlPlaneClient, wanted: Mapping[str, Any] | None, ahead: ClusterForecast, all_users: bool
 ) -> dict[int, Mapping[str, Any]]:
     """Return the reasons of jobs that do not start within the horizon."""
     timeless = {one.number for one in ahead.jobs if _timeless(one)}
     if not timeless:
         return {}
-    told = plane.jobs(("queued", "waiting"), all_users=everybody) if wanted is None else [wanted]
+    told = plane.jobs(("queued", "waiting"), all_users=all_users) if wanted is None else [wanted]
     return {job["number"]: job["reason"] for job in told if job["number"] in timeless and job.get("reason")}
 
 

@@ -20,7 +20,7 @@ import typer
 from typer.models import OptionInfo
 
 from fairlead.cli.output import JsonOption as JsonOption
-from fairlead.cli.output import note
+from fairlead.cli.output import note, option_error
 from fairlead.config import Part, SchedulerConfig, read_cluster, read_costs
 from fairlead.config.schedulers import (
     EVENT_DRIVEN,
@@ -135,10 +135,10 @@ class SchedulerOptions(OptionGroup):
     def apply(self, base: SchedulerConfig) -> SchedulerConfig:
         """Return a scheduler with the parts of the command line in place of its own, and a name that says so."""
         if self.event_driven and self.round is not None:
-            raise InputError("--round", "either --round or --event-driven", field="round", value=self.round)
+            raise option_error("round", "either --round or --event-driven", self.round)
         if self.round is not None and not SHORTEST_ROUND_S <= self.round <= LONGEST_ROUND_S:
             wanted = f"{SHORTEST_ROUND_S:g} to {LONGEST_ROUND_S:g} seconds (or --event-driven)"
-            raise InputError("--round", wanted, field="round", value=self.round)
+            raise option_error("round", wanted, self.round)
         names = ("estimator", "mechanism", "placement", "termination")
         parts: dict[str, Part] = {name: parse_part(text) for name in names if (text := getattr(self, name))}
         if self.admission:
@@ -255,12 +255,10 @@ class CostOptions:
         every = self.checkpoint_every
         if self.costs is not None:
             if every is not None or any(value for _, value in single):
-                raise InputError(
-                    "--costs", "either a file of costs or single cost options", field="costs", value=str(self.costs)
-                )
+                raise option_error("costs", "either a file of costs or single cost options", str(self.costs))
             return read_costs(self.costs)
         if every is not None and not every > 0:
-            raise InputError("--checkpoint-every", "seconds above 0", field="checkpoint-every", value=every)
+            raise option_error("checkpoint-every", "seconds above 0", every)
         for name, value in single:
             if not value <= LONGEST_ROUND_S:
                 raise InputError(f"--{name}", f"at most {LONGEST_ROUND_S:g} seconds", field=name, value=value)
@@ -287,18 +285,16 @@ class FaultOptions:
                 node, start, end = text.split(":")
                 outage = Outage(int(node), float(start), float(end) if end else math.inf)
             except ValueError:
-                raise InputError("--outage", "node:from:to, as in '3:3600:7200'", field="outage", value=text) from None
+                raise option_error("outage", "node:from:to, as in '3:3600:7200'", text) from None
             late = max(outage.start_s, outage.end_s if outage.end_s < math.inf else 0.0) > MAX_TIME_S
             if not 0 <= outage.node < len(cluster.nodes) or not 0 <= outage.start_s < outage.end_s or late:
                 wanted = f"a node from 0 to {len(cluster.nodes) - 1} and from < to, at most {MAX_TIME_S:g} s"
-                raise InputError("--outage", wanted, field="outage", value=text)
+                raise option_error("outage", wanted, text)
             outages.append(outage)
         if not self.mtbf < math.inf:
-            raise InputError("--mtbf", "a finite number of seconds; 0: nodes do not fail", field="mtbf", value=self.mtbf)
+            raise option_error("mtbf", "a finite number of seconds; 0: nodes do not fail", self.mtbf)
         if self.mtbf > 0 and not 0 < self.mttr < math.inf:
-            raise InputError(
-                "--mttr", "a finite number of seconds above 0 where --mtbf is given", field="mttr", value=self.mttr
-            )
+            raise option_error("mttr", "a finite number of seconds above 0 where --mtbf is given", self.mttr)
         return Faults(tuple(outages), self.mtbf, self.mttr)
 
 
@@ -321,7 +317,7 @@ def check_measure(metrics: MetricOptions, jobs: int) -> None:
     """Raise InputError where `--measure` begins behind the last job."""
     if metrics.measure is not None and metrics.measure[0] >= jobs:
         wanted = f"a range within the {jobs:,} jobs of this workload"
-        raise InputError("--measure", wanted, field="measure", value=":".join(map(str, metrics.measure)))
+        raise option_error("measure", wanted, ":".join(map(str, metrics.measure)))
 
 
 def cluster_of(text: str) -> Cluster:

@@ -65,6 +65,11 @@ _MAX_NAME_WIDTH = 25
 """Width of names in lists with a line for each."""
 
 
+def option_error(option: str, expected: str, value: object) -> InputError:
+    """Return the error of an option's value."""
+    return InputError(f"--{option}", expected, field=option, value=value)
+
+
 def print_json(data: Mapping[str, Any]) -> None:
     """Print one JSON object on one line; numbers that are not finite are null."""
     if sys.stdout is None:

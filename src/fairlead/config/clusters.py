@@ -84,6 +84,7 @@ def read_cluster(text: str, known: Sequence[AcceleratorType] = ()) -> Cluster:
 
 
 def cluster_from(value: Value, known: Sequence[AcceleratorType] = ()) -> Cluster:
+    """Return the cluster of a YAML value; `known` types need no entry of their own."""
     fields = value.mapping(("types", "nodes"))
     types = {kind.name: kind for kind in known}
     if "types" in fields:

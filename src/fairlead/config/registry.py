@@ -1,5 +1,5 @@
 """Names become classes here. A registry is a value: built-in and third-party stages come into it the same way, by entry points,
-and a name that two of them claim is an error when somebody asks for it."""
+and a name that two of them claim is an error when it is asked for."""
 
 from __future__ import annotations
 
@@ -171,6 +171,7 @@ def presets() -> dict[str, Preset]:
 
 
 def preset_named(name: str, place: str = "") -> Preset:
+    """Return a preset; `place` says where an unknown name stands."""
     known = presets()
     if name not in known:
         policies = {entry.name for entry in Registry.installed().of("policy")}

@@ -298,6 +298,7 @@ FIRST_STEP_S = 120.0
 
 
 def read_scheduler(path: Path | str) -> SchedulerConfig:
+    """Return the scheduler of a file, for a real cluster."""
     return _config(read_yaml(path))
 
 

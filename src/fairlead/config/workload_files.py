@@ -27,10 +27,12 @@ _FIELDS = ("launch_s", "restart_s", "checkpoint_s", "checkpoint_every_s")
 
 
 def read_costs(path: Path | str) -> Costs:
+    """Return the costs of a file."""
     return costs_from(read_yaml(path))
 
 
 def costs_from(value: Value) -> Costs:
+    """Return the costs of a YAML value."""
     fields = value.mapping((*_FIELDS, "kinds"))
     common = _costs(fields, Costs())
     kinds = fields["kinds"].mapping() if "kinds" in fields else {}
@@ -121,10 +123,12 @@ _SESSION_FIELDS = ("name", "model", "rate", "slo_ms")
 
 
 def read_sessions(path: Path | str) -> tuple[Session, ...]:
+    """Return the inference sessions of a file."""
     return sessions_from(read_yaml(path))
 
 
 def sessions_from(value: Value) -> tuple[Session, ...]:
+    """Return the inference sessions of a YAML value."""
     fields = value.mapping(("models", "sessions"))
     for name in ("models", "sessions"):
         if name not in fields:

@@ -123,6 +123,7 @@ def read_yaml(path: Path | str) -> Value:
 
 
 def parse_yaml(text: str, source: str) -> Value:
+    """Return the value of a YAML text; `source` names it in errors."""
     lines: dict[tuple[str | int, ...], int] = {}
     deep = 0
     try:

@@ -32,6 +32,7 @@ DASHES = ("", "6 3", "2 2", "8 3 2 3")
 
 
 def colour_of(run: int) -> str:
+    """The colour of a run, by its number."""
     return COLOURS[run % len(COLOURS)]
 
 
@@ -116,6 +117,7 @@ def canvas(width: float, height: float, rows: int = 1) -> tuple[Any, Any]:
 
 
 def line_style(number: int) -> dict[str, Any]:
+    """How the line of a run looks, for matplotlib."""
     dash = [float(part) for part in dash_of(number).split()]
     return {"color": colour_of(number), "linewidth": 1.8, "linestyle": (0, tuple(dash)) if dash else "-"}
 
@@ -246,7 +248,7 @@ def _gantt(axes: Any, label: str, record: RunRecord, longest_s: float) -> None:
 
 def painted(left: Floats, right: Floats, row: Ints, colours: Floats, rows: int, pixels: int = _PIXELS) -> Floats:
     """Stretches from pixel to pixel as an image: each pixel shows who holds its accelerator in its middle. Where several do,
-    the last; where nobody does, it is clear."""
+    the last; where none does, it is clear."""
     first, behind = (np.clip(np.ceil(edge - 0.5), 0, pixels).astype(np.int64) for edge in (left, right))
     width = behind - first
     begins = np.cumsum(width) - width

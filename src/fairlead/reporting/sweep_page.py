@@ -27,6 +27,7 @@ _NAMES = {"load": "load (jobs/h)", "rounds": "round (s)"}
 
 
 def write_page(swept: SweepResult, folder: Path) -> Path:
+    """Write the report of a sweep into its folder."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.html"
     atomic_write(path, sweep_html(swept).encode("utf-8"))
@@ -34,6 +35,7 @@ def write_page(swept: SweepResult, folder: Path) -> Path:
 
 
 def sweep_html(swept: SweepResult) -> str:
+    """The report as text."""
     sweep = swept.sweep
     images = "".join(
         f'<img alt="{html.escape(picture.title)}" src="data:image/png;base64,{base64.b64encode(png(picture)).decode()}">'
@@ -48,6 +50,7 @@ def sweep_html(swept: SweepResult) -> str:
 
 
 def introduction(sweep: Sweep) -> list[str]:
+    """What was simulated, in two sentences."""
     file = sweep.inputs.trace_file
     jobs = f"the jobs of {file.path.name}" if file is not None else f"{sweep.jobs:,} generated jobs, {sweep.workers} workers"
     fixed = [] if any(axis.name == "cluster" for axis in sweep.axes) else [f"on {sweep.clusters[sweep.cluster]}"]
@@ -61,6 +64,7 @@ def introduction(sweep: Sweep) -> list[str]:
 
 
 def headings(sweep: Sweep) -> list[str]:
+    """Of the columns of the table."""
     return ["scheduler", *(axis_title(axis) for axis in sweep.axes), *(column.heading for column in columns(sweep))]
 
 
@@ -84,11 +88,13 @@ def rows(swept: SweepResult) -> list[list[str]]:
 
 
 def columns(sweep: Sweep) -> list[Column]:
+    """The metrics of a sweep."""
     by_key = {column.key: column for column in COLUMNS}
     return [by_key[name] for name in sweep.metrics]
 
 
 def axis_title(axis: Axis) -> str:
+    """What tables and pictures call an axis."""
     return _NAMES.get(axis.name, axis.name)
 
 

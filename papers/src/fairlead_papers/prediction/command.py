@@ -12,13 +12,13 @@ import typer
 
 from fairlead.cli.cmd_predict import (
     AT_ONCE,
-    SetOption,
+    SET,
     multiprocessors_by_name,
     note_missing_learners,
     training_data,
     utilization_by_name,
 )
-from fairlead.cli.cmd_predict_model import SHIPPED, WithOption, memory_mb_of, predictor_of
+from fairlead.cli.cmd_predict_model import SHIPPED, WITH, memory_mb_of, predictor_of
 from fairlead.cli.output import JsonOption, note, out, print_json, progress
 from fairlead.core.errors import InputError, install, near_or_all
 from fairlead.prediction import learners
@@ -58,7 +58,7 @@ SCORES = {
 BEST = ", ".join(learners.BEST_FIRST)
 
 
-def evaluate(set_: SetOption = "h200", json: JsonOption = False) -> None:
+def evaluate(set_: str = SET, json: JsonOption = False) -> None:
     """How far off predictions are on what they have not seen. Families, rows and pairs are left out in turn."""
     data, known, _ = training_data(set_)
     note_missing_learners()
@@ -169,7 +169,7 @@ def pairs(
         str | None,
         typer.Option("--learner", help=f"By which utilization is predicted. [default: of {BEST}, the first that is installed]"),
     ] = None,
-    with_: WithOption = None,
+    with_: Path | None = WITH,
     json: JsonOption = False,
 ) -> None:
     """Pairs that no fit has seen, predicted and measured. Shown are those that a scheduler advises most, and those that it
