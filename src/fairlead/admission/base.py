@@ -17,9 +17,8 @@ from fairlead.core.stages import Admission
 
 
 class QuotaReasons(Mapping[int, Reason]):
-    """The reasons of jobs that wait for a quota, made on demand, so that many waiting jobs cost nothing (ADR 0012).
-
-    `numbers` are ascending; job i waits in queue `queues[i]`, and `why(queue)` is the reason."""
+    """The reasons of jobs that wait for a quota, made on demand (ADR 0012). `numbers` ascend; job i waits in queue
+    `queues[i]`."""
 
     def __init__(self, numbers: Ints, queues: Ints, why: Callable[[int], Reason]) -> None:
         self._numbers, self._queues, self._why = numbers, queues, why

@@ -7,8 +7,9 @@ other job of that quota is."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -86,9 +87,8 @@ class JobTypeQuota(_LimitsByName):
         model_of_kind = np.array([place[name] for name in names], dtype=np.int64)
         used = np.bincount(model_of_kind[view.jobs.kind], minlength=len(models))
         queues = model_of_kind[queued.kind]
-        return admit_by_quota(
-            queued.number, queues, np.ones_like(queues), used, self.of(models), lambda queue: f"jobs {_of_model(models[queue])}"
-        )
+        what = partial(_named, "jobs", "model", models)
+        return admit_by_quota(queued.number, queues, np.ones_like(queues), used, self.of(models), what)
 
 
 @dataclass(frozen=True)
@@ -124,15 +124,9 @@ def _by_user(quota: _LimitsByName, view: Snapshot, *, accelerators: bool) -> Adm
     queues = queue_of[queued.user]
     used = np.bincount(view.jobs.user, view.jobs.workers if accelerators else None, minlength=count)[users]
     demands = queued.workers if accelerators else np.ones_like(queues)
-    what = "accelerators for jobs" if accelerators else "jobs"
-    return admit_by_quota(
-        queued.number, queues, demands, used, quota.of(names), lambda queue: f"{what} {_of_user(names[queue])}"
-    )
+    what = partial(_named, "accelerators for jobs" if accelerators else "jobs", "user", names)
+    return admit_by_quota(queued.number, queues, demands, used, quota.of(names), what)
 
 
-def _of_user(name: str) -> str:
-    return f"of user {name!r}" if name else "without a user"
-
-
-def _of_model(name: str) -> str:
-    return f"of model {name!r}" if name else "without a model"
+def _named(what: str, role: str, names: Sequence[str], queue: int) -> str:
+    return f"{what} of {role} {names[queue]!r}" if names[queue] else f"{what} without a {role}"

@@ -195,11 +195,8 @@ RATE = "rate "
 
 
 class ObservedRates(ObservationCache):
-    """Rates at which jobs ran, by kind, workers, type and co-located job, as arrays of means (NaN: none) and counts.
-
-    A job is observed once in each interval of constant rate, named by its number and the start of the interval, so that the
-    frequency of decisions does not matter. The first `limit` intervals of a combination are kept.
-    """
+    """Rates at which jobs ran, by kind, workers, type and co-located job: means (NaN: none) and counts. A job is observed once
+    in each interval of constant rate; the first `limit` intervals of a combination are kept."""
 
     prefix = RATE
 

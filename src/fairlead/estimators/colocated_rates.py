@@ -159,7 +159,12 @@ def usage_observations(view: Snapshot) -> dict[str, object]:
         if kind != TIMED and math.isfinite(busy) and math.isfinite(memory):
             measured.setdefault(_name(kind, view.cluster.type_names[type_]), []).append((min(100 * busy, 100.0), memory))
     means = {name: np.mean(usage, axis=0).tolist() for name, usage in measured.items()}
-    return {name: usage for name, usage in means.items() if _differs(view.observations.get(name), usage)}
+    known = {name: view.observations.get(name) for name in means}
+    return {
+        name: usage
+        for name, usage in means.items()
+        if (old := known[name]) is None or any(abs(new - before) > MIN_CHANGE * before for new, before in zip(usage, old))
+    }
 
 
 def has_usage_observations(observations: Mapping[str, Any]) -> bool:
@@ -179,7 +184,3 @@ def _listed(names: Sequence[str]) -> str:
 
 def _name(kind: str, type_name: str) -> str:
     return f"{_PREFIX}{kind} on {type_name}"
-
-
-def _differs(known: Any, usage: list[float]) -> bool:
-    return known is None or any(abs(now - before) > MIN_CHANGE * before for now, before in zip(usage, known))

@@ -74,9 +74,8 @@ def class_per_job(base: Rates, sizes: ModelSizes) -> Rates:
 
 
 class ModelSizes:
-    """Rates of elastic jobs at other sizes by their models, the same on every type that a job can run on. A job without reports
-    is assumed to scale linearly to one worker, and no other size is known. `possible` are the sizes at which a kind fits into
-    memory; None: all."""
+    """Rates of elastic jobs at other sizes by their models. A job without reports is assumed to scale linearly to one worker.
+    `possible` are the sizes at which a kind fits into memory; None: all."""
 
     def __init__(self, view: Snapshot, base: Rates, elastic: Ints, possible: Collection[tuple[str, int]] | None) -> None:
         jobs = view.jobs.only(elastic)

@@ -52,8 +52,7 @@ class Prior:
 
 
 def prior_of(profiler: Profiler, references: Ints, *, leave_out: bool) -> Prior:
-    """The prior of every row from the references of its gang size (from all, where there are none); `leave_out` excludes those
-    of its own kind."""
+    """The prior of every row from references of its gang size; `leave_out` excludes those of its own kind."""
     keys, types = profiler.keys, profiler.types
     alone, spread, paired = profiler.reference_rates(references)
     gang = np.array([keys[row][1] for row in references.tolist()], dtype=np.int64)
@@ -105,8 +104,7 @@ def _columns(values: Floats, there: Bools, otherwise: float = 0.0) -> tuple[Floa
 
 
 def from_speeds(measured: Floats, speed: Floats, level: Floats) -> tuple[Floats, Bools]:
-    """Rates from measurements on some types (NaN elsewhere) and relative speeds, at the level of the measurements, or at the
-    given level where there are none; and which rows have measurements."""
+    """Rates from measurements on some types (NaN elsewhere) and relative speeds; and which rows have measurements."""
     there = ~np.isnan(measured)
     logs = np.where(there, np.log(np.where(there, measured, 1.0) / speed), 0.0)
     count = there.sum(axis=1)

@@ -108,7 +108,9 @@ class Profiled:
         if len(new[0]) or len(new[1]):
             free_s = max(view.time, cache.busy_until_s)
             for row in dict.fromkeys(np.concatenate(new).tolist()):
-                free_s = free_s + self._takes_s(cache, row)
+                plan = cache.plan(row)
+                runs = np.bincount(plan.types, minlength=cache.profiler.types) + plan.timed_alone
+                free_s = free_s + float(np.ceil(runs / self.accelerators).max()) * self.profile_s
                 pending[row] = free_s
                 kind, workers = cache.profiler.keys[row]
                 values[_name(kind, workers)] = {"of": [kind, workers], "ready_s": free_s}
@@ -118,11 +120,6 @@ class Profiled:
                 kind, workers = cache.profiler.keys[row]
                 values[_name(kind, workers)] = {"of": [kind, workers], "ready_s": ready_s, **self._measured(cache, row)}
         return values, min(pending.values(), default=math.inf)
-
-    def _takes_s(self, cache: _Cache, row: int) -> float:
-        plan = cache.plan(row)
-        runs = np.bincount(plan.types, minlength=cache.profiler.types) + plan.timed_alone
-        return float(np.ceil(runs / self.accelerators).max()) * self.profile_s
 
     def _measured(self, cache: _Cache, row: int) -> dict[str, Any]:
         """The profile of a kind as an observation: measurements and the closest reference."""

@@ -22,8 +22,7 @@ FULL = 100.0  # percent: beyond it an accelerator is over-committed
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Coefficients over `terms`, `below` of degree 1, `above` of degree 2, with grain or without, and the standard deviations
-    of what they missed."""
+    """Coefficients over `terms`, with grain or without, and the standard deviations of what they missed."""
 
     below: tuple[float, ...]
     above: tuple[float, ...]
@@ -96,8 +95,7 @@ SIZES = ((len(BELOW), len(ABOVE)), (len(BELOW) + 1, len(ABOVE) + 2))
 
 
 def terms(own: Floats, others: Floats, degree: int, grain: Floats | None = None) -> Floats:
-    """A polynomial of two shares of an accelerator, by columns: 1, own, others; of degree 2 also their squares and product.
-    With grain also own · others · grain; of degree 2 that times others too."""
+    """A polynomial of two shares by columns: 1, own, others; degree 2: squares and product; with grain, its products."""
     mine, theirs = np.asarray(own, dtype=float) / FULL, np.asarray(others, dtype=float) / FULL
     columns = [np.ones_like(mine), mine, theirs]
     if degree == 2:

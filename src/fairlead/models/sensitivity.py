@@ -13,8 +13,7 @@ EXPECTED = f"amounts and speeds, both ascending, from {LEAST:g} to {MOST:g}, as 
 
 @dataclass(frozen=True)
 class Curve:
-    """`points` are (amount, speed). Between two it is a straight line, below the first one in proportion, and behind the last
-    one more does not help."""
+    """Points (amount, speed): linear between two, proportional below the first, constant behind the last."""
 
     points: tuple[tuple[float, float], ...]
 

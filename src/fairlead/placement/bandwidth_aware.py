@@ -8,6 +8,7 @@ links are not known gives its first free accelerators."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -41,9 +42,15 @@ def best_devices(links: Links, free: tuple[int, ...], want: int) -> tuple[int, .
     """The `want` free accelerators with the most bandwidth between them; exact up to `MAX_SETS` sets."""
     if want >= len(free):
         return free
-    between = _between(links, free)
+    between: Floats = np.array(links, dtype=np.float64)[np.ix_(free, free)]
+    np.fill_diagonal(between, 0.0)
+    between = (between + between.T) / 2
     if comb(len(free), want) > MAX_SETS:
-        return tuple(free[at] for at in _peeled(between, want))
+        stay = list(range(len(free)))
+        while len(stay) > want:
+            sums = between[np.ix_(stay, stay)].sum(axis=1)
+            del stay[len(stay) - 1 - int(sums[::-1].argmin())]  # the last of equals
+        return tuple(free[at] for at in stay)
     sets = np.array(list(combinations(range(len(free)), want)), dtype=np.int64)
     inside = between[sets[:, :, None], sets[:, None, :]].sum(axis=(1, 2)) / 2
     incident = between.sum(axis=1)[sets].sum(axis=1)
@@ -71,7 +78,7 @@ def choose_within_nodes(devices: FreeDevices, jobs: Sequence[int], gangs: list[l
     chosen: list[list[int]] = []
     for job, places in zip(jobs, gangs):
         mine: list[int] = []
-        for node, many in _by_node(cluster, places):
+        for node, many in Counter(cluster.node_of_accelerator[place] for place in places).items():
             first, end = cluster.bounds_of_node[node]
             if node not in left:
                 left[node] = np.flatnonzero(devices.free[first:end]).tolist()
@@ -86,29 +93,6 @@ def choose_within_nodes(devices: FreeDevices, jobs: Sequence[int], gangs: list[l
 def any_links(cluster: Cluster) -> bool:
     """Whether the links of any node are known."""
     return any(node.links for node in cluster.nodes)
-
-
-def _by_node(cluster: Cluster, places: list[int]) -> list[tuple[int, int]]:
-    """Nodes in order of appearance, with the number of their accelerators."""
-    many: dict[int, int] = {}
-    for place in places:
-        node = cluster.node_of_accelerator[place]
-        many[node] = many.get(node, 0) + 1
-    return list(many.items())
-
-
-def _between(links: Links, free: tuple[int, ...]) -> Floats:
-    whole = np.array(links, dtype=np.float64)[np.ix_(free, free)]
-    np.fill_diagonal(whole, 0.0)
-    return (whole + whole.T) / 2
-
-
-def _peeled(between: Floats, want: int) -> list[int]:
-    stay = list(range(len(between)))
-    while len(stay) > want:
-        sums = between[np.ix_(stay, stay)].sum(axis=1)
-        del stay[len(stay) - 1 - int(sums[::-1].argmin())]  # the last of equals
-    return stay
 
 
 @dataclass(frozen=True)
@@ -126,11 +110,7 @@ class BandwidthAware:
 
     def _gangs(self, devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
         found = on_fewest_nodes(devices, jobs, types, workers, wait=self.wait)
-        return choose_within_nodes(devices, jobs.tolist(), found, _best)
-
-
-def _best(links: Links, free: tuple[int, ...], want: int, job: int) -> tuple[int, ...]:
-    return best_devices(links, free, want)
+        return choose_within_nodes(devices, jobs.tolist(), found, lambda links, free, want, _: best_devices(links, free, want))
 
 
 def _least_missed_first(devices: FreeDevices, kind: int) -> Ints:

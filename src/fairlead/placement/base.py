@@ -22,12 +22,8 @@ from fairlead.placement.session_slots import place_sessions_first
 
 
 class FreeByNode:
-    """The number of free accelerators of each node while gangs are placed.
-
-    A node's first free accelerators are taken first, so that the rest is one slice of a column. A gang uses few nodes, too few
-    for numpy: counts are plain lists. The nodes of a type with a given count are the bits of an integer, so that the time of a
-    search depends on the size of a node and not on the number of nodes.
-    """
+    """The free accelerators of each node while gangs are placed; a node's first ones are taken first. The nodes of a type with
+    a given count are the bits of an integer, so that a search does not depend on the number of nodes."""
 
     def __init__(self, cluster: Cluster, free: Bools) -> None:
         places = free.nonzero()[0]
@@ -41,9 +37,8 @@ class FreeByNode:
             self._having[self._kind_of_node[node]][self.counts[node]] |= 1 << node
 
     def fewest(self, kind: int, want: int, max_nodes: int) -> list[int]:
-        """Take accelerators of a type on as few nodes as possible: from the fullest node that has enough, the first of equals.
-        Where none has, the emptiest gives all it has, and so on. Returns nothing where there are too few accelerators, or where
-        they are on more than `max_nodes`."""
+        """Take accelerators of a type on as few nodes as possible, from the fullest node that has enough, else from the
+        emptiest; nothing where there are too few, or on more than `max_nodes`."""
         having, found = self._having[kind], list[int]()
         used: list[tuple[int, int]] = []  # a node, and how many of its accelerators
         missing, top = want, len(having) - 1  # no node has more than `top`
@@ -79,8 +74,7 @@ class FreeByNode:
         return self.fewest(kind, want, max_nodes)
 
     def fragments(self, kind: int, want: int) -> list[int]:
-        """Take accelerators of a type from the nodes with the fewest free ones, so that whole nodes stay free. Returns nothing
-        where there are too few."""
+        """Take accelerators from the nodes with the fewest free ones, so that whole nodes stay free; [] if too few."""
         having = self._having[kind]
         found: list[int] = []
         if sum(had * having[had].bit_count() for had in range(1, len(having))) < want:
@@ -229,8 +223,7 @@ def place_jobs(
 
 
 def _can_stay(selection: Selection, view: Snapshot) -> Bools:
-    """Whether each job already runs with the same type, size and (where given) batch size and devices, on nodes that are not
-    drained."""
+    """Whether each job already runs with the same type, size, batch size and devices, on nodes not drained."""
     jobs = view.jobs.of(selection.jobs)
     stays: Bools = jobs.held == selection.workers
     if len(view.cluster.types) > 1:

@@ -51,8 +51,7 @@ class LeastNetwork:
 
 
 def cheapest_nodes(among: list[int], free: list[int], users: list[int], want: int) -> list[tuple[int, int]]:
-    """Nodes with `want` free accelerators in sum, and how many to take of each: those whose links have the fewest users in sum,
-    and of these the fewest nodes. Empty where there are too few."""
+    """Nodes and the number to take of each: the fewest users of their links, then the fewest nodes; empty if too few."""
     unused = [node for node in among if not users[node]]
     if sum(free[node] for node in unused) >= want:
         return _largest_first(unused, free, want)
@@ -75,8 +74,7 @@ def _largest_first(nodes: list[int], free: list[int], want: int) -> list[tuple[i
 
 
 def _fewest_users(among: list[int], free: list[int], users: list[int], want: int) -> list[int]:
-    """A covering knapsack by dynamic programming: the best for every number up to `want`, node after node. Of identical nodes
-    only as many are tried as can be of use."""
+    """A covering knapsack by dynamic programming: the best for every number up to `want`, node after node."""
     items: list[int] = []
     alike: dict[tuple[int, int], int] = {}
     for node in sorted(among, key=lambda node: (users[node], -free[node], node)):

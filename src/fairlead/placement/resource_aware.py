@@ -18,8 +18,7 @@ ROUNDING = 1e-9
 
 
 class FreeHosts(FreeDevices):
-    """Free accelerators, and free CPUs and memory of nodes. A worker needs what its job requests on the worker's node;
-    co-located jobs do not share CPUs and memory."""
+    """Free accelerators, CPUs and memory of nodes; co-located jobs do not share CPUs and memory."""
 
     condition = "on nodes with CPUs and memory left for its workers"
 
@@ -37,8 +36,7 @@ class FreeHosts(FreeDevices):
             self._use(np.array(route.accelerators, dtype=np.int64), self.needs(np.array([job], dtype=np.int64)))
 
     def candidate_groups(self, job: int) -> tuple[Ints, ...]:
-        """The jobs to place together, in order of preference: all of the job's combination, or the job alone where no host has
-        enough for all. The others then join it if they can."""
+        """The jobs to place together, in order of preference: all of the job's combination, or the job alone."""
         alone, combination = np.array([job], dtype=np.int64), self.selection.combination
         if combination is None:
             return (alone,)
@@ -119,7 +117,9 @@ def _one_by_one(devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints) ->
         for group in devices.candidate_groups(job):
             needs = devices.needs(group)
             for node, part in _fewest(devices.holds(kind, needs), devices.idle, home, want):
-                places += _of_node(devices, node, part, at)
+                first, end = devices.cluster.bounds_of_node[node]
+                free = (first + devices.free[first:end].nonzero()[0]).tolist()
+                places += sorted(free, key=lambda place: (place != at, place))[:part]  # first the one that it had last
             if places:
                 devices.settle(group, np.array(places, dtype=np.int64), needs)
                 break
@@ -128,8 +128,7 @@ def _one_by_one(devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints) ->
 
 
 def _fewest(holds: Ints, idle: Ints, home: int, want: int) -> list[tuple[int, int]]:
-    """Nodes, and the number of workers for each: the last node if it holds all of them, or the one with the fewest idle
-    accelerators that does. Where none does, the one that holds most gets as many as it holds, and so on."""
+    """Nodes, and the workers for each: the last node, or the one with the fewest idle accelerators, or several."""
     if home >= 0 and holds[home] >= want:
         return [(home, want)]
     if holds.sum() < want:
@@ -144,10 +143,3 @@ def _fewest(holds: Ints, idle: Ints, home: int, want: int) -> list[tuple[int, in
         parts.append((node, holds.item(node)))
         want -= holds.item(node)
         holds[node] = 0
-
-
-def _of_node(devices: FreeDevices, node: int, many: int, last: int) -> list[int]:
-    """Free accelerators of a node, beginning with the one that a job had last."""
-    first, end = devices.cluster.bounds_of_node[node]
-    free = (first + devices.free[first:end].nonzero()[0]).tolist()
-    return sorted(free, key=lambda place: (place != last, place))[:many]

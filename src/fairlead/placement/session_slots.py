@@ -15,8 +15,7 @@ from fairlead.core.snapshot import Snapshot
 
 
 def place_sessions_first(selection: Selection, view: Snapshot, place_rest: Callable[[Selection, Snapshot], Placed]) -> Placed:
-    """Place the sessions of a selection by their routes, and the rest with `place_rest`, in a view without the accelerators of
-    the sessions."""
+    """Place the sessions of a selection by their routes, and the rest with `place_rest` on what is left."""
     serves = np.isin(selection.jobs, list(selection.routes))
     sessions = selection.only(serves)
     routes = {job: np.array(selection.routes[job].accelerators, dtype=np.int64) for job in sessions.jobs.tolist()}

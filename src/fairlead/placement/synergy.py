@@ -100,7 +100,7 @@ _Demand: TypeAlias = tuple[int, tuple[float, float], tuple[float, float], tuple[
 @lru_cache(maxsize=4096)
 def _best_of(demands: tuple[_Demand, ...], left: tuple[float, float]) -> tuple[tuple[float, float], ...]:
     """Dynamic programming over used amounts: a partial division that uses no less and gains no more is dropped."""
-    reached: list[tuple[float, float, float, tuple[tuple[float, float], ...]]] = [(0.0, 0.0, 0.0, ())]
+    reached: list[tuple[float, float, float, tuple[tuple[float, float], ...]]] = [(0.0, 0.0, 0.0, ())]  # used, gain, amounts
     for workers, least, share, wants, sensitivity in demands:
         usual = sensitivity.speed(*share)
         options = [
@@ -115,18 +115,11 @@ def _best_of(demands: tuple[_Demand, ...], left: tuple[float, float]) -> tuple[t
             if used + c <= left[CPUS] + ROUNDING and taken + m <= left[MEMORY] + ROUNDING
         ]
         stays = [(used, taken, gained, (*chosen, least)) for used, taken, gained, chosen in reached]
-        reached = _undominated(further or stays)
+        reached = []
+        for way in sorted(further or stays, key=lambda one: (-one[2], one[0], one[1])):
+            if not any(other[0] <= way[0] + ROUNDING and other[1] <= way[1] + ROUNDING for other in reached):
+                reached.append(way)
     return max(reached, key=lambda one: one[2])[3]
-
-
-def _undominated(
-    ways: list[tuple[float, float, float, tuple[tuple[float, float], ...]]],
-) -> list[tuple[float, float, float, tuple[tuple[float, float], ...]]]:
-    kept: list[tuple[float, float, float, tuple[tuple[float, float], ...]]] = []
-    for allotment in sorted(ways, key=lambda one: (-one[2], one[0], one[1])):
-        if not any(other[0] <= allotment[0] + ROUNDING and other[1] <= allotment[1] + ROUNDING for other in kept):
-            kept.append(allotment)
-    return kept
 
 
 def _amounts(least: float, wants: float, curve: Curve | None, grain: float) -> list[float]:
@@ -176,9 +169,8 @@ class Synergy:
         return self._allotted(placed, view)
 
     def _where_hosts_suffice(self, devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
-        """Place each job on one node if possible: of the nodes with enough free accelerators, the fullest on which all jobs
-        have the CPUs and memory that they can use, or else the one with most to spare. Jobs that use little prefer nodes on
-        which others want more than there is."""
+        """Place each job on the fullest node on which all jobs have the CPUs and memory that they can use, or else the one with
+        most to spare. Jobs that use little prefer nodes on which others want more than there is."""
         nodes, cluster, found = devices.by_node(), devices.cluster, list[list[int]]()
         capacity = _node_resources(devices.view)
         spare = capacity.copy()
@@ -206,8 +198,7 @@ class Synergy:
         return found
 
     def _allotted(self, placed: Placed, view: Snapshot) -> Placed:
-        """The placement with CPUs and memory for each job. A running job whose amounts change is launched again on its
-        devices."""
+        """The placement with CPUs and memory for each job; a job whose amounts change is launched again."""
         launches = placed.launches
         owner, place = view.device_map.places(placed.kept)
         owner, place = np.append(owner, launches.jobs.repeat(launches.workers)), np.append(place, launches.accelerators)
@@ -226,7 +217,8 @@ class Synergy:
         accelerators = [launches.accelerators, *(view.device_map.of(number) for number in again.tolist())]
         offsets: Ints = np.concatenate(([0], np.cumsum(np.concatenate((launches.workers, jobs.held[moving])))))
         amounts = np.array([_as_planned(given[number]) for number in numbers.tolist()]).T.copy()
-        sizes = np.concatenate((_or_zeros(launches.batch_sizes, len(launches)), jobs.batch_size[moving]))
+        before = np.zeros(len(launches), dtype=np.int64) if launches.batch_sizes is None else launches.batch_sizes
+        sizes = np.concatenate((before, jobs.batch_size[moving]))
         new = Launches(
             numbers,
             np.concatenate((launches.types, jobs.type[moving])),
@@ -240,8 +232,7 @@ class Synergy:
         return Placed(kept, new, placed.free, placed.unplaced)
 
     def _hosted_jobs(self, view: Snapshot, owner: Ints, place: Ints) -> list[HostedJob]:
-        """The jobs that hold accelerators, in the order of submission. Co-located jobs divide the shares of their
-        accelerators."""
+        """Jobs with accelerators, by submission. Co-located jobs divide the shares of their accelerators."""
         node = view.cluster.node_of[place]
         share = _shares_per_device(view)[:, node] / np.bincount(place, minlength=view.cluster.size)[place]
         workers: dict[int, dict[int, int]] = {}
@@ -261,8 +252,7 @@ class Synergy:
         return self.profiles.get(kind) or self.profiles.get(model_of(kind)) or _NO_PROFILE
 
     def _wants(self, view: Snapshot, number: int, share: tuple[float, float]) -> tuple[float, float]:
-        """What each worker can use: by its profile, or else what it requests, up to its share. A job that must not be stopped
-        gets no more than its share, because it cannot give it back later."""
+        """What each worker can use: by its profile, or what it requests; a job that must not be stopped: its share."""
         job, profile = view.job_of[number], self._profile(view, number)
         bound = view.run_to_completion or job.min_run_s > 0
         wants = []
@@ -293,7 +283,3 @@ def _as_planned(amounts: tuple[float, float]) -> tuple[float, float]:
     """The amounts for a plan: 0 where hosts have no limit and the job has no profile."""
     cpus, memory = (amount if amount < _NO_LIMIT / 1e4 else 0.0 for amount in amounts)
     return (cpus, memory)
-
-
-def _or_zeros(column: Ints | None, size: int) -> Ints:
-    return np.zeros(size, dtype=np.int64) if column is None else column

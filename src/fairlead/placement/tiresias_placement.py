@@ -32,8 +32,7 @@ ConsolidationRule: TypeAlias = Callable[[Snapshot, Ints, Ints], list[Consolidati
 
 
 def consolidate_selectively(selection: Selection, view: Snapshot, preferences: ConsolidationRule) -> Placed:
-    """Place the gangs that gain from consolidation first, on their last node if it has room; then let the others fill the nodes
-    with the fewest free accelerators."""
+    """Place the gangs that gain from consolidation first; then let the others fill the fullest nodes."""
 
     def gangs(devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
         nodes, preferences_of = devices.by_node(), preferences(view, jobs, types)

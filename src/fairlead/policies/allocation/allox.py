@@ -107,11 +107,7 @@ class AlloX:
 
 
 def match_jobs(times: Floats, free: Ints, here: Ints | None = None) -> Ints:
-    """The type of each job in an optimum. `times` are jobs × types, infinite where a job cannot run; `here` is the present type
-    (-1: none).
-
-    Jobs × places are far more columns than needed: the program starts with a few near a good guess, and adds the best for each
-    job and type until, by the prices of the places, none is missing."""
+    """The type of each job in an optimum, by column generation. `times` are jobs × types, infinite where a job cannot run."""
     count = len(times)
     if np.count_nonzero(free) == 1:  # one line for all: nothing to match
         return np.full(count, int(free.argmax()))
@@ -179,8 +175,7 @@ class _Lines:
         return (job * len(self.free) + kind) * (len(self.times) + 1) + place
 
     def near_a_guess(self) -> tuple[Ints, Ints, Ints]:
-        """A greedy guess, shortest first, each where it ends soonest; and in every queue the places around each job's
-        position."""
+        """A greedy guess, shortest first, and in every queue the places around each job's position."""
         load = np.zeros(self.times.shape[1])
         guess = np.empty(len(self.times), dtype=np.int64)
         width, rows = np.maximum(self.free, 1), self.times

@@ -50,14 +50,15 @@ class FifoPerf(SharingOptions):
             return no_allocation(view), memo
         if self.sticky:
             return self._one_by_one(view, classes, memo)
-        return solve_with_sharing("FIFO", view, classes, self, lambda model, _: self._in_company(model))[0], memo
 
-    def _in_company(self, model: DemandModel) -> ModelAnswer:
-        assert isinstance(model, ThroughputPolytope)
-        weight = _by_arrival(model.present, len(model.classes.of))
-        used, part, near = maximize_weighted_sum(model, weight, self._near[0] if self._near else WarmStart())
-        self._near[:] = [near]
-        return ModelAnswer(used, model.required(part * model.fastest))
+        def answer(model: DemandModel, _: ModelAnswer | None) -> ModelAnswer:
+            assert isinstance(model, ThroughputPolytope)
+            weight = _by_arrival(model.present, len(model.classes.of))
+            used, part, near = maximize_weighted_sum(model, weight, self._near[0] if self._near else WarmStart())
+            self._near[:] = [near]
+            return ModelAnswer(used, model.required(part * model.fastest))
+
+        return solve_with_sharing("FIFO", view, classes, self, answer)[0], memo
 
     def _one_by_one(self, view: Snapshot, classes: JobClasses, memo: Memo) -> tuple[Allocation, Memo]:
         number, line = view.jobs.number, np.arange(len(view.jobs))

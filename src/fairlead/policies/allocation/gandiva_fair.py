@@ -85,8 +85,7 @@ def equal_parts(tickets: Floats, demand: Floats, capacity: Ints) -> Floats:
 
 
 def mean_rates(classes: JobClasses, of: Ints, users: int) -> Floats:
-    """Users × types × types: the mean over a user's workers of the speed on the first type relative to the second; 0 where one
-    of its jobs cannot use both."""
+    """Users × types × types: mean speed on the first type relative to the second; 0 where a job cannot use both."""
     load, rates = (classes.count * classes.workers).astype(np.float64), classes.rates
     count, types = np.bincount(of, load, minlength=users), rates.shape[1]
     both = (rates[:, :, None] > 0) & (rates[:, None, :] > 0)
@@ -142,8 +141,7 @@ def _trade(quota: Floats, gain: Floats, demand: Floats, fast: int, slow: int) ->
 
 
 def _dealt(classes: JobClasses, of: Ints, quota: Floats, capacity: Ints) -> Floats:
-    """Classes × types of time for each member: a user's accelerators by the weights of its jobs. What a job cannot use goes to
-    the others in proportion."""
+    """Classes × types of time for each member: a user's accelerators by the weights of its jobs."""
     usable = classes.rates > 0
     mix = np.where(usable, quota[of], 0.0)
     empty = mix.sum(axis=1) <= MIN_TRADE  # none of what the user has will do: what there is, in even parts

@@ -37,8 +37,7 @@ _STEPS = 300
 
 
 def nash(rates: Floats, count: Floats, weight: Floats, workers: Ints, capacity: Ints) -> Floats:
-    """Markets × classes × types: the time of a member of each class. `count` is markets × classes; a class without members in a
-    market gets what it would take if all were free."""
+    """Markets × classes × types: the time of a member. `count` is markets × classes; it may be 0."""
     there = capacity > 0
     found = np.zeros((len(count), *rates.shape))
     room = capacity[there].astype(np.float64)
@@ -94,20 +93,15 @@ def _interior(rates: Floats, count: Floats, weight: Floats, workers: Floats, roo
         dslack = aim[..., None] / x - slack - slack / x * dx
         dleft = aimed - left / price * rise
         pairs = ((x, dx), (slack, dslack), (price, rise), (left, dleft))
-        far = np.minimum.reduce([_far(now, change) for now, change in pairs])
+        # By market, the step length that keeps everything above 0, at most 1.
+        ratios = [np.divide(-change, now).reshape(markets, -1).max(axis=1) for now, change in pairs]
+        far = np.minimum.reduce([0.995 / np.maximum(ratio, 0.995) for ratio in ratios])
         x = x + far[:, None, None] * dx
         slack = slack + far[:, None, None] * dslack
         time = time + far[:, None] * step[..., -1]
         price = price + far[:, None] * rise
         left = left + far[:, None] * dleft
     raise SolverError("Nash welfare", f"no convergence in {_STEPS} steps")
-
-
-def _far(now: Floats, change: Floats) -> Floats:
-    """By market: the step length that keeps everything above 0, at most 1."""
-    ratio = np.divide(-change, now).reshape(len(now), -1).max(axis=1)
-    far: Floats = 0.995 / np.maximum(ratio, 0.995)
-    return far
 
 
 _AT_ONCE = 64
@@ -135,18 +129,15 @@ def partial(classes: JobClasses, capacity: Ints) -> tuple[Floats, Floats]:
     """By class: a member's time by type under proportional fairness, and the part of it that it keeps."""
     count = classes.count.astype(np.float64)
     kinds = len(classes)
-    equal_time = _market(classes, count[None, :], capacity)[0]
+    rates, weight, workers = classes.rates, classes.weight, classes.workers
+    equal_time = nash(rates, count[None, :], weight, workers, capacity)[0]
     kept = np.empty(kinds)
     value = (classes.rates * equal_time).sum(axis=1)
     for begin in range(0, kinds, _AT_ONCE):
         absent = np.arange(begin, min(begin + _AT_ONCE, kinds))
         others = np.repeat(count[None, :], len(absent), axis=0)
         others[np.arange(len(absent)), absent] -= 1.0
-        better = (classes.rates * _market(classes, others, capacity)).sum(axis=2)
-        harm = (others * classes.weight * np.log(value / better)).sum(axis=1) / classes.weight[absent]
+        better = (rates * nash(rates, others, weight, workers, capacity)).sum(axis=2)
+        harm = (others * weight * np.log(value / better)).sum(axis=1) / weight[absent]
         kept[absent] = np.exp(np.minimum(harm, 0.0))
     return equal_time, kept
-
-
-def _market(classes: JobClasses, count: Floats, capacity: Ints) -> Floats:
-    return nash(classes.rates, count, classes.weight, classes.workers, capacity)

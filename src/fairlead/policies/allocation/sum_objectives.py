@@ -137,11 +137,9 @@ def prices(view: Snapshot) -> Floats:
 
 
 def _kept(model: DemandModel, need: Floats, wanted: Bools) -> tuple[Bools, float]:
-    """Which of the wanted deadlines are kept, and by how much their demands exceed the cluster (hardly).
-
-    At the prices p of a program with excessive demands, no set of jobs fits that costs more than the budget. So the most
-    expensive jobs are left out until the rest is affordable. After more than one such step, jobs left out too early come back,
-    cheapest first, as far as they fit."""
+    """Which of the wanted deadlines are kept, and the excess of their demands. The jobs that cost most at the prices of a
+    program are left out until the rest is affordable; those left out too early come back, cheapest first, as far as they
+    fit."""
 
     def required(chosen: Bools) -> Any:
         return model.required(np.where(chosen, need, 0.0))

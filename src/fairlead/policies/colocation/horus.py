@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -42,10 +42,8 @@ MAX_ITERATIONS = 50
 
 
 def clustered(features: Floats, k: int) -> Ints:
-    """The cluster of each row, from 0 on, by k-medians (k-means under the L1 distance); at most `k` clusters.
-
-    It is deterministic: the first centre is the smallest point, each further one the point farthest from the centres so far.
-    """
+    """The cluster of each row by k-medians (L1 distance), from the smallest point and those farthest from the centres so
+    far."""
     if k == 1 or len(features) < 2:
         return np.zeros(len(features), dtype=np.int64)
     low, high = features.min(axis=0), features.max(axis=0)
@@ -149,7 +147,8 @@ def waiting_reasons(
 
 def _reason(slots: SlotFinder, job: JobSignature, stopped: bool) -> Reason | None:
     kinds = [kind for kind in slots.types_of(job) if slots.view.capacity[kind] >= job.workers]
-    free = max((slots.idle_on(kind) for kind in kinds), default=job.workers)
+    idle = (slots.idle[slots.view.cluster.accelerators_of_type[kind]] for kind in kinds)
+    free = max((int(np.count_nonzero(some)) for some in idle), default=job.workers)
     if free >= job.workers:  # or too few are up: it waits neither for other jobs nor for co-location
         return None
     why, anew = _why_alone(slots, job, kinds), WAIT_RESTARTED if stopped else ""
@@ -226,7 +225,8 @@ class Horus:
         signatures = known.signatures(view)
         groups = running_groups(view, signatures)
         separated, slowdowns = self._separated(view, costs, groups)
-        known = known.with_slowdowns(slowdowns)
+        if slowdowns:
+            known = replace(known, slowdowns={**known.slowdowns, **slowdowns})
         costs = self._costs(view, known)
         drained = on_drained_nodes(view, groups) - separated
         remaining = [left for group in groups if (left := group.without(separated | drained)) is not None]
@@ -261,8 +261,7 @@ class Horus:
     def _separated(
         self, view: Snapshot, costs: ColocationCost, groups: list[ColocatedGroup]
     ) -> tuple[set[int], dict[tuple[str, str, int], float]]:
-        """Jobs that must leave their groups, most recent first, and the observed slowdowns of kinds. A job within its minimum
-        run stays, and others leave; one before its first step leaves soon, and the group waits for that."""
+        """Jobs that must leave their groups, and observed slowdowns of kinds; protected jobs stay and others leave."""
         jobs, bound, starting = view.jobs, set[int](), set[int]()
         if (protected := view.protected) is not None:
             first = protected & (view.time - jobs.run_started_s >= jobs.min_run_s)
@@ -313,8 +312,7 @@ class Horus:
         return starving, critical, [number for batch in turns for number in rest.number[batch].tolist()]
 
     def _valid_until(self, view: Snapshot, costs: ColocationCost, groups: list[ColocatedGroup], new: set[int]) -> float:
-        """When the answer may change without an event: a job begins to starve, a minimum run ends, or a rate can be
-        observed."""
+        """When the answer may change without an event: starvation, the end of a minimum run, or a rate to observe."""
         jobs = view.jobs.waiters
         ends = jobs.waiting_since_s + self.starving_s
         until = [float(ends[ends > view.time].min(initial=math.inf)), view.protection_ends]

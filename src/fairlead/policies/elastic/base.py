@@ -35,8 +35,10 @@ class Nodes:
         while waiting:
             job, size = waiting.pop(0)
             moved = self._on_one(job, size) if size <= self._largest else self._on_several(job, size)
-            if moved is None:
-                moved = self._anywhere(job, size)
+            if moved is None:  # what is left, on nodes without another job that spans several
+                nodes = sorted(self.free.keys() - self.wide.keys(), key=lambda node: (-len(self.free[node]), node))
+                if sum(len(self.free[node]) for node in nodes) >= size:
+                    self._take(job, size, nodes)
             if moved:
                 waiting = sorted((*waiting, *moved.items()), key=lambda one: (-one[1], one[0]))
 
@@ -53,9 +55,8 @@ class Nodes:
         if roomy:
             self._take(job, size, [min(roomy, key=lambda node: (len(self.free[node]), node))])
             return {}
-        found = [
-            (self._given_up(gone), node, gone) for node in self.free if (gone := self._making_room(node, size)) is not None
-        ]
+        rooms = ((node, self._making_room(node, size)) for node in self.free)
+        found = [(sum(len(self.places[other]) for other in gone), node, gone) for node, gone in rooms if gone is not None]
         if not found:
             return None
         _, node, gone = min(found)
@@ -77,15 +78,6 @@ class Nodes:
                 return moved
         return None
 
-    def _anywhere(self, job: int, size: int) -> dict[int, int]:
-        """What is left, on nodes without another job that spans several."""
-        nodes = sorted(
-            (node for node in self.free if node not in self.wide and self.free[node]), key=lambda n: (-len(self.free[n]), n)
-        )
-        if sum(len(self.free[node]) for node in nodes) >= size:
-            self._take(job, size, nodes)
-        return {}
-
     def _making_room(self, node: int, size: int) -> list[int] | None:
         """The jobs to move from a node, small ones first, so that a larger job fits."""
         gone, room = list[int](), len(self.free[node])
@@ -98,9 +90,6 @@ class Nodes:
             gone.append(other)
             room += len(self.places[other])
         return gone if room >= size else None
-
-    def _given_up(self, jobs: Sequence[int]) -> int:
-        return sum(len(self.places[job]) for job in jobs)
 
     def _move(self, jobs: Sequence[int]) -> dict[int, int]:
         """Remove jobs; they have yet to find another place."""
@@ -134,11 +123,8 @@ _ROUNDING = 1e-12
 
 
 def least_cost(sizes: Ints, costs: Floats, capacity: int) -> Ints:
-    """The option of each job such that sizes fit into `capacity` at the least total cost, by dynamic programming over the
-    capacity.
-
-    `sizes` and `costs` are jobs × options (infinite cost: not an option); every job needs an option of size 0. Sums that differ
-    by rounding alone are equal: of those, the last job has its first such option, then the one before it, and so on."""
+    """The option of each job at the least total cost, by dynamic programming over the capacity. `sizes` and `costs` are jobs ×
+    options, one of size 0. Of equal sums, the last job has its first such option, then the one before it, and so on."""
     count = len(sizes)
     room = np.arange(capacity + 1)
     least: Floats = np.zeros(capacity + 1)

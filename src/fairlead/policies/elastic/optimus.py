@@ -35,7 +35,8 @@ class Optimus:
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
             return Selection.empty(), memo
-        options = _Options.of(view, self._left(view), self._elastic(view))
+        elastic = np.ones(len(view.jobs), dtype=np.bool_) if self.everybody else view.elastic
+        options = _Options.of(view, self._left(view), elastic)
         free = view.capacity.tolist()
         given: dict[int, int] = {}  # by position: a type
         for at in options.takes_s.min(axis=1).argsort(kind="stable").tolist():
@@ -49,9 +50,6 @@ class Optimus:
         workers = _grown({at: (kind, options.steps(at, kind)) for at, kind in given.items()}, free)
         numbers = view.jobs.number[list(given)]
         return Selection(numbers, np.array([*given.values()], dtype=np.int64), np.array(workers, dtype=np.int64)), memo
-
-    def _elastic(self, view: Snapshot) -> Bools:
-        return np.ones(len(view.jobs), dtype=np.bool_) if self.everybody else view.elastic
 
     def _left(self, view: Snapshot) -> Floats:
         """Steps until each job is done, slightly above 0 for a job that is almost done."""
@@ -77,8 +75,7 @@ class _Steps(NamedTuple):
 
 @dataclass(frozen=True)
 class _Options:
-    """The options of all jobs, by position and type: the smallest size (0: it cannot run there) and its run time; and the speed
-    of each job at each size, 0 where unknown."""
+    """By job and type the smallest size (0: none) and its run time; and the speed at each size, 0 where unknown."""
 
     left: Floats
     least: Ints

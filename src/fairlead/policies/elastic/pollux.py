@@ -186,8 +186,7 @@ class _JobTable:
 
 
 def _types(view: Snapshot, elastic: Bools) -> Ints:
-    """Running jobs keep their type; a waiting job goes to the type where its speed, times the share that demand leaves, is
-    highest."""
+    """The present type, or for a waiting job that of the highest speed times the share that demand leaves."""
     jobs, capacity = view.jobs, view.capacity
     if len(capacity) == 1:
         return np.zeros(len(jobs), dtype=np.int64)

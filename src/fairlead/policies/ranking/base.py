@@ -51,8 +51,7 @@ def in_order(
 
 
 def first_crossing(now: float, key: Floats, growing: Ints, growth: Floats | Ints) -> float:
-    """The time until which no growing key reaches a constant one, slightly early. `who` are the positions of growing keys,
-    `growth` their rates per second."""
+    """The time until which no growing key (at these positions, `growth` per second) reaches a constant one."""
     if not len(growing) or len(growing) == len(key):
         return math.inf
     standing, moving = key.copy(), key[growing]
@@ -98,8 +97,7 @@ def _one_type(
 
 
 def _take_by(key: Floats | Ints | None, want: Ints, capacity: int, backfill: bool, enough: int) -> tuple[Ints, int | None]:
-    """Positions that fit, by ascending key, and the position at which strict order stopped; most likely among the first
-    `enough`."""
+    """Positions that fit, by ascending key, and where strict order stopped; most likely among the first `enough`."""
     if key is None:
         return take(want, capacity, backfill)
     order = smallest_first(key, enough)

@@ -120,7 +120,8 @@ class Themis:
             return Selection.empty(), memo
         leased = _leased_until(view, memo)
         table = _Table(view)
-        bound = table.keep(_bound(view, leased))
+        held = jobs.running & (leased > view.time)
+        bound = table.keep(held if view.protected is None else held | view.protected)
         order = _worst_first(view, ~bound & (view.rates.fastest > 0))
         bidders = order[: math.ceil(self.visible * len(order) - _BEHIND)]
         pool = sum(table.free)
@@ -214,16 +215,8 @@ def _leased_until(view: Snapshot, memo: Memo) -> Floats:
     return until
 
 
-def _bound(view: Snapshot, leased: Floats) -> Bools:
-    """The running jobs that keep what they have."""
-    bound: Bools = view.jobs.running & (leased > view.time)
-    protected = view.protected
-    return bound if protected is None else bound | protected
-
-
 def _worst_first(view: Snapshot, which: Bools) -> Ints:
-    """Positions by falling ρ. Of equals, waiting jobs come first, then the last started, then those with more of their request,
-    then by submission."""
+    """Positions by falling ρ; then waiting jobs, the last started, those with more of their request, by submission."""
     jobs, at = view.jobs, which.nonzero()[0]
     started = np.where(jobs.running, jobs.run_started_s, math.inf)
     ratio = np.round(so_far(view), _NINE_DIGITS)
@@ -259,7 +252,7 @@ class _Table:
         if self.workers[at]:  # it has got some, of a type
             self._take(at, int(self.types[at]), min(missing, self.free[self.types[at]]) if elastic else 0)
             return
-        kinds = self._suitable(at)
+        kinds = sorted(self._by_speed(at), key=lambda kind: kind != self.types[at])  # its present type, then fastest first
         kind = next((kind for kind in kinds if self.free[kind] >= workers), -1)
         if kind < 0 and elastic:
             kind = max(kinds, key=lambda kind: self.free[kind], default=-1)
@@ -291,8 +284,3 @@ class _Table:
 
     def _by_speed(self, at: int) -> list[int]:
         return [kind for kind in self._wishes[self._row[at]] if self._fits[at] >> kind & 1]
-
-    def _suitable(self, at: int) -> list[int]:
-        """The type on which a job runs, then the others, fastest first."""
-        present = int(self.types[at])
-        return sorted(self._by_speed(at), key=lambda kind: kind != present)

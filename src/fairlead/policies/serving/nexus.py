@@ -108,8 +108,11 @@ class Nexus:
         selection = _combined(view, replicas, reasons, self._routes(replicas), rest)
         if any(job.fixed for job in jobs):
             selection = selection.until(view.protection_ends)
-        if (view.any_min_run or view.first_step_s) and _starts_any(selection, view):
-            selection = selection.until(view.time)  # the jobs that start now are protected at the next decision
+        if view.any_min_run or view.first_step_s:
+            now, held = view.jobs.of(selection.jobs), view.device_map
+            same = ((now.held == selection.workers) & (now.type == selection.types)).all()
+            if not same or any(list(new.accelerators) != held.of(job).tolist() for job, new in selection.routes.items()):
+                selection = selection.until(view.time)  # the jobs that start now are protected at the next decision
         return selection, memo
 
     def _serving(self, view: Snapshot) -> Bools:
@@ -146,8 +149,7 @@ class Nexus:
         return PoolingOptions(self.wait, self.headroom, self.neighbours)
 
     def _routes(self, replicas: Sequence[Replicas]) -> dict[int, Route]:
-        """Divide requests as evenly as possible. Routes depend on the assignment alone, so that the same assignment has the
-        same routes. A session with accelerators of its own divides its requests evenly among these."""
+        """Divide requests as evenly as possible; the same assignment always has the same routes."""
         divided: dict[str, Mapping[int, float]] = {}
         for kind in sorted({one.type for one in replicas}):
             demands = [one.job.demand_on(kind, one.places) for one in replicas if one.type == kind and not one.job.workers]
@@ -187,15 +189,6 @@ def _with_new_accelerators(replicas: Sequence[Replicas], rest: Selection, traini
         given.update(zip(new, order))
     found = (replace(one, places=frozenset(given.get(p, p) for p in one.places if p >= 0 or p in given)) for one in replicas)
     return [one for one in found if one.places and len(one.places) >= one.job.workers]
-
-
-def _starts_any(selection: Selection, view: Snapshot) -> bool:
-    """Whether any job starts or moves."""
-    jobs = view.jobs.of(selection.jobs)
-    if not ((jobs.held == selection.workers) & (jobs.type == selection.types)).all():
-        return True
-    held = ((route.accelerators, view.device_map.of(number)) for number, route in selection.routes.items())
-    return any(list(new) != old.tolist() for new, old in held)
 
 
 def _unchanged(rest: Selection, training: Snapshot) -> Ints:

@@ -47,8 +47,7 @@ def rho(ran_s: Floats, waited_s: Floats, left_s: Floats, contention: Floats) -> 
 
 
 def mean_contention(demand_s: Floats, here_s: Floats, accelerators: int) -> Floats:
-    """The mean contention of each job: `demand_s` is the integral of the number of jobs since its submission. A new job has the
-    present contention."""
+    """The mean contention of each job, where `demand_s` is the integral of the number of jobs since submission."""
     here = here_s > 0
     mean = np.where(here, demand_s / np.where(here, here_s, 1.0), len(here_s)) / accelerators
     return np.maximum(mean, 1.0)
@@ -64,8 +63,7 @@ class FairnessDeadlines:
 
 
 def projected_jct(window: Window, left_s: Floats, here_s: Floats, contention: Floats) -> Floats:
-    """Jobs × (rounds + 1): seconds from submission to the end, given n rounds in the window. After the window, and up to its
-    length inside it, the run time left is stretched by the contention."""
+    """Jobs × (rounds + 1): seconds from submission to the end; after the window, contention stretches what is left."""
     span = window.rounds * window.round_s
     left = left_after(left_s, window.rounds, window.round_s)
     inside = here_s + np.minimum(span, contention * left_s)
@@ -87,9 +85,8 @@ def fairness_deadlines(
 
 
 def published_program(window: Window, ends: FairnessDeadlines, rho_max: float, power: float) -> Window:
-    """The program of Shockwave's published results, which differs from the text: a job's projected end is at most ρ_max times
-    its fair end, as a constraint; H is the longest run time left (a window with `loads=False`). Where the constraint is
-    infeasible, jobs that violate it are weighted by their ratio to a power instead."""
+    """The program of Shockwave's published results: a job's projected end is at most ρ_max times its fair end or, where that is
+    infeasible, jobs that violate it are weighted by their ratio to a power."""
     if not power >= 0:
         raise InputError("shockwave planner", "a number from 0 on", field="power", value=power)
     if not ends.late.any() and int(ends.min_rounds @ window.workers) <= window.room:

@@ -78,8 +78,7 @@ def centre(count: Ints, workers: Ints, weight: Floats, capacity: Ints, gain: Flo
 
 
 def _solved(block: Floats, load: Floats, left: Floats, right: Floats) -> Floats:
-    """(blocks + Σ_j load_j·load_jᵀ / left_j²)⁻¹ · right, where load_j has an entry at type j of every class (Woodbury's
-    identity)."""
+    """(blocks + Σ_j load_j·load_jᵀ / left_j²)⁻¹ · right; load_j has an entry at type j of each class (Woodbury)."""
     inverse = np.linalg.inv(block)
     plain = inverse @ right
     spread = inverse * load[:, None, :]  # blocks⁻¹ · load_j in column j

@@ -48,8 +48,7 @@ PAYS = 1e-9
 
 
 def worthwhile_pairs(beside: Floats, alone: Floats, workers: Ints) -> Bools:
-    """Classes × classes × types, symmetric: whether two jobs of one size, both of which make progress, keep together more than
-    one whole of their speeds alone. `beside[g, h, j]` is the speed of g co-located with h, in the units of `alone`."""
+    """Classes × classes × types: whether two jobs of one size keep together more than one whole of their speeds alone."""
     part = np.divide(beside, alone[:, None, :], out=np.zeros_like(beside), where=alone[:, None, :] > 0)
     turned = part.transpose(1, 0, 2)
     pays: Bools = (part > 0) & (turned > 0) & (part + turned > 1.0 + PAYS)
@@ -59,8 +58,7 @@ def worthwhile_pairs(beside: Floats, alone: Floats, workers: Ints) -> Bools:
 
 @dataclass(frozen=True)
 class GangSpread:
-    """Placement sensitivity: the gain of gangs on more nodes than needed, and the part `use` of a type's nodes that a
-    consolidated member takes (0 for a job that needs no node of its own)."""
+    """The gain of gangs on more nodes than needed, and the part of a type's nodes that a consolidated member takes."""
 
     gain: Floats  # classes × types
     use: Floats  # classes × types
@@ -98,8 +96,7 @@ def spread_gain(classes: JobClasses, view: Snapshot, gain: Floats) -> GangSpread
 
 @dataclass(frozen=True)
 class ColumnSides:
-    """The classes that a column moves on, by class and from fast to slow. `weight` is 2 where both co-located jobs are of the
-    class."""
+    """The classes that a column moves on, fast to slow. `weight` is 2 where both co-located jobs are of the class."""
 
     owner: Ints
     col: Ints
@@ -110,10 +107,8 @@ class ColumnSides:
 
 @dataclass(frozen=True)
 class ThroughputColumns:
-    """One entry by column. Speeds are parts of `fastest`, the class's rate on its best column alone (0 where it has none).
-
-    `use` is columns × resources, as parts of each resource: the accelerators of each type and, with placement sensitivity, its
-    nodes."""
+    """Speeds by column are parts of `fastest`, the class's rate on its best column alone; `use` is columns × resources, as
+    parts."""
 
     one: Ints
     two: Ints  # the co-located class, or -1

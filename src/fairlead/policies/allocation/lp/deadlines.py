@@ -42,8 +42,7 @@ class RemainingWork:
     spent: Floats
 
     def of(self, jobs: Ints, fastest: Floats, least: Floats) -> tuple[DeadlineDemands, float, float]:
-        """For some jobs with these fastest and least throughputs: their demands by level, and the lowest and highest level that
-        any of them could reach alone."""
+        """The demands of some jobs by level, and the lowest and highest level that any of them could reach alone."""
         left, unit, spent = self.left[jobs], self.unit[jobs], self.spent[jobs]
         unit = np.maximum(unit, 1e-9)  # for jobs without steps left and without time spent
         soonest = np.maximum(left / fastest, 1e-300)

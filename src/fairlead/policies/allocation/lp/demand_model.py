@@ -29,10 +29,8 @@ MAX_HULL_TYPES = 8
 
 
 class DemandModel(Protocol):
-    """What the jobs of a view can be given, by class: `HullModel` has each job alone on types, `ThroughputPolytope` also
-    co-located.
-
-    The types of required throughputs, of used time and of its worth are each model's own."""
+    """What the jobs of a view can be given, by class. The types of required throughputs, used time and worth are each model's
+    own."""
 
     @property
     def name(self) -> str: ...
@@ -80,10 +78,8 @@ def solve_with_sharing(
     answer: Callable[[DemandModel, ModelAnswer | None], ModelAnswer],
     near: Floats | None = None,
 ) -> tuple[Allocation, Memo]:
-    """Solve a policy's program and disaggregate the solution; return the allocation and the policy's memo.
-
-    `near` are prices of an earlier moment. If `answer` is called again, it gets its last answer, which was for larger classes:
-    it can do as well, but no better."""
+    """Solve a policy's program and disaggregate the solution; return the allocation and the policy's memo. If `answer` is
+    called again, it gets its last answer, which was for larger classes."""
     found: ModelAnswer | None = None
     while True:
         model: DemandModel

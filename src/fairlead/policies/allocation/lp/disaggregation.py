@@ -40,8 +40,7 @@ class SelfPairing:
 def disaggregate(
     cols: ThroughputColumns, numbers: Ints, of: Ints, demand: Floats, time: Floats, reasons: Mapping[int, Reason]
 ) -> Allocation | SelfPairing:
-    """Divide `time` by column among jobs; the other columns are by job: number, class, and demand as a part of the class's
-    fastest."""
+    """Divide `time` by column among jobs, given by number, class, and demand as a part of the class's fastest."""
     clash = self_paired(cols, of, demand, time)
     if clash:
         return SelfPairing([int(numbers[job]) for job in clash])
@@ -143,8 +142,7 @@ def lifted(demand: Sequence[float], speed: Sequence[float], amount: Sequence[flo
 
 
 def windows(demand: Sequence[float], speed: Sequence[float], amount: Sequence[float]) -> Lot:
-    """What each job gets of each speed; demands and speeds fall. Each job takes a contiguous unit of time (idle time included)
-    as slow as its demand allows."""
+    """What each job gets of each speed (falling): a contiguous unit of time as slow as its (falling) demand allows."""
     rate = [*speed, 0.0]
     left = [*amount, max(len(demand) - sum(amount), 0.0)]
     pieces: Lot = []
@@ -198,8 +196,7 @@ def _window(want: float, rate: list[float], left: list[float]) -> dict[int, floa
 
 
 def _spread_out(pieces: Lot, rate: list[float], amount: list[float], own: list[int]) -> int | None:
-    """Let no job keep more than half of the co-location inside the class. The rest is exchanged with other jobs for faster and
-    slower time of the same value. Returns a job for which this fails, if any."""
+    """Exchange co-location inside the class, so that no job keeps more than half; returns a job for which this fails."""
     half = {at: 0.5 * amount[at] for at in own}
     for at in own:
         for index, lot in enumerate(pieces):

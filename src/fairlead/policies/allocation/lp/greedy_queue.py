@@ -23,11 +23,8 @@ def greedy_types(
     held: Mapping[int, int] | None = None,
     placement_sensitive: bool = False,
 ) -> Ints:
-    """By row of the view, the type that the job takes, or -1. `line` are rows of the view in order; `held` (row → type) come
-    first where there is room. `strict`: the queue stops at the first job without room; a job that can run nowhere is skipped.
-
-    With `placement_sensitive`, a gang without consolidated room has only its rate when spread, and may do better on another
-    type."""
+    """By row of the view, the type that the job takes, or -1. `held` (row → type) come first where there is room. `strict`: the
+    queue stops at the first job without room."""
     room, kinds = view.capacity.tolist(), classes.of.tolist()
     nodes = [1.0 + 1e-9] * len(room)  # by type: the part of its nodes on which gangs can still stand together
     workers = view.jobs.workers.tolist()
@@ -69,9 +66,8 @@ def _wishes(view: Snapshot, classes: JobClasses, placement_sensitive: bool) -> l
 
 
 def colocate_waiting(view: Snapshot, got: Ints, line: Ints, mates: Mapping[int, int]) -> dict[int, int]:
-    """Map jobs without room of their own to the jobs that host them, as rows of the view. `mates` stay co-located where
-    possible. The others go by the queue, each to the host with the highest combined throughput relative to both alone, if above
-    one."""
+    """Map jobs without room to the jobs that host them, as rows of the view. `mates` stay co-located where possible; the others
+    go by the queue, each to the host with the highest combined throughput relative to both alone, if above one."""
     rates, workers = view.rates, view.jobs.workers
     free = got >= 0  # hosts that are alone yet
     found: dict[int, int] = {}

@@ -61,10 +61,8 @@ class HullFit(FitResult):
 
 
 class HullModel:
-    """The jobs of one view by class, each alone on types, for any demands.
-
-    `near` are prices of earlier moments, the most recent first, of `fit` and of `maximize`: 2 × some × types, 0 where there are
-    none. Optima do not depend on them, but are found sooner."""
+    """The jobs of one view by class, each alone on types, for any demands. `near` are earlier prices of `fit` and of
+    `maximize`, 2 × some × types, with which optima are found sooner."""
 
     def __init__(self, name: str, classes: JobClasses, capacity: Ints, near: Floats | None = None) -> None:
         self.name, self.classes, self.capacity = name, classes, capacity
@@ -117,8 +115,7 @@ class HullModel:
     # Programs.
 
     def worth(self, unit: Floats, *, ordered: bool = False) -> Floats:
-        """The value of time where a class's throughput counts in these units, classes × types. `ordered`: no two optima are
-        equally good."""
+        """Classes × types: the value of time, throughput in these units. `ordered`: no two optima are equally good."""
         worth: Floats = self.classes.rates / unit[:, None]
         return break_ties_by_class(worth, self.classes) if ordered else worth
 
@@ -136,8 +133,7 @@ class HullModel:
         return bool((fit.prices * self.capacity)[self.capacity > 0].min() > _SPARE)
 
     def maximize(self, grid: GridDemands, worth: Floats, over: float = 0.0) -> Floats:
-        """The mix of responses that meets the demands and maximises Σ worth_gj × time of g on j. `over` is an excess to
-        tolerate."""
+        """The mix that meets the demands and maximises Σ worth_gj × time of g on j; `over` is a tolerated excess."""
         time = self._time(grid)
         use, gain = time * self._scale, (time * worth[:, None, :]).sum(axis=2)
         lifts = np.abs(time[:, self._plain :] - time[:, : self._plain]).max(axis=2) > TIED
@@ -152,12 +148,9 @@ class HullModel:
     def _best(
         self, barred: Floats, use: Floats, gain: Floats, room: Floats | None, near: Floats, enough: float = np.inf
     ) -> tuple[float, Floats]:
-        """The mix of responses with the highest gain within `room`; without a room, the mix with the least excess over every
-        type.
-
-        Returns the excess and the mix. `use` is classes × responses × types, as parts of each type. `barred` is infinite where
-        a class has no such response. `near` are prices to try; those that prove the optimum, or an excess above `enough` (then
-        without a mix), move to the front."""
+        """The excess and the mix of responses with the highest gain within `room`, or without a room with the least excess.
+        `use` is classes × responses × types; prices of `near` that prove the optimum, or an excess above `enough`, move to the
+        front."""
         types, loose = len(self.capacity), room is None
         room = np.ones(types) if room is None else room
         net = gain[:, :, None] - (use.reshape(-1, types) @ near.T).reshape(*gain.shape, -1)
@@ -205,8 +198,7 @@ class HullModel:
     def _at(
         self, prices: Floats, net: Floats, use: Floats, room: Floats, *, loose: bool, ruled: bool = False
     ) -> tuple[float, Floats] | None:
-        """The same where these prices prove it; None where they do not, or not so simply. `net` is the gain beyond the prices.
-        With `ruled`, several optima are resolved by `_by_rule`."""
+        """The same where these prices prove it, else None; `net` is the gain beyond them; `ruled`: see `_by_rule`."""
         priced = [j for j, price in enumerate(prices.tolist()) if price > FITS]
         if loose and not priced:
             return None
@@ -268,10 +260,8 @@ class HullModel:
         )
 
     def maximize_ratio(self, grid: GridDemands, worth: Floats, prices: Floats, over: float = 0.0) -> Floats:
-        """The mix that meets the demands and maximises Σ worth·time / Σ prices·accelerator time; among these, the one with most
-        of both.
-
-        Charnes and Cooper: divided by the denominator, with its inverse as one more unknown, the program is linear."""
+        """The mix that meets the demands with the highest Σ worth·time / Σ prices·accelerator time, then with most of both, as
+        a linear program in the mix divided by the denominator (Charnes and Cooper)."""
         price = prices[None, :] * self.classes.workers[:, None]
         g, f = self.valid.nonzero()
         time = self._time(grid)[g, f]
@@ -318,18 +308,13 @@ class HullModel:
     def allocation(self, numbers: Ints, grid: GridDemands, mix: Floats, reasons: Mapping[int, Reason]) -> Allocation:
         return Allocation.alone(numbers, self.shares(grid, mix), reasons)
 
-    def _weights(self, grid: GridDemands) -> Floats:
-        """The number of members of each class at each point: classes × 1 × points."""
-        size = self.grid.size
-        weights = np.bincount(grid.at, grid.part, minlength=size) + np.bincount(grid.at - 1, 1.0 - grid.part, minlength=size)
-        by_point: Floats = weights.astype(np.float64, copy=False).reshape(-1, 1, self.grid.shape[1])
-        return by_point
-
     def _time(self, grid: GridDemands, answers: int | None = None) -> Floats:
         """Classes × responses (the first so many, or all) × types: the time that the members take together."""
         groups, points = self.grid.shape
-        types, answers = points - 1, self.valid.shape[1] if answers is None else answers
-        time: Floats = np.matmul(self._weights(grid), self._hulls.by_point[:, :, : answers * types])
+        types, answers, size = points - 1, self.valid.shape[1] if answers is None else answers, self.grid.size
+        members = np.bincount(grid.at, grid.part, minlength=size) + np.bincount(grid.at - 1, 1.0 - grid.part, minlength=size)
+        by_point = members.astype(np.float64, copy=False).reshape(-1, 1, points)
+        time: Floats = np.matmul(by_point, self._hulls.by_point[:, :, : answers * types])
         return time.reshape(groups, answers, types)
 
     def _mix(self, g: Ints, f: Ints, values: Floats) -> Floats:
@@ -343,10 +328,13 @@ class HullModel:
     def min_level(
         self, demand: DeadlineDemands, lowest: float, highest: float, guess: float = 0.0
     ) -> tuple[float, GridDemands, HullFit]:
-        """The least level at which the demands fit the cluster, the demands, and the fit. Below `lowest`, demands do not grow.
-        A good `guess` of the level saves time."""
+        """The least level at which the demands fit, the demands, and the fit. A good `guess` saves time."""
         required = list[GridDemands]()
-        edges = self._edges(demand)
+        above = self.grid.T[1:, self.of]
+        time = np.full(above.shape, np.inf)
+        np.divide(demand.left, above, out=time, where=above > demand.least)
+        time[-1] = demand.soonest
+        edges = (time + demand.spent) / demand.unit  # types × jobs: up to which level a job demands more than each point
         if not self.near[0, 0].any():
             self.near[0, 0] = self._first_prices() * self._room
 
@@ -361,18 +349,8 @@ class HullModel:
         level, _, found = min_level(self.name, demand.at, fit, lambda fit: spending(fit.prices), first, highest, _CLOSE)
         return level, required[0], found
 
-    def _edges(self, demand: DeadlineDemands) -> Floats:
-        """Types × jobs: up to which level each job demands more than each point of its grid; the last is the most it could."""
-        above = self.grid.T[1:, self.of]
-        time = np.full(above.shape, np.inf)
-        np.divide(demand.left, above, out=time, where=above > demand.least)
-        time[-1] = demand.soonest
-        edges: Floats = (time + demand.spent) / demand.unit
-        return edges
-
     def _spending(self, demand: DeadlineDemands, edges: Floats, costs: Floats) -> BudgetExcess:
-        """Cost beyond the budget by level. The next level is guessed as if one job had this cost and this slope: closer than a
-        tangent, and never beyond the root."""
+        """Cost beyond the budget by level; the next level is guessed as if one job had this cost and this slope."""
         slope = np.zeros(costs.shape)  # from each point on a job costs `offset + slope · r`; at the last no more
         slope[:, :-1] = (costs[:, 1:] - costs[:, :-1]) * self._hulls.inverse[:, 1:]
         slopes, offsets, start = slope.ravel(), (costs - slope * self.grid).ravel(), self._first - 1

@@ -123,9 +123,8 @@ def _keys(columns: bytes, weight: bytes) -> Sequence[tuple[float, ...]]:
 
 
 def break_ties_by_class(worth: Floats, classes: JobClasses) -> Floats:
-    """The same worths, slightly reduced by a number that follows from the class and the type. So the optimum is unique,
-    whatever path the solver took. A tenth of the reduction is by class and type: otherwise two classes that differ only in
-    weight could swap types at no loss."""
+    """The same worths, slightly reduced by a number that follows from the class and the type, so that the optimum is unique,
+    whatever path the solver took, also where two classes differ only in weight."""
     place = hash_fractions(classes.keys)
     types = worth.shape[1]
     on_type = np.modf(place[:, None] * (_APART * np.sqrt(np.arange(1, types + 1))))[0]
@@ -134,15 +133,13 @@ def break_ties_by_class(worth: Floats, classes: JobClasses) -> Floats:
 
 
 def hash_fractions(keys: Iterable[Hashable]) -> Floats:
-    """For each key of numbers a number in [0, 1] that follows from it alone: its hash is the same in every process. With 2^53
-    values, keys that meet in a program do not collide."""
+    """For each key of numbers a number in [0, 1] from its hash, which is the same in every process."""
     drawn: Floats = np.fromiter(map(hash, keys), dtype=np.int64).view(np.uint64) / 2.0**64
     return drawn
 
 
 def column_hash_fractions(keys: Sequence[Hashable], one: Ints, two: Ints, types: Ints, speed: Floats) -> Floats:
-    """The same for tuples (key of `one`, key of `two`, type, speed) at once, as Python hashes tuples of four. Where `two` is
-    -1, its key is the empty tuple."""
+    """The same for tuples (key of `one`, key of `two`, type, speed), as Python hashes them; no `two`: the empty tuple."""
     named = np.fromiter(map(hash, (*keys, ())), dtype=np.int64, count=len(keys) + 1).view(np.uint64)
     paced = np.fromiter(map(hash, speed.tolist()), dtype=np.int64, count=len(speed)).view(np.uint64)
     drawn = np.full(len(one), _TUPLE[2])
@@ -155,8 +152,7 @@ def column_hash_fractions(keys: Sequence[Hashable], one: Ints, two: Ints, types:
 
 
 def _distinct(code: Ints) -> tuple[Ints, Ints, Ints]:
-    """By ascending value: the position of one entry, the index of each entry's value, and the counts. Small values need no
-    sorting."""
+    """By ascending value: the position of one entry, the index of each entry's value, and the counts."""
     if not len(code) or int(code.max()) > 1 << 16:
         _, first, of, count = np.unique(code, return_index=True, return_inverse=True, return_counts=True)
         return first, of, count
@@ -207,8 +203,7 @@ def _poured(amount: float, room: Floats) -> Floats:
 
 
 def fill_fixed_mix(classes: JobClasses, mix: Floats, capacity: Ints | Floats) -> Floats:
-    """The fraction of time of each class's members by water filling: levels s·x/w rise together until a member always runs, or
-    one of its types is full."""
+    """The fraction of time of each class's members by water filling: levels s·x/w rise together."""
     speed = classes.weight / classes.workers  # how fast x rises with the level
     load = mix * (classes.count * classes.workers)[:, None]
     fraction, moving = np.zeros(len(classes)), np.ones(len(classes), dtype=np.bool_)

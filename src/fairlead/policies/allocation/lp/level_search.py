@@ -38,8 +38,7 @@ where no demand falls."""
 
 @dataclass(frozen=True)
 class DeadlineDemands:
-    """Demands of jobs with `left` steps: left / (level·unit − spent). No job is done sooner than `soonest`, and each demands at
-    least `least`."""
+    """Demands of jobs with `left` steps: left / (level·unit − spent), between `least` and left / `soonest`."""
 
     left: Floats
     unit: Floats
@@ -85,10 +84,8 @@ def min_level(
     highest: float,
     close: float = CLOSE,
 ) -> tuple[float, Floats, F]:
-    """The least level from `first` on, the demands, and their fit; `close` as in `affordable_level`.
-
-    From `highest` on all demands fall, convex, to 0. The prices of a fit give a lower bound of the level: where demands cost
-    the budget. That level's program gives better prices, and so on; levels only rise."""
+    """The least level from `first` on, the demands, and their fit. The prices of a fit give a lower bound of the level, whose
+    program gives better prices; levels only rise."""
     level, nudge = first, 0.0
     for _ in range(_ROUNDS):
         wanted = demand(level)
@@ -120,8 +117,7 @@ def newton_excess(demand: Demand, cost: Cost) -> BudgetExcess:
 
 
 def affordable_level(spending: BudgetExcess, low: float, highest: float, guess: float, close: float = CLOSE) -> float:
-    """The least level from `low` on at which demands cost at most the budget: improving guesses in a bracket, until they are
-    `close`."""
+    """The least level from `low` on at which demands cost at most the budget, by guesses in a bracket until `close`."""
     level, high, tried = max(low, guess), np.inf, False
     for _ in range(_STEPS):
         over, better = spending(level)

@@ -45,8 +45,7 @@ def _hulls(rates: bytes, types: int) -> Hulls:
 
 @lru_cache(maxsize=16)
 def _subsets(types: int) -> tuple[Bools, Ints, Ints]:
-    """All subsets of the positions 1..types. For each and each grid point 0..types, the member at or below it (0: none) and the
-    member at or above it (the last one where there is none)."""
+    """All subsets of 1..types; for each and each grid point the members at or below it (0: none) and at or above it."""
     codes = np.arange(1, 1 << types)
     member = ((codes[:, None] >> np.arange(types)) & 1).astype(np.bool_)
     place = np.arange(1, types + 1)
@@ -57,10 +56,8 @@ def _subsets(types: int) -> tuple[Bools, Ints, Ints]:
 
 
 def _answers(rates: Floats, order: Ints) -> tuple[Floats, Bools]:
-    """Classes × responses × grid points × types of time, and which responses a class has. `rates` ascend along `order`.
-
-    The first half of the responses interpolates between the members of each subset, from 0 on; the second half raises lower
-    demands to the subset's first member."""
+    """Classes × responses × grid points × types of time, and which responses a class has. The first half interpolates between
+    the members of each subset; the second half raises lower demands to the subset's first member."""
     types = rates.shape[1]
     member, below, above = _subsets(types)
     grid = np.concatenate((np.zeros((len(rates), 1)), rates), axis=1)

@@ -61,8 +61,7 @@ class MaxMinProgram:
         spread: GangSpread | None = None,
     ) -> ClassTimes:
         """Solve for these classes. `paired[g, h, j]` is the gain of g co-located with h on type j. `then` gives values of y_gj
-        for the second objective (a pair has the sum of both), which chooses among the optima. A class's values must not change;
-        they are asked for when classes are new."""
+        for the second objective, which chooses among the optima; a class's values must not change."""
         if spread is not None:
             gain = np.concatenate((gain, spread.gain), axis=1)
         self._spread = None if spread is None else spread.use
@@ -297,8 +296,7 @@ def _circle(members: Ints, time: float) -> tuple[Ints, Ints, Floats]:
 
 
 def _met(one: Ints, two: Ints, time: float) -> tuple[Ints, Ints, Floats]:
-    """Equal time for all members of both classes with as few pairs as possible: both are laid out along the same stretch of
-    time, and jobs at the same place are a pair."""
+    """Equal time for all members of both classes, with as few pairs as possible: jobs at the same place are a pair."""
     cuts = np.union1d(np.arange(1, len(one) + 1) / len(one), np.arange(1, len(two) + 1) / len(two))
     cuts = cuts[np.concatenate((np.diff(cuts) > 1e-12, [True]))]
     begins = np.concatenate(([0.0], cuts[:-1]))

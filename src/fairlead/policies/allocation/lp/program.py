@@ -47,8 +47,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Solution:
-    """An optimum: the columns' values and the objective; with prices, also the columns' reduced costs (below 0: a unit would
-    lose as much) and the rows' duals."""
+    """An optimum: values of columns and the objective; with prices, also reduced costs and the rows' duals."""
 
     values: Floats
     reduced: Floats
@@ -57,8 +56,7 @@ class Solution:
 
 
 class Program:
-    """A model in the solver. Every change keeps the last basis, from which the next solve continues. It is a cache: a program
-    built again from the same data has the same optimal value."""
+    """A model in the solver. Every change keeps the last basis, from which the next solve continues."""
 
     def __init__(self, name: str, model: Model, tolerance: float = 1e-7) -> None:
         """`tolerance` is how far the solver may miss a bound or an optimality condition, at least 1e-10."""
@@ -121,8 +119,7 @@ class Program:
     # Answers.
 
     def solve(self, *, primal: bool = False, prices: bool = True) -> Solution:
-        """The optimum, or a `SolverError`. `primal` is better where the last point is still feasible. Without `prices`, only
-        the point is read, which takes less time."""
+        """The optimum, or a `SolverError`. `primal` suits where the last point is still feasible; no `prices`: faster."""
         highs = self._highs
         highs.setOptionValue("simplex_strategy", _PRIMAL_SIMPLEX if primal else _ANY_SIMPLEX)
         highs.run()
@@ -169,8 +166,7 @@ class MixedSolution:
 
 
 def solve_mip(name: str, model: Model, whole: Bools, *, nodes: int, gap: float) -> MixedSolution | None:
-    """Solve a model with integers in the columns `whole`, until it is within `gap` or for so many nodes, which unlike seconds
-    are the same on every machine. None where no point was found."""
+    """Solve with integers in the columns `whole`, up to a `gap` or number of `nodes`; None where no point was found."""
     settings = {"output_flag": False, "threads": 1, "mip_max_nodes": nodes, "mip_abs_gap": gap, "mip_rel_gap": 0.0}
     highs = _solver(settings)
     if _pass_model(highs, model, whole) == highspy.HighsStatus.kError:
@@ -218,9 +214,8 @@ _AT_A_TIME = 96
 
 
 class ColumnGeneration:
-    """A `Program` with many more columns than an optimum uses. The solver starts with the columns `first`; all others are 0 or
-    above. Columns that would gain at its prices enter, until there are none. Where the rows are infeasible without them, all
-    enter."""
+    """A `Program` that starts with the columns `first`. Others enter as they would gain at its prices, or all where the rows
+    are infeasible without them."""
 
     def __init__(self, name: str, model: Model, first: Bools, tolerance: float = 1e-7) -> None:
         self.name, self.tolerance = name, tolerance

@@ -48,8 +48,7 @@ class SpeedLayouts:
 
 @dataclass(frozen=True)
 class SpeedIntervals:
-    """Intervals of speed from the highest to 0 without a layout's speed or a block end inside. The last one of each layout has
-    no width."""
+    """Intervals of speed without a layout's speed or a block end inside; the last of each layout has no width."""
 
     key: Ints  # of the upper end: ascends by layout, and inside as speeds fall
     layout: Ints
@@ -60,8 +59,7 @@ class SpeedIntervals:
 
 
 class RankWeights:
-    """The weights of classes' members, heaviest first, and their possible speeds in a few blocks; a class's block `ends` fall
-    to 0."""
+    """The weights of classes' members, heaviest first, and their speeds in a few blocks, whose `ends` fall to 0."""
 
     def __init__(self, weights: Floats, count: Ints, sides: ColumnSides, foreign: Floats) -> None:
         """`weights` is by class and falling. `foreign` are speeds of layouts that may belong to no side."""

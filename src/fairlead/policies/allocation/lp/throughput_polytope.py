@@ -109,8 +109,7 @@ class ThroughputPolytope:
         self._order: Ints | None = None  # of the last demands
 
     def follows(self, earlier: ThroughputPolytope) -> Ints:
-        """Start with the rows that an earlier polytope of larger classes needed. Returns by class the earlier class it was a
-        part of."""
+        """Start with the rows of an earlier polytope of larger classes; returns by class the class it was a part of."""
         origin = np.zeros(len(self.classes), dtype=np.int64)
         origin[self.of] = earlier.classes.of[self.present]
         owner, row = (origin[:, None] == earlier._plain().owner[None, :]).nonzero()
@@ -129,8 +128,7 @@ class ThroughputPolytope:
         return fit.bill.cost(self.of, required.part)
 
     def worth(self, unit: Floats, *, ordered: bool = False) -> Floats:
-        """The value of time by column where a class's throughput counts in these units. `ordered`: no two optima are equally
-        good."""
+        """The value of time by column, throughput in these units. `ordered`: no two optima are equally good."""
         cols = self.cols
         worth = cols.progress(cols.fastest / unit)
         if not ordered:
@@ -142,8 +140,7 @@ class ThroughputPolytope:
         return slightly_less
 
     def fit(self, required: SortedDemands, *, at_least: bool = False) -> PolytopeFit:
-        """min θ such that the demands take at most (1 + θ) of every resource. With `at_least`, a clear excess may be larger
-        than reported; the prices prove what is reported."""
+        """min θ such that the demands take at most (1 + θ) of every resource. With `at_least`, a clear excess may be more."""
         model = self._plain()
         model.aim(np.zeros(len(self.cols)), None)
         found = model.solve(required, TOLERANCE if at_least else np.inf)
@@ -162,18 +159,15 @@ class ThroughputPolytope:
         return False  # where gangs stand apart, or two together, there may be better ways to what they need
 
     def maximize(self, required: SortedDemands, worth: Floats, over: float = 0.0) -> Floats:
-        """The time on each column that meets the demands and has the highest value. `over` is an excess to tolerate, by which
-        all get less."""
+        """The time by column of the highest value that meets the demands; `over` is an excess, by which all get less."""
         model = self._plain()
         over = max(over, 0.0) + _SLACK
         model.aim(worth, over)
         return model.solve(required).values[1:].clip(min=0.0) / (1.0 + over)
 
     def maximize_ratio(self, required: SortedDemands, worth: Floats, prices: Floats, over: float = 0.0) -> Floats:
-        """The time that meets the demands and maximises Σ worth·time / Σ prices·accelerator time; among these, the one with
-        most of both.
-
-        Charnes and Cooper: divided by the denominator, with its inverse as one more unknown, the program is linear."""
+        """The time that meets the demands with the highest Σ worth·time / Σ prices·accelerator time, then with most of both, as
+        a linear program in the time divided by the denominator (Charnes and Cooper)."""
         price = prices[self.cols.types] * self.cols.workers
         over = max(over, 0.0) + _SLACK
         model = _Model(self, np.append(0.0, worth / worth.max(initial=1e-300)), scaled=True, over=over)
@@ -191,8 +185,7 @@ class ThroughputPolytope:
     def min_level(
         self, demand: DeadlineDemands, lowest: float, highest: float, guess: float = 0.0
     ) -> tuple[float, SortedDemands, PolytopeFit]:
-        """The least level at which the demands fit the cluster, the demands, and the fit. Below `lowest`, demands do not grow.
-        Without a `guess`, the search starts where demands would fit if every accelerator were of each job's fastest type."""
+        """The least level at which the demands fit, the demands, and the fit; below `lowest`, demands do not grow."""
         size = float(self.capacity.sum())
         pool = self.classes.workers[self.of] / self.fastest / size
 
@@ -278,8 +271,7 @@ class _Model:
         program.column_bounds(first, np.array([bounds[0]]), np.array([bounds[1]]))
 
     def solve(self, required: SortedDemands, enough: float = np.inf) -> Solution:
-        """The optimum over all times that meet the demands: rows are added until none is violated, or the first column is above
-        `enough`. Rows violated then are present the next time."""
+        """The optimum that meets the demands, adding violated rows until none is left, or the first column is `enough`."""
         if not len(self.owner):
             all_, (owner, speed) = (self.supply.count > 0).nonzero()[0], self._expected
             self._ask(np.append(all_, owner), np.append(np.zeros(len(all_)), speed), required)

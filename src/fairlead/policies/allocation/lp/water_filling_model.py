@@ -35,8 +35,7 @@ F = TypeVar("F", bound=FitResult)
 
 
 class FillModel(ABC, Generic[F]):
-    """What is filled: how levels of jobs fit, at which prices, and which jobs can rise for free. `top` is by job what it
-    reaches alone; it fills up at most so many `times`."""
+    """What is filled: how levels fit, and which jobs rise for free. `top` is by job; it fills at most `times`."""
 
     def __init__(self, name: str, top: Floats, times: int) -> None:
         self.name, self.top, self.times = name, top, times
@@ -141,8 +140,7 @@ class FixedMixFill(_OfTypes[MixLoad]):
 
 
 class PolytopeFill(FillModel[PolytopeFit]):
-    """Jobs may be co-located or spread. It fills at most as often as classes have speeds: from then on no job of the class goes
-    beyond."""
+    """Jobs may be co-located or spread. It fills at most as often as classes have speeds."""
 
     def __init__(self, supply: ThroughputPolytope, top: Floats, earlier: PolytopeFill | None = None) -> None:
         """`earlier` was filled with the same jobs in larger classes: what exceeded it exceeds this one."""
@@ -235,9 +233,7 @@ class FillResult(Generic[F]):
 
 
 def fill_levels(model: FillModel[F], weight: Floats, groups: ShareGroups, so_far: FillResult[F] | None = None) -> FillResult[F]:
-    """The level of each job. `so_far` are levels with self-pairing of larger classes; filling resumes before them.
-
-    Where levels cause self-pairing, they are not the last."""
+    """The level of each job. `so_far` are levels with self-pairing of larger classes; filling resumes before them."""
     top = model.top
     level, cap = (np.zeros(len(top)), top) if so_far is None else (so_far.before, so_far.cap)
     for _ in range(model.times):
@@ -252,10 +248,8 @@ def fill_levels(model: FillModel[F], weight: Floats, groups: ShareGroups, so_far
 
 
 def _until_full(model: FillModel[F], rise: _Rise) -> tuple[Floats, F, bool]:
-    """Raise levels as far as there is room: the levels, their fit, and whether the cluster is full (otherwise all are at their
-    caps).
-
-    From above: levels that are too high give prices, and the levels affordable at these may still be too high."""
+    """Raise levels as far as there is room, from above, by the prices of levels that are too high: the levels, their fit, and
+    whether the cluster is full."""
     clock, full = rise.end, False
     start, level = rise.levels(0.0), rise.levels(clock)
     for earlier in model.known():
@@ -280,9 +274,8 @@ def _until_full(model: FillModel[F], rise: _Rise) -> tuple[Floats, F, bool]:
 
 
 def _affordable(rise: _Rise, cost: Callable[[Floats], float], late: float, below: float, above: float) -> float:
-    """The moment before `late` at which the levels cost the whole budget: the root of a monotone function, by false position
-    with halving (Illinois), and every fourth step by bisection, since the function may be flat. `below` and `above` are the
-    costs beyond the budget at the start and the end."""
+    """The moment before `late` at which the levels cost the budget, by false position (Illinois) and bisection. `below` and
+    `above` are the costs beyond the budget at the start and the end."""
     early = 0.0
     if below >= 0:
         return 0.0
@@ -311,10 +304,8 @@ def _affordable(rise: _Rise, cost: Callable[[Floats], float], late: float, below
 
 @dataclass(frozen=True)
 class _Rise:
-    """How levels rise with the clock while only caps stop them.
-
-    Jobs are in `order`: by group, and inside by submission, or by the λ at which they reach their caps where the group is fair.
-    Then λ_e = max_i (B_e − before_i) / speed_i, as B_e = Σ_m min(w_m·λ_e, cap_m) is concave in λ_e."""
+    """How levels rise with the clock while only caps stop them. Jobs are in `order`: by group, and inside by submission or λ at
+    the cap; then λ_e = max_i (B_e − before_i) / speed_i, as B_e = Σ_m min(w_m·λ_e, cap_m) is concave in λ_e."""
 
     groups: ShareGroups
     order: Ints

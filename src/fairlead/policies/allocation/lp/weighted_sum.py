@@ -45,8 +45,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What proved an optimum: layouts with the keys of their classes, the blocks on which their bounds held, and the used
-    columns by the keys of their classes and the type."""
+    """What proved an optimum: layouts by class key, the blocks on which their bounds held, and the used columns."""
 
     keys: Sequence[Any] = ()
     layouts: SpeedLayouts = field(default_factory=SpeedLayouts.none)
@@ -55,8 +54,7 @@ class WarmStart:
     cols: Sequence[tuple[Any, Any, int]] = ()
 
     def known_to(self, keys: Sequence[Any], able: Sequence[bool]) -> WarmStart:
-        """The part about classes with these keys that are `able` to run; a gang may not be, on nodes that became too small for
-        it."""
+        """The part about classes with these keys that are `able` to run."""
         place = {key: group for group, (key, can) in enumerate(zip(keys, able)) if can}
         group = np.array([place.get(key, -1) for key in self.keys], dtype=np.int64)
         kept = (group >= 0).nonzero()[0]
@@ -74,8 +72,7 @@ class WarmStart:
 
 
 def maximize_weighted_sum(supply: ThroughputPolytope, weight: Floats, near: WarmStart) -> tuple[Floats, Floats, WarmStart]:
-    """The time on each column, the speed of each job as a part of its class's fastest, and a warm start. `weight` is by job,
-    above 0; `near` is a warm start of another moment."""
+    """The time by column, the speed of each job as a part of its class's fastest, and a warm start. `weight` is above 0."""
     order = np.lexsort((-weight, supply.of))
     near = near.known_to(supply.classes.keys, (np.diff(supply.cols.sides.first) > 0).tolist())
     ranks = RankWeights(weight[order], supply.count.astype(np.int64), supply.cols.sides, near.layouts.speed)
@@ -205,12 +202,8 @@ _PART = 4
 def solve_by_job(
     speed: Floats, load: Floats, weight: Floats, capacity: Floats, near: Floats | None = None
 ) -> tuple[Ints, Floats, Floats]:
-    """max Σ_m weight_m · Σ_j speed_jm · x_mj: the jobs with time, their time by type, and the price of each type. `near` are
-    prices to start from.
-
-    At given prices, a job's best response is plain: the type with the highest gain beyond its price, or none. So only jobs that
-    are near to another response are in the program; the others keep theirs. The program gives new prices. Jobs that would
-    respond otherwise at these join it; when there are none, the optimum is exact."""
+    """max Σ_m weight_m · Σ_j speed_jm · x_mj: the jobs with time, their time by type, and the price of each type. Only jobs
+    near another response than their best at the prices are in the program; others join it where new prices change theirs."""
     types, count = speed.shape
     if near is None:
         near = np.zeros(types)

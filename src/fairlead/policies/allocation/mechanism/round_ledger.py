@@ -146,8 +146,7 @@ class RoundLedger:
         return stands.nonzero()[0]
 
     def rows(self, view: Snapshot, pending: bool) -> tuple[Ints, Ints]:
-        """By entry, the rows of its job and of the co-located job (-1: none) in the view. Cached while the jobs are those of
-        the allocation."""
+        """By entry, the rows of its job and of the co-located job (-1: none); cached while jobs are the allocation's."""
         known: tuple[Ints, Ints] | None = self.__dict__.get("_rows")
         x, number = self.allocation, view.jobs.number
         others = pending or len(self.joined) > 0  # than it was computed for
@@ -279,8 +278,7 @@ def _found(keys: Ints, wanted: Ints) -> tuple[Ints, Bools]:
 
 
 def _ran(view: Snapshot, numbers: Ints, types: Ints, since_s: float, lease_s: float) -> Floats:
-    """Seconds that running jobs have run on these types since then. With leases, seconds at the end of each lease that are too
-    few for another step do not count."""
+    """Seconds that running jobs have run on these types since then; of each lease only those of whole steps."""
     jobs = view.jobs.runners  # of a long line only these
     if not len(jobs):
         return np.zeros(len(numbers))

@@ -86,8 +86,7 @@ def take_by_priority(
 
 
 def _ahead(keys: Sequence[Floats | Ints], waiting: Bools | None, size: int) -> tuple[Ints, Bools | None]:
-    """The `size` waiting entries (None: all wait) with the highest keys, in order and with ties of the last; and the mask of
-    those that wait behind them, None where there are none."""
+    """The `size` waiting entries (None: all) with the highest keys, in order; and the mask of those behind them."""
     key, behind = keys[-1], None
     entries = None if waiting is None else waiting.nonzero()[0]
     mine = key if entries is None else key[entries]
@@ -175,8 +174,7 @@ class RoundMechanism:
         return _selection(view, ledger.allocation, chosen, holds, view.time if awaited else view.time + REVISIT_S), memo
 
     def _ledger(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[RoundLedger, bool, bool]:
-        """The present allocation, recomputed if something has changed and the interval has passed; whether it is new; and
-        whether a change has still to be taken into account."""
+        """The allocation, recomputed if due; whether it is new; and whether a change is still to be considered."""
         ledger = None if memo is None else self._read(memo)
         if ledger is not None and not ledger.changed(view):
             return ledger, False, False
@@ -241,8 +239,7 @@ class RoundMechanism:
         return stream(self.seed, "turns", repr(view.time)).permutation(count) if self.types == "shuffled" else np.arange(count)
 
     def _left_over(self, ledger: RoundLedger, view: Snapshot, received: Floats, taken: TakenEntries) -> tuple[Ints, Ints, bool]:
-        """The jobs that backfill and their types: the job that is owed most goes first, on the fastest free type. Also whether
-        a job that could backfill still waits."""
+        """The jobs that backfill, the one that is owed most first; their types; and whether others could backfill."""
         free = taken.free
         if not self.leftovers or not any(free):
             return NONE, NONE, False

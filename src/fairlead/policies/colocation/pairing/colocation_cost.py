@@ -51,8 +51,7 @@ class JobSignature:
 
 
 def job_signatures(view: Snapshot, min_memory_gb: Mapping[str, float]) -> dict[int, JobSignature]:
-    """Signatures by job number; equal ones are the same object. `min_memory_gb` raises the memory of jobs, by number as
-    text."""
+    """Signatures by number; equal ones are one object. `min_memory_gb` raises memory, by number as text."""
     jobs, kinds, signatures, unique = view.jobs, view.names.kinds, dict[int, JobSignature](), dict[Any, JobSignature]()
     columns = (jobs.number, view.rates.row, jobs.kind, jobs.workers, jobs.fits, jobs.memory_gb, jobs.cpus, jobs.host_memory_gb)
     for number, row, kind, workers, fits, memory, cpus, host_memory in zip(*(column.tolist() for column in columns)):
@@ -85,8 +84,7 @@ class ColocationCost:
         return rates.best if rates.best is not None else rates.alone.max(axis=1)
 
     def memory_gb(self, job: JobSignature, kind: int) -> float:
-        """The larger of the predicted and the requested memory. Without a prediction the request counts; with neither, a job
-        needs a whole device."""
+        """The larger of predicted and requested memory, or the request; with neither, a whole device."""
         usage = self.view.rates.usage
         predicted = 0.0 if usage is None else float(usage.memory_gb[job.row, kind])
         if math.isinf(predicted) and job.min_memory_gb > 0:
@@ -137,9 +135,6 @@ class ColocationCost:
         rates = self.view.rates
         return float(rates.alone[one.row, kind] / rates.paired[one.row, two.row, kind])
 
-    def mean_slowdown(self, jobs: tuple[JobSignature, ...], kind: int) -> float:
-        return sum(self.slowdowns(jobs, kind)) / len(jobs)
-
     def cost(self, jobs: tuple[JobSignature, ...], kind: int) -> float | None:
         """The cost per accelerator of this type if the last job joins the others; None where that is not allowed."""
         if (kind, jobs) not in self._cache:
@@ -163,8 +158,7 @@ class ColocationCost:
 
     @cached_property
     def typical(self) -> tuple[Floats, Bools]:
-        """Classes × types: the mean slowdown of both jobs over all jobs that could be co-located with a class, and whether
-        there is any such job."""
+        """Classes × types: the mean slowdown over all possible pairs of a class, and whether there is any."""
         rates = self.view.rates
         rows, count = np.unique(rates.row, return_counts=True)
         alone, paired = rates.alone[rows], rates.paired[np.ix_(rows, rows)]

@@ -83,15 +83,19 @@ class SlotFinder:
 
     def best(self, job: JobSignature, number: int = -1) -> Slot | None:
         """The cheapest slot for a job; its number matters where it was separated from others."""
-        slots = [*self._in_groups(job, number), *self._idle_slots(job)]
+        slots = [*self._in_groups(job, number)]
+        for kind in self.types_of(job):
+            cost, places = self.costs.cost((job,), kind), self._idle_places(kind, job)
+            if cost is not None and places and (slot := self._slot(job, cost, places, kind, None)):
+                slots.append(slot)
         return min(slots, key=lambda slot: slot[:4], default=None)
 
     def excess_slowdown(self, job: JobSignature, slot: Slot) -> float:
         """The mean slowdown in a slot less the typical one of the job; an idle slot is best."""
         if slot.group is None:
             return -math.inf
-        mean = self.costs.mean_slowdown((*slot.group.signatures, job), slot.kind)
-        return mean - float(self.costs.typical[0][job.row, slot.kind])
+        slowdowns = self.costs.slowdowns((*slot.group.signatures, job), slot.kind)
+        return sum(slowdowns) / len(slowdowns) - float(self.costs.typical[0][job.row, slot.kind])
 
     def put(self, number: int, job: JobSignature, slot: Slot) -> None:
         """Place a job into a slot."""
@@ -106,8 +110,7 @@ class SlotFinder:
         self._offer(group)
 
     def reserve_for(self, job: JobSignature) -> None:
-        """Close as many accelerators as a job needs to all new jobs: on one node if one is large enough, and with the fewest
-        jobs on them, those of this decision included."""
+        """Close as many accelerators as a job needs: on one node if possible, and with the fewest jobs on them."""
         cluster, residents = self.view.cluster, self._residents()
         choices = list[list[int]]()
         for kind in self.types_of(job):
@@ -124,10 +127,6 @@ class SlotFinder:
         """The types that a job can run on."""
         mask = job.fits & int(self.view.rates.runs_on[job.row])
         return (kind for kind in range(len(self.view.capacity)) if mask >> kind & 1)
-
-    def idle_on(self, kind: int) -> int:
-        """The number of idle accelerators of a type."""
-        return int(np.count_nonzero(self.idle[self.view.cluster.accelerators_of_type[kind]]))
 
     def joinable(self, job: JobSignature) -> Iterable[tuple[int, tuple[JobSignature, ...], list[ColocatedGroup]]]:
         """Groups of the right size with room for one more job: type, signatures, and all groups with these signatures."""
@@ -171,24 +170,13 @@ class SlotFinder:
             if cost is None:
                 continue
             for group in groups:
-                if self._may_join(job, number, group) and (slot := self._slot(job, cost, group.places, kind, group)):
+                closed = not (self.reserved | self._frozen).isdisjoint(group.places) or not self._host_fits(job, group.places)
+                if closed or any((min(number, other), max(number, other)) in self.separated for other in group.members):
+                    continue
+                if slot := self._slot(job, cost, group.places, kind, group):
                     yield slot
                     if not self._extra_nodes(job, group.places, kind):
                         break  # others with the same signatures are no better
-
-    def _may_join(self, job: JobSignature, number: int, group: ColocatedGroup) -> bool:
-        if not self.reserved.isdisjoint(group.places) or not self._frozen.isdisjoint(group.places):
-            return False
-        if not self._host_fits(job, group.places):
-            return False
-        return not any((min(number, other), max(number, other)) in self.separated for other in group.members)
-
-    def _idle_slots(self, job: JobSignature) -> Iterable[Slot]:
-        for kind in self.types_of(job):
-            cost = self.costs.cost((job,), kind)
-            places = self._idle_places(kind, job)
-            if cost is not None and places and (slot := self._slot(job, cost, places, kind, None)):
-                yield slot
 
     def _slot(
         self, job: JobSignature, cost: float, places: tuple[int, ...], kind: int, group: ColocatedGroup | None
@@ -272,8 +260,7 @@ def on_drained_nodes(view: Snapshot, groups: Iterable[ColocatedGroup]) -> set[in
 def place_in_order(
     slots: SlotFinder, signatures: Mapping[int, JobSignature], jobs: Iterable[int], *, starving: int = 0
 ) -> list[int]:
-    """Give jobs the cheapest slots, in order; return those that found one. Accelerators are reserved for the first of the
-    `starving` jobs at the head that finds none."""
+    """Give jobs the cheapest slots, in order; return those that found one. Reserve for the first `starving` job."""
     without_slot: set[JobSignature] = set()
     found: list[int] = []
     for at, number in enumerate(jobs):
@@ -291,8 +278,7 @@ def place_in_order(
 
 
 def place_by_match(slots: SlotFinder, signatures: Mapping[int, JobSignature], jobs: Iterable[int], buffer: int) -> list[int]:
-    """The same with a choice among the first `buffer` waiting jobs, into which the next moves up whenever one is placed: the
-    job with the least excess slowdown goes first, so that jobs that tolerate any partner are left for those that do not."""
+    """The same, but of the first `buffer` waiting jobs the one with the least excess slowdown goes first."""
     queue, chosen, found, without_slot = iter(jobs), list[int](), list[int](), set[JobSignature]()
     while True:
         chosen = [number for number in chosen if signatures[number] not in without_slot]

@@ -26,8 +26,7 @@ MEMORY_MARGIN = 1e-6
 
 @dataclass(frozen=True)
 class ColocationMemo:
-    """The memo. `min_memory_gb` has, by job number, the memory that a job needs since it ran out of memory; `failures` are the
-    failures that have been handled."""
+    """The memo: slowdowns by pair of kinds, the memory that failed jobs need, and the failures handled so far."""
 
     slowdowns: PairSlowdowns = field(default_factory=dict)
     min_memory_gb: Mapping[str, float] = field(default_factory=dict)
@@ -46,9 +45,6 @@ class ColocationMemo:
 
     def signatures(self, view: Snapshot) -> dict[int, JobSignature]:
         return job_signatures(view, self.min_memory_gb)
-
-    def with_slowdowns(self, found: PairSlowdowns) -> ColocationMemo:
-        return replace(self, slowdowns={**self.slowdowns, **found}) if found else self
 
     def with_failures(self, view: Snapshot, costs: ColocationCost) -> ColocationMemo:
         """A job that failed since the last decision needs more memory than there was (Horus §4.2.3)."""

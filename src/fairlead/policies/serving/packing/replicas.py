@@ -118,8 +118,7 @@ def _grow(
     *,
     all_fit: bool,
 ) -> bool:
-    """Add accelerators where load is unserved; return whether any were added. A session that has more than `before` already
-    has its backups."""
+    """Add accelerators where load is unserved; return whether any. More than `before`: it has its backups."""
     if divide_load(demands, replicas)[1] <= level + _EPSILON and all(replicas.values()):
         return False
     missing, used = _unserved(demands, replicas, level)
@@ -182,8 +181,7 @@ def _shrink(demands: Sequence[SessionDemand], replicas: ReplicaMap, level: float
 
 
 def _unserved(demands: Sequence[SessionDemand], replicas: ReplicaMap, level: float) -> tuple[Floats, dict[int, float]]:
-    """The load of each session that does not fit where accelerators are filled to `level`, and how full each is then. One
-    large session loses load rather than several small ones: each that does is restarted."""
+    """The load of each session beyond `level`, large sessions first, and how full each accelerator is then."""
     load = np.array([one.load for one in demands])
     smallness = 1 - load.argsort(kind="stable").argsort() / len(load)
     rows, places, at = _pairs(demands, replicas)
@@ -250,10 +248,7 @@ class Replicas:
 
 @dataclass(frozen=True)
 class ReplicaAssigner:
-    """Chooses types and accelerators for session jobs: elastic ones share accelerators, others have their own.
-
-    One accelerator is released once there are more than `spare` beyond what is enough.
-    """
+    """Chooses types and accelerators for session jobs: elastic ones share accelerators, others have their own."""
 
     type_names: tuple[str, ...]
     options: PoolingOptions
@@ -301,8 +296,7 @@ class ReplicaAssigner:
     def _type_of(
         self, job: SessionJob, by_type: Mapping[int, Sequence[SessionJob]], room: Ints, excluded: Collection[tuple[int, int]]
     ) -> int:
-        """Its present type if it fits there with the jobs before it; else the type of least load that has room, or the one with
-        the most room left; -1: none."""
+        """Its present type if it fits there; else the type of least load with room, or of the most room; -1: none."""
         if job.fixed:
             return job.now
         kinds = [kind for kind in job.loads if (job.number, kind) not in excluded]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -35,9 +35,11 @@ class ExactPlan:
 def solve_exact(window: Window, urgency: Floats, *, gap: float, nodes: int) -> ExactPlan | None:
     """The best schedule up to `gap`, within a number of search nodes; None where the cluster is large or none is found."""
     sizes = np.unique(window.workers[window.max_rounds > 0])[::-1]
-    patterns = _patterns(sizes.tolist(), window.accelerators)
+    patterns = [*islice(_filled(sizes.tolist(), window.accelerators), MAX_PATTERNS + 1)]
     count = np.array([np.count_nonzero((window.workers == size) & (window.max_rounds > 0)) for size in sizes])
-    if not len(sizes) or patterns is None or int(count @ np.minimum(count, window.accelerators // sizes)) > MAX_PROGRAM_SIZE:
+    if not len(sizes) or len(patterns) > MAX_PATTERNS:
+        return None
+    if int(count @ np.minimum(count, window.accelerators // sizes)) > MAX_PROGRAM_SIZE:
         return None
     model = _Model()
     jobs = range(len(window))
@@ -95,8 +97,7 @@ def _add_patterns(model: _Model, rounds: list[int], counts: list[int], often: li
 
 
 def _schedule(window: Window, wanted: Ints, patterns: Ints, sizes: Ints, urgency: Floats) -> Bools:
-    """In each round the jobs with the most rounds left run, which is always feasible, urgent ones first among equals. Rounds of
-    high total urgency come first."""
+    """In each round the jobs with the most rounds left run, urgent ones first; rounds of high urgency come first."""
     schedule = np.zeros((len(window), window.rounds), dtype=np.bool_)
     left = wanted.copy()
     order = np.argsort(-urgency, kind="stable")
@@ -109,18 +110,8 @@ def _schedule(window: Window, wanted: Ints, patterns: Ints, sizes: Ints, urgency
     return schedule[:, np.argsort(-(urgency * window.workers) @ schedule, kind="stable")]
 
 
-def _patterns(sizes: list[int], accelerators: int) -> list[tuple[int, ...]] | None:
-    """The patterns that fill the cluster; None where there are too many."""
-    found: list[tuple[int, ...]] = []
-    for pattern in _filled(sizes, accelerators):
-        found.append(pattern)
-        if len(found) > MAX_PATTERNS:
-            return None
-    return found
-
-
 def _filled(sizes: list[int], room: int) -> Iterator[tuple[int, ...]]:
-    """From wide to narrow; of the narrowest as many as fit. Some leave room for a wider gang, which does no harm."""
+    """The patterns that fill the cluster, from wide to narrow; some leave room for a wider gang, which does no harm."""
     if not sizes:
         yield ()
         return

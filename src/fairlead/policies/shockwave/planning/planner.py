@@ -17,10 +17,8 @@ from fairlead.policies.shockwave.planning.window import Window
 
 
 def schedule_rounds(window: Window, rounds: Ints, urgency: Floats) -> Bools:
-    """Jobs × rounds: the rounds in which each job runs, given how many it should have.
-
-    Urgent jobs run first, as long as all others still find their rounds later. Idle accelerators go to jobs beyond `rounds`, up
-    to the window's `max_rounds`, longest first; a job may get fewer rounds where gangs do not fit side by side."""
+    """Jobs × rounds: when each job runs, given how many rounds it should have. Urgent jobs run first, as long as all others
+    still find their rounds later; idle accelerators go to the longest jobs."""
     schedule = np.zeros((len(window), window.rounds), dtype=np.bool_)
     workers, left_s, left = window.workers, window.left_s[:, 0], rounds.copy()
     order = np.lexsort((-left_s, -urgency))
@@ -37,10 +35,8 @@ def schedule_rounds(window: Window, rounds: Ints, urgency: Floats) -> Bools:
 
 
 def _round(queue: Ints, left: Ints, workers: Ints, accelerators: int, to_go: int, sizes: Ints, left_s: Floats) -> Ints:
-    """The jobs of `queue` (those with rounds left, most urgent first) that run in the first of the `to_go` remaining rounds.
-
-    Takes the longest head of the queue that leaves no more for later than fits, when its free accelerators are filled from wide
-    to narrow gangs. What fits later is counted for each size w: Σ over wider gangs of ⌊s/w⌋·rounds ≤ ⌊M/w⌋·(rounds left)."""
+    """The jobs of `queue` that run in the first of the `to_go` remaining rounds: the longest head that leaves no more for later
+    than fits, for each size w: Σ over wider gangs of ⌊s/w⌋·rounds ≤ ⌊M/w⌋·(rounds left)."""
     must = left[queue] >= to_go
     line = np.concatenate((queue[must], queue[~must]))
     size, wanted = workers[line], left[line]
@@ -106,8 +102,7 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """A schedule, its value and an upper bound for all schedules. `price` is that of an accelerator-round, in units of `value`:
-    a job pays with its weight."""
+    """A schedule, its value and an upper bound; `price` is that of an accelerator-round, in units of `value`."""
 
     schedule: Bools  # jobs × rounds
     value: float
@@ -131,19 +126,15 @@ class WindowPlan:
 
 
 def relative_gap(value: float, bound: float) -> float:
-    """|bound − value| / |value|, as solvers report it. It depends on the zero of the objective, here where all jobs are done:
-    near it, when few jobs are left, small gaps look large."""
+    """|bound − value| / |value|, as solvers report it; near 0, when few jobs are left, small gaps look large."""
     return (bound - value) / max(abs(value), np.finfo(float).tiny)
 
 
 def plan_window(
     window: Window, urgency: Floats, tolerance: float = TOLERANCE, nodes: int = NODES, levels: int = LEVELS
 ) -> WindowPlan:
-    """Plan a window; jobs of high urgency run first.
-
-    `levels` limits the search for numbers of rounds, and `nodes` the mixed-integer program, which runs where the tolerance is
-    not met without it (0: never). Both count steps instead of seconds, so that a limited search is deterministic.
-    """
+    """Plan a window; jobs of high urgency run first. `levels` limits the search for numbers of rounds, and `nodes` the
+    mixed-integer program, which runs where the tolerance is not met without it (0: never)."""
     if not len(window):
         return WindowPlan(np.zeros((0, window.rounds), dtype=np.bool_), 0.0, 0.0, 0.0, 0.0)
     found = relax(window, tolerance, levels)
@@ -179,8 +170,7 @@ _CONVERGED = 1e-3  # relative change of prices; these only choose types, so no m
 
 @dataclass(frozen=True)
 class TypedPlan:
-    """A plan with the type of each job and the price of an accelerator-round there. The gaps are those of the plans for the
-    chosen types."""
+    """A plan with the type of each job and the price there; gaps are those of the plans for the chosen types."""
 
     schedule: Bools  # jobs × rounds
     types: Ints
@@ -199,8 +189,7 @@ def plan_on_types(
     levels: int,
     nodes: int,
 ) -> TypedPlan:
-    """Plan every type with its own jobs. `windows` have all jobs on each type that is up. A running job has its type as `home`
-    (others -1) and values it by `stay` more. `levels` and `nodes` limit the search of each plan."""
+    """Plan every type with its own jobs. A running job values its type, `home` (others -1), by `stay` more."""
     count = len(fastest)
     if len(windows) <= 1:
         type_, only = next(iter(windows.items()), (0, fastest))

@@ -29,8 +29,7 @@ ADAPTIVE = ("accordion", "gns")
 
 
 def next_batch_sizes(mode: str, batch_size: int, limit: int) -> tuple[int, ...]:
-    """The batch sizes of the regimes that may follow under a mode. GNS doubles up to its limit; Accordion goes to its large
-    size and is expected to stay there; a static job does not change."""
+    """The batch sizes that may follow under a mode: GNS doubles up to its limit, Accordion goes to its large size."""
     if batch_size < 1 or limit < 1:
         field, value = ("batch_size", batch_size) if batch_size < 1 else ("limit", limit)
         raise InputError("forecast", "a whole number from 1 on", field=field, value=value)
@@ -55,8 +54,7 @@ def even_prior(count: Ints, width: int) -> Floats:
 
 def restatement(epochs: Floats, trained: Floats, current: Ints, prior: Floats) -> Floats:
     """The restatement rule: past regimes are known, and the present and later ones share the remaining epochs by their prior,
-    Dir(m_1, …, m_k, S, …, S) if it is even. A present regime that exceeds its share keeps what it has; later ones share the
-    rest."""
+    Dir(m_1, …, m_k, S, …, S) if it is even; a present regime keeps at least what it has."""
     regime = np.arange(trained.shape[1])
     past, here = regime < current[:, None], regime == current[:, None]
     later = np.where(past | here, 0.0, prior)
@@ -68,8 +66,7 @@ def restatement(epochs: Floats, trained: Floats, current: Ints, prior: Floats) -
 
 
 def standard_posterior(epochs: Floats, trained: Floats, current: Ints, prior: Floats) -> Floats:
-    """The standard posterior, Dir(N/K + m_1, …, N/K + m_K), or with N times the declared shares instead of N/K. It treats
-    epochs as independent draws."""
+    """The standard posterior, Dir(N/K + m_1, …, N/K + m_K), or with N times the declared shares instead of N/K."""
     posterior = epochs[:, None] * prior / prior.sum(axis=1)[:, None] + trained
     mean: Floats = posterior * (epochs / posterior.sum(axis=1))[:, None]
     return mean
@@ -84,8 +81,7 @@ RULES: dict[str, Rule] = {"restatement": restatement, "standard": standard_poste
 
 
 def remaining_epochs(expected: Floats, epochs: Floats, trained: Floats, current: Ints) -> Floats:
-    """The epochs left in each regime, in order. They sum to the declared epochs that are not done; a job that has exceeded its
-    epochs has none left."""
+    """The epochs left in each regime, in order; they sum to the declared epochs that are not done."""
     coming = np.where(np.arange(trained.shape[1]) >= current[:, None], np.maximum(expected - trained, 0.0), 0.0)
     left = np.maximum(epochs - trained.sum(axis=1), 0.0)
     total = coming.sum(axis=1)
@@ -110,8 +106,7 @@ def with_noise(seconds: Floats, noise: float, rng: np.random.Generator) -> Float
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Past and expected regimes of jobs, as jobs × regimes. The unit is the declared step: a batch size changes how long it
-    takes, not how many there are."""
+    """Past and expected regimes of jobs, as jobs × regimes. The unit is the declared step at any batch size."""
 
     trained: Floats  # steps done in each regime
     remaining: Floats  # steps left in each regime
@@ -147,9 +142,8 @@ class Trajectories:
 
 
 def forecast_trajectories(view: Snapshot, rule: Rule, step_s: Floats, types: Ints, min_left_s: float) -> Trajectories:
-    """Forecast the jobs of a view. `step_s` is the present time per step of each job, on its type of `types`. A job beyond its
-    declared steps is expected to take `min_left_s` more. Without rates at other batch sizes, and in modes other than
-    `ADAPTIVE`, no change is forecast."""
+    """Forecast the jobs of a view on these types, at the present time per step. A job beyond its declared steps is expected to
+    take `min_left_s` more."""
     jobs, batches = view.jobs, view.rates.other_batches
     courses, scheduled = [], np.zeros(len(jobs), dtype=np.bool_)
     for at, (number, type_) in enumerate(zip(jobs.number.tolist(), types.tolist())):

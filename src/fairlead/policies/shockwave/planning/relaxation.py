@@ -27,9 +27,7 @@ _BELOW = 96  # accelerator-rounds that may be exchanged for others
 
 def repaired(worth: Floats, workers: Ints, room: int, price: float, min_rounds: Ints, max_rounds: Ints) -> Ints:
     """The rounds of each job with Σ workers·rounds ≤ room: the demands at a price, and the few changes that use the rest.
-
-    `worth` is rounds × jobs, −∞ where infeasible. The loss of the changes and of empty room at the price is all that is missing
-    to the bound."""
+    `worth` is rounds × jobs, −∞ where infeasible."""
     jobs, number = np.arange(len(workers)), np.arange(len(worth))[:, None]
     surplus = np.where((number >= min_rounds) & (number <= max_rounds), worth - price * number * workers, -np.inf)
     rounds = surplus.argmax(axis=0)  # the fewest among equals
@@ -186,8 +184,7 @@ class LevelRelaxation:
 
 
 def relax(window: Window, tolerance: float, levels: int = LEVELS) -> Relaxation:
-    """Rounds within `tolerance` (a part of Σ w) of the bound, if `levels` suffice to find them, and the bound. With no levels
-    the longest job is no part of H."""
+    """Rounds within `tolerance` (a part of Σ w) of the bound, if `levels` suffice to find them, and the bound."""
     far = tolerance * float(window.weight.sum())
     best: Relaxation | None = None
     bound = np.inf
@@ -213,7 +210,10 @@ def _searched(window: Window, best: Relaxation | None, ceiling: float, far: floa
     top = window.longest_s(faces[0].rounds(loose))
     found = _better(window, faces[0].rounds(loose), loose.price, best)
     beyond = min(loose.bound - faces[0].own * top, ceiling)  # of plans with a longer job
-    bottom = _bottom(window)
+    # A lower bound of H: the longest job runs in all rounds, or all accelerators are busy in all rounds.
+    now = np.zeros(len(window), dtype=np.int64)
+    bound_s = max(window.longest_s(now), window.load_s(now) if window.loads else 0.0)
+    bottom = max(bound_s - window.rounds * window.round_s, 0.0)
     heap: list[tuple[float, float, float, _Level]] = []
     if top > bottom:
         level = _Level(faces, top)
@@ -243,8 +243,7 @@ class _Level:
         self._faces = iter(faces)
 
     def bound(self, low: float, enough: float) -> float:
-        """The bound of plans whose longest job has between `low` and this level left, with more θ until it is at most
-        `enough`."""
+        """The bound of plans whose longest job is between `low` and this level; more θ until it is `enough`."""
         found = min((priced.bound - face.own * low for face, priced in self.priced), default=np.inf)
         while found > enough and self._loaded(low) and (face := next(self._faces, None)) is not None:
             priced = face.at(self.level)
@@ -269,13 +268,6 @@ def _unfit(window: Window) -> InputError:
     return InputError(
         "shockwave planner", "rounds that fit the window together", field="min_rounds", value=window.min_rounds.tolist()
     )
-
-
-def _bottom(window: Window) -> float:
-    """A lower bound of H: the longest job runs in all rounds, or all accelerators are busy in all rounds."""
-    now = np.zeros(len(window), dtype=np.int64)
-    bound_s = max(window.longest_s(now), window.load_s(now) if window.loads else 0.0)
-    return max(bound_s - window.rounds * window.round_s, 0.0)
 
 
 def _better(window: Window, rounds: Ints, price: float, best: Relaxation | None) -> Relaxation:

@@ -23,8 +23,7 @@ _ROUNDING = 1e-9  # of a round
 
 @dataclass(frozen=True)
 class Window:
-    """Jobs that compete for the rounds of a window. `worth` and `left_s` are jobs × (rounds + 1): w·log UTIL and the run time
-    left after n rounds. A job gets from `min_rounds` to `max_rounds` rounds; it cannot use more."""
+    """Jobs × (rounds + 1): w·log UTIL and the run time left after n rounds, from `min_rounds` to `max_rounds`."""
 
     worth: Floats
     left_s: Floats
@@ -105,10 +104,7 @@ def make_window(
 
 
 def critical_fraction(left_s: Floats, past_s: Floats, here_s: Floats, workers: Ints, accelerators: int) -> float:
-    """The part of the time from the submission of the longest job until all work is done in which that job runs.
-
-    It is 1 where every second of waiting lengthens the makespan, and small where much work follows after its end.
-    """
+    """The part of the time from the submission of the longest job until all work is done in which that job runs."""
     if not len(left_s):
         return 1.0
     longest = int(left_s.argmax())
@@ -123,8 +119,7 @@ def left_after(left_s: Floats, rounds: int, round_s: float) -> Floats:
 
 
 def epoch_progress(done: Floats, remaining: Floats, epoch_s: Floats, epochs: Floats, rounds: int, round_s: float) -> Floats:
-    """Equation 7: jobs × (rounds + 1), the part of its epochs that a job has done after n rounds. `done` epochs are trained;
-    `remaining` has the epochs of each regime in order, at `epoch_s` each."""
+    """Equation 7: jobs × (rounds + 1), the part of a job's epochs done after n rounds."""
     lasts = remaining * epoch_s
     ends = lasts.cumsum(axis=1)
     ran = round_s * np.arange(rounds + 1)
