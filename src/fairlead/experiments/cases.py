@@ -1,8 +1,5 @@
-"""The experiment engine: cases run in a process pool, and their answers may be kept in a store.
-
-A case is a frozen dataclass of settings with a `run`. `compare`, `sweep` and the reproductions of papers run their cases here.
-In a store, an answer's key is made of the code, the inputs and the settings: while these are the same, the case does not run
-again. The engine does not know what a case simulates."""
+"""The experiment engine: cases, frozen dataclasses of settings with a `run`, run in a process pool. In a store, an answer's key
+is made of the code, the inputs and the settings: while these are the same, the case does not run again."""
 
 from __future__ import annotations
 

@@ -63,6 +63,7 @@ def known_formats(registry: Registry | None = None, table: ThroughputTable | Non
 
 
 def read_table(path: Path | None) -> ThroughputTable | None:
+    """The table of a file; None without one."""
     return None if path is None else read_throughputs(path)
 
 

@@ -1,7 +1,5 @@
-"""Forward simulation from a state: when will each job start and end under the scheduler that decides?
-
-One simulation assumes that no job arrives any more. A few others draw arrivals from the recent past, and how far these differ
-says how certain the forecast is. `synthesize` simulates its candidates with the same loop."""
+"""Forward simulation from a state: when will each job start and end under the scheduler that decides? One simulation assumes
+that no job arrives any more. How far others, with arrivals as in the recent past, differ says how certain the forecast is."""
 
 from __future__ import annotations
 

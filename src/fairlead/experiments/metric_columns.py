@@ -96,6 +96,7 @@ def best_value(column: Column, rows: Iterable[Row]) -> float | None:
 
 
 def format_value(value: float | int | None, shows: Shows) -> str:
+    """One value as text; a dash where it is unknown."""
     if value is None or not math.isfinite(value):
         return "–"
     match shows:

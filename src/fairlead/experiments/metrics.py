@@ -17,13 +17,8 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Phase
 from fairlead.experiments.run_record import JobOutcomes, RunRecord
 
-# Finish-time fairness: how a job's completion time compares with what an equal share would have given it. It looks at
-# when jobs came and went; it does not know what any policy was trying to do.
-#
-# ρ = JCT / (exclusive run time × N),    N = max(1, contention)
-#
-# The contention is jobs in the system per accelerator (Shockwave, NSDI'23, appendix on its estimators): averaged over the
-# job's own life, which is the definition in the paper, or one figure for the whole trace, as its artifact computes.
+# Finish-time fairness: ρ = JCT / (exclusive run time × N), N = max(1, contention). The contention is jobs in the system per
+# accelerator (Shockwave, NSDI'23, appendix): over the job's own life, as in the paper, or over the trace, as in its artifact.
 
 Contention: TypeAlias = Literal["average", "static", "demand"]
 
@@ -84,8 +79,6 @@ def average_while_present(jobs: JobOutcomes, amount: Floats, last_s: float) -> F
     return average
 
 
-# A mean and how far it can be trusted, for comparisons over a few seeds. Pure arithmetic; it knows no metric.
-
 _LARGE = 1_000  # degrees of freedom from which the normal quantile with one correction is good to six digits
 
 
@@ -126,10 +119,6 @@ def _within(angle: float, freedom: int) -> float:
     return 2 / math.pi * (angle + total) if odd else total
 
 
-# Overlapping intervals made into disjoint ones, so that an accelerator shared by two jobs is busy once and a gang of
-# four runs once. It knows keys and times only, neither jobs nor accelerators.
-
-
 @dataclass(frozen=True)
 class Intervals:
     """Intervals that do not overlap within a key, ordered by key and start."""
@@ -153,7 +142,7 @@ def disjoint(key: Ints, start_s: Floats, end_s: Floats) -> Intervals:
     key, start_s, end_s = key[order], start_s[order], end_s[order]
     same = key[1:] == key[:-1]
     if not np.any(same & (start_s[1:] < end_s[:-1])):
-        return Intervals(key, start_s, end_s)  # the common case: nobody shares, nothing to join
+        return Intervals(key, start_s, end_s)  # the common case: no interval overlaps
     # Ranks instead of times: adding a key's offset to a rank is exact, adding it to a float is not.
     times, rank = np.unique(np.concatenate((start_s, end_s)), return_inverse=True)
     offset = key * (len(times) + 1)

@@ -365,6 +365,7 @@ class RecordedRun:
 
 
 def resimulation(run: RecordedRun, schedulers: Sequence[SchedulerConfig], metrics: MetricOptions = DEFAULTS) -> Comparison:
+    """The comparison of these schedulers on the inputs of a recorded run."""
     world = run.world
     return Comparison(
         Workload(world.trace, world.table),

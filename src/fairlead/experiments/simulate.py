@@ -162,6 +162,7 @@ def left_waiting(run: SimulationRun) -> dict[str, Reason]:
 
 
 def peak_rss_mb() -> float:
+    """The largest resident memory of this process so far, in MB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1 << 20) if sys.platform == "darwin" else peak / 1024
 

@@ -1,8 +1,6 @@
 """The synthesizer (Blox §5.2): every few rounds, simulate every candidate scheduler forward from the present state, and let the
-best one decide until the next advice. `advise` does the same for the state of a running cluster.
-
-The running combination is simulated first. Another candidate is stopped as soon as it cannot beat the best so far. Candidates
-that cannot differ from each other are simulated once. Advice depends on the state alone, not on the number of processes."""
+best one decide until the next advice. Another candidate than the running one is stopped as soon as it cannot beat the best so
+far. Advice depends on the state alone, not on the number of processes."""
 
 from __future__ import annotations
 

@@ -47,6 +47,8 @@ BACK = 2.0  # the way back does twice the work of the way there
 
 @dataclass(frozen=True)
 class Features:
+    """The numbers of one training at one batch size."""
+
     flops: float
     convolution_flops: float
     product_flops: float
@@ -90,6 +92,7 @@ def features_of(
 
 
 def graph_features(graph: Graph, batch_size: int | None = None, machine: Machine = H200) -> Features:
+    """The features of a graph, trained with that batch size; else with its own."""
     batch = batch_size or graph.batch_size
     scale = batch / graph.batch_size
     scaled = [_at(one, scale) for one in graph.operators]

@@ -113,6 +113,8 @@ class Operator:
 
 @dataclass(frozen=True)
 class Graph:
+    """The work of one forward pass, and what it leaves behind."""
+
     batch_size: int
     operators: tuple[Operator, ...]  # those that are work
     counts: Mapping[str, int]  # of all kinds, views too

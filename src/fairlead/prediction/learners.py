@@ -28,6 +28,7 @@ def linear_regression(rows: Floats, wanted: Floats) -> Learned:
 
 
 def random_forest(rows: Floats, wanted: Floats) -> Learned:
+    """Scikit-learn's random forest, 120 trees."""
     ensemble: Any = _library("sklearn.ensemble", "scikit-learn")
     many = 120
     made = ensemble.RandomForestRegressor(many, min_samples_leaf=2, max_features=0.4, random_state=0, n_jobs=1)
@@ -43,6 +44,7 @@ def random_forest(rows: Floats, wanted: Floats) -> Learned:
 
 
 def xgboost(rows: Floats, wanted: Floats) -> Learned:
+    """XGBoost's boosted trees, 300 rounds."""
     library: Any = _library("xgboost", "xgboost")
     settings = {
         "max_depth": 4,
@@ -64,6 +66,7 @@ def xgboost(rows: Floats, wanted: Floats) -> Learned:
 
 
 def lightgbm(rows: Floats, wanted: Floats) -> Learned:
+    """LightGBM's boosted trees, 300 rounds."""
     library: Any = _library("lightgbm", "lightgbm")
     settings = {
         "objective": "regression",

@@ -250,7 +250,7 @@ class InterferenceModel:
     def slower(self, busy: Floats, held: Floats, kernel_s: Floats) -> tuple[Floats, Floats, Bools]:
         """Of each beside each, by what they do alone: how many times slower, how far off that is to be expected (as a standard
         deviation), and whether it is by what the other holds. `busy` in percent, jobs × types; `held` in percent and `kernel_s`
-        by job, NaN where nobody knows."""
+        by job, NaN where it is unknown."""
         own, other = np.broadcast_arrays(busy[:, None], busy[None, :])
         slower, off = self.plain.of(own, other), self.plain.spread(own, other)
         known = np.isfinite(held) & np.isfinite(kernel_s)

@@ -60,7 +60,7 @@ def _tried(model: Any, inputs: Any, targets: Any, device: str, loss: Any, plan: 
     try:
         tried = copy.deepcopy(model).to(device)
         told = measure_steady(TrainingLoop(tried, _on(inputs, device), _on(targets, device), device, loss), plan)
-    except Exception as problem:  # no such device, out of memory, shapes that do not go together: it is somebody else's code
+    except Exception as problem:  # no such device, out of memory, shapes that do not go together: it is the user's code
         raise FairleadError(f"{why}; and it cannot be tried: {type(problem).__name__}: {problem}"[:600]) from None
     return ModuleTrial(told.get("utilization"), told.get("device_memory_mb"), device_name(device), told["steps_per_s"], why)
 
@@ -95,7 +95,7 @@ def training_in(spelled: str) -> tuple[Any, ...]:
 
 
 def _run(theirs: Callable[..., Any], *given: Any, spelled: str) -> Any:
-    """What somebody else wrote may fail in any way; where it did is said, as who wrote it would look there."""
+    """The user's code may fail in any way; the error names the line of their file."""
     try:
         return theirs(*given)
     except (Exception, SystemExit) as problem:

@@ -119,6 +119,7 @@ class Utilization:
 
 
 def fit_utilization(name: str, learner: Learner, columns: Sequence[Column], percent: Floats) -> Utilization:
+    """Fit a learner to measured percents."""
     names = tuple(columns[0])
     return Utilization(name, names, learner(inputs(columns, names), np.log1p(percent)))
 
@@ -146,16 +147,20 @@ TRAINED = Path(__file__).parent / "trained"
 
 @dataclass(frozen=True)
 class Prediction:
+    """What a training is predicted to take of a device."""
+
     utilization: float  # percent, alone
     memory_mb: float
     without_overhead_mb: float
-    unknown: Mapping[str, int]  # operators that nobody knows: the prediction is worth less
+    unknown: Mapping[str, int]  # unknown operators: the prediction is worth less
     kernel_s: float  # how long a kernel takes on average
     multiprocessors: float | None = None  # busy, percent, alone
 
 
 @dataclass(frozen=True)
 class Predictor:
+    """All fitted models of one device."""
+
     about: Mapping[str, str]  # device, driver, framework, fingerprint of the data …
     utilization: Utilization
     memory: Memory
@@ -219,6 +224,7 @@ class Predictor:
 
 
 def load_predictor(path: Path) -> Predictor:
+    """Read a predictor and check everything in it."""
     if is_stream(path):
         raise InputError(path, "a regular file", field="predictor")
     try:

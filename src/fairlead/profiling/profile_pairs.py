@@ -1,7 +1,5 @@
-"""Measure two trainings at once on one GPU. Two processes hold all models of a list, so that a pair takes a second or two and
-not the start of two processes. Each gets its own schedule of work and pauses. On a shared host speed can halve from one second
-to the next, so each training is measured alone and co-located within one second, alternately: what slows both does not
-count."""
+"""Measure two trainings at once on one GPU, in two processes that hold all models of a list. On a shared host speed can halve
+from one second to the next, so each training is measured alone and co-located within one second, alternately."""
 
 from __future__ import annotations
 

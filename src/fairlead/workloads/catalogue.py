@@ -212,14 +212,13 @@ def catalogue(network_gbs: float | None = None) -> ThroughputTable:
     types = tuple(device.name for device in DEVICES)
     keys = ((TIMED, 1), *((demand.kind, n) for demand, n in rows))
     timed = ThroughputTable.timed(types)
-    everyone = np.zeros((len(keys), len(keys), len(types)))
-    everyone[1:, 1:] = paired
+    pairs = np.pad(paired, ((1, 0), (1, 0), (0, 0)))
     return ThroughputTable(
         types,
         keys,
         _fixed(np.concatenate((timed.alone, alone))),
         _fixed(np.concatenate((timed.spread, spread))),
-        _fixed(everyone),
+        _fixed(pairs),
         SOURCE,
     )
 

@@ -51,6 +51,7 @@ JOBS, LOAD, CLUSTER = 200, 6.0, "8xv100:4,16xp100:4,24xk80:4"
 
 
 def read_sweep(path: Path | str) -> Sweep:
+    """Read and check a sweep file."""
     value = read_yaml(path)
     fields = value.mapping(_FIELDS)
     beside = Path(path).parent

@@ -73,6 +73,7 @@ def with_axis_value(axis: Axis, value: Any, scheduler: Mapping[str, Any], regist
 
 
 def parameters_of(what: str, part: Any, registry: Registry) -> list[str]:
+    """The names of the parameters of a part."""
     found = registry.load(what, _mapping(part)["name"])
     if dataclasses.is_dataclass(found):
         return [field.name for field in dataclasses.fields(found) if field.init and field.name != "table"]
@@ -195,6 +196,8 @@ class SweepScheduler:
 
 @dataclass(frozen=True)
 class Sweep:
+    """A sweep as its file describes it."""
+
     title: str
     inputs: SweepInputs
     arms: tuple[SweepScheduler, ...]
