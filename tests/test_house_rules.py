@@ -62,10 +62,12 @@ def test_the_package_stays_small():
     assert not {path: lines for path, lines in sizes.items() if lines > MAX_FILE_LINES}
 
 
+def prose(path: Path) -> str:
+    return (PACKAGE / path).read_text(encoding="utf-8").lower().replace('"after-nobody"', "")  # a code in journals of version 1
+
+
 def test_jobs_and_modules_are_not_persons():
-    found = [
-        f"{path}: {word}" for path, _ in modules() for word in PRIVATE_WORDS if word in (PACKAGE / path).read_text().lower()
-    ]
+    found = [f"{path}: {word}" for path, _ in modules() for word in PRIVATE_WORDS if word in prose(path)]
     assert not found
 
 

@@ -1,7 +1,5 @@
-"""Columns of jobs: the growable store that the state writes, and the read-only view of some of its rows that a stage sees.
-
-A view gathers a column when it is first read, so a decision pays only for what it looks at. A column read after the state
-has moved on raises `StaleSnapshot` instead of answering wrongly."""
+"""Columns of jobs: the growable store that the state writes, and the read-only view of some of its rows that a stage sees. A
+view gathers a column when it is first read; after the state has moved on, that raises `StaleSnapshot`."""
 
 from __future__ import annotations
 
@@ -16,8 +14,7 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InvalidPlan, StaleSnapshot
 from fairlead.core.job import Phase
 
-# Numbers that columns meet in every round, as arrays without a dimension. Of a Python number numpy first makes such an array,
-# which takes it 1 to 2 µs: as long as the operation itself on a few hundred jobs, and a round has some fifty of them.
+# Numbers that columns meet in every round, as arrays without a dimension: numpy takes 1 to 2 µs to make one of a Python number.
 
 
 def _constant(value: bool | int | float) -> Any:

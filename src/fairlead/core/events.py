@@ -1,5 +1,4 @@
-"""What can happen. State changes by these and by nothing else. *Exogenous* events come from outside; *derived* ones follow
-from decisions, and a what-if makes them anew. An event records a change, never a state."""
+"""What can happen; the state changes by nothing else. *Exogenous* events come from outside, *derived* ones from decisions."""
 
 from __future__ import annotations
 
@@ -31,6 +30,8 @@ class JournalOpened:
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
+    """A job was submitted; `number` is its number from now on."""
+
     time: float
     number: int
     job: Job
@@ -38,18 +39,24 @@ class JobSubmitted:
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled:
+    """A user cancelled a job."""
+
     time: float
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
+    """A node is no longer there; interrupted jobs are told by an event of their own."""
+
     time: float
     node: int
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRepaired:
+    """A node is there again, or its back-off is over."""
+
     time: float
     node: int
 
@@ -96,6 +103,8 @@ class SchedulerSwitched:
 
 @dataclass(frozen=True, slots=True)
 class RoundPlanned:
+    """A decision was made, and is about to be carried out."""
+
     plan: RoundPlan
 
     @property

@@ -106,6 +106,7 @@ LEGAL: dict[Phase, frozenset[Phase]] = {
 
 
 def check_transition(name: str, old: Phase, new: Phase) -> None:
+    """Raise `IllegalTransition` unless `LEGAL` has it."""
     if new not in LEGAL[old]:
         raise IllegalTransition(f"job {name!r} cannot go from {old.name.lower()} to {new.name.lower()}")
 
@@ -149,8 +150,7 @@ FORMER_FIELDS = {"entity": "account", "most_slowdown": "max_slowdown"}
 
 
 _BATCH = re.compile(r" ?\(batch size ([1-9][0-9]{0,9})\)$")
-"""Spelt as `kind_of` does. What else stands there, such as 0 or a thousand digits, is part of the model's name: speeds are
-divided by batch sizes."""
+"""Spelt as `kind_of` does. What else stands there, such as 0, is part of the model's name."""
 
 
 def model_of(kind: str) -> str:
@@ -159,6 +159,7 @@ def model_of(kind: str) -> str:
 
 
 def batch_size_of(kind: str) -> int | None:
+    """The batch size in a kind's name, if it has one."""
     match = _BATCH.search(kind)
     return int(match.group(1)) if match else None
 
@@ -242,10 +243,6 @@ def flags_of(job: Job, regimes: Sequence[Regime], overran: bool, done: float = 0
     return tuple(flags)
 
 
-# Jobs that wait for others. A job may begin when all that it was submitted to come *after* have finished; when one of them
-# ends in any other way, it never will.
-
-
 @dataclass(frozen=True, slots=True)
 class Blocked:
     """The jobs that one job waits for, by number."""
@@ -297,4 +294,5 @@ class Failure:
 
 
 def signal_name(number: int) -> str:
+    """Such as SIGKILL."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"

@@ -1,5 +1,4 @@
-"""Facts that are about one job, by their names: they are of no use once it has ended, and the state forgets them then. What
-they hold is the business of who learned them."""
+"""The names of facts that are about one job: the state forgets them once it has ended."""
 
 from __future__ import annotations
 
@@ -12,6 +11,7 @@ What: TypeAlias = Literal["steps", "speed", "loss", "colocation"]
 
 
 def observation_name(what: What, number: int) -> str:
+    """The name of a fact about a job."""
     return f"{what} of {number}"
 
 

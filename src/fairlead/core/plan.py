@@ -16,11 +16,9 @@ from fairlead.core.errors import InvalidPlan
 from fairlead.core.reasons import Reason
 from fairlead.core.routes import NO_ROUTES, Routes
 
-# What a job is thought to take of each accelerator it runs on, as far as an estimation says so. It knows no rates.
-
 BUSY, TAKEN_GB = "accelerator_busy", "accelerator_memory_gb"
-"""Metrics of jobs that agents measure, where a job has its accelerators to itself: the share of time in which they are busy,
-and the memory in use on one. No job says them of itself, and they are of its last launch: another one may be elsewhere."""
+"""Metrics that agents measure of a job alone on its accelerators, in its last launch: the share of time in which they are
+busy, and the memory in use on one."""
 MEASURED_METRICS = frozenset({BUSY, TAKEN_GB})
 
 
@@ -37,8 +35,7 @@ T = TypeVar("T")
 
 
 def unchecked(kind: type[T], **fields: Any) -> T:
-    """A value of a frozen dataclass, every field given and none checked. The class's own way writes each field through
-    `object.__setattr__`, which a decision that makes a handful of them would feel."""
+    """A value of a frozen dataclass, every field given and none checked, which is faster."""
     made = object.__new__(kind)
     made.__dict__.update(fields)
     return made
@@ -196,8 +193,7 @@ class Selection:
         """Each job alone, from columns that are known to be of one length; `more` are other fields."""
         other = object.__new__(cls)
         other.__dict__.update(_EMPTY.__dict__, jobs=jobs, types=types, workers=workers, valid_until=valid_until, head=head)
-        if more:
-            other.__dict__.update(more)
+        other.__dict__.update(more)
         return other
 
     def __len__(self) -> int:
@@ -225,9 +221,7 @@ class Selection:
 
     def with_reasons(self, reasons: Mapping[int, Reason]) -> Selection:
         """The same selection, with more to say about some who were left out."""
-        other = object.__new__(Selection)
-        other.__dict__.update(self.__dict__, reasons={**self.reasons, **reasons})
-        return other
+        return unchecked(Selection, **{**self.__dict__, "reasons": {**self.reasons, **reasons}})
 
     def until(self, second: float) -> Selection:
         """The same selection, which holds no longer than `second`."""

@@ -53,6 +53,7 @@ def encode_line(event: ev.Event) -> bytes:
 
 
 def decode(line: bytes | str) -> ev.Event:
+    """The event of a line; raise `JournalError` where it is damaged."""
     try:
         record = orjson.loads(line)
         if isinstance(record, dict) and "e" in record:

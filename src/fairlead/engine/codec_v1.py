@@ -1,12 +1,11 @@
 """Reads what Fairlead wrote before journal format version 2, as tables of renames.
 
-A record of version 1 becomes a record of version 2 before the strict codec reads it, so no other module knows the old names. A
-saved state of version 2 (in journals of version 1) is migrated likewise. Nothing is rewritten: a journal of version 1 that is
-continued holds records of both versions, and each record shows its own. `core.reasons.Code` reads former reason codes."""
+A record of version 1 becomes one of version 2 before the codec reads it, and a saved state of version 2 one of version 3.
+Nothing is rewritten in the journal. `core.reasons.Code` reads former reason codes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fairlead.core.job import FORMER_FIELDS
@@ -75,18 +74,6 @@ def _renamed(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, A
     return {names.get(name, name): value for name, value in record.items()}
 
 
-def _opened(event: dict[str, Any]) -> dict[str, Any]:
-    return event | {"version": 2, "scheduler": _renamed(event["scheduler"], SCHEDULER)}
-
-
-def _switched(event: dict[str, Any]) -> dict[str, Any]:
-    return event | {"scheduler": _renamed(event["scheduler"], SCHEDULER)}
-
-
-def _submitted(event: dict[str, Any]) -> dict[str, Any]:
-    return event | {"job": _renamed(event["job"], FORMER_FIELDS)}
-
-
 def _planned(event: dict[str, Any]) -> dict[str, Any]:
     plan = {name: value for name, value in event.items() if name not in LAUNCHES}
     if launches := {LAUNCHES[name]: value for name, value in event.items() if name in LAUNCHES}:
@@ -109,10 +96,10 @@ def _observation(name: str) -> str:
     return next((new + name.removeprefix(old) for old, new in OBSERVATIONS.items() if name.startswith(old)), name)
 
 
-_MIGRATE = {
-    "journal_opened": _opened,
-    "scheduler_switched": _switched,
-    "job_submitted": _submitted,
+_MIGRATE: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "journal_opened": lambda event: event | {"version": 2, "scheduler": _renamed(event["scheduler"], SCHEDULER)},
+    "scheduler_switched": lambda event: event | {"scheduler": _renamed(event["scheduler"], SCHEDULER)},
+    "job_submitted": lambda event: event | {"job": _renamed(event["job"], FORMER_FIELDS)},
     "round_planned": _planned,
     "observations_recorded": _observed,
 }

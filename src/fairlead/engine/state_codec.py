@@ -1,9 +1,7 @@
-"""A state as bytes and back, so that a restart need not read a journal from its beginning. Where the bytes are kept is not its
-business.
+"""A state as bytes and back, so that a restart need not read a journal from its beginning.
 
-They are numpy's arrays and a few events in the codec's spelling, compressed, behind a version and a checksum; nothing in them
-is code. A column that this Fairlead has and the bytes do not gets its default; where that would be wrong, the version
-changes."""
+They are numpy's arrays and a few events in the codec's spelling, compressed, behind a version and a checksum. A column that
+this Fairlead has and the bytes do not gets its default; where that would be wrong, the version changes."""
 
 from __future__ import annotations
 

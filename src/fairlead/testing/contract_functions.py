@@ -1,10 +1,4 @@
-"""The contracts as plain functions: each runs a whole contract on a factory, in any test of any framework.
-
-from fairlead.testing import policy_contract
-
-def test_my_policy():
-    policy_contract(MyPolicy)
-"""
+"""The contracts as plain functions: each runs a whole contract on a factory, in any test of any framework."""
 
 from __future__ import annotations
 

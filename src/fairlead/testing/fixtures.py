@@ -1,5 +1,4 @@
-"""For pytest: `pytest_plugins = ["fairlead.testing.fixtures"]` in a conftest gives the `harness` fixture, which checks the
-invariants when the test is over."""
+"""For pytest: `pytest_plugins = ["fairlead.testing.fixtures"]` in a conftest gives the `harness` fixture."""
 
 from __future__ import annotations
 
@@ -12,6 +11,7 @@ from fairlead.testing.harness import Harness
 
 @pytest.fixture
 def harness() -> Iterator[Harness]:
+    """A harness whose invariants are checked when the test is over."""
     made = Harness()
     yield made
     made.check()
