@@ -9,6 +9,7 @@ import os
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.files import make_folder, remove, remove_empty
@@ -27,29 +28,25 @@ from fairlead.runtime.protocol.orders import Launch
 _MAX_S = 1e9  # three decades: no job means more
 
 
+@dataclass(frozen=True)
 class Launcher:
     """Starts launches in the directory `jobs`, with code from the directory `code`."""
 
-    def __init__(
-        self,
-        jobs: Path,
-        code: Path,
-        accelerators: NodeAccelerators,
-        settings: AgentSettings,
-        mps: MultiProcessService,
-        fencing_deadline: Path,
-    ) -> None:
-        self._jobs, self._code, self._accelerators = jobs, code, accelerators
-        self._settings, self._mps, self._fencing_deadline = settings, mps, fencing_deadline
+    jobs: Path
+    code: Path
+    accelerators: NodeAccelerators
+    settings: AgentSettings
+    mps: MultiProcessService
+    fencing_deadline: Path
 
     def has_code(self, digest: str) -> bool:
-        return is_digest(digest) and (self._code / digest).is_dir()
+        return is_digest(digest) and (self.code / digest).is_dir()
 
     def start(self, launch: Launch, held: Sequence[int]) -> AgentLaunch:
         """Start all workers or none; `held` are the accelerators that other launches use."""
         self._check(launch)
         self._check_directories(launch)
-        directory = self._jobs / str(launch.job) / str(launch.generation)
+        directory = self.jobs / str(launch.job) / str(launch.generation)
         shims: list[subprocess.Popen[bytes]] = []
         workers: list[AgentWorker] = []
         with node_errors(directory), contextlib.ExitStack() as undo:
@@ -93,7 +90,7 @@ class Launcher:
             undo.pop_all()
         for shim, spec in zip(shims, specs, strict=True):
             _send_spec(shim, spec)
-        return AgentLaunch(launch_record, directory, workers, reports, self._settings)
+        return AgentLaunch(launch_record, directory, workers, reports, self.settings)
 
     def _check(self, launch: Launch) -> None:
         task = launch.task
@@ -107,8 +104,8 @@ class Launcher:
                 not 0 <= rank < launch.world_size for rank in launch.ranks
             ),
             "it does not have one accelerator for each worker": len(launch.accelerators) != len(launch.ranks),
-            f"this node has {len(self._accelerators)} accelerators": any(
-                not 0 <= accelerator < len(self._accelerators) for accelerator in launch.accelerators
+            f"this node has {len(self.accelerators)} accelerators": any(
+                not 0 <= accelerator < len(self.accelerators) for accelerator in launch.accelerators
             ),
             "a word of it holds a zero byte": any("\0" in word for word in words),
             "a variable's name is empty or holds '='": any(
@@ -129,12 +126,12 @@ class Launcher:
     def _check_directories(self, launch: Launch) -> None:
         """Refuse a job whose earlier launches have replaced or closed its own directories. That would fail on every node, so it
         is not a fault of this one."""
-        own, usable = self._jobs / str(launch.job), os.W_OK | os.X_OK
+        own, usable = self.jobs / str(launch.job), os.W_OK | os.X_OK
         with node_errors(own):
             for place in (own, _checkpoints(launch, own)):
                 if os.path.lexists(place) and not place.is_dir():
                     raise OrderRefused(f"job {launch.job}, generation {launch.generation}: {place} is its own, and no folder")
-            if own.is_dir() and not os.access(own, usable) and os.access(self._jobs, usable):
+            if own.is_dir() and not os.access(own, usable) and os.access(self.jobs, usable):
                 raise OrderRefused(f"job {launch.job}, generation {launch.generation}: {own} is its own, and closed")
 
     def _make_directories(self, launch: Launch, directory: Path) -> tuple[str, Path]:
@@ -142,14 +139,14 @@ class Launcher:
         checkpoints = _checkpoints(launch, directory.parent)
         # The agents of a gang may do this at the same moment: each makes sure that it exists and has the right owner.
         checkpoints.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self._settings.user is not None and checkpoints.lstat().st_uid != self._settings.user.uid:
+        if self.settings.user is not None and checkpoints.lstat().st_uid != self.settings.user.uid:
             self._change_owner(checkpoints)
         if launch.task.directory:
             return launch.task.directory, checkpoints
         own = directory / "work"
         own.mkdir()
         if launch.task.code:
-            _link_code(self._code / launch.task.code, own)
+            _link_code(self.code / launch.task.code, own)
         # From the leaves up: a folder's new owner may replace anything in it.
         for folder, _, _ in os.walk(own, topdown=False):
             self._change_owner(Path(folder))
@@ -162,9 +159,9 @@ class Launcher:
         reports.touch(mode=0o600)
         self._change_owner(reports)
         page = work_directory / LEASE
-        if self._settings.pages is not None:
-            self._make_folder(self._settings.pages)
-            page = self._settings.pages / f"{launch.job}-{launch.generation}-{work_directory.name}"
+        if self.settings.pages is not None:
+            self._make_folder(self.settings.pages)
+            page = self.settings.pages / f"{launch.job}-{launch.generation}-{work_directory.name}"
         lease = LeaseFile.create(page, launch.task.max_steps, launch.task.max_s)
         os.chmod(page, 0o600)
         self._change_owner(page)
@@ -174,7 +171,7 @@ class Launcher:
         process = find_process(shim.pid)
         if process is None:
             raise NodeError(f"/proc/{shim.pid}", "cannot be read: is /proc mounted?")
-        rank, groups = launch.ranks[local_rank], self._settings.cgroup
+        rank, groups = launch.ranks[local_rank], self.settings.cgroup
         cgroup = str(groups / f"{launch.job}-{launch.generation}-{rank}") if groups is not None else ""
         return WorkerRecord(rank, launch.accelerators[local_rank], shim.pid, process.started, str(page), cgroup)
 
@@ -183,9 +180,9 @@ class Launcher:
     ) -> LaunchSpec:
         (cwd, checkpoints), page = directories, worker.record.page
         accelerator = launch.accelerators[local_rank]
-        device = self._accelerators.devices[accelerator]
-        user = self._settings.user
-        inherited = {name: os.environ[name] for name in self._settings.inherited if name in os.environ}
+        device = self.accelerators.devices[accelerator]
+        user = self.settings.user
+        inherited = {name: os.environ[name] for name in self.settings.inherited if name in os.environ}
         environment = worker_environment(
             launch,
             local_rank,
@@ -196,27 +193,27 @@ class Launcher:
             inherited={**inherited, **(user.variables if user else {})},
         )
         if launch.parameters.colocated or Counter([*held, *launch.accelerators])[accelerator] > 1:
-            environment.update(self._mps.variables(accelerator, device))
+            environment.update(self.mps.variables(accelerator, device))
         return LaunchSpec(
             command=[*launch.task.prefix, *launch.task.command],
             environment=environment,
             directory=cwd,
             work_directory=str(worker.directory),
-            log_bytes=self._settings.log_bytes,
-            log_pieces=self._settings.log_pieces,
+            log_bytes=self.settings.log_bytes,
+            log_pieces=self.settings.log_pieces,
             user=[user.uid, user.gid, *user.groups] if user and os.geteuid() == 0 else [],
-            fencing_deadline=str(self._fencing_deadline),
+            fencing_deadline=str(self.fencing_deadline),
             grace_s=launch.task.grace_s,
             cooperative=launch.task.cooperative,
             page=page if launch.task.cooperative and launch.ranks[local_rank] == 0 else "",
         )
 
     def _make_folder(self, path: Path) -> None:
-        make_folder(path, self._settings.folder_mode)
+        make_folder(path, self.settings.folder_mode)
 
     def _change_owner(self, path: Path) -> None:
-        if self._settings.user is not None and os.geteuid() == 0:
-            os.chown(path, self._settings.user.uid, self._settings.user.gid, follow_symlinks=False)
+        if self.settings.user is not None and os.geteuid() == 0:
+            os.chown(path, self.settings.user.uid, self.settings.user.gid, follow_symlinks=False)
 
 
 def _checkpoints(launch: Launch, own: Path) -> Path:

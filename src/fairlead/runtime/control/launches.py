@@ -124,27 +124,18 @@ class TrackedLaunch:
 Addressed: TypeAlias = tuple[int, od.Order]  # a node and an order for it
 
 
+@dataclass(eq=False)
 class LaunchTracker:
     """All launches that are not over. A launch is sent when every launch that was told to leave its accelerators has left. So a
     slow save and a quick start never meet on one accelerator. Launches that share an accelerator by plan do not wait for each
     other."""
 
-    def __init__(
-        self,
-        address_of: Callable[[int], str],
-        ports: Callable[[Key], tuple[int, int]],
-        checkpoints: str = "",
-    ) -> None:
-        """Create an empty tracker.
+    address_of: Callable[[int], str]  # a node's address, at which a gang finds its first worker
+    ports: Callable[[Key], tuple[int, int]]  # for a gang
+    checkpoints: str = ""  # a folder that all nodes see, with a folder for each job; empty: each agent has its own
 
-        Args:
-            address_of: A node's address, at which a gang finds its first worker.
-            ports: Two ports for a gang.
-            checkpoints: A folder that all nodes see, with a folder for each job; empty: each agent has its own.
-        """
-        self._checkpoints = checkpoints
+    def __post_init__(self) -> None:
         self._all: dict[Key, TrackedLaunch] = {}
-        self._address_of, self._ports = address_of, ports
 
     def get(self, job: int, generation: int) -> TrackedLaunch | None:
         return self._all.get((job, generation))
@@ -312,8 +303,8 @@ class LaunchTracker:
         return orders
 
     def _orders(self, run: TrackedLaunch) -> list[Addressed]:
-        master, gang = self._ports(run.key) if run.world_size > 1 else (0, 0)
-        host = self._address_of(run.assignment[0].node)
+        master, gang = self.ports(run.key) if run.world_size > 1 else (0, 0)
+        host = self.address_of(run.assignment[0].node)
         return [
             (
                 part.node,
@@ -328,7 +319,7 @@ class LaunchTracker:
                     master_port=master,
                     gang_port=gang,
                     gang_token=run.gang_token if gang else "",
-                    checkpoints=f"{self._checkpoints}/{run.job}" if self._checkpoints else "",
+                    checkpoints=f"{self.checkpoints}/{run.job}" if self.checkpoints else "",
                     nodes=len(run.assignment),
                     parameters=run.parameters,
                 ),
