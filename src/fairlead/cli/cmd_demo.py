@@ -52,13 +52,14 @@ def demo_command(
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
     to.mkdir(parents=True, exist_ok=True)
-    out.print(_heading("1. Real jobs, on a cluster of this machine"))
+    larger_jobs = 20 if quick else 300
+    out.print("\n1. Real jobs, on a cluster of this machine\n", style="bold")
     journal = to / "demo.jsonl"
     _play(journal, quick)
-    out.print(_heading("2. The same jobs, simulated under other policies"))
+    out.print("\n2. The same jobs, simulated under other policies\n", style="bold")
     same = _again(journal)
-    out.print(_heading(f"3. {_jobs(quick)} larger jobs, simulated under seven schedulers"))
-    larger = _seven(quick)
+    out.print(f"\n3. {larger_jobs} larger jobs, simulated under seven schedulers\n", style="bold")
+    larger = _seven(quick, larger_jobs)
     parts = {"the real run, and other policies": same, "seven schedulers": larger}
     report = write_report(parts, to / "demo.html", title="Fairlead: the demo")
     if not quick:
@@ -67,14 +68,6 @@ def demo_command(
             note(f"plots: {plots}")
     note(f"journal: {journal}")
     note(f"report: {report}")
-
-
-def _jobs(quick: bool) -> int:
-    return 20 if quick else 300
-
-
-def _heading(text: str) -> Text:
-    return Text(f"\n{text}\n", style="bold")
 
 
 def _play(journal: Path, quick: bool) -> None:
@@ -124,9 +117,9 @@ def _again(journal: Path) -> list[RunRecord]:
     return resimulation_records(run, given, outcomes)
 
 
-def _seven(quick: bool) -> list[RunRecord]:
+def _seven(quick: bool, jobs: int) -> list[RunRecord]:
     schedulers = [SchedulerConfig(Part(name)) for name in SEVEN]
-    workload = Workload(Generator(jobs=_jobs(quick), jobs_per_hour=5.0, workers="multiple"))
+    workload = Workload(Generator(jobs=jobs, jobs_per_hour=5.0, workers="multiple"))
     machines = read_cluster(MACHINES, accelerator_types())
     given = Comparison(workload, machines, schedulers, costs=Costs(restart_s=30.0))
     with progress(len(SEVEN), "simulating", quiet=False) as bar:

@@ -127,10 +127,7 @@ def _jct_cdf(runs: Runs, options: MetricOptions) -> Any:
         return completion_times(record.jobs, options)[measured_rows(record, options)]
 
     figure, axes = _distribution(runs, times, "Job completion time", "share of jobs done within")
-    low, high = axes.get_xlim()
-    ticks = [tick for tick in _DURATIONS if low <= tick <= high]
-    axes.set_xticks(ticks, [format_duration(tick).replace(".0 ", " ") for tick in ticks])
-    axes.minorticks_off()
+    _label_ticks(axes, _DURATIONS, lambda tick: format_duration(tick).replace(".0 ", " "))
     return figure
 
 
@@ -141,11 +138,15 @@ def _ftf_cdf(runs: Runs, options: MetricOptions) -> Any:
     figure, axes = _distribution(runs, rho, "Finish-time fairness ρ", "share of jobs with at most ρ")
     axes.axvline(options.unfair_above, color="#8d98a6", linewidth=1, linestyle=":")
     axes.set_xlabel(f"ρ; unfair from the dotted line on ({options.unfair_above:g})")
-    low, high = axes.get_xlim()
-    ticks = [tick for tick in _RATIOS if low <= tick <= high]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.minorticks_off()
+    _label_ticks(axes, _RATIOS, "{:g}".format)
     return figure
+
+
+def _label_ticks(axes: Any, ticks: Sequence[float], text: Callable[[float], str]) -> None:
+    low, high = axes.get_xlim()
+    shown = [tick for tick in ticks if low <= tick <= high]
+    axes.set_xticks(shown, [*map(text, shown)])
+    axes.minorticks_off()
 
 
 def _distribution(runs: Runs, pick: Callable[[RunRecord], Floats], title: str, what: str) -> tuple[Any, Any]:

@@ -147,13 +147,10 @@ def _unit(column: Column) -> str:
 
 
 def _row(sweep: Sweep, result: PointResult, cells: Sequence[str]) -> str:
-    texts = [html.escape(cell) for cell in cells]
     first = 1 + len(sweep.axes)
-    if result.failed:
-        wide = f'<td class="failed" colspan="{len(sweep.metrics)}">{texts[-1]}</td>'
-        return f"<tr>{''.join(f'<td>{cell}</td>' for cell in texts[:first])}{wide}</tr>"
-    numbers = "".join(f'<td class="n">{cell}</td>' for cell in texts[first:])
-    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in texts[:first])}{numbers}</tr>"
+    kind = f'class="failed" colspan="{len(sweep.metrics)}"' if result.failed else 'class="n"'
+    named = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells[:first])
+    return f"<tr>{named}{''.join(f'<td {kind}>{html.escape(cell)}</td>' for cell in cells[first:])}</tr>"
 
 
 def document(title: str, body: str) -> str:
