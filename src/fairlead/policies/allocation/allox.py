@@ -7,10 +7,8 @@ completion times. So the sum of completion times, up to a constant, is
     min Σ_m k(m) · p_m,j(m)    with every job in one place (j, k), and N_j jobs in each place
 
 since the N_j accelerators of a type are alike, and none has more than ⌈n / N_j⌉ of n jobs in its queue. The program is a
-transportation problem: its vertices are integers. The first job of a queue has all of the time there; the others wait.
-
-The cost of matching grows with the square of the queue depth, and jobs far back do not start now. So only as many jobs are
-matched as make queues of a given depth, in the order of submission; up to that the optimum is exact."""
+transportation problem: its vertices are integers. The first job of a queue has all of the time there; the others wait. Only as
+many jobs are matched as make queues of a given depth, in the order of submission; up to that the optimum is exact."""
 
 from __future__ import annotations
 

@@ -8,9 +8,8 @@ in the fastest, between whose members each job interpolates. Where time has a va
 every job is raised to its lowest point, the first type of S. Every optimum is a convex combination of these responses. The
 program has a column for each, and one row per class and per type, however many jobs there are.
 
-Prices follow from which responses compete, and are often those of an earlier moment. The best bound on the optimum shows which
-earlier prices to try. Where they are right, no program is needed: the types with a price are full, and a few equations give the
-mix of each class's tied responses.
+Prices are often those of an earlier moment. Where they are right, no program is needed: the types with a price are full, and a
+few equations give the mix of each class's tied responses.
 
 Responses are linear between the rates of the class. A job between two of them counts as a part of each, so the jobs of a class
 enter a program by their weights on the grid 0 ≤ T_g1 ≤ … ≤ T_gJ."""

@@ -8,9 +8,7 @@ may mix speeds, and demands the mean speed r_m. This can be disaggregated if and
 (the demands are majorised by the supply, as of jobs on uniform machines; Horvath, Lam and Sethi, JACM'77). Only the speeds τ =
 T_w of used columns matter. So a program has a column for each way to run, however many jobs there are, and rows only for those
 τ that some solution has violated. The duals of these rows are prices of speed: a demand r costs Σ_τ price_gτ·max(r − τ, 0), and
-the cluster's budget is one.
-
-Co-location inside a class must not pair a job with itself; disaggregation.py handles this."""
+the cluster's budget is one."""
 
 from __future__ import annotations
 

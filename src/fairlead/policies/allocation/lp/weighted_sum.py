@@ -10,10 +10,7 @@ time at speeds above τ, and F(u) the weight of the u heaviest members, this is 
 F is concave, and so is V; a tangent of F at each τ is a linear bound on it. So the program has a column for each way to run and
 a few for the value of each class, and rows only for bounds that some solution has violated: its layout says where the tangents
 touch. The speeds of a class are cut into blocks with their own bounds: one bound for a whole class would be wrong everywhere as
-soon as it is wrong at one speed. It ends in an exact optimum.
-
-Bounds of the last optimum are nearly right at the next moment. They are kept as layouts, which saves time; the optimum does not
-depend on them."""
+soon as it is wrong at one speed. It ends in an exact optimum; bounds of the last one are kept as layouts, which saves time."""
 
 from __future__ import annotations
 

@@ -5,14 +5,8 @@ f_mj. In every round entries go by priority; ties go by deficit, then by share, 
 a gang that does not fit is passed over. Free accelerators that no share can use are backfilled: the waiting job that is owed
 most gets them, on its fastest free type.
 
-Where the allocation is recomputed in nearly every round, f is always young, the largest shares would always go first, and gangs
-would starve. With `carried=priority`, deficits of before the recomputation count as due, and surpluses as received.
-
-The paper takes f_mj = t_mj / Σ_m' t_m'j. On one type this gives the same order, since all have the same denominator. Between
-types it does not: a job that is alone on a type has f = 1 there, and would stay on its largest share for ever. Here the
-denominator is the time since the recomputation, which all types share.
-
-This module does not know how allocations are computed. All its state is in the memo."""
+The paper takes f_mj = t_mj / Σ_m' t_m'j, with which a job that is alone on a type would stay on its largest share for ever.
+Here the denominator is the time since the recomputation, which all types share. All state is in the memo."""
 
 from __future__ import annotations
 

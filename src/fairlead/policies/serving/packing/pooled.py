@@ -12,9 +12,7 @@ batches (`squishy.py`). From a common queue, a batch is complete after (b − 1)
                serves. Where not all fits, as many requests as possible
     wrap:      on each type the loads are laid end to end, by SLO, and cut into (1 + h)·Σ a equal pieces, rounded to the
                nearest number that holds Σ a, or up where they are few; one accelerator each (McNaughton's wrap-around rule)
-    backup:    an idle accelerator also serves the sessions of its `neighbours` on either side in that order
-
-A residual costs no more than the rest of its session, and nothing is lost between bins. This module knows nothing of jobs."""
+    backup:    an idle accelerator also serves the sessions of its `neighbours` on either side in that order"""
 
 from __future__ import annotations
 
