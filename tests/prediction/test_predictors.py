@@ -469,7 +469,7 @@ def test_how_far_predictions_are_off_is_told_beside_a_bar_that_reaches_its_end(m
     def watched(total, what, *, quiet):
         moved: list[float] = []
         seen.append((total, quiet, moved))
-        yield SimpleNamespace(advance=lambda steps=1: moved.append(steps), say=lambda what: None)
+        yield SimpleNamespace(advance=lambda steps=1: moved.append(steps), show=lambda **shown: None)
 
     monkeypatch.setattr("fairlead.prediction.learners.installed_learners", lambda: {"linear": learners.LEARNERS["linear"]})
     monkeypatch.setattr("fairlead_papers.prediction.command.progress", watched)
