@@ -22,7 +22,7 @@ from fairlead.experiments.inputs import TraceFile, read_table
 from fairlead.experiments.simulate import Simulation, run_simulation
 
 SHARED = (Path(__file__).resolve().parents[1] / ".." / "shared").resolve()
-GAVEL = "gavel-rounds:least_interval_s=1920:newcomers=wait:lease_s=360"
+GAVEL = "gavel-rounds:min_interval_s=1920:newcomers=wait:lease_s=360"
 TRACES: dict[str, tuple[str, str, tuple[int, int] | None]] = {
     "a_single": ("continuous_single_seed0_lam900.trace", "36xv100:1,36xp100:1,36xk80:1", (50, 150)),
     "b_phys_continuous": ("max_min_fairness.trace", "8xv100:1,16xp100:1,24xk80:1", None),
@@ -30,13 +30,13 @@ TRACES: dict[str, tuple[str, str, tuple[int, int] | None]] = {
 }
 AGNOSTIC, AWARE = f"{GAVEL}:types=shuffled", f"{GAVEL}:types=in-order"
 POLICIES = {
-    "max_min_fairness": ("max-min-fairness:among=centre", AGNOSTIC),
-    "max_min_fairness_perf": ("max-min-fairness-perf:among=centre", AWARE),
-    "fifo_perf": ("fifo-perf:sticky=true", f"{AWARE}:leftovers=false"),
-    "finish_time_fairness": ("finish-time-fairness:among=centre", AGNOSTIC),
-    "finish_time_fairness_perf": ("finish-time-fairness-perf:among=centre", AWARE),
-    "min_total_duration": ("min-total-duration:among=centre", AGNOSTIC),
-    "min_total_duration_perf": ("min-total-duration-perf:among=centre", AWARE),
+    "max_min_fairness": ("max-min-fairness:optimum=centre", AGNOSTIC),
+    "max_min_fairness_perf": ("max-min-fairness-perf:optimum=centre", AWARE),
+    "fifo_perf": ("fifo-perf:sticky=true", f"{AWARE}:work_conserving=false"),
+    "finish_time_fairness": ("finish-time-fairness:optimum=centre", AGNOSTIC),
+    "finish_time_fairness_perf": ("finish-time-fairness-perf:optimum=centre", AWARE),
+    "min_total_duration": ("min-total-duration:optimum=centre", AGNOSTIC),
+    "min_total_duration_perf": ("min-total-duration-perf:optimum=centre", AWARE),
     "max_sum_throughput_perf": ("max-sum-throughput-perf", AWARE),
     "isolated": ("isolated", AGNOSTIC),
 }

@@ -44,7 +44,7 @@ PUBLISHED, NEAR = {"makespan_s": 33_208.0, "jct_s": 11_274.0}, 0.03
 SHORTER, FAIRER, UNFAIR = 1.2, 1.5, 0.06
 """On the larger traces: times less makespan and worst ρ than each other scheduler, and the part that may be unfair."""
 
-TURNS = parse_part("gavel-rounds:least_interval_s=1920:newcomers=wait:lease_s=120:types=in-order")
+TURNS = parse_part("gavel-rounds:min_interval_s=1920:newcomers=wait:lease_s=120:types=in-order")
 OTHERS = {
     "themis": SchedulerConfig(parse_part("finish-time-fairness"), mechanism=TURNS, round_s=ROUND_S),
     "gavel": SchedulerConfig(parse_part("max-min-fairness"), mechanism=TURNS, round_s=ROUND_S),

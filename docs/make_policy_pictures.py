@@ -46,16 +46,16 @@ COLOURS = {
 
 SHOWN = {
     # Not the defaults, where ten jobs are too few for those or the policy is about parameters.
-    "gittins": "gittins:least_history=3",
+    "gittins": "gittins:min_history=3",
     "hierarchical": "hierarchical:weights={product: 2}",
     "hierarchical-perf": "hierarchical-perf:weights={product: 2}:but={research: fifo}",
     "nexus": "nexus:sessions={R4: {slo_ms: 100, rate: 250, batches: [1, 16], latency_ms: {p100: [18, 60]}}}",
-    "optimus": "optimus:everybody=true",
+    "optimus": "optimus:resizes_all=true",
     "shockwave": "shockwave:round_s=360",
     "static-partition": "static-partition:weights={product: 2}",
 }
-WITHOUT_LEFTOVERS = ("isolated", "proportional", "static-partition", "max-min-fairness-strategy-proof-perf")
-"""What these leave idle is what they are about; by default the mechanism would give it to whoever waits."""
+NOT_WORK_CONSERVING = ("isolated", "proportional", "static-partition", "max-min-fairness-strategy-proof-perf")
+"""What these leave idle is what they are about; by default the mechanism gives it to waiting jobs."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ def built_in() -> list[str]:
 
 def run(name: str) -> Shown:
     policy = parse_part(SHOWN.get(name, name))
-    mechanism = Part("gavel-rounds", {"leftovers": False} if name in WITHOUT_LEFTOVERS else {})
+    mechanism = Part("gavel-rounds", {"work_conserving": False} if name in NOT_WORK_CONSERVING else {})
     scheduler = SchedulerConfig(policy, mechanism=mechanism, round_s=ROUND_S)
     given = Simulation(TraceFile(JOBS).read(), read_cluster(CLUSTER, accelerator_types()), scheduler)
     told = [f"{key}={_plain(value)}" for key, value in policy.parameters.items()]
-    told += ["leftovers=false"] if mechanism.parameters else []
+    told += ["work_conserving=false"] if mechanism.parameters else []
     return Shown(name, ", ".join(told), run_simulation(given, gantt=True).record)
 
 

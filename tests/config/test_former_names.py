@@ -103,6 +103,10 @@ FORMER_PARTS = {
     "most_memory": Part("horus", {"most_memory": 0.5}),
     "most_utilization": Part("horus", {"most_utilization": 90.0}),
     "least_gain": Part("gandiva-packing", {"least_gain": 1.5}),
+    "least_history": Part("gittins", {"least_history": 7}),
+    "deepest": Part("allox", {"deepest": 5}),
+    "everybody": Part("optimus", {"everybody": True}),
+    "among": Part("max-min-fairness", {"among": "centre"}),
 }
 
 
@@ -111,6 +115,15 @@ def test_a_policy_parameter_is_read_by_its_former_name(former):
     part = FORMER_PARTS[former]
     found = make("policy", part, INSTALLED)
     assert getattr(found, FORMER_PARAMETERS[former]) == part.parameters[former]
+
+
+def test_the_former_name_of_the_default_optimum_is_read():
+    assert make("policy", Part("max-min-fairness", {"among": "most"}), INSTALLED).optimum == "throughput"
+
+
+def test_mechanism_parameters_are_read_by_their_former_names():
+    found = make("mechanism", Part("gavel-rounds", {"least_interval_s": 60.0, "leftovers": False}), INSTALLED)
+    assert (found.min_interval_s, found.work_conserving) == (60.0, False)
 
 
 def test_an_estimator_parameter_is_read_by_its_former_name():

@@ -41,7 +41,7 @@ SERVING = {"name": "nexus", "sessions": {f"job-{n}": ASKED for n in range(2, 16,
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "gangs, in strict order": {"policy": "fifo", "placement": "bandwidth-aware"},
     "least service, rates as seen": {"policy": "las", "estimator": "measured"},
-    "by history": {"policy": {"name": "gittins", "least_history": 3}, "placement": "tiresias-plus"},
+    "by history": {"policy": {"name": "gittins", "min_history": 3}, "placement": "tiresias-plus"},
     "a chain at the door": {"policy": "srtf", "admission": [{"name": "user-job-quota", "default": 2}, "accept-up-to"]},
     "groups": {"policy": "srtf", "termination": {"name": "successive-halving", "eta": 2}},
     "shares": {"preset": "gavel"},

@@ -28,7 +28,7 @@ POLICIES = {
     "las by time": Part("las", {"by": "time"}),
     "tiresias": Part("tiresias", {"thresholds": [400.0, 2500.0]}),
     "tiresias promoting": Part("tiresias", {"thresholds": [400.0, 2500.0], "promote_after": 1.5}),
-    "gittins": Part("gittins", {"least_history": 10}),
+    "gittins": Part("gittins", {"min_history": 10}),
     "largest-first": Part("largest-first"),
 }
 COSTS = (Costs(), Costs(launch_s=15.0, restart_s=45.0, checkpoint_s=7.0, checkpoint_every_s=400.0))

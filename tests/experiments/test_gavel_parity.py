@@ -1,6 +1,6 @@
 """Gavel's own simulator as the yardstick: its options on, the average completion time within 3 %.
 
-Its solver stops in the middle of the optima (`among=centre`), it recomputes at least 1,920 seconds apart, lets newcomers wait
+Its solver stops in the middle of the optima (`optimum=centre`), it recomputes at least 1,920 seconds apart, lets newcomers wait
 until then, fills v100, p100 and k80 one after the other for policies that know types and in a random order for others, and puts
 each worker on a server of its own at consolidated rates; of a round, a job has received the time of its whole steps. The
 loaded cluster (jobs 800 to 999) takes a minute and is in `benchmarks/gavel.py`."""
@@ -22,8 +22,8 @@ from fairlead.experiments.simulate import Simulation, run_simulation
 SHARED = Path(__file__).resolve().parents[2] / ".." / "shared"
 needs_data = pytest.mark.skipif(not (SHARED / "expected" / "gavel").is_dir(), reason="Gavel's results are not at ../shared")
 
-AWARE = "gavel-rounds:least_interval_s=1920:newcomers=wait:lease_s=360:types=in-order"
-AGNOSTIC = "gavel-rounds:least_interval_s=1920:newcomers=wait:lease_s=360:types=shuffled"
+AWARE = "gavel-rounds:min_interval_s=1920:newcomers=wait:lease_s=360:types=in-order"
+AGNOSTIC = "gavel-rounds:min_interval_s=1920:newcomers=wait:lease_s=360:types=shuffled"
 SINGLE = ("continuous_single_seed0_lam900.trace", "36xv100:1,36xp100:1,36xk80:1", (50, 150), "a_single__")
 PHYSICAL = ("max_min_fairness.trace", "8xv100:1,16xp100:1,24xk80:1", None, "b_phys_continuous__")
 
@@ -32,11 +32,11 @@ PHYSICAL = ("max_min_fairness.trace", "8xv100:1,16xp100:1,24xk80:1", None, "b_ph
 @pytest.mark.parametrize(
     ("case", "policy", "mechanism", "theirs"),
     [
-        (SINGLE, "fifo_perf:sticky=true", f"{AWARE}:leftovers=false", "fifo_perf"),
-        (PHYSICAL, "max_min_fairness:among=centre", AGNOSTIC, "max_min_fairness"),
-        (PHYSICAL, "max_min_fairness_perf:among=centre", AWARE, "max_min_fairness_perf"),
-        (SINGLE, "max_min_fairness_perf:among=centre", AWARE, "max_min_fairness_perf"),
-        (SINGLE, "max_min_fairness:among=centre", AGNOSTIC, "max_min_fairness"),
+        (SINGLE, "fifo_perf:sticky=true", f"{AWARE}:work_conserving=false", "fifo_perf"),
+        (PHYSICAL, "max_min_fairness:optimum=centre", AGNOSTIC, "max_min_fairness"),
+        (PHYSICAL, "max_min_fairness_perf:optimum=centre", AWARE, "max_min_fairness_perf"),
+        (SINGLE, "max_min_fairness_perf:optimum=centre", AWARE, "max_min_fairness_perf"),
+        (SINGLE, "max_min_fairness:optimum=centre", AGNOSTIC, "max_min_fairness"),
     ],
     ids=["single-fifo", "physical-agnostic", "physical-aware", "single-aware", "single-agnostic"],
 )

@@ -88,7 +88,7 @@ def test_newcomers_wait_for_it_where_the_mechanism_says_so(newcomers: str) -> No
 
 
 def test_the_first_allocation_is_not_held_up_by_the_interval() -> None:
-    harness = scene(1, turns=RoundMechanism(least_interval_s=1e6)).submit(*kinds("a"))
+    harness = scene(1, turns=RoundMechanism(min_interval_s=1e6)).submit(*kinds("a"))
     harness.round()
     harness.round()
     assert harness.state.memo["known"].tolist() == [0]

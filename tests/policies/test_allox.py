@@ -180,11 +180,11 @@ def test_under_a_load_of_single_workers_gangs_do_not_wait_for_its_end():
 def test_lines_are_no_deeper_than_said():
     jobs = [Job(f"j{i}", float(i), 1000.0 - 10.0 * i, "n") for i in range(50)]
     two = "1xfast:1,1xslow:1"
-    assert set(shares(AlloX(alpha=1.0, deepest=10), jobs, two)[0]) == {18, 19}, "the shortest of the first 20"
+    assert set(shares(AlloX(alpha=1.0, max_depth=10), jobs, two)[0]) == {18, 19}, "the shortest of the first 20"
     assert set(shares(AlloX(alpha=1.0), jobs, two)[0]) == {48, 49}
-    assert set(shares(AlloX(alpha=1.0, deepest=10), jobs, "1xfast:1")[0]) == {49}, "one line, nothing to match"
-    with pytest.raises(InputError, match="deepest"):
-        AlloX(deepest=0)
+    assert set(shares(AlloX(alpha=1.0, max_depth=10), jobs, "1xfast:1")[0]) == {49}, "one line, nothing to match"
+    with pytest.raises(InputError, match="max_depth"):
+        AlloX(max_depth=0)
 
 
 def test_lost_accelerators_are_not_given():
@@ -198,7 +198,7 @@ def test_a_run_without_arrivals_is_no_worse_than_the_best_schedule(seed):
     rng = stream(seed, "allox", "run")
     table = table_of(TYPES, {(f"k{i}", 1): rng.uniform(0.5, 4.0, 2) for i in range(5)})
     jobs = [Job(f"j{i}", 0.0, float(rng.integers(50, 500)), f"k{i}") for i in range(5)]
-    policy = Allocated(AlloX(alpha=1.0, preempt=True), RoundMechanism(leftovers=False))
+    policy = Allocated(AlloX(alpha=1.0, preempt=True), RoundMechanism(work_conserving=False))
     made = Harness(SchedulerConfig(round_s=0.0), table=table).cluster(Cluster.parse("1xfast:1,2xslow:2")).policy(policy)
     made.submit(*jobs).run()
     times = np.array([job.steps / table.alone[table.row(job.kind, 1)] for job in jobs])

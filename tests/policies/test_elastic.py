@@ -221,7 +221,7 @@ def test_wrong_parameters_are_told():
         Pollux(power=2)
     with pytest.raises(InputError, match="field 'restart_s'"):
         Pollux(restart_s=-1.0)
-    assert Optimus() == Optimus(oracle=False, everybody=False)
+    assert Optimus() == Optimus(oracle=False, resizes_all=False)
 
 
 def test_optimus_takes_as_long_as_in_the_simulator_of_pollux():

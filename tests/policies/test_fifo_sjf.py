@@ -136,7 +136,7 @@ def test_sticky_fifo_gives_the_completion_times_of_gavel_s_simulator(public_data
     """The published run: 36 of each type, jobs 50 to 150 measured."""
     folder = public_data / "gavel"
     expected = json.loads((expected_results / "gavel" / "a_single__fifo_perf.json").read_text())["average_jct_s"]
-    turns = {"name": "gavel-rounds", "least_interval_s": 1920, "newcomers": "wait", "leftovers": False, "types": "in-order"}
+    turns = {"name": "gavel-rounds", "min_interval_s": 1920, "newcomers": "wait", "work_conserving": False, "types": "in-order"}
     policy = {"name": "fifo-perf", "sticky": True}
     scheduler = SchedulerConfig.from_data({"policy": policy, "mechanism": turns, "rounds": 360})
     table = read_table(folder / "simulation_throughputs.json")

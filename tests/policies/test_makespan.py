@@ -28,14 +28,14 @@ class TestAgnostic(PolicyContract):
 
 @pytest.mark.parametrize("seed", range(25))
 @pytest.mark.parametrize("policy", [MinTotalDurationPerf, MinTotalDuration])
-@pytest.mark.parametrize(("among", "near"), [("most", 1e-6), ("centre", 1e-3)])
+@pytest.mark.parametrize(("optimum", "near"), [("throughput", 1e-6), ("centre", 1e-3)])
 @pytest.mark.usefixtures("all_digits")
-def test_the_longest_duration_is_the_least_possible(seed, policy, among, near):
+def test_the_longest_duration_is_the_least_possible(seed, policy, optimum, near):
     made = moment(seed)
     rates, left = made.rates, made.view.jobs.steps_left
     if policy is MinTotalDuration:
         rates = np.where(rates > 0, rates.max(axis=1, keepdims=True), 0.0)
-    x, _ = policy(among=among).allocate(made.view, None)
+    x, _ = policy(optimum=optimum).allocate(made.view, None)
     made.check(x)
     unknown, _, allowed = made.program()
     throughput, speed = cp.sum(cp.multiply(rates, unknown), axis=1), cp.Variable()

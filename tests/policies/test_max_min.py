@@ -31,7 +31,7 @@ class TestAwareContract(PolicyContract):
 class TestGavelsWay(PolicyContract):
     jobs = 14
     make = lambda: Allocated(  # noqa: E731
-        MaxMinFairnessPerf(among="centre"), RoundMechanism(least_interval_s=1920.0, newcomers="wait", types="in-order")
+        MaxMinFairnessPerf(optimum="centre"), RoundMechanism(min_interval_s=1920.0, newcomers="wait", types="in-order")
     )
 
 
@@ -90,8 +90,8 @@ def test_the_class_program_reaches_the_optimum_of_the_textbook(seed: int) -> Non
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_centre_is_an_optimum_too(seed: int) -> None:
     given = random_moment(seed)
-    assert is_valid(given, shares(given, MaxMinFairnessPerf(among="centre")))
-    assert level(given, MaxMinFairnessPerf(among="centre")) == pytest.approx(textbook(given), rel=1e-4)
+    assert is_valid(given, shares(given, MaxMinFairnessPerf(optimum="centre")))
+    assert level(given, MaxMinFairnessPerf(optimum="centre")) == pytest.approx(textbook(given), rel=1e-4)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -205,11 +205,13 @@ def test_a_type_where_a_job_cannot_run_is_left_out() -> None:
 
 
 def test_the_centre_goes_with_plain_programs_only() -> None:
-    with pytest.raises(InputError, match="among"):
-        MaxMinFairnessPerf(among="centre", space_sharing=True)
+    with pytest.raises(InputError, match="optimum"):
+        MaxMinFairnessPerf(optimum="centre", space_sharing=True)
 
 
-@pytest.mark.parametrize("policy", [MaxMinFairness(among="centre"), MaxMinFairnessPerf(among="centre"), MaxMinFairnessPerf()])
+@pytest.mark.parametrize(
+    "policy", [MaxMinFairness(optimum="centre"), MaxMinFairnessPerf(optimum="centre"), MaxMinFairnessPerf()]
+)
 def test_a_type_whose_nodes_are_all_down_has_no_share(policy: Allocator) -> None:
     given = random_moment(3, everywhere=True)
     capacity = given.view.capacity.copy()

@@ -78,7 +78,7 @@ def test_random_shares_of_single_workers_are_realised(seed: int) -> None:
     x = rng.dirichlet(np.ones(3), 8) * 0.9
     x *= np.minimum(1.0, 2 / x.sum(axis=0))[None, :]
     harness = Harness(table=random_table(0, ("v100", "p100", "k80"))).cluster("v100:2,p100:2,k80:2")
-    harness.policy(Allocated(Fixed(x), RoundMechanism(leftovers=False)))
+    harness.policy(Allocated(Fixed(x), RoundMechanism(work_conserving=False)))
     harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(8)))
     got = received(harness, 300, 8, 3)
     assert (got >= x - 0.05).all(), "everybody gets its share at least"
@@ -103,7 +103,9 @@ def test_a_job_runs_once_a_round_and_gangs_are_whole() -> None:
 
 def test_a_pair_conflicts_with_its_members_and_both_run_together() -> None:
     table = random_table(0, ("v100",))
-    harness = Harness(table=table, residents=2).cluster("v100:1").policy(Allocated(Pairs(), RoundMechanism(leftovers=False)))
+    harness = (
+        Harness(table=table, residents=2).cluster("v100:1").policy(Allocated(Pairs(), RoundMechanism(work_conserving=False)))
+    )
     harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(3)))
     seen = [harness.round().running for _ in range(10)]
     harness.check()
@@ -117,7 +119,9 @@ def test_whoever_has_no_share_uses_what_is_left_over() -> None:
     harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
     assert harness.round().running == {"j0", "j1"}
     strict = (
-        Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(Fixed(x), RoundMechanism(leftovers=False)))
+        Harness(table=random_table(0, ("v100",)))
+        .cluster("v100:2")
+        .policy(Allocated(Fixed(x), RoundMechanism(work_conserving=False)))
     )
     strict.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
     assert strict.round().running == {"j0"}
@@ -177,7 +181,7 @@ def test_a_gang_has_its_turns_where_every_round_is_computed_anew(carried: str, g
     """A gang of 4 has a small share, others a large one. Where shares are computed anew in every round, nobody ever waits long
     enough for a small share to go first, unless what it was owed before counts."""
     x = np.array([[0.2], *[[0.8]] * 4, *[[0.0]] * 60])
-    turns = RoundMechanism(carried=carried, leftovers=False)  # type: ignore[arg-type]
+    turns = RoundMechanism(carried=carried, work_conserving=False)  # type: ignore[arg-type]
     harness = Harness(table=random_table(0, ("v100",))).cluster("v100:4").policy(Allocated(Fixed(x), turns))
     harness.submit(job("wide").of_kind("kind-0", 1e9).workers(4), *(job(f"j{i}").of_kind("kind-1", 1e9) for i in range(4)))
     had = 0
@@ -191,7 +195,7 @@ def test_a_gang_has_its_turns_where_every_round_is_computed_anew(carried: str, g
 @pytest.mark.parametrize("newcomers", ["share", "leftovers"])
 @pytest.mark.parametrize("types", ["together", "in-order"])
 def test_a_newcomer_that_leaves_before_the_next_recomputation_leaves_nothing_behind(newcomers: str, types: str) -> None:
-    turns = RoundMechanism(least_interval_s=10_000.0, newcomers=newcomers, types=types)  # type: ignore[arg-type]
+    turns = RoundMechanism(min_interval_s=10_000.0, newcomers=newcomers, types=types)  # type: ignore[arg-type]
     harness = Harness(table=random_table(0, ("v100",))).cluster("v100:3").policy(Allocated(Fixed(np.ones((2, 1))), turns))
     harness.submit(*(job(f"j{i}").of_kind("kind-0", 1e9) for i in range(2)))
     harness.round()
@@ -203,7 +207,7 @@ def test_a_newcomer_that_leaves_before_the_next_recomputation_leaves_nothing_beh
 @pytest.mark.parametrize(("newcomers", "runs"), [("share", True), ("leftovers", True), ("wait", False)])
 def test_newcomers_before_the_next_recomputation(newcomers: str, runs: bool) -> None:
     fixed = Fixed(np.array([[1.0], [1.0]]))
-    turns = RoundMechanism(least_interval_s=10_000.0, newcomers=newcomers)  # type: ignore[arg-type]
+    turns = RoundMechanism(min_interval_s=10_000.0, newcomers=newcomers)  # type: ignore[arg-type]
     harness = Harness(table=random_table(0, ("v100",))).cluster("v100:2").policy(Allocated(fixed, turns))
     harness.submit(job("j0").of_kind("kind-0", 1e9))
     harness.round()
@@ -217,7 +221,7 @@ def test_it_computes_anew_when_jobs_come_or_go_and_no_sooner_than_it_may() -> No
     harness = (
         Harness(table=random_table(0, ("v100",)))
         .cluster("v100:4")
-        .policy(Allocated(fixed, RoundMechanism(least_interval_s=700.0)))
+        .policy(Allocated(fixed, RoundMechanism(min_interval_s=700.0)))
     )
     harness.submit(job("j0").of_kind("kind-0", 1e9))
     for _ in range(5):

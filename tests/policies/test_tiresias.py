@@ -221,7 +221,7 @@ def test_inside_a_queue_who_is_likely_to_end_soon_goes_first():
     services = [100.0] * 9 + [10_000.0]
     jobs = [Job("far", steps=1e6), Job("near", steps=1e6)]
     state, first = with_history(services, jobs, {0: 150.0, 1: 95.0})
-    policy = Gittins(thresholds=(1e6,), least_history=5)
+    policy = Gittins(thresholds=(1e6,), min_history=5)
     selection, _ = policy.select(view_of(state, 20_000.0), None)
     assert selection.jobs.tolist() == [first + 1, first]
 
@@ -231,7 +231,7 @@ def test_until_enough_jobs_have_finished_the_order_is_that_of_tiresias():
     state, first = with_history(services, [Job("far", steps=1e6), Job("near", steps=1e6)], {0: 150.0, 1: 95.0})
     view = view_of(state, 20_000.0)
     for thresholds in ((1e6,), (120.0,)):
-        gittins, _ = Gittins(thresholds=thresholds, least_history=11).select(view, None)
+        gittins, _ = Gittins(thresholds=thresholds, min_history=11).select(view, None)
         tiresias, _ = Tiresias(thresholds=thresholds).select(view, None)
         assert gittins.jobs.tolist() == tiresias.jobs.tolist()
     assert first == len(services)
@@ -240,5 +240,5 @@ def test_until_enough_jobs_have_finished_the_order_is_that_of_tiresias():
 def test_a_lower_queue_goes_before_a_better_index():
     services = [100.0] * 9 + [10_000.0]
     state, first = with_history(services, [Job("near", steps=1e6), Job("fresh", steps=1e6)], {0: 95.0})
-    selection, _ = Gittins(thresholds=(90.0,), least_history=5).select(view_of(state, 20_000.0), None)
+    selection, _ = Gittins(thresholds=(90.0,), min_history=5).select(view_of(state, 20_000.0), None)
     assert selection.jobs.tolist() == [first + 1, first]

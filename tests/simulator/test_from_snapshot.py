@@ -31,7 +31,7 @@ POLICIES = {
     "srtf": Part("srtf"),
     "las": Part("las"),
     "tiresias": Part("tiresias", {"thresholds": [500.0, 4000.0]}),
-    "gittins": Part("gittins", {"least_history": 5}),
+    "gittins": Part("gittins", {"min_history": 5}),
 }
 
 

@@ -97,7 +97,7 @@ class TestTiresiasPromoting(PolicyContract):
 
 
 class TestGittins(PolicyContract):
-    make = staticmethod(lambda: Gittins(thresholds=(300.0, 1500.0), least_history=5))
+    make = staticmethod(lambda: Gittins(thresholds=(300.0, 1500.0), min_history=5))
 
 
 class TestNexusWithoutSessions(PolicyContract):
@@ -123,7 +123,7 @@ class TestTiresiasBySubmission(PolicyContract):
 
 
 class TestOptimus(PolicyContract):
-    make = staticmethod(lambda: Optimus(everybody=True))
+    make = staticmethod(lambda: Optimus(resizes_all=True))
     resizes_all = True
 
 

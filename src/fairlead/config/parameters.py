@@ -15,12 +15,17 @@ from fairlead.core.errors import InputError, near_or_all
 LARGEST_SEED = 2**63 - 1
 
 FORMER_PARAMETERS = {
+    "among": "optimum",
     "company": "colocated",
+    "deepest": "max_depth",
     "entity_weights": "account_weights",
+    "everybody": "resizes_all",  # former
     "guests": "backfill",
     "holds": "sm_usage",
     "least_gain": "min_gain",
+    "least_history": "min_history",
     "least_interval_s": "min_interval_s",
+    "leftovers": "work_conserving",
     "most_jobs": "max_jobs",
     "most_memory": "max_memory",
     "most_slowdown": "max_slowdown",
@@ -41,7 +46,7 @@ def with_present_names(parameters: Mapping[str, Any], known: Collection[str], so
         name = new if new in known else name
         if name in present:
             raise InputError(source(name), "one value, not two under a former and the present name", field=name)
-        present[name] = value
+        present[name] = "throughput" if (name, value) == ("optimum", "most") else value  # the value's former name
     return present
 
 

@@ -2,7 +2,7 @@
 
 policy: {name: tiresias, thresholds: [3250, 7200]}
 admission: {name: accept-up-to, factor: 1.5}         # or a list: [{name: user-job-quota, default: 4}, accept-all]
-mechanism: {name: gavel-rounds, least_interval_s: 1920}     # where the policy gives shares of time
+mechanism: {name: gavel-rounds, min_interval_s: 1920}     # where the policy gives shares of time
 placement: consolidated
 rounds: 300            # seconds, or: event-driven
 
@@ -316,9 +316,9 @@ def compose(data: Mapping[str, Any], registry: Registry | None = None) -> Stages
         instead = _MONITORED.get(config.estimator.name, MEASURED.name)
         wanted = f"one that needs no table of throughputs, which no real cluster has: {instead}"
         raise InputError(place, wanted, field="estimator", value=config.estimator.name)
-    if getattr(stages.policy, "everybody", False):
+    if getattr(stages.policy, "resizes_all", False):
         wanted = "false: a real job has another size only where it says that it is elastic"
-        raise InputError(config.policy.where or "scheduler", wanted, field="everybody", value=True)
+        raise InputError(config.policy.where or "scheduler", wanted, field="resizes_all", value=True)
     return stages
 
 

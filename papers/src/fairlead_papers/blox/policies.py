@@ -19,7 +19,7 @@ FIFO = Arm("FIFO", "policy: fifo")
 SRTF = Arm("SRTF", "policy: srtf")
 LAS = Arm("LAS", "policy: las")
 TIRESIAS = Arm("Tiresias", "policy: tiresias")
-OPTIMUS = Arm("Optimus", "policy: {name: optimus, oracle: true, everybody: true}")
+OPTIMUS = Arm("Optimus", "policy: {name: optimus, oracle: true, resizes_all: true}")
 RESTART_S = 60.0
 LOW = 4.0
 """Jobs per hour below which the paper has Optimus with the shortest JCT."""

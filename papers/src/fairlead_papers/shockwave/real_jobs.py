@@ -118,6 +118,6 @@ class Real:
         """An arm with rounds of this length; what it has in seconds goes with them."""
         told: dict[str, Any] = yaml.safe_load(f"{{{arm}}}")
         if turns := told.get("mechanism"):
-            lengths = {name: turns[name] * self.round_s / ROUND_S for name in ("least_interval_s", "lease_s")}
+            lengths = {name: turns[name] * self.round_s / ROUND_S for name in ("min_interval_s", "lease_s")}
             told["mechanism"] = {**turns, **lengths}
         return {**told, "rounds": self.round_s}

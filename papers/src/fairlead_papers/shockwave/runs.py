@@ -22,7 +22,7 @@ from fairlead_papers.shockwave.jobs import AdaptiveJobs, Jobs
 ROUND_S, RESTART_S = 120.0, 20.0
 STATIC = MetricOptions(contention="static", makespan_from="zero", unfair_above=1.0)
 
-_TURNS = "mechanism: {name: gavel-rounds, least_interval_s: 1920, newcomers: wait, lease_s: 120, types: in-order}, rounds: 120"
+_TURNS = "mechanism: {name: gavel-rounds, min_interval_s: 1920, newcomers: wait, lease_s: 120, types: in-order}, rounds: 120"
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class AlloX:
     """Minimal average completion time, by matching single-worker jobs to queue places on each type.
 
     Of the waiting jobs, the part `alpha` that was submitted first is matched, so that short jobs do not pass a long one for
-    ever. These are at least as many as free accelerators and, where more than one type is free, at most `deepest` times as
+    ever. These are at least as many as free accelerators and, where more than one type is free, at most `max_depth` times as
     many. A job keeps its accelerator to its end, as in AlloX and in Gavel's comparison. With `preempt`, running jobs are
     matched again, and stay where the optimum leaves a choice.
 
@@ -51,13 +51,13 @@ class AlloX:
     paper: ClassVar[str] = "AlloX (Le et al., EuroSys'20); Gavel §7.3"
     alpha: float = 0.3
     preempt: bool = False
-    deepest: int = 32
+    max_depth: int = 32
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha <= 1:
             raise InputError("policy allox", "a number above 0, up to 1", field="alpha", value=self.alpha)
-        if self.deepest < 1:
-            raise InputError("policy allox", "a whole number from 1 on", field="deepest", value=self.deepest)
+        if self.max_depth < 1:
+            raise InputError("policy allox", "a whole number from 1 on", field="max_depth", value=self.max_depth)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         jobs, rates = view.jobs, view.rates
@@ -100,7 +100,7 @@ class AlloX:
         places, parts = int(free.sum()), workers[waits].cumsum()
         few = max(places, int(self.alpha * int(parts[-1]))) if len(waits) else 0
         if np.count_nonzero(free) > 1:  # else there is one line, and nothing to match
-            few = min(few, self.deepest * places)
+            few = min(few, self.max_depth * places)
         return waits[parts - workers[waits] < few]
 
 

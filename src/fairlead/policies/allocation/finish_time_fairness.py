@@ -23,7 +23,7 @@ from fairlead.core.columns import significant
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, SharingOptions, check_optimum
-from fairlead.policies.allocation.lp.deadlines import Among, RemainingWork, fastest_of, min_level_allocation
+from fairlead.policies.allocation.lp.deadlines import Optimum, RemainingWork, fastest_of, min_level_allocation
 from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, no_allocation
 
 PAPER = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'20)"
@@ -34,10 +34,10 @@ class FinishTimeFairness:
     """Minimal worst finish time relative to a 1/n share, agnostic of types: finish-time fairness (Themis)."""
 
     paper: ClassVar[str] = PAPER
-    among: Among = "most"
+    optimum: Optimum = "throughput"
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _fairest(view, memo, self.among, alike=True)
+        return _fairest(view, memo, self.optimum, alike=True)
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,17 @@ class FinishTimeFairnessPerf(SharingOptions):
     A 1/n share is always that of a job alone on types at full speed."""
 
     paper: ClassVar[str] = PAPER
-    among: Among = "most"
+    optimum: Optimum = "throughput"
 
     def __post_init__(self) -> None:
-        check_optimum("finish-time-fairness-perf", self.among, self)
+        check_optimum("finish-time-fairness-perf", self.optimum, self)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _fairest(view, memo, self.among, sharing=self)
+        return _fairest(view, memo, self.optimum, sharing=self)
 
 
 def _fairest(
-    view: Snapshot, memo: Memo, among: Among, *, alike: bool = False, sharing: SharingOptions = NO_SHARING
+    view: Snapshot, memo: Memo, optimum: Optimum, *, alike: bool = False, sharing: SharingOptions = NO_SHARING
 ) -> tuple[Allocation, Memo]:
     classes = classes_of(view, alike=alike)
     left = view.jobs.steps_left
@@ -69,7 +69,7 @@ def _fairest(
     alone = spent + np.divide(left, rate, out=np.zeros(len(left)), where=rate > 0)
     hurry = RemainingWork(left, unit=alone, spent=view.time - view.jobs.submitted_s)
     name = "finish-time fairness"
-    x, near = min_level_allocation(name, view, classes, hurry, memo, alike=alike, sharing=sharing, among=among)
+    x, near = min_level_allocation(name, view, classes, hurry, memo, alike=alike, sharing=sharing, optimum=optimum)
     return x, {**kept, **near}
 
 

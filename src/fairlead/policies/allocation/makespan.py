@@ -16,7 +16,7 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, SharingOptions, check_optimum
-from fairlead.policies.allocation.lp.deadlines import Among, RemainingWork, min_level_allocation
+from fairlead.policies.allocation.lp.deadlines import Optimum, RemainingWork, min_level_allocation
 from fairlead.policies.allocation.lp.job_classes import classes_of, no_allocation
 
 
@@ -25,10 +25,10 @@ class MinTotalDuration:
     """All jobs done as soon as possible, agnostic of types (OSSP, open shop): makespan."""
 
     paper: ClassVar[str] = "Gonzalez and Sahni, JACM'76 (open shop); Gavel §4.2 (Narayanan et al., OSDI'20)"
-    among: Among = "most"
+    optimum: Optimum = "throughput"
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _soonest(view, memo, self.among, alike=True)
+        return _soonest(view, memo, self.optimum, alike=True)
 
 
 @dataclass(frozen=True)
@@ -36,21 +36,21 @@ class MinTotalDurationPerf(SharingOptions):
     """All jobs done as soon as possible: heterogeneity-aware makespan."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
-    among: Among = "most"
+    optimum: Optimum = "throughput"
 
     def __post_init__(self) -> None:
-        check_optimum("min-total-duration-perf", self.among, self)
+        check_optimum("min-total-duration-perf", self.optimum, self)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _soonest(view, memo, self.among, sharing=self)
+        return _soonest(view, memo, self.optimum, sharing=self)
 
 
 def _soonest(
-    view: Snapshot, memo: Memo, among: Among, *, alike: bool = False, sharing: SharingOptions = NO_SHARING
+    view: Snapshot, memo: Memo, optimum: Optimum, *, alike: bool = False, sharing: SharingOptions = NO_SHARING
 ) -> tuple[Allocation, Memo]:
     classes = classes_of(view, alike=alike)
     if not len(classes):
         return no_allocation(view), memo
     jobs = np.ones(len(view.jobs))
     hurry = RemainingWork(view.jobs.steps_left, unit=jobs, spent=0.0 * jobs)
-    return min_level_allocation("makespan", view, classes, hurry, memo, alike=alike, sharing=sharing, among=among)
+    return min_level_allocation("makespan", view, classes, hurry, memo, alike=alike, sharing=sharing, optimum=optimum)

@@ -34,16 +34,16 @@ from fairlead.policies.allocation.lp.max_min_program import MaxMinProgram, dealt
 class MaxMinFairness:
     """Equal, weighted shares of time for all jobs: max-min fairness, agnostic of types.
 
-    `among` the optima: `most` leaves nothing idle (water filling), `centre` is where an interior-point solver ends."""
+    Which `optimum`: `throughput` leaves nothing idle (water filling), `centre` is where an interior-point solver ends."""
 
     paper: ClassVar[str] = "Gavel §4.1 (Narayanan et al., OSDI'20)"
-    among: Literal["most", "centre"] = "most"
+    optimum: Literal["throughput", "centre"] = "throughput"
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view, alike=True)
         if not len(classes):
             return no_allocation(view), memo
-        if self.among == "centre":
+        if self.optimum == "centre":
             each = middle(classes, view.capacity, classes.rates * classes.workers[:, None])
         else:
             mix = even_mix(classes, view.capacity)
@@ -55,23 +55,23 @@ class MaxMinFairness:
 class MaxMinFairnessPerf(SharingOptions):
     """Equal, weighted progress for all jobs: heterogeneity-aware max-min fairness.
 
-    `among` the optima: `most` has the highest total progress, `centre` is where an interior-point solver ends (as Gavel's)."""
+    `optimum`: `throughput` has the highest total progress, `centre` is where an interior-point solver (as Gavel's) ends."""
 
     paper: ClassVar[str] = "Gavel §4.1 (Narayanan et al., OSDI'20)"
-    among: Literal["most", "centre"] = "most"
+    optimum: Literal["throughput", "centre"] = "throughput"
     _shares: MaxMinProgram = field(
         default_factory=lambda: MaxMinProgram("max-min fairness"), init=False, repr=False, compare=False
     )
 
     def __post_init__(self) -> None:
-        check_optimum("max-min-fairness-perf", self.among, self)
+        check_optimum("max-min-fairness-perf", self.optimum, self)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view)
         if not len(classes):
             return no_allocation(view), memo
         gain = normalized_rates(classes, view.capacity)
-        if self.among == "centre":
+        if self.optimum == "centre":
             return classes.each(view, middle(classes, view.capacity, gain)), memo
         paired = colocated_gain(classes, view, gain) if self.space_sharing else None
         spread = spread_gain(classes, view, gain) if self.placement_sensitive else None

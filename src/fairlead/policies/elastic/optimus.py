@@ -30,12 +30,12 @@ class Optimus:
 
     paper: ClassVar[str] = "Optimus §4.1 (Peng et al., EuroSys'18)"
     oracle: bool = False
-    everybody: bool = False
+    resizes_all: bool = False
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
             return Selection.empty(), memo
-        elastic = np.ones(len(view.jobs), dtype=np.bool_) if self.everybody else view.elastic
+        elastic = np.ones(len(view.jobs), dtype=np.bool_) if self.resizes_all else view.elastic
         options = _Options.of(view, self._left(view), elastic)
         free = view.capacity.tolist()
         given: dict[int, int] = {}  # by position: a type

@@ -57,18 +57,18 @@ class Gittins:
     """As Tiresias, with jobs of a queue by their Gittins index over the service of finished jobs.
 
     G(a) = max over Δ of P(S ≤ a + Δ | S > a) / E[min(S − a, Δ) | S > a]: the highest chance to finish per accelerator time
-    spent. Until `least_history` jobs have finished, the order inside a queue is that of Tiresias."""
+    spent. Until `min_history` jobs have finished, the order inside a queue is that of Tiresias."""
 
     paper: ClassVar[str] = "Tiresias §4.1 (Gu et al., NSDI'19)"
     thresholds: tuple[float, ...] = (3250.0, 7200.0)
     promote_after: float | None = None
-    least_history: int = 20
+    min_history: int = 20
     backfill: bool = True
 
     def __post_init__(self) -> None:
         _check(self.thresholds, self.promote_after)
-        if self.least_history < 1:
-            raise InputError("policy gittins", "a whole number from 1 on", field="least_history", value=self.least_history)
+        if self.min_history < 1:
+            raise InputError("policy gittins", "a whole number from 1 on", field="min_history", value=self.min_history)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs = view.jobs
@@ -76,7 +76,7 @@ class Gittins:
         queue = _queue(attained, self.thresholds)
         start = np.where(np.isnan(jobs.first_started_s), _EPOCH - 1, jobs.first_started_s)
         index = np.zeros(len(jobs))
-        if len(view.history) >= self.least_history:
+        if len(view.history) >= self.min_history:
             index = gittins_index(attained, np.sort(view.history))
         rank = np.empty(len(jobs))
         rank[np.lexsort((start, -index, queue))] = np.arange(len(jobs))

@@ -249,7 +249,7 @@ def create_app(
 
         def collect() -> list[dict[str, Any]]:
             state, now = plane.loop.state, plane.backend.now
-            whose = who.whose if all_users or everybody else who.user
+            whose = who.whose if all_users or everybody else who.user  # `everybody` is a former name
             mine = [n for n, job in state.job_of.items() if whose in (None, job.user)]
             phases = state.columns["phase"]
             if phase is not None:

@@ -33,11 +33,11 @@ class SharingOptions:
         return not (self.space_sharing or self.placement_sensitive)
 
 
-def check_optimum(policy: str, among: str, sharing: SharingOptions) -> None:
+def check_optimum(policy: str, optimum: str, sharing: SharingOptions) -> None:
     """Check that the analytic centre is asked for only where each job is alone on types at full speed."""
-    if among == "centre" and not sharing.alone:
+    if optimum == "centre" and not sharing.alone:
         wanted = "'most' together with space_sharing or placement_sensitive"
-        raise InputError(f"policy {policy}", wanted, field="among", value=among)
+        raise InputError(f"policy {policy}", wanted, field="optimum", value=optimum)
 
 
 NO_SHARING = SharingOptions()

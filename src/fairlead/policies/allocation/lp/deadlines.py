@@ -2,7 +2,7 @@
 
     min ρ   s.t.   throughput(m, X) ≥ min(fastest_m, left_m / (ρ·unit_m − spent_m))   for every job m
 
-What is left over is then used for the highest total throughput. With `among=centre`, the analytic centre of the optima of the
+What is left over is then used for the highest total throughput. With `optimum=centre`, the analytic centre of the optima of the
 plain program is taken instead; there, no job goes on past one that cannot be in time. With unit 1 and nothing spent, ρ is the
 makespan; with the time of a fair share as the unit it is finish-time fairness (Gavel §4.2). Agnostic (`alike`), a job is on
 every type as fast as on its fastest, and jobs that may use the same types have the same mix of them."""
@@ -27,7 +27,7 @@ from fairlead.policies.allocation.lp.hull_model import no_prices
 from fairlead.policies.allocation.lp.job_classes import JobClasses, even_mix
 from fairlead.policies.allocation.lp.level_search import DeadlineDemands, affordable_level, newton_excess
 
-Among: TypeAlias = Literal["most", "centre"]
+Optimum: TypeAlias = Literal["throughput", "centre"]
 
 LEAST = 10 * NEGLIGIBLE
 """Every job gets at least this part of the time on its fastest type; less would be lost to rounding."""
@@ -59,7 +59,7 @@ def min_level_allocation(
     *,
     alike: bool,
     sharing: SharingOptions,
-    among: Among,
+    optimum: Optimum,
 ) -> tuple[Allocation, Mapping[str, Any]]:
     """Find the allocation of the least level. `memo` holds the last level and prices, which shorten the search."""
     near: Mapping[str, Any] = memo if isinstance(memo, Mapping) and "prices" in memo else {"level": 0.0, "prices": None}
@@ -67,7 +67,7 @@ def min_level_allocation(
         hurry = RemainingWork(hurry.left / fastest_of(view, classes), hurry.unit, hurry.spent)
         if (classes.rates > 0).all():
             x, found = _in_one_pool(view, classes, hurry, near)
-            return x if among == "most" else _middle(view, classes, hurry, found["level"]), found
+            return x if optimum == "throughput" else _middle(view, classes, hurry, found["level"]), found
 
     def answer(model: DemandModel, before: ModelAnswer | None) -> ModelAnswer:
         demand, lowest, highest = hurry.of(model.present, model.fastest, _least(view, model.present) * model.fastest)
@@ -84,7 +84,7 @@ def min_level_allocation(
         return ModelAnswer(used, required, {}, _hints(level, model.near), level)
 
     x, kept = solve_with_sharing(name, view, classes, sharing, answer, near["prices"])
-    if among == "centre" and kept:
+    if optimum == "centre" and kept:
         return _middle(view, classes, hurry, kept["level"]), kept
     if alike:
         x = Allocation.alone(view.jobs.number, _same_mix(classes, view, x.matrix(view.jobs.number, len(view.capacity))))

@@ -110,20 +110,20 @@ REVISIT_S = 360.0
 class RoundMechanism:
     """Realise time fractions round by round, by priority; recompute them when jobs or nodes come or leave.
 
-    Recomputations are at least `least_interval_s` apart. Until the next one, `newcomers` get an equal `share`, may backfill
-    (`leftovers`), or `wait`. `leftovers=false` turns backfill off. `prior_s` counts as received by every entry from the start
+    Recomputations are at least `min_interval_s` apart. Until the next one, `newcomers` get an equal `share`, may backfill
+    (`leftovers`), or `wait`. `work_conserving=false` turns backfill off. `prior_s` counts as received by every entry at first
     (half a round of six minutes): otherwise the smallest share without any time received would go before all others. `types`
     are filled `together` by priority, `in-order` one after the other as the cluster names them, or in an order `shuffled` every
     round by `seed`. One after the other, the rest of a type is backfilled before the next type is filled. With leases of
     `lease_s` seconds, of each lease only the seconds of whole steps count as received; 0 counts every second. Deficits
     `carried` over a recomputation count in the `priority`, or only between equal priorities (`ties`).
 
-    Gavel's simulator is `least_interval_s=1920, newcomers=wait, lease_s=360` with `types=in-order` for heterogeneity-aware
+    Gavel's simulator is `min_interval_s=1920, newcomers=wait, lease_s=360` with `types=in-order` for heterogeneity-aware
     policies and `types=shuffled` for agnostic ones."""
 
-    least_interval_s: float = 0.0
+    min_interval_s: float = 0.0
     newcomers: Literal["share", "leftovers", "wait"] = "share"
-    leftovers: bool = True
+    work_conserving: bool = True
     types: Literal["together", "in-order", "shuffled"] = "together"
     prior_s: float = 180.0
     lease_s: float = 0.0
@@ -133,7 +133,7 @@ class RoundMechanism:
     _kept: list[tuple[Memo, RoundLedger]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("least_interval_s", "prior_s", "lease_s"):
+        for name in ("min_interval_s", "prior_s", "lease_s"):
             value = getattr(self, name)
             if not 0 <= value <= LONGEST_S:
                 raise InputError("mechanism gavel-rounds", f"seconds from 0 to {LONGEST_S:g}", field=name, value=value)
@@ -144,7 +144,9 @@ class RoundMechanism:
         if not len(view.jobs):
             return Selection.empty(), memo
         ledger, fresh, pending = self._ledger(allocator, view, memo)
-        by_type = self.leftovers and self.types != "together"  # what is left of a type is given away before the next is filled
+        by_type = (
+            self.work_conserving and self.types != "together"
+        )  # what is left of a type is given away before the next is filled
         if by_type:
             ledger = self._with_all_jobs(ledger, view)
         received = ledger.received_by(view, self.lease_s)
@@ -155,7 +157,7 @@ class RoundMechanism:
         holds: float | None = None
         if len(chosen) == len(standing) and not others_wait and not (self.lease_s and len(numbers)):
             # Every share, and no guest gives way: until something happens, or what has happened may be reckoned with.
-            holds = max(view.time, ledger.computed_s + self.least_interval_s) if pending else math.inf
+            holds = max(view.time, ledger.computed_s + self.min_interval_s) if pending else math.inf
         if len(numbers):
             ledger, backfill = ledger.with_backfill(numbers, types)
             chosen = np.concatenate((chosen, backfill))
@@ -193,7 +195,7 @@ class RoundMechanism:
 
     def _is_due(self, ledger: RoundLedger, view: Snapshot) -> bool:
         """Whether a recomputation may happen now; the first one always may."""
-        return not len(ledger.known) or view.time >= ledger.computed_s + self.least_interval_s
+        return not len(ledger.known) or view.time >= ledger.computed_s + self.min_interval_s
 
     def _by_priority(
         self, ledger: RoundLedger, view: Snapshot, standing: Ints, received: Floats, rows: tuple[Ints, Ints]
@@ -235,7 +237,7 @@ class RoundMechanism:
     def _left_over(self, ledger: RoundLedger, view: Snapshot, received: Floats, taken: TakenEntries) -> tuple[Ints, Ints, bool]:
         """The jobs that backfill, the one that is owed most first; their types; and whether others could backfill."""
         free = taken.free
-        if not self.leftovers or not any(free):
+        if not self.work_conserving or not any(free):
             return NONE, NONE, False
         jobs, rates = view.jobs, view.rates
         may = ~taken.busy & (jobs.workers <= max(free))
