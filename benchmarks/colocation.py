@@ -54,12 +54,12 @@ import sys, time
 import torch
 import fairlead
 from fairlead.profiling.configurations import configuration
-from fairlead.profiling.profile_alone import Training
+from fairlead.profiling.profile_alone import TrainingLoop
 
 name, steps, hold_gb = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 device = "cuda" if torch.cuda.is_available() else "cpu"
 held = torch.empty(int(hold_gb * 2**30), dtype=torch.uint8, device=device)
-training = Training.of(configuration(name), device)
+training = TrainingLoop.of(configuration(name), device)
 told = time.monotonic()
 for step in fairlead.lease(range(steps), save=lambda folder: None):
     training.step()
