@@ -81,7 +81,7 @@ def min_level_allocation(
             top[model.of] = model.fastest
             unit = np.where(top > 0, top, 1.0) / model.classes.workers
             used = model.maximize(required, model.worth(unit, ordered=True), fit.excess)
-        return ModelAnswer(used, required, {}, _hints(level, model.near), level)
+        return ModelAnswer(used, required, {}, _hints(level, model.hints), level)
 
     x, kept = solve_with_sharing(name, view, classes, sharing, answer, near["prices"])
     if optimum == "centre" and kept:

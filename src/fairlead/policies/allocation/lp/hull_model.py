@@ -77,6 +77,7 @@ class HullModel:
         self._inner = [point[self.of] for point in hulls.grid.T[1:-1]]
         self._first = self.of * self.grid.shape[1] + 1
         self.near = no_prices(len(capacity)) if near is None else near.copy()
+        self._ambiguous = list[Floats]()  # prices beside which others prove the same optimum
 
     # Demands.
 
@@ -127,6 +128,16 @@ class HullModel:
         prices = self.near[0, 0] / self._room
         return HullFit(excess, prices / float(prices @ self.capacity), mix)
 
+    @property
+    def hints(self) -> Floats:
+        """The prices from which the search at the next moment starts. Those that the solver chose among several are left out:
+        on another machine it may choose others."""
+        hints = np.zeros_like(self.near)
+        for kept, prices in zip(hints, self.near):
+            known = [one for one in prices if not any((one == other).all() for other in self._ambiguous)]
+            kept[: len(known)] = known
+        return hints
+
     def is_full(self, fit: HullFit) -> bool:
         """Whether every type has a price: then all are full, and every job gets exactly what it needs."""
         return bool((fit.prices * self.capacity)[self.capacity > 0].min() > _SPARE)
@@ -157,7 +168,8 @@ class HullModel:
         bound = near @ room + net.max(axis=1).sum(axis=0)
         if loose:
             bound[near.max(axis=1) <= 0] = np.inf
-        likely = int(bound.argmin())
+        least = float(bound.min())
+        likely = int((bound <= least + FITS * (1.0 + abs(least))).argmax())  # the first of those equal but for rounding
         if loose and -bound[likely] > enough:
             if likely:
                 _put_first(near, near[likely].copy())
@@ -186,6 +198,9 @@ class HullModel:
             program.start_at(np.append(basic[g, f], True), np.append(slack, np.zeros(len(net), dtype=np.bool_)))
         found = program.solve(primal=warm)
         prices = np.maximum(found.duals[:types], 0.0)
+        full = np.count_nonzero(room - use[g, f].T @ found.values[:-1] + (found.values[-1] if loose else 0.0) <= FITS)
+        if np.count_nonzero(found.values[:-1] > FITS) + loose != len(one) + full:  # a degenerate vertex
+            self._ambiguous.append(prices)
         _put_first(near, prices)
         if ruled:
             at_prices = -(use.reshape(-1, types) @ prices).reshape(gain.shape) - barred

@@ -102,7 +102,7 @@ class ThroughputPolytope:
         self.of = classes.of[self.present]
         self.fastest = cols.fastest[self.of]
         self.count = np.bincount(self.of, minlength=len(classes)).astype(np.float64)
-        self.near: Floats | None = None  # its prices are for ways that may not be there the next time
+        self.hints: Floats | None = None  # its prices are for ways that may not be there the next time
         self._level: _Model | None = None
         self._order: Ints | None = None  # of the last demands
 
