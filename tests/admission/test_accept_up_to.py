@@ -13,7 +13,7 @@ from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job, Phase
-from fairlead.core.reasons import Code, Unplaced
+from fairlead.core.reasons import Code, Reasons
 from fairlead.testing import Harness, job
 from scenes import state_of, view_of
 
@@ -59,7 +59,7 @@ def test_nobody_overtakes_the_first_in_line_however_small():
 
 def test_who_is_not_let_in_is_told_the_demand_and_the_limit():
     admitted = AcceptUpTo(1.5).admit(view_with([8, 2], [4]))
-    assert admitted.others == Unplaced.not_admitted("the admitted jobs' demand for accelerators", demand=10, limit=12.0)
+    assert admitted.others == Reasons.not_admitted("the admitted jobs' demand for accelerators", demand=10, limit=12.0)
     assert AcceptUpTo(1.5).admit(view_with([8], [2, 4])).others == admitted.others, "with those who enter now"
     assert str(admitted.others) == "admission: Not admitted: the admitted jobs' demand for accelerators (10 of at most 12)"
 

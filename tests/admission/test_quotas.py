@@ -15,7 +15,7 @@ from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job, Phase, model_of
-from fairlead.core.reasons import Unplaced
+from fairlead.core.reasons import Reasons
 from fairlead.testing import Harness, job
 from scenes import state_of, view_of
 
@@ -147,7 +147,7 @@ def test_the_reason_reaches_whoever_asks():
     made = Harness(SchedulerConfig(Part("fifo"), Part("user-job-quota", {"default": 1}))).cluster("v100:4")
     now = made.submit(*(job(f"j{i}").with_(user="ann") for i in range(3))).round()
     assert now.running == {"j0"}
-    assert now.reason("j2") == Unplaced.not_admitted("jobs of user 'ann'", demand=1.0, limit=1.0)
+    assert now.reason("j2") == Reasons.not_admitted("jobs of user 'ann'", demand=1.0, limit=1.0)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import IllegalTransition, InvalidPlan
 from fairlead.core.job import ENDED, LEGAL, Job, Phase, check_transition
 from fairlead.core.plan import Launches, RoundPlan
-from fairlead.core.reasons import Unplaced
+from fairlead.core.reasons import Reasons
 from fairlead.engine.state import State
 
 WAYS = {
@@ -50,7 +50,7 @@ def move_to(new: Phase, time: float, old: Phase | None = None) -> ev.Event:
         return ev.JobsFailed(time, ONE, np.array([time]), "a test")
     if new is Phase.CANCELLED:
         return ev.JobCancelled(time, 0)
-    return ev.RoundPlanned(RoundPlan(time, refused=((0, Unplaced.needs(9, "accelerators", of_at_most=2)),)))
+    return ev.RoundPlanned(RoundPlan(time, refused=((0, Reasons.needs(9, "accelerators", of_at_most=2)),)))
 
 
 def in_phase(phase: Phase) -> State:

@@ -15,7 +15,7 @@ from fairlead.core.device_map import DeviceMap, ragged
 from fairlead.core.errors import InputError, InvalidPlan
 from fairlead.core.job import Failure, Job, batch_size_of, kind_of, model_of
 from fairlead.core.plan import Selection, boundary_after, boundary_at
-from fairlead.core.reasons import Code, Unplaced
+from fairlead.core.reasons import Code, Reasons
 from fairlead.core.rng import stream
 
 # Clusters.
@@ -92,22 +92,20 @@ def test_a_kind_is_taken_apart_into_what_it_was_put_together_from(model, batch_s
 
 def test_a_reasons_text_is_made_from_its_numbers():
     assert (
-        str(Unplaced.needs(8, "GPUs", of_at_most=4))
+        str(Reasons.needs(8, "GPUs", of_at_most=4))
         == "feasibility: Too large for this cluster: needs 8 GPUs, and there are at most 4"
     )
-    assert str(Unplaced.waiting(2, free=1)) == "policy: Waiting for resources: needs 2 GPUs; 1 eligible GPUs are free"
-    assert str(Unplaced.behind("big", needed=4)) == (
-        "policy: Waiting behind the head of the queue, job big, which needs 4 GPUs"
-    )
-    assert Unplaced.waiting(1, free=0).text == "Waiting for resources: needs 1 GPU; 0 eligible GPUs are free"
-    assert str(Unplaced.nodes_down(4, up=2)) == "placement: Waiting for nodes: needs 4 GPUs; 2 eligible GPUs are up"
-    assert str(Unplaced.not_admitted("demand", demand=9, limit=6.5)) == "admission: Not admitted: demand (9 of at most 6.5)"
+    assert str(Reasons.waiting(2, free=1)) == "policy: Waiting for resources: needs 2 GPUs; 1 eligible GPUs are free"
+    assert str(Reasons.behind("big", needed=4)) == ("policy: Waiting behind the head of the queue, job big, which needs 4 GPUs")
+    assert Reasons.waiting(1, free=0).text == "Waiting for resources: needs 1 GPU; 0 eligible GPUs are free"
+    assert str(Reasons.nodes_down(4, up=2)) == "placement: Waiting for nodes: needs 4 GPUs; 2 eligible GPUs are up"
+    assert str(Reasons.not_admitted("demand", demand=9, limit=6.5)) == "admission: Not admitted: demand (9 of at most 6.5)"
 
 
 def test_reasons_with_the_same_facts_are_equal_and_told_as_plain_data():
-    reason = Unplaced.needs(8, "GPUs", of_at_most=4)
-    assert reason == Unplaced.needs(8.0, "GPUs", of_at_most=4.0)
-    assert reason != Unplaced.needs(8, "GPUs", of_at_most=5)
+    reason = Reasons.needs(8, "GPUs", of_at_most=4)
+    assert reason == Reasons.needs(8.0, "GPUs", of_at_most=4.0)
+    assert reason != Reasons.needs(8, "GPUs", of_at_most=5)
     assert reason.code is Code.TOO_LARGE
     told = reason.to_dict()
     assert told == {"by": "feasibility", "code": "too-large", "needed": 8, "what": "GPUs", "at_most": 4, "text": str(reason)}
@@ -116,17 +114,17 @@ def test_reasons_with_the_same_facts_are_equal_and_told_as_plain_data():
 @pytest.mark.parametrize(
     "reason",
     [
-        Unplaced.needs(1, "x", of_at_most=0),
-        Unplaced.unsuitable("x"),
-        Unplaced.not_admitted("x", demand=1, limit=2),
-        Unplaced.waiting(1, free=0),
-        Unplaced.behind("x", needed=1),
-        Unplaced.nodes_down(1, up=0),
-        Unplaced.not_placed("x"),
-        Unplaced.next_decision(),
-        Unplaced.not_selected(1, free=1),
-        Unplaced.retrying(Failure(), 1, 4),
-        Unplaced.failed(Failure("time limit"), 0, 1),
+        Reasons.needs(1, "x", of_at_most=0),
+        Reasons.unsuitable("x"),
+        Reasons.not_admitted("x", demand=1, limit=2),
+        Reasons.waiting(1, free=0),
+        Reasons.behind("x", needed=1),
+        Reasons.nodes_down(1, up=0),
+        Reasons.not_placed("x"),
+        Reasons.next_decision(),
+        Reasons.not_selected(1, free=1),
+        Reasons.retrying(Failure(), 1, 4),
+        Reasons.failed(Failure("time limit"), 0, 1),
     ],
     ids=lambda reason: str(reason.code),
 )

@@ -10,7 +10,7 @@ import pytest
 from fairlead.core import events as ev
 from fairlead.core.errors import InputError, InvalidPlan
 from fairlead.core.job import Blocked, Job, Phase
-from fairlead.core.reasons import Unplaced
+from fairlead.core.reasons import Reasons
 from fairlead.engine import state_codec as saved
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
@@ -30,8 +30,8 @@ def test_it_begins_when_all_it_waits_for_have_finished(harness, policy):
     harness.submit(job("a").lasting(100), job("b").lasting(700), follows("c", 0, 1), follows("d", 2))
     now = harness.round()
     assert (now.running, now.waiting) == ({"a", "b"}, {"c", "d"})
-    assert now.reason("c") == Unplaced.after("a, b")
-    assert harness.round().reason("c") == Unplaced.after("b")
+    assert now.reason("c") == Reasons.after("a, b")
+    assert harness.round().reason("c") == Reasons.after("b")
     harness.run()
     assert [harness.ended_s(name) for name in "abcd"] == [100, 700, 1000, 1300]
 
@@ -56,8 +56,8 @@ def test_it_is_cancelled_when_one_will_never_finish_and_so_are_those_behind_it(h
         Phase.FINISHED,
     ]
     how = {"failed": "has failed", "cancelled": "was cancelled", "refused": "was refused"}[why]
-    assert harness.state.refusals[1] == Unplaced.dependency_failed("first", how)
-    assert harness.state.refusals[2] == Unplaced.dependency_failed("second", "was cancelled")
+    assert harness.state.refusals[1] == Reasons.dependency_failed("first", how)
+    assert harness.state.refusals[2] == Reasons.dependency_failed("second", "was cancelled")
 
 
 def test_it_does_not_hold_up_those_behind_it_in_strict_order(harness):

@@ -14,7 +14,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
-from fairlead.core.reasons import Code, Unplaced
+from fairlead.core.reasons import Code, Reasons
 from fairlead.engine.explain import why_in, why_not_running
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Decision, Loop
@@ -77,11 +77,11 @@ def played(
 
     scheduler = {"policy": policy, "rounds": ROUND}
     loop = Loop(State(CLUSTER), tape, compose(scheduler), journal=MemoryJournal(), allow_stalls=True, compose=compose)
-    loop.async_decider = Slowly(tape, takes_s, lead_s)
+    loop.decision_runner = Slowly(tape, takes_s, lead_s)
     loop.record(ev.JournalOpened(0.0, CLUSTER, scheduler))
     loop.run(until=until)
     assert State.replay(loop.journal).digest() == loop.state.digest()
-    return loop, loop.async_decider
+    return loop, loop.decision_runner
 
 
 def submitted(second: float, number: int, workers: int = 1) -> ev.JobSubmitted:
@@ -113,14 +113,14 @@ def test_who_waits_for_a_decision_is_told_when_it_will_be_made():
 
 
 def test_who_comes_while_a_decision_is_made_is_told_of_the_one_after_it(monkeypatch):
-    told, hear = [], Loop._hear
+    told, record_all = [], Loop._record_all
 
     def heard(loop, happened):
-        hear(loop, happened)
+        record_all(loop, happened)
         if any(event.time == 8.0 for event in happened):
-            told.extend((loop.decides_s(since_s, 8.0), loop.decides_s(since_s, 11.0)) for since_s in (3.0, 8.0))
+            told.extend((loop.latest_decision_s(since_s, 8.0), loop.latest_decision_s(since_s, 11.0)) for since_s in (3.0, 8.0))
 
-    monkeypatch.setattr(Loop, "_hear", heard)
+    monkeypatch.setattr(Loop, "_record_all", heard)
     played(submitted(3.0, 0), submitted(8.0, 1), takes_s=3.0, lead_s=4.0)
     assert told == [(10.0, math.inf), (20.0, 20.0)]
 
@@ -129,8 +129,8 @@ def test_who_comes_back_after_a_decision_was_begun_ahead_of_its_round_was_not_se
     interrupted = ev.JobsInterrupted(18.0, np.array([0]), np.array([0.0]))
     loop, _ = played(submitted(3.0, 0), submitted(4.0, 1), submitted(12.0, 2), interrupted, takes_s=3.0, lead_s=4.0, until=20.5)
     assert loop.plan.time == 20.0
-    assert why_not_running(loop.state, loop.plan, 0, 20.5) == Unplaced.next_decision()
-    assert why_not_running(loop.state, loop.plan, 2, 20.5) != Unplaced.next_decision()
+    assert why_not_running(loop.state, loop.plan, 0, 20.5) == Reasons.next_decision()
+    assert why_not_running(loop.state, loop.plan, 2, 20.5) != Reasons.next_decision()
 
 
 def test_what_happens_is_recorded_while_a_decision_takes_rounds_and_these_are_counted():

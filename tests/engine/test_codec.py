@@ -16,7 +16,7 @@ from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import JournalError
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
-from fairlead.core.reasons import Unplaced
+from fairlead.core.reasons import Reasons
 from fairlead.engine.codec import VERSION, decode, encode
 from fairlead.testing.contracts import every_event
 
@@ -97,9 +97,9 @@ plain = st.recursive(
 mappings = st.dictionaries(keys, plain, max_size=4)
 reasons = st.sampled_from(
     [
-        Unplaced.needs(8, "accelerators", of_at_most=2),
-        Unplaced.needs(80.5, "GB of accelerator memory", of_at_most=16),
-        Unplaced.unsuitable("it asks for h200; there are v100"),
+        Reasons.needs(8, "accelerators", of_at_most=2),
+        Reasons.needs(80.5, "GB of accelerator memory", of_at_most=16),
+        Reasons.unsuitable("it asks for h200; there are v100"),
     ]
 )
 

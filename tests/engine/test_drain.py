@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.core import events as ev
 from fairlead.core.plan import Launches, Placed, Selection
-from fairlead.core.reasons import Code, Unplaced
+from fairlead.core.reasons import Code, Reasons
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine import state_codec as saved
 from fairlead.engine.codec import decode, encode
@@ -47,8 +47,8 @@ def test_who_waits_behind_a_head_that_has_nothing_up_to_run_on_is_told_so(harnes
     harness.submit(job("head").with_(allowed_types=("v100",)), job("behind").with_(allowed_types=("k80",)))
     now = harness.round()
     assert now.running == {"busy"}
-    assert now.reason("head") == Unplaced.nodes_down(1, up=0)
-    assert now.reason("behind") == Unplaced.behind("head", needed=1, up=0)
+    assert now.reason("head") == Reasons.nodes_down(1, up=0)
+    assert now.reason("behind") == Reasons.behind("head", needed=1, up=0)
     assert now.reason("behind").text == (
         "Waiting behind the head of the queue, job head, which needs 1 GPU; only 0 eligible for it are up, so no job"
         " behind it starts until more are"
@@ -56,7 +56,7 @@ def test_who_waits_behind_a_head_that_has_nothing_up_to_run_on_is_told_so(harnes
     number = harness.state.next_number - 2
     harness.loop.record(ev.JobCancelled(harness.state.time, number))
     last = why_not_running(harness.state, harness.loop.plan, number + 1, harness.state.time)
-    assert last == Unplaced.behind("head", needed=1), "who has gone since needs nothing any more"
+    assert last == Reasons.behind("head", needed=1), "who has gone since needs nothing any more"
 
 
 def test_a_job_inside_its_minimum_run_leaves_too(harness):

@@ -12,7 +12,7 @@ from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import FairleadError, InvalidPlan
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
-from fairlead.core.reasons import Unplaced
+from fairlead.core.reasons import Reasons
 from fairlead.engine.state import State
 from fairlead.testing.contracts import every_event
 from scenes import state_of
@@ -120,7 +120,7 @@ def test_numbers_may_have_gaps_and_do_not_come_twice():
 def test_a_refusal_is_remembered_with_its_reason():
     state = State(FOUR)
     state.apply(ev.JobSubmitted(0.0, 0, Job("wide", workers=9)))
-    reason = Unplaced.needs(9, "accelerators", of_at_most=4)
+    reason = Reasons.needs(9, "accelerators", of_at_most=4)
     state.apply(ev.RoundPlanned(RoundPlan(1.0, refused=((0, reason),))))
     assert state.refusals == {0: reason}
     assert not state.busy

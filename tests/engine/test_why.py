@@ -16,7 +16,7 @@ from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.job import Failure, Job
 from fairlead.core.plan import Launches, RoundPlan
-from fairlead.core.reasons import Code, Unplaced
+from fairlead.core.reasons import Code, Reasons
 from fairlead.engine import state_codec as saved
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.explain import why_not_running
@@ -83,7 +83,7 @@ def test_a_signal_is_named_and_who_finishes_in_the_end_has_not_failed():
 
 def test_who_lost_its_node_waits_for_the_next_decision_and_not_for_others():
     state = State.replay(events(ev.JobsInterrupted(12.0, ONE, np.array([0.0]))))
-    assert why_not_running(state, LAUNCHED, 0, 12.5) == Unplaced.next_decision()
+    assert why_not_running(state, LAUNCHED, 0, 12.5) == Reasons.next_decision()
 
 
 def test_who_fails_while_a_decision_is_made_waits_for_the_next_and_who_it_suspends_does_not():
@@ -94,7 +94,7 @@ def test_who_fails_while_a_decision_is_made_waits_for_the_next_and_who_it_suspen
     state = State.replay(events())
     late = revalidate_plan(replace(goes_on, suspended=ONE), state.snapshot(15.0))
     state.apply(ev.RoundPlanned(late))
-    assert why_not_running(state, late, 0, 20.0) == Unplaced.not_selected(1, free=3, eligible=4)
+    assert why_not_running(state, late, 0, 20.0) == Reasons.not_selected(1, free=3, eligible=4)
 
 
 def test_accelerators_that_are_too_small_for_a_job_are_none_that_it_could_have():
@@ -104,26 +104,26 @@ def test_accelerators_that_are_too_small_for_a_job_are_none_that_it_could_have()
     state.apply(ev.JobSubmitted(1.0, 0, Job("a", 1.0, memory_gb=16.0)))
     state.apply(ev.RoundPlanned(RoundPlan(10.0, admitted=ONE)))
     plan = RoundPlan(10.0, up=(4, 1), free=(4, 0))
-    assert why_not_running(state, plan, 0, 11.0) == Unplaced.waiting(1, free=0, eligible=1)
-    assert why_not_running(state, replace(plan, up=(4, 0)), 0, 11.0) == Unplaced.nodes_down(1, up=0)
+    assert why_not_running(state, plan, 0, 11.0) == Reasons.waiting(1, free=0, eligible=1)
+    assert why_not_running(state, replace(plan, up=(4, 0)), 0, 11.0) == Reasons.nodes_down(1, up=0)
 
 
 def test_who_comes_after_others_says_so_before_the_first_decision_too():
     state = State.replay([*events()[:2], ev.JobSubmitted(1.0, 1, Job("b", 1.0, after=(0,)))])
-    assert why_not_running(state, None, 1, 1.0) == Unplaced.after("a")
-    assert why_not_running(state, None, 0, 1.0) == Unplaced.next_decision()
+    assert why_not_running(state, None, 1, 1.0) == Reasons.after("a")
+    assert why_not_running(state, None, 0, 1.0) == Reasons.next_decision()
 
 
 def test_a_failure_of_an_earlier_start_is_not_the_last_try():
     ran_on = (ev.RoundPlanned(RoundPlan(20.0, launches=STARTS)), ev.JobsInterrupted(86_400.0, ONE, np.array([0.0])))
     state = State.replay(events(FAILS, *ran_on))
     for one in (state, saved.load(saved.save(state))):
-        assert why_not_running(one, replace(LAUNCHED, time=20.0), 0, 86_401.0) == Unplaced.next_decision()
+        assert why_not_running(one, replace(LAUNCHED, time=20.0), 0, 86_401.0) == Reasons.next_decision()
 
 
 @pytest.mark.parametrize(
     ("free", "expected"),
-    [(3, Unplaced.not_selected(1, free=3, eligible=4)), (0, Unplaced.waiting(1, free=0, eligible=4))],
+    [(3, Reasons.not_selected(1, free=3, eligible=4)), (0, Reasons.waiting(1, free=0, eligible=4))],
 )
 def test_others_go_first_only_where_too_little_is_free(free, expected):
     state = State.replay(events(ev.JobsInterrupted(12.0, ONE, np.array([0.0]))))
@@ -157,7 +157,7 @@ def test_a_snapshot_of_before_is_read_and_nobody_in_it_has_a_failure():
     state = State.replay(events(FAILS))
     again = saved.load(_without_failures(saved.save(state)))
     assert (again.digest(), again.last_failure) == (state.digest(), {})
-    assert why_not_running(again, None, 0, 12.5) == Unplaced.next_decision()
+    assert why_not_running(again, None, 0, 12.5) == Reasons.next_decision()
 
 
 def _without_failures(data: bytes) -> bytes:

@@ -133,7 +133,7 @@ def changed(journal: Path, part: str, change: Callable[[dict[str, Any]], None]) 
 
 def test_a_route_to_an_accelerator_that_is_not_there_is_refused_with_its_line(journal):
     line = changed(journal, '"routes"', lambda record: record["routes"][0].__setitem__(1, [99]))
-    with pytest.raises(JournalError, match=rf"run.jsonl:{line}: .*routed to accelerators \[99\]"):
+    with pytest.raises(JournalError, match=rf"run.jsonl:{line}: .*routed to GPUs \[99\]"):
         read_history(journal)
 
 

@@ -13,7 +13,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Node
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
-from fairlead.core.reasons import Unplaced
+from fairlead.core.reasons import Reasons
 from fairlead.placement.basic import Consolidated
 from fairlead.testing import Harness, job
 from scenes import places_in, selection_of, state_of, view_of
@@ -115,7 +115,7 @@ def test_who_would_rather_wait_is_placed_only_on_as_few_nodes_as_it_needs(case):
         assert len(nodes_of(cluster, places)) == least
     else:
         assert places == []
-        assert placed.unplaced[len(taken)] == Unplaced.not_placed(f"{want} accelerators of type v100 as it needs them")
+        assert placed.unplaced[len(taken)] == Reasons.not_placed(f"{want} GPUs of type v100 as it needs them")
 
 
 def test_a_gang_that_rather_waits_leaves_its_accelerators_to_others():

@@ -13,7 +13,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Node
 from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
-from fairlead.core.reasons import Unplaced
+from fairlead.core.reasons import Reasons
 from fairlead.placement.bandwidth_aware import BandwidthAware
 from fairlead.placement.basic import Consolidated, FirstFree, SpreadPlacement
 from fairlead.placement.least_network import LeastNetwork
@@ -167,7 +167,7 @@ def test_a_pinned_place_that_is_taken_or_down_is_a_reason(placement):
     state = state_of(Cluster.parse("4xv100:2"), jobs, {0: [0]}, down=[1])
     pinned = {1: np.array([0]), 2: np.array([2])}
     placed = placement.place(selection_of([0, 1, 2, 3], [0] * 4, [1] * 4, pinned=pinned), view_of(state))
-    reason = Unplaced.not_placed("its pinned accelerators are not free")
+    reason = Reasons.not_placed("its pinned GPUs are not free")
     assert placed.unplaced == {1: reason, 2: reason}
     assert places_in(placed) == {3: [1]}
 

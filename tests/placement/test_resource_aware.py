@@ -14,7 +14,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Node
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import RoundPlan
-from fairlead.core.reasons import Unplaced
+from fairlead.core.reasons import Reasons
 from fairlead.placement.basic import Consolidated
 from fairlead.placement.resource_aware import ResourceAware
 from fairlead.testing import Harness, InvariantBroken, check_events, check_hosts, job
@@ -94,8 +94,8 @@ def test_who_finds_accelerators_but_no_cpus_is_told_so():
     jobs = [Job("a", workers=4, cpus=8.0), Job("b", workers=2, cpus=5.0)]
     placed = ResourceAware().place(selection_of([0, 1], [0, 0], [4, 2]), view_of(state_of(NODES, jobs)))
     assert set(places_in(placed)) == {0}
-    wanted = "2 accelerators of type v100 on nodes with CPUs and memory left for its workers"
-    assert placed.unplaced == {1: Unplaced.not_placed(wanted)}
+    wanted = "2 GPUs of type v100 on nodes with CPUs and memory left for its workers"
+    assert placed.unplaced == {1: Reasons.not_placed(wanted)}
 
 
 def test_a_newcomer_that_the_host_of_its_partner_has_no_room_for_does_not_join():
@@ -134,7 +134,7 @@ def test_a_gang_that_all_hosts_together_cannot_hold_is_refused_at_the_door(harne
     plan = harness.round()
     assert plan.refused == {"wide"}
     wanted = "its nodes have 8 CPUs and 0 GB for a worker 5 times at most, and it has 6"
-    assert plan.reason("wide") == Unplaced.unsuitable(wanted)
+    assert plan.reason("wide") == Reasons.unsuitable(wanted)
     assert plan.launched == {"fits"}
 
 

@@ -12,7 +12,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import ELASTIC, Job, Phase
-from fairlead.core.reasons import Unplaced
+from fairlead.core.reasons import Reasons
 from fairlead.core.routes import REPORTED, Route
 from fairlead.core.stages import Stages
 from fairlead.engine.journal import MemoryJournal
@@ -118,7 +118,7 @@ def test_a_protected_session_keeps_its_accelerators_and_reasons_say_what_is_free
     policy = Nexus({"photos": PHOTOS, "rigid": PHOTOS})
     alone = ran("4xv100:4", jobs, QUIETER, policy, 1000.0)
     assert held(alone) == {"photos": 2}
-    assert alone.plan.reasons[1] == Unplaced.waiting(3, free=2)
+    assert alone.plan.reasons[1] == Reasons.waiting(3, free=2)
     other = ran("4xv100:4,4xp100:4", jobs, QUIETER, policy, 1000.0)
     assert held(other) == {"photos": 2, "rigid": 3}
     assert other.state.cluster.type_names[other.state.all_jobs().type[1]] == "p100"

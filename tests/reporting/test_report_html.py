@@ -110,7 +110,7 @@ def test_a_run_is_packed_without_loss():
 
 def test_too_many_stretches_are_cut_to_a_window_that_is_told():
     run = played("las", 60)
-    gantt = payload([run, run], DEFAULTS, most_stretches=100)["runs"][0]["gantt"]
+    gantt = payload([run, run], DEFAULTS, max_bars=100)["runs"][0]["gantt"]
     assert 0 < gantt["count"] <= 50
     assert gantt["total"] == len(run.device_intervals.job)
     ends = np.frombuffer(base64.b64decode(gantt["start"]), "<u4") + np.frombuffer(base64.b64decode(gantt["length"]), "<u4")

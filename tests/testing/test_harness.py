@@ -12,7 +12,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
-from fairlead.core.reasons import Unplaced
+from fairlead.core.reasons import Reasons
 from fairlead.engine.state import State
 from fairlead.policies.ranking.las import LeastAttainedService
 from fairlead.testing import Harness, InvariantBroken, check_events, check_state, cluster, job, random_jobs, random_table
@@ -139,10 +139,10 @@ def test_whoever_waits_can_be_told_why_by_the_plan_or_from_its_numbers():
     state = state_of(TWO, [Job("a", workers=2), Job("b")], {0: [0, 1]})
     view = state.snapshot()
     check_reasons(RoundPlan(0.0, up=(2,), free=(0,)), view)
-    told = RoundPlan(0.0, free=(0,), reasons={1: Unplaced.waiting(1, free=0)})
+    told = RoundPlan(0.0, free=(0,), reasons={1: Reasons.waiting(1, free=0)})
     check_reasons(told, view)
     with pytest.raises(InvariantBroken, match="waits for no reason: policy: Waiting for resources"):
-        check_reasons(replace(told, reasons={1: Unplaced.waiting(1, free=2)}), view)
+        check_reasons(replace(told, reasons={1: Reasons.waiting(1, free=2)}), view)
     with pytest.raises(InvariantBroken, match=r"says that \[1\] accelerators are free, by type, and \[0\] are"):
         check_reasons(replace(told, free=(1,)), view)
 

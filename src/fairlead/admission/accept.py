@@ -9,7 +9,7 @@ import numpy as np
 
 from fairlead.core.errors import InputError
 from fairlead.core.plan import Admitted
-from fairlead.core.reasons import Unplaced
+from fairlead.core.reasons import Reasons
 from fairlead.core.snapshot import Snapshot
 
 
@@ -51,5 +51,5 @@ class AcceptUpTo:
         if entering == 0 and used == 0:
             entering = 1
         then = int(demand[entering - 1]) if entering else used
-        others = Unplaced.not_admitted("the admitted jobs' demand for accelerators", demand=then, limit=limit)
+        others = Reasons.not_admitted("the admitted jobs' demand for accelerators", demand=then, limit=limit)
         return Admitted(queued.number[:entering], others=others)

@@ -11,7 +11,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.plan import Admitted
-from fairlead.core.reasons import Reason, Unplaced
+from fairlead.core.reasons import Reason, Reasons
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Admission
 
@@ -97,6 +97,6 @@ def admit_by_quota(
     taken = used + np.bincount(queue[entering], demands[entering], minlength=len(used))
 
     def why(which: int) -> Reason:
-        return Unplaced.not_admitted(what(which), demand=float(taken[which]), limit=float(limits[which]))
+        return Reasons.not_admitted(what(which), demand=float(taken[which]), limit=float(limits[which]))
 
     return Admitted(numbers[entering], QuotaReasons(numbers[~entering], queue[~entering], why))

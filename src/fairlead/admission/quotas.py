@@ -19,7 +19,7 @@ from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError
 from fairlead.core.job import model_of
 from fairlead.core.plan import Admitted
-from fairlead.core.reasons import Unplaced
+from fairlead.core.reasons import Reasons
 from fairlead.core.snapshot import Snapshot
 
 MAX_LIMIT = 10**9
@@ -109,7 +109,7 @@ class JobResourceQuota:
         enters = ~large | (used + large.cumsum() <= self.limit)
         what = f"jobs that request {self.at_least} accelerators or more"
         then = used + int(np.count_nonzero(large & enters))
-        return Admitted(view.queued.number[enters], others=Unplaced.not_admitted(what, demand=then, limit=self.limit))
+        return Admitted(view.queued.number[enters], others=Reasons.not_admitted(what, demand=then, limit=self.limit))
 
 
 def _by_user(quota: _LimitsByName, view: Snapshot, *, accelerators: bool) -> Admitted:

@@ -284,17 +284,17 @@ def _rounds(value: Value) -> float:
     return value.number(wanted, SHORTEST_ROUND_S, most=LONGEST_ROUND_S)
 
 
-# Schedulers for a real cluster. There throughputs are measured, as there is no table to look them up in, and a start takes as
-# long as it takes: who is taken off before its first step has done nothing, however often.
+# Schedulers for a real cluster. There throughputs are measured, as there is no table, and a start takes an unknown
+# time: a job that is preempted before its first step has done nothing, however often.
 
 MEASURED = Part("measured")
 
 _MONITORED = {"predicted": "monitored"}
-"""Estimations that say what `measured` does not, and those for real clusters that do: without what company costs, who shares by
-it would never share."""
+"""Estimators of co-located rates, and their counterparts for real clusters: with `measured`, which has no such rates, no job
+would be co-located."""
 
 FIRST_STEP_S = 120.0
-"""For which a job that has not told of a step since its start is left alone, unless the scheduler says otherwise."""
+"""How long a job that has not reported a step since its start is not preempted, unless the scheduler sets another time."""
 
 
 def read_scheduler(path: Path | str) -> SchedulerConfig:

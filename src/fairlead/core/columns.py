@@ -14,7 +14,7 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InvalidPlan, StaleSnapshot
 from fairlead.core.job import Phase
 
-# Numbers that columns meet in every round, as arrays without a dimension: numpy takes 1 to 2 µs to make one of a Python number.
+# Operands of every round, as arrays without a dimension: numpy takes 1 to 2 µs to make one of a Python number.
 
 
 def _constant(value: bool | int | float) -> Any:
@@ -32,8 +32,8 @@ TRUE: Bools = _constant(True)
 FALSE: Bools = _constant(False)
 
 
-def moment(second: float) -> Floats:
-    """A second that several columns are about to meet."""
+def as_scalar_array(second: float) -> Floats:
+    """A time as an array without a dimension, for operations with several columns."""
     return np.array(second)
 
 
@@ -119,20 +119,20 @@ def _grown(block: npt.NDArray[T], defaults: npt.NDArray[T], size: int) -> npt.ND
 
 
 def without(rows: Ints, gone: Ints) -> Ints:
-    """Ascending `rows` less some of them."""
+    """Ascending `rows` without `gone`."""
     leaves = np.zeros(len(rows), dtype=np.bool_)
     leaves[rows.searchsorted(gone)] = TRUE
     return rows[~leaves]
 
 
 def _fix(column: npt.NDArray[Any]) -> None:
-    """Read-only from now on; by its place, as a keyword takes numpy four times as long, ten times a round."""
+    """Make a column read-only; the argument is positional, as a keyword takes numpy four times as long."""
     column.setflags(False)  # type: ignore[call-arg]
 
 
 class _Kept(Generic[V]):
-    """What follows from a `JobColumns`: found at the first read, kept in the instance afterwards: `cached_property` less its
-    lock, which a round would feel; a column is read-only."""
+    """A value derived from a `JobColumns`, computed at the first read and then kept in the instance: `cached_property` without
+    its lock, which would slow rounds down. A column is read-only."""
 
     def __init__(self, find: Callable[[JobColumns], V]) -> None:
         self.find, self.__doc__ = find, find.__doc__
@@ -157,8 +157,8 @@ class _Kept(Generic[V]):
 class _Column(_Kept[npt.NDArray[T]]):
     """A column of the store; `default` is the value of a row that is not in use."""
 
-    def __init__(self, kind: type[T], default: float) -> None:
-        self.kind, self.default = kind, default
+    def __init__(self, dtype: type[T], default: float) -> None:
+        self.dtype, self.default = dtype, default
 
     def find(self, view: JobColumns) -> npt.NDArray[T]:
         store, name = view._store, self.name
@@ -188,7 +188,7 @@ class JobColumns:
     preemptions = _Column(np.int64, 0)  # suspended to wait
     moves = _Column(np.int64, 0)  # suspended to run elsewhere, or at another size, at once
     failures = _Column(np.int64, 0)
-    batch_size = _Column(np.int64, 0)  # given by a plan; 0: the kind's own, -1: tuned by the job
+    batch_size = _Column(np.int64, 0)  # set by a plan; 0: the job type's own, -1: tuned by the job
     submitted_s = _Column(np.float64, 0.0)
     weight = _Column(np.float64, 1.0)
     steps = _Column(np.float64, 0.0)
@@ -201,18 +201,18 @@ class JobColumns:
     base_steps = _Column(np.float64, 0.0)  # progress is (base, rate, since)
     rate = _Column(np.float64, 0.0)
     since_s = _Column(np.float64, 0.0)
-    settled_run_s = _Column(np.float64, 0.0)  # run time before the present stretch
+    settled_run_s = _Column(np.float64, 0.0)  # run time before the present launch
     settled_accelerator_s = _Column(np.float64, 0.0)
-    run_started_s = _Column(np.float64, 0.0)  # start of the present stretch, where one is
-    run_started_steps = _Column(np.float64, 0.0)  # that were done by then
+    run_started_s = _Column(np.float64, 0.0)  # start of the present launch, if it runs
+    run_started_steps = _Column(np.float64, 0.0)  # steps done at that time
     first_started_s = _Column(np.float64, np.nan)
     waiting_since_s = _Column(np.float64, 0.0)
     ended_s = _Column(np.float64, np.nan)
-    cpus_given = _Column(np.float64, 0.0)  # by a plan, to each worker; 0: it said nothing of them
+    cpus_given = _Column(np.float64, 0.0)  # by a plan, to each worker; 0: not set
     memory_given_gb = _Column(np.float64, 0.0)
 
     def __init__(self, store: ColumnStore, rows: Ints, now: float, running: Ints | None = None) -> None:
-        """`running` are the rows of those who run, where they are known."""
+        """`running` are the rows of running jobs, where they are known."""
         self._store, self._rows, self.now, self._version = store, rows, now, store.version
         self._running = running
         self._sought: Ints | None = None
@@ -222,7 +222,7 @@ class JobColumns:
         return len(self._rows)
 
     def metric(self, name: str) -> Floats:
-        """What jobs reported under a name of their own, such as "loss"; NaN for who did not."""
+        """What jobs reported under a name of their own, such as "loss"; NaN for jobs that did not."""
         if self._store.version != self._version:
             raise StaleSnapshot(f"metric {name!r} was first read after the state had moved on from second {self.now:g}")
         array = self._store.metrics.get(name)
@@ -230,10 +230,10 @@ class JobColumns:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names under which jobs have reported something, and under which the state keeps what it makes of losses."""
+        """The names under which jobs have reported something, and under which the state keeps values derived from losses."""
         return tuple(self._store.metrics)
 
-    # What follows from the columns at this moment.
+    # Derived from the columns at the time of the view.
 
     @_Kept
     def running(self) -> Bools:
@@ -241,7 +241,7 @@ class JobColumns:
 
     @_Kept
     def steps_done(self) -> Floats:
-        ran = np.maximum(moment(self.now) - self.since_s, ZERO)
+        ran = np.maximum(as_scalar_array(self.now) - self.since_s, ZERO)
         return np.minimum(self.base_steps + self.rate * ran, self.steps)
 
     @_Kept
@@ -250,18 +250,18 @@ class JobColumns:
 
     @_Kept
     def overran(self) -> Bools:
-        """Who has done all the steps that it declared and goes on, or did more of them before it ended."""
+        """Whether a job runs on after all its declared steps, or did more of them before it ended."""
         return (self.base_steps > self.steps) | ((self.base_steps >= self.steps) & (self.phase <= Phase.RUNNING))
 
     @_Kept
     def run_s(self) -> Floats:
         """Time spent holding accelerators so far."""
-        return self.settled_run_s + self.running * (moment(self.now) - self.run_started_s)
+        return self.settled_run_s + self.running * (as_scalar_array(self.now) - self.run_started_s)
 
     @_Kept
     def accelerator_s(self) -> Floats:
         """Accelerator time received so far: run time × accelerators held."""
-        return self.settled_accelerator_s + self.held * (moment(self.now) - self.run_started_s)
+        return self.settled_accelerator_s + self.held * (as_scalar_array(self.now) - self.run_started_s)
 
     @_Kept
     def waited_s(self) -> Floats:
@@ -277,19 +277,19 @@ class JobColumns:
 
     @_Kept
     def runners(self) -> JobColumns:
-        """Those who run."""
+        """The running jobs."""
         return self.with_rows(self._rows[self.running] if self._running is None else self._running)
 
     @_Kept
     def waiters(self) -> JobColumns:
-        """Those who wait."""
+        """The waiting jobs."""
         if self._running is None:
             return self.only(~self.running)
         return self.with_rows(without(self._rows, self._running))
 
     @property
     def rows(self) -> Ints:
-        """Where the jobs stand in the store; the state's business."""
+        """The jobs' rows in the store; for the state only."""
         return self._rows
 
     def position_of(self, numbers: Ints) -> Ints:
@@ -322,8 +322,8 @@ class JobColumns:
         return JobColumns(store, np.arange(len(self), dtype=np.int64), self.now)
 
 
-def _defaults(kind: type[np.generic]) -> dict[str, float]:
-    return {name: column.default for name, column in vars(JobColumns).items() if getattr(column, "kind", None) is kind}
+def _defaults(dtype: type[np.generic]) -> dict[str, float]:
+    return {name: column.default for name, column in vars(JobColumns).items() if getattr(column, "dtype", None) is dtype}
 
 
 INT_COLUMNS, FLOAT_COLUMNS = _defaults(np.int64), _defaults(np.float64)

@@ -131,8 +131,8 @@ class Reason:
         return {"by": self.by, "code": str(self.code), **dict(self.facts), "text": str(self)}
 
 
-class Unplaced:
-    """Makes the reasons there are, by name."""
+class Reasons:
+    """Makes reasons, one function for each code."""
 
     @staticmethod
     def needs(needed: float, what: str, *, of_at_most: float, there: str = "", by: str = "feasibility") -> Reason:
@@ -212,8 +212,12 @@ class Unplaced:
         return Reason("backend", Code.FAILED, (*facts, ("at", failures + 1), ("attempts", attempts)))
 
     @staticmethod
-    def late(what: str, *, left_s: float, needed_s: float) -> Reason:
+    def deadline_infeasible(what: str, *, left_s: float, needed_s: float) -> Reason:
         return Reason("policy", Code.DEADLINE_INFEASIBLE, (("what", what), ("left_s", left_s), ("needed_s", needed_s)))
+
+
+Unplaced = Reasons
+"""The former name, for plug-ins."""
 
 
 def _room(needed: float, free: float, eligible: float | None) -> tuple[Fact, ...]:

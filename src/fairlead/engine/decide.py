@@ -16,7 +16,7 @@ from fairlead.core.device_map import NONE
 from fairlead.core.events import Memo
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import NO_OBSERVATIONS, Placed, RoundPlan, Selection, unchecked
-from fairlead.core.reasons import Reason, Unplaced
+from fairlead.core.reasons import Reason, Reasons
 from fairlead.core.routes import NO_ROUTES, Routes
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import LearningEstimator, Stages
@@ -109,27 +109,27 @@ def _learns(estimator: type) -> bool:
 def why_waiting(plan: RoundPlan | None, number: int, job: Job, view: Snapshot) -> Reason:
     """Why a job that is alive does not run after this plan, or before the first; every waiting job has an answer."""
     if (waits := view.blocked.get(number)) is not None:
-        return Unplaced.after(", ".join(_name(view, other) for other in waits.unfinished or (waits.lost,)))
+        return Reasons.after(", ".join(_name(view, other) for other in waits.unfinished or (waits.lost,)))
     if plan is None or _not_yet_seen(plan, number, view):
-        return Unplaced.next_decision()
+        return Reasons.next_decision()
     known = plan.reasons.get(number)
     if known is not None:
         return known
     if plan.not_admitted is not None and number in view.queued.number:
         return plan.not_admitted
     if number in view.queued.number:
-        return Unplaced.next_decision()
+        return Reasons.next_decision()
     suits = _suits(plan, number, view)
     up = max((plan.up[t] for t in suits), default=0)
     if up < job.workers:
-        return Unplaced.nodes_down(job.workers, up=up)
+        return Reasons.nodes_down(job.workers, up=up)
     if plan.head is not None and plan.head != number:
         head = view.job_of[plan.head]
         here = plan.head in view.jobs.number  # it may have gone since
         for_it = max((plan.up[t] for t in _suits(plan, plan.head, view)), default=0) if here else head.workers
-        return Unplaced.behind(head.name, needed=head.workers, up=for_it if for_it < head.workers else None)
+        return Reasons.behind(head.name, needed=head.workers, up=for_it if for_it < head.workers else None)
     free, eligible = max(((plan.free[t], plan.up[t]) for t in suits), default=(0, 0))
-    because = Unplaced.not_selected if free >= job.workers else Unplaced.waiting
+    because = Reasons.not_selected if free >= job.workers else Reasons.waiting
     return because(job.workers, free=free, eligible=eligible)
 
 
@@ -170,7 +170,7 @@ def _without_hope(view: Snapshot, refused: tuple[tuple[int, Reason], ...]) -> tu
     for number, waits in sorted(view.blocked.items()):  # whom one waits for has a lower number
         lost = waits.lost if waits.lost >= 0 else next((other for other in waits.unfinished if other in gone), -1)
         if lost >= 0 and number not in gone:
-            gone[number] = Unplaced.dependency_failed(_name(view, lost), _HOW[how.get(lost, waits.how)])
+            gone[number] = Reasons.dependency_failed(_name(view, lost), _HOW[how.get(lost, waits.how)])
             how[number] = Phase.CANCELLED
     return tuple(sorted(gone.items()))
 

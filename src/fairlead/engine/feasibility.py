@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
-from fairlead.core.reasons import Reason, Unplaced
+from fairlead.core.reasons import Reason, Reasons
 
 
 def feasible_types(job: Job, cluster: Cluster) -> int:
@@ -23,21 +23,21 @@ def infeasible_reason(job: Job, cluster: Cluster) -> Reason:
     """Why a job that fits on no type does not."""
     suits = [t for t in cluster.types if not job.allowed_types or t.name in job.allowed_types]
     if not suits:
-        return Unplaced.unsuitable(f"it asks for {', '.join(job.allowed_types)}; there are {', '.join(cluster.type_names)}")
+        return Reasons.unsuitable(f"it asks for {', '.join(job.allowed_types)}; there are {', '.join(cluster.type_names)}")
     largest = max(int(cluster.size_of_type[cluster.type_code[t.name]]) for t in suits)
     if job.workers > largest and len(cluster.types) == 1:
-        return Unplaced.needs(job.workers, "GPUs", of_at_most=largest)
+        return Reasons.needs(job.workers, "GPUs", of_at_most=largest)
     if job.workers > largest:  # all of them together may be enough, and yet a gang stands on one type
         there = ", ".join(f"{cluster.size_of_type[cluster.type_code[t.name]]} {t.name}" for t in suits)
         where = "there are" if len(suits) == len(cluster.types) else "it may use"
-        return Unplaced.needs(job.workers, "GPUs of one type", of_at_most=largest, there=f"{where} {there}")
+        return Reasons.needs(job.workers, "GPUs of one type", of_at_most=largest, there=f"{where} {there}")
     memory = max(t.memory_gb for t in suits)
     if job.memory_gb > memory:
-        return Unplaced.needs(job.memory_gb, "GB of GPU memory", of_at_most=memory)
+        return Reasons.needs(job.memory_gb, "GB of GPU memory", of_at_most=memory)
     hosted = max(cluster.workers_hosted(t.name, job.cpus, job.host_memory_gb) for t in suits)
     wanted = f"{job.cpus:g} CPUs and {job.host_memory_gb:g} GB for a worker"
     if not hosted:
-        return Unplaced.unsuitable(f"no node has {wanted}")
+        return Reasons.unsuitable(f"no node has {wanted}")
     if hosted < job.workers:
-        return Unplaced.unsuitable(f"its nodes have {wanted} {hosted} times at most, and it has {job.workers}")
-    return Unplaced.unsuitable(f"no throughput above 0 for {job.kind!r} with {job.workers} workers")
+        return Reasons.unsuitable(f"its nodes have {wanted} {hosted} times at most, and it has {job.workers}")
+    return Reasons.unsuitable(f"no throughput above 0 for {job.kind!r} with {job.workers} workers")

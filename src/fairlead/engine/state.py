@@ -33,21 +33,21 @@ class Groups:
 
     sizes: dict[int, int] = field(default_factory=dict)  # how many came
     since: dict[int, int] = field(default_factory=dict)  # the number of the first of them
-    there: dict[int, int] = field(default_factory=dict)  # how many have not ended
+    alive: dict[int, int] = field(default_factory=dict)  # how many have not ended
     completed_trials: dict[int, set[int]] = field(default_factory=dict)  # who did all their steps, of groups that live
 
     def enter(self, group: int, number: int) -> None:
-        if not self.there.get(group):
-            self.sizes[group], self.since[group], self.there[group] = 0, number, 0
+        if not self.alive.get(group):
+            self.sizes[group], self.since[group], self.alive[group] = 0, number, 0
         self.sizes[group] += 1
-        self.there[group] += 1
+        self.alive[group] += 1
 
     def leave(self, group: int, number: int, *, whole: bool) -> None:
         """A job ends, with all its steps or without."""
-        if group not in self.there:
+        if group not in self.alive:
             return  # it is in none
-        self.there[group] -= 1
-        if not self.there[group]:
+        self.alive[group] -= 1
+        if not self.alive[group]:
             self.completed_trials.pop(group, None)
         elif whole:
             self.completed_trials.setdefault(group, set()).add(number)
@@ -78,18 +78,18 @@ class State:
         self.service_by_type: Floats = np.zeros(len(cluster.types))
         self._arrived: list[int] = []  # the youngest of them, not yet in the array
         self.memo: ev.Memo = None
-        self.observations: ObservedValues = NO_OBSERVATIONS  # by estimation; another mapping whenever something is learned
-        self.observation_count = 0  # how often that was
-        self.routes: Routes = NO_ROUTES  # of those who serve requests; another mapping whenever one changes
+        self.observations: ObservedValues = NO_OBSERVATIONS  # by estimators; a new mapping at every change
+        self.observation_count = 0  # how often they changed
+        self.routes: Routes = NO_ROUTES  # of jobs that serve requests; a new mapping at every change
         self.scheduler: Mapping[str, object] = {}
         self.refusals: dict[int, Reason] = {}
-        self.last_failure: dict[int, Failure] = {}  # of who failed, or failed and is tried again
+        self.last_failure: dict[int, Failure] = {}  # of failed jobs, and of jobs that are retried
         self.journal = ""  # its name, where it has one
         self.any_min_run, self.weighted = False, False
-        self.given = False  # whether a plan so far has said with which batch size, or how much of its host, a job is to run
+        self.has_launch_overrides = False  # whether a plan has set a job's batch size, CPUs or memory
         self.groups = Groups()
         self.adaptations = Adaptations()
-        self.followers: list[int] = []  # those at the door that come after others
+        self.dependents: list[int] = []  # queued jobs that depend on other jobs
         self._codes: dict[str, dict[str, int]] = {name: {} for name in CODED_COLUMNS}
         self._names = NameTable((), (), (), ())
         self._signature_columns: dict[tuple[Any, ...], tuple[int, ...]] = {}  # codes and types
@@ -115,7 +115,7 @@ class State:
         state = cls(view.cluster)
         state.memo = memo
         state.time, state.any_min_run, state.weighted = view.time, view.any_min_run, view.weighted
-        state.given = True
+        state.has_launch_overrides = True
         state.set_availability(view.present.copy(), view.drained.copy(), view.backoffs)
         state.observations, state.observation_count, state.routes = view.observations, view.observation_count, view.routes
         numbers = np.concatenate((view.jobs.number, view.queued.number))
@@ -130,11 +130,11 @@ class State:
                 state.store.metric(name)[columns.number] = columns.metric(name)
         state.groups.sizes = dict(view.group_sizes)
         state.groups.since = dict.fromkeys(view.group_sizes, 0)
-        there = Counter((*view.jobs.group.tolist(), *view.queued.group.tolist()))
-        state.groups.there = {group: there[group] for group in view.group_sizes}
+        alive = Counter((*view.jobs.group.tolist(), *view.queued.group.tolist()))
+        state.groups.alive = {group: alive[group] for group in view.group_sizes}
         for group, number in zip(view.completed_trials.group.tolist(), view.completed_trials.number.tolist()):
             state.groups.completed_trials.setdefault(group, set()).add(number)
-        state.followers = [number for number in view.queued.number.tolist() if view.job_of[number].after]
+        state.dependents = [number for number in view.queued.number.tolist() if view.job_of[number].after]
         state.live, state._queue = view.jobs.number.copy(), view.queued.number.copy()
         state.running = view.jobs.runners.number.copy()
         state.job_of = {number: view.job_of[number] for number in sorted(numbers.tolist())}
@@ -169,9 +169,9 @@ class State:
             first_step_s=first_step_s,
             round_s=round_s,
         )
-        if self.groups.completed_trials or self.followers:
+        if self.groups.completed_trials or self.dependents:
             through = self._through(now) if self.groups.completed_trials else view.completed_trials
-            return view.with_changes(completed_trials=through, blocked=self._waits() if self.followers else NO_BLOCKED_JOBS)
+            return view.with_changes(completed_trials=through, blocked=self._waits() if self.dependents else NO_BLOCKED_JOBS)
         return view
 
     def _make_template(self) -> Snapshot:
@@ -295,7 +295,7 @@ class State:
 
     def _waits(self) -> BlockedJobs:
         phase = self.store.arrays["phase"]
-        found = {n: blocked_by(self.job_of[n].after, lambda other: Phase(int(phase[other]))) for n in self.followers}
+        found = {n: blocked_by(self.job_of[n].after, lambda other: Phase(int(phase[other]))) for n in self.dependents}
         return {number: waits for number, waits in found.items() if waits is not None}
 
     def _through(self, now: float) -> JobColumns:

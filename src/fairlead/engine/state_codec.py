@@ -1,7 +1,7 @@
 """A state as bytes and back, so that a restart need not read a journal from its beginning.
 
-They are numpy's arrays and a few events in the codec's spelling, compressed, behind a version and a checksum. A column that
-this Fairlead has and the bytes do not gets its default; where that would be wrong, the version changes."""
+The bytes are numpy arrays and a few events encoded by `codec`, compressed, behind a version and a checksum. A column that is
+missing in the bytes gets its default; where that would be wrong, the version changes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from fairlead.engine.state import State
 from fairlead.engine.transitions import drop_ended
 
 VERSION = 3
-_MIGRATED = 2
-"""An earlier version that is read too; states of version 1 never left development."""
+_OLDEST_READABLE = 2
+"""The earlier version that is also read; no release wrote version 1."""
 
 _MAGIC = b"fairlead state %d\n"
 _CHECKSUM = 16
@@ -41,32 +41,32 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 def save(state: State) -> bytes:
-    """All that events have made of a state. The same state gives the same bytes."""
+    """Everything that events have changed in a state. The same state gives the same bytes."""
     return freeze(state)()
 
 
 def freeze(state: State) -> Callable[[], bytes]:
-    """The state of this moment, copied quickly; what is returned makes the bytes of it, at leisure and in any thread."""
-    arrays, told, jobs = _arrays(state), _told(state), tuple(state.job_of.items())
+    """Copy the present state, which is quick; return a function that encodes the copy, which is slow, in any thread."""
+    arrays, fixed, jobs = _arrays(state), _state_as_events(state), tuple(state.job_of.items())
 
-    def spell() -> bytes:
-        events = (*told, *(ev.JobSubmitted(job.submitted_s, number, job) for number, job in jobs))
+    def encode_frozen() -> bytes:
+        events = (*fixed, *(ev.JobSubmitted(job.submitted_s, number, job) for number, job in jobs))
         payload = io.BytesIO()
         np.savez(payload, events=_text(b"\n".join(map(encode, events))), **arrays)  # type: ignore[arg-type]
         body = zlib.compress(payload.getbuffer(), 1)
         return _MAGIC % VERSION + _checksum(body) + body
 
-    return spell
+    return encode_frozen
 
 
 def load(data: bytes) -> State:
-    """The state that was saved; it goes on as the other would have."""
+    """The state that was saved; it behaves exactly like the saved one."""
     magic, line, _ = data[:64].partition(b"\n")
     if not line or not magic.startswith(b"fairlead state "):
         raise JournalError("not a saved state")
-    if magic + line not in (_MAGIC % VERSION, _MAGIC % _MIGRATED):
+    if magic + line not in (_MAGIC % VERSION, _MAGIC % _OLDEST_READABLE):
         found = magic.removeprefix(b"fairlead state ").decode(errors="replace")
-        raise JournalError(f"a saved state of version {found}; this Fairlead reads version {VERSION}")
+        raise JournalError(f"a saved state of version {found}; this Fairlead reads versions {_OLDEST_READABLE} and {VERSION}")
     start = len(magic) + len(line)
     body = data[start + _CHECKSUM :]
     if data[start : start + _CHECKSUM] != _checksum(body):
@@ -82,8 +82,8 @@ def _checksum(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=_CHECKSUM).digest()
 
 
-def _told(state: State) -> tuple[ev.Event, ...]:
-    """What a state has besides jobs and numbers, as events that would tell it."""
+def _state_as_events(state: State) -> tuple[ev.Event, ...]:
+    """The parts of a state that are neither jobs nor arrays, as events that restore them."""
     return (
         ev.JournalOpened(0.0, state.cluster, state.scheduler, journal=state.journal),
         ev.MemoChanged(0.0, state.memo),
@@ -97,7 +97,7 @@ def _arrays(state: State) -> Arrays:
     about = {
         "time": float(state.time),
         "any_min_run": state.any_min_run,
-        "given": state.given,
+        "given": state.has_launch_overrides,
         "observation_count": state.observation_count,
         "ints": tuple(INT_COLUMNS),
         "floats": tuple(FLOAT_COLUMNS),
@@ -132,18 +132,18 @@ def _state(arrays: Arrays, *, migrate: bool) -> State:
     about = orjson.loads(arrays["about"].tobytes())
     if migrate:
         about = migrate_state(about)
-    opened, memo, learned, planned, *submitted = map(decode, arrays["events"].tobytes().split(b"\n"))
+    opened, memo, observed, planned, *submitted = map(decode, arrays["events"].tobytes().split(b"\n"))
     if not (
         isinstance(opened, ev.JournalOpened)
         and isinstance(memo, ev.MemoChanged)
-        and isinstance(learned, ev.ObservationsRecorded)
+        and isinstance(observed, ev.ObservationsRecorded)
         and isinstance(planned, ev.RoundPlanned)
     ):
-        raise ValueError("its events are not where they should be")
+        raise ValueError("its events are not in the expected order")
     state = State(opened.cluster)
     state.time, state.any_min_run, state.observation_count = about["time"], about["any_min_run"], about["observation_count"]
     state.scheduler, state.memo = opened.scheduler, memo.memo
-    state.journal = opened.journal
+    state.journal, state.has_launch_overrides = opened.journal, about.get("given", True)
     state.refusals, state.routes = dict(planned.plan.refused), planned.plan.routes
     state.last_failure = {int(number): Failure(*how) for number, how in about.get("last_failure", {}).items()}
     state.job_of = {event.number: event.job for event in submitted if isinstance(event, ev.JobSubmitted)}
@@ -153,18 +153,18 @@ def _state(arrays: Arrays, *, migrate: bool) -> State:
     for block in ("ints", "floats"):
         for name, column in zip(about[block], arrays[block]):
             state.store.arrays[name][:size] = column
-    state.observations = drop_ended(state, learned.values)  # of which earlier versions kept some
+    state.observations = drop_ended(state, observed.values)  # earlier versions kept observations of ended jobs
     for name, column in zip(about["metrics"], arrays["metrics"]):
         state.store.metric(name)[:size] = column
-    state.weighted, state.given = bool((state.store.arrays["weight"][:size] != 1.0).any()), about.get("given", True)
+    state.weighted = bool((state.store.arrays["weight"][:size] != 1.0).any())
     state.device_map = DeviceMap.of_layers(arrays["layers"], arrays["last"])
     backoffs = {int(node): BackoffPeriod(*backoff) for node, backoff in about.get("backoffs", {}).items()}
     state.set_availability(arrays["present"], arrays["drained"], backoffs)
     state.live, state.running, state._queue = arrays["live"], arrays["running"], arrays["queue"]
     if "adaptations" in about:
         state.adaptations = Adaptations.from_data(about["adaptations"])
-    state.followers = [number for number in state.queue.tolist() if state.job_of[number].after]
-    _group(state, {int(group): number for group, number in about["groups_since"].items()})
+    state.dependents = [number for number in state.queue.tolist() if state.job_of[number].after]
+    _restore_groups(state, {int(group): number for group, number in about["groups_since"].items()})
     state.service_by_type = arrays["service_by_type"]
     state.add_history(arrays["history"])
     state._codes = {column: {name: code for code, name in enumerate(names)} for column, names in about["codes"].items()}
@@ -172,18 +172,18 @@ def _state(arrays: Arrays, *, migrate: bool) -> State:
     return state
 
 
-def _group(state: State, since: Mapping[int, int]) -> None:
-    """Who came to each group since it began."""
+def _restore_groups(state: State, since: Mapping[int, int]) -> None:
+    """Rebuild the members of each group."""
     a, groups = state.store.arrays, state.groups
     groups.since = dict(since)
     grouped = [(int(a["group"][number]), number) for number, job in state.job_of.items() if job.group]
     members = [(group, number) for group, number in grouped if number >= since[group]]
     for group, number in members:
         groups.sizes[group] = groups.sizes.get(group, 0) + 1
-        groups.there[group] = groups.there.get(group, 0) + bool(a["phase"][number] <= int(Phase.RUNNING))
+        groups.alive[group] = groups.alive.get(group, 0) + bool(a["phase"][number] <= int(Phase.RUNNING))
     for group, number in members:
         whole = a["phase"][number] == int(Phase.FINISHED) and a["base_steps"][number] >= a["steps"][number]
-        if whole and groups.there[group]:
+        if whole and groups.alive[group]:
             groups.completed_trials.setdefault(group, set()).add(number)
 
 

@@ -1,5 +1,5 @@
-"""What each event does to the state: plain functions, one for each type of event, and their helpers. `State.apply` calls them
-and nothing else does. They know no clock and no I/O, and decide nothing."""
+"""What each event does to the state: plain functions, one for each type of event. Only `State.apply` calls
+them. They know no clock and no I/O, and decide nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import BackoffPeriod, Bools, Floats, Ints
-from fairlead.core.columns import NO, ONE, ZERO, moment, without
+from fairlead.core.columns import NO, ONE, ZERO, as_scalar_array, without
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.job import BATCH_SIZE, ELASTIC, LAUNCH_FAILED, LEGAL, Failure, Phase, check_transition
 from fairlead.core.observations import observed_job, without_jobs
@@ -53,7 +53,7 @@ def _submitted(state: State, event: ev.JobSubmitted) -> None:
     state.device_map.reserve(number + 1)
     state.next_number = number + 1
     state.job_of[number] = job
-    a = state.store.arrays  # what is not written here has its default already
+    a = state.store.arrays  # columns that are not written here have their default
     a["number"][number], a["workers"][number], a["priority"][number] = number, job.workers, job.priority
     signature = _SIGNATURE(job)
     known = state._signature_columns.get(signature)
@@ -75,7 +75,7 @@ def _submitted(state: State, event: ev.JobSubmitted) -> None:
     if job.after:
         if not all(0 <= other < number for other in job.after):
             raise InvalidPlan(f"job {job.name!r} can only come after jobs that were submitted before it")
-        state.followers.append(number)
+        state.dependents.append(number)
     state._arrived.append(number)
 
 
@@ -84,7 +84,7 @@ def _cancelled(state: State, event: ev.JobCancelled) -> None:
         return  # it ended before the cancellation arrived, or before this state began
     if event.number not in state.job_of:
         raise InvalidPlan(f"there is no job number {event.number} to cancel")
-    _end(state, np.array([event.number], dtype=np.int64), moment(event.time), CANCELLED)
+    _end(state, np.array([event.number], dtype=np.int64), as_scalar_array(event.time), CANCELLED)
 
 
 def _node_drained(state: State, event: ev.NodeDrained) -> None:
@@ -104,24 +104,24 @@ def _lost_or_repaired(state: State, event: ev.NodeLost | ev.NodeRepaired) -> Non
 
 
 def _metrics(state: State, event: ev.MetricsReported) -> None:
-    values = np.where(np.isnan(event.values), np.inf, event.values)  # NaN would be that nothing was reported
+    values = np.where(np.isnan(event.values), np.inf, event.values)  # NaN means "never reported"
     if event.name not in state.store.metrics and len(state.store.metrics) >= MAX_METRICS:
-        said = state.store.metrics.items()  # decisions see what live jobs report
-        state.store.metrics = {name: column for name, column in said if not np.isnan(column[state.live]).all()}
+        reported = state.store.metrics.items()  # decisions see only the metrics of live jobs
+        state.store.metrics = {name: column for name, column in reported if not np.isnan(column[state.live]).all()}
     state.store.metric(event.name)[event.jobs] = values
     if event.name == LOSS:
-        note_losses(state.store, event.jobs, values, _steps_at(state, event.jobs, moment(event.time)))
+        note_losses(state.store, event.jobs, values, _steps_at(state, event.jobs, as_scalar_array(event.time)))
     elif event.name == BATCH_SIZE:
-        steps, kind = _steps_at(state, event.jobs, moment(event.time)), state.store.arrays["kind"][event.jobs]
+        steps, kind = _steps_at(state, event.jobs, as_scalar_array(event.time)), state.store.arrays["kind"][event.jobs]
         for number, size, done, code in zip(*(c.tolist() for c in (event.jobs, event.values, steps, kind))):
             job = state.job_of.get(number)  # None: it ended before this state began
-            # an elastic job's batch size follows from where it stands, and not from how far it is
+            # an elastic job's batch size depends on its placement, not on its progress
             if job is not None and job.mode != ELASTIC:
                 state.adaptations.note(number, size, done, job.kind, code, job.workers)
 
 
 def _switched(state: State, event: ev.SchedulerSwitched) -> None:
-    """What was learned stays: its names say what it is, and another estimation looks at those that it knows."""
+    """Observations stay: another estimator uses the observations it recognises by name."""
     state.scheduler = event.scheduler
     state.memo = None
 
@@ -130,20 +130,20 @@ def _memo(state: State, event: ev.MemoChanged) -> None:
     state.memo = event.memo
 
 
-def _learned(state: State, event: ev.ObservationsRecorded) -> None:
+def _observations_recorded(state: State, event: ev.ObservationsRecorded) -> None:
     state.observations = {**state.observations, **drop_ended(state, event.values)}
     state.observation_count += 1
     state._template = None
 
 
-def drop_ended(state: State, facts: ObservedValues) -> ObservedValues:
-    """Less those about jobs that have ended."""
-    phase, about = state.store.arrays["phase"], map(observed_job, facts)
-    return without_jobs(facts, [n for n in about if n is not None and n in state.job_of and phase[n] > RUNNING])
+def drop_ended(state: State, values: ObservedValues) -> ObservedValues:
+    """Without the observations of jobs that have ended."""
+    phase, about = state.store.arrays["phase"], map(observed_job, values)
+    return without_jobs(values, [n for n in about if n is not None and n in state.job_of and phase[n] > RUNNING])
 
 
 def _planned(state: State, event: ev.RoundPlanned) -> None:
-    plan, now = event.plan, moment(event.plan.time)
+    plan, now = event.plan, as_scalar_array(event.plan.time)
     if plan.refused:
         state.refusals.update(plan.refused)
         for phase, wanted in ((REFUSED, False), (CANCELLED, True)):
@@ -151,25 +151,25 @@ def _planned(state: State, event: ev.RoundPlanned) -> None:
             if gone:
                 _end(state, np.array(gone, dtype=np.int64), now, phase)
     if len(plan.admitted):
-        _go(state, plan.admitted, WAITING)
-        _still_queued(state)
+        _set_phase(state, plan.admitted, WAITING)
+        _drop_left_from_queue(state)
         state.live = _merged(state.live, plan.admitted)
     if len(plan.ended):
         _end(state, plan.ended, now, FINISHED)
         state.add_history(state.store.arrays["settled_accelerator_s"][plan.ended])
     if len(plan.suspended):
-        _go(state, plan.suspended, WAITING)
+        _set_phase(state, plan.suspended, WAITING)
         _keep_progress(state, plan.suspended, now)
-        _settle(state, plan.suspended, now)
+        _stop_and_account(state, plan.suspended, now)
     if len(plan.launches):
         _launch(state, plan.launches, now)
     if plan.routes:
         for number, route in plan.routes.items():
             there = state.device_map.of(number).tolist()
             if list(route.accelerators) != there:
-                raise InvalidPlan(f"job {number} is routed to accelerators {list(route.accelerators)}, and has {there}")
+                raise InvalidPlan(f"job {number} is routed to GPUs {list(route.accelerators)}, and has {there}")
         state.routes, state._template = {**state.routes, **plan.routes}, None
-    if len(plan.suspended):  # who runs again at once has moved, or changed its size; who does not was preempted
+    if len(plan.suspended):  # a job that runs again at once has moved or changed its size; any other was preempted
         a = state.store.arrays
         preempted = a["phase"][plan.suspended] == _PHASE[WAITING]
         a["preemptions"][plan.suspended] += preempted
@@ -179,14 +179,14 @@ def _planned(state: State, event: ev.RoundPlanned) -> None:
 
 def _launch(state: State, launches: Launches, time: Floats) -> None:
     jobs, a = launches.jobs, state.store.arrays
-    _go(state, jobs, RUNNING)
+    _set_phase(state, jobs, RUNNING)
     state.running = np.concatenate((state.running, jobs))
     state.running.sort()
     state.device_map.take(jobs, launches.offsets, launches.accelerators, exclusive=launches.exclusive)
     a["held"][jobs] = launches.workers
     a["type"][jobs] = launches.types
-    if launches.has_overrides or state.given:
-        state.given = True
+    if launches.has_overrides or state.has_launch_overrides:
+        state.has_launch_overrides = True
         a["batch_size"][jobs] = 0 if launches.batch_sizes is None else launches.batch_sizes
         a["cpus_given"][jobs] = 0.0 if launches.cpus is None else launches.cpus
         a["memory_given_gb"][jobs] = 0.0 if launches.host_memory_gb is None else launches.host_memory_gb
@@ -197,7 +197,7 @@ def _launch(state: State, launches: Launches, time: Floats) -> None:
     first[jobs] = np.fmin(first[jobs], time)
     a["starts"][jobs] += ONE
     if state.store.metrics:
-        for name in MEASURED_METRICS & state.store.metrics.keys():  # what was seen of them was seen where they stood before
+        for name in MEASURED_METRICS & state.store.metrics.keys():  # measured on the GPUs that the jobs had before
             state.store.metrics[name][jobs] = np.nan
 
 
@@ -211,7 +211,7 @@ def _progress(state: State, event: ev.ProgressReported) -> None:
 
 
 def _finished(state: State, event: ev.JobsFinished) -> None:
-    _end(state, event.jobs, event.at, FINISHED, done=True)
+    _end(state, event.jobs, event.at, FINISHED, all_steps_done=True)
     a = state.store.arrays
     a["base_steps"][event.jobs] = np.maximum(a["base_steps"][event.jobs], a["steps"][event.jobs])
     state.add_history(a["settled_accelerator_s"][event.jobs])
@@ -228,12 +228,12 @@ def _interrupted(state: State, event: ev.JobsInterrupted) -> None:
     if event.node != -1:
         _check_node(state, event.node)
     a = state.store.arrays
-    hit = a["held"][event.jobs] > 0  # who was suspended or ended meanwhile has nothing to lose
-    jobs = event.jobs[hit]
-    _go(state, jobs, WAITING)
-    _settle(state, jobs, moment(event.time))
-    a["base_steps"][jobs] = event.steps[hit]
-    if event.own_fault:  # also of who failed while it was suspended
+    held_gpus = a["held"][event.jobs] > 0  # a job that was suspended or ended meanwhile loses nothing
+    jobs = event.jobs[held_gpus]
+    _set_phase(state, jobs, WAITING)
+    _stop_and_account(state, jobs, as_scalar_array(event.time))
+    a["base_steps"][jobs] = event.steps[held_gpus]
+    if event.own_fault:  # also of a job that failed while it was suspended
         tried = event.jobs[a["phase"][event.jobs] <= RUNNING]
         a["failures"][tried] += 1
         _note_failure(state, event, tried)
@@ -241,7 +241,7 @@ def _interrupted(state: State, event: ev.JobsInterrupted) -> None:
         _note_failure(state, event, jobs)
 
 
-def _go(state: State, jobs: Ints, new: int) -> None:
+def _set_phase(state: State, jobs: Ints, new: int) -> None:
     phase = state.store.arrays["phase"]
     legal = _LEGAL_FROM[new][phase[jobs]]
     if np.count_nonzero(legal) < len(jobs):
@@ -258,7 +258,7 @@ def _note_failure(state: State, event: ev.JobsFailed | ev.JobsInterrupted, jobs:
 
 
 def _keep_progress(state: State, jobs: Ints, time: Floats) -> None:
-    """What jobs have done up to a second is where they go on from."""
+    """Save the progress up to a time as the resume point."""
     state.store.arrays["base_steps"][jobs] = _steps_at(state, jobs, time)
 
 
@@ -269,9 +269,8 @@ def _steps_at(state: State, jobs: Ints, time: Floats) -> Floats:
     return steps
 
 
-def _settle(state: State, jobs: Ints, time: Floats) -> None:
-    """Running jobs stop: their service becomes part of the past, their accelerators free. Where their steps stand is said
-    by who calls this."""
+def _stop_and_account(state: State, jobs: Ints, time: Floats) -> None:
+    """Stop running jobs: account for their service and free their accelerators. The caller sets their steps."""
     a = state.store.arrays
     ran = time - a["run_started_s"][jobs]
     a["settled_run_s"][jobs] += ran
@@ -290,28 +289,28 @@ def _settle(state: State, jobs: Ints, time: Floats) -> None:
 
 
 def count_shared_service(state: State, seconds: float) -> None:
-    """So long an accelerator with two jobs on it was held once, and each of them counts it."""
+    """Count a GPU shared by two jobs once in the service by type."""
     more = np.maximum(state.device_map.occupancy - 1, 0)
     state.service_by_type -= np.bincount(state.cluster.type_of, more, minlength=len(state.cluster.types)) * seconds
 
 
-def _end(state: State, jobs: Ints, time: Floats, phase: int, *, done: bool = False) -> None:
-    """Jobs leave, whether they ran or not; `done` where all their steps are."""
+def _end(state: State, jobs: Ints, time: Floats, phase: int, *, all_steps_done: bool = False) -> None:
+    """End jobs, whether they run or not."""
     a = state.store.arrays
     held = a["held"][jobs]
-    _go(state, jobs, phase)
+    _set_phase(state, jobs, phase)
     if np.count_nonzero(held) == len(jobs):
-        if not done:
+        if not all_steps_done:
             _keep_progress(state, jobs, time)
-        _settle(state, jobs, time)
+        _stop_and_account(state, jobs, time)
         state.live = without(state.live, jobs)
     else:
-        _still_queued(state)
+        _drop_left_from_queue(state)
         running = held > NO
         if running.any():
             stopping, when = jobs[running], time[running] if time.ndim else time
             _keep_progress(state, stopping, when)
-            _settle(state, stopping, when)
+            _stop_and_account(state, stopping, when)
         state.live = state.live[a["phase"][state.live] <= _PHASE[RUNNING]]
     a["ended_s"][jobs] = time
     if state.observations and (left := without_jobs(state.observations, jobs.tolist())) is not state.observations:
@@ -320,17 +319,17 @@ def _end(state: State, jobs: Ints, time: Floats, phase: int, *, done: bool = Fal
         for number in jobs.tolist():
             state.last_failure.pop(number, None)
     if state.groups.sizes:
-        whole = (a["base_steps"][jobs] >= a["steps"][jobs]) | done
+        whole = (a["base_steps"][jobs] >= a["steps"][jobs]) | all_steps_done
         for group, number, all_steps in zip(a["group"][jobs].tolist(), jobs.tolist(), whole.tolist()):
             state.groups.leave(group, number, whole=all_steps and phase == FINISHED)
 
 
-def _still_queued(state: State) -> None:
+def _drop_left_from_queue(state: State) -> None:
     queue = state.queue
     if len(queue):
         state._queue = queue[state.store.arrays["phase"][queue] == _PHASE[QUEUED]]
-    if state.followers:
-        state.followers = [number for number in state.followers if state.store.arrays["phase"][number] == QUEUED]
+    if state.dependents:
+        state.dependents = [number for number in state.dependents if state.store.arrays["phase"][number] == QUEUED]
 
 
 def _with_node(state: State, column: Bools, node: int, value: bool) -> Bools:
@@ -373,7 +372,7 @@ APPLY: dict[type, Callable[[State, Any], None]] = {
     ev.MetricsReported: _metrics,
     ev.SchedulerSwitched: _switched,
     ev.MemoChanged: _memo,
-    ev.ObservationsRecorded: _learned,
+    ev.ObservationsRecorded: _observations_recorded,
     ev.RoundPlanned: _planned,
     ev.ProgressReported: _progress,
     ev.JobsFinished: _finished,

@@ -116,7 +116,7 @@ def _check_routes(plan: RoundPlan, staying: Ints, view: Snapshot) -> None:
     there |= {number: view.device_map.of(number) for number in staying.tolist() if number in plan.routes}
     for number, route in plan.routes.items():
         if list(route.accelerators) != there.get(number, NONE).tolist():
-            raise InvalidPlan(f"job {number} was routed to accelerators {list(route.accelerators)}, and does not stand there")
+            raise InvalidPlan(f"job {number} was routed to GPUs {list(route.accelerators)}, and does not run there")
 
 
 def _check_sharing(plan: RoundPlan, staying: Ints, view: Snapshot, stages: Stages | None = None) -> None:

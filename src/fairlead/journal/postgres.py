@@ -14,7 +14,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fairlead.core.errors import JournalError, JournalUnreachable
-from fairlead.journal.sql_journal import Cursor, DatabaseJournal, Taken
+from fairlead.journal.sql_journal import Cursor, DatabaseJournal, DuplicateSequence
 
 SCHEMA = (
     "CREATE TABLE meta (name text PRIMARY KEY, value text NOT NULL)",
@@ -61,7 +61,7 @@ class _Lost(Exception):
 
 class _Postgres:
     schema: Sequence[str] = SCHEMA
-    place = "%s"
+    placeholder = "%s"
 
     def __init__(self, url: str, write: bool) -> None:
         try:
@@ -95,7 +95,7 @@ class _Postgres:
         except _Lost as error:
             raise JournalUnreachable(f"{self.where}: the connection was lost: {error}") from error
 
-    def tidy(self) -> None:
+    def vacuum(self) -> None:
         """The server does this by itself."""
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class _Postgres:
             self._connection.close()
 
     def _once(self, work: Callable[[Cursor], T]) -> T:
-        with self._typed(), self._connection.transaction(), self._connection.cursor() as cursor:
+        with self._as_journal_errors(), self._connection.transaction(), self._connection.cursor() as cursor:
             return work(cast(Cursor, cursor))
 
     def _connect(self) -> psycopg.Connection[Any]:
@@ -160,11 +160,11 @@ class _Postgres:
             raise kind(f"{self.where}: cannot open the journal: {_one_line(error)}") from error
 
     @contextmanager
-    def _typed(self) -> Iterator[None]:
+    def _as_journal_errors(self) -> Iterator[None]:
         try:
             yield
         except psycopg.errors.UniqueViolation as error:
-            raise Taken(f"{self.where}: {_one_line(error)}") from error
+            raise DuplicateSequence(f"{self.where}: {_one_line(error)}") from error
         except psycopg.Error as error:
             if self._connection.broken or self._connection.closed:
                 raise _Lost(_one_line(error)) from error

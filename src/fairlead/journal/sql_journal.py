@@ -44,7 +44,7 @@ class Database(Protocol):
 
     where: str  # for people
     schema: Sequence[str]  # statements that make the tables
-    place: str  # how a place for a value is written
+    placeholder: str  # the placeholder of a value in SQL
 
     def tables(self) -> set[str]: ...
 
@@ -55,14 +55,14 @@ class Database(Protocol):
         without harm."""
         ...
 
-    def tidy(self) -> None:
+    def vacuum(self) -> None:
         """Rows were deleted; give their room back where that is cheap."""
         ...
 
     def close(self) -> None: ...
 
 
-class Taken(JournalError):
+class DuplicateSequence(JournalError):
     """A row of this number is there already."""
 
 
@@ -105,7 +105,7 @@ class DatabaseJournal:
                     rows = list(enumerate(batch, self.last + 1))
                     self._write(("INSERT INTO events (seq, body) VALUES (?, ?)", rows))
                     written = len(batch)
-                except Taken:
+                except DuplicateSequence:
                     written = self._written_before(batch)
                 del self._waiting[:written], batch[:written]
                 self.last += written
@@ -204,7 +204,7 @@ class DatabaseJournal:
             with self._turn:
                 self._must_be_open(writing=True)
                 self._write(("DELETE FROM events WHERE seq <= ?", [(min(bound, upto),)]))
-                self._database.tidy()
+                self._database.vacuum()
 
     def _first(self) -> int:
         """The number of the first event that is left."""
@@ -270,7 +270,7 @@ class DatabaseJournal:
 
     def _ask(self, sql: str, *values: object) -> list[Any]:
         def ask(cursor: Cursor) -> list[Any]:
-            cursor.execute(sql.replace("?", self._database.place), values)
+            cursor.execute(sql.replace("?", self._database.placeholder), values)
             return cursor.fetchall()
 
         return self._database.read(ask)
@@ -283,7 +283,7 @@ class DatabaseJournal:
                 if rows is None:
                     cursor.execute(sql)
                 else:
-                    cursor.executemany(sql.replace("?", self._database.place), rows)
+                    cursor.executemany(sql.replace("?", self._database.placeholder), rows)
 
         self._database.write(work)
 

@@ -1,8 +1,8 @@
 """A journal in an SQLite file, with a write-ahead log that is synced at every commit. Readers, such as reports and backups, do
 not disturb the writer.
 
-That there is one writer is kept by a lock on a file beside it, which the system lets go when its holder dies: SQLite's own lock
-is held for a transaction only, and its exclusive mode would shut readers out."""
+A lock file ensures a single writer; the operating system releases the lock when its holder dies. SQLite's own lock is held for
+a transaction only, and its exclusive mode would shut readers out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import IO, TypeVar
 from urllib.parse import quote
 
 from fairlead.core.errors import JournalError
-from fairlead.journal.sql_journal import Cursor, DatabaseJournal, Taken
+from fairlead.journal.sql_journal import Cursor, DatabaseJournal, DuplicateSequence
 
 SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -36,30 +36,30 @@ class SqliteJournal(DatabaseJournal):
 
 class _Sqlite:
     schema: Sequence[str] = SCHEMA
-    place = "?"
+    placeholder = "?"
 
     def __init__(self, path: Path, write: bool) -> None:
         self.where, self._path = str(path), path
-        self._lock = _locked(path) if write else None
+        self._lock = _lock_for_writing(path) if write else None
         try:
-            with self._typed():
+            with self._as_journal_errors():
                 self._connection = self._connect(write)
         except BaseException:
             if self._lock is not None:
-                os.unlink(self._lock.name)  # nothing came of it
+                os.unlink(self._lock.name)  # opening failed
             self._unlock()
             raise
 
     def tables(self) -> set[str]:
-        with self._typed():
+        with self._as_journal_errors():
             return {name for (name,) in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
     def read(self, work: Callable[[Cursor], T]) -> T:
-        with self._typed():
+        with self._as_journal_errors():
             return work(self._connection.cursor())
 
     def write(self, work: Callable[[Cursor], T]) -> T:
-        with self._typed():
+        with self._as_journal_errors():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 result = work(self._connection.cursor())
@@ -70,13 +70,13 @@ class _Sqlite:
                     self._connection.execute("ROLLBACK")
                 raise
 
-    def tidy(self) -> None:
-        with self._typed():
+    def vacuum(self) -> None:
+        with self._as_journal_errors():
             self._connection.executescript("PRAGMA incremental_vacuum")  # `execute` would free one page and stop
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
-        with self._typed():
+        with self._as_journal_errors():
             self._connection.close()
         self._unlock()
 
@@ -89,7 +89,7 @@ class _Sqlite:
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # holds for a file that is still empty
                 (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
                 if mode != "wal":
-                    raise JournalError(f"{self.where}: its file system has no room for a write-ahead log; use another")
+                    raise JournalError(f"{self.where}: its file system does not support WAL; use another")
                 connection.execute("PRAGMA synchronous = FULL")
                 if fresh:
                     _sync_folder(self._path.absolute().parent)
@@ -105,11 +105,11 @@ class _Sqlite:
             self._lock.close()
 
     @contextmanager
-    def _typed(self) -> Iterator[None]:
+    def _as_journal_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.IntegrityError as error:
-            raise Taken(f"{self.where}: {error}") from error
+            raise DuplicateSequence(f"{self.where}: {error}") from error
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", None)
             if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
@@ -119,12 +119,12 @@ class _Sqlite:
             raise JournalError(f"{self.where}: cannot use the journal: {error}") from error
 
 
-def _locked(path: Path) -> IO[bytes]:
-    """The lock of the one writer; it is let go when the file is closed, or its process ends."""
-    beside = Path(f"{os.path.realpath(path)}.lock")
+def _lock_for_writing(path: Path) -> IO[bytes]:
+    """Take the lock of the single writer; it is released when the file is closed, or its process ends."""
+    lock_path = Path(f"{os.path.realpath(path)}.lock")
     while True:
         try:
-            lock = open(beside, "ab")  # noqa: SIM115 - closed with the journal
+            lock = open(lock_path, "ab")  # noqa: SIM115 - closed with the journal
         except OSError as error:
             raise JournalError(f"{path}: cannot write the journal: {error.strerror or error}") from error
         try:
@@ -133,7 +133,7 @@ def _locked(path: Path) -> IO[bytes]:
             lock.close()
             raise JournalError(f"{path}: another process writes this journal; end it first") from error
         with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock.fileno()), os.stat(beside)):
+            if os.path.samestat(os.fstat(lock.fileno()), os.stat(lock_path)):
                 return lock
         lock.close()  # its holder has removed it meanwhile
 

@@ -3,7 +3,8 @@ per step co-located over seconds per step alone.
 
 Below 100 % of cumulative utilization it is linear, above quadratic, in a job's own utilization and in that of the others.
 Under MPS, `others` is the share of multiprocessors that the others hold, and `grain` the logarithm, base 10, of how many times
-longer their kernels are than its own (0: alike, or not known)."""
+longer their kernels are than its own (0: alike, or not known). The cost of co-location that policies minimize is in
+`policies/colocation/pairing/colocation_cost.py`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """What all placements share: running jobs stay, gangs are placed before single workers, and a gang is placed completely or not
-at all. Placements differ only in which nodes a job gets; that is not decided here."""
+at all. The searches for free accelerators are here; each placement (`basic.py` and others) chooses the nodes by one of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairlead.core.columns import FALSE, NO, ONE
 from fairlead.core.device_map import NONE, offsets_of
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.plan import NO_LAUNCHES, Launches, Placed, Selection, unchecked
-from fairlead.core.reasons import Reason, Unplaced
+from fairlead.core.reasons import Reason, Reasons
 from fairlead.core.snapshot import Snapshot
 from fairlead.placement.session_slots import place_sessions_first
 
@@ -264,7 +264,7 @@ def _place_new(
             if devices.give(job, wanted):
                 flat[starts.item(index) : starts.item(index) + len(wanted)] = wanted.tolist()
             else:
-                unplaced[job] = Unplaced.not_placed("its pinned accelerators are not free")
+                unplaced[job] = Reasons.not_placed("its pinned GPUs are not free")
     large = np.arange(len(jobs)) if singles is None else (workers > ONE).nonzero()[0]
     if len(large):
         order = large[(-workers[large]).argsort(kind="stable")]
@@ -277,8 +277,8 @@ def _place_new(
                 flat[start : start + len(found)] = found
             else:
                 name = devices.cluster.type_names[types.item(index)]
-                some = "an accelerator" if workers.item(index) == 1 else f"{workers.item(index)} accelerators"
-                unplaced[jobs.item(index)] = Unplaced.not_placed(f"{some} of type {name} {devices.condition}")
+                some = "a GPU" if workers.item(index) == 1 else f"{workers.item(index)} GPUs"
+                unplaced[jobs.item(index)] = Reasons.not_placed(f"{some} of type {name} {devices.condition}")
     places = np.array(flat, dtype=np.int64)
     if len(large):
         devices.take(places[places >= NO])
@@ -289,7 +289,7 @@ def _place_new(
         places[starts[single]] = slots = _singles(devices, jobs[single], types[single], singles, sticky)
         if len(slots) and slots[slots.argmin()] < 0:
             for job in jobs[single[slots < 0]].tolist():
-                unplaced[job] = Unplaced.not_placed("every accelerator of its type is taken")
+                unplaced[job] = Reasons.not_placed("every GPU of its type is taken")
     if not unplaced:
         return np.arange(len(jobs)), places, unplaced
     return (places[starts] >= 0).nonzero()[0], places[places >= 0], unplaced
@@ -371,10 +371,10 @@ def _place_combinations(
             continue
         anchor = anchors.get(groups[index])
         if anchor is None:
-            unplaced.setdefault(job, Unplaced.not_placed("its combination has no accelerators"))
+            unplaced.setdefault(job, Reasons.not_placed("its combination has no GPUs"))
             continue
         if not devices.can_join(job, anchor):
-            unplaced[job] = Unplaced.not_placed(f"with the others of its combination, {devices.condition}")
+            unplaced[job] = Reasons.not_placed(f"with the others of its combination, {devices.condition}")
             continue
         start.append(index)
         flat += anchor

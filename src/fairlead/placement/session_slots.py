@@ -10,7 +10,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Ints
 from fairlead.core.device_map import ragged
 from fairlead.core.plan import Launches, Placed, Selection
-from fairlead.core.reasons import Reason, Unplaced
+from fairlead.core.reasons import Reason, Reasons
 from fairlead.core.snapshot import Snapshot
 
 
@@ -24,7 +24,7 @@ def place_sessions_first(selection: Selection, view: Snapshot, place_rest: Calla
     jobs = view.jobs.of(sessions.jobs)
     for row, (job, place) in enumerate(routes.items()):
         if not view.up[place].all():
-            unplaced[job] = Unplaced.not_placed("accelerators of its route are not up")
+            unplaced[job] = Reasons.not_placed("accelerators of its route are not up")
             continue
         taken[place] = True
         same = jobs.held[row] == len(place) and np.array_equal(view.device_map.of(job), place)

@@ -20,7 +20,7 @@ from fairlead.core.errors import InputError
 from fairlead.experiments.metrics import DEFAULTS, MetricOptions
 from fairlead.experiments.run_record import RunRecord
 from fairlead.files import atomic_write
-from fairlead.reporting.payload import MOST_STRETCHES, payload
+from fairlead.reporting.payload import MAX_BARS, payload
 
 _SCRIPTS = (
     "data.js",
@@ -48,13 +48,13 @@ def write_report(
     path: Path,
     options: MetricOptions = DEFAULTS,
     title: str = "Fairlead report",
-    most_stretches: int = MOST_STRETCHES,
+    max_bars: int = MAX_BARS,
 ) -> Path:
     """Write the page; its folder is made where it is missing."""
     if not runs or (isinstance(runs, Mapping) and not all(runs.values())):
         raise InputError(path, "at least one run to report on")
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, report_html(runs, options, title, most_stretches).encode("utf-8"))
+    atomic_write(path, report_html(runs, options, title, max_bars).encode("utf-8"))
     return path
 
 
@@ -62,14 +62,14 @@ def report_html(
     runs: Runs,
     options: MetricOptions = DEFAULTS,
     title: str = "Fairlead report",
-    most_stretches: int = MOST_STRETCHES,
+    max_bars: int = MAX_BARS,
 ) -> str:
     """The page as text."""
     parts = runs if isinstance(runs, Mapping) else {"": runs}
-    share = most_stretches // max(len(parts), 1)
+    bars_per_set = max_bars // max(len(parts), 1)
     data = "\n".join(
         f'<script type="application/json" class="data" data-name="{html.escape(name)}">'
-        f"{script_safe(payload(records, options, share))}</script>"
+        f"{script_safe(payload(records, options, bars_per_set))}</script>"
         for name, records in parts.items()
     )
     filled = {
@@ -79,11 +79,11 @@ def report_html(
         "{{data}}": data,
     }
     text = _part("page.html")
-    # Cut at the marks first: a value that happens to contain a mark must not be filled in turn.
+    # Split at the placeholders first: one that happens to be in a value must not be filled.
     pieces = []
-    for mark in ("{{title}}", "{{style}}", "{{title}}", "{{data}}", "{{script}}"):
-        before, _, text = text.partition(mark)
-        pieces += [before, filled[mark]]
+    for placeholder in ("{{title}}", "{{style}}", "{{title}}", "{{data}}", "{{script}}"):
+        before, _, text = text.partition(placeholder)
+        pieces += [before, filled[placeholder]]
     return "".join([*pieces, text])
 
 

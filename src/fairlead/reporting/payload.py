@@ -27,16 +27,16 @@ from fairlead.reporting.series import Steps, in_use, waiting
 
 POINTS = 320  # of a line over time; more than the page has pixels for only blurs it
 QUANTILES = 400
-MOST_STRETCHES = 400_000  # on the whole page: about 7 MB
+MAX_BARS = 400_000  # on the whole page: about 7 MB
 
 
-def payload(records: Sequence[RunRecord], options: MetricOptions, most_stretches: int = MOST_STRETCHES) -> dict[str, Any]:
+def payload(records: Sequence[RunRecord], options: MetricOptions, max_bars: int = MAX_BARS) -> dict[str, Any]:
     """Everything the page draws, ready for JSON."""
     labels = unique_labels([r.scheduler for r in records], [r.trace for r in records])
     summaries = [summarize(record, options).to_dict() for record in records]
     tables, table_of = _job_tables(records)
     clusters = list(dict.fromkeys(r.cluster for r in records))
-    share = max(most_stretches // max(len(records), 1), 1)
+    share = max(max_bars // max(len(records), 1), 1)
     runs = []
     for number, record in enumerate(records):
         run = _run(record, options, share)
@@ -111,7 +111,7 @@ def _same_jobs(one: JobOutcomes, other: JobOutcomes) -> bool:
     return texts and np.array_equal(one.workers, other.workers) and np.array_equal(one.submitted_s, other.submitted_s)
 
 
-def _run(record: RunRecord, options: MetricOptions, most_stretches: int) -> dict[str, Any]:
+def _run(record: RunRecord, options: MetricOptions, max_bars: int) -> dict[str, Any]:
     jobs, rows = record.jobs, measured_rows(record, options)
     done = rows & (jobs.phase == Phase.FINISHED)
     ftf = finish_time_fairness(record, options.contention)
@@ -134,7 +134,7 @@ def _run(record: RunRecord, options: MetricOptions, most_stretches: int) -> dict
             "preemptions": base64_column(jobs.preemptions, "u4"),
             "restarts": base64_column(jobs.restarts, "u4"),
         },
-        "gantt": None if record.device_intervals is None else _gantt(record, record.device_intervals, most_stretches),
+        "gantt": None if record.device_intervals is None else _gantt(record, record.device_intervals, max_bars),
     }
 
 

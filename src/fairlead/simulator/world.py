@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
-from fairlead.core.columns import INFINITY, TRUE, ZERO, JobColumns, moment
+from fairlead.core.columns import INFINITY, TRUE, ZERO, JobColumns, as_scalar_array
 from fairlead.core.device_map import NONE, DeviceMap
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.job import TIMED, Job, batch_size_of, kind_of, model_of
@@ -134,7 +134,7 @@ class World:
         jobs, c = launches.jobs, self.columns
         self.devices.take(jobs, launches.offsets, launches.accelerators, exclusive=launches.exclusive)
         self.type[jobs] = launches.types
-        since = moment(now)
+        since = as_scalar_array(now)
         if self._limited:
             c["run_started"][jobs] = since
         if self.has_costs:
@@ -228,7 +228,7 @@ class World:
         """The jobs that end up to that second, by end and then by number."""
         if self.next_end() > when:
             return NONE
-        ending = self.running[self.ends[self.running] <= moment(when)]
+        ending = self.running[self.ends[self.running] <= as_scalar_array(when)]
         ending.sort()
         return ending[self.ends[ending].argsort(kind="stable")]
 

@@ -21,7 +21,7 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
-from fairlead.core.reasons import Reason, Unplaced
+from fairlead.core.reasons import Reason, Reasons
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
 from fairlead.policies.allocation.lp.demand_model import DemandModel, ModelAnswer, solve_with_sharing
@@ -101,7 +101,7 @@ class MinCostSlo(MinCost):
             "others' deadlines need the accelerators": reachable & ~kept,
         }
         reasons = {
-            int(jobs.number[i]): Unplaced.late(
+            int(jobs.number[i]): Reasons.deadline_infeasible(
                 what, left_s=round(float(left_s[i]), 3), needed_s=round(float(jobs.steps_left[i] / fastest[i]), 3)
             )
             for what, late in missed.items()

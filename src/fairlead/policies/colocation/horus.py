@@ -19,7 +19,7 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
-from fairlead.core.reasons import Reason, Unplaced
+from fairlead.core.reasons import Reason, Reasons
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.colocation.pairing.colocation_cost import ColocationCost, ColocationLimits, JobSignature
 from fairlead.policies.colocation.pairing.slots import (
@@ -152,7 +152,7 @@ def _reason(slots: SlotFinder, job: JobSignature, stopped: bool) -> Reason | Non
     if free >= job.workers:  # or too few are up: it waits neither for other jobs nor for co-location
         return None
     why, anew = _why_alone(slots, job, kinds), WAIT_RESTARTED if stopped else ""
-    return Unplaced.waiting(job.workers, free=free, alone=why, after_run=anew) if why or anew else None
+    return Reasons.waiting(job.workers, free=free, alone=why, after_run=anew) if why or anew else None
 
 
 def _why_alone(slots: SlotFinder, job: JobSignature, kinds: list[int]) -> str:

@@ -25,7 +25,7 @@ from fairlead.core.device_map import NONE
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
-from fairlead.core.reasons import Reason, Unplaced
+from fairlead.core.reasons import Reason, Reasons
 from fairlead.core.routes import MAX_BATCH_SIZE, MAX_REQUESTS_PER_S, REPORTED, Route, Session, latencies, reported_rate
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Policy
@@ -208,11 +208,11 @@ def _reasons(jobs: Sequence[SessionJob], replicas: Sequence[Replicas], left: Int
             continue
         if job.loads:
             free = max(0, *(int(left[kind]) for kind in job.loads))
-            reasons[job.number] = Unplaced.waiting(job.workers or 1, free=free)
+            reasons[job.number] = Reasons.waiting(job.workers or 1, free=free)
         else:
             known = ", ".join(job.session.latency_s)
             why = f"no type answers a single request within its SLO; it has latencies on {known}"
-            reasons[job.number] = Unplaced.unsuitable(why)
+            reasons[job.number] = Reasons.unsuitable(why)
     return reasons
 
 

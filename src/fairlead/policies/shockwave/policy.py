@@ -22,7 +22,7 @@ from fairlead.core.columns import significant
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
-from fairlead.core.reasons import Reason, Unplaced
+from fairlead.core.reasons import Reason, Reasons
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.ranking.base import in_order
@@ -197,7 +197,7 @@ class Shockwave:
         later = schedule[waits]
         rounds, from_s = later.sum(axis=1).tolist(), (now_s + later.argmax(axis=1) * float(plan["round_s"])).tolist()
         facts = zip(number, rounds, from_s, ratio, cost)
-        return {n: Unplaced.planned_later(r, later.shape[1], from_s=s, rho=f, cost=c) for n, r, s, f, c in facts}
+        return {n: Reasons.planned_later(r, later.shape[1], from_s=s, rho=f, cost=c) for n, r, s, f, c in facts}
 
     def _plan(self, view: Snapshot, memo: Memo) -> Mapping[str, Any]:
         accelerators = max(int(view.capacity.sum()), 1)

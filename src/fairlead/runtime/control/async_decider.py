@@ -23,7 +23,7 @@ import numpy as np
 from fairlead.core.allocation import Allocation, AllocationPending
 from fairlead.core.events import Memo
 from fairlead.core.plan import Observations, Rates, Selection
-from fairlead.core.reasons import Reason, Unplaced
+from fairlead.core.reasons import Reason, Reasons
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocated, Allocator, Estimator, LearningEstimator, PlanningPolicy, Policy, Stages
 from fairlead.engine.loop import Decision
@@ -157,7 +157,7 @@ class AsyncDecider:
             self._health.late("allocation")
         else:
             self._health.failed("scheduler", problem)
-        return Unplaced.no_decision(self._health.summary)
+        return Reasons.no_decision(self._health.summary)
 
 
 class _Background(Generic[T]):
@@ -233,7 +233,7 @@ class TimedPolicy:
         last = None if self._last is None else self._planned(view, memo) or _of_present_jobs(self._last, view)
         last = _running(view) if last is None else last
         others = np.setdiff1d(view.jobs.number[~view.jobs.running], last.jobs).tolist()
-        return replace(last, head=None, reasons=dict.fromkeys(others, Unplaced.no_decision(self._health.summary)))
+        return replace(last, head=None, reasons=dict.fromkeys(others, Reasons.no_decision(self._health.summary)))
 
     def _planned(self, view: Snapshot, memo: Memo) -> Selection | None:
         if not isinstance(self._policy, PlanningPolicy) or memo is None:

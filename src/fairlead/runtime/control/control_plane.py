@@ -68,14 +68,14 @@ class ControlPlane:
         self.decision_health = DecisionHealth(self.metrics.skipped)
         stages = self._composed(state.scheduler if recovered else self.scheduler)
         event_log = EventLog(lambda: self.loop.state, lambda: self.loop.stages.round_s)
-        observed = ObservedJournal(self.journal, (self.metrics.observe, event_log.observe), lambda: self.stopping)
+        observed = ObservedJournal(self.journal, (self.metrics.observe_commit, event_log.observe), lambda: self.stopping)
         self.loop = Loop(state, self.backend, stages, journal=observed, compose=self._composed, allow_stalls=True)
         self.loop.stopwatch = time.perf_counter
         self.decisions = RecentDecisions(self.cluster)
         self.loop.on_decision = self.decisions.add
         self.cleaner = Cleaner(self.loop, self.backend, self.code, self.keep_ended_s)
-        self.loop.async_decider = AsyncDecider(
-            self.backend.wake, (self.metrics.decided, event_log.decided), self.decision_health
+        self.loop.decision_runner = AsyncDecider(
+            self.backend.wake, (self.metrics.observe_decision, event_log.observe_decision), self.decision_health
         )
         self.metrics.attach(self.loop, lambda: len(self.hub.connected), self.backend.lock, lambda: observed.unreachable_s)
         self.snapshotter: Snapshotter | None = None

@@ -24,12 +24,12 @@ RECENT_DECISIONS = 50
 
 
 class EventLog:
-    """Logs events. `observe` is for an `ObservedJournal`, `decided` for the decision timer."""
+    """Logs events. `observe` is for an `ObservedJournal`, `observe_decision` for the decision timer."""
 
     def __init__(self, state: Callable[[], State], round_s: Callable[[], float]) -> None:
         self._state, self._round_s = state, round_s
 
-    def decided(self, seconds: float) -> None:
+    def observe_decision(self, seconds: float) -> None:
         round_s = self._round_s()
         if seconds > SLOW_S or (round_s and seconds > round_s / 2):
             log.warning("slow decision", extra={"seconds": round(seconds, 3), "round_s": round_s})

@@ -131,7 +131,7 @@ def create_app(
             status = answer.status_code
             return answer
         finally:
-            plane.metrics.answered(request.method, getattr(request.scope.get("route"), "path", ""), status)
+            plane.metrics.count_request(request.method, getattr(request.scope.get("route"), "path", ""), status)
 
     async def read(what: Callable[[], T]) -> T:
         """Read the state in a thread, while the loop waits."""

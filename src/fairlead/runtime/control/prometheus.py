@@ -36,7 +36,7 @@ class ControlPlaneMetrics(Collector):
         self.registry = CollectorRegistry()
         self._events = self._counter("journal_events", "Events in the journal, by type.", "event")
         self._commits = self._histogram("journal_commit_seconds", "Duration of journal commits.", COMMIT_S)
-        self.decided = self._histogram("decision_seconds", "Duration of decisions.", DECISION_S).observe
+        self.observe_decision = self._histogram("decision_seconds", "Duration of decisions.", DECISION_S).observe
         self._skipped = self._counter("decisions_skipped", "Decisions in which the last one stood, by reason.", "reason")
         self._submitted = self._counter("jobs_submitted", "Jobs that were accepted.")
         self._started = self._counter("jobs_started", "Launches, including moves.")
@@ -68,7 +68,7 @@ class ControlPlaneMetrics(Collector):
     def skipped(self, reason: str) -> None:
         self._skipped.labels(reason).inc()
 
-    def observe(self, events: Sequence[ev.Event], seconds: float) -> None:
+    def observe_commit(self, events: Sequence[ev.Event], seconds: float) -> None:
         if not events:
             return
         self._commits.observe(seconds)
@@ -92,7 +92,7 @@ class ControlPlaneMetrics(Collector):
                     self._ended.labels("cancelled" if reason.code is Code.DEPENDENCY_FAILED else "refused").inc()
                 self._ended.labels("finished").inc(len(plan.ended))
 
-    def answered(self, method: str, route: str, status: int) -> None:
+    def count_request(self, method: str, route: str, status: int) -> None:
         """Count an HTTP request; an unknown path is not a label."""
         self._requests.labels(method if method in _METHODS else "other", route, str(status)).inc()
 
@@ -126,7 +126,7 @@ class ControlPlaneMetrics(Collector):
         names = ("fairlead_accelerators_up", "fairlead_accelerators_allocated")
         for name, what, counts in zip(names, ("that are up", "that jobs hold"), by_type):
             gauge = GaugeMetricFamily(name, f"Accelerators {what}, by type.", labels=["type"])
-            for kind, count in zip(state.cluster.type_names, counts.tolist()):
-                gauge.add_metric([kind], count)
+            for type_name, count in zip(state.cluster.type_names, counts.tolist()):
+                gauge.add_metric([type_name], count)
             yield gauge
         yield CounterMetricFamily("fairlead_rounds_missed", "Rounds that began during an earlier decision.", value=missed)

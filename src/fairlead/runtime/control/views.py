@@ -30,7 +30,7 @@ def _finite(value: float) -> float | None:
 
 
 def job_record(
-    loop: Loop, number: int, now: float, progress_until_s: float = math.inf, whose: str | None = None
+    loop: Loop, number: int, now: float, progress_until_s: float = math.inf, visible_to: str | None = None
 ) -> dict[str, Any]:
     """Return everything about one job, for one user or (None) an admin. Its progress is known until `progress_until_s`."""
     state, job, a = loop.state, loop.state.job_of[number], loop.state.columns
@@ -38,7 +38,7 @@ def job_record(
     done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, min(now, progress_until_s) - a["since_s"][number]))
     held = state.device_map.of(number) if phase is Phase.RUNNING else np.empty(0, dtype=np.int64)
     rate, failure = float(a["rate"][number]), state.last_failure.get(number)
-    failed_last = phase is Phase.FAILED and failure is not None and failure.code != 0  # which the state does not count
+    failed_last = phase is Phase.FAILED and failure is not None and failure.code != 0  # the state counts only retried failures
     record = {
         "number": number,
         "name": job.name,
@@ -69,10 +69,10 @@ def job_record(
     }
     if math.isfinite(job.max_slowdown):
         record["max_slowdown"] = job.max_slowdown
-    if shares := _colocated(state, number, held, whose):
+    if shares := _colocated(state, number, held, visible_to):
         record["colocated_with"] = shares
     overran = bool(a["base_steps"][number] > job.steps) and job.steps != UNKNOWN_STEPS
-    regimes = state.adaptations.regimes.get(number, ())
+    regimes = state.adaptations.regimes.get(number, ())  # the phases of a job that changes its batch size (Shockwave)
     if regimes:
         record["regimes"] = [{"batch_size": regime.batch_size, "from_steps": regime.from_steps} for regime in regimes]
     if job.schedule:
@@ -82,33 +82,33 @@ def job_record(
     if failure is not None:
         where = {"node": node_of(state, failure), "rank": failure.rank, "launch": failure.start}
         record["last_failure"] = {"why": failure.why, **dict(failure.facts), **where}
-    reason = why(loop, number, now, whose)
+    reason = why(loop, number, now, visible_to)
     if reason is not None:
         record["reason"] = reason
     if phase in (Phase.QUEUED, Phase.WAITING):
         since_s = float(a["waiting_since_s"][number])
-        record["next_decision_s"] = _finite(loop.may_decide_s(since_s, now) - now)  # after an event
-        record["latest_decision_s"] = _finite(loop.decides_s(since_s, now) - now)  # at the latest
+        record["next_decision_s"] = _finite(loop.earliest_decision_s(since_s, now) - now)  # after an event
+        record["latest_decision_s"] = _finite(loop.latest_decision_s(since_s, now) - now)  # at the latest
     return record
 
 
-def _colocated(state: State, number: int, held: Ints, whose: str | None = None) -> list[str]:
+def _colocated(state: State, number: int, held: Ints, visible_to: str | None = None) -> list[str]:
     """The other jobs on a job's accelerators, by name."""
     if not (state.device_map.shared and len(held)):
         return []
     there = np.zeros(state.cluster.size, dtype=np.bool_)
     there[held] = True
     others = [state.job_of[other] for other in state.device_map.on(there).tolist() if other != number]
-    return [other.name if whose in (None, other.user) else HIDDEN_NAME for other in others]
+    return [other.name if visible_to in (None, other.user) else HIDDEN_NAME for other in others]
 
 
-def why(loop: Loop, number: int, now: float, whose: str | None = None) -> dict[str, Any] | None:
+def why(loop: Loop, number: int, now: float, visible_to: str | None = None) -> dict[str, Any] | None:
     """Return why a job does not run: stage, code, facts and a sentence; None if it runs or has finished."""
     reason = why_in(loop, number, now)
     if reason is None:
         return None
     head = None if loop.plan is None else loop.plan.head
-    if whose is not None and head is not None and loop.state.job_of[head].user != whose:
+    if visible_to is not None and head is not None and loop.state.job_of[head].user != visible_to:
         reason = replace(reason, facts=tuple((name, HIDDEN_NAME if name == "head" else fact) for name, fact in reason.facts))
     return {"by": reason.by, "code": str(reason.code), "facts": dict(reason.facts), "text": reason.text}
 
@@ -120,7 +120,7 @@ def service_of(state: State, number: int, now: float) -> float:
     return float(a["settled_accelerator_s"][number]) + running
 
 
-def node_records(plane: ControlPlane, whose: str | None = None) -> list[dict[str, Any]]:
+def node_records(plane: ControlPlane, visible_to: str | None = None) -> list[dict[str, Any]]:
     """Return all nodes, with the jobs on each (including leaving ones) of one user or (None) all users."""
     state = plane.loop.state
     holders = state.device_map.occupancy
@@ -128,8 +128,9 @@ def node_records(plane: ControlPlane, whose: str | None = None) -> list[dict[str
     records = []
     for number, node in enumerate(state.cluster.nodes):
         mine = state.cluster.node_of == number
-        there = {*state.device_map.on(mine).tolist(), *plane.backend.launches.jobs_on(number)}
-        jobs = [state.job_of[job] for job in sorted(there) if job in state.job_of]  # an agent may bring jobs of another journal
+        # An agent may still run jobs of another journal.
+        there = state.job_of.keys() & {*state.device_map.on(mine).tolist(), *plane.backend.launches.jobs_on(number)}
+        jobs = [state.job_of[job] for job in sorted(there)]
         records.append(
             {
                 "name": node.name,
@@ -138,7 +139,7 @@ def node_records(plane: ControlPlane, whose: str | None = None) -> list[dict[str
                 "up": bool(state.present[mine].any()) and number not in state.backoffs,
                 "drained": bool(state.drained[mine].any()),
                 "backed_off": number in state.backoffs,
-                "jobs": [job.name for job in jobs if whose in (None, job.user)],
+                "jobs": [job.name for job in jobs if visible_to in (None, job.user)],
                 "connected": number in plane.hub.connected,
                 "free": int(np.count_nonzero(free[mine])),
                 "shared": int(np.count_nonzero(holders[mine] > 1)),
@@ -150,9 +151,9 @@ def node_records(plane: ControlPlane, whose: str | None = None) -> list[dict[str
     return records
 
 
-def rates(state: State, whose: str | None = None) -> list[dict[str, Any]]:
+def rates(state: State, visible_to: str | None = None) -> list[dict[str, Any]]:
     """Return the measured steps per second, for the job types of one user or (None) of all users."""
-    kinds = {job.kind for job in state.job_of.values() if job.user == whose}
+    kinds = {job.kind for job in state.job_of.values() if job.user == visible_to}
     return [
         {
             "kind": kind,
@@ -162,18 +163,18 @@ def rates(state: State, whose: str | None = None) -> list[dict[str, Any]]:
             "steps_per_s": rate,
         }
         for kind, workers, type_name, spread, rate in measured_rates(state.observations)
-        if whose is None or kind in kinds
+        if visible_to is None or kind in kinds
     ]
 
 
-def overview(plane: ControlPlane, whose: str | None) -> dict[str, Any]:
+def overview(plane: ControlPlane, visible_to: str | None) -> dict[str, Any]:
     """Return nodes with the jobs on each accelerator, live jobs and the last decisions, for one user or (None) an admin."""
     state, now = plane.loop.state, plane.backend.now
-    nodes = node_records(plane, whose)
+    nodes = node_records(plane, visible_to)
     holders: list[list[str]] = [[] for _ in range(state.cluster.size)]
     for number, place in zip(*(column.tolist() for column in state.device_map.places(state.running))):
         job = state.job_of[number]
-        holders[place].append(job.name if whose in (None, job.user) else "")
+        holders[place].append(job.name if visible_to in (None, job.user) else "")
     for number, record in enumerate(nodes):
         mine = np.flatnonzero(state.cluster.node_of == number).tolist()
         measured = plane.hub.heartbeats.get(number, Heartbeat())
@@ -182,14 +183,14 @@ def overview(plane: ControlPlane, whose: str | None) -> dict[str, Any]:
             "utilization": list(measured.utilization),
             "memory_gb": list(measured.memory_gb),
         }
-    alive = [n for n in sorted((*state.live.tolist(), *state.queue.tolist())) if whose in (None, state.job_of[n].user)]
+    alive = [n for n in sorted((*state.live.tolist(), *state.queue.tolist())) if visible_to in (None, state.job_of[n].user)]
     running_first = sorted(alive, key=lambda n: (state.columns["held"][n] == 0, n))
     return {
         "second": now,
         "policy": policy_of(state.scheduler),
         "nodes": nodes,
-        "jobs": [job_record(plane.loop, number, now, plane.progress_until_s, whose) for number in running_first[:MAX_SHOWN]],
-        "decisions": plane.decisions.records(state, whose),
+        "jobs": [job_record(plane.loop, n, now, plane.progress_until_s, visible_to) for n in running_first[:MAX_SHOWN]],
+        "decisions": plane.decisions.records(state, visible_to),
     }
 
 

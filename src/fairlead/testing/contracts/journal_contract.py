@@ -14,7 +14,7 @@ from fairlead.core import events as ev
 from fairlead.core.errors import JournalError
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
-from fairlead.core.reasons import Unplaced
+from fairlead.core.reasons import Reasons
 from fairlead.core.routes import Route
 from fairlead.engine.codec import encode
 from fairlead.engine.journal import Journal
@@ -119,7 +119,7 @@ def every_event() -> list[ev.Event]:
     one, machine = np.array([0]), cluster("v100:2")
     plan = RoundPlan(
         2.0,
-        refused=((1, Unplaced.needs(8, "GPUs", of_at_most=2)),),
+        refused=((1, Reasons.needs(8, "GPUs", of_at_most=2)),),
         admitted=one,
         launches=Launches(one, one * 0, np.array([0, 2]), np.array([0, 1]), np.array([32])),
     )

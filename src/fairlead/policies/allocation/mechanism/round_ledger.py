@@ -10,7 +10,7 @@ import numpy as np
 
 from fairlead.core.allocation import DIGITS, Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.core.columns import NO_JOB, ZERO, moment, rounded
+from fairlead.core.columns import NO_JOB, ZERO, as_scalar_array, rounded
 from fairlead.core.device_map import NONE
 from fairlead.core.events import Memo
 from fairlead.core.plan import unchecked
@@ -284,7 +284,7 @@ def _ran(view: Snapshot, numbers: Ints, types: Ints, since_s: float, lease_s: fl
         return np.zeros(len(numbers))
     jobs = jobs.only(np.minimum(jobs.number.searchsorted(numbers), len(jobs) - 1))
     there = (jobs.number == numbers) & (jobs.type == types)
-    ran: Floats = (moment(view.time) - np.maximum(moment(since_s), jobs.run_started_s)) * there
+    ran: Floats = (as_scalar_array(view.time) - np.maximum(as_scalar_array(since_s), jobs.run_started_s)) * there
     if lease_s > 0:
         rate = np.where(jobs.rate > ZERO, jobs.rate, 1.0)
         short = np.where(jobs.rate > ZERO, lease_s - np.floor(rate * lease_s) / rate, ZERO)

@@ -3,7 +3,7 @@
     cost = ω₁ · (memory used and requested) / (device memory)  +  ω₂ · (predicted slowdown)
 
 with the mean over the jobs that share. A slowdown is the estimator's exclusive rate over its co-located rate; an observed
-slowdown of two kinds replaces it. This module knows no accelerator by number."""
+slowdown of two kinds replaces it. The slowdown model is in `models/interference.py`. No accelerator is known by number here."""
 
 from __future__ import annotations
 

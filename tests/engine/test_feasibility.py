@@ -1,4 +1,4 @@
-"""Who can never run here is refused at the door with the reason, and whoever waits can be told why."""
+"""A job that can never run on the cluster is refused by the feasibility check, and every waiting job has a reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.job import Job, Phase
-from fairlead.core.reasons import Code, Unplaced
+from fairlead.core.reasons import Code, Reasons
 from fairlead.engine.decide import decide, why_waiting
 from fairlead.testing import Harness, job
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -27,7 +27,7 @@ def test_a_gang_is_all_or_nothing(harness):
     plan = harness.round()
     assert plan.launched == {"narrow"}
     assert plan.refused == {"wide"}
-    assert plan.reason("wide") == Unplaced.needs(8, "GPUs", of_at_most=4)
+    assert plan.reason("wide") == Reasons.needs(8, "GPUs", of_at_most=4)
     assert str(plan.reason("wide")) == "feasibility: Too large for this cluster: needs 8 GPUs, and there are at most 4"
     assert harness.phase("wide") is Phase.REFUSED
 
@@ -36,8 +36,8 @@ def test_the_most_accelerators_are_those_of_the_largest_type_it_may_use(harness)
     harness.cluster(MIXED).submit(job("any").workers(5), job("small").workers(3).with_(allowed_types=("k80",)))
     plan = harness.round()
     of_one = "GPUs of one type"
-    assert plan.reason("any") == Unplaced.needs(5, of_one, of_at_most=4, there="there are 4 v100, 2 k80")
-    assert plan.reason("small") == Unplaced.needs(3, of_one, of_at_most=2, there="it may use 2 k80")
+    assert plan.reason("any") == Reasons.needs(5, of_one, of_at_most=4, there="there are 4 v100, 2 k80")
+    assert plan.reason("small") == Reasons.needs(3, of_one, of_at_most=2, there="it may use 2 k80")
     assert (
         plan.reason("any").text
         == "Too large for this cluster: needs 5 GPUs of one type, and there are at most 4 (there are 4 v100, 2 k80)"
@@ -47,7 +47,7 @@ def test_the_most_accelerators_are_those_of_the_largest_type_it_may_use(harness)
 def test_memory_that_no_type_has_is_a_reason(harness):
     harness.cluster(MIXED).submit(job("fat").with_(memory_gb=40.0), job("fit").with_(memory_gb=16.0))
     plan = harness.round()
-    assert plan.reason("fat") == Unplaced.needs(40.0, "GB of GPU memory", of_at_most=16.0)
+    assert plan.reason("fat") == Reasons.needs(40.0, "GB of GPU memory", of_at_most=16.0)
     assert plan.launched == {"fit"}
     assert harness.places("fit")[0] < 4
 
@@ -57,15 +57,15 @@ def test_cpus_or_memory_that_no_node_has_for_a_worker_are_a_reason(harness):
     greedy, hungry = job("greedy").with_(cpus=17.0), job("hungry").with_(host_memory_gb=65.0)
     plan = harness.cluster(node).submit(greedy, hungry, job("modest").with_(cpus=16.0, host_memory_gb=64.0)).round()
     assert plan.refused == {"greedy", "hungry"}
-    assert plan.reason("greedy") == Unplaced.unsuitable("no node has 17 CPUs and 0 GB for a worker")
-    assert plan.reason("hungry") == Unplaced.unsuitable("no node has 0 CPUs and 65 GB for a worker")
+    assert plan.reason("greedy") == Reasons.unsuitable("no node has 17 CPUs and 0 GB for a worker")
+    assert plan.reason("hungry") == Reasons.unsuitable("no node has 0 CPUs and 65 GB for a worker")
     assert plan.launched == {"modest"}
 
 
 def test_a_type_that_is_not_there_is_a_reason(harness):
     harness.cluster(MIXED).submit(job("fussy").with_(allowed_types=("h100", "h200")))
     plan = harness.round()
-    assert plan.reason("fussy") == Unplaced.unsuitable("it asks for h100, h200; there are v100, k80")
+    assert plan.reason("fussy") == Reasons.unsuitable("it asks for h100, h200; there are v100, k80")
     assert plan.reason("fussy").code is Code.NO_SUITABLE_TYPE
 
 
@@ -73,7 +73,7 @@ def test_a_kind_without_throughput_anywhere_is_a_reason():
     table = table_of(("v100", "k80"), {("none", 1): (0.0, 0.0), ("some", 1): (0.0, 1.0)})
     made = Harness(table=table).cluster(MIXED)
     plan = made.submit(job("none").of_kind("none", 10.0), job("some").of_kind("some", 10.0)).round()
-    assert plan.reason("none") == Unplaced.unsuitable("no throughput above 0 for 'none' with 1 workers")
+    assert plan.reason("none") == Reasons.unsuitable("no throughput above 0 for 'none' with 1 workers")
     assert made.places("some")[0] >= 4
     made.run()
 
@@ -106,8 +106,8 @@ def test_in_strict_order_those_behind_the_head_are_told_its_name(harness):
     harness.cluster("v100:2").policy("fifo").submit(job("a").workers(1), job("head").workers(2), job("c").workers(1))
     plan = harness.round()
     assert plan.running == {"a"}
-    assert plan.reason("c") == Unplaced.behind("head", needed=2)
-    assert plan.reason("head") == Unplaced.waiting(2, free=1, eligible=2)
+    assert plan.reason("c") == Reasons.behind("head", needed=2)
+    assert plan.reason("head") == Reasons.waiting(2, free=1, eligible=2)
 
 
 def test_with_backfilling_those_who_do_not_fit_are_told_what_is_left(harness):
@@ -116,13 +116,13 @@ def test_with_backfilling_those_who_do_not_fit_are_told_what_is_left(harness):
     )
     plan = harness.round()
     assert plan.running == {"a", "c"}
-    assert plan.reason("b") == Unplaced.waiting(2, free=0, eligible=3)
-    assert plan.reason("d") == Unplaced.waiting(1, free=0, eligible=3)
+    assert plan.reason("b") == Reasons.waiting(2, free=0, eligible=3)
+    assert plan.reason("d") == Reasons.waiting(1, free=0, eligible=3)
 
 
 def test_while_nodes_are_down_that_is_the_reason(harness):
     harness.cluster("v100:2,v100:2").outage(0, 0.0, 1000.0).submit(job("a").workers(3))
-    assert harness.round().reason("a") == Unplaced.nodes_down(3, up=2)
+    assert harness.round().reason("a") == Reasons.nodes_down(3, up=2)
     harness.run()
     assert harness.phase("a") is Phase.FINISHED
 
@@ -132,14 +132,14 @@ def test_who_was_selected_and_found_no_place_is_told_by_placement():
     made = Harness(config).cluster("v100:3,v100:3").submit(job("a").workers(2), job("b").workers(2), job("gang").workers(2))
     plan = made.round()
     assert plan.waiting == {"gang"}
-    assert plan.reason("gang") == Unplaced.not_placed("2 accelerators of type v100 as it needs them")
+    assert plan.reason("gang") == Reasons.not_placed("2 GPUs of type v100 as it needs them")
 
 
 def test_admission_has_the_word_about_who_is_not_let_in():
     scheduler = SchedulerConfig(admission=Part("accept-up-to", {"factor": 1.0}))
     made = Harness(scheduler).cluster("v100:2").submit(job("a").workers(2), job("b").workers(1))
     assert made.round().reason("b").code is Code.NOT_ADMITTED
-    assert made.round().reason("b") == Unplaced.not_admitted("the admitted jobs' demand for accelerators", demand=2, limit=2.0)
+    assert made.round().reason("b") == Reasons.not_admitted("the admitted jobs' demand for accelerators", demand=2, limit=2.0)
 
 
 def test_whoever_arrives_after_a_decision_waits_for_the_next():
@@ -148,7 +148,7 @@ def test_whoever_arrives_after_a_decision_waits_for_the_next():
     plan, _ = decide(state.snapshot(), None, stages)
     assert plan.admitted.tolist() == [1]
     view = state.snapshot()
-    assert why_waiting(plan, 1, view.job_of[1], view) == Unplaced.next_decision()
+    assert why_waiting(plan, 1, view.job_of[1], view) == Reasons.next_decision()
 
 
 def test_run_to_completion_leaves_whoever_runs_where_it_is():
