@@ -26,7 +26,7 @@ TO = Path(__file__).parent / "img"
 def pairs() -> None:
     """Slowdown of each job of a pair over what both would use alone, and what was fitted, for pairs of equals; and over what
     the other holds, of those that fill the card."""
-    known, filling = shipped_profiles(), shipped_profiles("h200", SelectionMetric.SHARE)
+    known, filling = shipped_profiles(), shipped_profiles("h200", SelectionMetric.DEVICE_FILL)
     figure, panels = plt.subplots(1, 3, figsize=(14, 3.6))
     for panel, (mode, found) in zip(panels, sorted(known.pairs.items(), reverse=True)):
         total = [known.alone[one].utilization + known.alone[other].utilization for one, other in found]

@@ -130,8 +130,8 @@ def test_lost_work_is_taken_off_the_isolated_time_again():
 
 def test_a_share_of_a_large_cluster_is_at_most_one_job_s_time():
     view = view_of(state_of(Cluster.parse("8xv100:4,8xk80:4"), [Job("a", 0.0, 1.0, "fast")]), 0.0, TABLE)
-    assert isolated_rates(view, classes_of(view), alike=False).tolist() == [2.5]
-    assert isolated_rates(view, classes_of(view), alike=True).tolist() == [4.0]
+    assert isolated_rates(view, classes_of(view), type_agnostic=False).tolist() == [2.5]
+    assert isolated_rates(view, classes_of(view), type_agnostic=True).tolist() == [4.0]
 
 
 def test_the_agnostic_form_deals_types_out_evenly():

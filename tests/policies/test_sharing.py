@@ -142,7 +142,7 @@ def test_nobody_finishes_later_relative_to_its_share_than_must_be(seed, options)
     made = crowded(seed, **options)
     jobs = made.view.jobs
     allocation, memo = FinishTimeFairnessPerf(**options).allocate(made.view, None)
-    alone = jobs.steps_left / isolated_rates(made.view, classes_of(made.view), alike=False)
+    alone = jobs.steps_left / isolated_rates(made.view, classes_of(made.view), type_agnostic=False)
     waited = made.view.time - jobs.submitted_s
     book = Together.of(made, **options)
     fastest = np.zeros(len(jobs))

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError
 from fairlead.models import interference
-from fairlead.models.learned_models import Forest, Line, Tree, restored
+from fairlead.models.learned_models import Forest, Line, Tree, model_from_data
 from fairlead.prediction import learners
 from fairlead.prediction.features import Features
 from fairlead.prediction.fit_predictor import FOLDS, KernelProfiles, dataset, errors_at_random, kernel_durations
@@ -58,7 +58,7 @@ def test_what_a_learner_learned_is_kept_as_numbers_and_says_the_same(name: str):
         pytest.skip(f"{name} is not installed")
     inputs, wanted = rows()
     learned = learners.LEARNERS[name](inputs, wanted)
-    again = restored(json.loads(json.dumps(learned.kept())), 5, "test")
+    again = model_from_data(json.loads(json.dumps(learned.to_data())), 5, "test")
     other, _ = rows(1)
     assert again.predict(other) == pytest.approx(learned.predict(other))
     assert len(learned.importance()) == 5
@@ -87,7 +87,7 @@ def test_forests_say_what_the_libraries_say():
 )
 def test_a_model_that_makes_no_sense_is_refused(wrong: dict):
     with pytest.raises(InputError):
-        restored(wrong, 2, "test")
+        model_from_data(wrong, 2, "test")
 
 
 def test_a_tree_asks_its_questions():
@@ -100,7 +100,7 @@ def test_slowdowns_are_found_again_and_are_at_least_one():
     true = interference.Slowdown((1.0, 0.0, 0.1), (0.6, 0.2, 0.3, 0.1, 0.5, 0.2))
     found = interference.fit(own, others, true.of(own, others))
     assert found.of(own, others) == pytest.approx(true.of(own, others), abs=0.03)
-    assert interference.Slowdown.restored(found.kept(), "test") == found
+    assert interference.Slowdown.from_data(found.to_data(), "test") == found
     assert true.slowdowns(np.array([50.0])).tolist() == [1.0]
     assert true.slowdowns(np.array([])).tolist() == []
     three = true.slowdowns(np.array([90.0, 90.0, 90.0]))
@@ -145,7 +145,7 @@ def test_slowdown_on_pairs_left_out():
 
 
 def test_slowdown_at_once_on_pairs_left_out_needs_what_multiprocessors_are_held(data):
-    known = shipped_profiles("h200", SelectionMetric.SHARE)
+    known = shipped_profiles("h200", SelectionMetric.DEVICE_FILL)
     busy = {name: one.utilization for name, one in known.alone.items()}
     active = {name: one.multiprocessors for name, one in known.alone.items() if one.multiprocessors is not None}
     held = KernelProfiles(active, kernel_durations(data))
@@ -230,7 +230,7 @@ def test_longer_kernels_of_others_are_waited_for():
     true = interference.Slowdown((1.0, 0.0, 0.1, 0.2), (0.6, 0.2, 0.3, 0.1, 0.5, 0.2, 0.3, 0.2))
     found = interference.fit(own, others, interference.terms(own, others, 2, grain) @ true.above, grain)
     assert found.above == pytest.approx(true.above)
-    assert interference.Slowdown.restored(found.kept(), "test") == found
+    assert interference.Slowdown.from_data(found.to_data(), "test") == found
     busy, held = np.array([90.0, 90.0]), np.array([60.0, 60.0])
     short, long = true.slowdowns(busy, held, np.array([1e-5, 1e-3]))
     assert short > true.slowdowns(busy, held)[0] > long
@@ -274,11 +274,11 @@ def test_the_command_knows_what_measured_configurations_hold():
     def asked(*words: str) -> dict[str, object]:
         return json.loads(CliRunner().invoke(app, ["predict", "pair", *words, "--json"], catch_exceptions=False).stdout)
 
-    known = sorted({one for one, _ in shipped_profiles("h200", SelectionMetric.SHARE).pairs["mps"]})
+    known = sorted({one for one, _ in shipped_profiles("h200", SelectionMetric.DEVICE_FILL).pairs["mps"]})
     one, other = known[0], known[-1]
     through = asked(one, other, "--sharing", "mps")
     assert through["by"] == "multiprocessors and kernels"
-    assert through["measured"] == list(shipped_profiles("h200", SelectionMetric.SHARE).slowdowns(one, other, "mps"))
+    assert through["measured"] == list(shipped_profiles("h200", SelectionMetric.DEVICE_FILL).slowdowns(one, other, "mps"))
     turns = asked(one, other)
     assert turns["by"] == "utilization alone"
     assert "measured" not in turns, "these were measured through MPS"
@@ -306,11 +306,11 @@ def test_memory_of_families_left_out(data):
 
 def test_memory_is_found_again_and_wrong_numbers_are_refused(data):
     fitted = fit_memory(data.columns, data.tensors_mb, data.device_mb, data.reserved_mb)
-    assert Memory.restored(fitted.kept(), "test") == fitted
+    assert Memory.from_data(fitted.to_data(), "test") == fitted
     assert (fitted.mb(data.columns) > fitted.tensors_mb(data.columns)).all()
-    for wrong in ({"activations": 1}, {**fitted.kept(), "loss": "much"}, {**fitted.kept(), "loss": float("inf")}):
+    for wrong in ({"activations": 1}, {**fitted.to_data(), "loss": "much"}, {**fitted.to_data(), "loss": float("inf")}):
         with pytest.raises(InputError):
-            Memory.restored(wrong, "test")
+            Memory.from_data(wrong, "test")
 
 
 def test_utilization_by_the_line_on_rows_left_out(data):
@@ -420,7 +420,7 @@ DAMAGED = {
     "memory below zero": (("memory", "overhead_mb"), -500.0),
     "what a terminal acts on": (("about", "driver"), "\x1b[2J"),
     "a learner that a terminal acts on": (("utilization", "learner"), "\x1b[2J"),
-    "a way of sharing that a terminal acts on": (("at_once",), {"\x1b[2J": PLAIN.kept()}),
+    "a way of sharing that a terminal acts on": (("at_once",), {"\x1b[2J": PLAIN.to_data()}),
 }
 
 

@@ -175,7 +175,7 @@ def test_what_ships_can_be_a_simulators_table(tmp_path):
 
 
 def test_of_a_pair_in_several_sets_the_mean_is_told_by_all_commands(tmp_path):
-    by_span = [shipped_profiles(span=span).pairs["mps"] for span in SelectionMetric]
+    by_span = [shipped_profiles(metric=metric).pairs["mps"] for metric in SelectionMetric]
     pair = min(pair for pair in set.intersection(*map(set, by_span)) if all(found[pair][0] > 1 for found in by_span))
     slower = statistics.fmean(found[pair][0] for found in by_span)
     assert abs(slower - by_span[0][pair][0]) > 0.01, "they differ"

@@ -34,7 +34,7 @@ class Clockwork:
         self.now += 1e-4
         self.free = max(self.free, self.now) + self.seconds(max(self.free, self.now))
 
-    def mark(self) -> Callable[[], None]:
+    def record_event(self) -> Callable[[], None]:
         done = self.free
 
         def wait() -> None:
@@ -47,10 +47,10 @@ class Clockwork:
 
 
 def looked_at(
-    seconds: tuple[float, float], slower: tuple[float, float], look: PairTiming, host: Callable[[float], float]
+    seconds: tuple[float, float], slower: tuple[float, float], timing: PairTiming, host: Callable[[float], float]
 ) -> list[PairRates]:
     """Two of them, each as much slower as told while the other has work, and both as slow as the host is at a time."""
-    planned = pair_schedule(look, seconds, 0.05)
+    planned = pair_schedule(timing, seconds, 0.05)
 
     def step_s(alone: float, times: float, company: list[Interval]) -> Callable[[float], float]:
         return lambda now: alone * host(now) * (times if any(start <= now < end for start, end in company) else 1.0)
@@ -81,25 +81,29 @@ def test_a_long_step_in_company_is_seen_beside_any_other(seconds: tuple[float, f
 
 
 def test_who_comes_late_was_no_company_until_then():
-    planned = pair_schedule(PairTiming(0.1, 0.2, 0.3, looks=1), (0.001, 0.001), 0.0)
-    (_, parted), (met, ended) = planned.one[0], planned.other[1]
-    late = met + 0.15
+    planned = pair_schedule(PairTiming(0.1, 0.2, 0.3, repetitions=1), (0.001, 0.001), 0.0)
+    (_, both_end), (both_start, ended) = planned.one[0], planned.other[1]
+    late = both_start + 0.15
     alone = np.arange(0.0, late, 0.001).tolist()
-    mine = WorkInterval(0.0, [*alone, *np.arange(late, parted, 0.002).tolist()], 3, parted)
-    theirs = WorkInterval(late, [*np.arange(late, parted, 0.002).tolist(), *np.arange(parted, ended, 0.001).tolist()], 3, ended)
-    (look,) = window_rates(planned, [mine], [WorkInterval(0.0, [], 3, 0.1), theirs])
-    assert look.together == pytest.approx((500, 500))
-    assert look.alone == pytest.approx((1000, 1000))
+    mine = WorkInterval(0.0, [*alone, *np.arange(late, both_end, 0.002).tolist()], 3, both_end)
+    theirs = WorkInterval(
+        late, [*np.arange(late, both_end, 0.002).tolist(), *np.arange(both_end, ended, 0.001).tolist()], 3, ended
+    )
+    (window,) = window_rates(planned, [mine], [WorkInterval(0.0, [], 3, 0.1), theirs])
+    assert window.together == pytest.approx((500, 500))
+    assert window.alone == pytest.approx((1000, 1000))
 
 
 def test_who_pauses_is_company_until_it_has_done_what_it_was_asked():
-    planned = pair_schedule(PairTiming(0.1, 0.2, 0.3, looks=1), (0.001, 0.001), 0.0)
-    (_, parted), (met, ended) = planned.one[0], planned.other[1]
-    over = parted + 0.1
-    both, alone = np.arange(met, over, 0.002).tolist(), np.arange(over, ended, 0.001).tolist()
-    mine = WorkInterval(0.0, [*np.arange(0.0, met, 0.001).tolist(), *both], 1, over)
-    (look,) = window_rates(planned, [mine], [WorkInterval(0.0, [], 1, 0.1), WorkInterval(met, [*both, *alone], 1, ended)])
-    assert look.alone == pytest.approx((1000, 1000), rel=0.01)
+    planned = pair_schedule(PairTiming(0.1, 0.2, 0.3, repetitions=1), (0.001, 0.001), 0.0)
+    (_, both_end), (both_start, ended) = planned.one[0], planned.other[1]
+    over = both_end + 0.1
+    both, alone = np.arange(both_start, over, 0.002).tolist(), np.arange(over, ended, 0.001).tolist()
+    mine = WorkInterval(0.0, [*np.arange(0.0, both_start, 0.001).tolist(), *both], 1, over)
+    (window,) = window_rates(
+        planned, [mine], [WorkInterval(0.0, [], 1, 0.1), WorkInterval(both_start, [*both, *alone], 1, ended)]
+    )
+    assert window.alone == pytest.approx((1000, 1000), rel=0.01)
 
 
 def test_how_long_a_step_takes_is_tried_with_nothing_left_to_do():
@@ -110,8 +114,8 @@ def test_how_long_a_step_takes_is_tried_with_nothing_left_to_do():
 
 
 def test_a_host_that_gets_slower_from_one_look_to_the_next_slows_alone_and_company_alike():
-    look = PairTiming(looks=3)
-    found = looked_at((0.006, 0.012), (1.5, 1.1), look, lambda now: 1.0 if now < 1.1 else 1.7)
+    timing = PairTiming(repetitions=3)
+    found = looked_at((0.006, 0.012), (1.5, 1.1), timing, lambda now: 1.0 if now < 1.1 else 1.7)
     first, _, last = ([quick / slow for quick, slow in zip(one.alone, one.together)] for one in found)
     assert found[0].alone[0] == pytest.approx(1.7 * found[2].alone[0], rel=0.03)
     assert first == pytest.approx([1.5, 1.1], rel=0.03)
@@ -119,10 +123,10 @@ def test_a_host_that_gets_slower_from_one_look_to_the_next_slows_alone_and_compa
 
 
 def test_both_work_at_the_same_time_and_each_alone_for_as_long_as_asked():
-    one, other = pair_schedule(PairTiming(0.1, 0.2, 0.3, looks=2), (0.001, 0.002), 5.0)
+    one, other = pair_schedule(PairTiming(0.1, 0.2, 0.3, repetitions=2), (0.001, 0.002), 5.0)
     assert [moment for span in one for moment in span] == pytest.approx([5.0, 5.608, 5.812, 6.32])
     assert [moment for span in other for moment in span] == pytest.approx([5.0, 5.1, 5.308, 5.812, 6.02, 6.524])
-    slow = pair_schedule(PairTiming(0.1, 0.2, 0.3, looks=1, steps=5), (0.1, 0.2), 0.0)
+    slow = pair_schedule(PairTiming(0.1, 0.2, 0.3, repetitions=1, steps=5), (0.1, 0.2), 0.0)
     assert [moment for span in slow.other for moment in span] == pytest.approx([0.0, 0.1, 1.4, 4.8])
 
 

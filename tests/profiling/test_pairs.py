@@ -18,15 +18,15 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.profiling.pair_selection import (
-    MANY,
+    DEFAULT_COUNT,
     SelectionMetric,
+    device_fill,
     measurement_plan,
     noisiest,
     round_robin,
     select_configurations,
-    shares,
 )
-from fairlead.profiling.profile_pairs import TOO_FEW, Bench, Interval, PairRates, PairTiming, WorkInterval, _summary
+from fairlead.profiling.profile_pairs import TOO_FEW, Interval, PairBench, PairRates, PairTiming, WorkInterval, _summary
 from fairlead.profiling.results import measured_set
 from fairlead_papers.measured_data import evaluation_set
 
@@ -35,7 +35,7 @@ def test_those_who_meet_span_the_range_of_utilization_and_the_families():
     _, found = measured_set()
     by_name = {one["name"]: one for one in found}
     names = select_configurations(found)
-    assert len(set(names)) == MANY == 34
+    assert len(set(names)) == DEFAULT_COUNT == 34
     assert len({by_name[name]["family"] for name in names}) >= 18
     busy = sorted(by_name[name]["utilization"] for name in names)
     assert busy[0] < 12 < 98 < busy[-1]
@@ -45,9 +45,9 @@ def test_those_who_meet_span_the_range_of_utilization_and_the_families():
 
 def test_those_who_meet_can_span_what_of_the_device_they_fill():
     _, found = measured_set()
-    by_name, filled = {one["name"]: one for one in found}, shares(found)
-    names = select_configurations(found, span=SelectionMetric.SHARE)
-    assert len(set(names)) == MANY
+    by_name, filled = {one["name"]: one for one in found}, device_fill(found)
+    names = select_configurations(found, metric=SelectionMetric.DEVICE_FILL)
+    assert len(set(names)) == DEFAULT_COUNT
     assert len({by_name[name]["family"] for name in names}) == 22
     parts = sorted(filled[name] for name in names)
     assert parts[0] < 3
@@ -60,12 +60,12 @@ def test_those_who_meet_can_span_what_of_the_device_they_fill():
 def test_what_a_device_is_filled_by_is_told_by_larger_batches():
     one = {"model": "m", "input": 32}
     rows = [{**one, "name": f"m:{size}", "batch_size": size, "steps_per_s": 10.0, "utilization": 90.0} for size in (1, 4)]
-    assert shares([*rows, {"name": "broken", "problem": "x"}]) == {"m:1": 22.5, "m:4": 90.0}
+    assert device_fill([*rows, {"name": "broken", "problem": "x"}]) == {"m:1": 22.5, "m:4": 90.0}
 
 
 def test_a_programme_has_everybody_alone_among_the_pairs_and_some_pairs_again():
     names = [str(n) for n in range(6)]
-    asked = measurement_plan(names, solos=3, again=5)
+    asked = measurement_plan(names, solo_repeats=3, repeated_pairs=5)
     assert len({one.name for one in asked}) == len(asked) == 6 * 3 + 21 + 5
     assert [one.of for one in asked[:6]] == [(name,) for name in names]
     alone = [place for place, one in enumerate(asked) if len(one.of) == 1]
@@ -76,20 +76,20 @@ def test_a_programme_has_everybody_alone_among_the_pairs_and_some_pairs_again():
     assert [later - before >= 5 for before, later in zip(first, again)][:4] == [True] * 4, "some time later, but for the last"
     assert again[0] < 20 < again[-1], "whatever has been measured when time is up has some repeats"
     assert len({one.of for one in asked if len(one.of) == 2}) == 21
-    assert measurement_plan(names) == measurement_plan(names, solos=1, again=0)
-    assert len(measurement_plan(names, again=99)) == 6 + 21 + 21
+    assert measurement_plan(names) == measurement_plan(names, solo_repeats=1, repeated_pairs=0)
+    assert len(measurement_plan(names, repeated_pairs=99)) == 6 + 21 + 21
 
 
 def test_what_is_kept_is_not_asked_for_and_the_rest_has_everybody_alone_among_it():
     names = [str(n) for n in range(6)]
     known = {one.name for one in measurement_plan(names)}
-    asked = measurement_plan(names, solos=2, again=4, times=3, known=known)
+    asked = measurement_plan(names, solo_repeats=2, repeated_pairs=4, repeats=3, known=known)
     assert len(asked) == len({one.name for one in asked}) == 6 + 2 * 4
     alone = [place for place, one in enumerate(asked) if len(one.of) == 1]
     assert max(after - before for before, after in pairwise(alone)) <= 3, "among the repeats, as there are no pairs left"
     assert Counter(one.of for one in asked if len(one.of) == 2).most_common()[-1][1] == 2
-    assert measurement_plan(names, solos=2, known=known) == [
-        one for one in measurement_plan(names, solos=2) if one.name.endswith("(2)")
+    assert measurement_plan(names, solo_repeats=2, known=known) == [
+        one for one in measurement_plan(names, solo_repeats=2) if one.name.endswith("(2)")
     ]
     assert measurement_plan(names, known=known) == []
 
@@ -109,7 +109,7 @@ def test_those_that_varied_most_are_measured_once_more():
     assert vary == [tuple(rows[1]["pair"]), tuple(rows[3]["pair"])]
     asked = measurement_plan(["x", "y", "z"], noisy=vary, known={row["name"] for row in [*rows, *({"name": n} for n in "xyz")]})
     assert [one.name for one in asked] == [f"{' + '.join(pair)} (2)" for pair in vary]
-    again = measurement_plan(["x", "y", "z"], again=6, noisy=vary)
+    again = measurement_plan(["x", "y", "z"], repeated_pairs=6, noisy=vary)
     assert len({one.name for one in again}) == len(again) == 3 + 6 + 6, "who is measured again anyway is not twice"
 
 
@@ -143,9 +143,9 @@ class Line:
         return next(self.told)
 
 
-def bench(*lines: Line) -> Bench:
-    made = object.__new__(Bench)
-    made.look, made.device, made._step_s, made._lines = PairTiming(), "cpu", dict.fromkeys("ab", 0.0), [*lines]  # type: ignore[list-item]
+def bench(*lines: Line) -> PairBench:
+    made = object.__new__(PairBench)
+    made.timing, made.device, made._step_s, made._connections = PairTiming(), "cpu", dict.fromkeys("ab", 0.0), [*lines]  # type: ignore[list-item]
     return made
 
 
@@ -211,15 +211,15 @@ def test_one_look_tells_no_spread_and_such_pairs_are_the_first_to_be_measured_ag
     assert noisiest(rows, 3) == [("x", "z"), ("x", "y")]
     once = Slow(0.01), Slow(0.02)
     made = bench(*once)  # type: ignore[arg-type]
-    made.look = PairTiming(looks=1)
+    made.timing = PairTiming(repetitions=1)
     assert "spread" not in made.together("a", "b")
-    made.look = PairTiming(looks=2)
+    made.timing = PairTiming(repetitions=2)
     assert made.together("a", "b")["spread"] == pytest.approx(0, abs=0.01)
 
 
 def test_the_spread_of_a_pair_is_of_its_slowdowns_and_relative():
-    looks = [PairRates((10.0, 5.0), (20.0, 5.0)), PairRates((5.0, 5.0), (20.0, 5.0))]
-    told = _summary(looks)
+    windows = [PairRates((10.0, 5.0), (20.0, 5.0)), PairRates((5.0, 5.0), (20.0, 5.0))]
+    told = _summary(windows)
     assert told["spread"] == pytest.approx((4 - 2) / 3), "of the first; the second is not disturbed at all"
     assert (told["steps_per_s"], told["undisturbed_steps_per_s"]) == ([7.5, 5.0], [20.0, 5.0])
 
@@ -260,7 +260,7 @@ class Stub:
 
     unfit: frozenset[str] = frozenset()
 
-    def __init__(self, names: tuple[str, ...], device: str, look: PairTiming) -> None:
+    def __init__(self, names: tuple[str, ...], device: str, timing: PairTiming) -> None:
         self.problems = {name: "ImportError: No module named 'timm'" for name in names if name in self.unfit}
 
     def __enter__(self) -> Stub:
@@ -278,7 +278,7 @@ class Stub:
 
 def test_what_cannot_be_set_up_is_left_out_and_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr("fairlead.cli.cmd_profile._about", lambda device: {})
-    monkeypatch.setattr("fairlead.profiling.profile_pairs.Bench", Stub)
+    monkeypatch.setattr("fairlead.profiling.profile_pairs.PairBench", Stub)
     path, names = tmp_path / "pairs.jsonl", ("mlp-512@784:64", "encoder-256x4@128:8")
     asked = ["profile", "pairs", "--out", str(path), "--of", ",".join(names), "--json", "--solos", "2"]
     monkeypatch.setattr(Stub, "unfit", frozenset(names))
@@ -328,7 +328,7 @@ def test_pairs_measured_again_are_what_they_were():
 
 def test_what_went_wrong_first_is_said_when_all_is_measured(tmp_path, monkeypatch):
     monkeypatch.setattr("fairlead.cli.cmd_profile._about", lambda device: {})
-    monkeypatch.setattr("fairlead.profiling.profile_pairs.Bench", Stub)
+    monkeypatch.setattr("fairlead.profiling.profile_pairs.PairBench", Stub)
     problem = "OutOfMemoryError: too large\x1b[2J"
     monkeypatch.setattr(Stub, "together", lambda self, *pair: {"pair": [*pair], "problem": problem})
     names = "mlp-512@784:64,encoder-256x4@128:8"
@@ -345,7 +345,7 @@ def ask(path: Path, *words: str) -> Result:
 
 @pytest.mark.parametrize(("device", "words", "field"), [("H200", ["--sharing", "mps"], "sharing"), (None, [], "device")])
 def test_a_file_holds_what_was_measured_on_one_device_and_in_one_way(tmp_path, monkeypatch, device, words, field):
-    monkeypatch.setattr("fairlead.profiling.profile_pairs.Bench", Stub)
+    monkeypatch.setattr("fairlead.profiling.profile_pairs.PairBench", Stub)
     path = tmp_path / "pairs.jsonl"
     monkeypatch.setattr("fairlead.cli.cmd_profile._about", lambda _: {"device": "H200"})
     assert ask(path).exit_code == 0
@@ -359,7 +359,7 @@ def test_a_file_holds_what_was_measured_on_one_device_and_in_one_way(tmp_path, m
 
 def test_who_is_named_twice_is_measured_once(tmp_path, monkeypatch):
     monkeypatch.setattr("fairlead.cli.cmd_profile._about", lambda _: {})
-    monkeypatch.setattr("fairlead.profiling.profile_pairs.Bench", Stub)
+    monkeypatch.setattr("fairlead.profiling.profile_pairs.PairBench", Stub)
     said = ask(tmp_path / "pairs.jsonl", "--of", "mlp-512@784:64,mlp-512@784:64", "--json")
     assert json.loads(said.stdout) == {"measured": 2, "left": 0, "kept": 2, "with_a_problem": 0}
 
@@ -389,5 +389,5 @@ def test_where_one_process_ends_before_its_time_the_other_is_not_left_behind(mon
     context = SimpleNamespace(Pipe=lambda: (Gone(), Gone()), Process=Process)
     monkeypatch.setattr("multiprocessing.get_context", lambda _: context)
     with pytest.raises(FairleadError, match="before its time"):
-        Bench(["a"], "cpu")
+        PairBench(["a"], "cpu")
     assert left[2:] == ["closed", "waited for", "killed"] * 2, "after the ends of both that are not ours"

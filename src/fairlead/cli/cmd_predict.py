@@ -10,7 +10,7 @@ import typer
 from fairlead.cli.cmd_predict_model import WITH, model, pair, predictor_of
 from fairlead.cli.output import JsonOption, check_paths, fitted_table, note, out, print_json
 from fairlead.core.errors import InputError, near_or_all
-from fairlead.models.interference import ABOVE, BELOW, GRAIN, Slowdown
+from fairlead.models.interference import ABOVE, BELOW, RATIO, Slowdown
 from fairlead.prediction import fit_predictor as training
 from fairlead.prediction import learners
 from fairlead.prediction.fit_predictor import Dataset, Pairs, dataset
@@ -39,7 +39,7 @@ def show_predictor(predictor: Predictor, important: Mapping[str, float]) -> None
     shares = [(name, f"{share:.1%}") for name, share in important.items()]
     _print_table(f"utilization: {predictor.utilization.learner}", ("feature", "importance"), shares)
     memory = [
-        (name.replace("_mb", ""), f"{value:,.3f}", _MEMORY.get(name, "")) for name, value in predictor.memory.kept().items()
+        (name.replace("_mb", ""), f"{value:,.3f}", _MEMORY.get(name, "")) for name, value in predictor.memory.to_data().items()
     ]
     _print_table("memory", ("term", "times", ""), memory)
     formulas = {**predictor.slowdown, **{f"{mode}, finer": one for mode, one in predictor.at_once.items()}}
@@ -52,9 +52,9 @@ def show_predictor(predictor: Predictor, important: Mapping[str, float]) -> None
 
 def formula_rows(name: str, one: Slowdown) -> list[tuple[str, str, str, str]]:
     """A line for each term, with its factor where both together keep the accelerator no more than busy, and beyond."""
-    grain = len(one.below) > len(BELOW)
-    below = dict(zip((*BELOW, *GRAIN[:1]) if grain else BELOW, one.below))
-    above = dict(zip((*ABOVE, *GRAIN) if grain else ABOVE, one.above))
+    with_ratio = len(one.below) > len(BELOW)
+    below = dict(zip((*BELOW, *RATIO[:1]) if with_ratio else BELOW, one.below))
+    above = dict(zip((*ABOVE, *RATIO) if with_ratio else ABOVE, one.above))
     rows = [(term, below.get(term), factor) for term, factor in above.items()]
     rows.append(("off by (standard deviation)", one.spread_below, one.spread_above))
     return [
@@ -124,9 +124,9 @@ def show(with_: Path | None = WITH, json: JsonOption = False) -> None:
         "about": dict(predictor.about),
         "learner": predictor.utilization.learner,
         "important": important,
-        "memory": predictor.memory.kept(),
-        "slowdown": {mode: one.kept() for mode, one in predictor.slowdown.items()},
-        "at_once": {mode: one.kept() for mode, one in predictor.at_once.items()},
+        "memory": predictor.memory.to_data(),
+        "slowdown": {mode: one.to_data() for mode, one in predictor.slowdown.items()},
+        "at_once": {mode: one.to_data() for mode, one in predictor.at_once.items()},
     }
     if json:
         print_json(told)

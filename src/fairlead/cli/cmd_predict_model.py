@@ -196,7 +196,7 @@ def pair(
     )
     there = memory_mb_of(predictor.device)
     taken = [one.memory_mb for one in asked]
-    measured = shipped_profiles(span=None).pairs.get(sharing, {}).get((asked[0].name, asked[1].name))
+    measured = shipped_profiles(metric=None).pairs.get(sharing, {}).get((asked[0].name, asked[1].name))
     told: dict[str, Any] = {
         "slowdowns": [float(slower[0, 1, 0]), float(slower[1, 0, 0])],
         "spread": [float(off[0, 1, 0]), float(off[1, 0, 0])],

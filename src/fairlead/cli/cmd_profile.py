@@ -191,10 +191,11 @@ def pairs(
     once. All take turns, so that a part of the pairs is a fair part.
     """
     _seconds(window=window_s, alone=alone_s, warm=warm_s)
-    look = PairTiming(warm_s, alone_s, window_s, looks)
-    about = {**_about(device), "sharing": sharing.value, **asdict(look)}
+    timing = PairTiming(warm_s, alone_s, window_s, looks)
+    durations = {"warm_s": warm_s, "alone_s": alone_s, "window_s": window_s}
+    about = {**_about(device), "sharing": sharing.value, **durations, "looks": looks, "steps": timing.steps}
     named = dict.fromkeys(configuration(name.strip()).name for name in of.split(",")) if of else ()
-    names = tuple(named) or select_configurations(measured_set()[1], span=span)
+    names = tuple(named) or select_configurations(measured_set()[1], metric=span)
     results = _begun(to, about, ("device", "sharing"), unlike=("flops",))
     vary = noisiest([row for row in results.known.values() if {*row.get("pair", ())} <= {*names}], noisy)
     asked = measurement_plan(names, solos, again, times, vary, results.known)
@@ -202,7 +203,7 @@ def pairs(
         return _tell(results, 0, 0, json)
     began, done = time.monotonic(), 0
     measuring: Any = import_module("fairlead.profiling.profile_pairs")
-    with in_sharing_mode(sharing), measuring.Bench(names, device, look) as bench:
+    with in_sharing_mode(sharing), measuring.PairBench(names, device, timing) as bench:
         unfit = bench.problems
         if unfit.keys() >= {*names}:
             raise FairleadError(f"none of them can be trained here: {names[0]}: {unfit[names[0]]}")

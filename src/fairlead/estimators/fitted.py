@@ -125,7 +125,7 @@ def _steps(view: Snapshot) -> dict[str, object]:
         known = view.observations.get(name)
         seen = known["seen"] if known else ()
         before = next((other for other in seen if list(other[:3]) == one[:3]), None)
-        if before is None or any(abs(now - then) > speeds.TELLS * then for now, then in zip(one[3:], before[3:])):
+        if before is None or any(abs(now - then) > speeds.MIN_CHANGE * then for now, then in zip(one[3:], before[3:])):
             others = [other for other in seen if other is not before]
             values[name] = goodput.steps_observation([*others, one][-_MAX_CONFIGURATIONS:])
     return values

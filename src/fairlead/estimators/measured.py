@@ -24,9 +24,8 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.estimators.base import spread_gangs
 from fairlead.estimators.fitted import ModelSizes, class_per_job, elastic_observations, elastic_rows
 from fairlead.estimators.prior import UNKNOWN_LEVEL
+from fairlead.models.speed_curves import MIN_CHANGE
 
-MIN_CHANGE = 0.1
-"""Relative change of a rate that is recorded."""
 MAX_SPEED = 1e9
 """Limit of the relative speed of a type."""
 EXTRAPOLATED = 1.0

@@ -13,7 +13,7 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError
 
 MOST_NODES = 2_000_000
-LARGEST = 1e30  # of the numbers kept: sums and products of a few stay finite
+LARGEST = 1e30  # of stored numbers: sums and products of a few stay finite
 
 
 class Learned(Protocol):
@@ -21,7 +21,7 @@ class Learned(Protocol):
 
     def predict(self, rows: Floats) -> Floats: ...
     def importance(self) -> Floats: ...
-    def kept(self) -> dict[str, Any]: ...
+    def to_data(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Line:
         found: Floats = np.abs(np.array(self.weights) * np.array(self.scale))
         return found
 
-    def kept(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         return {"kind": "line", "base": self.base, "weights": list(self.weights), "scale": list(self.scale)}
 
 
@@ -57,11 +57,11 @@ class Tree:
 
 @dataclass(frozen=True)
 class Forest:
-    """base + the sum of what the trees say; a mean of trees is a sum of smaller ones."""
+    """base + the sum of the trees' values; a mean of trees is a sum of smaller ones."""
 
     base: float
     trees: tuple[Tree, ...]
-    gains: tuple[float, ...]  # how much each input told, for importance
+    gains: tuple[float, ...]  # the gain of each input, for importance
 
     @cached_property
     def _flat(self) -> tuple[Ints, Ints, Floats, Ints, Ints, Floats]:
@@ -88,13 +88,13 @@ class Forest:
     def importance(self) -> Floats:
         return np.array(self.gains)
 
-    def kept(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         trees = [[list(each) for each in (t.feature, t.threshold, t.left, t.right, t.value)] for t in self.trees]
         return {"kind": "forest", "base": self.base, "gains": list(self.gains), "trees": trees}
 
 
-def restored(data: Mapping[str, Any], inputs: int, source: object) -> Learned:
-    """From what was kept; whatever is amiss is an InputError."""
+def model_from_data(data: Mapping[str, Any], inputs: int, source: object) -> Learned:
+    """Read a model from its data; raises InputError where they are malformed."""
     try:
         if data["kind"] == "line":
             line = Line(_number(data["base"]), _numbers(data["weights"]), _numbers(data["scale"]))

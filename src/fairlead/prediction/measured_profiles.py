@@ -69,12 +69,12 @@ def devices() -> tuple[str, ...]:
 
 
 @cache
-def shipped_profiles(device: str = "h200", span: SelectionMetric | None = SelectionMetric.UTILIZATION) -> Profiles:
-    """The set that ships for a device, with the pairs of those that span one thing, or (None) with all."""
+def shipped_profiles(device: str = "h200", metric: SelectionMetric | None = SelectionMetric.UTILIZATION) -> Profiles:
+    """The set that ships for a device, with the pairs selected by this metric; None: all pairs."""
     if device not in devices():
         expected = f"a device whose profiles ship ({near_or_all(device, devices())})"
         raise InputError("profiles", expected, field="device", value=device)
-    pairs = {name: measured_set(name) for name in paired_sets(device, span)}
+    pairs = {name: measured_set(name) for name in paired_sets(device, metric)}
     return profiles_of(measured_set(device), pairs, device, _multiprocessors(device))
 
 
@@ -120,10 +120,10 @@ def profiles_of(
     return Profiles(device_of(about), known, mean)
 
 
-def paired_sets(device: str, span: SelectionMetric | None = None) -> tuple[str, ...]:
-    """The names of the sets of pairs, of those that span one thing or of all."""
-    starts = {SelectionMetric.UTILIZATION: f"{device}_pairs", SelectionMetric.SHARE: f"{device}_share_pairs"}
-    wanted = tuple(starts.values()) if span is None else (starts[span],)
+def paired_sets(device: str, metric: SelectionMetric | None = None) -> tuple[str, ...]:
+    """The names of the sets of pairs selected by this metric; None: all sets."""
+    starts = {SelectionMetric.UTILIZATION: f"{device}_pairs", SelectionMetric.DEVICE_FILL: f"{device}_share_pairs"}
+    wanted = tuple(starts.values()) if metric is None else (starts[metric],)
     return tuple(name for name in measured_sets() if name.startswith(wanted))
 
 

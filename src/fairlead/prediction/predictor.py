@@ -17,7 +17,7 @@ from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.files import atomic_write, is_stream
 from fairlead.models.interference import Slowdown
-from fairlead.models.learned_models import Learned, restored, sane
+from fairlead.models.learned_models import Learned, model_from_data, sane
 from fairlead.prediction.features import BYTES, NAMES, Features
 from fairlead.prediction.learners import Learner
 
@@ -50,11 +50,11 @@ class Memory:
         found: Floats = self.tensors_mb(columns) + self.overhead_mb
         return found
 
-    def kept(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def restored(cls, data: Mapping[str, Any], source: object) -> Memory:
+    def from_data(cls, data: Mapping[str, Any], source: object) -> Memory:
         try:
             found = cls(**{name: float(value) for name, value in data.items()})
         except (TypeError, ValueError, AttributeError):
@@ -105,17 +105,17 @@ class Utilization:
         shares = found / max(float(found.sum()), 1e-12)
         return dict(sorted(zip(self.names, shares.tolist()), key=lambda item: (-item[1], item[0])))
 
-    def kept(self) -> dict[str, Any]:
-        return {"learner": self.learner, "names": list(self.names), "learned": self.learned.kept()}
+    def to_data(self) -> dict[str, Any]:
+        return {"learner": self.learner, "names": list(self.names), "learned": self.learned.to_data()}
 
     @classmethod
-    def restored(cls, data: Mapping[str, Any], source: object) -> Utilization:
+    def from_data(cls, data: Mapping[str, Any], source: object) -> Utilization:
         try:
             names = tuple(str(name) for name in data["names"])
             learner, learned = str(data["learner"]), data["learned"]
         except (KeyError, TypeError):
             raise InputError(source, "learner, names and learned", field="utilization") from None
-        return cls(learner, names, restored(learned, len(names), source))
+        return cls(learner, names, model_from_data(learned, len(names), source))
 
 
 def fit_utilization(name: str, learner: Learner, columns: Sequence[Column], percent: Floats) -> Utilization:
@@ -213,11 +213,11 @@ class Predictor:
         told = {
             "format": FORMAT,
             "about": dict(self.about),
-            "utilization": self.utilization.kept(),
-            "memory": self.memory.kept(),
-            "slowdown": {mode: one.kept() for mode, one in self.slowdown.items()},
-            "multiprocessors": None if self.multiprocessors is None else self.multiprocessors.kept(),
-            "at_once": {mode: one.kept() for mode, one in self.at_once.items()},
+            "utilization": self.utilization.to_data(),
+            "memory": self.memory.to_data(),
+            "slowdown": {mode: one.to_data() for mode, one in self.slowdown.items()},
+            "multiprocessors": None if self.multiprocessors is None else self.multiprocessors.to_data(),
+            "at_once": {mode: one.to_data() for mode, one in self.at_once.items()},
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, orjson.dumps(_short(told)) + b"\n")
@@ -238,7 +238,7 @@ def load_predictor(path: Path) -> Predictor:
     try:
         about = {str(name): str(value) for name, value in data["about"].items()}
         slowdown, at_once = (
-            {str(mode): Slowdown.restored(one, path) for mode, one in found.items()}
+            {str(mode): Slowdown.from_data(one, path) for mode, one in found.items()}
             for found in (data["slowdown"], data.get("at_once", {}))
         )
         utilization, memory = data["utilization"], data["memory"]
@@ -256,7 +256,7 @@ def load_predictor(path: Path) -> Predictor:
     return Predictor(
         about,
         busy,
-        Memory.restored(memory, path),
+        Memory.from_data(memory, path),
         slowdown,
         None if held is None else _of_graph(held, path),
         at_once,
@@ -264,7 +264,7 @@ def load_predictor(path: Path) -> Predictor:
 
 
 def _of_graph(data: Any, path: Path) -> Utilization:
-    found = Utilization.restored(data, path)
+    found = Utilization.from_data(data, path)
     if (strange := next((name for name in found.names if name not in NAMES), None)) is not None:
         raise InputError(path, "features that a graph has", field="names", value=strange)
     return found

@@ -31,7 +31,7 @@ class Configuration:
 SMALL, LARGE = 32, 224  # pixels: CIFAR's and ImageNet's
 BATCHES_SMALL, BATCHES_LARGE = (16, 64, 128, 256), (8, 32, 64, 128)
 
-VISION: dict[str, tuple[str, ...]] = {
+CONVOLUTIONAL_MODELS: dict[str, tuple[str, ...]] = {
     "mobilenet-v1": ("mobilenet_v1",),
     "mobilenet-v2": ("mobilenet_v2",),
     "mobilenet-v3": ("mobilenet_v3_small", "mobilenet_v3_large"),
@@ -47,15 +47,16 @@ VISION: dict[str, tuple[str, ...]] = {
     "pyramidnet": ("pyramidnet",),
     "resnext": ("resnext50_32x4d", "resnext101_32x8d"),
 }
-_NOT_SMALL = ("squeezenet1_0", "googlenet")
+_LARGE_INPUT_ONLY = ("squeezenet1_0", "googlenet")
 """Models whose strides are too large for 32 pixels."""
 
-OTHERS: dict[str, tuple[tuple[str, int, tuple[int, ...]], ...]] = {
+# By family: model, input size, batch sizes.
+OTHER_MODELS: dict[str, tuple[tuple[str, int, tuple[int, ...]], ...]] = {
     "lstm": tuple((f"lstm-{size}", 128, (16, 64, 256, 512)) for size in ("256x1", "650x2", "1500x2")),
     "gru": tuple((f"gru-{size}", 128, (16, 64, 256, 512)) for size in ("256x1", "650x2", "1500x2")),
     "fully-connected": tuple((f"mlp-{width}", 784, (64, 512, 4096)) for width in (512, 2048, 8192)),
     "transformer": tuple(
-        (f"{kind}-{size}", 128, (8, 32, 128)) for kind in ("encoder", "decoder") for size in ("256x4", "512x6")
+        (f"{part}-{size}", 128, (8, 32, 128)) for part in ("encoder", "decoder") for size in ("256x4", "512x6")
     ),
     "bert": (("bert-base", 128, (4, 16, 64)), ("bert-base", 512, (4, 16))),
     "gpt2": (("gpt2-small", 512, (2, 8, 16)), ("gpt2-medium", 512, (2, 8))),
@@ -81,11 +82,11 @@ def configuration(name: str) -> Configuration:
 
 
 def _all() -> Iterator[Configuration]:
-    for family, models in VISION.items():
+    for family, models in CONVOLUTIONAL_MODELS.items():
         for model in models:
-            if model not in _NOT_SMALL:
+            if model not in _LARGE_INPUT_ONLY:
                 yield from (Configuration(family, model, SMALL, size) for size in BATCHES_SMALL)
             yield from (Configuration(family, model, LARGE, size) for size in BATCHES_LARGE)
-    for family, sizes in OTHERS.items():
-        for model, length, batches in sizes:
-            yield from (Configuration(family, model, length, size) for size in batches)
+    for family, sizes in OTHER_MODELS.items():
+        for model, input_size, batches in sizes:
+            yield from (Configuration(family, model, input_size, size) for size in batches)

@@ -1,5 +1,5 @@
-"""Which configurations are measured in pairs, and in which order: a selection that spans the range of a metric evenly, from
-many families, small and fast enough to be held all at once and measured in a second."""
+"""Which configurations are measured in pairs, and in which order: a selection that covers the range of a metric evenly, from
+many families. All must fit into memory at once and be fast enough to measure in a second."""
 
 from __future__ import annotations
 
@@ -8,47 +8,59 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-MANY = 34
+DEFAULT_COUNT = 34
 _TOLERANCE = 3.0  # percent around a target value, within which the rarest family is taken
 
 
 class SelectionMetric(StrEnum):
-    """The metric to span. Time slicing divides time, which utilization measures. MPS divides multiprocessors and bandwidth; a
-    training with small kernels leaves most of them free although a kernel always runs."""
+    """The metric whose range is covered. Time slicing divides time, which utilization measures. MPS divides multiprocessors and
+    bandwidth; a training with small kernels leaves most of them free although a kernel always runs."""
 
     UTILIZATION = "utilization"
-    SHARE = "share"
+    DEVICE_FILL = "share"
 
 
-LIMITS = {SelectionMetric.UTILIZATION: (6_000.0, 15.0, 0.15), SelectionMetric.SHARE: (14_000.0, 12.0, 0.10)}
-"""What fits into memory with all others (MB), is fast enough to measure (steps per second), and steady enough (spread)."""
+class SelectionLimits(NamedTuple):
+    """Configurations that fit into memory with all others, and are fast and steady enough to measure."""
+
+    max_memory_mb: float
+    min_steps_per_s: float
+    max_spread: float
+
+
+LIMITS = {
+    SelectionMetric.UTILIZATION: SelectionLimits(6_000.0, 15.0, 0.15),
+    SelectionMetric.DEVICE_FILL: SelectionLimits(14_000.0, 12.0, 0.10),
+}
 
 
 def select_configurations(
-    measured: Sequence[Mapping[str, Any]], many: int = MANY, span: SelectionMetric = SelectionMetric.UTILIZATION
+    measured: Sequence[Mapping[str, Any]], count: int = DEFAULT_COUNT, metric: SelectionMetric = SelectionMetric.UTILIZATION
 ) -> tuple[str, ...]:
-    """Names of configurations, by a fixed rule: for each of `many` evenly spaced values one that is near, of the family that
-    was taken least so far; ties go to the nearest, then to the first name."""
+    """Names of configurations, by a fixed rule: for each of `count` evenly spaced values one that is near, of the family
+    with the fewest configurations taken; ties go to the nearest, then to the first name."""
     value = (
-        shares(measured) if span is SelectionMetric.SHARE else {one["name"]: one.get("utilization", 0.0) for one in measured}
+        device_fill(measured)
+        if metric is SelectionMetric.DEVICE_FILL
+        else {one["name"]: one.get("utilization", 0.0) for one in measured}
     )
-    memory_mb, steps_per_s, spread = LIMITS[span]
+    limits = LIMITS[metric]
     fit = [
         one
         for one in measured
         if "problem" not in one
-        and one["reserved_mb"] <= memory_mb
-        and one["steps_per_s"] >= steps_per_s
-        and one["spread"] <= spread
+        and one["reserved_mb"] <= limits.max_memory_mb
+        and one["steps_per_s"] >= limits.min_steps_per_s
+        and one["spread"] <= limits.max_spread
     ]
-    spanned = [value[one["name"]] for one in fit]
+    values = [value[one["name"]] for one in fit]
     taken: list[str] = []
     families: Counter[str] = Counter()
-    for wanted in np.linspace(min(spanned), max(spanned), many):
+    for wanted in np.linspace(min(values), max(values), count):
         left = [one for one in fit if one["name"] not in taken]
         if not left:
             break
@@ -60,14 +72,14 @@ def select_configurations(
     return tuple(taken)
 
 
-def shares(measured: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """How much of the device each configuration fills, in percent: samples per second over the maximum of the same model with
+def device_fill(measured: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Percent of the device that each configuration fills: samples per second over the maximum of the same model with
     any batch size, times the utilization there. If a larger batch hardly takes longer, the device was far from full."""
     seen = [one for one in measured if "problem" not in one and "utilization" in one]
     best: dict[tuple[str, int], tuple[float, float]] = {}
     for one in seen:
-        kind = one["model"], one["input"]
-        best[kind] = max(best.get(kind, (0.0, 0.0)), (_samples(one), one["utilization"]))
+        model = one["model"], one["input"]
+        best[model] = max(best.get(model, (0.0, 0.0)), (_samples(one), one["utilization"]))
     found: dict[str, float] = {}
     for one in seen:
         most, busy = best[one["model"], one["input"]]
@@ -89,46 +101,48 @@ class PlannedMeasurement:
 
 def measurement_plan(
     names: Sequence[str],
-    solos: int = 1,
-    again: int = 0,
-    times: int = 2,
+    solo_repeats: int = 1,
+    repeated_pairs: int = 0,
+    repeats: int = 2,
     noisy: Sequence[tuple[str, str]] = (),
     known: Container[str] = (),
 ) -> list[PlannedMeasurement]:
-    """Each configuration alone, then all pairs, with each alone again evenly among them, `solos` times in all. `again` evenly
-    chosen pairs are repeated, each a quarter of the list later, `times` in all, and the `noisy` pairs last; repeats show the
-    noise. Omits measurements whose names are in `known`."""
+    """Each configuration alone, then all pairs; between the pairs each alone again, `solo_repeats` times in all.
+    `repeated_pairs` evenly chosen pairs are measured `repeats` times, each time a quarter of the list later. The `noisy` pairs
+    are repeated last. Omits measurements whose names are in `known`."""
     first = [PlannedMeasurement(name, (name,)) for name in names]
-    later = [PlannedMeasurement(_numbered(name, turn), (name,)) for turn in range(2, solos + 1) for name in names]
+    later = [PlannedMeasurement(_numbered(name, turn), (name,)) for turn in range(2, solo_repeats + 1) for name in names]
     pairs = [PlannedMeasurement(" + ".join(pair), pair) for pair in round_robin(names)]
-    even = np.linspace(0, len(pairs) - 1, min(again, len(pairs))).round().astype(int)
-    repeats = [
+    even = np.linspace(0, len(pairs) - 1, min(repeated_pairs, len(pairs))).round().astype(int)
+    repeated = [
         (place + (turn - 1) * len(pairs) // 4, PlannedMeasurement(_numbered(pairs[place].name, turn), pairs[place].of))
-        for turn in range(2, times + 1)
+        for turn in range(2, repeats + 1)
         for place in even
     ]
-    meet = [one for _, one in sorted([*enumerate(pairs), *repeats], key=lambda placed: placed[0])]
-    vary = [PlannedMeasurement(_numbered(" + ".join(pair), 2), pair) for pair in noisy]
-    vary = [one for one in vary if one not in meet]
-    first, later, meet, vary = ([one for one in part if one.name not in known] for part in (first, later, meet, vary))
-    among, last = (meet, vary) if meet else (vary, meet)
-    return [*first, *_among(among, later), *last]
+    pair_runs = [one for _, one in sorted([*enumerate(pairs), *repeated], key=lambda placed: placed[0])]
+    noisy_runs = [PlannedMeasurement(_numbered(" + ".join(pair), 2), pair) for pair in noisy]
+    noisy_runs = [one for one in noisy_runs if one not in pair_runs]
+    first, later, pair_runs, noisy_runs = (
+        [one for one in part if one.name not in known] for part in (first, later, pair_runs, noisy_runs)
+    )
+    pair_runs, noisy_runs = (pair_runs, noisy_runs) if pair_runs else (noisy_runs, [])
+    return [*first, *_interleave(pair_runs, later), *noisy_runs]
 
 
-def noisiest(rows: Iterable[Mapping[str, Any]], many: int) -> list[tuple[str, str]]:
+def noisiest(rows: Iterable[Mapping[str, Any]], count: int) -> list[tuple[str, str]]:
     """The measured pairs with the largest spread in their first measurement; pairs without a spread come first."""
     pairs = {row["name"]: row for row in rows if "pair" in row and "problem" not in row}
     first = [row for name, row in pairs.items() if name == " + ".join(row["pair"])]
     ranked = sorted(first, key=lambda row: (-row.get("spread", math.inf), row["name"]))
-    return [(row["pair"][0], row["pair"][1]) for row in ranked[:many]]
+    return [(row["pair"][0], row["pair"][1]) for row in ranked[:count]]
 
 
 def _numbered(name: str, turn: int) -> str:
     return f"{name} ({turn})"
 
 
-def _among(many: Sequence[PlannedMeasurement], few: Sequence[PlannedMeasurement]) -> Iterator[PlannedMeasurement]:
-    """All of both, the few spread evenly among the many."""
+def _interleave(many: Sequence[PlannedMeasurement], few: Sequence[PlannedMeasurement]) -> Iterator[PlannedMeasurement]:
+    """All measurements of both lists, with the shorter one spread evenly over the longer one."""
     done = 0
     if not many:
         yield from few
@@ -140,8 +154,8 @@ def _among(many: Sequence[PlannedMeasurement], few: Sequence[PlannedMeasurement]
 
 
 def round_robin(names: Sequence[str]) -> list[tuple[str, str]]:
-    """All pairs: those of equals first, then as in a round-robin tournament, so that an interrupted measurement is a fair
-    sample."""
+    """All pairs: each configuration with itself first, then as in a round-robin tournament, so that an interrupted measurement
+    is a fair sample."""
     found = [(name, name) for name in names]
     slots: list[str | None] = [*names] if len(names) % 2 == 0 else [*names, None]
     for _ in range(len(slots) - 1):

@@ -48,7 +48,7 @@ class TrainingLoop:
         if self.device.startswith("cuda"):
             torch.cuda.synchronize()
 
-    def mark(self) -> Callable[[], None]:
+    def record_event(self) -> Callable[[], None]:
         """A function that waits for the work submitted until now."""
         if not self.device.startswith("cuda"):
             return lambda: None  # a CPU is synchronous

@@ -105,7 +105,7 @@ def _data(inputs: ExperimentInputs) -> Dataset:
     return dataset(measured_set(inputs.device)[1], measured_set(f"{inputs.device}_features")[1])
 
 
-SPANNING = {"time-slicing": SelectionMetric.UTILIZATION, "mps": SelectionMetric.SHARE}
+SPANNING = {"time-slicing": SelectionMetric.UTILIZATION, "mps": SelectionMetric.DEVICE_FILL}
 """What the configurations of each way of sharing span: time is divided by turns, multiprocessors through MPS."""
 
 

@@ -29,7 +29,7 @@ Inside: TypeAlias = Literal["fairness", "fifo"]
 
 def water_fill(view: Snapshot, groups: ShareGroups, *, aware: bool, sharing: SharingOptions = NO_SHARING) -> Allocation:
     """The allocation of a view's jobs by water filling."""
-    classes = classes_of(view, alike=not aware, by_weight=False)
+    classes = classes_of(view, type_agnostic=not aware, by_weight=False)
     if not len(classes):
         return no_allocation(view)
     if aware and not (sharing.alone and len(view.capacity) <= MAX_HULL_TYPES):

@@ -2,13 +2,13 @@
 
     max_X Σ_m (M − m) · throughput(m, X) / throughput(m, X^fastest)
 
-With co-location or spread gangs it is a program over classes and their columns (lp/weighted_sum.py), which is exact, too.
-`sticky` is FIFO as in Gavel's simulator, a greedy queue without a program. Shortest job first is
+With co-location or spread gangs it is a program over classes and their columns (lp/weighted_sum.py), which is also exact.
+`sticky` is FIFO as in Gavel's simulator: a greedy queue, not a linear program. Shortest job first is
 
     min_X min_m  left_m / throughput(m, X)
 
-The optimum is the job that would be done first, alone on its fastest type; then the same among the others on the rest of the
-cluster. Co-location follows the same queue and does not change the optimum: no job shares with the first one."""
+The optimum gives the job that can finish first its fastest type; the same rule then divides the rest of the cluster among the
+other jobs. Co-location follows the same queue and does not change the optimum: no job shares with the first one."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.columns import significant
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
+from fairlead.policies.allocation.lp.colocation_columns import SharingOptions, spread_gain
 from fairlead.policies.allocation.lp.demand_model import DemandModel, ModelAnswer, solve_with_sharing
-from fairlead.policies.allocation.lp.greedy_queue import colocate_waiting, greedy_types, pair_allocation, whole_shares
 from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, no_allocation
 from fairlead.policies.allocation.lp.throughput_polytope import ThroughputPolytope
 from fairlead.policies.allocation.lp.weighted_sum import WarmStart, maximize_weighted_sum, solve_by_job
@@ -33,10 +32,10 @@ from fairlead.policies.allocation.lp.weighted_sum import WarmStart, maximize_wei
 
 @dataclass(frozen=True)
 class FifoPerf(SharingOptions):
-    """The job that came first has its fastest type, as far as the sum weighted by arrival gains from it.
+    """The earliest job gets its fastest type, where that increases the sum weighted by arrival.
 
-    `sticky`: as in Gavel's simulator, a job takes the fastest type with room and keeps it, and no job overtakes the first
-    without room. With `space_sharing`, a job without room is then co-located where that pays most."""
+    `sticky`: as in Gavel's simulator, a job takes the fastest type with room and keeps it. The queue stops at the first job
+    without room. With `space_sharing`, such jobs are co-located where the combined throughput is highest."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     sticky: bool = False
@@ -61,21 +60,23 @@ class FifoPerf(SharingOptions):
         return solve_with_sharing("FIFO", view, classes, self, answer)[0], memo
 
     def _one_by_one(self, view: Snapshot, classes: JobClasses, memo: Memo) -> tuple[Allocation, Memo]:
-        number, line = view.jobs.number, np.arange(len(view.jobs))
+        number, queue_order = view.jobs.number, np.arange(len(view.jobs))
         held: dict[int, int] = {}
-        mates: dict[int, int] = {}
+        host_of_guest: dict[int, int] = {}
         if isinstance(memo, Mapping):
-            place = {one: row for row, one in enumerate(number.tolist())}
-            held = {place[one]: kind for one, kind in zip(memo["number"].tolist(), memo["type"].tolist()) if one in place}
+            row_of = {one: row for row, one in enumerate(number.tolist())}
+            held = {row_of[one]: type_ for one, type_ in zip(memo["number"].tolist(), memo["type"].tolist()) if one in row_of}
             known = zip(memo["guest"].tolist(), memo["host"].tolist())
-            mates = {place[guest]: place[host] for guest, host in known if guest in place and host in place}
-            held = {row: kind for row, kind in held.items() if row not in mates}
-        got = greedy_types(view, classes, line, strict=True, held=held, placement_sensitive=self.placement_sensitive)
-        mates = colocate_waiting(view, got, line, mates) if self.space_sharing else {}
-        guests, hosts = np.array([*mates], dtype=np.int64), np.array([*mates.values()], dtype=np.int64)
-        row = (got >= 0).nonzero()[0]
-        kept = {"number": number[row], "type": got[row], "guest": number[guests], "host": number[hosts]}
-        return pair_allocation(view, got, mates), kept
+            host_of_guest = {row_of[guest]: row_of[host] for guest, host in known if guest in row_of and host in row_of}
+            held = {row: type_ for row, type_ in held.items() if row not in host_of_guest}
+        type_of_row = greedy_types(
+            view, classes, queue_order, strict=True, held=held, placement_sensitive=self.placement_sensitive
+        )
+        host_of_guest = colocate_waiting(view, type_of_row, queue_order, host_of_guest) if self.space_sharing else {}
+        guests, hosts = np.array([*host_of_guest], dtype=np.int64), np.array([*host_of_guest.values()], dtype=np.int64)
+        row = (type_of_row >= 0).nonzero()[0]
+        kept = {"number": number[row], "type": type_of_row[row], "guest": number[guests], "host": number[hosts]}
+        return pair_allocation(view, type_of_row, host_of_guest), kept
 
 
 def _by_arrival(present: Ints, count: int) -> Floats:
@@ -103,21 +104,128 @@ def _alone(view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
 
 @dataclass(frozen=True)
 class ShortestJobFirstPerf(SharingOptions):
-    """The job that can be done first has its fastest type, then the next, on the fastest type with room.
+    """The job that can finish first gets its fastest type; then the next job takes its fastest type with room.
 
-    With `space_sharing`, a job without room is co-located where that pays most, but not with the first. With
-    `placement_sensitive`, a gang without consolidated room may do better on another type."""
+    With `space_sharing`, a job without room is co-located where the combined throughput is highest, but not with the first
+    job. With `placement_sensitive`, a gang without consolidated room may do better on another type."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view)
         fastest = classes.by_job(classes.rates.max(axis=1))
-        lasts = np.divide(view.jobs.steps_left, fastest, out=np.full(len(view.jobs), np.inf), where=fastest > 0)
-        line = lasts.argsort(kind="stable")
-        got = greedy_types(view, classes, line, strict=False, placement_sensitive=self.placement_sensitive)
+        duration_s = np.divide(view.jobs.steps_left, fastest, out=np.full(len(view.jobs), np.inf), where=fastest > 0)
+        queue_order = duration_s.argsort(kind="stable")
+        type_of_row = greedy_types(view, classes, queue_order, strict=False, placement_sensitive=self.placement_sensitive)
         if self.space_sharing:
-            hosts = got.copy()
-            hosts[line[:1]] = -1
-            return pair_allocation(view, got, colocate_waiting(view, hosts, line[1:], {})), memo
-        return Allocation.alone(view.jobs.number, whole_shares(got, len(view.capacity))), memo
+            hosts = type_of_row.copy()
+            hosts[queue_order[:1]] = -1
+            return pair_allocation(view, type_of_row, colocate_waiting(view, hosts, queue_order[1:], {})), memo
+        return Allocation.alone(view.jobs.number, whole_shares(type_of_row, len(view.capacity))), memo
+
+
+def greedy_types(
+    view: Snapshot,
+    classes: JobClasses,
+    queue_order: Ints,
+    *,
+    strict: bool,
+    held: Mapping[int, int] | None = None,
+    placement_sensitive: bool = False,
+) -> Ints:
+    """By row of the view, the type that the job takes, or -1: in turn, each job takes all its workers on its fastest type that
+    has room. Jobs in `held` (row → type) come first, if their type has room. `strict`: stop at the first job without room."""
+    room, class_of_row = view.capacity.tolist(), classes.of.tolist()
+    consolidated_room = [1.0 + 1e-9] * len(room)  # by type: the fraction of its nodes that consolidated gangs can still use
+    workers = view.jobs.workers.tolist()
+    preferred = _preferred_types(view, classes, placement_sensitive)
+    type_of_row = np.full(len(view.jobs), -1, dtype=np.int64)
+
+    def take_first_fitting(row: int, candidates: list[tuple[int, float]]) -> bool:
+        for type_, part in candidates:
+            if room[type_] >= workers[row] and consolidated_room[type_] >= part:
+                room[type_] -= workers[row]
+                consolidated_room[type_] -= part
+                type_of_row[row] = type_
+                return True
+        return False
+
+    for row, type_ in (held or {}).items():
+        if class_of_row[row] >= 0:
+            take_first_fitting(row, [one for one in preferred[class_of_row[row]] if one[0] == type_])
+    for row in queue_order.tolist():
+        if class_of_row[row] < 0 or type_of_row[row] >= 0:
+            continue
+        if not take_first_fitting(row, preferred[class_of_row[row]]) and strict:
+            break
+    return type_of_row
+
+
+def _preferred_types(view: Snapshot, classes: JobClasses, placement_sensitive: bool) -> list[list[tuple[int, float]]]:
+    """By class, fastest first: a type, and the fraction of its nodes that a consolidated gang takes there (else 0)."""
+    rates, types = classes.rates, classes.rates.shape[1]
+    parts = np.zeros_like(rates)
+    if placement_sensitive:
+        spread = spread_gain(classes, view, rates)
+        parts = np.where((classes.workers > 1)[:, None], spread.use, 0.0)
+        rates, parts = np.concatenate((rates, spread.gain), axis=1), np.concatenate((parts, np.zeros_like(parts)), axis=1)
+    order = np.argsort(-rates, axis=1, kind="stable").tolist()
+    return [
+        [(column % types, part[column]) for column in mine if rate[column] > 0]
+        for mine, rate, part in zip(order, rates.tolist(), parts.tolist())
+    ]
+
+
+def colocate_waiting(view: Snapshot, type_of_row: Ints, queue_order: Ints, host_of_guest: Mapping[int, int]) -> dict[int, int]:
+    """Map jobs without room to the jobs that host them, as rows of the view. Pairs in `host_of_guest` stay co-located where
+    possible. Each other job, in queue order, goes to the host with the highest combined throughput, if that is above one."""
+    rates, workers = view.rates, view.jobs.workers
+    free = type_of_row >= 0  # hosts without a guest
+    found: dict[int, int] = {}
+
+    def combined_throughput(guest: int, hosts: Ints) -> Floats:
+        """The sum of both rates, each relative to the job alone; 0 where they cannot be co-located."""
+        type_, mine, theirs = type_of_row[hosts], rates.row[guest], rates.row[hosts]
+        alone = rates.alone[mine, type_] * rates.alone[theirs, type_]
+        together = rates.paired[mine, theirs, type_] * rates.alone[theirs, type_]
+        together = together + rates.paired[theirs, mine, type_] * rates.alone[mine, type_]
+        both = (
+            (rates.paired[mine, theirs, type_] > 0)
+            & (rates.paired[theirs, mine, type_] > 0)
+            & (workers[hosts] == workers[guest])
+        )
+        fits = (view.jobs.fits[guest] >> type_) & 1
+        return np.where(both & (fits > 0), together / np.maximum(alone, 1e-300), 0.0)
+
+    for guest, host in host_of_guest.items():
+        if type_of_row[guest] < 0 and free[host] and combined_throughput(guest, np.array([host]))[0] > 1.0:
+            found[guest], free[host] = host, False
+    for guest in queue_order.tolist():
+        if type_of_row[guest] >= 0 or guest in found:
+            continue
+        hosts = free.nonzero()[0]
+        if not len(hosts):
+            break
+        value = combined_throughput(guest, hosts)
+        best = int(value.argmax())
+        if value[best] > 1.0:
+            found[guest], free[hosts[best]] = int(hosts[best]), False
+    return found
+
+
+def pair_allocation(view: Snapshot, type_of_row: Ints, host_of_guest: Mapping[int, int]) -> Allocation:
+    """All of the time on the type taken, which a host shares with its guest; by rows of the view."""
+    number = view.jobs.number
+    row = (type_of_row >= 0).nonzero()[0]
+    guest_number = np.full(len(view.jobs), -1, dtype=np.int64)
+    guest_number[list(host_of_guest.values())] = number[list(host_of_guest)]
+    first, second = number[row], guest_number[row]
+    swapped = (second >= 0) & (second < first)
+    first, second = np.where(swapped, second, first), np.where(swapped, first, second)
+    return Allocation(first, second, type_of_row[row], np.ones(len(row)))
+
+
+def whole_shares(type_of_row: Ints, types: int) -> Floats:
+    """All of the time on the type taken: rows × types."""
+    shares: Floats = (type_of_row[:, None] == np.arange(types)).astype(np.float64)
+    return shares

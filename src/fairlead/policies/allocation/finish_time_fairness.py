@@ -37,7 +37,7 @@ class FinishTimeFairness:
     optimum: Optimum = "throughput"
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _fairest(view, memo, self.optimum, alike=True)
+        return _min_max_rho(view, memo, self.optimum, type_agnostic=True)
 
 
 @dataclass(frozen=True)
@@ -53,32 +53,34 @@ class FinishTimeFairnessPerf(SharingOptions):
         check_optimum("finish-time-fairness-perf", self.optimum, self)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _fairest(view, memo, self.optimum, sharing=self)
+        return _min_max_rho(view, memo, self.optimum, sharing=self)
 
 
-def _fairest(
-    view: Snapshot, memo: Memo, optimum: Optimum, *, alike: bool = False, sharing: SharingOptions = NO_SHARING
+def _min_max_rho(
+    view: Snapshot, memo: Memo, optimum: Optimum, *, type_agnostic: bool = False, sharing: SharingOptions = NO_SHARING
 ) -> tuple[Allocation, Memo]:
-    classes = classes_of(view, alike=alike)
+    classes = classes_of(view, type_agnostic=type_agnostic)
     left = view.jobs.steps_left
-    rate = significant(isolated_rates(view, classes, alike=alike))
+    rate = significant(isolated_rates(view, classes, type_agnostic=type_agnostic))
     spent = isolated_s(view, left, memo)
     kept: dict[str, Any] = {"number": view.jobs.number.copy(), "left": left, "rate": rate, "isolated_s": spent}
     if not len(classes):
         return no_allocation(view), kept
     alone = spent + np.divide(left, rate, out=np.zeros(len(left)), where=rate > 0)
-    hurry = RemainingWork(left, unit=alone, spent=view.time - view.jobs.submitted_s)
+    remaining = RemainingWork(left, unit=alone, spent=view.time - view.jobs.submitted_s)
     name = "finish-time fairness"
-    x, near = min_level_allocation(name, view, classes, hurry, memo, alike=alike, sharing=sharing, optimum=optimum)
+    x, near = min_level_allocation(
+        name, view, classes, remaining, memo, type_agnostic=type_agnostic, sharing=sharing, optimum=optimum
+    )
     return x, {**kept, **near}
 
 
-def isolated_rates(view: Snapshot, classes: JobClasses, *, alike: bool) -> Floats:
+def isolated_rates(view: Snapshot, classes: JobClasses, *, type_agnostic: bool) -> Floats:
     """Each job's throughput with 1/n of the cluster to itself; 0 for a job that can run nowhere at the moment."""
     jobs = max(1, int(np.count_nonzero(classes.of >= 0)))
     share = (classes.rates > 0) * (view.capacity / jobs) / classes.workers[:, None]
     share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
-    if alike:
+    if type_agnostic:
         return classes.by_job(share.sum(axis=1)) * fastest_of(view, classes)
     return classes.by_job((classes.rates * share).sum(axis=1))
 

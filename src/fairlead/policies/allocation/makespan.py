@@ -2,8 +2,8 @@
 
     min_X max_m  left_m / throughput(m, X)
 
-left_m are the remaining steps. A job that takes longest even alone on its fastest type gets that type; the others go on to the
-least duration at which their demands fit the cluster."""
+left_m is its number of steps left. The job that takes longest even alone on its fastest type gets that type; for the others
+the smallest feasible makespan is searched."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from fairlead.policies.allocation.lp.job_classes import classes_of, no_allocatio
 
 @dataclass(frozen=True)
 class MinTotalDuration:
-    """All jobs done as soon as possible, agnostic of types (OSSP, open shop): makespan."""
+    """All jobs done as soon as possible, agnostic of types: the makespan of an open shop scheduling problem (OSSP)."""
 
     paper: ClassVar[str] = "Gonzalez and Sahni, JACM'76 (open shop); Gavel §4.2 (Narayanan et al., OSDI'20)"
     optimum: Optimum = "throughput"
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _soonest(view, memo, self.optimum, alike=True)
+        return _min_makespan(view, memo, self.optimum, type_agnostic=True)
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,17 @@ class MinTotalDurationPerf(SharingOptions):
         check_optimum("min-total-duration-perf", self.optimum, self)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        return _soonest(view, memo, self.optimum, sharing=self)
+        return _min_makespan(view, memo, self.optimum, sharing=self)
 
 
-def _soonest(
-    view: Snapshot, memo: Memo, optimum: Optimum, *, alike: bool = False, sharing: SharingOptions = NO_SHARING
+def _min_makespan(
+    view: Snapshot, memo: Memo, optimum: Optimum, *, type_agnostic: bool = False, sharing: SharingOptions = NO_SHARING
 ) -> tuple[Allocation, Memo]:
-    classes = classes_of(view, alike=alike)
+    classes = classes_of(view, type_agnostic=type_agnostic)
     if not len(classes):
         return no_allocation(view), memo
-    jobs = np.ones(len(view.jobs))
-    hurry = RemainingWork(view.jobs.steps_left, unit=jobs, spent=0.0 * jobs)
-    return min_level_allocation("makespan", view, classes, hurry, memo, alike=alike, sharing=sharing, optimum=optimum)
+    ones = np.ones(len(view.jobs))
+    remaining = RemainingWork(view.jobs.steps_left, unit=ones, spent=0.0 * ones)
+    return min_level_allocation(
+        "makespan", view, classes, remaining, memo, type_agnostic=type_agnostic, sharing=sharing, optimum=optimum
+    )

@@ -2,8 +2,8 @@
 
     max_X min_m  (1/w_m) · s_m · throughput(m, X) / throughput(m, X_equal)
 
-X_equal gives a job the same time on every accelerator of the cluster: on type j the fraction N_j / ΣN. The agnostic form treats
-all types as equal and gives every job the same mix of them."""
+X_equal gives a job the same time on every accelerator of the cluster: on type j the fraction N_j / ΣN. The type-agnostic form
+treats all types as equal and gives every job the same mix of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fairlead.policies.allocation.lp.job_classes import (
     no_allocation,
     normalized_rates,
 )
-from fairlead.policies.allocation.lp.max_min_program import MaxMinProgram, dealt
+from fairlead.policies.allocation.lp.max_min_program import MaxMinProgram, divide_among_members
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class MaxMinFairness:
     optimum: Literal["throughput", "centre"] = "throughput"
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        classes = classes_of(view, alike=True)
+        classes = classes_of(view, type_agnostic=True)
         if not len(classes):
             return no_allocation(view), memo
         if self.optimum == "centre":
-            each = middle(classes, view.capacity, classes.rates * classes.workers[:, None])
+            each = analytic_centre_shares(classes, view.capacity, classes.rates * classes.workers[:, None])
         else:
             mix = even_mix(classes, view.capacity)
             each = mix * fill_fixed_mix(classes, mix, view.capacity)[:, None]
@@ -59,7 +59,7 @@ class MaxMinFairnessPerf(SharingOptions):
 
     paper: ClassVar[str] = "Gavel §4.1 (Narayanan et al., OSDI'20)"
     optimum: Literal["throughput", "centre"] = "throughput"
-    _shares: MaxMinProgram = field(
+    _program: MaxMinProgram = field(
         default_factory=lambda: MaxMinProgram("max-min fairness"), init=False, repr=False, compare=False
     )
 
@@ -72,17 +72,17 @@ class MaxMinFairnessPerf(SharingOptions):
             return no_allocation(view), memo
         gain = normalized_rates(classes, view.capacity)
         if self.optimum == "centre":
-            return classes.each(view, middle(classes, view.capacity, gain)), memo
+            return classes.each(view, analytic_centre_shares(classes, view.capacity, gain)), memo
         paired = colocated_gain(classes, view, gain) if self.space_sharing else None
         spread = spread_gain(classes, view, gain) if self.placement_sensitive else None
         worth = gain if spread is None else np.concatenate((gain, spread.gain), axis=1)
-        want = classes.count * classes.weight
-        filled = self._shares.solve(
-            classes, view.capacity, gain, want, paired=paired, then=lambda: break_ties_by_class(worth, classes), spread=spread
+        weight_total = classes.count * classes.weight
+        filled = self._program.solve(
+            classes, view.capacity, gain, weight_total, paired, lambda: break_ties_by_class(worth, classes), spread
         )
-        return dealt(classes, view, filled), memo
+        return divide_among_members(classes, view, filled), memo
 
 
-def middle(classes: JobClasses, capacity: Ints, gain: Floats) -> Floats:
+def analytic_centre_shares(classes: JobClasses, capacity: Ints, gain: Floats) -> Floats:
     """The analytic centre of all optima: x of a member of each class."""
     return centre(classes.count, classes.workers, classes.weight, capacity, gain)

@@ -65,7 +65,7 @@ class StaticPartition:
         here = {view.names.accounts[code] for code in np.unique(view.jobs.account).tolist()}
         absent = sum(weight for name, weight in self.weights.items() if name not in here)
         part = groups.weight / (groups.weight.sum() + absent)
-        classes = classes_of(view, group=groups.of, alike=True)
+        classes = classes_of(view, group=groups.of, type_agnostic=True)
         each = np.zeros((len(classes), len(view.capacity)))
         for party in np.unique(classes.group).tolist():
             mine = classes.group == party
@@ -78,6 +78,6 @@ class StaticPartition:
 
 def _usable(view: Snapshot) -> Bools:
     """Jobs × types: where each job can run at the moment."""
-    classes = classes_of(view, alike=True, by_weight=False)
+    classes = classes_of(view, type_agnostic=True, by_weight=False)
     can = classes.matrix(classes.rates)
     return can > 0

@@ -4,8 +4,8 @@
 
 What is left over is then used for the highest total throughput. With `optimum=centre`, the analytic centre of the optima of the
 plain program is taken instead; there, no job goes on past one that cannot be in time. With unit 1 and nothing spent, ρ is the
-makespan; with the time of a fair share as the unit it is finish-time fairness (Gavel §4.2). Agnostic (`alike`), a job is on
-every type as fast as on its fastest, and jobs that may use the same types have the same mix of them."""
+makespan; with the time of a fair share as the unit it is finish-time fairness (Gavel §4.2). With `type_agnostic`, a job is as
+fast on every type as on its fastest, and jobs that may use the same types have the same mix of them."""
 
 from __future__ import annotations
 
@@ -54,29 +54,29 @@ def min_level_allocation(
     name: str,
     view: Snapshot,
     classes: JobClasses,
-    hurry: RemainingWork,
+    remaining: RemainingWork,
     memo: Memo,
     *,
-    alike: bool,
+    type_agnostic: bool,
     sharing: SharingOptions,
     optimum: Optimum,
 ) -> tuple[Allocation, Mapping[str, Any]]:
     """Find the allocation of the least level. `memo` holds the last level and prices, which shorten the search."""
     near: Mapping[str, Any] = memo if isinstance(memo, Mapping) and "prices" in memo else {"level": 0.0, "prices": None}
-    if alike:
-        hurry = RemainingWork(hurry.left / fastest_of(view, classes), hurry.unit, hurry.spent)
+    if type_agnostic:
+        remaining = RemainingWork(remaining.left / fastest_of(view, classes), remaining.unit, remaining.spent)
         if (classes.rates > 0).all():
-            x, found = _in_one_pool(view, classes, hurry, near)
-            return x if optimum == "throughput" else _middle(view, classes, hurry, found["level"]), found
+            x, found = _in_one_pool(view, classes, remaining, near)
+            return x if optimum == "throughput" else _analytic_centre(view, classes, remaining, found["level"]), found
 
     def answer(model: DemandModel, before: ModelAnswer | None) -> ModelAnswer:
-        demand, lowest, highest = hurry.of(model.present, model.fastest, _least(view, model.present) * model.fastest)
+        demand, lowest, highest = remaining.of(model.present, model.fastest, _least(view, model.present) * model.fastest)
         guess = float(near["level"])
         if before is not None:
             lowest = guess = max(before.level, lowest)
         level, required, fit = model.min_level(demand, lowest, highest, guess)
         used = fit.used
-        if not model.is_full(fit):  # something is left to deal out
+        if not model.is_full(fit):  # some capacity is left
             top = np.zeros(len(model.classes))
             top[model.of] = model.fastest
             unit = np.where(top > 0, top, 1.0) / model.classes.workers
@@ -85,24 +85,24 @@ def min_level_allocation(
 
     x, kept = solve_with_sharing(name, view, classes, sharing, answer, near["prices"])
     if optimum == "centre" and kept:
-        return _middle(view, classes, hurry, kept["level"]), kept
-    if alike:
+        return _analytic_centre(view, classes, remaining, kept["level"]), kept
+    if type_agnostic:
         x = Allocation.alone(view.jobs.number, _same_mix(classes, view, x.matrix(view.jobs.number, len(view.capacity))))
     return x, kept or near
 
 
 def _hints(level: float, prices: Floats | None) -> dict[str, Any]:
-    """What the next solve starts from, as a memo keeps it."""
+    """The starting point of the next solve, for the memo."""
     return {"level": float(significant(np.array(level))), "prices": None if prices is None else significant(prices)}
 
 
 def _in_one_pool(
-    view: Snapshot, classes: JobClasses, hurry: RemainingWork, near: Mapping[str, Any]
+    view: Snapshot, classes: JobClasses, remaining: RemainingWork, near: Mapping[str, Any]
 ) -> tuple[Allocation, Mapping[str, Any]]:
-    """The case of types that are alike for all jobs: demands fit as soon as their sum does."""
+    """If every job can use every type: demands fit as soon as their sum does."""
     at, size = (classes.of >= 0).nonzero()[0], float(view.capacity.sum())
     ones = np.ones(len(at))
-    demand, lowest, highest = hurry.of(at, ones, _least(view, at) * ones)
+    demand, lowest, highest = remaining.of(at, ones, _least(view, at) * ones)
     rise = view.jobs.workers[at] / size
     spending = newton_excess(demand, lambda r: (float(rise @ r) - 1.0, rise))
     level = affordable_level(spending, lowest, highest, float(near["level"]))
@@ -118,12 +118,12 @@ def _least(view: Snapshot, at: Ints) -> float:
     return min(LEAST, scarcest / crowd)
 
 
-def _middle(view: Snapshot, classes: JobClasses, hurry: RemainingWork, level: float) -> Allocation:
-    """The analytic centre of all allocations with which every job gets what it needs."""
+def _analytic_centre(view: Snapshot, classes: JobClasses, remaining: RemainingWork, level: float) -> Allocation:
+    """The analytic centre of all allocations that meet every job's demand."""
     at = (classes.of >= 0).nonzero()[0]
     rates = classes.rates[classes.of[at]]
     fastest = rates.max(axis=1)
-    demand, _, highest = hurry.of(at, fastest, _least(view, at) * fastest)
+    demand, _, highest = remaining.of(at, fastest, _least(view, at) * fastest)
     need = demand(max(level, highest))[0]
     ones = np.ones(len(need), dtype=np.int64)
     x = np.zeros((len(view.jobs), len(view.capacity)))

@@ -1,5 +1,5 @@
-"""Classes of jobs that no objective can tell apart: same rates, workers, weight and usable types. A program over classes with
-multiplicities is exact, and does not grow with the number of jobs. The closed-form shares of classes are here, too."""
+"""Classes of jobs that all objectives treat the same: equal rates, workers, weight and usable types. A program over classes
+with multiplicities is exact, and does not grow with the number of jobs. The closed-form shares of classes are here, too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairlead.core.snapshot import Snapshot
 SLIGHT = 1e-3
 """By how much the last class's progress counts less than the first's where nothing else decides between them."""
 
-_APART = 997.0  # times this, numbers that are close are no longer
+_APART = 997.0  # a factor that separates numbers that are close
 _TUPLE = np.array((11400714785074694791, 14029467366897019727, 2870177450012600261), dtype=np.uint64)  # xxHash's primes
 _TURN = np.array((31, 33), dtype=np.uint64)
 
@@ -31,14 +31,14 @@ class JobClasses:
     row: Ints  # in the view's rates
     workers: Ints
     weight: Floats
-    group: Ints  # whatever else a policy tells jobs apart by, such as the account
+    group: Ints  # a further distinction of a policy, such as the account
     rates: Floats  # classes × types, 0 where it may not or cannot run
-    keys: Sequence[tuple[float, ...]]  # what a class is known by from one moment to the next; mostly the same object
+    keys: Sequence[tuple[float, ...]]  # identify a class between decisions; mostly the same object
 
     def __len__(self) -> int:
         return len(self.count)
 
-    def dealt(self, view: Snapshot, totals: Floats, reasons: Mapping[int, Reason] | None = None) -> Allocation:
+    def divide(self, view: Snapshot, totals: Floats, reasons: Mapping[int, Reason] | None = None) -> Allocation:
         """Divide total time (classes × types) equally among the members of each class."""
         return self.each(view, totals / self.count[:, None], reasons)
 
@@ -81,22 +81,22 @@ class JobClasses:
         return spread
 
 
-def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False, by_weight: bool = True) -> JobClasses:
-    """The classes of a view's jobs, further split by `group` where given. `alike`: only whether a rate is above 0 counts, which
-    is all that an agnostic policy may know. Without `by_weight`, every weight counts as 1."""
+def classes_of(view: Snapshot, group: Ints | None = None, *, type_agnostic: bool = False, by_weight: bool = True) -> JobClasses:
+    """The classes of a view's jobs, further split by `group` where given. `type_agnostic`: only whether a rate is
+    above 0 counts. Without `by_weight`, every weight counts as 1."""
     jobs, rates, capacity = view.jobs, view.rates, view.capacity
     types = len(capacity)
     usable = jobs.fits & rates.runs_on[rates.row]
     largest = int(jobs.workers.max(initial=0))
     if largest > min(capacity.tolist(), default=largest):
         usable = usable & ((capacity[None, :] >= jobs.workers[:, None]) @ (1 << np.arange(types)))
-    row = np.zeros(len(jobs), dtype=np.int64) if alike else rates.row
+    row = np.zeros(len(jobs), dtype=np.int64) if type_agnostic else rates.row
     code = row * (1 << types) + (usable & ((1 << types) - 1))
-    code = code * (largest + 1) + jobs.workers  # a kind of any size has one row
+    code = code * (largest + 1) + jobs.workers  # a job type has one row for all sizes
     weights = jobs.weight if by_weight else np.ones(len(jobs))
     if by_weight and view.weighted and np.count_nonzero(weights != 1.0):
-        kinds, which = np.unique(weights, return_inverse=True)
-        code = code * len(kinds) + which
+        distinct, which = np.unique(weights, return_inverse=True)
+        code = code * len(distinct) + which
     if group is not None:
         code = code * (int(group.max(initial=0)) + 1) + group
     if np.count_nonzero(usable) == len(usable):
@@ -110,7 +110,7 @@ def classes_of(view: Snapshot, group: Ints | None = None, *, alike: bool = False
     row, mask, workers, weight = row[at], usable[at], jobs.workers[at], weights[at]
     tag = np.zeros(len(at), dtype=np.int64) if group is None else group[at]
     allowed = (mask[:, None] >> np.arange(types)) & 1
-    speed = np.ones((len(at), types)) if alike else rates.alone[row]
+    speed = np.ones((len(at), types)) if type_agnostic else rates.alone[row]
     keys = _keys(np.array((row, mask, workers, tag)).tobytes(), weight.tobytes())
     return JobClasses(of, count, row, workers, weight, tag, speed * allowed, keys)
 

@@ -18,9 +18,9 @@ from fairlead.core.reasons import Code, Reason
 from fairlead.core.snapshot import Snapshot
 
 _NOTHING: Floats = np.zeros(0)
-_BACKFILL: Floats = np.array(-1.0)  # whose shares are 0
-_A_FEW = 8  # looked for one by one rather than by sorting
-_CLOSE = 64  # so many numbers for each that is looked for are a row of bits that costs less than a search
+_BACKFILL: Floats = np.array(-1.0)  # below any share: entries without a share count, too
+_A_FEW = 8  # up to this many keys are searched one by one, without sorting
+_CLOSE = 64  # up to this many numbers per wanted number, a row of bits costs less than a search
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class RoundLedger:
     computed_s: float
     known: Ints  # the jobs it was computed for, by number
     capacity: Ints
-    facts: int  # how many observations of throughputs and changes of batch sizes there were
+    facts: int  # the number of observed throughputs and changed batch sizes
     received: Floats  # seconds, by entry
     deficit: Floats  # seconds, by entry, from before this allocation
     running: Ints  # the entries that run since `settled_s`, in the order of their selection
@@ -39,7 +39,7 @@ class RoundLedger:
     debt_keys: Ints  # deficits of job-type pairs that have no share now
     debts: Floats
     joined: Ints  # jobs that came since and have entries, by number
-    own: Memo  # what the allocator remembers
+    own: Memo  # the allocator's memo
 
     @classmethod
     def opened(cls, view: Snapshot, allocation: Allocation, own: Memo) -> RoundLedger:
@@ -64,7 +64,7 @@ class RoundLedger:
             order = keys.argsort(kind="stable")
             keys, debts = keys[order], debts[order]
         fresh, wanted = RoundLedger.opened(view, allocation, own), _keys(allocation)
-        if len(keys) <= len(wanted) and _same(keys, wanted[: len(keys)]):  # no share moved, except those of the last arrivals
+        if len(keys) <= len(wanted) and _same(keys, wanted[: len(keys)]):  # no share moved, except shares of the last arrivals
             return fresh.with_changes(deficit=np.concatenate((debts, np.zeros(len(wanted) - len(keys)))))
         at, found = _found(keys, wanted)
         elsewhere = np.abs(debts) > 1e-3
@@ -91,13 +91,13 @@ class RoundLedger:
         where[new] = len(mine) + np.arange(len(new))
         backfill = Allocation(numbers[new], NO_JOB.repeat(len(new)), types[new], np.zeros(len(new)))
         changes: dict[str, object] = {}
-        if len(strangers := backfill.first[~among(self.known, backfill.first)]):
-            changes["joined"] = np.union1d(self.joined, strangers)
+        if len(unknown := backfill.first[~among(self.known, backfill.first)]):
+            changes["joined"] = np.union1d(self.joined, unknown)
         at, owed = _found(self.debt_keys, wanted[new])
         if not np.count_nonzero(owed):
             return self._with(backfill, np.zeros(len(new)), **changes), where
         stays = np.ones(len(self.debts), dtype=np.bool_)
-        stays[at[owed]] = False  # from here on they stand with the entries
+        stays[at[owed]] = False  # from now on the entries hold these deficits
         changes.update(debt_keys=self.debt_keys[stays], debts=self.debts[stays])
         return self._with(backfill, np.where(owed, self.debts[at], ZERO), **changes), where
 
@@ -120,12 +120,12 @@ class RoundLedger:
         )
 
     def with_changes(self, **changes: object) -> RoundLedger:
-        """The same with some fields replaced: `dataclasses.replace` without its cost, which a round would feel."""
+        """The same with some fields replaced: a faster `dataclasses.replace`."""
         other = object.__new__(RoundLedger)
         other.__dict__.update(self.__dict__, **changes)
         return other
 
-    # Looking.
+    # Queries.
 
     def changed(self, view: Snapshot) -> bool:
         """Whether a job or a node came or left, or a throughput changed, since the allocation was computed."""
@@ -137,19 +137,19 @@ class RoundLedger:
         number = view.jobs.number
         return number[~among(self.known, number) & ~among(self.joined, number)]
 
-    def standing(self, view: Snapshot, pending: bool, *, backfill: bool) -> Ints:
-        """The entries whose jobs are still present: those with a share, with `backfill` also the others."""
+    def eligible_entries(self, view: Snapshot, pending: bool, *, backfill: bool) -> Ints:
+        """The entries with a share whose jobs are still present; with `backfill` also entries without a share."""
         x = self.allocation
-        stands: Bools = x.share > (_BACKFILL if backfill else ZERO)
+        eligible: Bools = x.share > (_BACKFILL if backfill else ZERO)
         if pending or len(self.joined):  # a job that joined may have left again
-            stands &= _are_here(view, x.first, x.second)
-        return stands.nonzero()[0]
+            eligible &= _are_here(view, x.first, x.second)
+        return eligible.nonzero()[0]
 
     def rows(self, view: Snapshot, pending: bool) -> tuple[Ints, Ints]:
         """By entry, the rows of its job and of the co-located job (-1: none); cached while jobs are the allocation's."""
         known: tuple[Ints, Ints] | None = self.__dict__.get("_rows")
         x, number = self.allocation, view.jobs.number
-        others = pending or len(self.joined) > 0  # than it was computed for
+        others = pending or len(self.joined) > 0  # jobs differ from those it was computed for
         if others or known is None or len(known[0]) != len(x):
             known = number.searchsorted(x.first), x.second
             if x.paired:
@@ -159,7 +159,7 @@ class RoundLedger:
         return known
 
     def received_by(self, view: Snapshot, lease_s: float) -> Floats:
-        """Seconds received by each entry until now; of each lease only those of its whole steps."""
+        """Seconds received by each entry until now; of each lease only the seconds of whole steps."""
         if not len(self.running) or view.time <= self.settled_s:
             return self.received
         x, received = self.allocation, self.received.copy()
@@ -255,7 +255,7 @@ def _keys(x: Allocation) -> Ints:
 
 
 def _jobs(keys: Ints) -> tuple[Ints, Ints]:
-    """The job and the partner (-1: none) of such keys."""
+    """The job and the partner (-1: none) of keys as `_keys` makes them."""
     return keys >> 35, (keys >> 7 & (1 << 28) - 1) - 1
 
 
@@ -278,8 +278,8 @@ def _found(keys: Ints, wanted: Ints) -> tuple[Ints, Bools]:
 
 
 def _ran(view: Snapshot, numbers: Ints, types: Ints, since_s: float, lease_s: float) -> Floats:
-    """Seconds that running jobs have run on these types since then; of each lease only those of whole steps."""
-    jobs = view.jobs.runners  # of a long line only these
+    """Seconds that running jobs have run on these types since then; of each lease only the seconds of whole steps."""
+    jobs = view.jobs.runners  # fewer than all jobs in a long queue
     if not len(jobs):
         return np.zeros(len(numbers))
     jobs = jobs.only(np.minimum(jobs.number.searchsorted(numbers), len(jobs) - 1))

@@ -41,26 +41,25 @@ class TakenEntries:
 
 
 def take_by_priority(
-    keys: Sequence[Floats | Ints], jobs: Ints, mates: Ints, types: Ints, workers: Ints, capacity: Ints
+    keys: Sequence[Floats | Ints], jobs: Ints, partners: Ints, types: Ints, workers: Ints, capacity: Ints
 ) -> TakenEntries:
     """Take entries by descending keys, each where its type has room and none of its jobs is busy. The last key counts most (as
-    in `lexsort`), then the position. `jobs` and `mates` (-1: none) are positions in `workers`."""
-    free, busy = capacity.tolist(), bytearray(len(workers) + 1)  # the last one stands for no job
+    in `lexsort`), then the position. `jobs` and `partners` (-1: none) are positions in `workers`."""
+    free, busy = capacity.tolist(), bytearray(len(workers) + 1)  # the last position means no job
     chosen: list[Ints] = []
-    paired = len(mates) > 0 and mates.item(mates.argmax()) >= 0
+    paired = len(partners) > 0 and partners.item(partners.argmax()) >= 0
     left, wants = sum(free), workers[jobs]
-    # Where jobs queue up most have no turn. In order are put, at a time, as many as would fill the cluster: of those with an
-    # entry on each type only one of them can run.
+    # Sort only as many entries at a time as could fill the cluster; a job with an entry on every type can use only one of them.
     size = left if len(jobs) <= 2 * left else left * max(1, len(jobs) // max(1, int(workers.sum())))
-    order, waiting = _ahead(keys, None, size)
+    order, waiting = _highest_entries(keys, None, size)
     while left and len(order):
-        others: Iterable[int] = mates[order].tolist() if paired else repeat(-1)
+        others: Iterable[int] = partners[order].tolist() if paired else repeat(-1)
         columns = (column[order].tolist() for column in (jobs, types, wants))
         taken: list[int] = []
-        for place, job, kind, want, other in zip(range(len(order)), *columns, others):
-            if busy[job] or free[kind] < want or busy[other]:
+        for place, job, type_, want, other in zip(range(len(order)), *columns, others):
+            if busy[job] or free[type_] < want or busy[other]:
                 continue
-            free[kind] -= want
+            free[type_] -= want
             left -= want
             busy[job] = 1
             if other >= 0:
@@ -74,13 +73,13 @@ def take_by_priority(
         # Where gangs leave a few accelerators free, few entries of a long queue can use them.
         waiting &= wants <= np.array(free)[types]
         waiting &= ~np.frombuffer(busy, dtype=np.bool_)[jobs]
-        order, waiting = _ahead(keys, waiting, size)
+        order, waiting = _highest_entries(keys, waiting, size)
     entries = np.concatenate(chosen) if chosen else NONE
     return TakenEntries(entries, free, np.frombuffer(busy, dtype=np.bool_)[:-1])
 
 
-def _ahead(keys: Sequence[Floats | Ints], waiting: Bools | None, size: int) -> tuple[Ints, Bools | None]:
-    """The `size` waiting entries (None: all) with the highest keys, in order; and the mask of those behind them."""
+def _highest_entries(keys: Sequence[Floats | Ints], waiting: Bools | None, size: int) -> tuple[Ints, Bools | None]:
+    """The `size` waiting entries (None: all) with the highest keys, in order; and the mask of the entries after these."""
     key, behind = keys[-1], None
     entries = None if waiting is None else waiting.nonzero()[0]
     mine = key if entries is None else key[entries]
@@ -97,13 +96,13 @@ def _ahead(keys: Sequence[Floats | Ints], waiting: Bools | None, size: int) -> t
     return entries[np.lexsort([-key[entries] for key in keys])], behind
 
 
-FIRST = 1e9
+UNSERVED_PRIORITY = 1e9
 """The priority of a share of which nothing has been received yet, per unit of share: before all others."""
 
 LONGEST_S = 1e9
 
 REVISIT_S = 360.0
-"""Without rounds, turns are so long."""
+"""Length of a turn when there are no rounds."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +110,12 @@ class RoundMechanism:
     """Realise time fractions round by round, by priority; recompute them when jobs or nodes come or leave.
 
     Recomputations are at least `min_interval_s` apart. Until the next one, `newcomers` get an equal `share`, may backfill
-    (`leftovers`), or `wait`. `work_conserving=false` turns backfill off. `prior_s` counts as received by every entry at first
-    (half a round of six minutes): otherwise the smallest share without any time received would go before all others. `types`
-    are filled `together` by priority, `in-order` one after the other as the cluster names them, or in an order `shuffled` every
-    round by `seed`. One after the other, the rest of a type is backfilled before the next type is filled. With leases of
-    `lease_s` seconds, of each lease only the seconds of whole steps count as received; 0 counts every second. Deficits
-    `carried` over a recomputation count in the `priority`, or only between equal priorities (`ties`).
+    (`leftovers`), or `wait`. `work_conserving=false` turns backfill off. `types` are filled `together` by priority, `in-order`
+    one after the other as the cluster names them, or in an order `shuffled` every round by `seed`. One after the other, the
+    rest of a type is backfilled before the next type is filled. Every entry starts as if it had received `prior_s` seconds
+    (half a round of six minutes); otherwise the smallest unserved share would go before all others. `lease_s` is the length of
+    a lease: only seconds of whole steps within a lease count as received; 0 counts every second. `carried` says where deficits
+    from before a recomputation count: in the `priority`, or only between equal priorities (`ties`).
 
     Gavel's simulator is `min_interval_s=1920, newcomers=wait, lease_s=360` with `types=in-order` for heterogeneity-aware
     policies and `types=shuffled` for agnostic ones."""
@@ -129,8 +128,8 @@ class RoundMechanism:
     lease_s: float = 0.0
     seed: int = 0
     carried: Literal["priority", "ties"] = "ties"
-    # The last memo with its ledger, which it would take as long to read as to keep. A cache.
-    _kept: list[tuple[Memo, RoundLedger]] = field(default_factory=list, init=False, repr=False, compare=False)
+    # The last memo with its ledger: cached, so that it need not be rebuilt.
+    _ledger_cache: list[tuple[Memo, RoundLedger]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("min_interval_s", "prior_s", "lease_s"):
@@ -144,20 +143,18 @@ class RoundMechanism:
         if not len(view.jobs):
             return Selection.empty(), memo
         ledger, fresh, pending = self._ledger(allocator, view, memo)
-        by_type = (
-            self.work_conserving and self.types != "together"
-        )  # what is left of a type is given away before the next is filled
+        by_type = self.work_conserving and self.types != "together"  # backfill each type before the next is filled
         if by_type:
             ledger = self._with_all_jobs(ledger, view)
         received = ledger.received_by(view, self.lease_s)
-        standing = ledger.standing(view, pending, backfill=by_type)
-        taken = self._by_priority(ledger, view, standing, received, ledger.rows(view, pending))
-        numbers, types, others_wait = (NONE, NONE, False) if by_type else self._left_over(ledger, view, received, taken)
+        eligible = ledger.eligible_entries(view, pending, backfill=by_type)
+        taken = self._by_priority(ledger, view, eligible, received, ledger.rows(view, pending))
+        numbers, types, others_wait = (NONE, NONE, False) if by_type else self._backfill(ledger, view, received, taken)
         chosen = taken.entries
-        holds: float | None = None
-        if len(chosen) == len(standing) and not others_wait and not (self.lease_s and len(numbers)):
-            # Every share, and no guest gives way: until something happens, or what has happened may be reckoned with.
-            holds = max(view.time, ledger.computed_s + self.min_interval_s) if pending else math.inf
+        valid_until: float | None = None
+        if len(chosen) == len(eligible) and not others_wait and not (self.lease_s and len(numbers)):
+            # All shares run and no backfilled job must yield: valid until an event, or until recomputation is allowed.
+            valid_until = max(view.time, ledger.computed_s + self.min_interval_s) if pending else math.inf
         if len(numbers):
             ledger, backfill = ledger.with_backfill(numbers, types)
             chosen = np.concatenate((chosen, backfill))
@@ -165,12 +162,12 @@ class RoundMechanism:
         if fresh or not ledger.runs(chosen):
             ledger = ledger.after(view, received, chosen)
             memo = ledger.to_memo()
-            self._kept[:] = [(memo, ledger)]
-        awaited = pending and self._is_due(ledger, view)  # it is being computed: look again soon
-        return _selection(view, ledger.allocation, chosen, holds, view.time if awaited else view.time + REVISIT_S), memo
+            self._ledger_cache[:] = [(memo, ledger)]
+        awaited = pending and self._is_due(ledger, view)  # being computed: ask again soon
+        return _selection(view, ledger.allocation, chosen, valid_until, view.time if awaited else view.time + REVISIT_S), memo
 
     def _ledger(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[RoundLedger, bool, bool]:
-        """The allocation, recomputed if due; whether it is new; and whether a change is still to be considered."""
+        """The allocation, recomputed if due; whether it is new; and whether a change is still to be taken into account."""
         ledger = None if memo is None else self._read(memo)
         if ledger is not None and not ledger.changed(view):
             return ledger, False, False
@@ -191,34 +188,34 @@ class RoundMechanism:
         return ledger, fresh, pending
 
     def _read(self, memo: Memo) -> RoundLedger:
-        return next((ledger for known, ledger in self._kept if known is memo), None) or RoundLedger.from_memo(memo)
+        return next((ledger for known, ledger in self._ledger_cache if known is memo), None) or RoundLedger.from_memo(memo)
 
     def _is_due(self, ledger: RoundLedger, view: Snapshot) -> bool:
         """Whether a recomputation may happen now; the first one always may."""
         return not len(ledger.known) or view.time >= ledger.computed_s + self.min_interval_s
 
     def _by_priority(
-        self, ledger: RoundLedger, view: Snapshot, standing: Ints, received: Floats, rows: tuple[Ints, Ints]
+        self, ledger: RoundLedger, view: Snapshot, eligible: Ints, received: Floats, rows: tuple[Ints, Ints]
     ) -> TakenEntries:
-        """Algorithm 1: which of the standing entries run. `rows` are those of their jobs."""
+        """Algorithm 1: which of the eligible entries run. `rows` are the rows of their jobs."""
         x = ledger.allocation
         columns: list[Any] = [*rows, x.types, x.share, ledger.deficit, received]
-        if len(standing) < len(x):
-            columns = [column[standing] for column in columns]
-        mine, mates, types, share, deficit, had = columns
-        had = had + self.prior_s
+        if len(eligible) < len(x):
+            columns = [column[eligible] for column in columns]
+        mine, partners, types, share, deficit, time_received = columns
+        time_received = time_received + self.prior_s
         due = share * (view.time - ledger.computed_s + self.prior_s)
         if self.carried == "priority":
-            due, had = due + np.maximum(deficit, ZERO), had - np.minimum(deficit, ZERO)
+            due, time_received = due + np.maximum(deficit, ZERO), time_received - np.minimum(deficit, ZERO)
         if self.prior_s > 0:
-            priority = due / had
+            priority = due / time_received
         else:
-            priority = np.divide(due, had, out=share * FIRST, where=had > 0)
+            priority = np.divide(due, time_received, out=share * UNSERVED_PRIORITY, where=time_received > 0)
         keys: list[Floats | Ints] = [share, deficit, rounded(priority, DIGITS)]
         if self.types != "together":
             keys.append(-self._type_order(view)[types])
-        taken = take_by_priority(keys, mine, mates, types, view.jobs.workers, view.capacity)
-        return TakenEntries(standing[taken.entries], taken.free, taken.busy)
+        taken = take_by_priority(keys, mine, partners, types, view.jobs.workers, view.capacity)
+        return TakenEntries(eligible[taken.entries], taken.free, taken.busy)
 
     def _with_all_jobs(self, ledger: RoundLedger, view: Snapshot) -> RoundLedger:
         """Add an entry for every type that a job can use, with or without a share."""
@@ -234,8 +231,8 @@ class RoundMechanism:
         count = len(view.capacity)
         return stream(self.seed, "turns", repr(view.time)).permutation(count) if self.types == "shuffled" else np.arange(count)
 
-    def _left_over(self, ledger: RoundLedger, view: Snapshot, received: Floats, taken: TakenEntries) -> tuple[Ints, Ints, bool]:
-        """The jobs that backfill, the one that is owed most first; their types; and whether others could backfill."""
+    def _backfill(self, ledger: RoundLedger, view: Snapshot, received: Floats, taken: TakenEntries) -> tuple[Ints, Ints, bool]:
+        """The jobs that backfill, most time owed first; their types; and whether more jobs could backfill."""
         free = taken.free
         if not self.work_conserving or not any(free):
             return NONE, NONE, False
@@ -248,7 +245,7 @@ class RoundMechanism:
             return NONE, NONE, False
         workers, classes = jobs.workers[at], rates.row[at]
         sizes = range(workers.item(workers.argmax()) + 1)
-        room = [sum(1 << kind for kind, left in enumerate(free) if left >= want) for want in sizes]  # on which types, as bits
+        room = [sum(1 << type_ for type_, left in enumerate(free) if left >= want) for want in sizes]  # on which types, as bits
         usable = jobs.fits[at] & rates.runs_on[classes] & np.array(room)[workers]
         able = usable.nonzero()[0]
         if len(able) > 1:
@@ -258,9 +255,9 @@ class RoundMechanism:
         least = min(workers[able].tolist(), default=0)
         columns = (column[able].tolist() for column in (at, workers, classes, usable))
         for row, want, of, can in zip(*columns):
-            if not (kinds := can & room[want]):
+            if not (usable_types := can & room[want]):
                 continue
-            on = max((kind for kind in range(len(free)) if kinds >> kind & 1), key=rates.alone[of].item)
+            on = max((type_ for type_ in range(len(free)) if usable_types >> type_ & 1), key=rates.alone[of].item)
             free[on] -= want
             rows.append(row)
             types.append(on)
@@ -271,7 +268,7 @@ class RoundMechanism:
         return jobs.number[np.array(rows, dtype=np.int64)], np.array(types, dtype=np.int64), len(rows) < len(able)
 
 
-def _selection(view: Snapshot, x: Allocation, chosen: Ints, holds: float | None, revisit: float) -> Selection:
+def _selection(view: Snapshot, x: Allocation, chosen: Ints, valid_until: float | None, revisit: float) -> Selection:
     jobs, second, types = x.first[chosen], x.second[chosen], x.types[chosen]
     combination = None
     paired = (second >= NO).nonzero()[0]
@@ -281,5 +278,5 @@ def _selection(view: Snapshot, x: Allocation, chosen: Ints, holds: float | None,
     at = view.jobs.number.searchsorted(jobs)
     jobs, workers = view.jobs.numbers_at(at), view.jobs.workers[at]
     if combination is None:
-        return Selection.of(jobs, types, workers, holds, None, revisit=revisit, reasons=x.reasons)
-    return Selection(jobs, types, workers, combination, valid_until=holds, revisit=revisit, reasons=x.reasons)
+        return Selection.of(jobs, types, workers, valid_until, None, revisit=revisit, reasons=x.reasons)
+    return Selection(jobs, types, workers, combination, valid_until=valid_until, revisit=revisit, reasons=x.reasons)
