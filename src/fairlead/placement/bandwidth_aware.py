@@ -113,9 +113,9 @@ class BandwidthAware:
         return choose_within_nodes(devices, jobs.tolist(), found, lambda links, free, want, _: best_devices(links, free, want))
 
 
-def _least_missed_first(devices: FreeDevices, kind: int) -> Ints:
+def _least_missed_first(devices: FreeDevices, type_: int) -> Ints:
     """The fullest node first, and within a node the accelerators that the next gang needs least."""
-    free = fullest_node_first(devices, kind)
+    free = fullest_node_first(devices, type_)
     if len(free) < 2 or not any_links(devices.cluster):
         return free
     ordered: list[int] = []

@@ -36,10 +36,10 @@ class FreeByNode:
         for node in per_node.nonzero()[0].tolist():
             self._having[self._kind_of_node[node]][self.counts[node]] |= 1 << node
 
-    def fewest(self, kind: int, want: int, max_nodes: int) -> list[int]:
+    def fewest(self, type_: int, want: int, max_nodes: int) -> list[int]:
         """Take accelerators of a type on as few nodes as possible, from the fullest node that has enough, else from the
         emptiest; nothing where there are too few, or on more than `max_nodes`."""
-        having, found = self._having[kind], list[int]()
+        having, found = self._having[type_], list[int]()
         used: list[tuple[int, int]] = []  # a node, and how many of its accelerators
         missing, top = want, len(having) - 1  # no node has more than `top`
         while missing and len(used) < max_nodes:
@@ -67,15 +67,15 @@ class FreeByNode:
             self.counts[node], self._starts[node] = left + part, self._starts[node] - part
         return []
 
-    def last_or_fewest(self, last: int, kind: int, want: int, max_nodes: int) -> list[int]:
+    def last_or_fewest(self, last: int, type_: int, want: int, max_nodes: int) -> list[int]:
         """Take accelerators of the job's last node (-1: none) if it has enough, else those of `fewest`."""
         if last >= 0 and self.counts[last] >= want:
             return self.take(last, want)
-        return self.fewest(kind, want, max_nodes)
+        return self.fewest(type_, want, max_nodes)
 
-    def fragments(self, kind: int, want: int) -> list[int]:
+    def fragments(self, type_: int, want: int) -> list[int]:
         """Take accelerators from the nodes with the fewest free ones, so that whole nodes stay free; [] if too few."""
-        having = self._having[kind]
+        having = self._having[type_]
         found: list[int] = []
         if sum(had * having[had].bit_count() for had in range(1, len(having))) < want:
             return []
@@ -127,7 +127,7 @@ class FreeDevices:
         nodes = [node_of[last] if last >= 0 else -1 for last in self.view.device_map.last[jobs].tolist()]
         if len(self.cluster.types) == 1:
             return nodes
-        return [node if node >= 0 and kind_of[node] == kind else -1 for node, kind in zip(nodes, types.tolist())]
+        return [node if node >= 0 and kind_of[node] == type_ else -1 for node, type_ in zip(nodes, types.tolist())]
 
     def take(self, accelerators: Ints) -> None:
         """Mark accelerators as used."""
@@ -146,11 +146,11 @@ class FreeDevices:
         """Whether a job may be co-located with the others of its combination on these accelerators."""
         return True
 
-    def free_of_type(self, kind: int) -> Ints:
+    def free_of_type(self, type_: int) -> Ints:
         """The free accelerators of a type, in ascending order."""
         if len(self.cluster.types) == 1:
             return np.asarray(self.free.nonzero()[0])
-        mine = self.cluster.accelerators_of_type[kind]
+        mine = self.cluster.accelerators_of_type[type_]
         return mine[self.free[mine]]
 
     def free_per_node(self) -> Ints:
@@ -171,8 +171,8 @@ def gangs_from_order(order: OrderSingles) -> PlaceGangs:
 
     def gangs(devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
         found: list[list[int]] = []
-        for kind, want in zip(types.tolist(), workers.tolist()):
-            free = order(devices, kind)
+        for type_, want in zip(types.tolist(), workers.tolist()):
+            free = order(devices, type_)
             mine = free[:want] if len(free) >= want else NONE
             devices.take(mine)
             found.append(mine.tolist())
@@ -314,9 +314,9 @@ def _singles(devices: FreeDevices, jobs: Ints, types: Ints, order: OrderSingles,
     rest = (slots < NO).nonzero()[0]
     kinds = sorted(set(types[rest].tolist()))
     used: list[Ints] = []
-    for kind in kinds:
-        mine = rest[types[rest] == kind] if len(kinds) > 1 else rest
-        given = order(devices, kind)[: len(mine)]
+    for type_ in kinds:
+        mine = rest[types[rest] == type_] if len(kinds) > 1 else rest
+        given = order(devices, type_)[: len(mine)]
         slots[mine[: len(given)]] = given
         used.append(given)
     if used:  # all at once: types have no nodes in common

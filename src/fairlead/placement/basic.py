@@ -39,14 +39,14 @@ def on_fewest_nodes(devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints
     nodes = devices.by_node()
     largest, anywhere = devices.cluster.largest_node_of_type.tolist(), len(devices.cluster.nodes)
     return [
-        nodes.last_or_fewest(last, kind, want, -(-want // largest[kind]) if wait else anywhere)
-        for last, kind, want in zip(devices.last_nodes(jobs, types), types.tolist(), workers.tolist())
+        nodes.last_or_fewest(last, type_, want, -(-want // largest[type_]) if wait else anywhere)
+        for last, type_, want in zip(devices.last_nodes(jobs, types), types.tolist(), workers.tolist())
     ]
 
 
-def fullest_node_first(devices: FreeDevices, kind: int) -> Ints:
+def fullest_node_first(devices: FreeDevices, type_: int) -> Ints:
     """Free accelerators, those of the node with the fewest free ones first."""
-    free = devices.free_of_type(kind)
+    free = devices.free_of_type(type_)
     if len(free) < 2:
         return free
     per_node = devices.free_per_node()
@@ -61,9 +61,9 @@ class SpreadPlacement:
         return place_jobs(selection, view, gangs_from_order(_round_robin), _round_robin)
 
 
-def _round_robin(devices: FreeDevices, kind: int) -> Ints:
+def _round_robin(devices: FreeDevices, type_: int) -> Ints:
     """Free accelerators, first one of each node (the emptiest first), then a second of each, and so on."""
-    free = devices.free_of_type(kind)
+    free = devices.free_of_type(type_)
     if len(free) < 2:
         return free
     node = devices.cluster.node_of[free]

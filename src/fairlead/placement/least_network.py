@@ -36,11 +36,11 @@ class LeastNetwork:
         nodes, kind_of_node = devices.by_node(), devices.cluster.kind_of_node
         users: list[int] = []  # by node; computed for the first gang that needs several nodes
         found: list[list[int]] = []
-        for last, kind, want in zip(devices.last_nodes(jobs, types), types.tolist(), workers.tolist()):
-            places = nodes.last_or_fewest(last, kind, want, 1)
+        for last, type_, want in zip(devices.last_nodes(jobs, types), types.tolist(), workers.tolist()):
+            places = nodes.last_or_fewest(last, type_, want, 1)
             if not places:
                 users = users or _users(devices).tolist()
-                some = [node for node, free in enumerate(nodes.counts) if free and kind_of_node[node] == kind]
+                some = [node for node, free in enumerate(nodes.counts) if free and kind_of_node[node] == type_]
                 if self.wait:
                     some = [node for node in some if not users[node]]
                 for node, part in cheapest_nodes(some, nodes.counts, users, want):

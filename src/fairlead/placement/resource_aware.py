@@ -48,9 +48,9 @@ class FreeHosts(FreeDevices):
         rows = self.view.jobs.only(self.view.jobs.number.searchsorted(jobs))
         return np.array([rows.cpus.sum(), rows.host_memory_gb.sum()])
 
-    def holds(self, kind: int, needs: Floats) -> Ints:
+    def holds(self, type_: int, needs: Floats) -> Ints:
         """By node, how many workers with these needs fit; 0 on nodes of another type."""
-        holds = np.where(self.cluster.node_type == kind, self.idle, 0)
+        holds = np.where(self.cluster.node_type == type_, self.idle, 0)
         for need, spare in zip(needs.tolist(), self.spare):
             if need > 0:
                 holds = np.minimum(holds, np.floor(spare / need + ROUNDING))
@@ -110,13 +110,13 @@ def _one_by_one(devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints) ->
     assert isinstance(devices, FreeHosts)
     found: list[list[int]] = []
     last = devices.view.device_map.last[jobs].tolist()
-    for job, at, home, kind, want in zip(
+    for job, at, home, type_, want in zip(
         jobs.tolist(), last, devices.last_nodes(jobs, types), types.tolist(), workers.tolist()
     ):
         places: list[int] = []
         for group in devices.candidate_groups(job):
             needs = devices.needs(group)
-            for node, part in _fewest(devices.holds(kind, needs), devices.idle, home, want):
+            for node, part in _fewest(devices.holds(type_, needs), devices.idle, home, want):
                 first, end = devices.cluster.bounds_of_node[node]
                 free = (first + devices.free[first:end].nonzero()[0]).tolist()
                 places += sorted(free, key=lambda place: (place != at, place))[:part]  # first the one that it had last

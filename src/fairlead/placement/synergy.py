@@ -179,11 +179,11 @@ class Synergy:
                 spare[:, node] -= np.array(hosted.wants) * many
         share = _shares_per_device(devices.view)
         homes = devices.last_nodes(jobs, types)
-        for job, home, kind, want in zip(jobs.tolist(), homes, types.tolist(), workers.tolist()):
+        for job, home, type_, want in zip(jobs.tolist(), homes, types.tolist(), workers.tolist()):
             idle = np.array(nodes.counts)
-            fits = ((cluster.node_type == kind) & (idle >= want)).nonzero()[0]
+            fits = ((cluster.node_type == type_) & (idle >= want)).nonzero()[0]
             if not len(fits):
-                found.append(nodes.fewest(kind, want, len(cluster.nodes)))
+                found.append(nodes.fewest(type_, want, len(cluster.nodes)))
                 continue
             shares = [(cpus, memory) for cpus, memory in share[:, fits].T.tolist()]
             wants = {mine: self._wants(devices.view, job, mine) for mine in set(shares)}  # most nodes are identical

@@ -40,12 +40,12 @@ def consolidate_selectively(selection: Selection, view: Snapshot, preferences: C
         entries = list(zip(preferences_of, devices.last_nodes(jobs, types), types.tolist(), workers.tolist()))
         found: list[list[int]] = [[] for _ in entries]
         for index in sorted(range(len(entries)), key=lambda index: preferences_of[index] is Consolidation.NOT_NEEDED):
-            preference, last, kind, want = entries[index]
+            preference, last, type_, want = entries[index]
             if preference is Consolidation.NOT_NEEDED:
-                found[index] = nodes.fragments(kind, want)
+                found[index] = nodes.fragments(type_, want)
             else:
-                max_nodes = -(-want // largest[kind]) if preference is Consolidation.REQUIRED else len(devices.cluster.nodes)
-                found[index] = nodes.last_or_fewest(last, kind, want, max_nodes)
+                max_nodes = -(-want // largest[type_]) if preference is Consolidation.REQUIRED else len(devices.cluster.nodes)
+                found[index] = nodes.last_or_fewest(last, type_, want, max_nodes)
         return found
 
     return place_jobs(selection, view, gangs, fullest_node_first)

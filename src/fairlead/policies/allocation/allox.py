@@ -113,17 +113,17 @@ def match_jobs(times: Floats, free: Ints, here: Ints | None = None) -> Ints:
     scale = float(np.mean(times.min(axis=1)))
     bonus = np.zeros_like(times) if here is None else TIE * (here[:, None] == np.arange(len(free)))
     lines = _Lines(times / scale, bonus, free)
-    job, kind, place = lines.near_a_guess()
+    job, type_, place = lines.near_a_guess()
     model = Model(
-        lines.worth(job, kind, place),
+        lines.worth(job, type_, place),
         np.zeros(len(job)),
         np.full(len(job), BOX),
         np.concatenate((np.ones(count), np.zeros(lines.places))),
         np.concatenate((np.ones(count), free.repeat(lines.deep).astype(np.float64))),
-        lines.entries(job, kind, place),
+        lines.entries(job, type_, place),
     )
     program = Program("allox", model)
-    solution, known = program.solve(), lines.keys(job, kind, place)
+    solution, known = program.solve(), lines.keys(job, type_, place)
     while True:
         more = lines.missing(solution.duals)
         # The solver's tolerance can leave a column that is already there a little too cheap.
@@ -133,11 +133,11 @@ def match_jobs(times: Floats, free: Ints, here: Ints | None = None) -> Ints:
         known = np.concatenate((known, lines.keys(*more)))
         worth = lines.worth(*more)
         program.add_columns(worth, np.zeros(len(worth)), np.full(len(worth), BOX), lines.entries(*more))
-        job, kind = np.concatenate((job, more[0])), np.concatenate((kind, more[1]))
+        job, type_ = np.concatenate((job, more[0])), np.concatenate((type_, more[1]))
         solution = program.solve(primal=True)
     found = np.full(count, -1, dtype=np.int64)
     taken = solution.values > 0.5
-    found[job[taken]] = kind[taken]
+    found[job[taken]] = type_[taken]
     return found
 
 
@@ -159,18 +159,18 @@ class _Lines:
     def places(self) -> int:
         return int(self.deep.sum())
 
-    def worth(self, job: Ints, kind: Ints, place: Ints) -> Floats:
-        worth: Floats = self.bonus[job, kind] - self.times[job, kind] * place
+    def worth(self, job: Ints, type_: Ints, place: Ints) -> Floats:
+        worth: Floats = self.bonus[job, type_] - self.times[job, type_] * place
         return worth
 
-    def entries(self, job: Ints, kind: Ints, place: Ints) -> tuple[Ints, Ints, Floats]:
+    def entries(self, job: Ints, type_: Ints, place: Ints) -> tuple[Ints, Ints, Floats]:
         column = np.arange(len(job))
-        row = len(self.times) + (self.deep.cumsum() - self.deep)[kind] + place - 1
+        row = len(self.times) + (self.deep.cumsum() - self.deep)[type_] + place - 1
         return np.concatenate((job, row)), np.concatenate((column, column)), np.ones(2 * len(job))
 
-    def keys(self, job: Ints, kind: Ints, place: Ints) -> Ints:
+    def keys(self, job: Ints, type_: Ints, place: Ints) -> Ints:
         """A number for each column."""
-        return (job * len(self.free) + kind) * (len(self.times) + 1) + place
+        return (job * len(self.free) + type_) * (len(self.times) + 1) + place
 
     def near_a_guess(self) -> tuple[Ints, Ints, Ints]:
         """A greedy guess, shortest first, and in every queue the places around each job's position."""
@@ -178,21 +178,21 @@ class _Lines:
         guess = np.empty(len(self.times), dtype=np.int64)
         width, rows = np.maximum(self.free, 1), self.times
         for job in rows.min(axis=1).argsort(kind="stable").tolist():
-            guess[job] = kind = int((load + rows[job]).argmin())
-            load[kind] += rows[job, kind] / width[kind]
+            guess[job] = type_ = int((load + rows[job]).argmin())
+            load[type_] += rows[job, type_] / width[type_]
         found: list[tuple[Ints, Ints, Ints]] = []
-        for kind in range(len(self.free)):
-            can = np.isfinite(self.times[:, kind]).nonzero()[0]
-            inside = guess[can] == kind
-            time = self.times[can, kind]
+        for type_ in range(len(self.free)):
+            can = np.isfinite(self.times[:, type_]).nonzero()[0]
+            inside = guess[can] == type_
+            time = self.times[can, type_]
             order = can[inside][(-time[inside]).argsort(kind="stable")]
-            longer = (-self.times[order, kind]).searchsorted(-time)  # of those in line, so many are longer than each
-            at = longer // width[kind] + 1
+            longer = (-self.times[order, type_]).searchsorted(-time)  # of those in line, so many are longer than each
+            at = longer // width[type_] + 1
             own = np.full(len(self.times), 0, dtype=np.int64)
-            own[order] = np.arange(len(order)) // width[kind] + 1  # the guess itself, so that there is a solution
+            own[order] = np.arange(len(order)) // width[type_] + 1  # the guess itself, so that there is a solution
             for place in (at - 1, at, at + 1, own[can]):
-                good = (place >= 1) & (place <= self.deep[kind])
-                found.append((can[good], np.full(np.count_nonzero(good), kind), place[good]))
+                good = (place >= 1) & (place <= self.deep[type_])
+                found.append((can[good], np.full(np.count_nonzero(good), type_), place[good]))
         columns = np.concatenate([np.stack(part) for part in found], axis=1)
         job, kind_of, place = np.unique(columns, axis=1)
         return job, kind_of, place
@@ -202,13 +202,13 @@ class _Lines:
         count = len(self.times)
         found: list[Ints] = []
         start = count
-        for kind, deep in enumerate(self.deep.tolist()):
+        for type_, deep in enumerate(self.deep.tolist()):
             if not deep:
                 continue
             price, start = duals[start : start + deep], start + deep
-            can = np.isfinite(self.times[:, kind]).nonzero()[0]
-            place = cheapest_places(price, self.times[can, kind])
-            kinds = np.full(len(can), kind)
+            can = np.isfinite(self.times[:, type_]).nonzero()[0]
+            place = cheapest_places(price, self.times[can, type_])
+            kinds = np.full(len(can), type_)
             good = self.worth(can, kinds, place) - duals[can] - price[place - 1] > MIN_REDUCED_COST
             found.append(np.stack((can[good], kinds[good], place[good])))
         return np.concatenate(found, axis=1)
@@ -233,14 +233,14 @@ def cheapest_places(price: Floats, time: Floats) -> Ints:
 def queue_heads(times: Floats, line: Ints, free: Ints, here: Ints) -> Bools:
     """The jobs that start now, given each job's type: the shortest of each type. Where a choice is left, running jobs stay."""
     starts = np.zeros(len(line), dtype=np.bool_)
-    for kind in range(len(free)):
-        mine = (line == kind).nonzero()[0]
-        width = int(free[kind])
-        away = (here[mine] != kind).astype(np.int64)
-        mine = mine[np.lexsort((mine, away, times[mine, kind]))]  # shortest first
+    for type_ in range(len(free)):
+        mine = (line == type_).nonzero()[0]
+        width = int(free[type_])
+        away = (here[mine] != type_).astype(np.int64)
+        mine = mine[np.lexsort((mine, away, times[mine, type_]))]  # shortest first
         front = len(mine) % width if len(mine) > width else 0  # of the foremost places, so many are filled
         behind = mine[front : front + width]  # any of these may come first on an accelerator whose foremost place is not
-        behind = behind[(here[behind] != kind).argsort(kind="stable")]
+        behind = behind[(here[behind] != type_).argsort(kind="stable")]
         starts[mine[:front]] = True
         starts[behind[: width - front]] = True
     return starts
@@ -260,22 +260,22 @@ def _remembered(view: Snapshot, memo: Memo) -> Ints:
 def _keep(before: Ints, usable: Bools, workers: Ints, free: Ints, given: Ints) -> None:
     """Keep the types of jobs as far as there are accelerators."""
     for at in (before >= 0).nonzero()[0].tolist():
-        kind = before[at]
-        if usable[at, kind] and free[kind] >= workers[at]:
-            given[at] = kind
-            free[kind] -= workers[at]
+        type_ = before[at]
+        if usable[at, type_] and free[type_] >= workers[at]:
+            given[at] = type_
+            free[type_] -= workers[at]
 
 
 def _soonest(gang: int, jobs: JobColumns, speed: Floats, free: Ints, given: Ints) -> int:
     """The type on which a gang would be done first, if the jobs on its accelerators run to their ends."""
     done = np.full(len(free), np.inf)
-    for kind in (speed[gang] > 0).nonzero()[0].tolist():
-        there = (given == kind).nonzero()[0]
-        ends = jobs.steps_left[there] / speed[there, kind]
+    for type_ in (speed[gang] > 0).nonzero()[0].tolist():
+        there = (given == type_).nonzero()[0]
+        ends = jobs.steps_left[there] / speed[there, type_]
         order = ends.argsort(kind="stable")
-        room = free[kind] + np.concatenate(([0], jobs.workers[there[order]].cumsum()))
+        room = free[type_] + np.concatenate(([0], jobs.workers[there[order]].cumsum()))
         enough = int((room >= jobs.workers[gang]).argmax())
-        done[kind] = (0.0 if not enough else ends[order[enough - 1]]) + jobs.steps_left[gang] / speed[gang, kind]
+        done[type_] = (0.0 if not enough else ends[order[enough - 1]]) + jobs.steps_left[gang] / speed[gang, type_]
     return int(done.argmin())
 
 
@@ -283,6 +283,6 @@ def _let_gangs_in(gangs: Ints, speed: Floats, workers: Ints, free: Ints, given: 
     for at in gangs[given[gangs] < 0].tolist():
         fits = (speed[at] > 0) & (free >= workers[at])
         if fits.any():
-            kind = int(np.where(fits, speed[at], -1.0).argmax())
-            given[at] = kind
-            free[kind] -= workers[at]
+            type_ = int(np.where(fits, speed[at], -1.0).argmax())
+            given[at] = type_
+            free[type_] -= workers[at]

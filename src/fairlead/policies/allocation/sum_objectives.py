@@ -129,7 +129,7 @@ def _best_buy(
 
 def prices(view: Snapshot) -> Floats:
     """The cost of an accelerator of each type; never 0, so that ratios are defined."""
-    listed = np.array([kind.price_per_hour for kind in view.cluster.types])
+    listed = np.array([type_.price_per_hour for type_ in view.cluster.types])
     dear = listed > 0
     if not dear.any():
         return np.ones(len(listed))

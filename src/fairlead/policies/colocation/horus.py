@@ -106,8 +106,8 @@ def critical_jobs(view: Snapshot, costs: ColocationCost, signatures: Mapping[int
     jobs, rates = view.jobs, view.rates
     fastest, sharing = rates.fastest, costs.limits.jobs
     alone_s = np.divide(jobs.steps_left, fastest, out=np.zeros(len(jobs)), where=fastest > 0)
-    kind = rates.alone.argmax(axis=1)[rates.row]
-    slowdown, has_partner = (column[rates.row, kind] for column in costs.typical)
+    type_ = rates.alone.argmax(axis=1)[rates.row]
+    slowdown, has_partner = (column[rates.row, type_] for column in costs.typical)
     shares = has_partner & ~np.fromiter(
         (costs.runs_alone(signatures[number]) for number in jobs.number.tolist()), np.bool_, len(jobs)
     )
@@ -146,30 +146,30 @@ def waiting_reasons(
 
 
 def _reason(slots: SlotFinder, job: JobSignature, stopped: bool) -> Reason | None:
-    kinds = [kind for kind in slots.types_of(job) if slots.view.capacity[kind] >= job.workers]
-    idle = (slots.idle[slots.view.cluster.accelerators_of_type[kind]] for kind in kinds)
+    usable_types = [type_ for type_ in slots.types_of(job) if slots.view.capacity[type_] >= job.workers]
+    idle = (slots.idle[slots.view.cluster.accelerators_of_type[type_]] for type_ in usable_types)
     free = max((int(np.count_nonzero(some)) for some in idle), default=job.workers)
     if free >= job.workers:  # or too few are up: it waits neither for other jobs nor for co-location
         return None
-    why, anew = _why_alone(slots, job, kinds), WAIT_RESTARTED if stopped else ""
+    why, anew = _why_alone(slots, job, usable_types), WAIT_RESTARTED if stopped else ""
     return Reasons.waiting(job.workers, free=free, alone=why, after_run=anew) if why or anew else None
 
 
-def _why_alone(slots: SlotFinder, job: JobSignature, kinds: list[int]) -> str:
+def _why_alone(slots: SlotFinder, job: JobSignature, usable_types: list[int]) -> str:
     costs = slots.costs
     if costs.runs_alone(job):
         return TOLERATES_NONE if job.max_slowdown < math.inf else NO_SLOWDOWN
     usage = costs.view.rates.usage
-    if usage is not None and all(math.isinf(usage.memory_gb[job.row, kind]) for kind in kinds):
+    if usage is not None and all(math.isinf(usage.memory_gb[job.row, type_]) for type_ in usable_types):
         return NO_PREDICTION
-    if costs.slowdown_limit(job) < math.inf and not any(costs.rate_known(job, kind) for kind in kinds):
+    if costs.slowdown_limit(job) < math.inf and not any(costs.rate_known(job, type_) for type_ in usable_types):
         return RATE_UNKNOWN
     slow = False
-    for kind, signatures, _ in slots.joinable(job):
+    for type_, signatures, _ in slots.joinable(job):
         both = (*signatures, job)
-        if costs.cost(both, kind) is not None:  # their hosts are full, or they are frozen
+        if costs.cost(both, type_) is not None:  # their hosts are full, or they are frozen
             return ""
-        slow = slow or (any(costs.slowdown_limit(one) < math.inf for one in both) and costs.fits(both, kind))
+        slow = slow or (any(costs.slowdown_limit(one) < math.inf for one in both) and costs.fits(both, type_))
     return TOO_SLOW if slow else ""
 
 
@@ -272,7 +272,7 @@ class Horus:
             limited = len(group.members) > 1 and any(costs.slowdown_limit(job) < math.inf for job in group.signatures)
             factors = observed_slowdowns(group, view) if limited else []
             slow = exceeds_limit(group, factors, costs)
-            while left is not None and len(left.members) > 1 and (slow or not costs.fits(left.signatures, left.kind)):
+            while left is not None and len(left.members) > 1 and (slow or not costs.fits(left.signatures, left.type)):
                 free = [number for number in left.members if number not in bound]
                 if not free or left.members[-1] in starting:
                     break

@@ -136,7 +136,7 @@ class PerformanceAwarePacking:
             if slot is None:
                 continue
             if slot.group is not None:
-                alone = view.rates.alone[:, slot.kind]  # expected of members that have not run yet
+                alone = view.rates.alone[:, slot.type]  # expected of members that have not run yet
                 members = slot.group.members
                 before = {str(other): rate[other] or float(alone[signatures[other].row]) for other in members}
                 begun[str(number)] = {"until_s": view.time + self.warm_up_s, "before": before}

@@ -42,12 +42,12 @@ class Optimus:
         for at in options.takes_s.min(axis=1).argsort(kind="stable").tolist():
             if not any(free):
                 break
-            for kind in options.takes_s[at].argsort(kind="stable").tolist():
-                least = int(options.least[at, kind])
-                if 0 < least <= free[kind]:
-                    given[at], free[kind] = kind, free[kind] - least
+            for type_ in options.takes_s[at].argsort(kind="stable").tolist():
+                least = int(options.least[at, type_])
+                if 0 < least <= free[type_]:
+                    given[at], free[type_] = type_, free[type_] - least
                     break
-        workers = _grown({at: (kind, options.steps(at, kind)) for at, kind in given.items()}, free)
+        workers = _grown({at: (type_, options.steps(at, type_)) for at, type_ in given.items()}, free)
         numbers = view.jobs.number[list(given)]
         return Selection(numbers, np.array([*given.values()], dtype=np.int64), np.array(workers, dtype=np.int64)), memo
 
@@ -99,11 +99,11 @@ class _Options:
         takes = np.divide(left[:, None], rate, out=np.full(rate.shape, np.inf), where=rate > 0)
         return cls(left, np.where(rate > 0, least, 0), takes, sizes, speeds)
 
-    def steps(self, at: int, kind: int) -> _Steps:
-        speeds = self.speeds[:, at, kind]
+    def steps(self, at: int, type_: int) -> _Steps:
+        speeds = self.speeds[:, at, type_]
         known = speeds.nonzero()[0]
         if not len(known):
-            return _Steps([int(self.least[at, kind])], [float(self.takes_s[at, kind])])
+            return _Steps([int(self.least[at, type_])], [float(self.takes_s[at, type_])])
         return _Steps(self.sizes[known].tolist(), (self.left[at] / speeds[known]).tolist())
 
 
@@ -114,11 +114,11 @@ def _grown(given: dict[int, tuple[int, _Steps]], free: list[int]) -> list[int]:
     heapq.heapify(heap)
     while heap:
         _, at = heapq.heappop(heap)
-        kind, steps = given[at]
+        type_, steps = given[at]
         more = steps.sizes[has[at] + 1] - steps.sizes[has[at]]
-        if more > free[kind]:
+        if more > free[type_]:
             continue
-        has[at], free[kind] = has[at] + 1, free[kind] - more
+        has[at], free[type_] = has[at] + 1, free[type_] - more
         if (gain := steps.gain(has[at])) > 0:
             heapq.heappush(heap, (-gain, at))
     return [steps.sizes[has[at]] for at, (_, steps) in given.items()]

@@ -52,10 +52,10 @@ class Pollux:
             return Selection.empty(), memo
         crowd = _JobTable.of(view)
         rows, types, places = list[int](), list[int](), list[list[int]]()
-        for kind in range(len(view.capacity)):
-            for at, given in self._on(kind, crowd, view).items():
+        for type_ in range(len(view.capacity)):
+            for at, given in self._on(type_, crowd, view).items():
                 rows.append(at)
-                types.append(kind)
+                types.append(type_)
                 places.append(given)
         numbers = jobs.number[rows]
         pinned = {number: np.array(given, dtype=np.int64) for number, given in zip(numbers.tolist(), places)}
@@ -64,11 +64,11 @@ class Pollux:
         sizes = tuned if tuned.any() else None
         return Selection(numbers, np.array(types, dtype=np.int64), workers, batch_sizes=sizes, pinned=pinned), memo
 
-    def _on(self, kind: int, crowd: _JobTable, view: Snapshot) -> dict[int, list[int]]:
+    def _on(self, type_: int, crowd: _JobTable, view: Snapshot) -> dict[int, list[int]]:
         """The accelerators of a type that jobs get, by their row."""
         cluster = view.cluster
-        mine = (crowd.type == kind).nonzero()[0]
-        nodes = _nodes(view, kind, crowd.places, mine[crowd.fixed[mine]])
+        mine = (crowd.type == type_).nonzero()[0]
+        nodes = _nodes(view, type_, crowd.places, mine[crowd.fixed[mine]])
         capacity = sum(map(len, nodes.free.values()))
         for at in nodes.fixed:
             nodes.keep(at, crowd.places[at])
@@ -77,7 +77,7 @@ class Pollux:
             # Of jobs with equal cost the last ones are served: running jobs, then the first that waits.
             rows = rows[np.lexsort((-rows, crowd.held[rows] > 0))]
             left = sum(map(len, nodes.free.values()))
-            node = int(cluster.largest_node_of_type[kind])
+            node = int(cluster.largest_node_of_type[type_])
             sizes, speedup = self._options(rows, crowd, capacity, node, len(mine))
             chosen = least_cost(sizes, self._cost(speedup), left)
             coming = dict[int, int]()
@@ -127,9 +127,9 @@ class Pollux:
         return cost
 
 
-def _nodes(view: Snapshot, kind: int, places: list[list[int]], fixed: Ints) -> Nodes:
+def _nodes(view: Snapshot, type_: int, places: list[list[int]], fixed: Ints) -> Nodes:
     cluster, free = view.cluster, dict[int, list[int]]()
-    mine = cluster.accelerators_of_type[kind]
+    mine = cluster.accelerators_of_type[type_]
     for place in mine[view.up[mine]].tolist():
         free.setdefault(cluster.node_of_accelerator[place], []).append(place)
     for at in fixed.tolist():  # protected jobs stay, also on nodes being drained

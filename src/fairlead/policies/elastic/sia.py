@@ -53,19 +53,19 @@ class Sia:
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
             return Selection.empty(), memo
-        job, kind, size, gain = self._options(view)
+        job, type_, size, gain = self._options(view)
         if not len(job):
             return Selection.empty(), memo
-        chosen = _chosen(job, kind, size, gain, len(view.jobs), view.capacity)
-        return Selection(view.jobs.number[job[chosen]], kind[chosen], size[chosen]), memo
+        chosen = _chosen(job, type_, size, gain, len(view.jobs), view.capacity)
+        return Selection(view.jobs.number[job[chosen]], type_[chosen], size[chosen]), memo
 
     def _options(self, view: Snapshot) -> tuple[Ints, Ints, Ints, Floats]:
         """The options of each job: its position, a type, workers, and the gain over nothing."""
-        job, kind, size, rate = _speeds(view)
+        job, type_, size, rate = _speeds(view)
         jobs = view.jobs
         least = np.full(len(jobs), np.inf)
         np.minimum.at(least, job, rate)
-        present = jobs.running[job] & (jobs.type[job] == kind) & (jobs.held[job] == size)
+        present = jobs.running[job] & (jobs.type[job] == type_) & (jobs.held[job] == size)
         age, spent = view.time - jobs.submitted_s, np.maximum(jobs.starts - 1, 0) * self.restart_s
         left = np.where(jobs.running, np.maximum(age - spent, 0.0) / np.maximum(age + self.restart_s, 1e-9), 1.0)
         speedup = rate / least[job] * np.where(present, 1.0, left[job])
@@ -73,7 +73,7 @@ class Sia:
         if view.protected is not None:  # they stay, whatever others could do with it
             gain = np.where(view.protected[job], np.where(present, 1e3, 0.0), gain)
         worth = gain > 0
-        return job[worth], kind[worth], size[worth], gain[worth]
+        return job[worth], type_[worth], size[worth], gain[worth]
 
 
 def _speeds(view: Snapshot) -> tuple[Ints, Ints, Ints, Floats]:
@@ -81,27 +81,27 @@ def _speeds(view: Snapshot) -> tuple[Ints, Ints, Ints, Floats]:
     jobs, rates = view.jobs, view.rates
     found: list[tuple[Ints, int, int, Floats]] = []
     known = np.zeros(len(jobs), dtype=np.bool_)  # whose speeds at several sizes are
-    for kind, capacity in enumerate(view.capacity.tolist()):
-        usual = sizes_on(int(view.cluster.largest_node_of_type[kind]), capacity) if capacity else ()
-        sizes = sorted({*usual, *jobs.held[jobs.running & (jobs.type == kind)].tolist()})
+    for type_, capacity in enumerate(view.capacity.tolist()):
+        usual = sizes_on(int(view.cluster.largest_node_of_type[type_]), capacity) if capacity else ()
+        sizes = sorted({*usual, *jobs.held[jobs.running & (jobs.type == type_)].tolist()})
         for size, speeds in zip(sizes, rates.other_sizes.at(sizes)) if rates.other_sizes is not None and sizes else ():
-            speed = speeds[rates.row, kind]
-            mine = view.elastic & ((jobs.fits >> kind) & 1 == 1) & (speed > 0) & (size <= capacity)
+            speed = speeds[rates.row, type_]
+            mine = view.elastic & ((jobs.fits >> type_) & 1 == 1) & (speed > 0) & (size <= capacity)
             known |= mine
             rows = mine.nonzero()[0]
-            found.append((rows, kind, size, speed[rows]))
+            found.append((rows, type_, size, speed[rows]))
     job, kind_of, size_of, rate = _columns(found)
     smallest = np.full(len(jobs), np.iinfo(np.int64).max)
     np.minimum.at(smallest, job, size_of)
     most = np.maximum(np.where(jobs.running, 2 * jobs.held, 1), smallest)[job]
     may = (size_of <= most) | (size_of == jobs.held[job])
     found = []
-    for kind, capacity in enumerate(view.capacity.tolist()):
-        asked = rates.of_jobs[:, kind]
-        rest = (((jobs.fits >> kind) & 1 == 1) & ~known & (asked > 0) & (jobs.workers <= capacity)).nonzero()[0]
+    for type_, capacity in enumerate(view.capacity.tolist()):
+        asked = rates.of_jobs[:, type_]
+        rest = (((jobs.fits >> type_) & 1 == 1) & ~known & (asked > 0) & (jobs.workers <= capacity)).nonzero()[0]
         for size in np.unique(jobs.workers[rest]).tolist():
             rows = rest[jobs.workers[rest] == size]
-            found.append((rows, kind, size, asked[rows]))
+            found.append((rows, type_, size, asked[rows]))
     parts = zip((job[may], kind_of[may], size_of[may], rate[may]), _columns(found))
     job, kind_of, size_of, rate = (np.concatenate(both) for both in parts)
     return job, kind_of, size_of, rate
@@ -114,7 +114,7 @@ def _columns(found: list[tuple[Ints, int, int, Floats]]) -> tuple[Ints, Ints, In
     return job, kinds, sizes, np.concatenate([np.empty(0), *(speed for *_, speed in found)])
 
 
-def _chosen(job: Ints, kind: Ints, size: Ints, gain: Floats, jobs: int, capacity: Ints) -> list[int]:
+def _chosen(job: Ints, type_: Ints, size: Ints, gain: Floats, jobs: int, capacity: Ints) -> list[int]:
     """One option for as many jobs as there is room: by the relaxed program, then the best of what is left."""
     column, types = np.arange(len(job)), len(capacity)
     model = Model(
@@ -124,7 +124,7 @@ def _chosen(job: Ints, kind: Ints, size: Ints, gain: Floats, jobs: int, capacity
         np.full(jobs + types, -math.inf),
         np.concatenate((np.ones(jobs), capacity.astype(np.float64))),
         (
-            np.concatenate((job, jobs + kind)),
+            np.concatenate((job, jobs + type_)),
             np.concatenate((column, column)),
             np.concatenate((np.ones(len(job)), size.astype(np.float64))),
         ),
@@ -133,17 +133,17 @@ def _chosen(job: Ints, kind: Ints, size: Ints, gain: Floats, jobs: int, capacity
     given = {int(job[at]): at for at in (share > _WHOLE).nonzero()[0].tolist()}
     free = capacity.tolist()
     for at in given.values():
-        free[kind[at]] -= int(size[at])
+        free[type_[at]] -= int(size[at])
     for sweep in range(_SWEEPS):  # first jobs without any, of these first those between two configurations
         before = dict(given)
         for at in np.lexsort((column, -gain, share <= 1 - _WHOLE)).tolist():
             now = given.get(int(job[at]))
-            back = int(size[now]) if now is not None and kind[now] == kind[at] else 0
+            back = int(size[now]) if now is not None and type_[now] == type_[at] else 0
             better = now is None or (sweep > 0 and gain[at] > gain[now])
-            if better and size[at] <= free[kind[at]] + back:
+            if better and size[at] <= free[type_[at]] + back:
                 if now is not None:
-                    free[kind[now]] += int(size[now])
-                free[kind[at]] -= int(size[at])
+                    free[type_[now]] += int(size[now])
+                free[type_[at]] -= int(size[at])
                 given[int(job[at])] = at
         if sweep and given == before:
             break

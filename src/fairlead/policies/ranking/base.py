@@ -221,13 +221,13 @@ def _move_up(
 ) -> bool:
     """Move jobs that are not protected from a slower type to a faster idle one; return whether any moved."""
     moved = False
-    for at, (kind, row) in enumerate(zip(given, rows)):
-        if kind < 0 or kind == wishes[row][0] or at in bound:
+    for at, (type_, row) in enumerate(zip(given, rows)):
+        if type_ < 0 or type_ == wishes[row][0] or at in bound:
             continue
         mine = wishes[row]
         choice = _first_free(mine, fits[at], free, workers[at])
-        if choice >= 0 and mine.index(choice) < mine.index(kind):
-            free[kind] += workers[at]
+        if choice >= 0 and mine.index(choice) < mine.index(type_):
+            free[type_] += workers[at]
             free[choice] -= workers[at]
             given[at] = choice
             moved = True

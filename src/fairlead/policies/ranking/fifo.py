@@ -62,7 +62,7 @@ class FifoAnyType:
         head = None
         for number, want, mask in zip(jobs.number[~running].tolist(), jobs.workers[~running].tolist(), usable):
             order = stream(self.seed, "fifo-any-type", number).permutation(len(free)).tolist()
-            found = next((kind for kind in order if mask >> kind & 1 and free[kind] >= want), None)
+            found = next((type_ for type_ in order if mask >> type_ & 1 and free[type_] >= want), None)
             if found is None:
                 head = number
                 break

@@ -237,9 +237,9 @@ class _Table:
         """Keep the bound jobs where their type still has enough accelerators; return which were kept."""
         kept = np.zeros(len(bound), dtype=np.bool_)
         for at in bound.nonzero()[0].tolist():
-            kind, held = int(self.types[at]), int(self.view.jobs.held[at])
-            if self.free[kind] >= held:
-                self.free[kind] -= held
+            type_, held = int(self.types[at]), int(self.view.jobs.held[at])
+            if self.free[type_] >= held:
+                self.free[type_] -= held
                 self.workers[at], kept[at] = held, True
         return kept
 
@@ -252,21 +252,21 @@ class _Table:
         if self.workers[at]:  # it has got some, of a type
             self._take(at, int(self.types[at]), min(missing, self.free[self.types[at]]) if elastic else 0)
             return
-        kinds = sorted(self._by_speed(at), key=lambda kind: kind != self.types[at])  # its present type, then fastest first
-        kind = next((kind for kind in kinds if self.free[kind] >= workers), -1)
-        if kind < 0 and elastic:
-            kind = max(kinds, key=lambda kind: self.free[kind], default=-1)
-        if kind >= 0 and self.free[kind]:
-            self._take(at, kind, min(workers, self.free[kind]))
+        kinds = sorted(self._by_speed(at), key=lambda type_: type_ != self.types[at])  # its present type, then fastest first
+        type_ = next((type_ for type_ in kinds if self.free[type_] >= workers), -1)
+        if type_ < 0 and elastic:
+            type_ = max(kinds, key=lambda type_: self.free[type_], default=-1)
+        if type_ >= 0 and self.free[type_]:
+            self._take(at, type_, min(workers, self.free[type_]))
 
     def move_up(self, order: Iterable[int]) -> bool:
         """Move jobs from a slower type to a faster idle one; return whether any moved."""
         moved = False
         for at in order:
-            many, kind = int(self.workers[at]), int(self.types[at])
-            better = next((k for k in self._by_speed(at) if k == kind or self.free[k] >= many), kind)
-            if many and better != kind:
-                self.free[kind] += many
+            many, type_ = int(self.workers[at]), int(self.types[at])
+            better = next((k for k in self._by_speed(at) if k == type_ or self.free[k] >= many), type_)
+            if many and better != type_:
+                self.free[type_] += many
                 self.workers[at] = 0
                 self._take(at, better, many)
                 moved = True
@@ -277,10 +277,10 @@ class _Table:
         numbers = self.view.jobs.numbers_at(chosen)
         return Selection(numbers, self.types[chosen], self.workers[chosen], valid_until=valid_until)
 
-    def _take(self, at: int, kind: int, many: int) -> None:
-        self.free[kind] -= many
+    def _take(self, at: int, type_: int, many: int) -> None:
+        self.free[type_] -= many
         self.workers[at] += many
-        self.types[at] = kind
+        self.types[at] = type_
 
     def _by_speed(self, at: int) -> list[int]:
-        return [kind for kind in self._wishes[self._row[at]] if self._fits[at] >> kind & 1]
+        return [type_ for type_ in self._wishes[self._row[at]] if self._fits[at] >> type_ & 1]

@@ -128,19 +128,19 @@ class Nexus:
         sharing = Counter(view.device_map.places(jobs.number[elastic])[1].tolist())
         columns = (jobs.number, jobs.metric(REPORTED), jobs.fits, jobs.running, jobs.type, jobs.workers, fixed, elastic)
         found = []
-        for number, reported, fits, runs, kind, workers, stays, resized in zip(*(column.tolist() for column in columns)):
+        for number, reported, fits, runs, type_, workers, stays, resized in zip(*(column.tolist() for column in columns)):
             name = view.job_of[number].name
             session = self.session(name, reported_rate(reported, self.sessions[name].rate))
             held = view.device_map.of(number) if runs else NONE
             keeps = stays or bool(usable[held].all()) or resized
             places = tuple(held.tolist() if stays else held[usable[held]].tolist()) if keeps else ()
             loads = self._loads(session, view.cluster.type_names, fits)
-            if stays and kind not in loads:  # placed there by another policy, and protected
-                loads = {kind: SessionLoad(1, float(len(places)), 0.0)}
+            if stays and type_ not in loads:  # placed there by another policy, and protected
+                loads = {type_: SessionLoad(1, float(len(places)), 0.0)}
             max_load = math.inf
             if stays and resized:
-                max_load = sum(1 / sharing[place] for place in places) / (1 + headroom_fraction([loads[kind]], self._options))
-            now, workers = kind if places else -1, 0 if resized else workers
+                max_load = sum(1 / sharing[place] for place in places) / (1 + headroom_fraction([loads[type_]], self._options))
+            now, workers = type_ if places else -1, 0 if resized else workers
             found.append(SessionJob(number, session, loads, now, places, stays, workers, max_load))
         return sorted(found, key=lambda job: (not job.fixed, job.now < 0, job.number))
 
@@ -151,8 +151,8 @@ class Nexus:
     def _routes(self, replicas: Sequence[Replicas]) -> dict[int, Route]:
         """Divide requests as evenly as possible; the same assignment always has the same routes."""
         divided: dict[str, Mapping[int, float]] = {}
-        for kind in sorted({one.type for one in replicas}):
-            demands = [one.job.demand_on(kind, one.places) for one in replicas if one.type == kind and not one.job.workers]
+        for type_ in sorted({one.type for one in replicas}):
+            demands = [one.job.demand_on(type_, one.places) for one in replicas if one.type == type_ and not one.job.workers]
             divided.update(divide_load(demands, {one.session.name: set(one.present) for one in demands})[0])
         routes: dict[int, Route] = {}
         for one in replicas:
@@ -166,7 +166,7 @@ class Nexus:
     def session(self, name: str, rate: float | None = None) -> Session:
         """The session of a name, at its specified rate or at the given one."""
         spec = self.sessions[name]
-        latency = {kind: latencies(spec.batches, [ms / 1000 for ms in column]) for kind, column in spec.latency_ms.items()}
+        latency = {type_: latencies(spec.batches, [ms / 1000 for ms in column]) for type_, column in spec.latency_ms.items()}
         known = min(max(spec.rate if rate is None else rate, _MIN_REQUESTS_PER_S), MAX_REQUESTS_PER_S)
         return Session(name, float(known), spec.slo_ms / 1000, latency)
 
@@ -182,10 +182,10 @@ def _with_new_accelerators(replicas: Sequence[Replicas], rest: Selection, traini
     free[training.device_map.held_by(_unchanged(rest, training))] = False
     per_node = np.bincount(training.cluster.node_of[free], minlength=len(training.cluster.nodes))
     given: dict[int, int] = {}
-    for kind in sorted({one.type for one in replicas}):
-        there = np.flatnonzero(free & (training.cluster.type_of == kind))
+    for type_ in sorted({one.type for one in replicas}):
+        there = np.flatnonzero(free & (training.cluster.type_of == type_))
         order = there[per_node[training.cluster.node_of[there]].argsort(kind="stable")].tolist()
-        new = sorted({place for one in replicas if one.type == kind for place in one.places if place < 0}, reverse=True)
+        new = sorted({place for one in replicas if one.type == type_ for place in one.places if place < 0}, reverse=True)
         given.update(zip(new, order))
     found = (replace(one, places=frozenset(given.get(p, p) for p in one.places if p >= 0 or p in given)) for one in replicas)
     return [one for one in found if one.places and len(one.places) >= one.job.workers]
@@ -207,7 +207,7 @@ def _reasons(jobs: Sequence[SessionJob], replicas: Sequence[Replicas], left: Int
         if job.number in served:
             continue
         if job.loads:
-            free = max(0, *(int(left[kind]) for kind in job.loads))
+            free = max(0, *(int(left[type_]) for type_ in job.loads))
             reasons[job.number] = Reasons.waiting(job.workers or 1, free=free)
         else:
             known = ", ".join(job.session.latency_s)
@@ -254,6 +254,6 @@ def _check(name: str, spec: SessionSpec) -> None:
     sizes = list(spec.batches)
     if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] > MAX_BATCH_SIZE:
         raise wrong("batches", f"batch sizes from 1 to {MAX_BATCH_SIZE} in ascending order", sizes)
-    for kind, column in spec.latency_ms.items():
+    for type_, column in spec.latency_ms.items():
         if len(column) != len(sizes) or not all(0 < one < math.inf for one in column):
-            raise wrong(f"latency_ms.{kind}", f"{len(sizes)} numbers above 0, one for each of the batches", list(column))
+            raise wrong(f"latency_ms.{type_}", f"{len(sizes)} numbers above 0, one for each of the batches", list(column))

@@ -79,16 +79,16 @@ def spread_gain(classes: JobClasses, view: Snapshot, gain: Floats) -> GangSpread
     slower = np.divide(view.rates.spread[classes.row], alone, out=np.zeros_like(alone), where=alone > 0)
     gangs = classes.workers > 1
     size = np.bincount(cluster.node_of[view.up], minlength=len(cluster.nodes))  # accelerators that are up, by node
-    kind = np.array(cluster.kind_of_node)
+    type_of_node = np.array(cluster.kind_of_node)
     use = np.zeros(gain.shape)
     for index in gangs.nonzero()[0].tolist():
         workers = int(classes.workers[index])
         largest = cluster.largest_node_of_type
         for j in range(gain.shape[1]):
             if workers <= largest[j]:
-                places = float((size[kind == j] // workers).sum())
+                places = float((size[type_of_node == j] // workers).sum())
             else:
-                places = float(size[kind == j].sum() // (-(-workers // int(largest[j])) * int(largest[j])))
+                places = float(size[type_of_node == j].sum() // (-(-workers // int(largest[j])) * int(largest[j])))
             use[index, j] = 1.0 / places if places else np.inf
     together = np.isfinite(use)
     return GangSpread(gain * np.minimum(slower, 1.0) * gangs[:, None], np.where(together, use, NO_ROOM))
@@ -151,17 +151,17 @@ def columns_of(classes: JobClasses, view: Snapshot, *, space_sharing: bool, plac
     alone, capacity = classes.rates, view.capacity
     types = len(capacity)
     nodes = np.zeros(alone.shape)
-    first, kinds, speeds = [], [], []
+    first, type_parts, speeds = [], [], []
     possible = alone > 0
     if placement_sensitive:
         scattered = spread_gain(classes, view, alone)
         nodes = scattered.use
         possible = possible & (nodes < NO_ROOM)
         g, j = (scattered.gain > 0).nonzero()
-        first, kinds, speeds = [g], [j], [scattered.gain[g, j]]
+        first, type_parts, speeds = [g], [j], [scattered.gain[g, j]]
     gang = [np.zeros((len(one), 2 * types)) for one in first]  # time on each type, and on its nodes
     g, j = possible.nonzero()
-    first, kinds, speeds = [g, *first], [j, *kinds], [alone[g, j], *speeds]
+    first, type_parts, speeds = [g, *first], [j, *type_parts], [alone[g, j], *speeds]
     gang = [_stands(nodes, g, j, types), *gang]
     second = [np.full(len(one), -1, dtype=np.int64) for one in first]
     others = [np.zeros(len(one)) for one in first]
@@ -171,12 +171,12 @@ def columns_of(classes: JobClasses, view: Snapshot, *, space_sharing: bool, plac
         few = (classes.count < 2).nonzero()[0]
         pays[few, few] = False
         j, g, h = np.triu(pays.transpose(2, 0, 1)).nonzero()
-        first, second, kinds = [*first, g], [*second, h], [*kinds, j]
+        first, second, type_parts = [*first, g], [*second, h], [*type_parts, j]
         speeds, others = [*speeds, beside[g, h, j]], [*others, beside[h, g, j]]
         gang = [*gang, _stands(nodes, g, j, types)]
-    one, two, kind = np.concatenate(first), np.concatenate(second), np.concatenate(kinds)
+    one, two, type_of_column = np.concatenate(first), np.concatenate(second), np.concatenate(type_parts)
     use = np.concatenate(gang)
-    use[np.arange(len(one)), kind] = classes.workers[one] / np.maximum(capacity, 1)[kind]
+    use[np.arange(len(one)), type_of_column] = classes.workers[one] / np.maximum(capacity, 1)[type_of_column]
     speed, other = np.concatenate(speeds), np.concatenate(others)
     fastest = np.zeros(len(classes))
     single = two < 0
@@ -185,7 +185,8 @@ def columns_of(classes: JobClasses, view: Snapshot, *, space_sharing: bool, plac
     there_is = np.tile(capacity > 0, 2)
     if not placement_sensitive:
         use, there_is = use[:, :types], there_is[:types]
-    return ThroughputColumns(one, two, kind, speed / unit[one], other / unit[two], classes.workers[one], use, there_is, fastest)
+    speed, other = speed / unit[one], other / unit[two]
+    return ThroughputColumns(one, two, type_of_column, speed, other, classes.workers[one], use, there_is, fastest)
 
 
 def _stands(nodes: Floats, g: Ints, j: Ints, types: int) -> Floats:

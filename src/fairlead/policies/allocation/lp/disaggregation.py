@@ -255,7 +255,7 @@ def _met(
     for side, col in zip(used, cols.sides.col[used].tolist()):
         of_column.setdefault(col, []).append(side)
     first, second, types, share = list[int](), list[int](), list[int](), list[float]()
-    for both, kind, beside in zip(of_column.values(), cols.types[[*of_column]].tolist(), cols.two[[*of_column]].tolist()):
+    for both, type_, beside in zip(of_column.values(), cols.types[[*of_column]].tolist(), cols.two[[*of_column]].tolist()):
         one, stretch = members[both[0]], part[both[0]]
         two = [-1] * len(one)
         if beside >= 0:
@@ -263,7 +263,7 @@ def _met(
             one, two, stretch = _beside(*halves)
         first += one
         second += two
-        types += [kind] * len(one)
+        types += [type_] * len(one)
         share += stretch
     if not first:
         none = np.zeros(0, dtype=np.int64)

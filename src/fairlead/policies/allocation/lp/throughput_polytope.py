@@ -133,7 +133,7 @@ class ThroughputPolytope:
             return worth
         keys = [*self.classes.keys, ()]
         whose = zip(cols.one.tolist(), cols.two.tolist(), cols.types.tolist(), cols.speed.tolist())
-        place = hash_fractions((keys[one], keys[two], kind, speed) for one, two, kind, speed in whose)
+        place = hash_fractions((keys[one], keys[two], type_, speed) for one, two, type_, speed in whose)
         slightly_less: Floats = worth * (1.0 - SLIGHT * place)
         return slightly_less
 

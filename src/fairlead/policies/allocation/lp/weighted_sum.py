@@ -59,8 +59,8 @@ class WarmStart:
         number[kept] = np.arange(len(kept))
         layout = number[self.layout]
         cols = [
-            (place[one], place.get(two, -1), kind)
-            for one, two, kind in self.cols
+            (place[one], place.get(two, -1), type_)
+            for one, two, type_ in self.cols
             if one in place and (two == () or two in place)
         ]
         some = layout >= 0
@@ -187,7 +187,7 @@ class _Bounded:
             laid,
             layout,
             block,
-            [(named[one], named[two], kind) for one, two, kind in whose],
+            [(named[one], named[two], type_) for one, two, type_ in whose],
         )
 
 
@@ -264,12 +264,12 @@ def _least(lead: Floats, few: int) -> Bools:
 def _assigned(gain: Floats, load: Floats, room: Floats) -> tuple[float, Floats, Floats]:
     """The program for some jobs and the room that the others leave: its value, the jobs' time by type, and the prices."""
     types, count = gain.shape
-    job, kind = np.isfinite(gain.T).nonzero()
+    job, type_ = np.isfinite(gain.T).nonzero()
     column = np.arange(len(job))
     none, ones = np.full(types + count, -np.inf), np.ones(len(column))
-    entries = (np.concatenate((kind, types + job)), np.concatenate((column, column)), np.concatenate((load[job], ones)))
+    entries = (np.concatenate((type_, types + job)), np.concatenate((column, column)), np.concatenate((load[job], ones)))
     above = np.concatenate((room, np.ones(count)))
-    found = Program("FIFO", Model(gain[kind, job], 0.0 * ones, ones, none, above, entries)).solve()
+    found = Program("FIFO", Model(gain[type_, job], 0.0 * ones, ones, none, above, entries)).solve()
     x = np.zeros((count, types))
-    x[job, kind] = np.maximum(found.values, ZERO)
+    x[job, type_] = np.maximum(found.values, ZERO)
     return found.objective, x, np.maximum(found.duals[:types], ZERO)

@@ -76,37 +76,37 @@ class ColocationCost:
 
     @cached_property
     def device_memory_gb(self) -> list[float]:
-        return [kind.memory_gb for kind in self.view.cluster.types]
+        return [type_.memory_gb for type_ in self.view.cluster.types]
 
     @cached_property
     def _best(self) -> Floats:
         rates = self.view.rates
         return rates.best if rates.best is not None else rates.alone.max(axis=1)
 
-    def memory_gb(self, job: JobSignature, kind: int) -> float:
+    def memory_gb(self, job: JobSignature, type_: int) -> float:
         """The larger of predicted and requested memory, or the request; with neither, a whole device."""
         usage = self.view.rates.usage
-        predicted = 0.0 if usage is None else float(usage.memory_gb[job.row, kind])
+        predicted = 0.0 if usage is None else float(usage.memory_gb[job.row, type_])
         if math.isinf(predicted) and job.min_memory_gb > 0:
             return job.min_memory_gb
         return max(predicted, job.min_memory_gb)
 
-    def fits(self, jobs: tuple[JobSignature, ...], kind: int) -> bool:
+    def fits(self, jobs: tuple[JobSignature, ...], type_: int) -> bool:
         """Whether jobs may share an accelerator of a type, slowdowns aside."""
         if len(jobs) == 1:
             return True
         if len(jobs) > self.limits.jobs or any(self.runs_alone(job) for job in jobs):
             return False
         if (usage := self.view.rates.usage) is not None:
-            utilization = sum(float(usage.utilization[job.row, kind]) for job in jobs)
+            utilization = sum(float(usage.utilization[job.row, type_]) for job in jobs)
             if utilization > self.limits.utilization + ROUNDING:
                 return False
-        memory = sum(self.memory_gb(job, kind) for job in jobs)
-        if math.isinf(memory) or memory > self.limits.memory * self.device_memory_gb[kind] * (1 + ROUNDING):
+        memory = sum(self.memory_gb(job, type_) for job in jobs)
+        if math.isinf(memory) or memory > self.limits.memory * self.device_memory_gb[type_] * (1 + ROUNDING):
             return False  # a job that needs a whole device is not co-located, also where its memory is unknown
         paired = self.view.rates.paired
         pairs = ((one.row, two.row) for at, one in enumerate(jobs) for two in jobs[at + 1 :])
-        return all(paired[a, b, kind] > 0 and paired[b, a, kind] > 0 for a, b in pairs)
+        return all(paired[a, b, type_] > 0 and paired[b, a, type_] > 0 for a, b in pairs)
 
     def runs_alone(self, job: JobSignature) -> bool:
         """Whether a job tolerates no slowdown."""
@@ -116,43 +116,43 @@ class ColocationCost:
         """The largest slowdown that a job tolerates: its own limit, or else the scheduler's."""
         return job.max_slowdown if job.max_slowdown < math.inf else self.limits.slo
 
-    def rate_known(self, job: JobSignature, kind: int) -> bool:
+    def rate_known(self, job: JobSignature, type_: int) -> bool:
         """Whether the exclusive rate is known, so that a slowdown can be observed."""
         uncertainty = self.view.rates.uncertainty
-        return uncertainty is None or float(uncertainty[job.row, kind]) < MAX_UNCERTAINTY
+        return uncertainty is None or float(uncertainty[job.row, type_]) < MAX_UNCERTAINTY
 
-    def slowdowns(self, jobs: tuple[JobSignature, ...], kind: int) -> list[float]:
+    def slowdowns(self, jobs: tuple[JobSignature, ...], type_: int) -> list[float]:
         """The slowdown of each job: the product over its neighbours, observed or else predicted."""
         return [
-            math.prod(self._slowdown(one, two, kind) for other, two in enumerate(jobs) if other != at)
+            math.prod(self._slowdown(one, two, type_) for other, two in enumerate(jobs) if other != at)
             for at, one in enumerate(jobs)
         ]
 
-    def _slowdown(self, one: JobSignature, two: JobSignature, kind: int) -> float:
-        observed = self.observed.get((one.kind, two.kind, kind))
+    def _slowdown(self, one: JobSignature, two: JobSignature, type_: int) -> float:
+        observed = self.observed.get((one.kind, two.kind, type_))
         if observed is not None:
             return observed
         rates = self.view.rates
-        return float(rates.alone[one.row, kind] / rates.paired[one.row, two.row, kind])
+        return float(rates.alone[one.row, type_] / rates.paired[one.row, two.row, type_])
 
-    def cost(self, jobs: tuple[JobSignature, ...], kind: int) -> float | None:
+    def cost(self, jobs: tuple[JobSignature, ...], type_: int) -> float | None:
         """The cost per accelerator of this type if the last job joins the others; None where that is not allowed."""
-        if (kind, jobs) not in self._cache:
-            self._cache[kind, jobs] = self._cost(jobs, kind)
-        return self._cache[kind, jobs]
+        if (type_, jobs) not in self._cache:
+            self._cache[type_, jobs] = self._cost(jobs, type_)
+        return self._cache[type_, jobs]
 
-    def _cost(self, jobs: tuple[JobSignature, ...], kind: int) -> float | None:
-        if not self.fits(jobs, kind):
+    def _cost(self, jobs: tuple[JobSignature, ...], type_: int) -> float | None:
+        if not self.fits(jobs, type_):
             return None
-        slowdowns = self.slowdowns(jobs, kind)
+        slowdowns = self.slowdowns(jobs, type_)
         if len(jobs) > 1:
             limits = [self.slowdown_limit(job) for job in jobs]
             # A job with a limit runs alone until its exclusive rate is known: a violation could not be observed.
-            if any(limit < math.inf and not self.rate_known(job, kind) for limit, job in zip(limits, jobs)):
+            if any(limit < math.inf and not self.rate_known(job, type_) for limit, job in zip(limits, jobs)):
                 return None
             if any(slowdown > limit * (1 + ROUNDING) for slowdown, limit in zip(slowdowns, limits)):
                 return None
-        memory, device = sum(self.memory_gb(job, kind) for job in jobs), self.device_memory_gb[kind]
+        memory, device = sum(self.memory_gb(job, type_) for job in jobs), self.device_memory_gb[type_]
         fraction = 0.0 if math.isinf(device) else min(memory / device, 1.0)
         return self.memory_weight * fraction + self.slowdown_weight * (sum(slowdowns) / len(slowdowns) - 1)
 
@@ -172,8 +172,8 @@ class ColocationCost:
         has_partner[rows] = partners.sum(axis=1) > 0
         return mean, has_partner
 
-    def type_cost(self, job: JobSignature, kind: int, spread: bool) -> float | None:
+    def type_cost(self, job: JobSignature, type_: int, spread: bool) -> float | None:
         """The exclusive slowdown of a job on a type, and on more nodes than it needs, as a cost; None: it cannot run so."""
         rates = self.view.rates
-        rate = float((rates.spread if spread else rates.alone)[job.row, kind])
+        rate = float((rates.spread if spread else rates.alone)[job.row, type_])
         return None if rate <= 0 else self.slowdown_weight * (float(self._best[job.row]) / rate - 1)

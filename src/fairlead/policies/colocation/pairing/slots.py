@@ -23,7 +23,7 @@ from fairlead.policies.colocation.pairing.colocation_cost import ROUNDING, Coloc
 class ColocatedGroup:
     """Jobs that share some accelerators, by number, in the order of their start."""
 
-    kind: int
+    type: int
     places: tuple[int, ...]
     members: list[int]
     signatures: tuple[JobSignature, ...]
@@ -47,7 +47,7 @@ class Slot(NamedTuple):
     joins: bool
     first: int  # accelerator, as a tie-break
     places: tuple[int, ...]
-    kind: int
+    type: int
     group: ColocatedGroup | None
 
 
@@ -84,9 +84,9 @@ class SlotFinder:
     def best(self, job: JobSignature, number: int = -1) -> Slot | None:
         """The cheapest slot for a job; its number matters where it was separated from others."""
         slots = [*self._in_groups(job, number)]
-        for kind in self.types_of(job):
-            cost, places = self.costs.cost((job,), kind), self._idle_places(kind, job)
-            if cost is not None and places and (slot := self._slot(job, cost, places, kind, None)):
+        for type_ in self.types_of(job):
+            cost, places = self.costs.cost((job,), type_), self._idle_places(type_, job)
+            if cost is not None and places and (slot := self._slot(job, cost, places, type_, None)):
                 slots.append(slot)
         return min(slots, key=lambda slot: slot[:4], default=None)
 
@@ -94,14 +94,14 @@ class SlotFinder:
         """The mean slowdown in a slot less the typical one of the job; an idle slot is best."""
         if slot.group is None:
             return -math.inf
-        slowdowns = self.costs.slowdowns((*slot.group.signatures, job), slot.kind)
-        return sum(slowdowns) / len(slowdowns) - float(self.costs.typical[0][job.row, slot.kind])
+        slowdowns = self.costs.slowdowns((*slot.group.signatures, job), slot.type)
+        return sum(slowdowns) / len(slowdowns) - float(self.costs.typical[0][job.row, slot.type])
 
     def put(self, number: int, job: JobSignature, slot: Slot) -> None:
         """Place a job into a slot."""
         self._use_host(job, slot.places)
         if slot.group is None:
-            self._add(ColocatedGroup(slot.kind, slot.places, [number], (job,), new=True))
+            self._add(ColocatedGroup(slot.type, slot.places, [number], (job,), new=True))
             return
         group = slot.group
         self._joinable[self._key(group)].remove(group)
@@ -113,12 +113,12 @@ class SlotFinder:
         """Close as many accelerators as a job needs: on one node if possible, and with the fewest jobs on them."""
         cluster, residents = self.view.cluster, self._residents()
         choices = list[list[int]]()
-        for kind in self.types_of(job):
-            there = cluster.accelerators_of_type[kind]
+        for type_ in self.types_of(job):
+            there = cluster.accelerators_of_type[type_]
             there = there[self.view.up[there]]
             ranked = there[np.lexsort((there, residents[there]))].tolist()
             choices += [places for places in self._by_node(ranked).values() if len(places) >= job.workers]
-            if job.workers > self._largest[kind] and len(ranked) >= job.workers:
+            if job.workers > self._largest[type_] and len(ranked) >= job.workers:
                 choices.append(ranked)
         chosen = [places[: job.workers] for places in choices]
         self.reserved = set(min(((int(residents[places].sum()), places) for places in chosen), default=(0, []))[1])
@@ -126,14 +126,14 @@ class SlotFinder:
     def types_of(self, job: JobSignature) -> Iterable[int]:
         """The types that a job can run on."""
         mask = job.fits & int(self.view.rates.runs_on[job.row])
-        return (kind for kind in range(len(self.view.capacity)) if mask >> kind & 1)
+        return (type_ for type_ in range(len(self.view.capacity)) if mask >> type_ & 1)
 
     def joinable(self, job: JobSignature) -> Iterable[tuple[int, tuple[JobSignature, ...], list[ColocatedGroup]]]:
         """Groups of the right size with room for one more job: type, signatures, and all groups with these signatures."""
         allowed = set(self.types_of(job))
-        for (kind, workers, signatures), groups in self._joinable.items():
-            if workers == job.workers and kind in allowed and groups:
-                yield kind, signatures, groups
+        for (type_, workers, signatures), groups in self._joinable.items():
+            if workers == job.workers and type_ in allowed and groups:
+                yield type_, signatures, groups
 
     def _add(self, group: ColocatedGroup) -> None:
         self.groups.append(group)
@@ -147,7 +147,7 @@ class SlotFinder:
             same.sort(key=lambda one: one.places)
 
     def _key(self, group: ColocatedGroup) -> tuple[int, int, tuple[JobSignature, ...]]:
-        return group.kind, len(group.places), group.signatures
+        return group.type, len(group.places), group.signatures
 
     def _residents(self) -> Ints:
         """The number of jobs on each accelerator."""
@@ -165,37 +165,37 @@ class SlotFinder:
     def _in_groups(self, job: JobSignature, number: int) -> Iterable[Slot]:
         if not self.colocate or self.costs.runs_alone(job):
             return
-        for kind, signatures, groups in self.joinable(job):
-            cost = self.costs.cost((*signatures, job), kind)
+        for type_, signatures, groups in self.joinable(job):
+            cost = self.costs.cost((*signatures, job), type_)
             if cost is None:
                 continue
             for group in groups:
                 closed = not (self.reserved | self._frozen).isdisjoint(group.places) or not self._host_fits(job, group.places)
                 if closed or any((min(number, other), max(number, other)) in self.separated for other in group.members):
                     continue
-                if slot := self._slot(job, cost, group.places, kind, group):
+                if slot := self._slot(job, cost, group.places, type_, group):
                     yield slot
-                    if not self._extra_nodes(job, group.places, kind):
+                    if not self._extra_nodes(job, group.places, type_):
                         break  # others with the same signatures are no better
 
     def _slot(
-        self, job: JobSignature, cost: float, places: tuple[int, ...], kind: int, group: ColocatedGroup | None
+        self, job: JobSignature, cost: float, places: tuple[int, ...], type_: int, group: ColocatedGroup | None
     ) -> Slot | None:
-        extra = self._extra_nodes(job, places, kind)
-        type_cost = self.costs.type_cost(job, kind, spread=extra > 0)
+        extra = self._extra_nodes(job, places, type_)
+        type_cost = self.costs.type_cost(job, type_, spread=extra > 0)
         if type_cost is None:
             return None
         first = extra if job.workers >= self.local_from else 0
-        return Slot(first, cost + type_cost, group is not None, places[0], places, kind, group)
+        return Slot(first, cost + type_cost, group is not None, places[0], places, type_, group)
 
-    def _extra_nodes(self, job: JobSignature, places: tuple[int, ...], kind: int) -> int:
+    def _extra_nodes(self, job: JobSignature, places: tuple[int, ...], type_: int) -> int:
         """The number of nodes beyond the fewest possible."""
-        fewest: int = -(-job.workers // self._largest[kind])
+        fewest: int = -(-job.workers // self._largest[type_])
         return len({self._node_of[place] for place in places}) - fewest
 
-    def _idle_places(self, kind: int, job: JobSignature) -> tuple[int, ...]:
+    def _idle_places(self, type_: int, job: JobSignature) -> tuple[int, ...]:
         """Idle accelerators on as few nodes as possible: of the fullest node that holds all, or of the emptiest ones."""
-        mine = self.view.cluster.accelerators_of_type[kind]
+        mine = self.view.cluster.accelerators_of_type[type_]
         free = [place for place in mine[self.idle[mine]].tolist() if place not in self.reserved]
         if len(free) < job.workers:
             return ()
@@ -303,7 +303,7 @@ def to_selection(slots: SlotFinder, valid_until: float | None = math.inf) -> Sel
     groups = sorted(slots.groups, key=lambda group: group.new)
     jobs = [number for group in groups for number in group.members]
     size: Ints = np.array([len(group.members) for group in groups], dtype=np.int64)
-    kinds: Ints = np.array([group.kind for group in groups], dtype=np.int64)
+    kinds: Ints = np.array([group.type for group in groups], dtype=np.int64)
     workers: Ints = np.array([len(group.places) for group in groups], dtype=np.int64)
     pinned = {group.members[0]: np.array(group.places, dtype=np.int64) for group in groups if group.new}
     shared = bool((size > 1).any())

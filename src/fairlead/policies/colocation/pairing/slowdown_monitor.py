@@ -36,7 +36,7 @@ class ColocationMemo:
     def from_memo(cls, memo: Memo) -> ColocationMemo:
         if memo is None:
             return cls()
-        slowdowns = {(str(one), str(two), int(kind)): float(factor) for one, two, kind, factor in memo["slower"]}
+        slowdowns = {(str(one), str(two), int(type_)): float(factor) for one, two, type_, factor in memo["slower"]}
         return cls(slowdowns, memo["least_gb"], memo["failures"])
 
     def to_memo(self) -> Memo:
@@ -68,9 +68,9 @@ class ColocationMemo:
 
 def _more_than_left_gb(view: Snapshot, costs: ColocationCost, signatures: Mapping[int, JobSignature], place: int) -> float:
     """A little more memory than other jobs leave on an accelerator, and at most all of it."""
-    kind = int(view.cluster.type_of[place])
+    type_ = int(view.cluster.type_of[place])
     present = [number for number in view.jobs.runners.number.tolist() if place in view.device_map.of(number)]
-    device, used = costs.device_memory_gb[kind], sum(costs.memory_gb(signatures[number], kind) for number in present)
+    device, used = costs.device_memory_gb[type_], sum(costs.memory_gb(signatures[number], type_) for number in present)
     return min(max(device - used, 0.0) * (1 + MEMORY_MARGIN) + MEMORY_MARGIN, device)
 
 
@@ -79,13 +79,13 @@ def observed_slowdowns(group: ColocatedGroup, view: Snapshot) -> list[float]:
     nodes is unknown, and while its reported rate is from before a change."""
     jobs, rates = view.jobs.of(np.array(group.members)), view.rates
     nodes = len({view.cluster.node_of_accelerator[place] for place in group.places})
-    spread = nodes > -(-len(group.places) // int(view.cluster.largest_node_of_type[group.kind]))
+    spread = nodes > -(-len(group.places) // int(view.cluster.largest_node_of_type[group.type]))
     rows = [job.row for job in group.signatures]
-    alone = (rates.spread if spread else rates.alone)[rows, group.kind]
+    alone = (rates.spread if spread else rates.alone)[rows, group.type]
     steady = (jobs.rate > 0) & (jobs.since_s <= view.time)
     uncertainty = rates.spread_uncertainty if spread and rates.spread_uncertainty is not None else rates.uncertainty
     if uncertainty is not None:
-        steady &= uncertainty[rows, group.kind] < MAX_UNCERTAINTY
+        steady &= uncertainty[rows, group.type] < MAX_UNCERTAINTY
     if rates.current_since_s is not None:
         steady &= rates.current_since_s[view.jobs.number.searchsorted(group.members)] <= view.time
     slowdowns: list[float] = np.where(steady, alone / np.where(steady, jobs.rate, 1.0), 0.0).tolist()
@@ -105,5 +105,5 @@ def slowdowns_with(group: ColocatedGroup, slowdowns: list[float], leaver: int) -
         if other != at:
             for one, two, factor in ((job.kind, mine.kind, slowdowns[other]), (mine.kind, job.kind, slowdowns[at])):
                 if factor > 0:
-                    found[one, two, group.kind] = max(factor, found.get((one, two, group.kind), 1.0))
+                    found[one, two, group.type] = max(factor, found.get((one, two, group.type), 1.0))
     return found

@@ -226,13 +226,13 @@ class SessionJob:
     workers: int  # fixed number of workers; 0: as many as it needs
     max_load: float  # load that it may have where its accelerators must not change
 
-    def demand_on(self, kind: int, present: frozenset[int]) -> SessionDemand:
+    def demand_on(self, type_: int, present: frozenset[int]) -> SessionDemand:
         """Its demand on a type. The number stands for the name, as a session may be submitted twice."""
-        return SessionDemand(replace(self.session, name=str(self.number)), self.loads[kind], present, self.fixed)
+        return SessionDemand(replace(self.session, name=str(self.number)), self.loads[type_], present, self.fixed)
 
-    def capped_load(self, kind: int) -> SessionLoad:
+    def capped_load(self, type_: int) -> SessionLoad:
         """Its load on a type, at most `max_load`."""
-        full = self.loads[kind]
+        full = self.loads[type_]
         part = min(1.0, self.max_load / full.load) if full.load else 1.0
         return SessionLoad(full.batch, full.load * part, full.variance * part**2)
 
@@ -261,34 +261,34 @@ class ReplicaAssigner:
         while True:
             by_type: dict[int, list[SessionJob]] = {}
             for job in jobs:
-                if (kind := self._type_of(job, by_type, room, excluded)) >= 0:
-                    by_type.setdefault(kind, []).append(job)
+                if (type_ := self._type_of(job, by_type, room, excluded)) >= 0:
+                    by_type.setdefault(type_, []).append(job)
             assignments, new = list[Replicas](), 0
-            for kind, here in sorted(by_type.items()):
-                found = self._assign_on(here, kind, int(room[kind]))
+            for type_, here in sorted(by_type.items()):
+                found = self._assign_on(here, type_, int(room[type_]))
                 assignments += [replace(one, places=frozenset(p if p >= 0 else p + new for p in one.places)) for one in found]
                 new += min((place for one in found for place in one.places if place < 0), default=0)
                 served = {one.job.number for one in found}
-                excluded |= {(job.number, kind) for job in here if not job.fixed and job.number not in served}
-            if not any((job.number, kind) in excluded for kind, here in by_type.items() for job in here):
+                excluded |= {(job.number, type_) for job in here if not job.fixed and job.number not in served}
+            if not any((job.number, type_) in excluded for type_, here in by_type.items() for job in here):
                 return sorted(_with_leftovers(jobs, assignments, room), key=lambda one: one.job.number)
 
-    def _assign_on(self, jobs: Sequence[SessionJob], kind: int, room: int) -> list[Replicas]:
+    def _assign_on(self, jobs: Sequence[SessionJob], type_: int, room: int) -> list[Replicas]:
         """On one type: elastic sessions share what the others do not request; the others get what is then left."""
         elastic, others = [job for job in jobs if not job.workers], [job for job in jobs if job.workers]
         demands = [
-            replace(job.demand_on(kind, frozenset(job.places if job.now == kind else ())), need=job.capped_load(kind))
+            replace(job.demand_on(type_, frozenset(job.places if job.now == type_ else ())), need=job.capped_load(type_))
             for job in elastic
         ]
         shared_room = max(room - sum(job.workers for job in others), 0)
-        found = assign_replicas(demands, self.type_names[kind], shared_room, self.options, self.spare)
-        assignments = [Replicas(job, kind, frozenset(found[name])) for job in elastic if (name := str(job.number)) in found]
+        found = assign_replicas(demands, self.type_names[type_], shared_room, self.options, self.spare)
+        assignments = [Replicas(job, type_, frozenset(found[name])) for job in elastic if (name := str(job.number)) in found]
         shared = {place for one in assignments for place in one.places}
         left, new = room - len(shared), min([0, *shared])
         for job in others:
             if not job.fixed and job.workers > left:
                 continue
-            assignments.append(_exclusive(job, kind, new))
+            assignments.append(_exclusive(job, type_, new))
             left -= job.workers
             new = min(new, *assignments[-1].places)
         return assignments
@@ -299,26 +299,26 @@ class ReplicaAssigner:
         """Its present type if it fits there; else the type of least load with room, or of the most room; -1: none."""
         if job.fixed:
             return job.now
-        kinds = [kind for kind in job.loads if (job.number, kind) not in excluded]
-        kinds.sort(key=lambda kind: (kind != job.now, job.loads[kind].load, kind))
-        roomy = (kind for kind in kinds if self._needed([*by_type.get(kind, ()), job], kind) <= room[kind])
+        kinds = [type_ for type_ in job.loads if (job.number, type_) not in excluded]
+        kinds.sort(key=lambda type_: (type_ != job.now, job.loads[type_].load, type_))
+        roomy = (type_ for type_ in kinds if self._needed([*by_type.get(type_, ()), job], type_) <= room[type_])
         if (first := next(roomy, None)) is not None or job.workers:
             return -1 if first is None else first
-        kinds = [kind for kind in kinds if room[kind] > sum(one.workers for one in by_type.get(kind, ()))]
-        left = {kind: room[kind] - self._needed(by_type.get(kind, ()), kind) for kind in kinds}
-        return max(kinds, key=lambda kind: (left[kind] / job.loads[kind].load, kind == job.now, -kind), default=-1)
+        kinds = [type_ for type_ in kinds if room[type_] > sum(one.workers for one in by_type.get(type_, ()))]
+        left = {type_: room[type_] - self._needed(by_type.get(type_, ()), type_) for type_ in kinds}
+        return max(kinds, key=lambda type_: (left[type_] / job.loads[type_].load, type_ == job.now, -type_), default=-1)
 
-    def _needed(self, jobs: Sequence[SessionJob], kind: int) -> int:
+    def _needed(self, jobs: Sequence[SessionJob], type_: int) -> int:
         """The accelerators that jobs need on a type: elastic ones together, the others each for itself."""
-        elastic = [job.capped_load(kind) for job in jobs if not job.workers]
+        elastic = [job.capped_load(type_) for job in jobs if not job.workers]
         load, scale = sum(one.load for one in elastic), 1 + headroom_fraction(elastic, self.options)
         return sum(job.workers for job in jobs) + (required_accelerators(load, scale) if elastic else 0)
 
 
-def _exclusive(job: SessionJob, kind: int, new: int) -> Replicas:
+def _exclusive(job: SessionJob, type_: int, new: int) -> Replicas:
     """Its present accelerators, or new ones below the number `new`."""
-    stays = job.now == kind and len(job.places) == job.workers
-    return Replicas(job, kind, frozenset(job.places if stays else range(new - job.workers, new)))
+    stays = job.now == type_ and len(job.places) == job.workers
+    return Replicas(job, type_, frozenset(job.places if stays else range(new - job.workers, new)))
 
 
 def _with_leftovers(jobs: Sequence[SessionJob], assignments: Sequence[Replicas], room: Ints) -> list[Replicas]:
@@ -327,9 +327,9 @@ def _with_leftovers(jobs: Sequence[SessionJob], assignments: Sequence[Replicas],
     for job in jobs:
         if job.workers and all(one.job is not job for one in assignments):
             left, new = room - assigned_by_type(both, len(room)), min([0, *(place for one in both for place in one.places)])
-            kinds = [kind for kind in job.loads if job.workers <= left[kind]]
+            kinds = [type_ for type_ in job.loads if job.workers <= left[type_]]
             if kinds:
-                first = min(kinds, key=lambda kind: (kind != job.now, job.loads[kind].load, kind))
+                first = min(kinds, key=lambda type_: (type_ != job.now, job.loads[type_].load, type_))
                 both.append(_exclusive(job, first, new))
     return both
 
@@ -337,4 +337,4 @@ def _with_leftovers(jobs: Sequence[SessionJob], assignments: Sequence[Replicas],
 def assigned_by_type(assignments: Sequence[Replicas], types: int) -> Ints:
     """The number of assigned accelerators of each type."""
     places = {(one.type, place) for one in assignments for place in one.places}
-    return np.bincount(np.array([kind for kind, _ in sorted(places)], dtype=np.int64), minlength=types)
+    return np.bincount(np.array([type_ for type_, _ in sorted(places)], dtype=np.int64), minlength=types)
