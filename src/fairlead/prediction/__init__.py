@@ -1,3 +1,2 @@
-"""What a training will do to an accelerator, before it has run: utilization and memory from its graph, slowdown from who is
-beside it. Predictions rest on measurements (`fairlead.profiling`); the scheduler may import `interference` and `profiles`,
-which need numpy alone."""
+"""Predictions of a training before it runs: utilization and memory from its graph, slowdown from the jobs co-located with it.
+Predictions are fitted to measurements (`fairlead.profiling`)."""

@@ -1,7 +1,7 @@
-"""What is known of a training before it has run, as numbers: Horus' Table 3 (operations, parameters, activations, batch size,
-counts of operators), and what a step asks of the device and of the host that feeds it, by a roofline over the operators.
+"""The features of a training before it runs: Horus' Table 3 (operations, parameters, activations, batch size,
+counts of operators), and the device time and host time of a step, by a roofline over the operators.
 
-The roofline says what a count cannot: a thousand small kernels leave a large device idle while the host prepares the next one,
+Counts do not show this: a thousand small kernels leave a large device idle while the host prepares the next one,
 and the share of time in which a kernel runs is what NVML calls utilization."""
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ BYTES = 4  # single precision
 
 @dataclass(frozen=True)
 class Machine:
-    """What a device and its host do in small training steps, as orders of magnitude; the learners make up for the rest. For the
-    H200 a few numbers, rounded, with which the steps measured there take about as long as they took."""
+    """Speeds of a device and its host in small training steps, as orders of magnitude; the learners correct the rest. The
+    defaults are rounded numbers that reproduce the steps measured on an H200."""
 
     convolution_flops_per_s: float = 140e12
     product_flops_per_s: float = 60e12
     bytes_per_s: float = 2e12
-    thin: float = 5.0  # by how much convolutions that do little for each element are slower than their bytes
-    loss: float = 120.0  # how often the outputs are read or written for the loss, strided as they are
+    thin: float = 5.0  # slowdown of convolutions with few operations per element, relative to their bytes
+    loss: float = 120.0  # number of strided reads and writes of the outputs for the loss
     kernel_s: float = 9e-6  # an operator takes no less
     recurrence_s: float = 15e-6  # one step of a recurrent cell
     host_s: float = 35e-6  # to prepare and launch an operator, once
@@ -42,7 +42,7 @@ THIN = 128.0  # operations for each element written, below which a convolution i
 
 
 H200 = Machine()
-BACK = 2.0  # the way back does twice the work of the way there
+BACKWARD_FACTOR = 2.0  # the backward pass does twice the work of the forward pass
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Features:
     unknown: Mapping[str, int]
 
     def column(self) -> dict[str, float]:
-        """By name, as learners take them; operators by how many there are of each."""
+        """The features by name, as learners take them; operators by their counts."""
         plain = {one.name: float(getattr(self, one.name)) for one in fields(self) if one.name not in ("counts", "unknown")}
         counted = {kind: float(self.counts.get(kind, 0)) for kind in COUNTED}
         rest = float(sum(count for kind, count in self.counts.items() if kind not in COUNTED))
@@ -78,7 +78,7 @@ class Features:
 
 
 NAMES = frozenset({one.name for one in fields(Features)} - {"counts", "unknown"} | {*COUNTED, "others"})
-"""Of the columns."""
+"""The names of the columns."""
 
 
 def features_of(
@@ -87,18 +87,18 @@ def features_of(
     machine: Machine = H200,
     sizes: Mapping[str, int] | None = None,
 ) -> Features:
-    """Of an ONNX file, trained with that batch size; else with its own. `sizes` are for what else it leaves open, by name."""
+    """The features of an ONNX file, trained with this batch size or its own. `sizes` are other open dimensions, by name."""
     return graph_features(load_graph_in_process(Path(path), sizes), batch_size, machine)
 
 
 def graph_features(graph: Graph, batch_size: int | None = None, machine: Machine = H200) -> Features:
-    """The features of a graph, trained with that batch size; else with its own."""
+    """The features of a graph, trained with this batch size; None: the batch size of the file."""
     batch = batch_size or graph.batch_size
     scale = batch / graph.batch_size
     scaled = [_at(one, scale) for one in graph.operators]
     device_s = sum(_device_s(one, machine) for one in scaled)
     device_s += _loss_s(graph, scale, machine) + _update_s(graph, machine)
-    host_s = machine.step_s + (1 + BACK) * machine.host_s * len(scaled) + machine.update_s * graph.parameter_tensors
+    host_s = machine.step_s + (1 + BACKWARD_FACTOR) * machine.host_s * len(scaled) + machine.update_s * graph.parameter_tensors
     return Features(
         flops=sum(one.flops for one in scaled),
         convolution_flops=sum(one.flops for one in scaled if one.kind in CONVOLUTIONS),
@@ -128,16 +128,16 @@ def _at(one: Operator, scale: float) -> Operator:
 
 
 def _device_s(one: Operator, machine: Machine) -> float:
-    """There and back."""
+    """The time of an operator, forward and backward."""
     moved = BYTES * (one.read + one.written + one.weights) / machine.bytes_per_s
     if one.kind in CELLS:
         computed = one.flops / machine.product_flops_per_s
-        return (1 + BACK) * max(computed, moved, machine.recurrence_s * one.length)
+        return (1 + BACKWARD_FACTOR) * max(computed, moved, machine.recurrence_s * one.length)
     speed = machine.convolution_flops_per_s if one.kind in CONVOLUTIONS else machine.product_flops_per_s
     computed = one.flops / speed if one.kind in CONVOLUTIONS | PRODUCTS else 0.0
     if one.kind in CONVOLUTIONS and one.flops < THIN * one.written:
         moved *= machine.thin
-    return (1 + BACK) * max(computed, moved, machine.kernel_s)
+    return (1 + BACKWARD_FACTOR) * max(computed, moved, machine.kernel_s)
 
 
 def _loss_s(graph: Graph, scale: float, machine: Machine) -> float:
@@ -145,5 +145,5 @@ def _loss_s(graph: Graph, scale: float, machine: Machine) -> float:
 
 
 def _update_s(graph: Graph, machine: Machine) -> float:
-    """Weight, gradient and momentum, read and written."""
+    """The time to read and write weights, gradients and momentum."""
     return 5 * BYTES * graph.parameters / machine.bytes_per_s

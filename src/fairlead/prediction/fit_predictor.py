@@ -42,7 +42,7 @@ class Dataset:
         )
 
     def of(self, percent: Mapping[str, float]) -> Dataset:
-        """Those that have a value there, with it in the place of their utilization."""
+        """The rows with a value in `percent`, which replaces their utilization."""
         rows: Ints = np.array([row for row, name in enumerate(self.names) if name in percent], dtype=np.int64)
         some = self.only(rows)
         return replace(some, utilization=np.array([percent[name] for name in some.names]))
@@ -51,7 +51,7 @@ class Dataset:
 def dataset(
     measured: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]], source: object = "features"
 ) -> Dataset:
-    """Of all that were measured and have features; those with a problem are left out."""
+    """The configurations with measurements and features; measurements with a problem are left out."""
     known = {row["name"]: row for row in features if "problem" not in row}
     rows = [row for row in measured if "problem" not in row and row["name"] in known and "utilization" in row]
     if len(rows) < 2:
@@ -65,7 +65,7 @@ def dataset(
 
 
 def stored_features(row: Mapping[str, Any], source: object = "features") -> Features:
-    """As `fairlead profile features` wrote them."""
+    """Features as `fairlead profile features` wrote them."""
     try:
         found = Features(**{one.name: row[one.name] for one in fields(Features)})
         found.column()
@@ -160,8 +160,8 @@ def _slowdown(pairs: Pairs, busy: Mapping[str, float]) -> Slowdown:
 
 def _slowdown_at_once(pairs: Pairs, busy: Mapping[str, float], held: KernelProfiles) -> Slowdown:
     own, _, slower = _columns_of_pairs(list(pairs), pairs, busy)
-    holds, grain = held.columns(list(pairs))
-    return interference.fit(own, holds, slower, grain)
+    holds, kernel_length_ratio = held.columns(list(pairs))
+    return interference.fit(own, holds, slower, kernel_length_ratio)
 
 
 def _columns_of_pairs(

@@ -1,5 +1,5 @@
-"""A model's graph as work: for each operator how much it computes, reads, writes and leaves behind for the way back. Numbers
-are those of one forward pass, for the batch size of the file; they know nothing of any device."""
+"""A model's graph as work: what each operator computes, reads, writes and stores for the backward pass. Numbers are for one
+forward pass at the batch size of the file, and do not depend on the device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from fairlead.core.errors import InputError
 from fairlead.prediction.onnx_file import read_onnx
 
-# Kinds of ONNX operators, by what they are to a device and to the way back of a training.
+# Kinds of ONNX operators, by their work on a device and in the backward pass.
 
 
 def _kinds(text: str) -> frozenset[str]:
@@ -26,7 +26,7 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 CELLS = frozenset(GATES)
 
 VIEWS = _kinds("Constant ConstantOfShape Flatten Identity Reshape Shape Size Squeeze Transpose Unsqueeze")
-"""Another look at what is there: no work on the device."""
+"""Views of existing tensors: no work on the device."""
 
 NEEDS_INPUTS = (
     CONVOLUTIONS
@@ -36,7 +36,7 @@ NEEDS_INPUTS = (
     | _kinds("Mul Div Pow Log Abs Erf Gelu HardSwish HardSigmoid Clip LeakyRelu Elu")
 )
 NEEDS_OUTPUT = CELLS | _kinds("Relu Sigmoid Tanh Softmax LogSoftmax Exp Sqrt Softplus")
-"""What the way back is computed from, as automatic differentiation has it."""
+"""The tensors that automatic differentiation stores for the backward pass."""
 
 KNOWN = (
     NEEDS_INPUTS
@@ -48,7 +48,7 @@ KNOWN = (
 )
 
 PER_ELEMENT = {"BatchNormalization": 5.0, "LayerNormalization": 6.0, "Softmax": 5.0, "Gelu": 8.0, "Erf": 4.0, "HardSwish": 4.0}
-"""Operations for each element; of what is not here, and does no more than look at each, one."""
+"""Operations for each element; 1 for other elementwise operators."""
 
 
 # Exporters fold normalization into the convolution before it. In a training it is an operator with two parameters a channel.
@@ -72,7 +72,7 @@ def unfolded(
             continue
         bare, then, after = type(node)(), type(node)(), node.output[0]
         bare.CopyFrom(node)
-        gone.update(same.get(name, name) for name in node.input[2:3])  # it stands for what normalization adds
+        gone.update(same.get(name, name) for name in node.input[2:3])  # the bias of the normalization
         del bare.input[2:]
         bare.output[0] = f"{after} before normalization"
         scale, bias, mean, variance = (f"{after} {what}" for what in ("scale", "bias", "mean", "variance"))
@@ -101,7 +101,7 @@ _AFTER = ("Dropout", "Cast", "Mul")
 
 @dataclass(frozen=True)
 class Operator:
-    """`length` is how many times it must wait for itself: the steps of a recurrent cell, else 1."""
+    """`length` is the number of sequential steps: those of a recurrent cell, else 1."""
 
     kind: str
     flops: float
@@ -113,25 +113,25 @@ class Operator:
 
 @dataclass(frozen=True)
 class Graph:
-    """The work of one forward pass, and what it leaves behind."""
+    """The work of one forward pass, and the elements it stores."""
 
     batch_size: int
-    operators: tuple[Operator, ...]  # those that are work
+    operators: tuple[Operator, ...]  # without views
     counts: Mapping[str, int]  # of all kinds, views too
-    unknown: Mapping[str, int]  # kinds whose work is taken for one operation per element
+    unknown: Mapping[str, int]  # kinds that are assumed to do one operation per element
     parameters: int
     parameter_tensors: int
     inputs: float  # elements
     outputs: float  # elements
-    positions: float  # places that have a loss of their own: one a sample, a token or a pixel
-    kept: float  # elements that the way back needs
+    positions: float  # places with their own loss: samples, tokens or pixels
+    kept: float  # elements that the backward pass needs
     largest: float  # elements of the largest tensor
-    shapeless: int  # tensors whose shape could not be told; they count as nothing
-    open_batch: bool = False  # the file leaves it open, and it was taken for 1
+    shapeless: int  # tensors of unknown shape, which are not counted
+    open_batch: bool = False  # the file leaves the batch size open; 1 is assumed
 
 
 def load_graph(path: Path, sizes: Mapping[str, int] | None = None) -> Graph:
-    """From an ONNX file; nothing of it is run. `sizes` are for what it leaves open beside the batch, by name."""
+    """Read a graph from an ONNX file without running it. `sizes` are open dimensions other than the batch, by name."""
     graph, weights, left_open = read_onnx(path, sizes)
     try:
         return _Walk(path, graph, weights, left_open).walked()
@@ -160,7 +160,7 @@ class _Walk:
         for node in self.nodes:
             counts[node.op_type] += 1
             if all(name in self.constants for name in node.input if name):
-                self.constants.update(node.output)  # made of weights alone: done once, or only another look at them
+                self.constants.update(node.output)  # computed from weights alone: done once, or a view
                 continue
             if node.op_type in VIEWS:
                 if node.input and node.output:

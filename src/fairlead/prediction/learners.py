@@ -1,5 +1,5 @@
-"""The four learners of Horus' Table 4: a line, a random forest, and boosted trees of two makes (extra `predict`). What they
-learn comes out as `learned`; with the same rows it is the same every time."""
+"""The four learners of Horus' Table 4: linear regression, a random forest, and boosted trees of two makes (extra `predict`).
+Fitting is deterministic and returns a `Learned` model."""
 
 from __future__ import annotations
 
@@ -100,18 +100,17 @@ LEARNERS: Mapping[str, Learner] = {
 
 
 BEST_FIRST = ("xgboost", "lightgbm", "random-forest", "linear")
-"""By how far they err on the set that ships, of utilization and of multiprocessors, on families and rows that they have not
-seen (docs/prediction.md)."""
+"""By their error on the shipped set, for utilization and multiprocessors, on unseen families and rows (docs/prediction.md)."""
 
 
 def best_installed() -> str:
-    """The first of them whose library is installed; a line needs none."""
+    """The best learner whose library is installed; linear regression needs none."""
     installed = installed_learners()
     return next(name for name in BEST_FIRST if name in installed)
 
 
 def installed_learners() -> dict[str, Learner]:
-    """Those whose libraries are installed."""
+    """The learners whose libraries are installed."""
     needs = {"lightgbm": "lightgbm", "xgboost": "xgboost", "random-forest": "sklearn.ensemble"}
     return {name: learner for name, learner in LEARNERS.items() if name not in needs or _installed(needs[name])}
 
@@ -123,8 +122,8 @@ def _boosted(root: dict[str, Any]) -> Tree:
         if "leaf" in node:
             return float(node["leaf"])
         below = float(np.nextafter(np.float32(node["split_condition"]), np.float32(-np.inf)))
-        ways = {way["nodeid"]: way for way in node["children"]}
-        return int(node["split"][1:]), below, ways[node["yes"]], ways[node["no"]]
+        children = {child["nodeid"]: child for child in node["children"]}
+        return int(node["split"][1:]), below, children[node["yes"]], children[node["no"]]
 
     return _flattened(root, ask)
 
@@ -141,14 +140,14 @@ def _light(root: dict[str, Any]) -> Tree:
 def _flattened(root: dict[str, Any], ask: Callable[[dict[str, Any]], Any]) -> Tree:
     """Breadth first, so that every node stands behind the one that leads to it."""
     feature, threshold, left, right, value = list[int](), list[float](), list[int](), list[int](), list[float]()
-    line = [root]
-    for node in line:
-        told = ask(node)
-        if isinstance(told, float):
-            columns = (-1, 0.0, -1, -1, told)
+    queue = [root]
+    for node in queue:
+        answer = ask(node)
+        if isinstance(answer, float):
+            columns = (-1, 0.0, -1, -1, answer)
         else:
-            columns = (told[0], told[1], len(line), len(line) + 1, 0.0)
-            line += [told[2], told[3]]
+            columns = (answer[0], answer[1], len(queue), len(queue) + 1, 0.0)
+            queue += [answer[2], answer[3]]
         for column, each in zip((feature, threshold, left, right, value), columns):
             column.append(each)  # type: ignore[attr-defined]
     return Tree(feature, threshold, left, right, value)

@@ -87,9 +87,8 @@ def usage_by_kind(device: str) -> Mapping[str, tuple[float, float]]:
 def profiles_of(
     alone: Measurements, pairs: Mapping[Any, Measurements], source: object, active: Mapping[str, float] | None = None
 ) -> Profiles:
-    """Of configurations by themselves, which `source` has, and of pairs by the files that have them, the mean where several do;
-    `active` is how many multiprocessors each keeps busy, where that was asked. Of what was measured without NVML, as on a CPU,
-    nothing is known that a scheduler could use."""
+    """Build profiles from configurations measured alone (in `source`) and pairs (by file; repeated pairs count by their mean).
+    `active` is the measured percentage of busy multiprocessors. Measurements without NVML, as on a CPU, are refused."""
     about, found = alone
     rows = [one for one in found if "problem" not in one]
     lacking = next((name for name in SOLO_FIELDS for one in rows if name not in one), None if rows else SOLO_FIELDS[0])
@@ -111,9 +110,9 @@ def profiles_of(
     for where, (of, both) in pairs.items():
         if "device" in of and device_of(of) != device_of(about):
             raise InputError(where, f"pairs on {device_of(about)}, as {source}", field="device", value=device_of(of))
-        strange = next((name for row in both for name in row.get("pair", ()) if name not in known), None)
-        if strange is not None:
-            raise InputError(where, f"each of a pair measured alone too, in {source}", field="pair", value=strange)
+        unknown = next((name for row in both for name in row.get("pair", ()) if name not in known), None)
+        if unknown is not None:
+            raise InputError(where, f"each of a pair measured alone too, in {source}", field="pair", value=unknown)
         for pair, slower in mean_slowdowns(both, known).items():
             together.setdefault(of["sharing"], {}).setdefault(pair, []).append(slower)
     mean = {sharing: {pair: _mean(seen) for pair, seen in found.items()} for sharing, found in together.items()}
@@ -134,14 +133,14 @@ def _multiprocessors(device: str) -> dict[str, float]:
         if name == f"{device}_activity" or name in paired_sets(device):
             for row in measured_set(name)[1]:
                 if "pair" not in row and "sm_active" in row:
-                    seen.setdefault(_who(row), []).append(row["sm_active"])
+                    seen.setdefault(_configuration_of(row), []).append(row["sm_active"])
     return {name: statistics.fmean(values) for name, values in seen.items()}
 
 
 def mean_slowdowns(
     rows: Sequence[Mapping[str, Any]], alone: Mapping[str, SoloProfile]
 ) -> dict[tuple[str, str], tuple[float, float]]:
-    """Of every pair of a file of pairs, in both orders; of those measured more than once the mean."""
+    """The slowdowns of every pair, in both orders; repeated pairs count by their mean."""
     table: dict[tuple[str, str], tuple[float, float]] = {}
     for (one, other), seen in measured_slowdowns(rows, alone).items():
         first, second = _mean(seen)
@@ -157,8 +156,7 @@ def _mean(seen: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def measured_slowdowns(
     rows: Sequence[Mapping[str, Any]], alone: Mapping[str, SoloProfile]
 ) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """Of every pair, as often as it was measured, in whichever order; by what each did alone in the same second, where it was
-    seen then."""
+    """All measured slowdowns of every pair, relative to the rate of each alone: in the same second where that was measured."""
     rows = [row for row in rows if "problem" not in row]
     paired = [row for row in rows if "pair" in row]
     speeds = _Undisturbed([row for row in rows if "pair" not in row], paired, alone)
@@ -176,9 +174,9 @@ def measured_slowdowns(
 
 
 class _Undisturbed:
-    """Steps per second of each without company. Trainings that wait for their host vary by a tenth from one second to the next,
-    and a few windows alone say too little. So the windows count too in which the device had nearly half of its time to spare:
-    the median of all, of the same session where there are any, since another host has another speed."""
+    """Steps per second of each configuration alone. Trainings that wait for their host vary by a tenth between seconds; a few
+    windows are too few. So windows of pairs count too, if the device was idle nearly half of the time. The result is the
+    median; of the same session if possible, since other hosts have other speeds."""
 
     def __init__(
         self, by_itself: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[str, Any]], alone: Mapping[str, SoloProfile]
@@ -187,7 +185,7 @@ class _Undisturbed:
         for row in by_itself:
             mean, half = row["steps_per_s"], row["spread"] / 2
             seen = _windows(row, [mean * (1 - half), mean * (1 + half)])
-            self._windows.setdefault((_who(row), row.get("session", 1)), []).extend(seen)
+            self._windows.setdefault((_configuration_of(row), row.get("session", 1)), []).extend(seen)
         for pair in paired:
             if sum(alone[each].utilization for each in pair["pair"]) <= UNDISTURBED:
                 for place, each in enumerate(pair["pair"]):
@@ -196,26 +194,26 @@ class _Undisturbed:
 
     def of(self, name: str, session: int) -> float:
         here = self._windows.get((name, session))
-        return statistics.median(here or [each for (who, _), seen in self._windows.items() if who == name for each in seen])
+        return statistics.median(here or [each for (one, _), seen in self._windows.items() if one == name for each in seen])
 
 
 def _windows(row: Mapping[str, Any], otherwise: list[Any]) -> list[Any]:
-    """What was seen in each; some rows say only how many there were."""
+    """The rates of each window; older rows have only their number."""
     seen = row.get("windows")
     return seen if isinstance(seen, list) else otherwise
 
 
-def _who(row: Mapping[str, Any]) -> str:
+def _configuration_of(row: Mapping[str, Any]) -> str:
     """The configuration of a row without a pair; the first such rows have no other name."""
     return str(row.get("alone", row["name"]))
 
 
 @dataclass(frozen=True)
 class MultiprocessorUse:
-    """What a training holds alone."""
+    """Multiprocessors that a training uses alone."""
 
     multiprocessors: float  # busy, in percent, alone
-    kernel_s: float  # how long a kernel takes on average, by the roofline
+    kernel_s: float  # mean length of a kernel, by the roofline
     counted: bool = False  # by the device itself; else predicted from the graph
 
 
@@ -224,7 +222,7 @@ UNKNOWN = MultiprocessorUse(math.nan, math.nan)
 
 @cache
 def multiprocessor_use(device: str = "h200") -> Mapping[str, MultiprocessorUse]:
-    """Of all configurations that were measured on a device and whose graphs were read."""
+    """The use of all configurations with measurements on a device and a graph."""
     known = dataset(measured_set(device)[1], measured_set(f"{device}_features")[1])
     model, alone = shipped_predictor(device).multiprocessors, shipped_profiles(device).alone
     if model is None:
@@ -248,9 +246,8 @@ class InterferenceModel:
         return cls(predictor.slowdown[sharing], predictor.at_once.get(sharing))
 
     def slower(self, busy: Floats, held: Floats, kernel_s: Floats) -> tuple[Floats, Floats, Bools]:
-        """Of each beside each, by what they do alone: how many times slower, how far off that is to be expected (as a standard
-        deviation), and whether it is by what the other holds. `busy` in percent, jobs × types; `held` in percent and `kernel_s`
-        by job, NaN where it is unknown."""
+        """The slowdown of each job co-located with each other job, its standard deviation, and whether `finer` was used.
+        `busy` is in percent, jobs × types; `held` (percent) and `kernel_s` are by job, NaN if unknown."""
         own, other = np.broadcast_arrays(busy[:, None], busy[None, :])
         slower, off = self.plain.of(own, other), self.plain.spread(own, other)
         known = np.isfinite(held) & np.isfinite(kernel_s)
@@ -258,7 +255,7 @@ class InterferenceModel:
         if self.finer is None or not both.any():
             return slower, off, np.zeros_like(both)
         long = np.log10(np.maximum(np.where(known, kernel_s, 1.0), SHORTEST_S))
-        grain = np.broadcast_to((long[None, :] - long[:, None])[:, :, None], own.shape)
+        kernel_length_ratio = np.broadcast_to((long[None, :] - long[:, None])[:, :, None], own.shape)
         holds = np.broadcast_to(np.where(known, held, 0.0)[None, :, None], own.shape)
-        finer = self.finer.of(own, holds, grain), self.finer.spread(own, holds)
+        finer = self.finer.of(own, holds, kernel_length_ratio), self.finer.spread(own, holds)
         return np.where(both, finer[0], slower), np.where(both, finer[1], off), both

@@ -59,10 +59,12 @@ def of_module(
 def _tried(model: Any, inputs: Any, targets: Any, device: str, loss: Any, plan: AloneTiming, why: str) -> ModuleTrial:
     try:
         tried = copy.deepcopy(model).to(device)
-        told = measure_steady(TrainingLoop(tried, _on(inputs, device), _on(targets, device), device, loss), plan)
+        measured = measure_steady(TrainingLoop(tried, _on(inputs, device), _on(targets, device), device, loss), plan)
     except Exception as problem:  # no such device, out of memory, shapes that do not go together: it is the user's code
         raise FairleadError(f"{why}; and it cannot be tried: {type(problem).__name__}: {problem}"[:600]) from None
-    return ModuleTrial(told.get("utilization"), told.get("device_memory_mb"), device_name(device), told["steps_per_s"], why)
+    return ModuleTrial(
+        measured.get("utilization"), measured.get("device_memory_mb"), device_name(device), measured["steps_per_s"], why
+    )
 
 
 def device_name(device: str) -> str:
@@ -102,5 +104,5 @@ def _run(theirs: Callable[..., Any], *given: Any, spelled: str) -> Any:
         path = str(Path(spelled.rpartition(":")[0]).absolute())
         lines = [at.lineno for at in traceback.extract_tb(problem.__traceback__) if at.filename == path]
         where = f", in line {lines[-1]}" if lines else ""
-        told = " ".join(f"{type(problem).__name__}: {problem}".split())[:300]
-        raise FairleadError(f"profile module: {spelled} failed with {told}{where}") from None
+        text = " ".join(f"{type(problem).__name__}: {problem}".split())[:300]
+        raise FairleadError(f"profile module: {spelled} failed with {text}{where}") from None

@@ -29,8 +29,8 @@ MOST_EQUATION = 256  # of Einsum
 
 
 def read_onnx(path: Path, sizes: Mapping[str, int] | None = None) -> tuple[Any, frozenset[str], frozenset[str]]:
-    """The graph with every shape that can be told, the names of its weights, and of the inputs whose batch size the file leaves
-    open: it is 1. `sizes` are for others that it leaves open, by their names."""
+    """The graph with every shape that can be inferred, the names of its weights, and of the inputs whose batch size is
+    open: it is taken as 1. `sizes` are other open dimensions, by name."""
     onnx = _onnx()
     data = _bytes(path)
     try:
@@ -42,10 +42,10 @@ def read_onnx(path: Path, sizes: Mapping[str, int] | None = None) -> tuple[Any, 
     left_open = _close(path, model.graph, sizes or {})
     weights = frozenset(tensor.name for tensor in model.graph.initializer if tensor.data_type in _REAL)
     _without_weights(onnx, model.graph)
-    told = _inferred(path, onnx, model)
-    for value in (*told.graph.output, *told.graph.value_info):
+    inferred = _inferred(path, onnx, model)
+    for value in (*inferred.graph.output, *inferred.graph.value_info):
         _dims(path, value.name, [dim.dim_value for dim in _dims_of(value)])
-    return told.graph, weights, left_open
+    return inferred.graph, weights, left_open
 
 
 def _bytes(path: Path) -> bytes:
@@ -62,7 +62,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _believable(path: Path, model: Any) -> None:
-    """Bounds that must hold before any code of others looks at it."""
+    """Bounds that are checked before third-party code reads the file."""
     if not model.HasField("graph") or not model.graph.node:
         raise _bad(path, "an ONNX model with a graph; it has none, or one without nodes")
     if not model.opset_import:
@@ -101,8 +101,7 @@ def _graphs(graph: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _in_order(path: Path, graph: Any, depth: int) -> None:
-    """Whatever a node reads was made before, and nothing is made twice: so there is no cycle. Subgraphs may read what surrounds
-    them."""
+    """Check that nodes read only values made before, and no value is made twice: no cycles. Subgraphs may read outer values."""
     made = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer} | {""}
     made |= {tensor.values.name for tensor in graph.sparse_initializer}
     for node in graph.node:
@@ -137,14 +136,14 @@ def _dims(path: Path, name: str, dims: Any) -> None:
 
 
 def _close(path: Path, graph: Any, sizes: Mapping[str, int]) -> frozenset[str]:
-    """Give what the file leaves open a number: by its name, or the first of the sizes of an input, which is the batch, as 1.
-    Others must be there. Who was given a batch of 1 is told."""
+    """Set the open dimensions: by name, or 1 for the first dimension of an input, which is the batch.
+    Other sizes must be present. Returns the inputs that were given a batch of 1."""
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in weights]
     names = {dim.dim_param for value in inputs for dim in _dims_of(value) if dim.dim_value <= 0 and dim.dim_param}
-    if strange := next((name for name in sizes if name not in names), None):
-        known = near_or_all(strange, sorted(name[:60] for name in names if name.isprintable()))
-        raise InputError(path, f"a size that the file leaves open; {known}", field="size", value=strange)
+    if unknown := next((name for name in sizes if name not in names), None):
+        known = near_or_all(unknown, sorted(name[:60] for name in names if name.isprintable()))
+        raise InputError(path, f"a size that the file leaves open; {known}", field="size", value=unknown)
     for value in (*inputs, *graph.output, *graph.value_info):
         for dim in _dims_of(value):
             if dim.dim_value <= 0 and dim.dim_param in sizes:

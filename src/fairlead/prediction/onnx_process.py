@@ -1,5 +1,4 @@
-"""An ONNX file read in a process of its own, with little memory and little time. Whatever a file does to the code of others
-that looks at it, it does it there."""
+"""Read an ONNX file in a separate process with limits on memory and time, since a file may crash third-party parsers."""
 
 from __future__ import annotations
 
@@ -41,20 +40,20 @@ def load_graph_in_process(path: Path, sizes: Mapping[str, int] | None = None) ->
     except subprocess.TimeoutExpired:
         raise InputError(path, f"a model that can be read in {seconds:.0f} s", field="model") from None
     try:
-        told = json.loads(found.stdout) if found.returncode == 0 else {}
+        answer = json.loads(found.stdout) if found.returncode == 0 else {}
     except ValueError:
-        told = {}
-    if "wrong" in told:
-        raise InputError(path, told["wrong"], field=told["field"], value=told["value"])
-    if "problem" in told:
-        raise FairleadError(told["problem"])
-    if "graph" not in told:
+        answer = {}
+    if "wrong" in answer:
+        raise InputError(path, answer["wrong"], field=answer["field"], value=answer["value"])
+    if "problem" in answer:
+        raise FairleadError(answer["problem"])
+    if "graph" not in answer:
         raise InputError(
             path,
             f"a model that can be read in {memory / 2**30:.0f} GB of memory; its reader ended with {found.returncode}",
             field="model",
         )
-    return Graph(**{**told["graph"], "operators": tuple(Operator(*one) for one in told["graph"]["operators"])})
+    return Graph(**{**answer["graph"], "operators": tuple(Operator(*one) for one in answer["graph"]["operators"])})
 
 
 def _tell(path: Path, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -64,8 +63,8 @@ def _tell(path: Path, sizes: Mapping[str, int]) -> dict[str, Any]:
         return {"wrong": problem.expected, "field": problem.field, "value": _plain(problem.value)}
     except FairleadError as problem:
         return {"problem": str(problem)}
-    told = {name: value for name, value in vars(found).items() if name != "operators"}
-    return {"graph": {**told, "operators": [tuple(asdict(one).values()) for one in found.operators]}}
+    answer = {name: value for name, value in vars(found).items() if name != "operators"}
+    return {"graph": {**answer, "operators": [tuple(asdict(one).values()) for one in found.operators]}}
 
 
 def _plain(value: object) -> object:

@@ -1,5 +1,5 @@
-"""All that is predicted for one device, in one file: JSON with the fingerprint of the measurements it was learned from, and
-with the device, driver and framework they were taken on. For another device it predicts nothing."""
+"""The predictors of one device in one JSON file, with the fingerprint, device, driver and framework of the measurements that
+they were fitted to. Other devices are refused."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from fairlead.prediction.learners import Learner
 
 MB = 2.0**20
 COPIES = 3.0  # weight, gradient, momentum
-TOO_LITTLE = 0.9  # of what was measured: less is worse than more, since it ends in an error
+TOO_LITTLE = 0.9  # of the measured memory: a lower prediction counts as too low
 ENOUGH_FOR = 0.98  # of the configurations that were measured
 
 
 @dataclass(frozen=True)
 class Memory:
-    """How much memory a training holds (Horus' Equation 2, with what parameters need to be trained):
+    """The memory of a training (Horus' Equation 2, with gradients and momentum of parameters):
 
         bytes = 4 · margin · (activations · kept + loss · outputs + 3 · parameters) + δ
 
-    `kept` is what the way back needs of a forward pass. A parameter has itself, its gradient and its momentum. δ is what a
-    framework and its libraries hold, and the margin is what an allocator takes beyond what is asked of it."""
+    `kept` are elements that the backward pass needs. The factor 3 stands for weight, gradient and momentum. δ is the memory of
+    the framework and its libraries; the margin is the allocator's overhead."""
 
     activations: float
     loss: float
@@ -65,8 +65,8 @@ class Memory:
 
 
 def fit_memory(columns: Sequence[Column], tensors_mb: Floats, device_mb: Floats, reserved_mb: Floats) -> Memory:
-    """From what tensors held at most, what the allocator held for them, and what the whole device showed. Relative errors
-    count, so that small jobs do too; the margin is the least with which nearly all are told nearly what they took."""
+    """Fit to the peak memory of tensors, of the allocator and of the whole device. Relative errors count, so that small jobs
+    matter; the margin is the smallest at which nearly all configurations are predicted at least TOO_LITTLE of their memory."""
     terms = _terms(columns)
     rest = tensors_mb - COPIES * terms[:, 2]
     known = np.column_stack([terms[:, :2], np.ones(len(terms))]) / tensors_mb[:, None]
@@ -78,7 +78,7 @@ def fit_memory(columns: Sequence[Column], tensors_mb: Floats, device_mb: Floats,
 
 
 def _terms(columns: Sequence[Column]) -> Floats:
-    """What is kept, the outputs, the parameters, in MB."""
+    """Elements kept for the backward pass, outputs and parameters, in MB."""
     return np.array([[one["kept"], one["outputs"], one["parameters"]] for one in columns]) * BYTES / MB
 
 
@@ -88,7 +88,7 @@ BEYOND = 5.0  # as a logarithm, more than 100 %
 
 @dataclass(frozen=True)
 class Utilization:
-    """How busy a training keeps an accelerator alone, from its features (Horus §4.1.1). It is learned on the logarithm, since
+    """The utilization of a training alone, from its features (Horus §4.1.1). It is fitted on the logarithm, since
     the error that counts is relative: 10 % taken for 20 % is as wrong as 40 % taken for 80 %."""
 
     learner: str
@@ -96,11 +96,11 @@ class Utilization:
     learned: Learned
 
     def percent(self, columns: Sequence[Column]) -> Floats:
-        told = self.learned.predict(inputs(columns, self.names))
-        return np.clip(np.expm1(np.minimum(told, BEYOND)), 0.0, 100.0)
+        predicted = self.learned.predict(inputs(columns, self.names))
+        return np.clip(np.expm1(np.minimum(predicted, BEYOND)), 0.0, 100.0)
 
     def importance(self) -> dict[str, float]:
-        """Of each feature, as a share; the most important first."""
+        """The importance of each feature as a fraction, most important first."""
         found = self.learned.importance()
         shares = found / max(float(found.sum()), 1e-12)
         return dict(sorted(zip(self.names, shares.tolist()), key=lambda item: (-item[1], item[0])))
@@ -125,14 +125,14 @@ def fit_utilization(name: str, learner: Learner, columns: Sequence[Column], perc
 
 
 def inputs(columns: Sequence[Column], names: Sequence[str]) -> Floats:
-    """Orders of magnitude: counts, sizes and microseconds by their logarithm."""
+    """The logarithms of counts, sizes and microseconds."""
     raw = np.array([[column[name] * (1e6 if name.endswith("_s") else 1.0) for name in names] for column in columns])
     found: Floats = np.log1p(np.maximum(raw, 0.0))
     return found
 
 
 def kernel_s(column: Column) -> float:
-    """How long a kernel takes on average, by the roofline: what one on the same device waits for before its own can begin."""
+    """The mean length of a kernel, by the roofline: a co-located kernel waits about this long."""
     return max(column["device_s"], 1e-9) / max(column["launches"], 1.0)
 
 
@@ -147,13 +147,13 @@ TRAINED = Path(__file__).parent / "trained"
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a training is predicted to take of a device."""
+    """The predicted use of a device by a training."""
 
     utilization: float  # percent, alone
     memory_mb: float
     without_overhead_mb: float
     unknown: Mapping[str, int]  # unknown operators: the prediction is worth less
-    kernel_s: float  # how long a kernel takes on average
+    kernel_s: float  # mean length of a kernel
     multiprocessors: float | None = None  # busy, percent, alone
 
 
@@ -173,7 +173,7 @@ class Predictor:
         return self.about["device"]
 
     def predict(self, features: Features, device: str | None = None) -> Prediction:
-        """Refused for a device that was never measured."""
+        """Predict for this predictor's device; others raise InputError."""
         if device is not None and _plain(device) not in (_plain(self.device), _plain(self.device.split()[-1])):
             raise InputError(
                 "predictor",
@@ -198,8 +198,8 @@ class Predictor:
         multiprocessors: Floats | None = None,
         kernel_s: Floats | None = None,
     ) -> Floats:
-        """Of jobs on one accelerator, by how busy each would keep it alone, and, where that is known and counts, how many of
-        its multiprocessors, with kernels how long."""
+        """The slowdowns of jobs on one accelerator, from the utilization of each alone and, if known and fitted, from its
+        multiprocessors and the length of its kernels."""
         if sharing not in self.slowdown:
             known = near_or_all(sharing, self.slowdown)
             raise InputError(
@@ -210,7 +210,7 @@ class Predictor:
         return self.slowdown[sharing].slowdowns(np.asarray(utilization, dtype=float))
 
     def save(self, path: Path) -> None:
-        told = {
+        data = {
             "format": FORMAT,
             "about": dict(self.about),
             "utilization": self.utilization.to_data(),
@@ -220,7 +220,7 @@ class Predictor:
             "at_once": {mode: one.to_data() for mode, one in self.at_once.items()},
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, orjson.dumps(_short(told)) + b"\n")
+        atomic_write(path, orjson.dumps(_short(data)) + b"\n")
 
 
 def load_predictor(path: Path) -> Predictor:
@@ -251,8 +251,8 @@ def load_predictor(path: Path) -> Predictor:
         raise InputError(path, "the name of the device that was measured", field="device", value=about["device"])
     busy, held = _of_graph(utilization, path), data.get("multiprocessors")
     texts = (*about, *about.values(), *slowdown, *at_once, busy.learner)
-    if strange := next((text for text in texts if not text.isprintable()), None):
-        raise InputError(path, "words, with nothing in them that a terminal would act on", field="predictor", value=strange)
+    if unprintable := next((text for text in texts if not text.isprintable()), None):
+        raise InputError(path, "words, with nothing in them that a terminal would act on", field="predictor", value=unprintable)
     return Predictor(
         about,
         busy,
@@ -265,8 +265,8 @@ def load_predictor(path: Path) -> Predictor:
 
 def _of_graph(data: Any, path: Path) -> Utilization:
     found = Utilization.from_data(data, path)
-    if (strange := next((name for name in found.names if name not in NAMES), None)) is not None:
-        raise InputError(path, "features that a graph has", field="names", value=strange)
+    if (unknown := next((name for name in found.names if name not in NAMES), None)) is not None:
+        raise InputError(path, "features that a graph has", field="names", value=unknown)
     return found
 
 
@@ -282,7 +282,7 @@ def shipped_predictor(device: str = "h200") -> Predictor:
 
 
 def fingerprint(*rows: Sequence[Mapping[str, Any]]) -> str:
-    """Of measurements, whatever their order."""
+    """The fingerprint of measurements, independent of their order."""
     lines = sorted(orjson.dumps(row, option=orjson.OPT_SORT_KEYS) for each in rows for row in each)
     return hashlib.sha256(b"\n".join(lines)).hexdigest()
 
@@ -292,7 +292,7 @@ def _plain(name: str) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Nine digits: as many as tell single-precision numbers apart, so that no threshold moves past a row."""
+    """Nine digits, which distinguish all single-precision numbers, so that no threshold moves past a row."""
     if isinstance(value, float):
         return float(f"{value:.9g}")
     if isinstance(value, Mapping):

@@ -26,13 +26,13 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.program import Model, Program
 
 TIE = 5e-7
-"""Of the mean processing time: by so much staying on a type is cheaper, which decides between equals and nothing else."""
+"""Fraction of the mean processing time by which staying on a type is cheaper: it decides only between equal optima."""
 
 BOX = 2.0
-"""No job is in more than one place; a bound beyond that holds no column, leaves prices true, and helps the dual simplex."""
+"""Upper bound of a column. No job is in more than one place, so that it never binds; it helps the dual simplex."""
 
 MIN_REDUCED_COST = 1e-8
-"""Of the mean processing time: a column that would better the optimum by less per job is not missed."""
+"""Fraction of the mean processing time: a column that would improve the optimum by less per job is left out."""
 
 
 @dataclass(frozen=True)
@@ -74,22 +74,22 @@ class AlloX:
         wanted = np.where(usable & (free > 0), speed, 0.0)
         matched = self._head(queue[wanted[queue].any(axis=1)], jobs.workers, free)
         for at in matched[jobs.workers[matched] > 1].tolist():
-            wanted[at] *= np.arange(types) == _soonest(at, jobs, speed, free, given)
+            wanted[at] *= np.arange(types) == _earliest_finish_type(at, jobs, speed, free, given)
         matched = matched[wanted[matched].any(axis=1)]
-        patient = np.zeros(len(jobs), dtype=np.bool_)
+        incomplete = np.zeros(len(jobs), dtype=np.bool_)
         if len(matched):
             part = matched.repeat(jobs.workers[matched])
             left = np.maximum(jobs.steps_left[part], 1e-9)[:, None]
             times = np.divide(left, wanted[part], out=np.full((len(part), types), np.inf), where=wanted[part] > 0)
             here = np.where(jobs.running, jobs.type, -1)[part]
-            line = match_jobs(times, free, here)
-            starts = queue_heads(times, line, free, here)
-            begun, on = part[starts], line[starts]
+            type_of_job = match_jobs(times, free, here)
+            starts = queue_heads(times, type_of_job, free, here)
+            begun, on = part[starts], type_of_job[starts]
             whole = np.bincount(begun, minlength=len(jobs))[begun] == jobs.workers[begun]
             given[begun[whole]] = on[whole]
-            patient[begun[~whole]] = True
+            incomplete[begun[~whole]] = True
             free -= np.bincount(on, minlength=types)
-        _let_gangs_in(queue[(jobs.workers[queue] > 1) & ~patient[queue]], speed, jobs.workers, free, given)
+        _start_gangs(queue[(jobs.workers[queue] > 1) & ~incomplete[queue]], speed, jobs.workers, free, given)
         chosen = (given >= 0).nonzero()[0]
         numbers, on = jobs.number[chosen], given[chosen]
         alone = np.full(len(chosen), -1, dtype=np.int64)
@@ -99,7 +99,7 @@ class AlloX:
         """The waiting jobs that are matched, by submission."""
         places, parts = int(free.sum()), workers[waits].cumsum()
         few = max(places, int(self.alpha * int(parts[-1]))) if len(waits) else 0
-        if np.count_nonzero(free) > 1:  # else there is one line, and nothing to match
+        if np.count_nonzero(free) > 1:  # with one type there is nothing to match
             few = min(few, self.max_depth * places)
         return waits[parts - workers[waits] < few]
 
@@ -107,32 +107,32 @@ class AlloX:
 def match_jobs(times: Floats, free: Ints, here: Ints | None = None) -> Ints:
     """The type of each job in an optimum, by column generation. `times` are jobs × types, infinite where a job cannot run."""
     count = len(times)
-    if np.count_nonzero(free) == 1:  # one line for all: nothing to match
+    if np.count_nonzero(free) == 1:  # one type: nothing to match
         return np.full(count, int(free.argmax()))
     times = np.where(free > 0, times, np.inf)
     scale = float(np.mean(times.min(axis=1)))
     bonus = np.zeros_like(times) if here is None else TIE * (here[:, None] == np.arange(len(free)))
-    lines = _Lines(times / scale, bonus, free)
-    job, type_, place = lines.near_a_guess()
+    queues = _QueuePlaces(times / scale, bonus, free)
+    job, type_, place = queues.initial_columns()
     model = Model(
-        lines.worth(job, type_, place),
+        queues.worth(job, type_, place),
         np.zeros(len(job)),
         np.full(len(job), BOX),
-        np.concatenate((np.ones(count), np.zeros(lines.places))),
-        np.concatenate((np.ones(count), free.repeat(lines.deep).astype(np.float64))),
-        lines.entries(job, type_, place),
+        np.concatenate((np.ones(count), np.zeros(queues.places))),
+        np.concatenate((np.ones(count), free.repeat(queues.deep).astype(np.float64))),
+        queues.entries(job, type_, place),
     )
     program = Program("allox", model)
-    solution, known = program.solve(), lines.keys(job, type_, place)
+    solution, known = program.solve(), queues.keys(job, type_, place)
     while True:
-        more = lines.missing(solution.duals)
+        more = queues.missing(solution.duals)
         # The solver's tolerance can leave a column that is already there a little too cheap.
-        more = more[:, ~np.isin(lines.keys(*more), known)]
+        more = more[:, ~np.isin(queues.keys(*more), known)]
         if not more.size:
             break
-        known = np.concatenate((known, lines.keys(*more)))
-        worth = lines.worth(*more)
-        program.add_columns(worth, np.zeros(len(worth)), np.full(len(worth), BOX), lines.entries(*more))
+        known = np.concatenate((known, queues.keys(*more)))
+        worth = queues.worth(*more)
+        program.add_columns(worth, np.zeros(len(worth)), np.full(len(worth), BOX), queues.entries(*more))
         job, type_ = np.concatenate((job, more[0])), np.concatenate((type_, more[1]))
         solution = program.solve(primal=True)
     found = np.full(count, -1, dtype=np.int64)
@@ -142,7 +142,7 @@ def match_jobs(times: Floats, free: Ints, here: Ints | None = None) -> Ints:
 
 
 @dataclass(frozen=True)
-class _Lines:
+class _QueuePlaces:
     """The queue places of all types. A column is (job, type, place from the end)."""
 
     times: Floats
@@ -172,8 +172,8 @@ class _Lines:
         """A number for each column."""
         return (job * len(self.free) + type_) * (len(self.times) + 1) + place
 
-    def near_a_guess(self) -> tuple[Ints, Ints, Ints]:
-        """A greedy guess, shortest first, and in every queue the places around each job's position."""
+    def initial_columns(self) -> tuple[Ints, Ints, Ints]:
+        """The columns of a greedy guess, shortest first, and the places around each job's position in every queue."""
         load = np.zeros(self.times.shape[1])
         guess = np.empty(len(self.times), dtype=np.int64)
         width, rows = np.maximum(self.free, 1), self.times
@@ -186,7 +186,7 @@ class _Lines:
             inside = guess[can] == type_
             time = self.times[can, type_]
             order = can[inside][(-time[inside]).argsort(kind="stable")]
-            longer = (-self.times[order, type_]).searchsorted(-time)  # of those in line, so many are longer than each
+            longer = (-self.times[order, type_]).searchsorted(-time)  # the number of longer jobs in the queue, by job
             at = longer // width[type_] + 1
             own = np.full(len(self.times), 0, dtype=np.int64)
             own[order] = np.arange(len(order)) // width[type_] + 1  # the guess itself, so that there is a solution
@@ -194,8 +194,8 @@ class _Lines:
                 good = (place >= 1) & (place <= self.deep[type_])
                 found.append((can[good], np.full(np.count_nonzero(good), type_), place[good]))
         columns = np.concatenate([np.stack(part) for part in found], axis=1)
-        job, kind_of, place = np.unique(columns, axis=1)
-        return job, kind_of, place
+        job, types, place = np.unique(columns, axis=1)
+        return job, types, place
 
     def missing(self, duals: Floats) -> Ints:
         """Jobs, types and places: for each job and type the place with the highest reduced worth, where that is above 0."""
@@ -208,9 +208,9 @@ class _Lines:
             price, start = duals[start : start + deep], start + deep
             can = np.isfinite(self.times[:, type_]).nonzero()[0]
             place = cheapest_places(price, self.times[can, type_])
-            kinds = np.full(len(can), type_)
-            good = self.worth(can, kinds, place) - duals[can] - price[place - 1] > MIN_REDUCED_COST
-            found.append(np.stack((can[good], kinds[good], place[good])))
+            on = np.full(len(can), type_)
+            good = self.worth(can, on, place) - duals[can] - price[place - 1] > MIN_REDUCED_COST
+            found.append(np.stack((can[good], on[good], place[good])))
         return np.concatenate(found, axis=1)
 
 
@@ -226,20 +226,20 @@ def cheapest_places(price: Floats, time: Floats) -> Ints:
             hull.pop()
         hull.append(k)
     corners = np.array(hull)
-    slope = np.diff(price[corners]) / np.diff(corners)  # ascending: go on while a place more costs less than it saves
+    slope = np.diff(price[corners]) / np.diff(corners)  # ascending: a later place is cheaper while it costs less than it saves
     return np.asarray(corners[slope.searchsorted(-time)] + 1)
 
 
-def queue_heads(times: Floats, line: Ints, free: Ints, here: Ints) -> Bools:
+def queue_heads(times: Floats, type_of_job: Ints, free: Ints, here: Ints) -> Bools:
     """The jobs that start now, given each job's type: the shortest of each type. Where a choice is left, running jobs stay."""
-    starts = np.zeros(len(line), dtype=np.bool_)
+    starts = np.zeros(len(type_of_job), dtype=np.bool_)
     for type_ in range(len(free)):
-        mine = (line == type_).nonzero()[0]
+        mine = (type_of_job == type_).nonzero()[0]
         width = int(free[type_])
         away = (here[mine] != type_).astype(np.int64)
         mine = mine[np.lexsort((mine, away, times[mine, type_]))]  # shortest first
-        front = len(mine) % width if len(mine) > width else 0  # of the foremost places, so many are filled
-        behind = mine[front : front + width]  # any of these may come first on an accelerator whose foremost place is not
+        front = len(mine) % width if len(mine) > width else 0  # the number of filled first places
+        behind = mine[front : front + width]  # any of these may run first on the other accelerators
         behind = behind[(here[behind] != type_).argsort(kind="stable")]
         starts[mine[:front]] = True
         starts[behind[: width - front]] = True
@@ -266,7 +266,7 @@ def _keep(before: Ints, usable: Bools, workers: Ints, free: Ints, given: Ints) -
             free[type_] -= workers[at]
 
 
-def _soonest(gang: int, jobs: JobColumns, speed: Floats, free: Ints, given: Ints) -> int:
+def _earliest_finish_type(gang: int, jobs: JobColumns, speed: Floats, free: Ints, given: Ints) -> int:
     """The type on which a gang would be done first, if the jobs on its accelerators run to their ends."""
     done = np.full(len(free), np.inf)
     for type_ in (speed[gang] > 0).nonzero()[0].tolist():
@@ -279,7 +279,7 @@ def _soonest(gang: int, jobs: JobColumns, speed: Floats, free: Ints, given: Ints
     return int(done.argmin())
 
 
-def _let_gangs_in(gangs: Ints, speed: Floats, workers: Ints, free: Ints, given: Ints) -> None:
+def _start_gangs(gangs: Ints, speed: Floats, workers: Ints, free: Ints, given: Ints) -> None:
     for at in gangs[given[gangs] < 0].tolist():
         fits = (speed[at] > 0) & (free >= workers[at])
         if fits.any():
