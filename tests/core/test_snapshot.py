@@ -195,7 +195,7 @@ def test_without_leaves_jobs_out_and_their_accelerators_taken():
 
 def test_rates_are_asked_for_once_and_only_where_there_is_an_estimation():
     view = some_state().snapshot()
-    with pytest.raises(FairleadError, match="no estimation"):
+    with pytest.raises(FairleadError, match="no estimator"):
         _ = view.rates
     asked = []
     informed = view.with_changes(estimate=lambda v: asked.append(v.time) or "rates")

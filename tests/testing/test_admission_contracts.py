@@ -52,5 +52,5 @@ def test_an_admission_that_lets_the_late_overtake_is_found_out() -> None:
     class Tried(AdmissionContract):
         make = LastFirst
 
-    with pytest.raises(AssertionError, match="depends on who came later"):
+    with pytest.raises(AssertionError, match="depends on later jobs"):
         Tried().test_it_lets_in_who_is_there_once_whatever_comes_later_and_is_a_function_of_the_snapshot()

@@ -90,7 +90,7 @@ def test_a_good_journal_passes_and_gives_the_last_state():
 
 
 def test_a_journal_that_does_not_begin_with_the_cluster_is_seen():
-    with pytest.raises(InvariantBroken, match="begins with an Opened event"):
+    with pytest.raises(InvariantBroken, match="begins with a JournalOpened event"):
         check_events(submitted(1))
 
 
@@ -110,7 +110,7 @@ def test_an_accelerator_given_twice_to_one_job_is_seen():
 def test_a_gang_on_two_types_is_seen():
     mixed = Cluster.parse("1xv100:1,1xk80:1")
     events = [ev.JournalOpened(0.0, mixed, {}), *submitted(1, workers=2), launched(1.0, {0: [0, 1]}, admitted=np.array([0]))]
-    with pytest.raises(InvariantBroken, match="j0 stands on several types"):
+    with pytest.raises(InvariantBroken, match="j0 runs on several types"):
         check_events(events)
 
 

@@ -1,4 +1,4 @@
-"""What people write in YAML: schedulers and clusters. Here, and in the registry and the command line, names become objects."""
+"""YAML files of users: schedulers and clusters. Here, in the registry and in the command line, names become objects."""
 
 from fairlead.config.clusters import read_cluster
 from fairlead.config.schedulers import Part, SchedulerConfig

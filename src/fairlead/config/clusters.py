@@ -32,7 +32,7 @@ PCIE_GBPS = 80.0
 
 
 def _by_nvlinks(*rows: str) -> Links:
-    """A digit for each pair: so many NVLinks; 0 goes over PCIe."""
+    """Parse a digit for each pair: its number of NVLinks; 0: PCIe."""
     return tuple(
         tuple(0.0 if i == j else int(digit) * NVLINK_2_GBPS or PCIE_GBPS for j, digit in enumerate(row))
         for i, row in enumerate(rows)
@@ -86,7 +86,7 @@ def read_cluster(text: str, known: Sequence[AcceleratorType] = ()) -> Cluster:
 def cluster_from(value: Value, known: Sequence[AcceleratorType] = ()) -> Cluster:
     """Return the cluster of a YAML value; `known` types need no entry of their own."""
     fields = value.mapping(("types", "nodes"))
-    types = {kind.name: kind for kind in known}
+    types = {type_.name: type_ for type_ in known}
     if "types" in fields:
         for name, entry in fields["types"].mapping().items():
             types[name.lower()] = _type(name.lower(), entry, types.get(name.lower()))
@@ -119,7 +119,7 @@ def _nodes(entry: Value, already: int) -> list[Node]:
     for required in ("type", "accelerators"):
         if required not in fields:
             raise InputError(entry.source, "a value; every node has one", line=entry.line, field=required)
-    kind = fields["type"].text("an accelerator type, such as v100").lower()
+    type_name = fields["type"].text("an accelerator type, such as v100").lower()
     size = fields["accelerators"].whole("a whole number of at least 1", 1)
     count = fields["count"].whole("a whole number of at least 1", 1) if "count" in fields else 1
     if size * count > MOST_ACCELERATORS:
@@ -129,9 +129,10 @@ def _nodes(entry: Value, already: int) -> list[Node]:
         for name, default in (("cpus", float("inf")), ("memory_gb", float("inf")), ("network_gbps", 0.0))
     }
     links = _links(fields["links"], size) if "links" in fields else ()
-    base = fields["name"].text("a name") if "name" in fields else kind
+    base = fields["name"].text("a name") if "name" in fields else type_name
     alone = count == 1 and "name" in fields
-    return [Node(base if alone else f"{base}-{already + index}", kind, size, **numbers, links=links) for index in range(count)]
+    names = [base] if alone else [f"{base}-{already + index}" for index in range(count)]
+    return [Node(name, type_name, size, **numbers, links=links) for name in names]
 
 
 def _links(value: Value, size: int) -> tuple[tuple[float, ...], ...]:

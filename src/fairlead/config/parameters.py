@@ -95,7 +95,7 @@ def _taken_for_another(value: Any, found: Any) -> tuple[list[str], Any, str] | N
 
 
 def _inside(value: Any, loc: tuple[int | str, ...], kind: str) -> tuple[list[str], Any]:
-    """Which field of fields an error is about, and what stands there. What is in a list is told with the whole list."""
+    """The nested field that an error is about, and its value. An error in a list gives the whole list."""
     path: list[str] = []
     for step in loc:
         if not isinstance(value, Mapping) or (step not in value and kind != _MISSING):

@@ -81,7 +81,7 @@ class SchedulerConfig:
     termination: Part = Part("by-steps")
     round_s: float = DEFAULT_ROUND_S
     run_to_completion: bool = False
-    first_step_s: float | None = None  # who has not made a step since its start is left alone for so long; None: as it is run
+    first_step_s: float | None = None  # no preemption before the first step, for at most this long; None: default
     name: str = ""
     mechanism: Part = Part("gavel-rounds")  # used where the policy gives shares of time
 
@@ -126,7 +126,7 @@ class SchedulerConfig:
 
     @classmethod
     def preset(cls, name: str, /, **changes: Any) -> SchedulerConfig:
-        """A preset, with other parts where `changes` says so, as a scheduler file would: `placement="spread", rounds=60`."""
+        """A preset with some parts changed, as in a scheduler file: `placement="spread", rounds=60`."""
         return cls.from_data({"preset": name, **changes}, f"preset '{name}'")
 
     def to_data(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class SchedulerConfig:
         return data
 
     def to_yaml(self) -> str:
-        """The same as the scheduler file that it would be, a line for each field, for people; `from_file` reads it."""
+        """The scheduler as a scheduler file, a line for each field; `from_file` reads it."""
         return "".join(f"{name}: {in_a_line(value)}\n" for name, value in self.to_data().items())
 
     def build(self, table: Any, registry: Registry | None = None) -> Stages:
@@ -157,7 +157,7 @@ class SchedulerConfig:
 
 
 def fields_of(value: Value) -> dict[str, Value]:
-    """What a scheduler file says, and below it what its preset says."""
+    """The fields of a scheduler file, and below them those of its preset."""
     own = value.mapping(_FIELDS, FORMER_KINDS)
     if "preset" not in own:
         return own
@@ -167,7 +167,7 @@ def fields_of(value: Value) -> dict[str, Value]:
 
 
 def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] | None = None) -> Any:
-    """A stage from its name and parameters; wrong parameters are told by name, with what was expected."""
+    """A stage from its name and parameters; an error names the wrong parameter and the expected value."""
     place = f"{part.where}: " if part.where else ""
     if part.links:
         if what != "admission":
@@ -266,14 +266,14 @@ def _part(value: Value, what: str) -> Part:
 
 
 def _varied(preset: str, value: Value) -> str:
-    """The preset's name, with what stands beside it, so that variants can be told apart."""
+    """The preset's name with the changed fields, so that variants have different names."""
     own = {name: field for name, field in value.mapping(renamed=FORMER_KINDS).items() if name not in ("preset", *_FOR_PEOPLE)}
     given = ", ".join(f"{name}={_shown(field.data)}" for name, field in own.items())
     return f"{preset}({given})" if given else preset
 
 
 def _shown(data: Any) -> str:
-    """A part as tables call it, or whatever stands there."""
+    """The name of a part in tables, or the value itself."""
     return str(Part(data["name"], {k: v for k, v in data.items() if k != "name"})) if isinstance(data, dict) else str(data)
 
 
@@ -330,12 +330,12 @@ def _config(value: Value) -> SchedulerConfig:
     return config if config.first_step_s is not None else replace(config, first_step_s=FIRST_STEP_S)
 
 
-# Schedulers for simulations. There a start takes what the simulation's costs say. Where that is a round or longer, who is
-# taken off at the next decision has done nothing, however often: then who starts is left alone as on a real cluster.
+# Schedulers for simulations. If a simulated start takes a round or longer, a job that is preempted at the next decision has
+# done nothing, however often: then a starting job is protected as on a real cluster.
 
 
 def simulated_with(costs: Costs, config: SchedulerConfig) -> SchedulerConfig:
-    """The same, with the `first_step_s` of a real cluster where starts are as long as rounds and it says none itself."""
+    """The scheduler with the `first_step_s` of a real cluster, if starts are as long as rounds and it sets none itself."""
     if config.first_step_s is not None or not 0.0 < costs.longest_start_s >= config.round_s:
         return config
     return replace(config, first_step_s=FIRST_STEP_S)

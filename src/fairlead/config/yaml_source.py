@@ -14,7 +14,7 @@ import yaml
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.files import is_stream
 
-LARGEST = 1 << 20  # bytes; what people write by hand is far smaller
+LARGEST = 1 << 20  # bytes; files written by hand are far smaller
 DEEPEST = 50  # lists and mappings in each other
 LONGEST = 1000  # digits; Python shows no whole number of some thousands
 
@@ -76,13 +76,13 @@ class Value:
             yield self._child(index, f"{self.field}[{index}]")
 
     def number(self, expected: str, least: float = 0.0, *, most: float = sys.float_info.max, above: bool = False) -> float:
-        said = self.data
-        if isinstance(said, str) and _BY_TENS.fullmatch(said):
-            said = float(said)
-        good = isinstance(said, (int, float)) and not isinstance(said, bool)
-        if not good or not (said > least if above else said >= least) or not said <= most:
+        found = self.data
+        if isinstance(found, str) and _BY_TENS.fullmatch(found):
+            found = float(found)
+        good = isinstance(found, (int, float)) and not isinstance(found, bool)
+        if not good or not (found > least if above else found >= least) or not found <= most:
             raise self.error(expected)
-        return float(said)
+        return float(found)
 
     def whole(self, expected: str, least: int) -> int:
         if not isinstance(self.data, int) or isinstance(self.data, bool) or self.data < least:
@@ -105,7 +105,7 @@ class Value:
 
 
 def read_yaml(path: Path | str) -> Value:
-    """The value in a YAML file, or the InputError that says what keeps it from being one."""
+    """The value in a YAML file; raise InputError if it is not valid YAML."""
     path = Path(path)
     try:
         if is_stream(path) or path.is_dir():
@@ -178,7 +178,7 @@ def _note_lines(node: Any, path: tuple[str | int, ...], lines: dict[tuple[str | 
         for index, value in enumerate(node.value):
             _note_lines(value, (*path, index), lines, source)
     elif any("\ud800" <= letter <= "\udfff" for letter in node.value):  # half a character, which no file can keep
-        raise InputError(source, "text that UTF-8 can spell", line=node.start_mark.line + 1, value=repr(node.value))
+        raise InputError(source, "text that UTF-8 can encode", line=node.start_mark.line + 1, value=repr(node.value))
 
 
 def _check_plain(node: Any, source: str) -> None:

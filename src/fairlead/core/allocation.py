@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from fairlead.core.snapshot import Snapshot
 
 NEGLIGIBLE = 1e-6
-"""Shares below this are a solver's dust, not time."""
+"""Shares below this are rounding errors of a solver, and dropped."""
 
 DIGITS = 9
-"""Shares are kept to so many digits, so that an optimum reached along another way is the same number."""
+"""Shares are rounded to this many digits, so that two solvers give the same number for the same optimum."""
 
 
 class AllocationPending(FairleadError):
-    """The allocation that was asked for is still being computed; the last one stands until it is there. Only on wall time."""
+    """The requested allocation is still being computed; the last one is used until then. Only on a real cluster."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Allocation:
     """The matrix X as a list of its entries above 0.
 
     Entry i gives job `first[i]` (together with job `second[i]`, unless that is -1) the fraction `share[i]` of time on type
-    `types[i]`. A job's shares sum to at most 1. `reasons` tells of jobs that the policy left out, or could not do justice to.
-    `moment` is given where it was computed for an earlier moment than it is asked for: jobs may have come and gone since.
+    `types[i]`. A job's shares sum to at most 1. `reasons` explains jobs that the policy left out, or gave too little.
+    `moment` is the snapshot it was computed for, if that is an earlier one: jobs may have come and gone since.
     """
 
     first: Ints
@@ -58,7 +58,7 @@ class Allocation:
 
     @staticmethod
     def tidy(share: Floats) -> Floats:
-        """Shares as they are kept: rounded down (all together must not become more than there is), at most 1, without dust."""
+        """Round shares down (their sum must not exceed the capacity), to at most 1; drop negligible ones."""
         rounded: Floats = np.minimum(np.floor(share * 10.0**DIGITS + 0.01) / 10.0**DIGITS, 1.0)
         return np.where(rounded > NEGLIGIBLE, rounded, 0.0)
 
@@ -71,7 +71,7 @@ class Allocation:
         return len(self.second) > 0 and self.second.item(self.second.argmax()) >= 0
 
     def matrix(self, numbers: Ints, types: int) -> Floats:
-        """Time by job and type, alone or in company; `numbers` ascend."""
+        """Time by job and type, alone or co-located; `numbers` ascend."""
         time = np.zeros((len(numbers), types))
         for members in (self.first, self.second):
             there = members >= 0
@@ -79,16 +79,16 @@ class Allocation:
         return time
 
     def throughputs(self, jobs: JobColumns, rates: Rates) -> Floats:
-        """Effective throughput of each job: Σ over types and company of rate × share."""
+        """Effective throughput of each job: Σ over types and combinations of rate × share."""
         got = np.zeros(len(jobs))
         for mine, other in ((self.first, self.second), (self.second, self.first)):
             there = (mine >= 0).nonzero()[0]
-            at, kind = jobs.number.searchsorted(mine[there]), self.types[there]
+            at, types = jobs.number.searchsorted(mine[there]), self.types[there]
             row = rates.row[at]
-            rate = rates.alone[row, kind]
+            rate = rates.alone[row, types]
             paired = (other[there] >= 0).nonzero()[0]
             if len(paired):
-                beside = rates.row[jobs.number.searchsorted(other[there[paired]])]
-                rate[paired] = rates.paired[row[paired], beside, kind[paired]]
+                other_row = rates.row[jobs.number.searchsorted(other[there[paired]])]
+                rate[paired] = rates.paired[row[paired], other_row, types[paired]]
             np.add.at(got, at, rate * self.share[there])
         return got

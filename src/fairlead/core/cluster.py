@@ -1,5 +1,5 @@
-"""What a cluster is: nodes, each with accelerators of one type. A frozen value with its numpy columns; who is up, and who
-holds what, lives in the state."""
+"""What a cluster is: nodes, each with accelerators of one type. A frozen value with numpy columns. The state knows which
+nodes are up, and which job holds which accelerator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_type_name(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorType:
-    """A kind of accelerator: what all of its name have in common."""
+    """A type of accelerator: the properties that all accelerators of this name share."""
 
     name: str
     memory_gb: float = float("inf")

@@ -97,7 +97,7 @@ class DeviceMap:
             self._pile_up(takers.tolist(), accelerators.tolist())
 
     def release(self, jobs: Ints) -> None:
-        """These jobs, which all hold something, let go."""
+        """Free the accelerators of these jobs, each of which holds some."""
         marks = self._marks
         marks[jobs] = TRUE
         for layer in self._layers:

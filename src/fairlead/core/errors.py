@@ -11,7 +11,7 @@ class FairleadError(Exception):
 
 
 class InputError(FairleadError):
-    """Something a person wrote is wrong: where it stands, what it says, and what was expected there."""
+    """An error in a user's input: where it is, the value found, and the value expected."""
 
     def __init__(
         self, source: object, expected: str, *, line: int | None = None, field: str | None = None, value: object = None

@@ -1,4 +1,4 @@
-"""What can happen; the state changes by nothing else. *Exogenous* events come from outside, *derived* ones from decisions."""
+"""Events; only they change the state. *Exogenous* events come from outside, *derived* ones from decisions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Memo: TypeAlias = Mapping[str, Any] | None
 @dataclass(frozen=True, slots=True)
 class JournalOpened:
     """The first event of every journal: the cluster, the scheduler's configuration, and the rates of this world by kind and
-    workers (for reports; no stage sees them). `journal` is a name that no other has, where there are agents to tell: jobs'
-    numbers mean something only together with it."""
+    workers (for reports; no stage sees them). `journal` is a unique name, used with agents: a job's
+    number is unique only within a journal."""
 
     time: float
     cluster: Cluster
@@ -47,7 +47,7 @@ class JobCancelled:
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """A node is no longer there; interrupted jobs are told by an event of their own."""
+    """A node is no longer there; `JobsInterrupted` reports the jobs that ran on it."""
 
     time: float
     node: int
@@ -63,8 +63,7 @@ class NodeRepaired:
 
 @dataclass(frozen=True, slots=True)
 class NodeDrained:
-    """A person wants a node to be left, or with `undo` used again. Who runs there is moved or suspended by the next decision;
-    the node is as much there as before."""
+    """An operator drained a node, or with `undo` ended that. The next decision moves or suspends its jobs."""
 
     time: float
     node: int
@@ -73,8 +72,8 @@ class NodeDrained:
 
 @dataclass(frozen=True, slots=True)
 class NodeBackedOff:
-    """A node that failed to start jobs, `why` says how, gets no new ones until a second; then, or when the agent comes back, it
-    is reported as repaired. The node is there, and no operator has drained it."""
+    """A node failed to start jobs (`why`) and gets no new ones until `until_s`. Then, or when the agent reconnects, it is
+    reported as repaired. The node is there, and no operator has drained it."""
 
     time: float
     node: int
@@ -84,7 +83,7 @@ class NodeBackedOff:
 
 @dataclass(frozen=True, slots=True)
 class MetricsReported:
-    """Jobs say something about themselves under a name of their own, such as "loss"."""
+    """Jobs report a metric of their own, such as "loss"."""
 
     time: float
     name: str
@@ -94,7 +93,7 @@ class MetricsReported:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSwitched:
-    """Another scheduler decides from the next round on; a person, a reload or an advisor wanted it."""
+    """Another scheduler decides from the next round on; `why` says who or what requested it."""
 
     time: float
     scheduler: Mapping[str, Any]
@@ -122,7 +121,7 @@ class MemoChanged:
 
 @dataclass(frozen=True, slots=True)
 class ObservationsRecorded:
-    """What estimation found out, by names of its own. It is added to what was known; a fact known before is replaced."""
+    """An estimator's new observations, by its own names. One of the same name is replaced."""
 
     time: float
     values: ObservedValues
@@ -130,7 +129,7 @@ class ObservationsRecorded:
 
 @dataclass(frozen=True, slots=True)
 class ProgressReported:
-    """From second `since` on, each job is at `steps` and goes on at `rate` steps per second."""
+    """From second `since` on, each job is at `steps` and continues at `rates` steps per second."""
 
     time: float
     jobs: Ints

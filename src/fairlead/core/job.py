@@ -37,9 +37,8 @@ def wrong_schedule(schedule: Schedule, mode: str) -> str:
 
 
 def planned_regimes(schedule: Schedule, had: Sequence[int]) -> list[tuple[int, float]]:
-    """All regimes of a job that has had some batch sizes, the present one last: those, and what the schedule has behind them,
-    each with its declared share. Who skips some is where it has come to; who is at a size that is not ahead in its schedule has
-    left it, and goes on as it is."""
+    """All regimes of a job that has had some batch sizes (the present one last): those, and the rest of the schedule, each with
+    its declared share. A job may skip regimes. A job at a size that is not ahead in its schedule is assumed to keep it."""
     at, kept, course = -1, True, list[tuple[int, float]]()
     for size in had:
         place = next((place for place in range(at + 1, len(schedule)) if schedule[place][0] == size), None)
@@ -53,8 +52,8 @@ def schedule_departure(
     schedule: Schedule, steps: float, had: Sequence[tuple[int, float]], done: float, *, ended: bool = False
 ) -> str:
     """How a job that has `done` some of its declared `steps` has departed from its schedule, if it has; `had` are the batch
-    sizes that it announced, each with the steps from which on it ran at it. Of one that has `ended` nothing is said of how
-    far it was: a job that ends well counts as done, after however few steps."""
+    sizes that it announced, each with the steps from which on it ran at it. The progress of a job that
+    has `ended` is not checked: a job that exits normally counts as done, after however few steps."""
     begins = [0.0, *accumulate(share for _, share in schedule)]
     for place, (size, begun) in enumerate(had):
         if place >= len(schedule):
@@ -125,7 +124,7 @@ class Job:
     kind: str = TIMED  # model and batch size, as in "ResNet-50 (batch size 64)"
     workers: int = 1
     weight: float = 1.0
-    priority: int = 0  # higher goes first where a policy looks at it
+    priority: int = 0  # higher goes first, in policies that use priorities
     user: str = ""
     account: str = ""  # the department or group that pays
     deadline_s: float = math.inf  # seconds after submission
@@ -135,13 +134,13 @@ class Job:
     host_memory_gb: float = 0.0  # needed for each worker
     time_limit_s: float = math.inf  # run time, not waiting time
     retry_limit: int = 3  # failures of its own that it survives; lost nodes do not count. For backends whose jobs can fail
-    min_run_s: float = 0.0  # once started, it is left alone for so long
+    min_run_s: float = 0.0  # once started, it is not preempted for this long
     group: str = ""
     group_order: int = 0  # its place in its group
     mode: str = "static"  # how its batch size changes: static, accordion, gns, …; or `ELASTIC`
     command: str = ""
     after: tuple[int, ...] = ()  # by number, earlier jobs that must have finished before it enters
-    max_slowdown: float = math.inf  # how many times slower than alone company may make it; 1: it wants none
+    max_slowdown: float = math.inf  # tolerated slowdown by co-location; 1: never co-locate it
     schedule: Schedule = ()  # of mode expert: the batch sizes that its owner has planned
 
 
@@ -150,7 +149,7 @@ FORMER_FIELDS = {"entity": "account", "most_slowdown": "max_slowdown"}
 
 
 _BATCH = re.compile(r" ?\(batch size ([1-9][0-9]{0,9})\)$")
-"""Spelt as `kind_of` does. What else stands there, such as 0, is part of the model's name."""
+"""The format of `kind_of`. Anything else in the parentheses, such as 0, is part of the model's name."""
 
 
 def model_of(kind: str) -> str:
@@ -179,7 +178,7 @@ JobSignature: TypeAlias = tuple[int, int, int]
 
 
 class Regime(NamedTuple):
-    """A stretch of training at one batch size, from so many steps on."""
+    """A phase of training at one batch size, which begins after `from_steps` steps."""
 
     batch_size: int
     from_steps: float
@@ -187,7 +186,7 @@ class Regime(NamedTuple):
 
 @dataclass
 class Adaptations:
-    """Of all jobs that have reported a batch size. The state writes it, others read it."""
+    """The regimes of all jobs that have reported a batch size. Only the state writes it."""
 
     regimes: dict[int, tuple[Regime, ...]] = field(default_factory=dict)
     """By number, the present one last; each ends where the next begins."""
@@ -198,7 +197,7 @@ class Adaptations:
         return bool(self.regimes)
 
     def note(self, number: int, size: float, steps: float, kind: str, code: int, workers: int) -> None:
-        """A job says its batch size when it has done so many steps. What it did at later steps was lost with a node."""
+        """Note the batch size that a job reports at a step. Regimes from later steps are dropped: a lost node undid them."""
         if not 1 <= size < LARGEST:
             return
         past = self.regimes.get(number, ())
@@ -253,7 +252,7 @@ class Blocked:
 
 
 BlockedJobs: TypeAlias = Mapping[int, Blocked]
-"""By number, jobs at the door that do not enter yet or never will."""
+"""By number, queued jobs that are not admitted yet, or never, because of jobs that they depend on."""
 
 NO_BLOCKED_JOBS: BlockedJobs = {}
 
@@ -274,10 +273,10 @@ LAUNCH_FAILED = 126
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How an attempt of a job failed, for people: no decision rests on it.
+    """How an attempt of a job failed, for users; no decision depends on it.
 
     `code` is an exit status, below 0 a signal, or 0; `node` is its number, or -1; `rank` is that of the worker that failed
-    first; `start` is the number of the attempt from 1, or 0; not its `own` where its node could not start it."""
+    first; `start` is the number of the attempt from 1, or 0; `own` is False where its node could not start it."""
 
     why: str = ""
     code: int = 0

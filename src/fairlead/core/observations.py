@@ -1,4 +1,4 @@
-"""The names of facts that are about one job: the state forgets them once it has ended."""
+"""The names of observations of one job; the state drops them once the job has ended."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ What: TypeAlias = Literal["steps", "speed", "loss", "colocation"]
 
 
 def observation_name(what: What, number: int) -> str:
-    """The name of a fact about a job."""
+    """The name of an observation of a job."""
     return f"{what} of {number}"
 
 
 def observed_job(name: str) -> int | None:
-    """The job that a fact of this name is about, by number; None where it is about none."""
+    """The number of the job that an observation of this name is about; None if it is about no job."""
     what, _, number = name.partition(" of ")
     return int(number) if what in get_args(What) and number.isdecimal() else None
 
 
-def without_jobs(facts: ObservedValues, gone: Iterable[int]) -> ObservedValues:
-    """The same facts, less those about these jobs; the very same where there are none."""
-    about = {observation_name(what, number) for number in gone for what in get_args(What)} & facts.keys()
-    return {name: fact for name, fact in facts.items() if name not in about} if about else facts
+def without_jobs(values: ObservedValues, gone: Iterable[int]) -> ObservedValues:
+    """The observations without those of these jobs; the same object if there are none."""
+    about = {observation_name(what, number) for number in gone for what in get_args(What)} & values.keys()
+    return {name: value for name, value in values.items() if name not in about} if about else values

@@ -1,5 +1,5 @@
-"""What the stages say to each other: who is admitted, who is selected, who goes where, and the plan of a round made of it.
-Columns, with one entry per job; an entry refers to a job by its number."""
+"""The results of the stages: admitted jobs, rates, the selection, the placement, and the plan of a round made from them.
+Columns with one entry per job; an entry refers to a job by its number."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEASURED_METRICS = frozenset({BUSY, TAKEN_GB})
 @dataclass(frozen=True)
 class DeviceUsage:
     """By class, as `Rates` has them, and type: the share of time in which an accelerator is busy with one worker of it, from 0
-    to 1, and the memory that the worker needs there. What is not known is 1, and infinity: it fills its accelerator."""
+    to 1, and the memory that the worker needs there. Unknown values are 1 and infinity: a full accelerator."""
 
     utilization: Floats  # classes × types
     memory_gb: Floats  # classes × types
@@ -44,16 +44,16 @@ def unchecked(kind: type[T], **fields: Any) -> T:
 NO_OFFSETS: Ints = np.zeros(1, dtype=np.int64)
 
 TUNED = -1
-"""In place of a batch size: the job tunes it, and tells which one it runs with."""
+"""In place of a batch size: the job tunes it, and reports the size it runs with."""
 
 ObservedValues: TypeAlias = Mapping[str, Any]
-"""What estimation has learned, by names of its own; each a number, string, list or mapping of such."""
+"""Observations of estimators, by their own names; each a number, string, list or mapping of such."""
 NO_OBSERVATIONS: ObservedValues = {}
 
 
 @dataclass(frozen=True)
 class Admitted:
-    """Who enters, and why others do not yet."""
+    """The jobs that are admitted, and why others are not yet."""
 
     jobs: Ints
     reasons: Mapping[int, Reason] = field(default_factory=dict)
@@ -62,29 +62,27 @@ class Admitted:
 
 @dataclass(frozen=True)
 class Observations:
-    """What an estimation learned at one moment: the facts that are new, and the promise that, if nothing happens, there is
-    nothing more to learn before a second."""
+    """New observations in one decision. Without an event, there would be no others before `valid_until`."""
 
     values: ObservedValues = field(default_factory=lambda: NO_OBSERVATIONS)
     valid_until: float = math.inf
 
 
 class OtherSizes(Protocol):
-    """Rates of the same classes with other numbers of workers than they asked for, where an estimation knows them."""
+    """Rates of the same classes with other numbers of workers than they asked for, if the estimator knows them."""
 
     @property
     def sizes(self) -> Sequence[int]:
-        """All of which anything is known, ascending."""
+        """The numbers of workers with known rates, ascending."""
         ...
 
     def at(self, workers: Sequence[int]) -> Floats:
-        """Numbers of workers × classes × types, on as few nodes as possible; 0 where it cannot run so, or where that is not
-        known."""
+        """Numbers of workers × classes × types, on as few nodes as possible; 0: impossible, or not known."""
         ...
 
 
 class OtherBatches(Protocol):
-    """Rates of kinds at other batch sizes than their own, where an estimation knows them."""
+    """Rates of kinds at other batch sizes than their own, if the estimator knows them."""
 
     def of(self, kind: str, workers: int) -> Mapping[int, Floats]:
         """By batch size, ascending: rates by type, in steps of the kind's own batch size. Empty where nothing is known."""
@@ -93,28 +91,28 @@ class OtherBatches(Protocol):
 
 @dataclass(frozen=True)
 class Rates:
-    """Throughputs as a policy may see them, by class: jobs of one class cannot be told apart by their rates.
+    """Throughputs as a policy may see them, by class: jobs of one class have the same rates.
 
     Job i of the view (row i of its columns) is of class `row[i]`; `alone[row, type]` is in steps per second, 0 where it
     cannot run. `uncertainty` is a relative standard deviation of the same shape, `spread_uncertainty` one of `spread`, and
-    `paired_uncertainty` one of `paired`. Who wants pairs that pay needs `alone` and `paired` from the same estimate: their
-    quotient is what company leaves of a rate.
+    `paired_uncertainty` one of `paired`. `alone` and `paired` are of the same estimate, as
+    policies divide them to get the slowdown of a pair.
     """
 
     row: Ints
     alone: Floats  # classes × types, on as few nodes as possible
     spread: Floats  # classes × types, on more nodes than necessary
-    paired: Floats  # classes × classes × types: the first's rate beside the second
+    paired: Floats  # classes × classes × types: the first's rate when co-located with the second
     uncertainty: Floats | None = None  # None: there is none
     paired_uncertainty: Floats | None = None
-    best: Floats | None = None  # `alone.max(axis=1)`, where an estimation keeps it
+    best: Floats | None = None  # `alone.max(axis=1)`, if the estimator caches it
     mask: Ints | None = None  # `runs_on`, likewise
     ranked: Sequence[tuple[int, ...]] | None = None  # `preferred_types`, likewise
-    other_sizes: OtherSizes | None = None  # None: there is nothing to know
+    other_sizes: OtherSizes | None = None  # None: not known
     other_batches: OtherBatches | None = None  # likewise
     usage: DeviceUsage | None = None  # likewise
     spread_uncertainty: Floats | None = None  # None: `uncertainty`
-    current_since_s: Floats | None = None  # by job, from when on what it reports is of how it runs now; None: it always is
+    current_since_s: Floats | None = None  # by job, from when on its reports are of its present configuration; None: always
 
     @property
     def of_jobs(self) -> Floats:
@@ -145,9 +143,9 @@ class Rates:
 
 @dataclass(frozen=True)
 class Selection:
-    """An ordered list of entries: who should run, on which type, with how many workers.
+    """An ordered list of jobs to run, each with its type and number of workers.
 
-    Entries with the same `combination` share all of their accelerators: one type, one number of workers. Those with a route
+    Entries with the same `combination` share all of their accelerators: one type, one number of workers. Jobs with a route
     serve requests: they get the accelerators of their route, each of which any number of them may share. `valid_until` is the
     policy's promise: if nothing happens, it would answer the same before that second; None promises nothing, and the policy is
     asked again every round.
@@ -159,10 +157,10 @@ class Selection:
     combination: Ints | None = None  # None: every job alone
     batch_sizes: Ints | None = None  # 0: unchanged; `TUNED`: the job's own choice; None: all unchanged
     pinned: Mapping[int, Ints] = field(default_factory=dict)  # job → the accelerators it must get
-    routes: Routes = field(default_factory=lambda: NO_ROUTES)  # of those who serve requests
+    routes: Routes = field(default_factory=lambda: NO_ROUTES)  # of jobs that serve requests
     valid_until: float | None = None
-    revisit: float = math.inf  # where nothing is promised and there are no rounds: when to ask again without an event
-    reasons: Mapping[int, Reason] = field(default_factory=dict)  # why some were left out, where there is more to say
+    revisit: float = math.inf  # without `valid_until` and rounds: when to decide again
+    reasons: Mapping[int, Reason] = field(default_factory=dict)  # of jobs that were left out, beyond the default reasons
     head: int | None = None  # the waiting job that strict order stopped at
 
     def __post_init__(self) -> None:
@@ -172,7 +170,7 @@ class Selection:
             self._check_combinations(self.combination)
 
     def _check_combinations(self, combination: Ints) -> None:
-        """Who shares accelerators has as many of them, of one type; half a gang in company would have no rate."""
+        """Co-located jobs have equally many accelerators of one type; there is no rate for a partly co-located gang."""
         if len(combination) != len(self.jobs):
             raise InvalidPlan("a selection's columns differ in length")
         _, first, of = np.unique(combination, return_index=True, return_inverse=True)
@@ -220,14 +218,14 @@ class Selection:
         )
 
     def with_reasons(self, reasons: Mapping[int, Reason]) -> Selection:
-        """The same selection, with more to say about some who were left out."""
+        """The same selection, with reasons for some jobs that were left out."""
         return unchecked(Selection, **{**self.__dict__, "reasons": {**self.reasons, **reasons}})
 
     def until(self, second: float) -> Selection:
         """The same selection, which holds no longer than `second`."""
         if self.valid_until is None or self.valid_until <= second:
             return self
-        other = object.__new__(Selection)  # as `dataclasses.replace`, whose cost a round would feel
+        other = object.__new__(Selection)  # like `dataclasses.replace`, which is too slow for every round
         other.__dict__.update(self.__dict__, valid_until=second)
         return other
 
@@ -244,9 +242,9 @@ class Launches:
     offsets: Ints
     accelerators: Ints
     batch_sizes: Ints | None = None
-    cpus: Floats | None = None  # given to each worker; 0, or None for all: not said
+    cpus: Floats | None = None  # of each worker; 0, or None for all: not set
     host_memory_gb: Floats | None = None  # likewise
-    exclusive: bool = field(default=False, compare=False)  # known to be on free accelerators, each on its own: no need to look
+    exclusive: bool = field(default=False, compare=False)  # known to be on free accelerators, not shared: no check needed
 
     @classmethod
     def none(cls) -> Launches:
@@ -254,7 +252,7 @@ class Launches:
 
     @classmethod
     def alone(cls, jobs: Ints, types: Ints, workers: Ints, offsets: Ints, places: Ints, sizes: Ints | None) -> Launches:
-        """On accelerators that are known to be free, each job on its own; `workers` is what `offsets` say."""
+        """On accelerators that are known to be free, each job on its own; `workers` follows from `offsets`."""
         workers.setflags(write=False)
         fields = {"jobs": jobs, "types": types, "offsets": offsets, "accelerators": places, "batch_sizes": sizes}
         return unchecked(cls, **fields, exclusive=True, _workers=workers)
@@ -262,14 +260,14 @@ class Launches:
     @property
     def workers(self) -> Ints:
         known: Ints | None = self.__dict__.get("_workers")
-        if known is None:  # many ask: the journal, the state, the backend
+        if known is None:  # read often: by the journal, the state, the backend
             known = self.__dict__["_workers"] = self.offsets[1:] - self.offsets[:-1]
             known.setflags(write=False)
         return known
 
     @property
     def has_overrides(self) -> bool:
-        """Whether more is said than where each job runs: its batch size, or how much it gets of its host."""
+        """Whether a batch size, CPUs or host memory are set."""
         return self.batch_sizes is not None or self.cpus is not None or self.host_memory_gb is not None
 
     def __len__(self) -> int:
@@ -291,7 +289,7 @@ NO_LAUNCHES = Launches(NONE, NONE, NO_OFFSETS, NONE)
 
 @dataclass(frozen=True)
 class Placed:
-    """What placement made of a selection: who stays where they are, who is launched, who found no place and why."""
+    """The placement of a selection: the jobs that stay, the launches, and why other jobs were not placed."""
 
     kept: Ints
     launches: Launches
@@ -309,9 +307,9 @@ class RoundPlan:
     ended: Ints = field(default_factory=lambda: NONE)  # finished early, by the termination stage
     suspended: Ints = field(default_factory=lambda: NONE)
     launches: Launches = field(default_factory=lambda: NO_LAUNCHES)
-    routes: Routes = field(default_factory=lambda: NO_ROUTES)  # that are new: of who is launched, or goes on where it is
-    # What follows is for people and for the loop; it is not part of the journal.
-    snapshot_s: float | None = field(default=None, compare=False)  # what happened later it knows nothing of; None: than `time`
+    routes: Routes = field(default_factory=lambda: NO_ROUTES)  # new ones only, of launched or running jobs
+    # The other fields are for users and for the loop; they are not in the journal.
+    snapshot_s: float | None = field(default=None, compare=False)  # time of the snapshot it was made from; None: `time`
     valid_until: float | None = field(default=None, compare=False)
     revisit: float = field(default=math.inf, compare=False)
     free: tuple[int, ...] = field(default=(), compare=False)  # accelerators left by type
@@ -345,6 +343,6 @@ def boundary_at(time: float, length: float) -> float:
 
 
 def boundary_after(time: float, length: float) -> float:
-    """The first boundary behind `time`."""
+    """The first boundary after `time`."""
     at = boundary_at(time, length)
     return at if at > time else (round(at / length) + 1) * length

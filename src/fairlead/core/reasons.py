@@ -216,8 +216,7 @@ class Reasons:
         return Reason("policy", Code.DEADLINE_INFEASIBLE, (("what", what), ("left_s", left_s), ("needed_s", needed_s)))
 
 
-Unplaced = Reasons
-"""The former name, for plug-ins."""
+Unplaced = Reasons  # the former name, for plug-ins
 
 
 def _room(needed: float, free: float, eligible: float | None) -> tuple[Fact, ...]:

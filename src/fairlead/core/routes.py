@@ -1,5 +1,5 @@
-"""Inference as a second kind of work beside training: what a session is, and what a plan for serving sessions says. Values
-only; who makes such a plan and who serves by it are elsewhere."""
+"""Inference as a second kind of work beside training: sessions, and the routes of a plan that serves them. Values
+only: policies make such plans, and backends carry them out."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ REPORTED = "request_rate"
 """The name under which a session reports how many requests a second it gets."""
 
 
-def reported_rate(reported: float, said: float) -> float:
-    """How many requests a second a session gets, by what it reported last: 0 where it is idle. What cannot be (below 0, or not
-    finite) says nothing, so that what was said of it before holds."""
-    return min(reported, MAX_REQUESTS_PER_S) if 0 <= reported < math.inf else said
+def reported_rate(reported: float, known: float) -> float:
+    """Requests per second of a session by its last report; 0 if it is idle. An impossible report (below 0, or not finite) is
+    ignored, and the rate `known` before is returned."""
+    return min(reported, MAX_REQUESTS_PER_S) if 0 <= reported < math.inf else known
 
 
 def latencies(batches: Sequence[int], seconds: Sequence[float]) -> Floats:
@@ -39,7 +39,7 @@ def latencies(batches: Sequence[int], seconds: Sequence[float]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """Requests for one model: so many a second, each to be answered within `slo_s` of its arrival.
+    """Requests for one model, `rate` per second, each to be answered within `slo_s` of its arrival.
 
     `latency_s[type][b - 1]` is how long a batch of b takes on an accelerator of a type; a type that is not there cannot serve.
     """

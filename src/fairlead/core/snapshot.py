@@ -33,7 +33,7 @@ class NameTable:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a decision may look at. `jobs` are admitted and live (waiting or running); `queued` still stand at the door."""
+    """The input of a decision. `jobs` are admitted and live (waiting or running); `queued` are not admitted yet."""
 
     time: float
     cluster: Cluster
@@ -41,30 +41,28 @@ class Snapshot:
     queued: JobColumns
     device_map: DeviceMap  # read it, do not write it
     present: Bools  # by accelerator: its node is there
-    drained: Bools  # its node is to be left
-    up: Bools  # it may be used: there, and not to be left
+    drained: Bools  # its node is drained
+    up: Bools  # it may be used: there, not drained and not in back-off
     capacity: Ints  # accelerators that are up, by type
     names: NameTable
     job_of: Mapping[int, Job]  # by number
-    next_number: int  # that the next job to be submitted will get
+    next_number: int  # of the next job to be submitted
     history: Floats  # accelerator-seconds of the jobs that have finished, in order of their end
-    run_to_completion: bool = False  # who runs is left alone until it ends
-    first_step_s: float = 0.0  # who has not made a step since its start is left alone for so long
+    run_to_completion: bool = False  # running jobs are never preempted
+    first_step_s: float = 0.0  # a job is not preempted before its first step, for at most this long
     round_s: float = 0.0  # of the scheduler that decides; 0: at every event
     any_drained: bool = False
     backoffs: Mapping[int, BackoffPeriod] = field(default_factory=dict)  # nodes that get no jobs for now; they are not `up`
     any_min_run: bool = False  # whether any job asked for a minimum uninterrupted run
     weighted: bool = True  # whether any job may have a weight other than 1
     estimate: Callable[[Snapshot], Rates] | None = field(default=None, compare=False)
-    observations: ObservedValues = field(default_factory=lambda: NO_OBSERVATIONS)  # by estimation, so far
-    observation_count: int = 0  # how often something was learned
+    observations: ObservedValues = field(default_factory=lambda: NO_OBSERVATIONS)  # by the estimator
+    observation_count: int = 0  # how often they changed
     group_sizes: Mapping[int, int] = field(default_factory=dict)  # by the group's code, how many came since it began
-    completed_trials: JobColumns = field(
-        default_factory=_no_jobs
-    )  # who did all their steps, of groups that others are still in
+    completed_trials: JobColumns = field(default_factory=_no_jobs)  # jobs that did all their steps, of groups with live jobs
     adaptations: Adaptations = field(default_factory=Adaptations)  # how batch sizes have changed so far
-    blocked: BlockedJobs = field(default_factory=lambda: NO_BLOCKED_JOBS)  # who of the queued waits for others
-    routes: Routes = field(default_factory=lambda: NO_ROUTES)  # of those who run and serve requests
+    blocked: BlockedJobs = field(default_factory=lambda: NO_BLOCKED_JOBS)  # queued jobs that wait for others
+    routes: Routes = field(default_factory=lambda: NO_ROUTES)  # of running jobs that serve requests
     kept_lost: tuple[Ints, Ints] | None = field(default=None, compare=False)  # `lost`, of a detached one
 
     @property
@@ -80,11 +78,11 @@ class Snapshot:
 
     @property
     def rates(self) -> Rates:
-        """Throughputs by estimation, computed when a policy first asks for them."""
+        """The estimator's throughputs, computed when a policy first reads them."""
         known = self.__dict__.get("_rates")
         if known is None:
             if self.estimate is None:
-                raise FairleadError("this snapshot carries no estimation; give the scheduler one")
+                raise FairleadError("this snapshot has no estimator; give the scheduler one")
             known = self.estimate(self)
             self.__dict__["_rates"] = known
         return known
@@ -96,17 +94,17 @@ class Snapshot:
             return self.jobs.running
         if not self.any_min_run and not self.first_step_s:
             return None
-        young = self.jobs.running & (self.time - self.jobs.run_started_s < self._left_alone_s)
+        young = self.jobs.running & (self.time - self.jobs.run_started_s < self._protected_s)
         return young if young.any() else None
 
     @property
-    def _left_alone_s(self) -> Floats:
-        """How long after its start each job is left alone, where it runs: until its first step is done. In a simulation its
-        rate is known while it loads, and told as one from then on; a real job has made steps when it tells its own."""
+    def _protected_s(self) -> Floats:
+        """How long after its start each running job is protected: until its first step is done. A simulated job has a rate
+        already while it loads, from `since_s` on; a real job reports its rate after its first steps."""
         jobs = self.jobs
         if not self.first_step_s:
             return jobs.min_run_s
-        missing = np.clip(jobs.run_started_steps + 1.0 - jobs.base_steps, 0.0, 1.0)  # of that step, when it was last heard of
+        missing = np.clip(jobs.run_started_steps + 1.0 - jobs.base_steps, 0.0, 1.0)  # of that step, at the last report
         known = jobs.rate > 0
         first_s = jobs.since_s - jobs.run_started_s + missing / np.where(known, jobs.rate, 1.0)
         return np.maximum(jobs.min_run_s, np.minimum(np.where(known, first_s, np.inf), self.first_step_s))
@@ -117,11 +115,11 @@ class Snapshot:
         protected = self.protected
         if protected is None or self.run_to_completion:
             return np.inf
-        return float((self.jobs.run_started_s + self._left_alone_s)[protected].min())
+        return float((self.jobs.run_started_s + self._protected_s)[protected].min())
 
     @property
     def lost(self) -> tuple[Ints, Ints]:
-        """Who ended without finishing, of all there ever were, and in which phases they are: others may come after them."""
+        """All jobs that ended without finishing, and their phases; other jobs may depend on them."""
         if self.kept_lost is not None:
             return self.kept_lost
         phase = self.jobs.with_rows(np.arange(self.next_number)).phase
@@ -129,7 +127,7 @@ class Snapshot:
         return lost, phase[lost]
 
     def with_changes(self, **changes: object) -> Snapshot:
-        """The same moment with some fields replaced: `dataclasses.replace` without its cost, which a round would feel."""
+        """The same moment with some fields replaced: `dataclasses.replace` without its cost in every round."""
         other = object.__new__(Snapshot)
         other.__dict__.update(self.__dict__, _rates=None, **changes)
         return other
@@ -158,7 +156,7 @@ class Snapshot:
         return self.with_changes(jobs=self.jobs.only(stay))
 
     def detached(self) -> Snapshot:
-        """A copy that no later event touches and that can travel to another process (without its estimation)."""
+        """A copy that no later event touches and that can travel to another process (without its estimator)."""
         rows = np.sort(np.concatenate((self.jobs.rows, self.queued.rows, self.completed_trials.rows)))
         both = self.jobs.with_rows(rows).detached()  # in one store, so that a queued job can still be admitted
         parts = (self.jobs, self.queued, self.completed_trials)

@@ -29,35 +29,35 @@ class Estimator(Protocol):
 
 @runtime_checkable
 class LearningEstimator(Estimator, Protocol):
-    """An estimation that finds something out as time goes on. Pure as a policy is: what is known is `view.observations`, which
-    `rates` sees too; what is new goes out, is journaled, and is part of `view.observations` from then on. There may be facts of
-    others, from before a switch: names should begin with a word of one's own."""
+    """An estimator that observes running jobs. It is pure, like a policy: earlier observations are in `view.observations`,
+    which `rates` reads too; new ones are returned, journaled, and in `view.observations` from then on. Other estimators may
+    have left theirs there before a switch, so names should begin with a word of its own."""
 
     def observe(self, view: Snapshot) -> Observations:
-        """Asked first in every decision, before any job is refused or admitted. It looks at who is there, who runs where and
-        how fast; where it looks at the clock, it names the second in the lesson."""
+        """Called first in every decision, before any job is refused or admitted. If new observations become possible at a
+        later time without an event, `valid_until` of the result is that time."""
         ...
 
 
 @runtime_checkable
 class Policy(Protocol):
-    """Who should run. Pure: what it wants to remember goes into the memo and comes back with it."""
+    """Which jobs should run. Pure: it keeps its own state in the memo."""
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]: ...
 
 
 @runtime_checkable
 class PlanningPolicy(Policy, Protocol):
-    """A policy whose memo is a plan of what comes next: it stands where the next one is not there in time."""
+    """A policy whose memo is a plan for several rounds, which is used if the next plan is late."""
 
     def interim_selection(self, view: Snapshot, memo: Memo) -> Selection:
-        """What an old plan says of a moment at which others may be there than it is about. It takes no time."""
+        """The selection by an old plan; jobs may have come and gone since it was made. It must be fast."""
         ...
 
 
 @runtime_checkable
 class Allocator(Protocol):
-    """Who should have which fraction of time on which type. Pure as a policy is; asked only when something has changed. The
+    """Which fraction of time each job should get on each type. Pure, like a policy; called only when something has changed. The
     round mechanism makes a policy of it."""
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]: ...
@@ -66,7 +66,7 @@ class Allocator(Protocol):
 @runtime_checkable
 class Mechanism(Protocol):
     """Turns the time fractions of an allocator into the selection of each round. Where the allocator raises
-    `AllocationPending`, the last allocation stands; a mechanism that re-raises it is asked again later."""
+    `AllocationPending`, the last allocation is used; a mechanism that re-raises it is called again later."""
 
     def select(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]: ...
 
@@ -84,7 +84,7 @@ class Allocated:
 
 @runtime_checkable
 class Placement(Protocol):
-    """Accelerators for a selection. Who can stay where they are stays."""
+    """Accelerators for a selection. A job that can stay where it is stays."""
 
     def place(self, selection: Selection, view: Snapshot) -> Placed: ...
 
@@ -98,26 +98,26 @@ class Termination(Protocol):
 
 @runtime_checkable
 class Backend(Protocol):
-    """What makes a plan happen, and where time passes: virtual or wall."""
+    """Carries out plans, and has the clock: virtual or wall time."""
 
     @property
     def now(self) -> float: ...
 
     def wait(self, until: float, grain: float) -> Sequence[Event]:
-        """What happened. Returns at `until` or, once something has happened, at the next multiple of `grain` (0: at once)."""
+        """Wait until `until` or, once an event has come, until the next multiple of `grain` (0: at once). Return the events."""
         ...
 
     def submit(self, plan: RoundPlan) -> Sequence[Event]:
-        """Launch and suspend. What is known of it at once is returned; the rest is told by the next `wait`."""
+        """Launch and suspend. Return the events that are known at once; the next `wait` returns the others."""
         ...
 
     def reconcile(self, view: Snapshot) -> Sequence[Event]:
-        """After a restart: what is really running, told as events."""
+        """After a restart, return the difference between this state and the running processes, as events."""
         ...
 
     @property
     def exhausted(self) -> bool:
-        """Nothing will happen any more unless a plan makes it happen."""
+        """Whether no event will come any more unless a plan causes it."""
         ...
 
 
@@ -132,4 +132,4 @@ class Stages:
     termination: Termination
     round_s: float = 300.0
     run_to_completion: bool = False
-    first_step_s: float = 0.0  # who has not made a step since its start is left alone for so long
+    first_step_s: float = 0.0  # a job is not preempted before its first step, for at most this long

@@ -31,7 +31,7 @@ READABLE_VERSIONS = (1, VERSION)
 
 T = TypeVar("T")
 Known = Mapping[str, Any]
-"""What has been read of an event so far: `time` comes first, and `jobs` before what is said of each of them."""
+"""The fields of an event that have been read: `time` comes first, and `jobs` before the columns about them."""
 
 _MAX_INTEGER = 2**53
 _LARGEST = 1e30  # of seconds, steps and rates: far above what there is, and products of them are still finite
@@ -67,7 +67,7 @@ def decode(line: bytes | str) -> ev.Event:
         raise JournalError(f"a damaged {record['event']!r} event: {type(error).__name__} {error}") from error
 
 
-# What an event can say: each value of its type, and within what there is, before it becomes part of a state.
+# Validation of events: each value has its type and is within bounds, before it becomes part of a state.
 
 
 def _typed(kind: type[T], name: str, value: Any) -> T:
@@ -83,7 +83,7 @@ def _integer(name: str, value: Any, lower: int, upper: int) -> int:
 
 
 def _amount(name: str, value: Any) -> float:
-    """Of what a job or a node says of itself: never below 0, and work and weight there are."""
+    """An amount of a job or a node: not below 0; steps and weight are above 0 and finite."""
     number = float(value)
     if not number >= 0 or (name in _POSITIVE and not 0 < number < math.inf):
         raise ValueError(f"{name} is {number:g}, not {'a finite number above 0' if name in _POSITIVE else '0 or more'}")
@@ -226,16 +226,16 @@ _READ: dict[type, dict[str, Callable[[str, Any], Any]]] = {
 
 
 def _to_job(record: Mapping[str, Any], submitted_s: float) -> Job:
-    read = _READ[Job]  # the class tells what is no field of it
+    read = _READ[Job]  # the class raises on an unknown field
     values = {name: read[name](name, value) if name in read else value for name, value in record.items()}
     return Job(submitted_s=submitted_s, **values)
 
 
 def _cluster(cluster: Cluster) -> dict[str, Any]:
-    def spell(record: dict[str, Any]) -> dict[str, Any]:
+    def plain(record: dict[str, Any]) -> dict[str, Any]:
         return {k: _number(v) if isinstance(v, float) else v for k, v in record.items()}
 
-    return {"types": [spell(asdict(t)) for t in cluster.types], "nodes": [spell(asdict(n)) for n in cluster.nodes]}
+    return {"types": [plain(asdict(t)) for t in cluster.types], "nodes": [plain(asdict(n)) for n in cluster.nodes]}
 
 
 def _to_cluster(record: Mapping[str, Any]) -> Cluster:
@@ -312,7 +312,7 @@ def _to_route(accelerators: Any, parts: Any, batch: Any, rate: Any) -> Route:
 
 
 class _Field(NamedTuple):
-    """How a field of an event is read, given what was read before it, and written; `optional` where its default is not."""
+    """How a field of an event is read, given the fields before it, and written; an `optional` one is omitted at its default."""
 
     read: Callable[[str, Any, Known], Any]
     write: Callable[[Any], object] | None = None  # None: as it is
@@ -324,7 +324,7 @@ def _to_rates(name: str, value: Any, _: Known) -> dict[str, tuple[float, ...]] |
 
 
 def _reported(name: str, record: Any, known: Known) -> Floats:
-    """Jobs may report any number, and what is none."""
+    """Jobs may report any number, also NaN and infinity."""
     return _of_jobs(name, _column_of(np.float64, record), known["jobs"])
 
 
@@ -361,7 +361,7 @@ _FIELDS: dict[str, _Field] = {
 }
 """The fields of events, by name."""
 _NODE_IF_ANY = _whole(-1, optional=True)
-_OTHERWISE: dict[type, dict[str, _Field]] = {
+_FIELDS_BY_EVENT: dict[type, dict[str, _Field]] = {
     ev.JournalOpened: {"rates": _Field(_to_rates)},
     ev.MetricsReported: {"values": _Field(_reported, lambda values: [_number(value) for value in values.tolist()])},
     ev.JobsFailed: {"node": _NODE_IF_ANY},
@@ -374,18 +374,18 @@ _OTHERWISE: dict[type, dict[str, _Field]] = {
 
 
 def _by_fields(kind: type) -> Callable[[Any], dict[str, Any]]:
-    """What writes events of a type; what reads them goes into `_DECODE`."""
+    """Return the encoder of an event type, and put its decoder into `_DECODE`."""
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
     first = {"event": name} | ({"version": VERSION} if kind is ev.JournalOpened else {})
-    own = _OTHERWISE.get(kind, {})
+    own = _FIELDS_BY_EVENT.get(kind, {})
     layout = [(f.name, *(own.get(f.name) or _FIELDS[f.name]), f.default) for f in fields(kind)]
 
     def write(event: Any) -> dict[str, Any]:
         record: dict[str, Any] = first.copy()
-        for name, _, spell, optional, default in layout:
+        for name, _, to_plain, optional, default in layout:
             value = getattr(event, name)
             if not optional or value != default:
-                record[name] = value if spell is None else spell(value)
+                record[name] = value if to_plain is None else to_plain(value)
         return record
 
     def read(record: Mapping[str, Any]) -> Any:

@@ -24,19 +24,19 @@ from fairlead.engine.feasibility import infeasible_reason
 
 
 def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]:
-    """The stages in their order: learning, door, admission, estimation, termination, policy, placement."""
-    # 0. What there is to learn from who came and how fast who runs. It must be known before a stage asks for rates.
+    """The stages in their order: observation, feasibility, admission, termination, policy, placement."""
+    # 0. New observations, of submitted and running jobs. They come before any stage reads rates.
     estimator = stages.estimator
-    lesson = cast(LearningEstimator, estimator).observe(view) if _learns(type(estimator)) else None
-    if lesson is not None and lesson.values:
-        known, count = {**view.observations, **lesson.values}, view.observation_count + 1
+    observed = cast(LearningEstimator, estimator).observe(view) if _learns(type(estimator)) else None
+    if observed is not None and observed.values:
+        known, count = {**view.observations, **observed.values}, view.observation_count + 1
         view = view.with_changes(observations=known, observation_count=count)
 
     # 1. A job that can never run here, or depends on one that will never finish, is refused with the reason, so that it cannot
     #    hold up a queue or an optimum; a job that waits for others stays queued.
     refused = _refused(view, stages)
     if view.blocked:
-        refused = _without_hope(view, refused)
+        refused = _with_dependents(view, refused)
     if refused:
         gone = np.array([number for number, _ in refused], dtype=np.int64)
         view = view.with_changes(queued=view.queued.only(~np.isin(view.queued.number, gone)))
@@ -44,36 +44,36 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
     if view.blocked:
         view = view.with_changes(queued=view.queued.only(~np.isin(view.queued.number, list(view.blocked))))
 
-    # 2. Who may enter. Policies see admitted jobs only.
+    # 2. Admission. Policies see admitted jobs only.
     admitted = stages.admission.admit(view)
     if admitted.jobs is not view.queued.number and np.count_nonzero(admitted.jobs[1:] < admitted.jobs[:-1]):
         admitted = replace(admitted, jobs=np.sort(admitted.jobs))
     view = view.admitting(admitted.jobs, estimate=stages.estimator.rates)
 
-    # 3. Who is done before the last step; its accelerators are free for this very decision.
+    # 3. Jobs that are done before their last step; this decision can use their accelerators.
     ended = stages.termination.finished_early(view)
     leaving = view.without(ended)
 
-    # 4. Who should run, with those that must be left alone in front.
+    # 4. The jobs that should run, protected ones first.
     selection, memo = stages.policy.select(leaving, memo)
     selection = _keep_protected(selection, leaving)
 
-    # 5. Where. What was running and is neither kept nor ended is suspended.
+    # 5. Placement. Running jobs that are neither kept nor ended are suspended.
     placed = stages.placement.place(selection, leaving)
     valid_until, revisit = selection.valid_until, selection.revisit
     if view.any_drained and len(stuck := np.intersect1d(placed.kept, view.device_map.on(view.drained))):
-        # A placement that does not know of drains: they leave now, and get another place at the next look.
+        # The placement ignores drains: these jobs leave now, and are placed again in the next decision.
         placed = replace(placed, kept=without(np.sort(placed.kept), stuck))
         valid_until, revisit = None if valid_until is None else min(valid_until, view.time), min(revisit, view.time)
     suspended = _suspended(placed, leaving)
-    if lesson is not None:
+    if observed is not None:
         # A job that starts, or whose neighbours change, runs at a speed that can be observed from the next round on; without
         # rounds, at the next event.
         moves = len(placed.launches) or len(suspended) or len(ended)
-        again = view.time if moves and stages.round_s > 0 else lesson.valid_until
+        again = view.time if moves and stages.round_s > 0 else observed.valid_until
         valid_until = None if valid_until is None else min(valid_until, again)
         revisit = min(revisit, again)
-    if len(ended) and (view.blocked or len(view.queued)):  # who waited for them, or for their room, may enter at the next look
+    if len(ended) and (view.blocked or len(view.queued)):  # jobs that waited for them may enter in the next decision
         valid_until, revisit = None if valid_until is None else min(valid_until, view.time), min(revisit, view.time)
     routes = _new_routes(selection, placed, view) if selection.routes else NO_ROUTES
     reasons = {**selection.reasons, **placed.unplaced}
@@ -94,7 +94,7 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
         head=selection.head,
         reasons=reasons if not admitted.reasons else ChainMap(admitted.reasons, reasons),  # type: ignore[arg-type]
         not_admitted=admitted.others,
-        observations=NO_OBSERVATIONS if lesson is None else lesson.values,
+        observations=NO_OBSERVATIONS if observed is None else observed.values,
         combinations=None if selection.combination is None else (selection.jobs, selection.combination),
     )
     return plan, memo
@@ -140,7 +140,7 @@ def _suits(plan: RoundPlan, number: int, view: Snapshot) -> list[int]:
 
 
 def _not_yet_seen(plan: RoundPlan, number: int, view: Snapshot) -> bool:
-    """Whether a job has come, or come back to the line, since the plan was made; who was launched by it has come back."""
+    """Whether a job was submitted, or waits again, since the plan was made; a job that it launched waits again."""
     if number in plan.launches.jobs:
         return True
     if number in plan.suspended:
@@ -163,11 +163,11 @@ def _refused(view: Snapshot, stages: Stages) -> tuple[tuple[int, Reason], ...]:
     return tuple((number, infeasible_reason(view.job_of[number], view.cluster)) for number in numbers)
 
 
-def _without_hope(view: Snapshot, refused: tuple[tuple[int, Reason], ...]) -> tuple[tuple[int, Reason], ...]:
+def _with_dependents(view: Snapshot, refused: tuple[tuple[int, Reason], ...]) -> tuple[tuple[int, Reason], ...]:
     """The jobs that leave now, with all that depend on one of them, or on one that has left before."""
     gone = dict(refused)
     how = dict.fromkeys(gone, Phase.REFUSED)
-    for number, waits in sorted(view.blocked.items()):  # whom one waits for has a lower number
+    for number, waits in sorted(view.blocked.items()):  # a dependency has a lower number
         lost = waits.lost if waits.lost >= 0 else next((other for other in waits.unfinished if other in gone), -1)
         if lost >= 0 and number not in gone:
             gone[number] = Reasons.dependency_failed(_name(view, lost), _HOW[how.get(lost, waits.how)])
@@ -179,13 +179,13 @@ _HOW = {Phase.FAILED: "has failed", Phase.CANCELLED: "was cancelled", Phase.REFU
 
 
 def _name(view: Snapshot, number: int) -> str:
-    """Of who ended long ago, a snapshot of a snapshot knows the number only."""
+    """The job's name, or its number: a detached snapshot does not have the names of ended jobs."""
     job = view.job_of.get(number)
     return str(number) if job is None else job.name
 
 
 def _new_routes(selection: Selection, placed: Placed, view: Snapshot) -> Routes:
-    """Of who is launched, and of who stays and had another one."""
+    """The routes of launched jobs, and changed routes of jobs that stay."""
     launched, kept = set(placed.launches.jobs.tolist()), set(placed.kept.tolist())
     return {
         number: route
@@ -195,8 +195,8 @@ def _new_routes(selection: Selection, placed: Placed, view: Snapshot) -> Routes:
 
 
 def _keep_protected(selection: Selection, view: Snapshot) -> Selection:
-    """Jobs inside their minimum run stay as they are, whatever the policy thought; the last in its order give way. Who has a
-    route shares its accelerators, and is left to the policy that does: it knows who must be left alone."""
+    """Jobs inside their minimum run stay as they are, whatever the policy selected; the last of its order are dropped. Jobs
+    with a route are left to the policy that routes them, which knows the protected jobs."""
     protected = view.protected
     if protected is None or not protected.any():
         return selection
@@ -213,7 +213,7 @@ def _keep_protected(selection: Selection, view: Snapshot) -> Selection:
     types = np.concatenate((jobs.type, selection.types[rest]))
     workers = np.concatenate((jobs.held, selection.workers[rest]))
     chosen = np.arange(len(selection)) if selection.combination is None else selection.combination
-    combination = np.concatenate((-1 - places, chosen[rest]))  # who shares an accelerator now goes on sharing it
+    combination = np.concatenate((-1 - places, chosen[rest]))  # co-located jobs stay co-located
     serving = np.isin(numbers, list(selection.routes))
     stay = _that_fit(types, workers, combination, serving, view.capacity - _serving(selection.routes, view))
     sizes = selection.batch_sizes
@@ -249,16 +249,16 @@ def _serving(routes: Routes, view: Snapshot) -> Ints:
 
 
 def _that_fit(types: Ints, workers: Ints, combination: Ints, serving: Bools, capacity: Ints) -> list[int]:
-    """The entries, in their order, for which there are accelerators; a combination takes its own once, and who serves has
-    them already."""
+    """The entries, in their order, for which there are accelerators; a combination takes them once, and serving jobs
+    have them already."""
     free = capacity.tolist()
     seen: set[int] = set(combination[serving].tolist())
     stay = []
-    for index, (kind, want, group) in enumerate(zip(types.tolist(), workers.tolist(), combination.tolist())):
+    for index, (type_, want, group) in enumerate(zip(types.tolist(), workers.tolist(), combination.tolist())):
         if group in seen:
             stay.append(index)
-        elif free[kind] >= want:
-            free[kind] -= want
+        elif free[type_] >= want:
+            free[type_] -= want
             seen.add(group)
             stay.append(index)
     return stay

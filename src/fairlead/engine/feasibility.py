@@ -1,5 +1,4 @@
-"""Whether a job could run on a cluster at all, were it empty: on which types, and if on none, why. Asked of every
-job that comes, before anything is decided about it."""
+"""The feasibility check before admission: on which types a job could run on the empty cluster, and if on none, why."""
 
 from __future__ import annotations
 
@@ -9,12 +8,12 @@ from fairlead.core.reasons import Reason, Reasons
 
 
 def feasible_types(job: Job, cluster: Cluster) -> int:
-    """With bit t set where it could run on type t."""
+    """A mask with bit t set if the job could run on type t."""
     mask = 0
-    for code, kind in enumerate(cluster.types):
-        allowed = not job.allowed_types or kind.name in job.allowed_types
-        large = job.memory_gb <= kind.memory_gb and job.workers <= cluster.size_of_type[code]
-        if allowed and large and cluster.workers_hosted(kind.name, job.cpus, job.host_memory_gb) >= job.workers:
+    for code, type_ in enumerate(cluster.types):
+        allowed = not job.allowed_types or type_.name in job.allowed_types
+        large = job.memory_gb <= type_.memory_gb and job.workers <= cluster.size_of_type[code]
+        if allowed and large and cluster.workers_hosted(type_.name, job.cpus, job.host_memory_gb) >= job.workers:
             mask |= 1 << code
     return mask
 
@@ -27,7 +26,7 @@ def infeasible_reason(job: Job, cluster: Cluster) -> Reason:
     largest = max(int(cluster.size_of_type[cluster.type_code[t.name]]) for t in suits)
     if job.workers > largest and len(cluster.types) == 1:
         return Reasons.needs(job.workers, "GPUs", of_at_most=largest)
-    if job.workers > largest:  # all of them together may be enough, and yet a gang stands on one type
+    if job.workers > largest:  # all types together may have enough, but a gang runs on one type
         there = ", ".join(f"{cluster.size_of_type[cluster.type_code[t.name]]} {t.name}" for t in suits)
         where = "there are" if len(suits) == len(cluster.types) else "it may use"
         return Reasons.needs(job.workers, "GPUs of one type", of_at_most=largest, there=f"{where} {there}")

@@ -67,8 +67,8 @@ class DecisionRunner(Protocol):
 
 @dataclass
 class Loop:
-    """A running scheduler. Rounds without an event are skipped until a plan's `valid_until`; where that is None and there are
-    no rounds, the next decision is at `revisit`."""
+    """A scheduler. Without events it decides again at the plan's `valid_until`; if that is None, every round, or (no rounds) at
+    `revisit`."""
 
     state: State
     backend: Backend

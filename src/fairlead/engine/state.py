@@ -28,13 +28,13 @@ from fairlead.engine.transitions import APPLY, CODED_COLUMNS, count_shared_servi
 
 @dataclass
 class Groups:
-    """Groups of jobs, by their codes. A group lives while one of its jobs is queued or live; a job that comes to its name later
-    begins it again."""
+    """Groups of jobs, by their codes. A group exists while one of its jobs is queued or live; a later job of its name
+    starts a new group."""
 
-    sizes: dict[int, int] = field(default_factory=dict)  # how many came
+    sizes: dict[int, int] = field(default_factory=dict)  # jobs submitted
     since: dict[int, int] = field(default_factory=dict)  # the number of the first of them
     alive: dict[int, int] = field(default_factory=dict)  # how many have not ended
-    completed_trials: dict[int, set[int]] = field(default_factory=dict)  # who did all their steps, of groups that live
+    completed_trials: dict[int, set[int]] = field(default_factory=dict)  # did all their steps; of groups with live jobs
 
     def enter(self, group: int, number: int) -> None:
         if not self.alive.get(group):
@@ -45,7 +45,7 @@ class Groups:
     def leave(self, group: int, number: int, *, whole: bool) -> None:
         """A job ends, with all its steps or without."""
         if group not in self.alive:
-            return  # it is in none
+            return  # it is in no group
         self.alive[group] -= 1
         if not self.alive[group]:
             self.completed_trials.pop(group, None)
@@ -53,7 +53,7 @@ class Groups:
             self.completed_trials.setdefault(group, set()).add(number)
 
     @property
-    def all_through(self) -> list[int]:
+    def all_completed(self) -> list[int]:
         return sorted(number for numbers in self.completed_trials.values() for number in numbers)
 
 
@@ -72,11 +72,11 @@ class State:
         self._template: Snapshot | None = None  # what snapshots have in common, until it changes
         self.set_availability(np.ones(cluster.size, dtype=np.bool_), np.zeros(cluster.size, dtype=np.bool_), {})
         self.live: Ints = NONE  # waiting or running, by number
-        self.running: Ints = NONE  # those of them that run
-        self._queue: Ints = NONE  # still at the door
-        # Accelerator-seconds of stretches that are over, less those for which an accelerator was held by one more.
+        self.running: Ints = NONE  # running ones, by number
+        self._queue: Ints = NONE  # not admitted yet, by number
+        # Accelerator-seconds of past launches; time on a shared accelerator counts once.
         self.service_by_type: Floats = np.zeros(len(cluster.types))
-        self._arrived: list[int] = []  # the youngest of them, not yet in the array
+        self._arrived: list[int] = []  # the most recent of them, not yet in the array
         self.memo: ev.Memo = None
         self.observations: ObservedValues = NO_OBSERVATIONS  # by estimators; a new mapping at every change
         self.observation_count = 0  # how often they changed
@@ -121,7 +121,7 @@ class State:
         numbers = np.concatenate((view.jobs.number, view.queued.number))
         state.next_number = view.next_number
         state.store.reserve(state.next_number)
-        state.store.arrays["phase"][: state.next_number] = int(Phase.FINISHED)  # who is not in the view
+        state.store.arrays["phase"][: state.next_number] = int(Phase.FINISHED)  # jobs that are not in the view
         state.store.arrays["phase"][view.lost[0]] = view.lost[1]
         for columns in (view.jobs, view.queued, view.completed_trials):
             for name in ALL_COLUMNS:
@@ -171,7 +171,7 @@ class State:
         )
         if self.groups.completed_trials or self.dependents:
             through = self._through(now) if self.groups.completed_trials else view.completed_trials
-            return view.with_changes(completed_trials=through, blocked=self._waits() if self.dependents else NO_BLOCKED_JOBS)
+            return view.with_changes(completed_trials=through, blocked=self._blocked() if self.dependents else NO_BLOCKED_JOBS)
         return view
 
     def _make_template(self) -> Snapshot:
@@ -213,12 +213,12 @@ class State:
         self.store.arrays["steps"][number] = steps
 
     def all_jobs(self) -> JobColumns:
-        """All jobs there ever were, in order of submission."""
+        """All jobs, in order of submission."""
         return JobColumns(self.store, np.array(sorted(self.job_of), dtype=np.int64), self.time)
 
     @property
     def queue(self) -> Ints:
-        """Who still stands at the door, by number."""
+        """Jobs that are not admitted yet, by number."""
         if self._arrived:
             arrived = np.array(self._arrived, dtype=np.int64)
             self._queue = np.concatenate((self._queue, arrived)) if len(self._queue) else arrived
@@ -262,7 +262,7 @@ class State:
         return digest.hexdigest()
 
     def flags(self) -> dict[int, tuple[str, ...]]:
-        """By number, what jobs did that they had not declared."""
+        """By number, how jobs departed from their declarations."""
         every = self.all_jobs()
         planned = {number for number, job in self.job_of.items() if job.schedule}
         suspects = {*every.number[every.overran].tolist(), *self.adaptations.regimes, *planned}
@@ -293,13 +293,13 @@ class State:
         for column in (self.present, self.drained, self.up, self.capacity):  # snapshots hand them out as they are
             column.setflags(write=False)
 
-    def _waits(self) -> BlockedJobs:
+    def _blocked(self) -> BlockedJobs:
         phase = self.store.arrays["phase"]
         found = {n: blocked_by(self.job_of[n].after, lambda other: Phase(int(phase[other]))) for n in self.dependents}
         return {number: waits for number, waits in found.items() if waits is not None}
 
     def _through(self, now: float) -> JobColumns:
-        return JobColumns(self.store, np.array(self.groups.all_through, dtype=np.int64), now)
+        return JobColumns(self.store, np.array(self.groups.all_completed, dtype=np.int64), now)
 
     def add_history(self, services: Floats) -> None:
         end = self._finished_count + len(services)

@@ -139,7 +139,7 @@ def _check_sharing(plan: RoundPlan, staying: Ints, view: Snapshot, stages: Stage
 
 
 def _groups(plan: RoundPlan, jobs: Ints) -> Ints:
-    """Of each job, a number that it has in common with those that it may share accelerators with."""
+    """A group number for each job; jobs of one group may share accelerators."""
     selected, combination = (NONE, NONE) if plan.combinations is None else plan.combinations
     _, group = np.unique(combination, return_inverse=True)
     known = dict(zip(selected.tolist(), group.tolist()))
@@ -147,19 +147,19 @@ def _groups(plan: RoundPlan, jobs: Ints) -> Ints:
 
 
 def _among(what: str, numbers: Ints, known: Ints) -> None:
-    strangers = numbers[~np.isin(numbers, known)]
-    if len(strangers):
-        raise InvalidPlan(f"job {strangers.item(0)} was {what}, and that cannot be")
+    unknown = numbers[~np.isin(numbers, known)]
+    if len(unknown):
+        raise InvalidPlan(f"job {unknown.item(0)} was {what}, which is not possible in its phase")
     if len(np.unique(numbers)) < len(numbers):
         raise InvalidPlan(f"a job was {what} twice")
 
 
-# What of a plan is still possible at a later moment than it was made for. Jobs may have ended and nodes gone since, and what
-# has come since is for the next plan; accelerators are only ever taken by plans, so those that were free still are.
+# The part of a plan that is still possible at a later time. Jobs may have ended and nodes may be lost since; new jobs wait for
+# the next plan. Only plans take accelerators, so those that were free still are.
 
 
 def revalidate_plan(plan: RoundPlan, view: Snapshot) -> RoundPlan:
-    """The plan without what has been overtaken, at the moment of the view."""
+    """The plan at the time of the view, without the parts that are no longer possible."""
     queued = view.queued.number
     admitted = _still_there(queued, plan.admitted)
     launches = _launches(plan.launches, np.concatenate((view.jobs.number, admitted)), view)
@@ -178,7 +178,7 @@ def revalidate_plan(plan: RoundPlan, view: Snapshot) -> RoundPlan:
 
 
 def _routes(plan: RoundPlan, launches: Launches, view: Snapshot) -> Routes:
-    """Of who is launched after all, or was to go on and still does."""
+    """The routes of jobs that are still launched, or still run."""
     running = np.setdiff1d(view.jobs.runners.number, plan.suspended)
     there = {*launches.jobs.tolist(), *running.tolist()}
     return {number: route for number, route in plan.routes.items() if number in there}

@@ -1,7 +1,6 @@
 """Throughput estimators: steps per second of a job on each GPU type.
 
-- `oracle`: exact rates, from a table.
-- `prior`: a base of others: a new job is like the mean reference job.
+- `oracle`: exact rates from a table. `prior`: a new job is like the mean reference job; a base of others.
 - `online`: the prior, replaced by rates observed while jobs run; for simulations.
 - `measured`: rates that real jobs report, without a table; for clusters.
 - `profiled`: a new job type is measured briefly and matched with the most similar reference job (Gavel).

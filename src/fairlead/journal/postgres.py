@@ -1,8 +1,7 @@
 """A journal in a PostgreSQL database, in the schema `fairlead`: one journal to a database.
 
-That there is one writer is kept by an advisory lock of its connection, which the server lets go when the connection ends. After
-a lost connection the work is tried once more on a new one, which has to get the lock first; who lost it to another writer can
-write no more."""
+An advisory lock ensures a single writer; the server releases it when the connection ends. After a lost connection the work is
+repeated once on a new one, which has to get the lock first. A writer that lost the lock to another can write no more."""
 
 from __future__ import annotations
 
@@ -26,9 +25,9 @@ WRITER = 0x6661_6972_6C65_6164
 """The number of the writer's lock."""
 
 LOCK_WAIT_MS = 5000
-"""So long a server may take to notice that the writer before has died."""
+"""How long a server may take to notice that the writer before has died."""
 
-# A peer that is gone without a word is noticed within half a minute, by either side.
+# Both sides notice within half a minute that the other has disappeared.
 _CONNECTION: dict[str, str | int] = {
     "application_name": "fairlead",
     "connect_timeout": 10,
@@ -144,8 +143,8 @@ class _Postgres:
         self._session = connection.execute(mine).fetchone()
 
     def _end_own(self, connection: psycopg.Connection[Any]) -> bool:
-        """A line can be dead long before the server notices, and then our own last session still holds the lock. False where it
-        is gone: it is another process."""
+        """End our own last session, which has the lock until the server notices that its connection is dead. False if there is
+        none: then another process has the lock."""
         if self._session is None:
             return False
         ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s"

@@ -26,23 +26,23 @@ def is_new(journal: Journal) -> bool:
 def recover(journal: Journal) -> tuple[State, int]:
     """The state after all events of a journal, and the number of the last of them, counted from 1.
 
-    A saved state that is damaged, or of another version, is passed over: an older one with a longer tail gives the same. An
-    event that cannot have happened is told with its number."""
+    A saved state that is damaged, or of another version, is skipped: an older one with more events gives the same. The error
+    about an impossible event has its number."""
     if not isinstance(journal, DatabaseJournal):
         path = journal.path if isinstance(journal, JsonlJournal) else "journal"
-        return _followed(None, journal, 0, lambda number: f"{path}:{number}")
+        return _apply_events(None, journal, 0, lambda number: f"{path}:{number}")
     for seq, body in journal.snapshots():
         try:
             state = load(body)
         except JournalError as error:
             log.warning("%s: the snapshot at event %d is passed over: %s", journal.where, seq, error)
             continue
-        return _followed(state, journal.after(seq), seq, lambda number: f"{journal.where}: event {number}")
-    return _followed(None, journal.after(0), 0, lambda number: f"{journal.where}: event {number}")
+        return _apply_events(state, journal.after(seq), seq, lambda number: f"{journal.where}: event {number}")
+    return _apply_events(None, journal.after(0), 0, lambda number: f"{journal.where}: event {number}")
 
 
-def _followed(state: State | None, events: Iterable[Event], seen: int, place: Callable[[int], str]) -> tuple[State, int]:
-    """Where these events lead to from a state, or, without one, from the first of them."""
+def _apply_events(state: State | None, events: Iterable[Event], seen: int, place: Callable[[int], str]) -> tuple[State, int]:
+    """Apply events to a state, or, without one, to the state of the first event."""
     for event in events:
         seen += 1
         try:
@@ -55,7 +55,7 @@ def _followed(state: State | None, events: Iterable[Event], seen: int, place: Ca
     return State.replay(()) if state is None else state, seen
 
 
-# Which journal is meant, by how its place is spelled.
+# The type of a journal, from its path or URL.
 
 _EXPECTED = "a journal: a file x.jsonl or x.sqlite, sqlite:///x, or postgresql://host/database"
 

@@ -1,8 +1,8 @@
-"""A journal in a database: three small tables, the same in every database. What a database must be able to do is `Database`;
-which one it is, and how it fails, is known only there.
+"""A journal in a database: three small tables, the same in every database. `Database` is what a database must provide;
+only its implementations know the database and its errors.
 
-`events` has one row for each event, numbered from 1, as the codec spells it. `snapshots` has saved states, each with the number
-of the last event that is in it. `meta` has the versions. There is one writer at a time; readers come and go."""
+`events` has one row for each event, numbered from 1, encoded by the codec. `snapshots` has saved states, each with the number
+of the last event that is in it. `meta` has the versions. There is one writer at a time, and any number of readers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Cursor(Protocol):
 class Database(Protocol):
     """A database at one place. All its failures are `JournalError`s that name the place."""
 
-    where: str  # for people
+    where: str  # for messages
     schema: Sequence[str]  # statements that make the tables
     placeholder: str  # the placeholder of a value in SQL
 
@@ -51,26 +51,25 @@ class Database(Protocol):
     def read(self, work: Callable[[Cursor], T]) -> T: ...
 
     def write(self, work: Callable[[Cursor], T]) -> T:
-        """All of the work or nothing of it; all of it is durable when this returns. It may be begun anew, so it can be repeated
-        without harm."""
+        """Do the work in one transaction, durable when this returns. `work` may be called again, so it must be repeatable."""
         ...
 
     def vacuum(self) -> None:
-        """Rows were deleted; give their room back where that is cheap."""
+        """Give the space of deleted rows back, if that is cheap."""
         ...
 
     def close(self) -> None: ...
 
 
 class DuplicateSequence(JournalError):
-    """A row of this number is there already."""
+    """A row with this sequence number exists already."""
 
 
 class DatabaseJournal:
     """A journal on a `Database`. `append` only remembers; `commit` writes all that was appended, in one transaction.
 
-    Several threads may append and commit: who waits for another's commit finds its events written with the next one's. What a
-    failed commit could not write is written by the next that succeeds; nothing of it counts before that.
+    Several threads may append and commit; events that wait for a running commit are written together by the next one. The
+    next successful commit writes the events of a failed one; they are not durable before that.
     """
 
     last: int  # the number of the last event that is kept, or 0
@@ -78,7 +77,7 @@ class DatabaseJournal:
     def __init__(self, database: Database, *, write: bool = True) -> None:
         self._database, self._writes = database, write
         self._waiting: list[bytes] = []
-        self._turn = threading.RLock()
+        self._lock = threading.RLock()
         self._closed = False
         try:
             self._prepare()
@@ -97,7 +96,7 @@ class DatabaseJournal:
 
     def commit(self) -> None:
         """Returns when all that was appended before is durable."""
-        with self._turn:
+        with self._lock:
             self._must_be_open(writing=True)
             batch = [body.decode() for body in self._waiting]
             while batch:
@@ -122,7 +121,7 @@ class DatabaseJournal:
         """The events behind `seq`, or (None) from the first one that a single query finds: others may be dropped meanwhile."""
         self._flush()
         while True:
-            with self._turn:
+            with self._lock:
                 self._must_be_open()
                 rows = self._ask(f"SELECT seq, body FROM events WHERE seq > ? ORDER BY seq LIMIT {_PAGE}", seq or 0)
             if seq is None:
@@ -145,14 +144,14 @@ class DatabaseJournal:
         self.begin_snapshot(state)()
 
     def begin_snapshot(self, state: State) -> Callable[[], None]:
-        """The quick part of a snapshot. What is returned does the rest, in another thread if need be, while events go on."""
-        with self._turn:
+        """Do the quick part of a snapshot. The returned function does the rest, in another thread if needed."""
+        with self._lock:
             self.commit()
-            seq, spell = self.last, freeze(state)
+            seq, encode_state = self.last, freeze(state)
 
         def finish() -> None:
-            body = spell()
-            with self._turn:
+            body = encode_state()
+            with self._lock:
                 self._must_be_open(writing=True)
                 self._write(
                     ("DELETE FROM snapshots WHERE seq = ?", [(seq,)]),
@@ -162,30 +161,30 @@ class DatabaseJournal:
         return finish
 
     def snapshots(self) -> Iterator[tuple[int, bytes]]:
-        """Saved states with the number of the last event in each, the youngest first."""
+        """Saved states with the number of the last event in each, the most recent first."""
         below = 1 << 62
         while True:  # each query finds what is there then: snapshots come and go meanwhile
-            with self._turn:
+            with self._lock:
                 rows = self._ask("SELECT seq, body FROM snapshots WHERE seq < ? ORDER BY seq DESC LIMIT 1", below)
             if not rows:
                 return
             below, body = rows[0]
             yield below, body
 
-    def youngest_snapshot(self) -> int:
+    def latest_snapshot(self) -> int:
         """The number of the last event in it, or 0."""
-        with self._turn:
+        with self._lock:
             return int(self._ask("SELECT max(seq) FROM snapshots")[0][0] or 0)
 
     def retain(self, keep: int, since_s: float | None = None) -> None:
-        """Keep the `keep` youngest snapshots; all events stay, or, with `since_s`, at least those from that second on; where
+        """Keep the `keep` most recent snapshots; all events stay, or, with `since_s`, at least those from that second on; where
         that is infinity, those behind the oldest snapshot that is kept.
 
         Then of older snapshots one a day is kept, and when one of them is older than that second, the events in it and all
-        snapshots before it go. It is done bit by bit, so that who commits meanwhile is not kept waiting."""
+        snapshots before it go. It is done in small steps, so that commits do not wait for it."""
         if keep < 1:
             raise JournalError(f"{self.where}: to keep {keep} snapshots would forget everything; keep 1 or more")
-        with self._turn:
+        with self._lock:
             self._must_be_open(writing=True)
             taken = [seq for (seq,) in self._ask("SELECT seq FROM snapshots ORDER BY seq DESC")]
             times = {} if since_s is None else {seq: self._second_behind(seq) for seq in taken[keep - 1 :]}
@@ -194,21 +193,21 @@ class DatabaseJournal:
             base, stay = 0, set(times)
         drop = [(seq,) for seq in taken[keep:] if seq not in stay]
         if drop:
-            with self._turn:
+            with self._lock:
                 self._write(("DELETE FROM snapshots WHERE seq = ?", drop))
-        self._forget(base)
+        self._drop_events(base)
 
-    def _forget(self, upto: int) -> None:
+    def _drop_events(self, upto: int) -> None:
         """Drop the events up to one, which a snapshot has in it."""
         for bound in range(self._first() + _PAGE - 1, upto + _PAGE, _PAGE):
-            with self._turn:
+            with self._lock:
                 self._must_be_open(writing=True)
                 self._write(("DELETE FROM events WHERE seq <= ?", [(min(bound, upto),)]))
                 self._database.vacuum()
 
     def _first(self) -> int:
         """The number of the first event that is left."""
-        with self._turn:
+        with self._lock:
             return int(self._ask("SELECT min(seq) FROM events")[0][0] or self.last + 1)
 
     def _second_behind(self, seq: int) -> float:
@@ -217,7 +216,7 @@ class DatabaseJournal:
         return decode(rows[0][0]).time if rows else math.inf
 
     def _readable(self, seq: int) -> bool:
-        with self._turn:
+        with self._lock:
             rows = self._ask("SELECT body FROM snapshots WHERE seq = ?", seq)
         try:
             load(rows[0][0])
@@ -228,7 +227,7 @@ class DatabaseJournal:
 
     def close(self) -> None:
         """What was appended is committed; then the next writer may come. Where that fails, it is closed all the same."""
-        with self._turn:
+        with self._lock:
             if self._closed:
                 return
             try:

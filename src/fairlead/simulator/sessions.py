@@ -354,9 +354,9 @@ class SessionTracker:
         servers: list[Server] = []
         windows: list[tuple[float, float]] = []
         for place, here in sorted(_by_accelerator(intervals).items()):
-            kind = self.cluster.type_names[int(self.cluster.type_of[place])]
-            for begin, end, present in _cut([one for one in here if kind in one.session.latency_s]):
-                servers.append(Server(kind, tuple(_resident(one, kind) for one in present)))
+            type_name = self.cluster.type_names[int(self.cluster.type_of[place])]
+            for begin, end, present in _cut([one for one in here if type_name in one.session.latency_s]):
+                servers.append(Server(type_name, tuple(_resident(one, type_name) for one in present)))
                 windows.append((begin, end))
         rates: dict[str, list[tuple[float, float, float]]] = {}
         for job in self.jobs.values():
@@ -369,8 +369,8 @@ class SessionTracker:
         return ServingHistory(tuple(sessions.values()), by_session, ServingPlan(tuple(servers), {}), tuple(windows))
 
 
-def _resident(interval: _Interval, kind: str) -> Resident:
-    return Resident(interval.session.name, max(1, min(interval.batch, len(interval.session.latency_s[kind]))), 1.0, 1.0)
+def _resident(interval: _Interval, type_name: str) -> Resident:
+    return Resident(interval.session.name, max(1, min(interval.batch, len(interval.session.latency_s[type_name]))), 1.0, 1.0)
 
 
 def _by_accelerator(intervals: Iterable[_Interval]) -> dict[int, list[_Interval]]:

@@ -53,12 +53,12 @@ class World:
         self.started: Bools = np.zeros(capacity, dtype=np.bool_)
         self.jobs: dict[int, Job] = {}
         self.dynamics = DynamicsTracker(dynamics or {})
-        # Whether any job so far has dynamics, costs, regular saves or a time limit. Otherwise their arithmetic is skipped.
+        # Whether any job has dynamics, costs, regular saves or a time limit. Otherwise their arithmetic is skipped.
         self.has_dynamics, self.has_costs = False, False
         self._saving, self._limited = False, False
         self.running: Ints = NONE
         self.serving: frozenset[int] = frozenset()  # jobs with a route
-        # Whether any job so far had a route, or ran at a part of a row's rate. Otherwise their arithmetic is skipped.
+        # Whether any job has had a route, or ran at a part of a row's rate. Otherwise their arithmetic is skipped.
         self._routed, self._in_part = False, False
         self._spread_matters = not np.array_equal(self.table.spread, self.table.alone)
         self._next_end: float | None = math.inf  # None: to be computed again
@@ -103,7 +103,7 @@ class World:
         needs = self.table.memory_gb
         if needs is None:
             return NONE
-        total = np.array([kind.memory_gb for kind in self.cluster.types])[self.cluster.type_of]
+        total = np.array([type_.memory_gb for type_ in self.cluster.types])[self.cluster.type_of]
         holder, place = self.devices.places(self.running)
         left: Floats = total - np.bincount(place, needs[self.row[holder]], minlength=self.cluster.size)
         short: list[int] = []
@@ -210,7 +210,7 @@ class World:
         return np.where(whole > 0, self.steps_at(jobs, c["saved_at"][jobs] + whole), c["saved"][jobs])
 
     def _up_to_last_save(self, jobs: Ints, passed: Floats) -> Floats:
-        """Of so many seconds of progress, those up to the last regular save."""
+        """The part of these seconds of progress up to the last regular save."""
         every = self.columns["save_every"][jobs] + self.columns["save"][jobs]
         regular = every < np.inf
         whole = np.zeros(len(jobs))

@@ -23,7 +23,7 @@ class JobBuilder:
         return self.with_(workers=count)
 
     def lasting(self, seconds: float) -> JobBuilder:
-        """So long on any type: a job of kind TIMED."""
+        """Run for this long on any type: a job of kind TIMED."""
         return self.with_(steps=float(seconds), kind=TIMED)
 
     def of_kind(self, kind: str, steps: float) -> JobBuilder:
@@ -37,7 +37,7 @@ class JobBuilder:
 
 
 def job(name: str) -> JobBuilder:
-    """An hour of work for one accelerator, unless told otherwise."""
+    """A job builder; by default an hour of work for one accelerator."""
     return JobBuilder(Job(name, steps=3600.0))
 
 
@@ -47,13 +47,13 @@ def cluster(text: str) -> Cluster:
         return Cluster.parse(text)
     nodes = []
     for index, part in enumerate(text.split(",")):
-        kind, _, size = part.strip().partition(":")
-        nodes.append(Node(f"{kind}-{index}", kind, int(size or 1)))
+        type_name, _, size = part.strip().partition(":")
+        nodes.append(Node(f"{type_name}-{index}", type_name, int(size or 1)))
     return Cluster(tuple(nodes))
 
 
 def random_table(seed: int, types: tuple[str, ...], kinds: int = 4, sizes: tuple[int, ...] = (1, 2, 4)) -> ThroughputTable:
-    """Made-up rates: later types are slower, gangs scale with losses, spread is slower, company costs a third."""
+    """Made-up rates: later types are slower, gangs scale with losses, spread is slower, co-location costs a third."""
     rng = stream(seed, "testing", "table")
     keys: list[tuple[str, int]] = [(TIMED, 1)]
     rows = [np.ones(len(types))]

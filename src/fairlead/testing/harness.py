@@ -1,4 +1,4 @@
-"""A scheduler under the microscope: submit jobs, go round by round, look at each decision. It is the real loop on the simulated
+"""A harness for scheduler tests: submit jobs, step round by round, inspect each decision. It is the real loop on the simulated
 backend, and `check()` holds every event against the invariants."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Round:
 
 
 class Harness:
-    """`Harness().cluster("v100:4").policy("las").submit(job("a")).round()`; what is not said is the default scheduler's."""
+    """`Harness().cluster("v100:4").policy("las").submit(job("a")).round()`; other parts are the default scheduler's."""
 
     def __init__(
         self,
@@ -171,5 +171,5 @@ class Harness:
     def _reasons(self, plan: RoundPlan) -> dict[str, Reason]:
         view = self.state.snapshot(self._backend.now)
         waiting = [*view.jobs.number[~view.jobs.running].tolist(), *view.queued.number.tolist()]
-        told = {self.state.job_of[n].name: why_waiting(plan, n, self.state.job_of[n], view) for n in waiting}
-        return {**told, **{self.state.job_of[n].name: reason for n, reason in self.state.refusals.items()}}
+        waits = {self.state.job_of[n].name: why_waiting(plan, n, self.state.job_of[n], view) for n in waiting}
+        return {**waits, **{self.state.job_of[n].name: reason for n, reason in self.state.refusals.items()}}

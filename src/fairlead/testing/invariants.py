@@ -22,20 +22,20 @@ class InvariantBroken(AssertionError):
 
 
 def check_events(events: Iterable[ev.Event], *, residents: int = 1, real: bool = False, hosts: bool = False) -> State:
-    """Replay events, checking the state after each; also that each survives being written down. Returns the last state. `real`
-    jobs tell their progress between saves too, so that a report does not say where they would begin again. `hosts`: no node has
-    more on it than CPUs and memory for it, which holds under placements that count them."""
+    """Replay events, checking the state after each; also that each can be encoded and decoded. Returns the last state. `real`
+    jobs report progress between saves too, so a report is not their resume point. `hosts`: also check that no node's CPUs and
+    memory are exceeded, which holds under placements that count them."""
     stream = iter(events)
     opened = next(stream)
     if not isinstance(opened, ev.JournalOpened):
-        raise InvariantBroken("a journal begins with an Opened event")
+        raise InvariantBroken("a journal begins with a JournalOpened event")
     state, copy = State(opened.cluster), State(opened.cluster)
     saved: Floats = np.zeros(0)
     for event in (opened, *stream):
         jobs = state.all_jobs()
         before = jobs.steps_done.copy()
-        # In company progress is told anew when a neighbour comes or goes, which saves nothing: what counts there is where the
-        # job began to run.
+        # Progress of a co-located job is reported again when a neighbour comes or goes, which saves nothing: its saved
+        # progress is that at its start.
         begun = jobs.running if residents > 1 else np.zeros(len(jobs), dtype=np.bool_)
         saved = np.where(begun, np.pad(saved, (0, len(jobs) - len(saved))), jobs.base_steps)
         state.apply(event)
@@ -43,10 +43,10 @@ def check_events(events: Iterable[ev.Event], *, residents: int = 1, real: bool =
         check_state(state, residents=residents)
         if hosts:
             check_hosts(state)
-        # In company, progress is also told when a neighbour comes or goes, and nothing is saved by that.
+        # Progress of co-located jobs is also reported when a neighbour comes or goes, which saves nothing.
         _check_progress(state, event, before, saved if residents == 1 and not real else np.zeros(len(saved)))
     if state.digest() != copy.digest():
-        raise InvariantBroken("events that were written down and read again give another state")
+        raise InvariantBroken("events that were encoded and decoded give another state")
     return state
 
 
@@ -54,7 +54,7 @@ def check_state(state: State, *, residents: int = 1) -> None:
     """Accelerators, gangs and phases agree with each other. Any number of sessions may share an accelerator."""
     jobs = state.all_jobs()
     held, serving = np.zeros(state.cluster.size, dtype=np.int64), np.zeros(state.cluster.size, dtype=np.int64)
-    for number, phase, size, kind in zip(*(c.tolist() for c in (jobs.number, jobs.phase, jobs.held, jobs.type))):
+    for number, phase, size, type_ in zip(*(c.tolist() for c in (jobs.number, jobs.phase, jobs.held, jobs.type))):
         places = state.device_map.of(number)
         name = state.job_of[number].name
         if phase != Phase.RUNNING:
@@ -62,7 +62,7 @@ def check_state(state: State, *, residents: int = 1) -> None:
             continue
         _require(len(places) == size > 0, f"{name} runs with {len(places)} accelerators instead of {size}: not a whole gang")
         _require(len(set(places.tolist())) == size, f"{name} holds an accelerator twice: {places.tolist()}")
-        _require(bool((state.cluster.type_of[places] == kind).all()), f"{name} stands on several types")
+        _require(bool((state.cluster.type_of[places] == type_).all()), f"{name} runs on several types")
         held[places] += 1
         if (route := state.routes.get(number)) is not None:
             serving[places] += 1
@@ -92,7 +92,7 @@ def check_hosts(state: State) -> None:
 
 
 def check_reasons(plan: RoundPlan, view: Snapshot) -> None:
-    """Every job that waits has a reason that can be told, and what is counted in it is so."""
+    """Every waiting job has a reason with a text, and the numbers in it are right."""
     if np.isin(plan.launches.jobs, view.jobs.runners.number).all():  # no job failed as it started
         idle = np.bincount(view.cluster.type_of[view.up & (view.device_map.occupancy == 0)], minlength=len(plan.free)).tolist()
         _require(list(plan.free) == idle, f"a plan says that {list(plan.free)} accelerators are free, by type, and {idle} are")
@@ -113,10 +113,10 @@ def _check_progress(state: State, event: ev.Event, before: Floats, saved: Floats
     lost = same < before - 1e-6 * np.maximum(before, 1.0)
     if not lost.any():
         return
-    if isinstance(event, ev.JobsFailed):  # told a little after it happened; until then they seemed to go on
+    if isinstance(event, ev.JobsFailed):  # reported a little after it happened; until then they seemed to run
         lost[np.isin(state.all_jobs().number[: len(before)], event.jobs)] = False
-    told = isinstance(event, (ev.JobsInterrupted, ev.ProgressReported)) or not lost.any()
-    _require(told, f"{type(event).__name__} took steps away from {np.flatnonzero(lost).tolist()}")
+    allowed = isinstance(event, (ev.JobsInterrupted, ev.ProgressReported)) or not lost.any()
+    _require(allowed, f"{type(event).__name__} took steps away from {np.flatnonzero(lost).tolist()}")
     beyond = same < saved - 1e-6 * np.maximum(saved, 1.0)
     if isinstance(event, ev.JobsInterrupted):
         _require(not beyond.any(), f"jobs {np.flatnonzero(beyond).tolist()} fell back behind their last checkpoint")

@@ -123,7 +123,7 @@ class Agent:
         self._welcomed = False  # in this stream
 
     def run(self) -> None:
-        """Run until `stopping` is set; jobs go on when it returns. Raises `AgentRefused`: the control plane refuses this
+        """Run until `stopping` is set; jobs keep running when it returns. Raises `AgentRefused`: the control plane refuses this
         agent."""
         pause = POLL_S
         while not self.stopping.is_set():

@@ -214,7 +214,7 @@ class AgentLaunch:
         return reports
 
     def close(self) -> None:
-        """Release all files; the workers go on."""
+        """Release all files; the workers keep running."""
         for worker in self.workers:
             worker.close()
         if self._reports is not None:

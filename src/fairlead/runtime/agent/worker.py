@@ -125,7 +125,7 @@ class AgentWorker:
                 send_signal(self._shim, signal.SIGKILL)
 
     def close(self) -> None:
-        """Release the files; the worker goes on."""
+        """Release the files; the worker keeps running."""
         if self._lease is not None:
             self._lease.close()
         if self.handle is not None:

@@ -1,1 +1,1 @@
-"""The control plane: the engine's loop on wall time, agents that carry plans out, people that ask and submit."""
+"""The control plane: the engine's loop on wall time, agents that carry out plans, and the HTTP API for users."""

@@ -1,4 +1,4 @@
-"""The control plane's side of the agents' streams: who may speak for a node, and how long each agent's lease lasts. It passes
+"""The control plane's side of the agents' streams: which agent is a node's, and how long each agent's lease lasts. It passes
 messages on to the backend, and decides nothing."""
 
 from __future__ import annotations

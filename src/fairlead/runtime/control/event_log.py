@@ -97,13 +97,13 @@ class RecentDecisions:
         if plan.changes:
             self._last.append(plan)
 
-    def records(self, state: State, whose: str | None = None) -> list[dict[str, Any]]:
+    def records(self, state: State, visible_to: str | None = None) -> list[dict[str, Any]]:
         """Return the decisions, most recent first, with one user's jobs or (None) all jobs."""
-        return [record for plan in reversed(self._last) if (record := self._record(plan, state, whose))]
+        return [record for plan in reversed(self._last) if (record := self._record(plan, state, visible_to))]
 
-    def _record(self, plan: RoundPlan, state: State, whose: str | None) -> dict[str, Any]:
+    def _record(self, plan: RoundPlan, state: State, visible_to: str | None) -> dict[str, Any]:
         def names(numbers: list[int]) -> list[str]:
-            return [state.job_of[n].name for n in numbers if n in state.job_of and whose in (None, state.job_of[n].user)]
+            return [state.job_of[n].name for n in numbers if n in state.job_of and visible_to in (None, state.job_of[n].user)]
 
         starts, bounds = plan.launches, plan.launches.offsets.tolist()
         launched = {}

@@ -100,12 +100,12 @@ def create_app(
             raise HTTPException(401, "a valid token is needed: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"})
         return found
 
-    Who = Annotated[Bearer, Depends(bearer)]
+    Caller = Annotated[Bearer, Depends(bearer)]
 
-    def admin(who: Who) -> Bearer:
-        if who.role is not Role.ADMIN:
+    def admin(caller: Caller) -> Bearer:
+        if caller.role is not Role.ADMIN:
             raise HTTPException(403, "this needs an admin's token")
-        return who
+        return caller
 
     Admin = Annotated[Bearer, Depends(admin)]
 
@@ -159,28 +159,28 @@ def create_app(
         why = f": {plane.failure}" if plane.failure is not None else ""
         raise HTTPException(503, f"not known whether it was accepted, check the queue later{why}")
 
-    def find(name: str, who: Bearer) -> int:
+    def find(name: str, caller: Bearer) -> int:
         """Return a job by number, or the most recent one by name, that a user may see."""
         state = plane.loop.state
-        if found := namesakes(name, who):
+        if found := namesakes(name, caller):
             return found[-1]
-        near = names.near(state, name, lambda number: may_see(number, who))
+        near = names.near(state, name, lambda number: may_see(number, caller))
         hint = f"; near: {', '.join(map(repr, near))}" if near else ""
         raise HTTPException(404, f"there is no job {name[:80]!r}{hint}")
 
-    def may_see(number: int, who: Bearer) -> bool:
+    def may_see(number: int, caller: Bearer) -> bool:
         job = plane.loop.state.job_of.get(number)
-        return job is not None and who.whose in (None, job.user)
+        return job is not None and caller.visible_user in (None, job.user)
 
-    def namesakes(name: str, who: Bearer) -> list[int]:
+    def namesakes(name: str, caller: Bearer) -> list[int]:
         """Return all jobs with a name, or the one with a number, that a user may see, the most recent last."""
         numbers = [int(name)] if name.isdecimal() and len(name) < 10 else names.numbers(plane.loop.state, name)
-        return [number for number in numbers if may_see(number, who)]
+        return [number for number in numbers if may_see(number, caller)]
 
-    def dependency(name: str, who: Bearer) -> int:
+    def dependency(name: str, caller: Bearer) -> int:
         """Return a job that another depends on; one that will never finish is refused."""
         try:
-            number = find(name, who)
+            number = find(name, caller)
         except HTTPException:
             raise HTTPException(422, f"there is no job {name[:80]!r} to depend on") from None
         phase = Phase(int(plane.loop.state.columns["phase"][number]))
@@ -198,21 +198,21 @@ def create_app(
         return {"version": __version__, "second": plane.backend.now}
 
     @app.get("/v1/digest", responses={403: {}})
-    async def digest(who: Admin) -> dict[str, Any]:
+    async def digest(caller: Admin) -> dict[str, Any]:
         """A digest of the state, and the second of its last event: a replay of the journal up to there gives the same."""
         state = plane.loop.state
         return await read(lambda: {"digest": state.digest(), "second": state.time})
 
     @app.post("/v1/jobs", status_code=201)
-    async def submit(body: Submission, who: Who) -> dict[str, Any]:
+    async def submit(body: Submission, caller: Caller) -> dict[str, Any]:
         """Submit jobs; the answer has them in the same order."""
-        order, after = await read(lambda: submission_order(body.jobs, lambda name: dependency(name, who)))
+        order, after = await read(lambda: submission_order(body.jobs, lambda name: dependency(name, caller)))
         for task in body.jobs:
-            if who.account_of(task.account) is None:
-                theirs = who.account or who.user
+            if caller.account_of(task.account) is None:
+                theirs = caller.account or caller.user
                 raise HTTPException(422, f"this token's jobs are of account {theirs!r}, not {task.account!r}")
         jobs = [
-            replace(task.job(task.name, who.user, others), account=who.account_of(task.account) or "")
+            replace(task.job(task.name, caller.user, others), account=caller.account_of(task.account) or "")
             for task, others in ((body.jobs[place], others) for place, others in zip(order, after))
         ]
         new = set() if body.dry_run else {job.name for job in jobs} - {""}
@@ -236,7 +236,7 @@ def create_app(
 
     @app.get("/v1/jobs")
     async def jobs(
-        who: Who,
+        caller: Caller,
         phase: Annotated[list[str] | None, Query(max_length=10)] = None,
         all_users: bool = False,
         everybody: Annotated[bool, Query(deprecated=True, description="former name of all_users")] = False,
@@ -249,38 +249,38 @@ def create_app(
 
         def collect() -> list[dict[str, Any]]:
             state, now = plane.loop.state, plane.backend.now
-            whose = who.whose if all_users or everybody else who.user  # `everybody` is a former name
-            mine = [n for n, job in state.job_of.items() if whose in (None, job.user)]
+            visible_to = caller.visible_user if all_users or everybody else caller.user  # `everybody` is a former name
+            mine = [n for n, job in state.job_of.items() if visible_to in (None, job.user)]
             phases = state.columns["phase"]
             if phase is not None:
                 mine = [n for n in mine if Phase(int(phases[n])).name.lower() in phase]
             if len(mine) > limit:
                 mine = sorted(sorted(mine, key=lambda n: (phases[n] == Phase.RUNNING, n))[-limit:])
-            return [views.job_record(plane.loop, number, now, plane.progress_until_s, who.whose) for number in mine]
+            return [views.job_record(plane.loop, number, now, plane.progress_until_s, caller.visible_user) for number in mine]
 
         return {"jobs": await read(collect)}
 
     @app.get("/v1/jobs/{name}")
-    async def job(name: JobName, who: Who) -> dict[str, Any]:
+    async def job(name: JobName, caller: Caller) -> dict[str, Any]:
         """One job; a name means the most recent one, and `earlier` are the others with that name."""
 
         def record() -> dict[str, Any]:
-            number = find(name, who)
-            found = views.job_record(plane.loop, number, plane.backend.now, plane.progress_until_s, who.whose)
-            return {**found, "earlier": [other for other in namesakes(found["name"], who) if other < number][-MAX_EARLIER:]}
+            number = find(name, caller)
+            found = views.job_record(plane.loop, number, plane.backend.now, plane.progress_until_s, caller.visible_user)
+            return {**found, "earlier": [other for other in namesakes(found["name"], caller) if other < number][-MAX_EARLIER:]}
 
         return await read(record)
 
     @app.get("/v1/jobs/{name}/logs", responses={404: {}, 409: {}})
     async def log(
         name: JobName,
-        who: Who,
+        caller: Caller,
         launch: Annotated[int, Query(ge=0, le=10**9, description="counted from 1; 0: the last")] = 0,
         rank: Annotated[int, Query(ge=0, le=100_000)] = 0,
         offset: Annotated[int, Query(ge=-(1 << 40), le=1 << 40, description="below 0: from the end")] = 0,
     ) -> dict[str, Any]:
         """A chunk of a worker's log. Continue at `next` until `over` is true and `text` is empty."""
-        number = await read(lambda: find(name, who))
+        number = await read(lambda: find(name, caller))
         try:
             return await logs.read(number, launch, rank, offset)
         except LogUnreachable as problem:
@@ -291,14 +291,14 @@ def create_app(
     Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 
     @app.get("/v1/code/{digest}", responses={404: {}})
-    async def has_code(digest: Digest, who: Who) -> dict[str, Any]:
+    async def has_code(digest: Digest, caller: Caller) -> dict[str, Any]:
         """Whether an archive with this SHA-256 digest is stored already."""
         if plane.code is None or not plane.code.has(digest):
             raise HTTPException(404, "there is no such archive")
         return {"digest": digest}
 
     @app.put("/v1/code/{digest}", status_code=201, responses={411: {}, 413: {}, 422: {}})
-    async def send_code(digest: Digest, request: Request, who: Who) -> dict[str, Any]:
+    async def send_code(digest: Digest, request: Request, caller: Caller) -> dict[str, Any]:
         """Store a zip archive with a job's code under its SHA-256 digest."""
         if plane.code is None:
             raise HTTPException(422, "this control plane stores no code")
@@ -310,9 +310,9 @@ def create_app(
         return {"digest": digest}
 
     @app.delete("/v1/jobs/{name}", responses={404: {}, 409: {}})
-    async def cancel(name: JobName, who: Who) -> dict[str, Any]:
+    async def cancel(name: JobName, caller: Caller) -> dict[str, Any]:
         """Cancel a job."""
-        number = await read(lambda: find(name, who))
+        number = await read(lambda: find(name, caller))
         if await read(lambda: plane.loop.state.columns["phase"][number] > int(Phase.RUNNING)):
             raise HTTPException(409, "it has ended already")
         if not await in_the_journal(lambda answer: plane.backend.cancel(number, answer)):
@@ -320,12 +320,12 @@ def create_app(
         return {"number": number, "cancelled": True}
 
     @app.get("/v1/nodes")
-    async def nodes(who: Who) -> dict[str, Any]:
+    async def nodes(caller: Caller) -> dict[str, Any]:
         """All nodes, with your jobs on them."""
-        return {"nodes": await read(lambda: views.node_records(plane, who.whose))}
+        return {"nodes": await read(lambda: views.node_records(plane, caller.visible_user))}
 
-    async def set_drained(name: str, who: Bearer, undo: bool) -> dict[str, Any]:
-        if who.role is not Role.ADMIN:
+    async def set_drained(name: str, caller: Bearer, undo: bool) -> dict[str, Any]:
+        if caller.role is not Role.ADMIN:
             raise HTTPException(403, "draining nodes needs an admin's token")
         numbers = {node.name: number for number, node in enumerate(plane.cluster.nodes)}
         if name not in numbers:
@@ -335,30 +335,31 @@ def create_app(
         return records[numbers[name]]
 
     @app.put("/v1/nodes/{name}/drain", responses={403: {}, 404: {}, 411: {}})
-    async def drain(name: JobName, who: Who) -> dict[str, Any]:
+    async def drain(name: JobName, caller: Caller) -> dict[str, Any]:
         """Drain a node: its jobs save and move at the next decision, and no job starts there until this is undone."""
-        return await set_drained(name, who, undo=False)
+        return await set_drained(name, caller, undo=False)
 
     @app.delete("/v1/nodes/{name}/drain", responses={403: {}, 404: {}})
-    async def undrain(name: JobName, who: Who) -> dict[str, Any]:
+    async def undrain(name: JobName, caller: Caller) -> dict[str, Any]:
         """Use a node again."""
-        return await set_drained(name, who, undo=True)
+        return await set_drained(name, caller, undo=True)
 
     @app.get("/v1/rates")
-    async def rates(who: Who) -> dict[str, Any]:
+    async def rates(caller: Caller) -> dict[str, Any]:
         """Measured throughputs."""
-        return {"types": list(plane.cluster.type_names), "rates": await read(lambda: views.rates(plane.loop.state, who.whose))}
+        measured = await read(lambda: views.rates(plane.loop.state, caller.visible_user))
+        return {"types": list(plane.cluster.type_names), "rates": measured}
 
     @app.get("/v1/overview")
-    async def overview(who: Who) -> dict[str, Any]:
+    async def overview(caller: Caller) -> dict[str, Any]:
         """The cluster at one moment: the jobs on each accelerator, the queue, the last decisions."""
-        return await read(lambda: views.overview(plane, who.whose))
+        return await read(lambda: views.overview(plane, caller.visible_user))
 
     @app.get("/v1/usage")
-    async def usage(who: Who) -> dict[str, Any]:
+    async def usage(caller: Caller) -> dict[str, Any]:
         """GPU hours by user and account."""
         records = await read(lambda: views.usage(plane.loop.state, plane.backend.now))
-        return {"usage": [r for r in records if who.whose in (None, r["user"])]}
+        return {"usage": [r for r in records if caller.visible_user in (None, r["user"])]}
 
     @app.get("/metrics", dependencies=[] if metrics_open else [Depends(admin)], include_in_schema=False)  # not JSON
     async def metrics() -> Response:
@@ -366,27 +367,27 @@ def create_app(
         return Response(await asyncio.to_thread(plane.metrics.text), media_type=CONTENT_TYPE)
 
     @app.get("/v1/scheduler")
-    async def scheduler(who: Who) -> dict[str, Any]:
+    async def scheduler(caller: Caller) -> dict[str, Any]:
         """The scheduler; `decision_error` says why it does not decide at present, in detail for admins."""
-        error = plane.decision_health.message if who.role is Role.ADMIN else plane.decision_health.summary
+        error = plane.decision_health.message if caller.role is Role.ADMIN else plane.decision_health.summary
         counts = {"decisions": plane.loop.decisions, "missed": plane.loop.missed}
         return {"scheduler": dict(plane.scheduler_in_use), "decision_error": error, **counts}
 
     @app.post("/v1/scheduler", responses={403: {}, 409: {}, 411: {}, 413: {}, 422: {}})
-    async def switch(body: SchedulerSwitch, who: Admin) -> dict[str, Any]:
+    async def switch(body: SchedulerSwitch, caller: Admin) -> dict[str, Any]:
         """Switch the scheduler from the next round on."""
         try:
             await asyncio.to_thread(plane.check, body.scheduler)
             check_serializable(body.instead_of or {})
         except (FairleadError, TypeError, ValueError) as problem:  # a plug-in may raise its own errors
             raise HTTPException(422, str(problem)) from None
-        why = body.why or f"requested by {who.user}"
+        why = body.why or f"requested by {caller.user}"
         if not await in_the_journal(lambda answer: plane.backend.switch(body.scheduler, why, answer, body.instead_of)):
             raise HTTPException(409, "the scheduler was switched meanwhile; fetch it again")
         return {"scheduler": body.scheduler}
 
     @app.get("/v1/state", responses={403: {}}, response_class=Response)
-    async def state(who: Admin) -> Response:
+    async def state(caller: Admin) -> Response:
         """The whole state, encoded as in a journal's snapshots; the header `fairlead-now` is its second."""
 
         now, encode = await read(lambda: (plane.backend.now, freeze(plane.loop.state)))

@@ -19,7 +19,7 @@ from fairlead.core.routes import Route, Routes
 from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.protocol import orders as od
 
-MAX_STEPS, MAX_S = 2**53, 1e9  # bounds of a lease, however often a job says it was renewed
+MAX_STEPS, MAX_S = 2**53, 1e9  # bounds of a lease, however often a job reports a renewal
 
 
 FIRST_PORT, PORTS = 20_000, 10_000  # for gangs; below the range that the system assigns

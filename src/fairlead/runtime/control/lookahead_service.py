@@ -86,12 +86,12 @@ def when_routes(plane: ControlPlane, bearer: Callable[..., Any], lookahead: Look
             now, encode, rates = plane.backend.now, freeze(plane.loop.state), views.rates(plane.loop.state)
         return now, encode(), {"rates": rates}
 
-    def visible(whose: str | None) -> dict[int, bool]:
+    def visible(visible_to: str | None) -> dict[int, bool]:
         """Return the jobs of a user that have not ended, and whether they run."""
         with plane.backend.at_rest(READ_WITHIN_S):
             state = plane.loop.state
             running, alive = {*state.running.tolist()}, (*state.live.tolist(), *state.queue.tolist())
-            return {number: number in running for number in alive if whose in (None, state.job_of[number].user)}
+            return {number: number in running for number in alive if visible_to in (None, state.job_of[number].user)}
 
     service = LookaheadService(lookahead, frozen, lambda: plane.backend.now)
 
@@ -109,22 +109,22 @@ def when_routes(plane: ControlPlane, bearer: Callable[..., Any], lookahead: Look
             task.cancel()
 
     @router.get("/v1/when", responses={503: {}})
-    async def when(who: Annotated[Bearer, Depends(bearer)], request: Request) -> dict[str, Any]:
+    async def when(caller: Annotated[Bearer, Depends(bearer)], request: Request) -> dict[str, Any]:
         """When each of your jobs should start and end, in seconds from now: without new jobs, and with jobs arriving as they
         did lately. null: not within the simulated time."""
         closed = asyncio.create_task(_closed(request))
         try:
             result = await simulated(None, closed)
-            mine = await asyncio.to_thread(visible, who.whose)
+            mine = await asyncio.to_thread(visible, caller.visible_user)
             if not mine.items() <= {
                 (one["number"], one["running"]) for one in result.forecast["jobs"]
             }:  # a job came, started or stopped since
                 result = await simulated(result, closed)
-                mine = await asyncio.to_thread(visible, who.whose)
+                mine = await asyncio.to_thread(visible, caller.visible_user)
         except StateBusy:
             raise
         except FairleadError as problem:
-            about = f": {problem}" if who.role is Role.ADMIN else "; an admin sees the reason"
+            about = f": {problem}" if caller.role is Role.ADMIN else "; an admin sees the reason"
             raise HTTPException(503, f"the forecast failed{about}") from None
         finally:
             closed.cancel()

@@ -63,7 +63,7 @@ class Snapshotter:
         self._journal, self._state, self._now, self._lock, self._rules = journal, state, now, lock, rules
         self._ending = threading.Event()
         self.thread = threading.Thread(target=self._run, name="snapshotter", daemon=True)
-        self._taken, self._taken_at = journal.youngest_snapshot(), time.monotonic()
+        self._taken, self._taken_at = journal.latest_snapshot(), time.monotonic()
 
     def stop(self) -> None:
         """End the thread after the snapshot that it is writing."""

@@ -47,7 +47,7 @@ class Bearer:
         return self.digest[:ID_LENGTH]
 
     @property
-    def whose(self) -> str | None:
+    def visible_user(self) -> str | None:
         """The user whose jobs they may see; None: all users'."""
         return None if self.role is Role.ADMIN else self.user
 

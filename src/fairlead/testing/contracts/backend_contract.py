@@ -34,10 +34,10 @@ class BackendContract:
 
     def test_what_is_launched_makes_progress_and_ends(self) -> None:
         backend, number = self._backend()
-        told = [*backend.submit(self._launch(backend.now, number))]
-        told += self._until(backend, (ev.JobsFinished,))
-        assert any(isinstance(e, ev.ProgressReported) and number in e.jobs for e in told)
-        finished = [e for e in told if isinstance(e, ev.JobsFinished)]
+        events = [*backend.submit(self._launch(backend.now, number))]
+        events += self._until(backend, (ev.JobsFinished,))
+        assert any(isinstance(e, ev.ProgressReported) and number in e.jobs for e in events)
+        finished = [e for e in events if isinstance(e, ev.JobsFinished)]
         assert number in finished[-1].jobs
         assert not math.isinf(finished[-1].time)
 
@@ -46,8 +46,8 @@ class BackendContract:
         backend.submit(self._launch(backend.now, number))
         backend.wait(backend.now + 1.0, 0.0)
         backend.submit(RoundPlan(backend.now, suspended=np.array([number])))
-        told = backend.wait(backend.now + 1000.0, 0.0)
-        assert not any(isinstance(e, ev.JobsFinished) for e in told)
+        events = backend.wait(backend.now + 1000.0, 0.0)
+        assert not any(isinstance(e, ev.JobsFinished) for e in events)
 
     def test_reconciling_tells_events(self) -> None:
         backend, _ = self._backend()
@@ -57,15 +57,15 @@ class BackendContract:
     def _backend(self) -> tuple[Backend, int]:
         machine = cluster("v100:2")
         backend = self.open(machine, ThroughputTable.timed(machine.type_names), [Job("a", 0.0, 20.0)])
-        told = self._until(backend, (ev.JobSubmitted,))
-        return backend, next(e.number for e in told if isinstance(e, ev.JobSubmitted))
+        events = self._until(backend, (ev.JobSubmitted,))
+        return backend, next(e.number for e in events if isinstance(e, ev.JobSubmitted))
 
     def _until(self, backend: Backend, kinds: tuple[type[Any], ...]) -> list[ev.Event]:
-        told: list[ev.Event] = []
+        events: list[ev.Event] = []
         for _ in range(100):
-            told += backend.wait(backend.now + 30.0, 0.0)
-            if any(isinstance(event, kinds) for event in told):
-                return told
+            events += backend.wait(backend.now + 30.0, 0.0)
+            if any(isinstance(event, kinds) for event in events):
+                return events
         raise AssertionError(f"nothing of {kinds} happened in 100 waits")
 
     def _launch(self, now: float, number: int) -> RoundPlan:

@@ -161,8 +161,8 @@ class PlacementContract(_StageContract):
             for number in moved:
                 index = plan.launches.jobs.tolist().index(number)
                 assert before[number] != int(plan.launches.types[index]), "a job was moved within its type for nothing"
-            for number, kind in zip(view.jobs.number.tolist(), view.jobs.type.tolist()):
-                before[number] = kind
+            for number, type_ in zip(view.jobs.number.tolist(), view.jobs.type.tolist()):
+                before[number] = type_
 
         for where, seed in SCENES:
             before: dict[int, int] = {}
@@ -219,7 +219,7 @@ class AdmissionContract(_StageContract):
                 front = view.queued.only(np.arange(len(view.queued) // 2))
                 first = type(contract).make().admit(view.with_changes(queued=front)).jobs.tolist()
                 kept = [number for number in numbers if number in front.number]
-                assert sorted(first) == sorted(kept), "whether a job enters depends on who came later"
+                assert sorted(first) == sorted(kept), "whether a job enters depends on later jobs"
                 return admitted
 
         for where, seed in SCENES:
@@ -274,8 +274,8 @@ class TerminationContract(_StageContract):
 
 
 class EstimatorContract:
-    """Set `make` to the estimation's class, or to a function that makes one of a table of true throughputs. Jobs run alone and
-    in pairs; what the estimation says of them must be a function of the snapshot and of what it has learned."""
+    """Set `make` to the estimator's class, or to a function that makes one from a table of true throughputs. Jobs run alone and
+    in pairs; their estimates must be a function of the snapshot and its observations."""
 
     make: ClassVar[Callable[[ThroughputTable], Estimator]]
     policies: ClassVar[tuple[str, ...]] = ("srtf", "in pairs")
@@ -283,7 +283,7 @@ class EstimatorContract:
     def stages(
         self, policy: str, round_s: float = 300.0, make: Callable[[ThroughputTable], Estimator] | None = None
     ) -> Callable[[ThroughputTable], Stages]:
-        """The scheduler that an estimation is tried in: shortest first, or two jobs on every accelerator."""
+        """The scheduler that tests an estimator: shortest first, or two jobs on every accelerator."""
 
         def made(table: ThroughputTable) -> Stages:
             standard = SchedulerConfig.from_data({"policy": "srtf"}).build(table)
@@ -318,7 +318,7 @@ class EstimatorContract:
         costs = Costs(launch_s=400.0, restart_s=20.0)  # longer than a round: at the first look there is nothing to see
         for policy in self.policies:
             for where, seed in SCENES[:2]:
-                blame = "there was more to learn than the lesson said"
+                blame = "it could observe more before `valid_until`"
                 run = partial(play, self.stages(policy), where, seed, costs=costs, faults=True)
                 check_skipping(run(skip=True)[1], run(skip=False)[1], where, blame=blame, who=f"{policy} ")
 
@@ -344,12 +344,12 @@ class EstimatorContract:
                 fresh = type(contract).make(self.table)
                 assert isinstance(self.estimator, LearningEstimator)
                 assert isinstance(fresh, LearningEstimator)
-                lesson = self.estimator.observe(view)
-                assert fresh.observe(view) == lesson, "a fresh one learns something else: state outside the facts"
-                again = self.estimator.observe(view.with_changes(observations={**view.observations, **lesson.values}))
-                assert not again.values, "the same was learned twice at one moment"
-                assert again.valid_until == lesson.valid_until
-                return lesson
+                observed = self.estimator.observe(view)
+                assert fresh.observe(view) == observed, "a new estimator observes something else: it has hidden state"
+                again = self.estimator.observe(view.with_changes(observations={**view.observations, **observed.values}))
+                assert not again.values, "the same was observed twice in one decision"
+                assert again.valid_until == observed.valid_until
+                return observed
 
         def watched(table: ThroughputTable) -> Estimator:
             learns = isinstance(type(contract).make(table), LearningEstimator)
@@ -371,7 +371,7 @@ class EstimatorContract:
         assert rates.uncertainty is None or rates.uncertainty.shape == rates.alone.shape
         assert rates.paired_uncertainty is None or rates.paired_uncertainty.shape == rates.paired.shape
         true = np.array([table.row(view.job_of[n].kind, view.job_of[n].workers) for n in view.jobs.number.tolist()], np.int64)
-        assert not (rates.of_jobs[table.alone[true] <= 0] > 0).any(), "a job is said to run where it cannot"
+        assert not (rates.of_jobs[table.alone[true] <= 0] > 0).any(), "an estimate is above 0 on a type that cannot run the job"
         assert np.array_equal(rates.runs_on, Rates(rates.row, rates.alone, rates.spread, rates.paired).runs_on)
         assert np.array_equal(rates.fastest, rates.of_jobs.max(axis=1, initial=0.0))
 
