@@ -58,7 +58,7 @@ def test_a_cluster_text_that_is_none_is_shown_with_what_was_expected(text):
 
 
 def test_a_cluster_beyond_a_million_accelerators_is_refused_before_it_is_built():
-    with pytest.raises(InputError, match="at most 1,000,000 accelerators"):
+    with pytest.raises(InputError, match="at most 1,000,000 GPUs"):
         Cluster.parse("99999999999xv100:8")
 
 
@@ -215,8 +215,8 @@ def test_a_copy_of_holdings_goes_its_own_way():
 @pytest.mark.parametrize(
     ("types", "workers", "told"),
     [
-        ([0, 0, 0], [1, 2, 1], "jobs 5 and 6 share accelerators with different numbers of workers: 1 and 2"),
-        ([0, 1, 0], [2, 2, 2], "jobs 5 and 6 share accelerators with different types: 0 and 1"),
+        ([0, 0, 0], [1, 2, 1], "jobs 5 and 6 share GPUs with different numbers of workers: 1 and 2"),
+        ([0, 1, 0], [2, 2, 2], "jobs 5 and 6 share GPUs with different types: 0 and 1"),
     ],
 )
 def test_a_combination_has_one_type_and_one_number_of_workers(types, workers, told):

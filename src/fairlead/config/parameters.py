@@ -1,5 +1,5 @@
-"""Parameters of a part as its class has declared them: plain data in, values of the declared types out. What does not fit is
-told by the field that is wrong, however deep it is. It knows no part and no file."""
+"""Validates the parameters of a part: plain data in, values of the types that its class declares out. An error names the wrong
+field, however deeply nested. This module knows no part and no file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FORMER_PARAMETERS = {
 }
 """Former names of parameters, which scheduler files and journals may still use, and the present names."""
 
-_CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid")  # of what is in a tuple: a dataclass by itself takes none
+_CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid")  # of a tuple: a dataclass itself takes no config
 _MISSING, _UNKNOWN = "missing", "unexpected_keyword_argument"  # as pydantic calls them
 
 
@@ -51,7 +51,7 @@ def with_present_names(parameters: Mapping[str, Any], known: Collection[str], so
 
 
 def checked(name: str, value: Any, hint: Any, source: Callable[..., str]) -> Any:
-    """The parameter of a name. `source` says where a field stands, given the names that lead to it."""
+    """The validated value of a parameter. `source` returns the location of a field from its path of names."""
     alone: Any = GenericAlias(tuple, (hint,))
     try:
         (found,) = TypeAdapter(alone, config=_CONFIG).validate_python((value,))
@@ -65,7 +65,7 @@ def checked(name: str, value: Any, hint: Any, source: Callable[..., str]) -> Any
             wanted, there = f"a known field ({near_or_all(inside[-1], _fields(hint, len(inside) - 1))})", None
         path = (name, *inside)
         raise InputError(source(*path), wanted, field=".".join(path), value=there) from error
-    if (strange := _taken_for_another(value, found)) is not None:
+    if (strange := _bool_mismatch(value, found)) is not None:
         inside, there, wanted = strange
         path = (name, *inside)
         raise InputError(source(*path), wanted, field=".".join(path), value=there)
@@ -74,9 +74,9 @@ def checked(name: str, value: Any, hint: Any, source: Callable[..., str]) -> Any
     return found
 
 
-def _taken_for_another(value: Any, found: Any) -> tuple[list[str], Any, str] | None:
-    """Where a number was made of a yes or no, or the other way round: the field, what stands there, and what is wanted. Who
-    writes `true` for a number has mistaken the parameter for another."""
+def _bool_mismatch(value: Any, found: Any) -> tuple[list[str], Any, str] | None:
+    """The first place where a boolean was converted to a number, or the other way round, which is a mistake in the file: the
+    path, the value found, and the expected value."""
     if isinstance(value, bool) is not isinstance(found, bool):
         return [], value, "true or false" if isinstance(found, bool) else "a number, not true or false"
     if isinstance(value, Mapping):
@@ -84,21 +84,21 @@ def _taken_for_another(value: Any, found: Any) -> tuple[list[str], Any, str] | N
             found.values() if isinstance(found, Mapping) else [getattr(found, str(name), one) for name, one in value.items()]
         )
         for (name, one), other in zip(value.items(), fields):
-            if (strange := _taken_for_another(one, other)) is not None:
+            if (strange := _bool_mismatch(one, other)) is not None:
                 inside, there, wanted = strange
                 return [str(name), *inside], there, wanted
     elif isinstance(value, list | tuple) and isinstance(found, list | tuple):
-        each = (_taken_for_another(one, other) for one, other in zip(value, found))
+        each = (_bool_mismatch(one, other) for one, other in zip(value, found))
         if (strange := next(filter(None, each), None)) is not None:
             return [], value, strange[2]
     return None
 
 
-def _inside(value: Any, loc: tuple[int | str, ...], kind: str) -> tuple[list[str], Any]:
+def _inside(value: Any, loc: tuple[int | str, ...], error_type: str) -> tuple[list[str], Any]:
     """The nested field that an error is about, and its value. An error in a list gives the whole list."""
     path: list[str] = []
     for step in loc:
-        if not isinstance(value, Mapping) or (step not in value and kind != _MISSING):
+        if not isinstance(value, Mapping) or (step not in value and error_type != _MISSING):
             break
         path.append(str(step))
         value = value.get(step)
@@ -106,14 +106,14 @@ def _inside(value: Any, loc: tuple[int | str, ...], kind: str) -> tuple[list[str
 
 
 def _fields(hint: Any, deep: int) -> list[str]:
-    """Of what is so deep in mappings."""
+    """The fields of the dataclass at this depth of nested mappings."""
     for _ in range(deep):
-        hint = (get_args(_there(hint)) or (None,))[-1]
-    found = _there(hint)
+        hint = (get_args(_without_none(hint)) or (None,))[-1]
+    found = _without_none(hint)
     return [one.name for one in dataclasses.fields(found)] if dataclasses.is_dataclass(found) else []
 
 
-def _there(hint: Any) -> Any:
-    """Of what may be None, the rest."""
+def _without_none(hint: Any) -> Any:
+    """The type without None, if it is optional."""
     others = [one for one in get_args(hint) if one is not NoneType]
     return others[0] if len(others) == 1 and NoneType in get_args(hint) else hint

@@ -23,7 +23,7 @@ GROUPS = {
     "termination": "fairlead.terminations",
     "format": "fairlead.formats",
 }
-"""What can be plugged in, and the entry-point group in which packages announce it."""
+"""The plug-in types, each with its entry-point group."""
 
 FORMER_KINDS = {"estimation": "estimator"}
 FORMER_GROUPS = {"estimator": "fairlead.estimations"}
@@ -71,19 +71,19 @@ class Registered:
 
 @dataclass(frozen=True)
 class Registry:
-    """All names of one kind of plug-in each."""
+    """The plug-ins by type and name."""
 
     entries: Mapping[str, Mapping[str, tuple[Registered, ...]]] = field(default_factory=dict)
 
     @classmethod
     @lru_cache(maxsize=1)
     def installed(cls) -> Registry:
-        """Return what the packages of this Python environment announce, read once."""
+        """Return the plug-ins of this Python environment, read once."""
         return cls.from_entry_points()
 
     @classmethod
     def from_entry_points(cls) -> Registry:
-        """Return what the packages of this Python environment announce now."""
+        """Read the plug-ins of this Python environment."""
         entries: dict[str, dict[str, tuple[Registered, ...]]] = {what: {} for what in GROUPS}
         for what, group in (*GROUPS.items(), *FORMER_GROUPS.items()):
             for point in entry_points(group=group):
@@ -112,12 +112,12 @@ class Registry:
         return self.find(what, name).load()
 
     def of(self, what: str) -> Iterator[Registered]:
-        """Everything of a kind, by name."""
+        """All plug-ins of a type, by name."""
         for name in sorted(self.entries.get(what, {})):
             yield self.find(what, name)
 
     def modules(self) -> set[str]:
-        """Where all of it comes from."""
+        """The modules of all plug-ins."""
         sources = (claim.source for names in self.entries.values() for claims in names.values() for claim in claims)
         return {source.module if isinstance(source, EntryPoint) else source.__module__ for source in sources}
 
@@ -136,8 +136,8 @@ class Registry:
         return Registry({**self.entries, what: mine})
 
 
-# Schedulers that ship with the package, each a scheduler file with a line that says what it is and the paper it is from. Here
-# they are found by name; what such a file means is for `scheduler.py` to say.
+# Presets: schedulers that ship with the package, each a scheduler file with a description and its paper. Here they are found by
+# name; `schedulers.py` reads them.
 
 _SUFFIX = ".yaml"
 
@@ -164,14 +164,14 @@ class Preset:
 
 @lru_cache(maxsize=1)
 def presets() -> dict[str, Preset]:
-    """All there are, by name."""
+    """All presets, by name."""
     found = (file for file in files("fairlead.config").joinpath("presets").iterdir() if file.name.endswith(_SUFFIX))
     texts = {file.name.removesuffix(_SUFFIX): file.read_text(encoding="utf-8") for file in found}
     return {name: Preset(name, texts[name]) for name in sorted(texts)}
 
 
 def preset_named(name: str, place: str = "") -> Preset:
-    """Return a preset; `place` says where an unknown name stands."""
+    """Return a preset; `place` is the location of the name, for errors."""
     known = presets()
     if name not in known:
         policies = {entry.name for entry in Registry.installed().of("policy")}

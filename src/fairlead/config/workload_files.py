@@ -49,8 +49,8 @@ def _costs(fields: dict[str, Value], base: Costs) -> Costs:
     return Costs(launch, restart, save, every)
 
 
-# How fast models are with so many CPUs and so much host memory for each worker, as a small YAML file, in the words that the
-# placement `synergy` has for the same.
+# How the speed of models depends on the CPUs and host memory of each worker, as a small YAML file, in the notation of the
+# placement `synergy`.
 #
 # cpus:
 # ResNet-50: 3@1|9@2.4
@@ -77,13 +77,13 @@ def _curve(value: Value) -> Curve:
 
 # How many requests a second sessions get, and from when on, as a small YAML file.
 #
-# photos: [[0, 700], [3600, 2100], [7200, 900]]     # from this second on, so many a second
+# photos: [[0, 700], [3600, 2100], [7200, 900]]     # [from second, requests per second]
 
 _SECOND, _RATE = "a second from 0 on", f"requests per second above 0, at most {MAX_REQUESTS_PER_S:,.0f}"
 
 
 def read_request_rates(path: Path | str, sessions: Collection[str]) -> dict[str, tuple[tuple[float, float], ...]]:
-    """By session, of those that there are: from which second on, how many a second."""
+    """By session: pairs of a second and the requests per second from then on."""
     fields = read_yaml(path).mapping()
     for name, entry in fields.items():
         if name not in sessions:
@@ -113,7 +113,7 @@ def _rate(value: Value) -> tuple[float, float]:
 #
 # models:
 # resnet50:
-# batches: [1, 8, 32]                                 # what was measured; between them latencies lie on a line
+# batches: [1, 8, 32]                                 # measured; latencies are interpolated linearly
 # latency_ms: {v100: [6, 14, 40], p100: [9, 25, 80]}  # of each of these batches, by type
 # sessions:
 # - {name: photos, model: resnet50, rate: 900, slo_ms: 100}

@@ -1,4 +1,4 @@
-"""Which job holds which accelerators. One bookkeeping for the state, the simulated world and tests."""
+"""Which job holds which accelerators; used by the state, the simulated world and tests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ NONE: Ints = np.empty(0, dtype=np.int64)
 
 
 class DeviceMap:
-    """The job of each accelerator. Where jobs share, later ones stand in further layers, and move down when there is room."""
+    """The job of each accelerator. Further jobs on a shared one are in higher layers, and move down when a layer is free."""
 
     def __init__(self, accelerators: int, capacity: int = 256) -> None:
         self.accelerators = accelerators
-        self.last: Ints = np.full(capacity, -1, dtype=np.int64)  # by job number: the first of those it has, or had last; or -1
+        self.last: Ints = np.full(capacity, -1, dtype=np.int64)  # by job: the first accelerator it has or had last, or -1
         self._layers: list[Ints] = [np.full(accelerators, -1, dtype=np.int64)]  # by accelerator: a job, or -1
-        self._marks: Bools = np.zeros(capacity + 1, dtype=np.bool_)  # for `held_by`; the last stands for no job
+        self._marks: Bools = np.zeros(capacity + 1, dtype=np.bool_)  # for `held_by`; the last entry means no job
         self.shared = False  # whether any accelerator has more than one job on it
 
     def reserve(self, size: int) -> None:
@@ -50,7 +50,7 @@ class DeviceMap:
         return held
 
     def others(self, numbers: Ints, than: Ints) -> Ints:
-        """These numbers without some of them, in their order."""
+        """`numbers` without those in `than`, in their order."""
         marks = self._marks
         marks[than] = TRUE
         left = numbers[~marks[numbers]]
@@ -58,12 +58,12 @@ class DeviceMap:
         return left
 
     def on(self, accelerators: Bools) -> Ints:
-        """Who holds one of these accelerators, by number."""
+        """The jobs that hold one of these accelerators, by number."""
         held = np.unique(np.concatenate([layer[accelerators] for layer in self._layers]))
         return held[held >= 0]
 
     def places(self, numbers: Ints) -> tuple[Ints, Ints]:
-        """All that these jobs hold, as a job's number and an accelerator: by job, each in ascending order."""
+        """The accelerators of these jobs, as columns of job numbers and accelerators, both ascending."""
         marks = self._marks
         marks[numbers] = TRUE
         owner: list[Ints] = []
@@ -93,8 +93,8 @@ class DeviceMap:
         before = ground[accelerators]
         ground[accelerators] = takers
         if before.item(before.argmax()) >= 0 or np.count_nonzero(ground[accelerators] != takers):
-            ground[accelerators] = before  # not all of it was free, or something was taken by two
-            self._pile_up(takers.tolist(), accelerators.tolist())
+            ground[accelerators] = before  # some were not free, or taken by two jobs
+            self._add_layers(takers.tolist(), accelerators.tolist())
 
     def release(self, jobs: Ints) -> None:
         """Free the accelerators of these jobs, each of which holds some."""
@@ -104,11 +104,11 @@ class DeviceMap:
             layer[marks[layer]] = NO_JOB
         marks[jobs] = FALSE
         if self.shared:
-            self._settle_down()
+            self._compact_layers()
 
     @property
     def layers(self) -> Ints:
-        """Who stands where, a row for each layer: with `last`, all there is to know."""
+        """The jobs by layer and accelerator; with `last`, the whole content."""
         return np.array(self._layers)
 
     @classmethod
@@ -123,7 +123,7 @@ class DeviceMap:
     def copy(self) -> DeviceMap:
         return DeviceMap.of_layers(self.layers, self.last)
 
-    def _pile_up(self, takers: list[int], accelerators: list[int]) -> None:
+    def _add_layers(self, takers: list[int], accelerators: list[int]) -> None:
         for job, place in zip(takers, accelerators):
             layer = next((layer for layer in self._layers if layer[place] < 0), None)
             if layer is None:
@@ -132,7 +132,7 @@ class DeviceMap:
                 self.shared = True
             layer[place] = job
 
-    def _settle_down(self) -> None:
+    def _compact_layers(self) -> None:
         for level, lower in enumerate(self._layers):
             for upper in self._layers[level + 1 :]:
                 falls = (lower < 0) & (upper >= 0)

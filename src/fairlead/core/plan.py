@@ -180,7 +180,7 @@ class Selection:
             if len(differ):
                 one, other = int(self.jobs[head[differ[0]]]), int(self.jobs[differ[0]])
                 values = f"{column[head[differ[0]]]} and {column[differ[0]]}"
-                raise InvalidPlan(f"jobs {one} and {other} share accelerators with different {what}: {values}")
+                raise InvalidPlan(f"jobs {one} and {other} share GPUs with different {what}: {values}")
 
     @classmethod
     def empty(cls) -> Selection:

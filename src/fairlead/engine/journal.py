@@ -10,12 +10,12 @@ from fairlead.core.events import Event
 
 @runtime_checkable
 class Journal(Protocol):
-    """Events in, the same events out, in the same order."""
+    """A sequence of events that can be appended to and read back in order."""
 
     def append(self, event: Event) -> None: ...
 
     def commit(self) -> None:
-        """What was appended is kept from now on, as safely as this journal keeps anything."""
+        """Make all appended events durable, as far as this journal can."""
         ...
 
     def __iter__(self) -> Iterator[Event]: ...
@@ -24,7 +24,7 @@ class Journal(Protocol):
 
 
 class NoJournal:
-    """Forgets everything: for studies that only want the result."""
+    """Stores nothing; for simulations of which only the result matters."""
 
     def append(self, event: Event) -> None:
         pass

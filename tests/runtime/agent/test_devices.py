@@ -109,7 +109,7 @@ def test_an_agent_takes_only_what_it_may_see(monkeypatch: pytest.MonkeyPatch, sa
 
 def test_two_types_none_and_no_library_are_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml(["Tesla V100", "Tesla K80"]))
-    with pytest.raises(NodeError, match="k80, v100: a node has accelerators of one type"):
+    with pytest.raises(NodeError, match="k80, v100: a node has GPUs of one type"):
         NodeAccelerators.detect({})
     assert NodeAccelerators.detect({"CUDA_VISIBLE_DEVICES": "1"}).type_name == "k80"
     with pytest.raises(NodeError, match="found no accelerator"):

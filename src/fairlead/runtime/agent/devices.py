@@ -73,7 +73,7 @@ class NodeAccelerators:
             raise NodeError("NVML", f"{error}; pass --accelerators on a node without GPUs") from error
         if len(names) != 1:
             types = ", ".join(sorted(names)) or "no accelerator"
-            raise NodeError("NVML", f"found {types}: a node has accelerators of one type; choose with CUDA_VISIBLE_DEVICES")
+            raise NodeError("NVML", f"found {types}: a node has GPUs of one type; choose with CUDA_VISIBLE_DEVICES")
         return cls(names.pop(), devices, nvml, handles)
 
     def __len__(self) -> int:

@@ -213,7 +213,7 @@ class ClusterBackend:
         for node in sorted({part.node for assignment in assignments.values() for part in assignment} - self._present):
             orders, outcomes = self.launches.node_lost(node)  # the rest of a gang was on its way out
             self._send(orders)
-            events += self._reports.settle(outcomes, self.now)
+            events += self._reports.record_outcomes(outcomes, self.now)
         while self._awaited and not self.stopped:
             events += self._next(math.inf)
             if keep is not None:
@@ -318,7 +318,7 @@ class ClusterBackend:
             self._present.discard(node)
             orders, outcomes = self.launches.node_lost(node)
             self._send(orders)
-            return [ev.NodeLost(now, node), *self._reports.settle(outcomes, now)]
+            return [ev.NodeLost(now, node), *self._reports.record_outcomes(outcomes, now)]
 
         self.inbox.put(handle)
 
@@ -431,7 +431,7 @@ class ClusterBackend:
             found, self._ranks.all_of, lambda job: job in self._jobs or job in self._finished
         )
         self._send(orders)
-        return self._reports.settle(outcomes, self.now)
+        return self._reports.record_outcomes(outcomes, self.now)
 
     def _send(self, orders: Sequence[Addressed]) -> None:
         for node, order in orders:

@@ -133,7 +133,7 @@ class MetricBuffer:
 class _Utilization:
     heartbeats: int = 0
     startup: int = 0  # heartbeats before it worked
-    settled: bool = False  # the last heartbeat found it working and alone, so that the next measures nothing else
+    measurable: bool = False  # the last heartbeat found it working and alone, so that the next measures nothing else
     busy: float = 0.0
     memory_gb: float = 0.0
     reported: tuple[float, float] | None = None
@@ -184,13 +184,13 @@ class UtilizationTracker:
                 utilization = _Utilization()
             self._of[run.job] = run.generation, utilization
             if any(holders[place] > 1 for place in run.places):
-                utilization.settled = False
+                utilization.measurable = False
                 continue
             if utilization.startup < MAX_STARTUP_HEARTBEATS and not works(run.job):
                 utilization.startup += 1
                 continue
-            if not utilization.settled:
-                utilization.settled = True
+            if not utilization.measurable:
+                utilization.measurable = True
                 continue
             utilization.update(
                 sum(beat.utilization[local] for beat, local in mine) / len(mine),

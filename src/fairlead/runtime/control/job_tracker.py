@@ -225,7 +225,7 @@ class ReportHandler:
             before = self.metrics.flush(now)  # no metric of a job comes after its end
             orders, outcomes = self.launches.ended(node, report)
             self.send(orders)
-            return [*before, *self.settle(outcomes, now)]
+            return [*before, *self.record_outcomes(outcomes, now)]
         if isinstance(report, RenewalRequest):
             self.send(self.launches.renew(node, report))
             return ()
@@ -240,7 +240,7 @@ class ReportHandler:
             return ()
         return self._progress(report, job, now)
 
-    def settle(self, outcomes: Sequence[LaunchOutcome], now: float) -> list[ev.Event]:
+    def record_outcomes(self, outcomes: Sequence[LaunchOutcome], now: float) -> list[ev.Event]:
         events: list[ev.Event] = []
         for outcome in outcomes:
             job = self.jobs.get(outcome.job)

@@ -88,7 +88,7 @@ class TrackedLaunch:
 
     @property
     def leaving(self) -> bool:
-        """Whether it runs and was told to leave."""
+        """Whether it runs and was asked to leave."""
         return self.sent and (self.revoked or self.dropped)
 
     @property
@@ -126,9 +126,8 @@ Addressed: TypeAlias = tuple[int, od.Order]  # a node and an order for it
 
 @dataclass(eq=False)
 class LaunchTracker:
-    """All launches that are not over. A launch is sent when every launch that was told to leave its accelerators has left. So a
-    slow save and a quick start never meet on one accelerator. Launches that share an accelerator by plan do not wait for each
-    other."""
+    """The active launches. A launch is sent when every launch that was asked to leave its accelerators has left, so a
+    slow save and a quick start never meet on one accelerator. Launches that the plan co-locates do not wait for each other."""
 
     address_of: Callable[[int], str]  # a node's address, at which a gang finds its first worker
     ports: Callable[[Key], tuple[int, int]]  # for a gang
@@ -148,7 +147,7 @@ class LaunchTracker:
         return max((run for run in self._all.values() if run.job == job), key=lambda run: run.generation, default=None)
 
     def jobs_on(self, node: int) -> set[int]:
-        """Return the jobs whose processes may be on a node, including those told to leave."""
+        """Return the jobs whose processes may be on a node, including those asked to leave."""
         return {run.job for run in self._all.values() if run.sent and node in run.nodes_left}
 
     def uses(self, node: int) -> bool:
@@ -251,7 +250,7 @@ class LaunchTracker:
         return orders
 
     def renew(self, node: int, request: od.RenewalRequest) -> list[Addressed]:
-        """Renew a launch's lease unless it was told to leave. A repeated request gets the same answer."""
+        """Renew a launch's lease unless it was asked to leave. A repeated request gets the same answer."""
         run = self.get(request.job, request.generation)
         if run is None or run.leaving:
             return []
