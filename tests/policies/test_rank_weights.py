@@ -37,7 +37,7 @@ def test_a_supply_is_worth_what_it_gives_to_the_heaviest_first(seed):
     ranks, weights, sides = ranks_of(rng)
     time = time_for(rng, ranks, sides)
     laid = ranks.laid(time)
-    speed = ranks.dealt(laid)
+    speed = ranks.member_speeds(laid)
     by_class = np.bincount(ranks.by_block, ranks.worth(laid), minlength=len(ranks.count))
     begin = ranks.count.cumsum() - ranks.count
     for group, (first, many) in enumerate(zip(begin, ranks.count)):
@@ -79,7 +79,7 @@ def test_layouts_of_another_moment_may_have_speeds_that_nobody_has_now():
 
 def test_some_of_the_layouts_keep_their_pieces():
     laid = SpeedLayouts(np.array([4, 5, 6]), np.array([2, 0, 1]), np.array([0.9, 0.8, 0.7]), np.array([1.0, 2.0, 3.0]))
-    some = laid.those(np.array([2, 0]))
+    some = laid.only(np.array([2, 0]))
     assert some.group.tolist() == [6, 4]
     assert some.speed.tolist() == [0.7, 0.9, 0.8]
     assert ranges(np.array([5, 0]), np.array([2, 3])).tolist() == [5, 6, 0, 1, 2]

@@ -26,7 +26,7 @@ from fairlead.workloads.transform import retime_poisson, with_host_sensitivity
 
 @dataclass(frozen=True)
 class Workload:
-    """The source of jobs: a generator, a file or a trace. A load re-times it to so many jobs per hour."""
+    """The source of jobs: a generator, a file or a trace. A load re-times it to this many jobs per hour."""
 
     source: Generator | TraceFile | Trace
     table: ThroughputTable | None = None

@@ -1,5 +1,4 @@
-"""What each figure is called, how it reads and which way is better: one list for the terminal, the page and the plots.
-It computes nothing."""
+"""The name, format and better direction of each metric, for the terminal, the page and the plots."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ Better: TypeAlias = Literal["low", "high", ""]
 
 @dataclass(frozen=True)
 class Column:
-    """A figure of a summary as people see it."""
+    """How a metric of a summary is shown."""
 
     key: str
     heading: str
@@ -82,13 +81,13 @@ def relevant_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
 
 
 def principal_columns(columns: Sequence[Column]) -> list[Column]:
-    """Those of the columns that a narrow table is made of, the most telling first."""
+    """The columns of a narrow table, most important first."""
     by_key = {column.key: column for column in columns}
     return [by_key[key] for key in _PRINCIPAL if key in by_key]
 
 
 def best_value(column: Column, rows: Iterable[Row]) -> float | None:
-    """The best value of a column among several runs; None where there is no better, or all are alike."""
+    """The best value of a column among several runs; None if neither direction is better, or all are equal."""
     known = [float(v) for row in rows if (v := row.get(column.key)) is not None]
     if not column.better or len(known) < 2 or min(known) == max(known):
         return None
@@ -115,8 +114,7 @@ def format_value(value: float | int | None, shows: Shows) -> str:
 
 
 def format_values(values: Sequence[float | int | None], shows: Shows) -> list[str]:
-    """The values of one column. Durations are told in one unit, which the eye can compare; those that would be a small part of
-    one have their own."""
+    """The values of one column as text. Durations have one unit, except small ones."""
     known = [float(v) for v in values if v is not None and math.isfinite(v) and v > 0]
     if shows != "duration" or not known:
         return [format_value(value, shows) for value in values]
@@ -127,7 +125,7 @@ def format_values(values: Sequence[float | int | None], shows: Shows) -> list[st
 
 
 def format_with_error(values: Sequence[float | None], widths: Sequence[float | None], shows: Shows) -> list[str]:
-    """The same, give or take so much: `"23.4 ± 5.4 h"`, both in one unit."""
+    """Values with their errors: `"23.4 ± 5.4 h"`, both in one unit."""
     cells = []
     for text, width in zip(format_values(values, shows), widths, strict=True):
         number, _, unit = text.rpartition(" ")
@@ -153,12 +151,12 @@ def format_duration(seconds: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """The same of what people wait for: no parts of a second."""
+    """A waiting time as text, without parts of a second."""
     return f"{max(0.0, seconds):.0f} s" if seconds < 59.5 else format_duration(max(60.0, seconds))
 
 
 def format_delay(seconds: float) -> str:
-    """`"in 3.2 h"`, or `"at once"` where that is what it is for people."""
+    """`"in 3.2 h"`, or `"at once"` below half a second."""
     return "at once" if seconds < 0.5 else f"in {format_seconds(seconds)}"
 
 

@@ -44,7 +44,7 @@ def contention_factor(record: RunRecord, contention: Contention = "average") -> 
 
 
 def last_seen_s(record: RunRecord) -> float:
-    """The last moment the record tells of: jobs that have not ended are taken to be there until then."""
+    """The last moment in the record: jobs that have not ended are assumed to be present until then."""
     jobs = record.jobs
     seen = [jobs.submitted_s, jobs.first_started_s, jobs.ended_s]
     if record.device_intervals is not None:

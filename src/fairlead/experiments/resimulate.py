@@ -108,7 +108,7 @@ class LaunchObserver:
         return float(a["base_steps"][number] + a["rate"][number] * max(0.0, second - a["since_s"][number]))
 
     def _launch(self, number: int, second: float, steps: float) -> ObservedLaunch | None:
-        """The present launch up to a second and so many steps; None where it shares its GPUs."""
+        """The present launch up to this second and these steps; None if it shares its GPUs."""
         place = self.place(number)
         if place is None or number not in self._began:
             return None
@@ -336,10 +336,10 @@ def _others(events: Iterable[ev.Event], state: State, jobs: Mapping[int, Job]) -
 
 
 def _guesses(jobs: Iterable[Job], rates: _Measured, types: Sequence[str]) -> tuple[str, ...]:
-    looks = dict.fromkeys((job.kind, job.workers) for job in jobs if job.kind != TIMED)
+    signatures = dict.fromkeys((job.kind, job.workers) for job in jobs if job.kind != TIMED)
     return tuple(
         f"{workers} × {kind} on {type_name}"
-        for kind, workers in looks
+        for kind, workers in signatures
         for type_name in types
         if not {(kind, workers, type_name, spread) for spread in (False, True)} & rates.keys()
     )

@@ -34,7 +34,7 @@ def pack_sessions(
     packing: Packing = "pooled",
     how: PoolingOptions = DEFAULT_POOLING,
 ) -> ServingPlan:
-    """A plan on at most so many accelerators of each type."""
+    """A plan on at most these numbers of accelerators, by type."""
     if packing == "pooled":
         return pack_pooled(sessions, accelerators, how)
     if len(accelerators) > 1:
@@ -46,7 +46,7 @@ def pack_sessions(
 def serve_sessions(
     plan: ServingPlan, sessions: Sequence[Session], *, duration_s: float = 60.0, seed: int = 0, how: ArrivalProcess = "poisson"
 ) -> ServingResult:
-    """Serve the requests that arrive in so many seconds."""
+    """Serve the requests that arrive within `duration_s` seconds."""
     return serve_requests(plan, sessions, {s.name: request_arrivals(s, duration_s, seed, how) for s in sessions})
 
 

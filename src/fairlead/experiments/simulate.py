@@ -146,7 +146,7 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
 
 
 def requests_of(run: SimulationRun, most: float = 4e6, seed: int = 0) -> ServingResult | None:
-    """The served requests of a simulation's sessions, at most about so many; None without sessions."""
+    """The served requests of a simulation's sessions, at most about this many; None without sessions."""
     world = run.loop.backend
     if not isinstance(world, SimulatedBackend) or world.sessions is None or not world.sessions.jobs:
         return None

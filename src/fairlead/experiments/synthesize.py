@@ -34,7 +34,7 @@ from fairlead.workloads.throughput_tables import ThroughputTable
 METRICS = ("jct", "responsiveness")
 
 CHECK_EVERY = 16
-"""A forward simulation checks after so many steps whether its candidate can still win."""
+"""Steps between two checks of a forward simulation whether its candidate can still win."""
 
 JUST_BEFORE = 1e-3
 """Advice is made this share of a round before the round begins, so that the new scheduler decides the whole round."""
@@ -343,7 +343,7 @@ def advise(state: State, advisor: Advisor) -> Advice:
 
 @dataclass(frozen=True)
 class Synthesized:
-    """A synthesized run, and the advice on the way."""
+    """A synthesized run, and the advice given during it."""
 
     run: SimulationRun
     advice: tuple[Advice, ...]
@@ -370,7 +370,7 @@ def synthesize(
     gantt: bool = False,
     on_progress: Callable[[float], None] | None = None,
 ) -> Synthesized:
-    """Run a simulation that starts under `given.scheduler`; after `every` so many rounds the advisor may choose another
+    """Run a simulation that starts under `given.scheduler`; every `every` rounds the advisor may choose another
     candidate. A switch is an event in the journal."""
     length = given.scheduler.round_s
     if length == 0:

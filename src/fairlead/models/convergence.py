@@ -19,9 +19,9 @@ from fairlead.core.observations import observation_name
 from fairlead.core.plan import ObservedValues
 
 MORE, LESS = 0.1, 0.01
-"""So many more steps lower the loss by so little: converged."""
+"""Converged: this fraction of more steps lowers the loss by less than this fraction of its floor."""
 LEAST_POINTS = 5
-"""Before so many reports a curve is a guess."""
+"""The least number of reports to which a curve is fitted."""
 LOWEST, HIGHEST = 1e-20, 1e20
 """No curve is fitted to losses beyond these."""
 _FLOORS = 40
@@ -39,7 +39,7 @@ def fit_losses(points: Sequence[Sequence[float]]) -> tuple[float, float, float] 
     lowest, found = float(losses.min()), list[tuple[float, tuple[float, float, float]]]()
     for floor in (lowest * np.linspace(0.0, 1.0, _FLOORS, endpoint=False)).tolist():
         over = losses - floor
-        weight = over**2  # so that errors count as errors of the loss, not of its inverse
+        weight = over**2  # errors of the loss count, not errors of its inverse
         x, y = steps - np.average(steps, weights=weight**2), 1 / over
         slope = float(np.sum(weight**2 * x * y) / np.sum(weight**2 * x * x)) if np.any(x) else 0.0
         start = float(np.average(y, weights=weight**2)) - slope * float(np.average(steps, weights=weight**2))
@@ -69,7 +69,7 @@ def converged_at(slope: float, start: float, floor: float) -> float:
 # itself by means over windows. In a window a job does a quarter more steps than before, in `PARTS` parts of at least a report
 # each; the variance between these parts gives the standard error of the mean.
 
-LOSS = "loss"  # the last one; infinity where it was no number
+LOSS = "loss"  # the last one; infinity if it was not a number
 TARGET = "target_loss"  # the lowest that the job's owner expects
 LOWEST_LOSS = "loss.lowest"
 RECENT = "loss.recent"  # the mean of the last full window
@@ -80,7 +80,7 @@ WINDOW = "loss.window"  # the steps done in it
 
 PARTS = 8
 _SUM, _COUNT, _SINCE = "loss.part_sum", "loss.part_count", "loss.part_since"  # the part that is being filled; since which step
-_FULL, _MEAN, _SQUARES = "loss.parts", "loss.parts_mean", "loss.parts_squares"  # those of this window that are full
+_FULL, _MEAN, _SQUARES = "loss.parts", "loss.parts_mean", "loss.parts_squares"  # the full parts of this window
 _RECENT_SQUARES = "loss.recent_squares"
 _FURTHER = 1.25 ** (1 / PARTS)  # from part to part
 
@@ -91,7 +91,7 @@ DERIVED = frozenset(
 
 
 def note_losses(store: ColumnStore, jobs: Ints, losses: Floats, steps: Floats) -> None:
-    """Record the losses that jobs report after so many steps. Losses that are not finite are in no mean."""
+    """Record the losses that jobs report, with their steps. Losses that are not finite are in no mean."""
     lowest = store.metric(LOWEST_LOSS)
     lowest[jobs] = np.fmin(lowest[jobs], losses)
     counted = np.isfinite(losses) & (steps > 0)

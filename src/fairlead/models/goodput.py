@@ -37,19 +37,19 @@ _SIZES = 24  # batch sizes that are tried for each number of workers
 _SHORTEST_S, _LONGEST_S, _MOST_WORKERS, _MOST_SAMPLES, _MOST_NOISE = 1e-9, 1e6, 1e6, 1e12, 1e30  # of credible reports
 
 Seen = Sequence[Sequence[float]]
-"""Of each configuration: nodes, workers, local batch, T_grad, T_step."""
+"""For each configuration: nodes, workers, local batch, T_grad, T_step."""
 
 
-def believable_steps(told: Floats) -> Bools:
+def believable_steps(reported: Floats) -> Bools:
     """Which rows of (nodes, workers, local batch, T_grad, T_step) can be true."""
-    nodes, workers, local, compute, step = told.T
+    nodes, workers, local, compute, step = reported.T
     fine = (nodes >= 1) & (nodes <= workers) & (workers <= _MOST_WORKERS) & (local >= 1) & (local <= _MOST_SAMPLES)
     return np.asarray(fine & (compute >= _SHORTEST_S) & (compute <= step) & (step <= _LONGEST_S))
 
 
-def believable_limits(told: Floats) -> Bools:
+def believable_limits(reported: Floats) -> Bools:
     """Which rows of (smallest, largest, least local, most local) can be true."""
-    smallest, largest, least, most = told.T
+    smallest, largest, least, most = reported.T
     fine = (smallest >= 1) & (smallest <= largest) & (largest <= _MOST_SAMPLES)
     return np.asarray(fine & (least >= 1) & (least <= most) & (most <= _MOST_SAMPLES))
 
@@ -133,8 +133,8 @@ class Goodputs:
     model: Floats  # jobs × 7
     noise: Floats  # jobs × (sqr, var)
     limits: Floats  # jobs × (smallest, largest, least local, most local)
-    profiled: Ints  # the most workers each was seen with
-    twice_above: Floats | None = None  # the batch above which a worker that is alone goes twice; None: the smallest
+    profiled: Ints  # the largest number of workers in its reports
+    twice_above: Floats | None = None  # the batch above which a single worker makes two passes; None: the smallest
 
     @classmethod
     def of(cls, jobs: JobColumns, observations: ObservedValues) -> tuple[Bools, Goodputs]:
@@ -143,13 +143,13 @@ class Goodputs:
         limits = np.stack([jobs.metric(name) for name in (SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)], axis=1)
         whole = believable_limits(limits) & (noise <= _MOST_NOISE).all(axis=1)
         names = (observation_name("steps", number) for number in jobs.number.tolist())
-        known = [observations.get(name) if tells else None for name, tells in zip(names, whole.tolist())]
-        told: Bools = np.array([one is not None for one in known], dtype=np.bool_)
+        known = [observations.get(name) if complete else None for name, complete in zip(names, whole.tolist())]
+        modeled: Bools = np.array([one is not None for one in known], dtype=np.bool_)
         models = np.array([one["model"] for one in known if one is not None], dtype=np.float64).reshape(-1, 7)
         most = [max(int(seen[1]) for seen in one["seen"]) for one in known if one is not None]
-        twice = jobs.metric(TWICE_ABOVE)[told]
-        twice = np.where(np.isfinite(twice), twice, limits[told, 0])
-        return told, cls(models, noise[told], limits[told], np.array(most, dtype=np.int64), twice)
+        twice = jobs.metric(TWICE_ABOVE)[modeled]
+        twice = np.where(np.isfinite(twice), twice, limits[modeled, 0])
+        return modeled, cls(models, noise[modeled], limits[modeled], np.array(most, dtype=np.int64), twice)
 
     def only(self, rows: Ints | Bools) -> Goodputs:
         twice = None if self.twice_above is None else self.twice_above[rows]
@@ -157,7 +157,7 @@ class Goodputs:
 
     @property
     def most_workers(self) -> Ints:
-        """As many as share the largest batch."""
+        """The largest number of workers that can share the largest batch."""
         return np.maximum(self.limits[:, 1] // self.limits[:, 2], 1).astype(np.int64)
 
     def best(self, workers: Sequence[int] | Ints, across: Sequence[bool] | Bools) -> Floats:

@@ -78,9 +78,8 @@ def fit(own: Floats, others: Floats, slowdown: Floats, kernel_length_ratio: Floa
     """Least squares, each piece by itself."""
     parts: list[tuple[tuple[float, ...], float]] = []
     for inside, degree in ((own + others <= FULL, 1), (own + others > FULL, 2)):
-        columns = terms(
-            own[inside], others[inside], degree, None if kernel_length_ratio is None else kernel_length_ratio[inside]
-        )
+        ratio = None if kernel_length_ratio is None else kernel_length_ratio[inside]
+        columns = terms(own[inside], others[inside], degree, ratio)
         if len(columns) <= columns.shape[1]:
             raise InputError(
                 "pairs", f"more than {columns.shape[1]} below and above 100 % each", field="pairs", value=len(columns)

@@ -34,9 +34,7 @@ def speed_observation(seen: Sequence[Sequence[float]], workers: int, rate: float
 def fit_speeds(seen: Sequence[tuple[int, float]]) -> list[float]:
     """θ with the least squared relative errors; ties go to the curve with fewer terms."""
     size, rate = np.array(seen, dtype=np.float64).T
-    terms = (
-        np.stack((1 / size, np.ones(len(size)), size), axis=1) * rate[:, None]
-    )  # divided by 1 / rate, so that the target is 1
+    terms = np.stack((1 / size, np.ones(len(size)), size), axis=1) * rate[:, None]  # times the rate: the target is 1
     found = list[tuple[float, list[float]]]()
     for count in range(1, min(len(seen), 3) + 1):
         for used_terms in combinations(range(min(len(seen), 3)), count):

@@ -29,7 +29,7 @@ Choose: TypeAlias = Callable[[Links, tuple[int, ...], int, int], tuple[int, ...]
 """(links, free, want, job) → the chosen accelerators, numbered within their node."""
 
 MAX_SETS = 20_000
-"""Up to so many sets are compared, which is all sets of a node of 16. Beyond that, a greedy removal is used."""
+"""Up to this many sets are compared: all sets of a node of 16. Beyond that, a greedy removal is used."""
 
 
 def aggregate_bandwidth(links: Links, chosen: Sequence[int]) -> float:

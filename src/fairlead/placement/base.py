@@ -68,7 +68,7 @@ class FreeByNode:
         return []
 
     def last_or_fewest(self, last: int, type_: int, want: int, max_nodes: int) -> list[int]:
-        """Take accelerators of the job's last node (-1: none) if it has enough, else those of `fewest`."""
+        """Take accelerators of the job's last node (-1: none) if it has enough, else as `fewest`."""
         if last >= 0 and self.counts[last] >= want:
             return self.take(last, want)
         return self.fewest(type_, want, max_nodes)
@@ -167,7 +167,7 @@ class FreeDevices:
 
 
 def gangs_from_order(order: OrderSingles) -> PlaceGangs:
-    """Let gangs take the first accelerators of the order for single workers, on whatever nodes."""
+    """Let gangs take the first accelerators of the order for single workers, on any nodes."""
 
     def gangs(devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
         found: list[list[int]] = []
@@ -312,10 +312,10 @@ def _singles(devices: FreeDevices, jobs: Ints, types: Ints, order: OrderSingles,
             slots[returning[first]] = wanted[first]
             devices.take(wanted)
     rest = (slots < NO).nonzero()[0]
-    kinds = sorted(set(types[rest].tolist()))
+    needed = sorted(set(types[rest].tolist()))
     used: list[Ints] = []
-    for type_ in kinds:
-        mine = rest[types[rest] == type_] if len(kinds) > 1 else rest
+    for type_ in needed:
+        mine = rest[types[rest] == type_] if len(needed) > 1 else rest
         given = order(devices, type_)[: len(mine)]
         slots[mine[: len(given)]] = given
         used.append(given)
@@ -331,7 +331,7 @@ def _place_combinations(
     singles: OrderSingles | None,
     make_devices: Callable[[Snapshot, Ints], FreeDevices],
 ) -> Placed:
-    """Place combinations: all members on the same accelerators, which are those of a member that can stay, if there is one."""
+    """Place combinations: all members on the same accelerators: the accelerators of a member that can stay, if there is one."""
     assert selection.combination is not None
     groups = selection.combination.tolist()
     staying = _can_stay(selection, view).nonzero()[0]

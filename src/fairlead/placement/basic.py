@@ -1,4 +1,4 @@
-"""The placements first-free, consolidated and spread, which look only at free accelerators and nodes."""
+"""The placements first-free, consolidated and spread, which use only free accelerators and nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairlead.placement.base import FreeDevices, gangs_from_order, place_jobs
 
 @dataclass(frozen=True)
 class FirstFree:
-    """Take the free accelerators with the lowest numbers, on whatever nodes."""
+    """Take the free accelerators with the lowest numbers, on any nodes."""
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
         return place_jobs(selection, view, gangs_from_order(FreeDevices.free_of_type), FreeDevices.free_of_type, sticky=False)
@@ -45,7 +45,7 @@ def on_fewest_nodes(devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints
 
 
 def fullest_node_first(devices: FreeDevices, type_: int) -> Ints:
-    """Free accelerators, those of the node with the fewest free ones first."""
+    """Free accelerators, by ascending number of free ones on their node."""
     free = devices.free_of_type(type_)
     if len(free) < 2:
         return free

@@ -116,9 +116,9 @@ def _best_of(demands: tuple[_Demand, ...], left: tuple[float, float]) -> tuple[t
         ]
         stays = [(used, taken, gained, (*chosen, least)) for used, taken, gained, chosen in reached]
         reached = []
-        for way in sorted(further or stays, key=lambda one: (-one[2], one[0], one[1])):
-            if not any(other[0] <= way[0] + ROUNDING and other[1] <= way[1] + ROUNDING for other in reached):
-                reached.append(way)
+        for option in sorted(further or stays, key=lambda one: (-one[2], one[0], one[1])):
+            if not any(other[0] <= option[0] + ROUNDING and other[1] <= option[1] + ROUNDING for other in reached):
+                reached.append(option)
     return max(reached, key=lambda one: one[2])[3]
 
 
@@ -146,8 +146,8 @@ class Synergy:
 
     def __post_init__(self) -> None:
         if self.allotment not in ("proportional", "tune", "optimal"):
-            ways = "'proportional', 'tune' or 'optimal'"
-            raise InputError("placement synergy", ways, field="allotment", value=self.allotment)
+            expected = "'proportional', 'tune' or 'optimal'"
+            raise InputError("placement synergy", expected, field="allotment", value=self.allotment)
         for name in ("cpus", "memory_gb"):
             for text in getattr(self, name).values():
                 try:

@@ -59,12 +59,10 @@ def of_module(
 def _tried(model: Any, inputs: Any, targets: Any, device: str, loss: Any, plan: AloneTiming, why: str) -> ModuleTrial:
     try:
         tried = copy.deepcopy(model).to(device)
-        measured = measure_steady(TrainingLoop(tried, _on(inputs, device), _on(targets, device), device, loss), plan)
+        rates = measure_steady(TrainingLoop(tried, _on(inputs, device), _on(targets, device), device, loss), plan)
     except Exception as problem:  # no such device, out of memory, shapes that do not go together: it is the user's code
         raise FairleadError(f"{why}; and it cannot be tried: {type(problem).__name__}: {problem}"[:600]) from None
-    return ModuleTrial(
-        measured.get("utilization"), measured.get("device_memory_mb"), device_name(device), measured["steps_per_s"], why
-    )
+    return ModuleTrial(rates.get("utilization"), rates.get("device_memory_mb"), device_name(device), rates["steps_per_s"], why)
 
 
 def device_name(device: str) -> str:

@@ -31,6 +31,10 @@ class SelectionLimits(NamedTuple):
     min_steps_per_s: float
     max_spread: float
 
+    def met_by(self, one: Mapping[str, Any]) -> bool:
+        fast = one["reserved_mb"] <= self.max_memory_mb and one["steps_per_s"] >= self.min_steps_per_s
+        return bool(fast and one["spread"] <= self.max_spread)
+
 
 LIMITS = {
     SelectionMetric.UTILIZATION: SelectionLimits(6_000.0, 15.0, 0.15),
@@ -43,20 +47,10 @@ def select_configurations(
 ) -> tuple[str, ...]:
     """Names of configurations, by a fixed rule: for each of `count` evenly spaced values one that is near, of the family
     with the fewest configurations taken; ties go to the nearest, then to the first name."""
-    value = (
-        device_fill(measured)
-        if metric is SelectionMetric.DEVICE_FILL
-        else {one["name"]: one.get("utilization", 0.0) for one in measured}
-    )
-    limits = LIMITS[metric]
-    fit = [
-        one
-        for one in measured
-        if "problem" not in one
-        and one["reserved_mb"] <= limits.max_memory_mb
-        and one["steps_per_s"] >= limits.min_steps_per_s
-        and one["spread"] <= limits.max_spread
-    ]
+    value = {one["name"]: one.get("utilization", 0.0) for one in measured}
+    if metric is SelectionMetric.DEVICE_FILL:
+        value = device_fill(measured)
+    fit = [one for one in measured if "problem" not in one and LIMITS[metric].met_by(one)]
     values = [value[one["name"]] for one in fit]
     taken: list[str] = []
     families: Counter[str] = Counter()
@@ -122,9 +116,8 @@ def measurement_plan(
     pair_runs = [one for _, one in sorted([*enumerate(pairs), *repeated], key=lambda placed: placed[0])]
     noisy_runs = [PlannedMeasurement(_numbered(" + ".join(pair), 2), pair) for pair in noisy]
     noisy_runs = [one for one in noisy_runs if one not in pair_runs]
-    first, later, pair_runs, noisy_runs = (
-        [one for one in part if one.name not in known] for part in (first, later, pair_runs, noisy_runs)
-    )
+    parts = (first, later, pair_runs, noisy_runs)
+    first, later, pair_runs, noisy_runs = ([one for one in part if one.name not in known] for part in parts)
     pair_runs, noisy_runs = (pair_runs, noisy_runs) if pair_runs else (noisy_runs, [])
     return [*first, *_interleave(pair_runs, later), *noisy_runs]
 

@@ -65,7 +65,7 @@ class TrainingLoop:
 
 @dataclass(frozen=True)
 class AloneTiming:
-    """How long to look. A pace is steady when the last windows differ by less than `measure_steady`; it is waited for."""
+    """How long to measure: at least `windows` windows, until the last ones differ by less than `measure_steady`."""
 
     warm_steps: int = 5
     warm_s: float = 0.5

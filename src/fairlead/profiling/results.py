@@ -167,10 +167,10 @@ def read_pairs(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     about, rows = _read(path)
     if not any("pair" in row and "problem" not in row for row in rows.values()):
         raise InputError(path, "pairs that were measured, as `profile pairs` writes them", field="pair")
-    ways = [way.value for way in SharingMode]
-    if (sharing := about.get("sharing")) not in ways:
+    modes = [mode.value for mode in SharingMode]
+    if (sharing := about.get("sharing")) not in modes:
         raise InputError(
-            path, f"how the two share the accelerator ({near_or_all(str(sharing), ways)})", field="sharing", value=sharing
+            path, f"how the two share the accelerator ({near_or_all(str(sharing), modes)})", field="sharing", value=sharing
         )
     if wrong := _wrong_pair(rows):
         line, field, expected = wrong

@@ -232,8 +232,8 @@ class Generator:
     def _regimes(self, seed: int, modes: Sequence[str], kinds: Sequence[str], workers: Sequence[int]) -> list[Parts]:
         """The regimes of each job; empty where its batch size does not change."""
         changing = [mode != "static" and batch_size_of(kind) is not None for mode, kind in zip(modes, kinds)]
-        looks = {(kind, size) for change, kind, size in zip(changing, kinds, workers) if change}
-        sizes = {look: batch_sizes_of(self.table, *look) for look in looks}
+        signatures = {(kind, size) for change, kind, size in zip(changing, kinds, workers) if change}
+        sizes = {one: batch_sizes_of(self.table, *one) for one in signatures}
         draws = stream(seed, "regimes").random((self.jobs, DRAWS))
         return [
             regime_parts(mode, kind, sizes[kind, size], self.schedule, draw) if change else ()
@@ -255,7 +255,7 @@ class Generator:
         return tuple(chosen)
 
     def _kinds_at(self, workers: int, chosen: Sequence[str]) -> list[str]:
-        """Those of the chosen kinds that run on the reference type with so many workers."""
+        """The chosen kinds that run on the reference type with this many workers."""
         column = self.table.types.index(self.reference_type)
         rows = [0 if kind == TIMED else self.table.row_of.get((kind, workers)) for kind in chosen]
         return [kind for kind, row in zip(chosen, rows) if row is not None and self.table.alone[row, column] > 0]

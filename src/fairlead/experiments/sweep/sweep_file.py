@@ -54,15 +54,15 @@ def read_sweep(path: Path | str) -> Sweep:
     """Read and check a sweep file."""
     value = read_yaml(path)
     fields = value.mapping(_FIELDS)
-    beside = Path(path).parent
+    folder = Path(path).parent
     registry = Registry.installed()
-    arms = _arms(value, fields, beside, registry)
+    arms = _arms(value, fields, folder, registry)
     axes = _axes(fields["over"]) if "over" in fields else ()
     if (combined := math.prod(len(axis.values) for axis in axes)) > MAX_RUNS:  # before they are listed
         raise fields["over"].error(f"at most {MAX_RUNS:,} runs, and these are {combined:,}")
-    clusters = _clusters(fields, axes, beside)
-    trace = _trace(fields, beside, axes)
-    throughputs = beside / fields["throughputs"].text("a file") if "throughputs" in fields else None
+    clusters = _clusters(fields, axes, folder)
+    trace = _trace(fields, folder, axes)
+    throughputs = folder / fields["throughputs"].text("a file") if "throughputs" in fields else None
     metrics = _metrics(fields["metrics"]) if "metrics" in fields else Sweep.metrics
     load = _load(fields["load"]) if "load" in fields else None if trace is not None else LOAD
     given = Sweep(
@@ -114,14 +114,14 @@ def _check_jobs(given: Sweep, fields: dict[str, Value]) -> None:
             raise said[name].error(f"types that have rates ({near_or_all(error.name, error.known)})") from error
 
 
-def _arms(value: Value, fields: dict[str, Value], beside: Path, registry: Registry) -> list[tuple[SweepScheduler, Value]]:
+def _arms(value: Value, fields: dict[str, Value], folder: Path, registry: Registry) -> list[tuple[SweepScheduler, Value]]:
     if "schedulers" not in fields:
         raise InputError(
             value.source, "a list of presets or schedulers, as in 'schedulers: [las, tiresias]'", field="schedulers"
         )
     found: dict[str, tuple[SweepScheduler, Value]] = {}
     for entry in fields["schedulers"].items():
-        config = _scheduler(entry, beside)
+        config = _scheduler(entry, folder)
         config.build(None, registry)
         if config.label in found:
             raise entry.error("a scheduler with a name that no other has")
@@ -131,12 +131,12 @@ def _arms(value: Value, fields: dict[str, Value], beside: Path, registry: Regist
     return list(found.values())
 
 
-def _scheduler(entry: Value, beside: Path) -> SchedulerConfig:
+def _scheduler(entry: Value, folder: Path) -> SchedulerConfig:
     if isinstance(entry.data, dict):
         return SchedulerConfig.from_value(entry)
     name = entry.text("a preset, a scheduler file, or a scheduler")
     if name.endswith((".yaml", ".yml")):
-        return SchedulerConfig.from_file(beside / name)
+        return SchedulerConfig.from_file(folder / name)
     return SchedulerConfig.from_value(Value({"preset": name}, entry.source, entry.field, entry.line, {}))
 
 
@@ -206,13 +206,13 @@ def _check_schedulers(given: Sweep, axis: Axis, registry: Registry) -> None:
                 raise InputError(value.source, wanted, line=value.line, field=axis.name, value=error.name) from error
 
 
-def _clusters(fields: dict[str, Value], axes: Sequence[Axis], beside: Path) -> dict[str, Cluster]:
+def _clusters(fields: dict[str, Value], axes: Sequence[Axis], folder: Path) -> dict[str, Cluster]:
     wanted = [value for axis in axes if axis.name == "cluster" for value in axis.values]
     wanted += [fields["cluster"]] if "cluster" in fields else []
     found = {CLUSTER: read_cluster(CLUSTER, accelerator_types())}
     for value in wanted:
         text = value.text("a cluster, as in '8xv100:4,16xp100:4', or a cluster file")
-        place = str(beside / text) if text.endswith((".yaml", ".yml")) else text
+        place = str(folder / text) if text.endswith((".yaml", ".yml")) else text
         try:
             found[text] = read_cluster(place, accelerator_types())
         except InputError as error:
@@ -222,7 +222,7 @@ def _clusters(fields: dict[str, Value], axes: Sequence[Axis], beside: Path) -> d
     return found
 
 
-def _trace(fields: dict[str, Value], beside: Path, axes: Sequence[Axis]) -> TraceFile | None:
+def _trace(fields: dict[str, Value], folder: Path, axes: Sequence[Axis]) -> TraceFile | None:
     if "trace" not in fields:
         for name in ("format", "skip_bad"):
             if name in fields:
@@ -233,7 +233,7 @@ def _trace(fields: dict[str, Value], beside: Path, axes: Sequence[Axis]) -> Trac
             raise fields[name].error(f"no {name} where there is a trace")
     form = fields["format"].text("a trace format") if "format" in fields else None
     return TraceFile(
-        beside / fields["trace"].text("a trace file"), form, "skip_bad" in fields and fields["skip_bad"].yes_or_no()
+        folder / fields["trace"].text("a trace file"), form, "skip_bad" in fields and fields["skip_bad"].yes_or_no()
     )
 
 

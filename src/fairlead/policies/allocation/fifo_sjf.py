@@ -187,13 +187,9 @@ def colocate_waiting(view: Snapshot, type_of_row: Ints, queue_order: Ints, host_
         """The sum of both rates, each relative to the job alone; 0 where they cannot be co-located."""
         type_, mine, theirs = type_of_row[hosts], rates.row[guest], rates.row[hosts]
         alone = rates.alone[mine, type_] * rates.alone[theirs, type_]
-        together = rates.paired[mine, theirs, type_] * rates.alone[theirs, type_]
-        together = together + rates.paired[theirs, mine, type_] * rates.alone[mine, type_]
-        both = (
-            (rates.paired[mine, theirs, type_] > 0)
-            & (rates.paired[theirs, mine, type_] > 0)
-            & (workers[hosts] == workers[guest])
-        )
+        guest_rate, host_rate = rates.paired[mine, theirs, type_], rates.paired[theirs, mine, type_]
+        together = guest_rate * rates.alone[theirs, type_] + host_rate * rates.alone[mine, type_]
+        both = (guest_rate > 0) & (host_rate > 0) & (workers[hosts] == workers[guest])
         fits = (view.jobs.fits[guest] >> type_) & 1
         return np.where(both & (fits > 0), together / np.maximum(alone, 1e-300), 0.0)
 

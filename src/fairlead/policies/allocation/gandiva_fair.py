@@ -64,7 +64,7 @@ class GandivaFair:
         quota = equal_parts(tickets, demand, view.capacity)
         if self.trade:
             quota = traded(quota, mean_rates(classes, of, len(users)), demand)
-        each = _dealt(classes, of, quota, view.capacity)
+        each = _divide_quota(classes, of, quota, view.capacity)
         return classes.each(view, each), memo
 
 
@@ -122,7 +122,7 @@ def _trade(quota: Floats, gain: Floats, demand: Floats, fast: int, slow: int) ->
         bidders = [u for u in ranked[buyer + 1 : seller] if quota[u, slow] > MIN_TRADE]
         price = float(gain[bidders[0]]) if bidders else float(gain[s])
         affords, offers = quota[b, slow] / price, quota[s, fast]
-        if price > 1:  # the seller ends up with more accelerators, and can use only so many
+        if price > 1:  # the seller ends up with more accelerators, up to its demand
             offers = min(offers, (demand[s] - quota[s].sum()) / (price - 1))
         elif price < 1:
             affords = min(affords, (demand[b] - quota[b].sum()) / (1 - price))
@@ -140,11 +140,11 @@ def _trade(quota: Floats, gain: Floats, demand: Floats, fast: int, slow: int) ->
     np.maximum(quota, 0.0, out=quota)
 
 
-def _dealt(classes: JobClasses, of: Ints, quota: Floats, capacity: Ints) -> Floats:
+def _divide_quota(classes: JobClasses, of: Ints, quota: Floats, capacity: Ints) -> Floats:
     """Classes × types of time for each member: a user's accelerators by the weights of its jobs."""
     usable = classes.rates > 0
     mix = np.where(usable, quota[of], 0.0)
-    empty = mix.sum(axis=1) <= MIN_TRADE  # none of what the user has will do: what there is, in even parts
+    empty = mix.sum(axis=1) <= MIN_TRADE  # the user has no usable type: all usable types in equal parts
     mix[empty] = (usable * capacity)[empty]
     mix /= mix.sum(axis=1, keepdims=True)
     weights = np.bincount(of, classes.count * classes.weight)

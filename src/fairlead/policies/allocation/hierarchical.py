@@ -1,7 +1,7 @@
 """Fairness among accounts by weight, and inside each account fairness or FIFO among its jobs (Gavel §4.3).
 
 An account's levels add up to a share that grows with its weight. Under fairness a job has w_m / Σ w of the account's weight,
-the sum going over those that can still be raised; under FIFO the first of these has all of it. So a job at its cap leaves its
+the sum going over the jobs that can still be raised; under FIFO the first of these has all of it. A job at its cap leaves its
 weight to the others of its account, and an account at its cap leaves its part of the cluster to the others."""
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from fairlead.policies.allocation.lp.job_classes import classes_of, no_allocatio
 from fairlead.policies.allocation.lp.level_search import FITS
 
 _FREE = 1e-3
-"""A type without a price, among others that have one, counts as so much of the cheapest of them."""
+"""The price of a type without one, as a fraction of the lowest price of another type."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def prices(view: Snapshot) -> Floats:
 
 def _kept(model: DemandModel, need: Floats, wanted: Bools) -> tuple[Bools, float]:
     """Which of the wanted deadlines are kept, and the excess of their demands. The jobs that cost most at the prices of a
-    program are left out until the rest is affordable; those left out too early come back, cheapest first, as far as they
+    program are left out until the rest is affordable; jobs left out too early come back, cheapest first, as far as they
     fit."""
 
     def required(chosen: Bools) -> Any:

@@ -151,8 +151,8 @@ def _reason(slots: SlotFinder, job: JobSignature, stopped: bool) -> Reason | Non
     free = max((int(np.count_nonzero(some)) for some in idle), default=job.workers)
     if free >= job.workers:  # or too few are up: it waits neither for other jobs nor for co-location
         return None
-    why, anew = _why_alone(slots, job, usable_types), WAIT_RESTARTED if stopped else ""
-    return Reasons.waiting(job.workers, free=free, alone=why, after_run=anew) if why or anew else None
+    why, restarted = _why_alone(slots, job, usable_types), WAIT_RESTARTED if stopped else ""
+    return Reasons.waiting(job.workers, free=free, alone=why, after_run=restarted) if why or restarted else None
 
 
 def _why_alone(slots: SlotFinder, job: JobSignature, usable_types: list[int]) -> str:
@@ -231,7 +231,7 @@ class Horus:
         drained = on_drained_nodes(view, groups) - separated
         remaining = [left for group in groups if (left := group.without(separated | drained)) is not None]
         slots = SlotFinder(view, costs, self.local_from, remaining)
-        # Separated jobs, and those they leave, are not co-located again in this decision: it might be as bad.
+        # Separated jobs and their former partners are not co-located again in this decision: it might be as bad.
         slots.freeze(place for group in groups if separated.intersection(group.members) for place in group.places)
         slots.colocate = False
         placed = place_in_order(slots, signatures, sorted(separated))

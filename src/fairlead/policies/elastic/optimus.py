@@ -6,8 +6,8 @@ largest marginal gain gets the next:
     gain = steps left · (1 / rate(w) − 1 / rate(w′)) / (w′ − w),   w′ the next size at which its speed is known.
 
 Speeds at other sizes come from the estimator (`view.rates.other_sizes`); jobs that are not elastic, or without such speeds,
-have the size they request. Steps left are those until the loss has converged, where a curve was fitted to a job's reports
-(`models.convergence`), otherwise those it declared; with `oracle` always the latter."""
+have the size they request. Steps left are counted until the loss converges, where a curve was fitted to a job's reports
+(`models.convergence`), otherwise as declared; with `oracle` always as declared."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class _Steps(NamedTuple):
     takes_s: list[float]
 
     def gain(self, at: int) -> float:
-        """The time saved per worker, on the way to the next size."""
+        """The time saved per added worker at the next size."""
         if at + 1 == len(self.sizes):
             return 0.0
         return (self.takes_s[at] - self.takes_s[at + 1]) / (self.sizes[at + 1] - self.sizes[at])

@@ -70,7 +70,7 @@ class Sia:
         left = np.where(jobs.running, np.maximum(age - spent, 0.0) / np.maximum(age + self.restart_s, 1e-9), 1.0)
         speedup = rate / least[job] * np.where(present, 1.0, left[job])
         gain = self.penalty - np.maximum(speedup, 1e-9) ** self.power + _STAYS * present
-        if view.protected is not None:  # they stay, whatever others could do with it
+        if view.protected is not None:  # protected jobs stay
             gain = np.where(view.protected[job], np.where(present, 1e3, 0.0), gain)
         worth = gain > 0
         return job[worth], type_[worth], size[worth], gain[worth]
@@ -109,9 +109,9 @@ def _speeds(view: Snapshot) -> tuple[Ints, Ints, Ints, Floats]:
 
 def _columns(found: list[tuple[Ints, int, int, Floats]]) -> tuple[Ints, Ints, Ints, Floats]:
     lengths = [len(rows) for rows, *_ in found]
-    kinds, sizes = (np.repeat(np.array([one[at] for one in found], dtype=np.int64), lengths) for at in (1, 2))
+    types, sizes = (np.repeat(np.array([one[at] for one in found], dtype=np.int64), lengths) for at in (1, 2))
     job = np.concatenate([np.empty(0, dtype=np.int64), *(rows for rows, *_ in found)])
-    return job, kinds, sizes, np.concatenate([np.empty(0), *(speed for *_, speed in found)])
+    return job, types, sizes, np.concatenate([np.empty(0), *(speed for *_, speed in found)])
 
 
 def _chosen(job: Ints, type_: Ints, size: Ints, gain: Floats, jobs: int, capacity: Ints) -> list[int]:
@@ -134,7 +134,7 @@ def _chosen(job: Ints, type_: Ints, size: Ints, gain: Floats, jobs: int, capacit
     free = capacity.tolist()
     for at in given.values():
         free[type_[at]] -= int(size[at])
-    for sweep in range(_SWEEPS):  # first jobs without any, of these first those between two configurations
+    for sweep in range(_SWEEPS):  # first jobs without a configuration, starting with jobs between two
         before = dict(given)
         for at in np.lexsort((column, -gain, share <= 1 - _WHOLE)).tolist():
             now = given.get(int(job[at]))

@@ -83,7 +83,7 @@ def _one_type(
     """The jobs `ahead` keep what they hold; the rest share, by their key, what is left."""
     if ahead is not None:
         capacity -= int(ahead.held.sum())
-    if key is None and not backfill:  # every job takes at least one: look no further than the capacity reaches
+    if key is None and not backfill:  # every job takes at least one: the first jobs, up to the capacity, are enough
         rest = rest.only(slice(max(capacity, 0) + 1))
     enough = 2 * max(capacity, 0)
     if ahead is None and len(rest) > enough:  # of a long line hardly more can run than do now
@@ -149,7 +149,7 @@ def _several_types(
 ) -> Selection:
     jobs, rates = view.jobs, view.rates
     order = np.arange(len(jobs)) if key is None else key.argsort(kind="stable")
-    wishes = rates.preferred_types
+    preferred = rates.preferred_types
     free = view.capacity.tolist()
     rows, fits, workers = rates.row[order].tolist(), jobs.fits[order].tolist(), jobs.workers[order].tolist()
     present = np.where(jobs.running, jobs.type, -1)
@@ -160,16 +160,16 @@ def _several_types(
     bound = set() if protected is None else set(protected[order].nonzero()[0].tolist())
     given = [-1] * len(rows)  # by position in the order: a type
     passed: list[int] = []
-    below = False  # whether anybody has another type than its fastest
+    below = False  # whether any job has another type than its fastest
     head, left = None, sum(free)
     for at, (row, mask, want, choice) in enumerate(zip(rows, fits, workers, present)):
         if choice < 0 or free[choice] < want:
-            choice = _first_free(wishes[row], mask, free, want)
+            choice = _first_free(preferred[row], mask, free, want)
         if choice >= 0:
             given[at] = choice
             free[choice] -= want
             left -= want
-            below = below or choice != wishes[row][0]
+            below = below or choice != preferred[row][0]
             if not left:
                 break
         elif backfill:
@@ -177,16 +177,16 @@ def _several_types(
         else:
             head = at
             break
-    while below and any(free) and _move_up(given, bound, rows, fits, workers, wishes, free):
+    while below and any(free) and _move_up(given, bound, rows, fits, workers, preferred, free):
         if valid_until is not None:  # a job that was passed over may fit there: decide again at once
             valid_until = view.time
-        # The freed accelerators may fit a job that was passed over, or the head and those behind it.
+        # The freed accelerators may fit a job that was passed over, or the head and the jobs behind it.
         for at in passed if head is None else range(head, len(rows)):
             if given[at] >= 0:
                 continue
             choice = present[at] if head is not None else -1
             if choice < 0 or free[choice] < workers[at]:
-                choice = _first_free(wishes[rows[at]], fits[at], free, workers[at])
+                choice = _first_free(preferred[rows[at]], fits[at], free, workers[at])
             if choice >= 0:
                 given[at] = choice
                 free[choice] -= workers[at]
@@ -203,8 +203,8 @@ def _several_types(
     return Selection.of(jobs.numbers_at(order), types, jobs.workers[order], valid_until, stopped)
 
 
-def _first_free(wishes: tuple[int, ...], mask: int, free: list[int], want: int) -> int:
-    for t in wishes:
+def _first_free(preferred: tuple[int, ...], mask: int, free: list[int], want: int) -> int:
+    for t in preferred:
         if free[t] >= want and mask >> t & 1:
             return t
     return -1
@@ -216,15 +216,15 @@ def _move_up(
     rows: list[int],
     fits: list[int],
     workers: list[int],
-    wishes: Sequence[tuple[int, ...]],
+    preferred: Sequence[tuple[int, ...]],
     free: list[int],
 ) -> bool:
     """Move jobs that are not protected from a slower type to a faster idle one; return whether any moved."""
     moved = False
     for at, (type_, row) in enumerate(zip(given, rows)):
-        if type_ < 0 or type_ == wishes[row][0] or at in bound:
+        if type_ < 0 or type_ == preferred[row][0] or at in bound:
             continue
-        mine = wishes[row]
+        mine = preferred[row]
         choice = _first_free(mine, fits[at], free, workers[at])
         if choice >= 0 and mine.index(choice) < mine.index(type_):
             free[type_] += workers[at]

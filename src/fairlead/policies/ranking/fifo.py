@@ -72,5 +72,5 @@ class FifoAnyType:
             workers.append(want)
             if not any(free):
                 break
-        who, where, sizes = (np.array(column, dtype=np.int64) for column in (numbers, types, workers))
-        return Selection(who, where, sizes, valid_until=math.inf, head=head), memo
+        chosen, on, sizes = (np.array(column, dtype=np.int64) for column in (numbers, types, workers))
+        return Selection(chosen, on, sizes, valid_until=math.inf, head=head), memo

@@ -3,7 +3,7 @@
     ρ_m = finish_m / fair_m,   fair_m = steps_m / rate_m · max(1, n·s_m / M)
 
 fair_m is the run time of job m on its n-th part of the M accelerators, where n jobs are present, if its rate were in proportion
-to its workers: rate_m is that with the s_m it requests. `Themis` expects the job to continue as so far, so that finish_m =
+to its workers: rate_m is its rate with the s_m it requests. `Themis` expects the job to continue at its mean rate: finish_m =
 elapsed / (part done). `ThemisRanking` expects it to get all it requests from now on: finish_m = elapsed + left / rate_m."""
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _reached(bids: Sequence[Bid], gains: Sequence[Sequence[float]], pool: int) -
 
 
 _NINE_DIGITS = 9
-"""Ratios that agree so far are equal: what is left of a difference is rounding."""
+"""Ratios that agree to this many digits are equal; the rest is rounding."""
 _BEHIND = 1e-9
 
 
@@ -194,7 +194,7 @@ def fair_s(view: Snapshot) -> Floats:
 
 
 def so_far(view: Snapshot) -> Floats:
-    """ρ of each job if it continues as so far; infinite for a job without progress."""
+    """ρ of each job if it continues at its mean rate; infinite for a job without progress."""
     jobs = view.jobs
     done = jobs.steps_done / jobs.steps
     elapsed = (view.time - jobs.submitted_s) / fair_s(view)
@@ -216,7 +216,7 @@ def _leased_until(view: Snapshot, memo: Memo) -> Floats:
 
 
 def _worst_first(view: Snapshot, which: Bools) -> Ints:
-    """Positions by falling ρ; then waiting jobs, the last started, those with more of their request, by submission."""
+    """Positions by falling ρ. Ties: waiting jobs, last started, larger part of the request, by submission."""
     jobs, at = view.jobs, which.nonzero()[0]
     started = np.where(jobs.running, jobs.run_started_s, math.inf)
     ratio = np.round(so_far(view), _NINE_DIGITS)
@@ -231,7 +231,7 @@ class _Table:
         self.elastic = view.elastic
         self.workers: Ints = np.zeros(len(view.jobs), dtype=np.int64)
         self.types: Ints = np.where(view.jobs.running, view.jobs.type, -1)
-        self._wishes, self._row, self._fits = view.rates.preferred_types, view.rates.row.tolist(), view.jobs.fits.tolist()
+        self._preferred, self._row, self._fits = view.rates.preferred_types, view.rates.row.tolist(), view.jobs.fits.tolist()
 
     def keep(self, bound: Bools) -> Bools:
         """Keep the bound jobs where their type still has enough accelerators; return which were kept."""
@@ -244,18 +244,18 @@ class _Table:
         return kept
 
     def give(self, at: int, workers: int) -> None:
-        """Give a job up to so many workers: all at once or, for an elastic job, as many as there are of one type."""
+        """Give a job up to this many workers: all at once or, for an elastic job, as many as one type has."""
         missing = workers - int(self.workers[at])
         if missing <= 0:
             return
         elastic = bool(self.elastic[at])
-        if self.workers[at]:  # it has got some, of a type
+        if self.workers[at]:  # it already has a type
             self._take(at, int(self.types[at]), min(missing, self.free[self.types[at]]) if elastic else 0)
             return
-        kinds = sorted(self._by_speed(at), key=lambda type_: type_ != self.types[at])  # its present type, then fastest first
-        type_ = next((type_ for type_ in kinds if self.free[type_] >= workers), -1)
+        candidates = sorted(self._by_speed(at), key=lambda type_: type_ != self.types[at])  # present type, then fastest first
+        type_ = next((type_ for type_ in candidates if self.free[type_] >= workers), -1)
         if type_ < 0 and elastic:
-            type_ = max(kinds, key=lambda type_: self.free[type_], default=-1)
+            type_ = max(candidates, key=lambda type_: self.free[type_], default=-1)
         if type_ >= 0 and self.free[type_]:
             self._take(at, type_, min(workers, self.free[type_]))
 
@@ -283,4 +283,4 @@ class _Table:
         self.types[at] = type_
 
     def _by_speed(self, at: int) -> list[int]:
-        return [type_ for type_ in self._wishes[self._row[at]] if self._fits[at] >> type_ & 1]
+        return [type_ for type_ in self._preferred[self._row[at]] if self._fits[at] >> type_ & 1]

@@ -203,21 +203,21 @@ class Shockwave:
         accelerators = max(int(view.capacity.sum()), 1)
         demand_s, since_s = _demand(view, memo)
         here_s = view.time - view.jobs.submitted_s
-        met = mean_contention(demand_s - since_s, here_s, accelerators)
-        made, unfair, urgency = self._window(view, accelerators, here_s, met)
+        contention = mean_contention(demand_s - since_s, here_s, accelerators)
+        made, unfair, urgency = self._window(view, accelerators, here_s, contention)
         # Each start costs, so running jobs are a little more urgent.
         urgency = urgency * np.where(view.jobs.running, 1.0 + self.stay, 1.0)
         home = np.where(view.jobs.running, view.jobs.type, -1)
         found = plan_on_types(made, self._by_type(view, made), urgency, home, self.stay, levels=self.levels, nodes=self.nodes)
         return self._memo(view, found, unfair, urgency, made, demand_s, since_s)
 
-    def _window(self, view: Snapshot, accelerators: int, here_s: Floats, met: Floats) -> tuple[Window, Floats, Floats]:
+    def _window(self, view: Snapshot, accelerators: int, here_s: Floats, contention: Floats) -> tuple[Window, Floats, Floats]:
         """The window of the next rounds, each job on its fastest type; its ρ̂; and its urgency."""
         jobs = view.jobs
         course, off = self._course(view, *_fastest(view))
         past_s, left_s = course.past_s, course.left_s * off
         total_s = past_s + left_s
-        unfair = rho(past_s, here_s - past_s, left_s, met)
+        unfair = rho(past_s, here_s - past_s, left_s, contention)
         text = self.program == "text"
         weight = jobs.weight * unfair**self.power if text else jobs.weight
         able = _rates(view).max(axis=1) > 0  # a job that can run nowhere never ends, and is no part of the makespan
@@ -227,7 +227,7 @@ class Shockwave:
         made = self._made(view, course, off, weight, accelerators, self.makespan * part**self.critical, scale_s)
         if text:
             return made, unfair, unfair
-        ends = fairness_deadlines(made, left_s, here_s, total_s, met, self.rho_max)
+        ends = fairness_deadlines(made, left_s, here_s, total_s, contention, self.rho_max)
         return published_program(made, ends, self.rho_max, self.power), unfair, ends.ratio
 
     def _by_type(self, view: Snapshot, fastest: Window) -> dict[int, Window]:

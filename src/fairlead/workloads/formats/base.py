@@ -164,7 +164,7 @@ class CsvTable:
         return f"job-{line - self._header_line - 1}"
 
 
-# How the head of a file looks, for formats to recognise themselves by.
+# Helpers with which formats recognise the head of a file.
 
 
 def full_lines(head: str, at_most: int = 50) -> Iterator[str]:

@@ -44,14 +44,14 @@ NO_SHARING = SharingOptions()
 
 
 PAYS = 1e-9
-"""Two co-located jobs must do so much more than by time slicing."""
+"""The least relative gain of co-location over time slicing."""
 
 
-def worthwhile_pairs(beside: Floats, alone: Floats, workers: Ints) -> Bools:
-    """Classes × classes × types: whether two jobs of one size keep together more than one whole of their speeds alone."""
-    part = np.divide(beside, alone[:, None, :], out=np.zeros_like(beside), where=alone[:, None, :] > 0)
-    turned = part.transpose(1, 0, 2)
-    pays: Bools = (part > 0) & (turned > 0) & (part + turned > 1.0 + PAYS)
+def worthwhile_pairs(colocated: Floats, alone: Floats, workers: Ints) -> Bools:
+    """Classes × classes × types: whether two co-located jobs of one size reach in sum more than one job's speed alone."""
+    part = np.divide(colocated, alone[:, None, :], out=np.zeros_like(colocated), where=alone[:, None, :] > 0)
+    swapped = part.transpose(1, 0, 2)
+    pays: Bools = (part > 0) & (swapped > 0) & (part + swapped > 1.0 + PAYS)
     pays &= (workers[:, None] == workers[None, :])[:, :, None]
     return pays
 
@@ -141,8 +141,8 @@ class ThroughputColumns:
 
     def progress(self, worth: Floats) -> Floats:
         """The value of a unit of time on each column, where `worth` is the value of a class's progress."""
-        beside = np.where(self.two >= 0, self.other * worth[self.two], 0.0)
-        total: Floats = self.speed * worth[self.one] + beside
+        colocated = np.where(self.two >= 0, self.other * worth[self.two], 0.0)
+        total: Floats = self.speed * worth[self.one] + colocated
         return total
 
 
@@ -166,13 +166,13 @@ def columns_of(classes: JobClasses, view: Snapshot, *, space_sharing: bool, plac
     second = [np.full(len(one), -1, dtype=np.int64) for one in first]
     others = [np.zeros(len(one)) for one in first]
     if space_sharing:
-        beside = colocated_gain(classes, view, alone)
-        pays = worthwhile_pairs(beside, alone, classes.workers) & possible[:, None, :] & possible[None, :, :]
+        colocated = colocated_gain(classes, view, alone)
+        pays = worthwhile_pairs(colocated, alone, classes.workers) & possible[:, None, :] & possible[None, :, :]
         few = (classes.count < 2).nonzero()[0]
         pays[few, few] = False
         j, g, h = np.triu(pays.transpose(2, 0, 1)).nonzero()
         first, second, type_parts = [*first, g], [*second, h], [*type_parts, j]
-        speeds, others = [*speeds, beside[g, h, j]], [*others, beside[h, g, j]]
+        speeds, others = [*speeds, colocated[g, h, j]], [*others, colocated[h, g, j]]
         gang = [*gang, _stands(nodes, g, j, types)]
     one, two, type_of_column = np.concatenate(first), np.concatenate(second), np.concatenate(type_parts)
     use = np.concatenate(gang)

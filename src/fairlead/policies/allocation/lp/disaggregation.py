@@ -118,14 +118,14 @@ def lifted(demand: Sequence[float], speed: Sequence[float], amount: Sequence[flo
     supply.append(work)
     up = sorted(demand)
     many, total = len(up), [0.0, *accumulate(up)]
-    above = [bisect_right(up, low) for low in cut]  # where those begin that ask for more than each speed
+    above = [bisect_right(up, low) for low in cut]  # the first demand above each speed
 
     def rest(lifts: int) -> list[float]:
-        """What all but the first `lifts` demand beyond each speed."""
+        """The sum of all but the first `lifts` demands beyond each speed."""
         return [total[-1] - total[max(lifts, first)] - (many - max(lifts, first)) * low for first, low in zip(above, cut)]
 
     def can(lifts: int) -> bool:
-        """Whether the `lifts` smallest can all have as much as the largest of them."""
+        """Whether the `lifts` smallest demands can all be raised to the largest of them."""
         level = up[lifts - 1]
         wanted = (left + lifts * max(level - low, 0.0) for left, low in zip(rest(lifts), cut))
         return all(want <= there + _NEAR for want, there in zip(wanted, supply))
@@ -142,7 +142,7 @@ def lifted(demand: Sequence[float], speed: Sequence[float], amount: Sequence[flo
 
 
 def windows(demand: Sequence[float], speed: Sequence[float], amount: Sequence[float]) -> Lot:
-    """What each job gets of each speed (falling): a contiguous unit of time as slow as its (falling) demand allows."""
+    """The time of each job at each speed (falling): a contiguous unit of time as slow as its (falling) demand allows."""
     rate = [*speed, 0.0]
     left = [*amount, max(len(demand) - sum(amount), 0.0)]
     pieces: Lot = []
@@ -158,8 +158,8 @@ def windows(demand: Sequence[float], speed: Sequence[float], amount: Sequence[fl
 def _window(want: float, rate: list[float], left: list[float]) -> dict[int, float]:
     """The unit of time of one job, taken from `left`."""
     last = len(rate) - 1
-    high, passed = 0, 0.0  # the window begins so far into a piece
-    low, reached, mean, room = 0, 0.0, 0.0, 1.0  # and ends so far into another
+    high, passed = 0, 0.0  # the offset of the window's begin in its first piece
+    low, reached, mean, room = 0, 0.0, 0.0, 1.0  # and of its end in its last piece
     while True:
         fits = min(left[low], room)
         mean += fits * rate[low]
@@ -274,17 +274,17 @@ def _met(
     return _added_up(lower, higher, np.array(types), np.array(share), reasons)
 
 
-def _added_up(one: Ints, two: Ints, kinds: Ints, share: Floats, reasons: Mapping[int, Reason]) -> Allocation:
+def _added_up(one: Ints, two: Ints, types: Ints, share: Floats, reasons: Mapping[int, Reason]) -> Allocation:
     """Add up the entries of jobs that share a type on several columns."""
-    order = np.lexsort((kinds, two, one))
-    one, two, kinds, share = one[order], two[order], kinds[order], share[order]
+    order = np.lexsort((types, two, one))
+    one, two, types, share = one[order], two[order], types[order], share[order]
     new = np.ones(len(one), dtype=np.bool_)
-    new[1:] = (one[1:] != one[:-1]) | (two[1:] != two[:-1]) | (kinds[1:] != kinds[:-1])
+    new[1:] = (one[1:] != one[:-1]) | (two[1:] != two[:-1]) | (types[1:] != types[:-1])
     at = new.nonzero()[0]
     total = Allocation.tidy(np.add.reduceat(share, at))
     kept = total > NEGLIGIBLE
     at = at[kept]
-    return Allocation(one[at], two[at], kinds[at], total[kept], reasons)
+    return Allocation(one[at], two[at], types[at], total[kept], reasons)
 
 
 def _folded(members: Sequence[int], stretch: Sequence[float]) -> tuple[list[int], Floats, list[int], Floats]:

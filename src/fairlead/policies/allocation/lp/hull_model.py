@@ -1,14 +1,14 @@
-"""Programs for jobs of a class that differ in their demands: the cheapest ways to give each job m at least the throughput r_m,
+"""Programs for jobs of a class that differ in their demands: the cheapest time by type for a throughput of at least r_m,
 
     Σ_j T_gj·x_mj ≥ r_m,   Σ_j x_mj ≤ 1,   Σ_m s_m·x_mj ≤ N_j,   x ≥ 0        (Gavel §4.2: makespan, finish times, SLOs).
 
-With a price on each type, the cheapest way to r follows the lower hull of the points (0, 0), (T_gj, price_j). The hull is that
+With a price on each type, the cheapest mix for r follows the lower hull of the points (0, 0), (T_gj, price_j). The hull is that
 of the class; only r is the job's own. So a class has as many responses as there are hulls: the subsets S of its types that end
 in the fastest, between whose members each job interpolates. Where time has a value of its own, a hull may first fall: then
 every job is raised to its lowest point, the first type of S. Every optimum is a convex combination of these responses. The
 program has a column for each, and one row per class and per type, however many jobs there are.
 
-Prices are often those of an earlier moment. Where they are right, no program is needed: the types with a price are full, and a
+The prices of an earlier decision are often still right. Then no program is needed: the types with a price are full, and a
 few equations give the mix of each class's tied responses.
 
 Responses are linear between the rates of the class. A job between two of them counts as a part of each, so the jobs of a class
@@ -70,14 +70,14 @@ class HullModel:
         self._hulls = hulls = hulls_of(classes.rates)
         self.grid, self.valid = hulls.grid, hulls.valid
         self.fastest = hulls.grid[:, -1][self.of]
-        self._plain = hulls.answers.shape[1] // 2  # behind these are the answers that lift
+        self._plain = hulls.answers.shape[1] // 2  # after these come the answers that lift
         self._room = np.maximum(capacity, 1).astype(np.float64)
         self._scale = classes.workers[:, None, None] / self._room  # time of a class's members as a part of each type
-        # What a search looks at again and again: the inner points by job.
+        # Used in every step of a search: the inner points by job.
         self._inner = [point[self.of] for point in hulls.grid.T[1:-1]]
         self._first = self.of * self.grid.shape[1] + 1
         self.near = no_prices(len(capacity)) if near is None else near.copy()
-        self._ambiguous = list[Floats]()  # prices beside which others prove the same optimum
+        self._ambiguous = list[Floats]()  # prices that are not the only ones to prove their optimum
 
     # Demands.
 
@@ -130,8 +130,8 @@ class HullModel:
 
     @property
     def hints(self) -> Floats:
-        """The prices from which the search at the next moment starts. Those that the solver chose among several are left out:
-        on another machine it may choose others."""
+        """The prices from which the next search starts, without prices that the solver chose among several: on another machine
+        it may choose others."""
         hints = np.zeros_like(self.near)
         for kept, prices in zip(hints, self.near):
             known = [one for one in prices if not any((one == other).all() for other in self._ambiguous)]
@@ -169,7 +169,7 @@ class HullModel:
         if loose:
             bound[near.max(axis=1) <= 0] = np.inf
         least = float(bound.min())
-        likely = int((bound <= least + FITS * (1.0 + abs(least))).argmax())  # the first of those equal but for rounding
+        likely = int((bound <= least + FITS * (1.0 + abs(least))).argmax())  # the first that is equal up to rounding
         if loose and -bound[likely] > enough:
             if likely:
                 _put_first(near, near[likely].copy())
@@ -323,7 +323,7 @@ class HullModel:
         return Allocation.alone(numbers, self.shares(grid, mix), reasons)
 
     def _time(self, grid: GridDemands, answers: int | None = None) -> Floats:
-        """Classes × responses (the first so many, or all) × types: the time that the members take together."""
+        """Classes × responses (the first `answers`, or all) × types: the time that the members take together."""
         groups, points = self.grid.shape
         types, answers, size = points - 1, self.valid.shape[1] if answers is None else answers, self.grid.size
         members = np.bincount(grid.at, grid.part, minlength=size) + np.bincount(grid.at - 1, 1.0 - grid.part, minlength=size)

@@ -1,4 +1,4 @@
-"""The lower hulls of classes: their cheapest ways to a throughput, for any prices (see hull_model.py)."""
+"""The lower hulls of classes: the cheapest mix of types for a throughput, for any prices (see hull_model.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Hulls:
     grid: Floats  # classes × points
     inverse: Floats  # 1 / the step up to each point
     answers: Floats  # classes × answers × points × types of time
-    plain: Floats  # those that do not lift: classes × (answers / 2 · points) × types
+    plain: Floats  # answers that do not lift: classes × (answers / 2 · points) × types
     by_point: Floats  # all: classes × points × (answers · types)
     valid: Bools  # classes × answers
     barred: Floats  # the same as a price: infinite where there is no such answer

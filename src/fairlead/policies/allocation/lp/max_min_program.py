@@ -248,7 +248,7 @@ class MaxMinProgram:
         totals = found.values[self._column[slots][:, None] + np.arange(self._width)].clip(min=0.0)
         if self._spread is not None:  # consolidated or spread: the time counts
             totals = totals[:, : len(self._capacity)] + totals[:, len(self._capacity) :]
-        pairs, kinds, time = np.zeros((0, 2), dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
+        pairs, types, time = np.zeros((0, 2), dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
         if len(self._pair_column):
             amount = found.values[self._pair_column]
             # Only classes that are present: the time of other classes is below tolerance.
@@ -257,9 +257,9 @@ class MaxMinProgram:
             some = (here & (amount > 1e-9)).nonzero()[0]
             chosen: Sequence[tuple[int, int, int]] = [self._pairs[i] for i in some.tolist()]
             pairs = np.array([(position[g], position[h]) for g, h, _ in chosen], dtype=np.int64).reshape(-1, 2)
-            kinds = np.array([j for _, _, j in chosen], dtype=np.int64)
+            types = np.array([j for _, _, j in chosen], dtype=np.int64)
             time = amount[some]
-        return ClassTimes(float(found.values[0]), totals, pairs, kinds, time)
+        return ClassTimes(float(found.values[0]), totals, pairs, types, time)
 
 
 def divide_among_members(classes: JobClasses, view: Snapshot, filled: ClassTimes) -> Allocation:
@@ -277,10 +277,10 @@ def divide_among_members(classes: JobClasses, view: Snapshot, filled: ClassTimes
         types.append(np.full(len(one), type_, dtype=np.int64))
         share.append(part)
     shares = Allocation.tidy(np.concatenate(share))
-    one, two, kinds = np.concatenate(first), np.concatenate(second), np.concatenate(types)
-    order = np.lexsort((kinds, two, one))
+    one, two, on = np.concatenate(first), np.concatenate(second), np.concatenate(types)
+    order = np.lexsort((on, two, one))
     order = order[shares[order] > NEGLIGIBLE]
-    return Allocation(one[order], two[order], kinds[order], shares[order])
+    return Allocation(one[order], two[order], on[order], shares[order])
 
 
 def _members_by_class(classes: JobClasses, numbers: Ints) -> list[Ints]:

@@ -18,7 +18,7 @@ TOLERANCE = 1e-6
 """A solution that violates a row, or a dual its sign, by more than this (as the solver measures it) is not used."""
 
 _PRIMAL_SIMPLEX, _ANY_SIMPLEX = 4, 0
-_UNSCALED, _SCALED = 0, 2  # 2: the solver's own way
+_UNSCALED, _SCALED = 0, 2  # 2: the solver's default
 _AGAIN = ((_UNSCALED, _ANY_SIMPLEX), (_SCALED, _PRIMAL_SIMPLEX), (_UNSCALED, _PRIMAL_SIMPLEX))
 """Scaling and strategy of further attempts from an empty basis, where a solve ends without an optimum."""
 _OPTIONS: dict[str, Any] = {"output_flag": False, "threads": 1, "presolve": "off", "solver": "simplex"}
@@ -35,7 +35,7 @@ Entries: TypeAlias = tuple[Ints, Ints, Floats]
 
 @dataclass(frozen=True)
 class Model:
-    """max cost·x subject to lower ≤ x ≤ upper and row_lower ≤ A x ≤ row_upper; `entries` are those of A."""
+    """max cost·x subject to lower ≤ x ≤ upper and row_lower ≤ A x ≤ row_upper; `entries` are the entries of A."""
 
     cost: Floats
     lower: Floats
@@ -148,7 +148,7 @@ class Program:
         """By how much the last answer misses a bound or an optimality condition; infinity where there is no answer."""
         if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return math.inf
-        # By name: all that the solver has to tell would take ten times as long.
+        # By name: reading all of the solver's information takes ten times as long.
         return float(max(self._highs.getInfoValue(name)[1] for name in _MISSES))
 
     def _must(self, status: Any) -> None:
@@ -220,7 +220,7 @@ class ColumnGeneration:
     def __init__(self, name: str, model: Model, first: Bools, tolerance: float = 1e-7) -> None:
         self.name, self.tolerance = name, tolerance
         self._cost, self._lower, self._upper = model.cost.copy(), model.lower, model.upper
-        self._columns = first.nonzero()[0]  # those that the solver knows, in its order
+        self._columns = first.nonzero()[0]  # columns that the solver knows, in its order
         self._at = np.full(len(model.cost), -1, dtype=np.int64)  # and where each is there
         self._at[self._columns] = np.arange(len(self._columns))
         self._outside: list[Entries] = []  # of columns that it does not know

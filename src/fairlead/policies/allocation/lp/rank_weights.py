@@ -25,7 +25,7 @@ class SpeedLayouts:
     speed: Floats
     until: Floats
 
-    def those(self, which: Ints) -> SpeedLayouts:
+    def only(self, which: Ints) -> SpeedLayouts:
         size = self.size[which]
         at = ranges(self.size.cumsum()[which] - size, size)
         return SpeedLayouts(self.group[which], size, self.speed[at], self.until[at])
@@ -164,12 +164,12 @@ class RankWeights:
         above = on.key.searchsorted(layout * len(self._all) + self._code[side], side="right") - 1  # the stretch it ends in
         row = (blocks.cumsum() - blocks)[layout] + self.block[side]
         beneath = np.concatenate((rise[::-1].cumsum()[::-1], [0.0]))  # of all stretches from one on
-        under = beneath[on.row.searchsorted(row, side="right")]  # of those that are in later blocks
+        under = beneath[on.row.searchsorted(row, side="right")]  # of the stretches in later blocks
         mine = beneath[above + 1] - under + (sides.speed[side] - on.low[above]) * slope[above]
         some = (mine > _NOTHING).nonzero()[0]
         return row[some], side[some], mine[some], higher, without
 
-    def dealt(self, laid: SpeedLayouts) -> Floats:
+    def member_speeds(self, laid: SpeedLayouts) -> Floats:
         """The speed of each member, in the order of the weights, under these layouts; one layout for each class."""
         begin = self.count.cumsum() - self.count
         owner = laid.group.repeat(laid.size)

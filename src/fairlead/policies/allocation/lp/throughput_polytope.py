@@ -6,7 +6,7 @@ may mix speeds, and demands the mean speed r_m. This can be disaggregated if and
     Σ_w max(T_w − τ, 0)·Y_w  ≥  Σ_m max(r_m − τ, 0)      for all τ ≥ 0,   and   Σ_w Y_w ≤ n_g
 
 (the demands are majorised by the supply, as of jobs on uniform machines; Horvath, Lam and Sethi, JACM'77). Only the speeds τ =
-T_w of used columns matter. So a program has a column for each way to run, however many jobs there are, and rows only for those
+T_w of used columns matter. So a program has a column for each way to run, however many jobs there are, and rows only for the
 τ that some solution has violated. The duals of these rows are prices of speed: a demand r costs Σ_τ price_gτ·max(r − τ, 0), and
 the cluster's budget is one."""
 
@@ -37,11 +37,11 @@ from fairlead.policies.allocation.lp.program import TOLERANCE, ColumnGeneration,
 
 _ROUNDS = 500
 _USED = 1e-10
-_SLACK = 10 * FITS  # rows that some fit was short of by a little less than counts
+_SLACK = 10 * FITS  # rows that a fit misses by less than this are kept, too
 
 
 class SortedDemands:
-    """Demands of jobs as parts of their class's fastest rate, sorted such that sums beyond a speed are looked up."""
+    """Demands of jobs as parts of their class's fastest rate, sorted for fast sums of demands beyond a speed."""
 
     def __init__(self, of: Ints, part: Floats, classes: int, order: Ints | None = None) -> None:
         """`order` is a nearly sorted order, which makes sorting much faster."""
@@ -102,7 +102,7 @@ class ThroughputPolytope:
         self.of = classes.of[self.present]
         self.fastest = cols.fastest[self.of]
         self.count = np.bincount(self.of, minlength=len(classes)).astype(np.float64)
-        self.hints: Floats | None = None  # its prices are for ways that may not be there the next time
+        self.hints: Floats | None = None  # none: prices belong to columns that may be missing in the next solve
         self._level: _Model | None = None
         self._order: Ints | None = None  # of the last demands
 
@@ -154,7 +154,7 @@ class ThroughputPolytope:
 
     def is_full(self, fit: PolytopeFit) -> bool:
         """Whether it is certain that every job gets exactly what it needs."""
-        return False  # where gangs stand apart, or two together, there may be better ways to what they need
+        return False  # with spread or co-located gangs there may be better columns for the same demands
 
     def maximize(self, required: SortedDemands, worth: Floats, over: float = 0.0) -> Floats:
         """The time by column of the highest value that meets the demands; `over` is an excess, by which all get less."""
@@ -209,7 +209,7 @@ class ThroughputPolytope:
         return disaggregate(self.cols, numbers[self.present], self.of, required.part, time, reasons)
 
     def beside_themselves(self, required: SortedDemands, time: Floats) -> Sequence[int]:
-        """Jobs that would be paired with themselves if the time were disaggregated, as positions among those present."""
+        """Jobs that would be paired with themselves if the time were disaggregated, as positions among the present jobs."""
         return self_paired(self.cols, self.of, required.part, time)
 
     def _plain(self) -> _Model:

@@ -31,18 +31,18 @@ from fairlead.policies.allocation.lp.throughput_polytope import ThroughputPolyto
 
 _ROUNDS = 500
 _GAP = 1e-11
-_EXACT = 1e-8  # what rounding may leave of the gap where no bound is violated any more
+_EXACT = 1e-8  # the gap that rounding may leave when no bound is violated
 _PARTS = (0.0, 0.5)  # of a class's members at full speed: where the first tangents touch
 _DIGITS = 10  # of speeds, so that equal speeds stay equal on every path of the solver
 _APART = 1e-7
-"""By up to so much, of a fastest type's speed at full weight, time counts less on one way than on another that is as good."""
+"""Tie break: up to this fraction of a fastest type's speed at full weight, equal columns differ in value."""
 
 _NONE = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What proved an optimum: layouts by class key, the blocks on which their bounds held, and the used columns."""
+    """The proof of an optimum: layouts by class key, the blocks on which their bounds held, and the used columns."""
 
     keys: Sequence[Any] = ()
     layouts: SpeedLayouts = field(default_factory=SpeedLayouts.none)
@@ -64,7 +64,7 @@ class WarmStart:
             if one in place and (two == () or two in place)
         ]
         some = layout >= 0
-        layouts = self.layouts.those(kept).of(group[kept])
+        layouts = self.layouts.only(kept).of(group[kept])
         return WarmStart([self.keys[at] for at in kept.tolist()], layouts, layout[some], self.block[some], cols)
 
 
@@ -76,7 +76,7 @@ def maximize_weighted_sum(supply: ThroughputPolytope, weight: Floats, near: Warm
     program = _Bounded(supply.name, supply.cols, ranks, supply.classes.keys, near)
     used, proof = program.solve()
     speed = np.zeros(len(weight))
-    speed[order] = ranks.dealt(ranks.laid(used)).round(_DIGITS)
+    speed[order] = ranks.member_speeds(ranks.laid(used)).round(_DIGITS)
     return used, speed, proof
 
 
@@ -132,7 +132,7 @@ class _Bounded:
         held = near.block < blocks[known + near.layout]
         wanted[(begin[known + near.layout] + near.block)[held]] = True
         in_order = ranges(begin[order], blocks[order])
-        return laid.those(order), wanted[in_order]
+        return laid.only(order), wanted[in_order]
 
     def solve(self) -> tuple[Floats, WarmStart]:
         """The time on each column, and the warm start that proves the optimum."""
@@ -152,11 +152,11 @@ class _Bounded:
             if not short.any():
                 break
             some = np.bincount(self.ranks.by_block[short], minlength=len(self.ranks.count))[laid.group].nonzero()[0]
-            self._bind(laid.those(some), short[np.isin(self.ranks.by_block, laid.group[some])])
+            self._bind(laid.only(some), short[np.isin(self.ranks.by_block, laid.group[some])])
         raise SolverError(self.program.name, f"no optimum in {_ROUNDS} rounds")
 
     def _bind(self, laid: SpeedLayouts, wanted: Bools) -> None:
-        """Add the bounds of layouts on those of their blocks that are `wanted`."""
+        """Add the bounds of layouts on their `wanted` blocks."""
         ranks, sides = self.ranks, self.cols.sides
         rows, side, mine, higher, without = ranks.bounds(laid)
         blocks = ranks.blocks[laid.group]
@@ -179,7 +179,7 @@ class _Bounded:
     def _proof(self, used: Floats, holds: Bools) -> WarmStart:
         layout, block = (np.concatenate(column)[holds] for column in zip(*self._bound))
         kept, layout = np.unique(layout, return_inverse=True)
-        laid = SpeedLayouts.joined(*self._layouts).those(kept)
+        laid = SpeedLayouts.joined(*self._layouts).only(kept)
         named, cols = [*self.keys, ()], (used > USED).nonzero()[0]
         whose = zip(self.cols.one[cols].tolist(), self.cols.two[cols].tolist(), self.cols.types[cols].tolist())
         return WarmStart(

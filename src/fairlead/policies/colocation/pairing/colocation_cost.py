@@ -44,7 +44,7 @@ class JobSignature:
     kind: str
     workers: int
     fits: int
-    min_memory_gb: float  # lower bound, whatever is predicted
+    min_memory_gb: float  # lower bound of any prediction
     max_slowdown: float
     cpus: float
     host_memory_gb: float

@@ -240,12 +240,12 @@ def running_groups(view: Snapshot, signatures: Mapping[int, JobSignature]) -> li
     for number, accelerator in zip(owner.tolist(), place.tolist()):
         held.setdefault(number, []).append(accelerator)
     started = dict(zip(jobs.number.tolist(), jobs.run_started_s.tolist()))
-    kinds = dict(zip(jobs.number.tolist(), jobs.type.tolist()))
+    type_of_job = dict(zip(jobs.number.tolist(), jobs.type.tolist()))
     sharing: dict[tuple[int, ...], list[int]] = {}
     for number in sorted(held, key=lambda one: (started[one], one)):
         sharing.setdefault(tuple(held[number]), []).append(number)
     return [
-        ColocatedGroup(kinds[members[0]], places, members, tuple(signatures[number] for number in members))
+        ColocatedGroup(type_of_job[members[0]], places, members, tuple(signatures[number] for number in members))
         for places, members in sorted(sharing.items())
     ]
 
@@ -260,7 +260,7 @@ def on_drained_nodes(view: Snapshot, groups: Iterable[ColocatedGroup]) -> set[in
 def place_in_order(
     slots: SlotFinder, signatures: Mapping[int, JobSignature], jobs: Iterable[int], *, starving: int = 0
 ) -> list[int]:
-    """Give jobs the cheapest slots, in order; return those that found one. Reserve for the first `starving` job."""
+    """Give jobs the cheapest slots, in order; return the jobs that found one. Reserve for the first `starving` job."""
     without_slot: set[JobSignature] = set()
     found: list[int] = []
     for at, number in enumerate(jobs):
@@ -303,13 +303,13 @@ def to_selection(slots: SlotFinder, valid_until: float | None = math.inf) -> Sel
     groups = sorted(slots.groups, key=lambda group: group.new)
     jobs = [number for group in groups for number in group.members]
     size: Ints = np.array([len(group.members) for group in groups], dtype=np.int64)
-    kinds: Ints = np.array([group.type for group in groups], dtype=np.int64)
+    types: Ints = np.array([group.type for group in groups], dtype=np.int64)
     workers: Ints = np.array([len(group.places) for group in groups], dtype=np.int64)
     pinned = {group.members[0]: np.array(group.places, dtype=np.int64) for group in groups if group.new}
     shared = bool((size > 1).any())
     return Selection(
         np.array(jobs, dtype=np.int64),
-        kinds.repeat(size),
+        types.repeat(size),
         workers.repeat(size),
         np.arange(len(groups)).repeat(size) if shared else None,
         pinned=pinned,

@@ -75,8 +75,8 @@ def _more_than_left_gb(view: Snapshot, costs: ColocationCost, signatures: Mappin
 
 
 def observed_slowdowns(group: ColocatedGroup, view: Snapshot) -> list[float]:
-    """The slowdown of each member relative to its exclusive rate; 0 before its first step, where the exclusive rate on so many
-    nodes is unknown, and while its reported rate is from before a change."""
+    """The slowdown of each member relative to its exclusive rate; 0 before its first step, where the exclusive rate on this
+    number of nodes is unknown, and while its reported rate is from before a change."""
     jobs, rates = view.jobs.of(np.array(group.members)), view.rates
     nodes = len({view.cluster.node_of_accelerator[place] for place in group.places})
     spread = nodes > -(-len(group.places) // int(view.cluster.largest_node_of_type[group.type]))

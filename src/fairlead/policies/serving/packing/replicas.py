@@ -299,14 +299,14 @@ class ReplicaAssigner:
         """Its present type if it fits there; else the type of least load with room, or of the most room; -1: none."""
         if job.fixed:
             return job.now
-        kinds = [type_ for type_ in job.loads if (job.number, type_) not in excluded]
-        kinds.sort(key=lambda type_: (type_ != job.now, job.loads[type_].load, type_))
-        roomy = (type_ for type_ in kinds if self._needed([*by_type.get(type_, ()), job], type_) <= room[type_])
+        candidates = [type_ for type_ in job.loads if (job.number, type_) not in excluded]
+        candidates.sort(key=lambda type_: (type_ != job.now, job.loads[type_].load, type_))
+        roomy = (type_ for type_ in candidates if self._needed([*by_type.get(type_, ()), job], type_) <= room[type_])
         if (first := next(roomy, None)) is not None or job.workers:
             return -1 if first is None else first
-        kinds = [type_ for type_ in kinds if room[type_] > sum(one.workers for one in by_type.get(type_, ()))]
-        left = {type_: room[type_] - self._needed(by_type.get(type_, ()), type_) for type_ in kinds}
-        return max(kinds, key=lambda type_: (left[type_] / job.loads[type_].load, type_ == job.now, -type_), default=-1)
+        candidates = [type_ for type_ in candidates if room[type_] > sum(one.workers for one in by_type.get(type_, ()))]
+        left = {type_: room[type_] - self._needed(by_type.get(type_, ()), type_) for type_ in candidates}
+        return max(candidates, key=lambda type_: (left[type_] / job.loads[type_].load, type_ == job.now, -type_), default=-1)
 
     def _needed(self, jobs: Sequence[SessionJob], type_: int) -> int:
         """The accelerators that jobs need on a type: elastic ones together, the others each for itself."""
@@ -327,9 +327,9 @@ def _with_leftovers(jobs: Sequence[SessionJob], assignments: Sequence[Replicas],
     for job in jobs:
         if job.workers and all(one.job is not job for one in assignments):
             left, new = room - assigned_by_type(both, len(room)), min([0, *(place for one in both for place in one.places)])
-            kinds = [type_ for type_ in job.loads if job.workers <= left[type_]]
-            if kinds:
-                first = min(kinds, key=lambda type_: (type_ != job.now, job.loads[type_].load, type_))
+            candidates = [type_ for type_ in job.loads if job.workers <= left[type_]]
+            if candidates:
+                first = min(candidates, key=lambda type_: (type_ != job.now, job.loads[type_].load, type_))
                 both.append(_exclusive(job, first, new))
     return both
 

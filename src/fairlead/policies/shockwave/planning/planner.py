@@ -64,19 +64,19 @@ def _round(queue: Ints, left: Ints, workers: Ints, accelerators: int, to_go: int
     return np.concatenate(chosen)
 
 
-def _as_fits(line: Ints, workers: Ints, room: int) -> Ints:
-    """The jobs of a line that fit, each before those behind it."""
+def _as_fits(queue: Ints, workers: Ints, room: int) -> Ints:
+    """The jobs of a queue that fit; earlier jobs take precedence."""
     chosen = []
-    while len(line) and room:
-        line = line[workers[line] <= room]
-        taken = workers[line].cumsum()
+    while len(queue) and room:
+        queue = queue[workers[queue] <= room]
+        taken = workers[queue].cumsum()
         fitting = int(taken.searchsorted(room, side="right"))
         if not fitting:
             break
-        chosen.append(line[:fitting])
+        chosen.append(queue[:fitting])
         room -= int(taken[fitting - 1])
-        line = line[fitting:]
-    return np.concatenate(chosen) if chosen else line[:0]
+        queue = queue[fitting:]
+    return np.concatenate(chosen) if chosen else queue[:0]
 
 
 def fill_idle(window: Window, schedule: Bools, short: Ints) -> None:
