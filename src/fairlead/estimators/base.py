@@ -1,4 +1,4 @@
-"""What estimators share: rows of a throughput table by job, timed profiles of reference jobs, and rates observed from running
+"""Shared by estimators: rows of a throughput table by job, timed profiles of reference jobs, and rates observed from running
 jobs. It makes no estimate itself."""
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def reference_rows(keys: tuple[tuple[str, int], ...], chosen: tuple[str, ...] | 
 
 
 class ObservationCache(ABC):
-    """What follows from observations. It adds new ones, and starts again where some are gone, which is another history."""
+    """Rates derived from observations. New observations are added; if some are gone, all are read again."""
 
     prefix: ClassVar[str]
     """The prefix of the names of its observations."""

@@ -80,7 +80,7 @@ class Online:
 
 
 class _Cache:
-    """What follows from the parameters and the last observations."""
+    """Values derived from the parameters and the last observations."""
 
     def __init__(self, online: Online, types: tuple[str, ...]) -> None:
         self.rows, self.profiler = TableRows(online.table), Profiler(online.table)

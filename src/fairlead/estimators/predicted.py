@@ -130,7 +130,7 @@ def _colocated(jobs: JobColumns, view: Snapshot) -> list[set[int]]:
 
 
 def _current_since_s(jobs: JobColumns, observations: ObservedValues) -> Floats:
-    """From when on a job's reported rate is its present one; a mean follows slowly when a neighbour has left."""
+    """The time from which on a job's reported rate is its present one; a mean follows slowly when a neighbour has left."""
     current_since_s = np.full(len(jobs), -np.inf)
     for at, (number, rate) in enumerate(zip(jobs.number.tolist(), jobs.rate.tolist())):
         known: Any = observations.get(observation_name("colocation", number)) if rate > 0 else None

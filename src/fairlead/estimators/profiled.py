@@ -158,7 +158,7 @@ class _ProfilePlan:
 
 
 class _Cache(ObservationCache):
-    """What follows from the parameters and the last observations."""
+    """Values derived from the parameters and the last observations."""
 
     prefix = PROFILE
 

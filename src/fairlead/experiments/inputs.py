@@ -37,7 +37,7 @@ class TraceFile:
     format: str | None = None
     skip_bad: bool = False
     regimes: Path | None = None  # how batch sizes of its jobs change
-    applications: Path | None = None  # what its jobs train, as it was measured
+    applications: Path | None = None  # measured applications that its jobs train
 
     def read(self, table: ThroughputTable | None = None, registry: Registry | None = None) -> Trace:
         if is_stream(self.path):

@@ -54,7 +54,7 @@ def measured_table(measured: Mapping[str, Any], state: State) -> ThroughputTable
     by_kind: dict[str, list[MeasuredRate]] = {}
     for rate in rates:
         by_kind.setdefault(rate.kind, []).append(rate)
-    # Ended jobs may be forecast to arrive again. Jobs with unknown steps come last: those are no hour's work.
+    # Ended jobs may be forecast to arrive again. Jobs with unknown steps come last.
     for job in sorted(state.job_of.values(), key=lambda job: job.steps == UNKNOWN_STEPS):
         if job.kind != TIMED and (job.kind, job.workers) not in known:
             known.add((job.kind, job.workers))

@@ -63,7 +63,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("peak_rss_mb", "peak memory", "memory", "", "Most memory the process held."),
 )
 
-_PRINCIPAL = (  # for a terminal, the most telling first: what does not fit is left out from the end
+_PRINCIPAL = (  # for a terminal, most important first: columns that do not fit are dropped from the end
     *("average_jct_s", "p99_jct_s", "makespan_s", "average_responsiveness_s", "utilization", "worst_ftf", "unfair_fraction"),
     *("unfinished", "refused", "deadline_misses", "preemptions", "finished", "cost"),
 )

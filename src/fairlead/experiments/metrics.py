@@ -54,7 +54,7 @@ def last_seen_s(record: RunRecord) -> float:
 
 
 def present(jobs: JobOutcomes, last_s: float) -> tuple[Floats, Floats]:
-    """From when to when each job is in the system. A refused job never is: its stay is empty."""
+    """The start and end of each job's stay in the system; empty for a refused job."""
     left = np.where(np.isnan(jobs.ended_s), last_s, jobs.ended_s)
     left = np.where(jobs.phase == Phase.REFUSED, jobs.submitted_s, left)
     return jobs.submitted_s, np.maximum(left, jobs.submitted_s)
@@ -229,7 +229,7 @@ class Summary:
     facts: Mapping[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, float | int | None]:
-        """For JSON: what is not a number is None, and the run's own facts stand behind the metrics."""
+        """The metrics for JSON, then facts of the run; values that are not numbers are None."""
         metrics = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "facts"}
         return {name: _plain(value) for name, value in {**metrics, **self.facts, **metrics}.items()}
 

@@ -38,7 +38,7 @@ class JobOutcomes:
     deadline_s: Floats  # after submission; inf where there is none
     preemptions: Ints  # times it was suspended by a decision, to wait
     moves: Ints  # times it was moved, or changed in size, by a decision
-    restarts: Ints  # starts after the first, whatever the cause
+    restarts: Ints  # starts after the first, for any cause
 
     def __len__(self) -> int:
         return len(self.names)

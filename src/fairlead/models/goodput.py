@@ -165,7 +165,7 @@ class Goodputs:
         return self._best(np.array(workers, dtype=np.float64)[None, :, None], np.array(across, dtype=np.bool_)[None, :, None])
 
     def here(self, workers: Ints, across: Bools) -> Floats:
-        """The same where each job has configurations of its own, a column for each; 0 where it has no workers."""
+        """As above, with separate configurations of each job, a column for each; 0 without workers."""
         count = np.maximum(workers, 1).astype(np.float64)[:, :, None]
         return np.where(workers > 0, self._best(count, across[:, :, None]), 0.0)
 
@@ -189,7 +189,7 @@ class Goodputs:
         return np.asarray(np.where(batch >= w * self.limits[:, 2, None, None], good, 0.0)[:, :, 0])
 
     def _split(self, batch: Floats, workers: Floats) -> tuple[Floats, Floats]:
-        """What a worker does at once, and in how many passes."""
+        """The local batch of a pass, and the number of passes."""
         twice = self.limits[:, 0] if self.twice_above is None else self.twice_above
         passes: Floats = accumulation_steps(batch, workers, self.limits[:, 3, None, None], twice[:, None, None])
         return np.ceil(batch / workers / passes - _TINY), passes

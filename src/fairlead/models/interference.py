@@ -41,7 +41,7 @@ class Slowdown:
         return self.of(own, holds.sum() - holds, ratios)
 
     def of(self, own: Floats, others: Floats, kernel_length_ratio: Floats | None = None) -> Floats:
-        """The same by columns, for many accelerators at once. Beyond one full neighbour, time is divided in proportion."""
+        """The slowdowns for many accelerators at once, by columns. Beyond one full neighbour, time is divided in proportion."""
         beside = np.minimum(others, FULL)
         total = own + beside
         if len(self.below) == len(BELOW):

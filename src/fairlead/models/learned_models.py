@@ -17,7 +17,7 @@ LARGEST = 1e30  # of stored numbers: sums and products of a few stay finite
 
 
 class Learned(Protocol):
-    """From rows of numbers to one number each."""
+    """A fitted model that predicts one number for each row."""
 
     def predict(self, rows: Floats) -> Floats: ...
     def importance(self) -> Floats: ...

@@ -1,4 +1,4 @@
-"""What all placements share: running jobs stay, gangs are placed before single workers, and a gang is placed completely or not
+"""Shared by placements: running jobs stay, gangs are placed before single workers, and a gang is placed completely or not
 at all. The searches for free accelerators are here; each placement (`basic.py` and others) chooses the nodes by one of them."""
 
 from __future__ import annotations

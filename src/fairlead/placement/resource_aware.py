@@ -44,12 +44,12 @@ class FreeHosts(FreeDevices):
         return self.selection.jobs[combination == mine[0]], alone
 
     def needs(self, jobs: Ints) -> Floats:
-        """What one worker of each job needs in sum: CPUs, and GB of memory."""
+        """The sum of the needs of one worker of each job: CPUs, and GB of memory."""
         rows = self.view.jobs.only(self.view.jobs.number.searchsorted(jobs))
         return np.array([rows.cpus.sum(), rows.host_memory_gb.sum()])
 
     def holds(self, type_: int, needs: Floats) -> Ints:
-        """By node, how many workers with these needs fit; 0 on nodes of another type."""
+        """By node, the number of workers with these needs that fit; 0 on nodes of another type."""
         holds = np.where(self.cluster.node_type == type_, self.idle, 0)
         for need, spare in zip(needs.tolist(), self.spare):
             if need > 0:

@@ -75,7 +75,7 @@ def stored_features(row: Mapping[str, Any], source: object = "features") -> Feat
 
 
 Pairs = Mapping[tuple[str, str], tuple[float, float]]
-ENOUGH = 50  # configurations whose multiprocessors were counted, to learn from
+ENOUGH = 50  # the least number of configurations with counted multiprocessors to fit to
 FOLDS = 5
 
 
@@ -87,7 +87,7 @@ class KernelProfiles:
     kernel_s: Mapping[str, float]
 
     def columns(self, pairs: Sequence[tuple[str, str]]) -> tuple[Floats, Floats]:
-        """Of each pair, what the second holds, and log₁₀ of the ratio of kernel durations, second to first."""
+        """For each pair, the share that the second job holds, and log₁₀ of the kernel length ratio, second to first."""
         own, other = (np.array([self.kernel_s[pair[side]] for pair in pairs]) for side in (0, 1))
         held: Floats = np.array([self.multiprocessors[pair[1]] for pair in pairs])
         return held, np.log10(other / own)

@@ -1,4 +1,4 @@
-"""What a PyTorch module will do to an accelerator: from its graph, where it exports; where it will not, from a short trial on
+"""Predict the use of an accelerator by a PyTorch module: from its graph if it exports, else from a short trial on
 the accelerator at hand. Imported only where PyTorch is."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _tried(model: Any, inputs: Any, targets: Any, device: str, loss: Any, plan: 
 
 
 def device_name(device: str) -> str:
-    """Of an accelerator what it calls itself."""
+    """The name that an accelerator reports."""
     return str(torch.cuda.get_device_name(device)) if torch.device(device).type == "cuda" else device
 
 
@@ -75,7 +75,7 @@ def _on(value: Any, device: str) -> Any:
 
 
 def training_in(spelled: str) -> tuple[Any, ...]:
-    """What the function of a file makes, as in "mine.py:training": a model, inputs, targets, and a loss if it has its own."""
+    """Call a function of a file, as "mine.py:training": it returns a model, inputs, targets, and a loss if it has its own."""
     name, _, function = spelled.rpartition(":")
     wanted = "a Python file and a function in it, as in mine.py:training"
     spec = importlib.util.spec_from_file_location("training", name) if Path(name).is_file() else None

@@ -78,7 +78,7 @@ def _believable(path: Path, model: Any) -> None:
             raise _bad(path, f"at most {MOST_NODES:,} nodes")
         _in_order(path, graph, depth)
         for node in graph.node:
-            if not isinstance(node.op_type, str) or len(node.op_type) > MOST_NAME:  # what is no text comes as bytes
+            if not isinstance(node.op_type, str) or len(node.op_type) > MOST_NAME:  # invalid text comes as bytes
                 raise _bad(path, f"operators with names, of at most {MOST_NAME} letters", node.op_type[:60])
             _attributes(path, node)
         for tensor in graph.initializer:
@@ -213,7 +213,7 @@ def _known_dims(value: Any) -> list[int] | None:
 
 
 def _fold(onnx: Any, graph: Any, shapes: Mapping[str, list[int] | None]) -> int:
-    """How many nodes have become constants: arithmetic on a few whole numbers that are known."""
+    """The number of nodes that became constants: arithmetic on a few known integers."""
     known: dict[str, Ints] = {}
     folded = 0
     for node in graph.node:

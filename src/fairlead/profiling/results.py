@@ -37,14 +37,14 @@ def _wrong_field(row: Mapping[str, Any]) -> tuple[str, str] | None:
         _two(row["undisturbed_steps_per_s"], _number) and min(row["undisturbed_steps_per_s"]) > 0
     ):
         return "undisturbed_steps_per_s", "two numbers above 0"
-    windows = row.get("windows", 1)  # how many, or what was seen in each
+    windows = row.get("windows", 1)  # their number, or the rates of each
     if not isinstance(windows, int) and not (isinstance(windows, list) and windows and all(_speed(w, paired) for w in windows)):
         return "windows", f"steps per second of each, {'two numbers' if paired else 'a number'} from 0 on"
     return None
 
 
 def _wrong_pair(rows: Mapping[int, Mapping[str, Any]]) -> tuple[int, str, str] | None:
-    """Of rows by line: the first that gives no slowdown, its field, and what would be valid."""
+    """The first row, by line, that gives no slowdown; its field; and a valid value."""
     by_itself = {row.get("alone", row["name"]) for row in rows.values() if "pair" not in row and "problem" not in row}
     for line, row in rows.items():
         if "problem" in row:
@@ -157,13 +157,13 @@ def measured_set(name: str = "h200") -> tuple[dict[str, Any], list[dict[str, Any
 
 
 def read_results(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What a file is about, and its measurements."""
+    """The description of a file, and its measurements."""
     about, rows = _read(path)
     return about, list(rows.values())
 
 
 def read_pairs(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The same for a file of pairs, with at least one that gives slowdowns."""
+    """Read a file of pairs, with at least one that gives slowdowns."""
     about, rows = _read(path)
     if not any("pair" in row and "problem" not in row for row in rows.values()):
         raise InputError(path, "pairs that were measured, as `profile pairs` writes them", field="pair")

@@ -74,7 +74,7 @@ class Interconnect:
 
     link_gbs: Floats  # per device, one way
     hop_us: float
-    straggling: float  # what a step grows by with each doubling of the gang
+    straggling: float  # relative growth of a step with each doubling of the gang
 
 
 @dataclass(frozen=True)

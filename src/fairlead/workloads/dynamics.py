@@ -20,7 +20,7 @@ def _no_table(batch_size: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RunConditions:
-    """How far a job is, and on what it runs."""
+    """The progress of a job, and its resources."""
 
     steps: float  # done so far
     type: str
@@ -30,7 +30,7 @@ class RunConditions:
     table: Callable[[int], float] = _no_table
     """Steps per second of its model at a batch size, by the simulator's table for this placement; 0 where it has none."""
     rate: float = 0.0  # steps per second of its job type, likewise
-    cpus: float = math.inf  # for each worker, by the plan, or what its nodes have for each accelerator
+    cpus: float = math.inf  # for each worker, by the plan or the share of its nodes
     host_memory_gb: float = math.inf
 
 

@@ -1,4 +1,4 @@
-"""What several allocation policies share: water filling over groups of jobs, and the accounts of jobs as such groups."""
+"""Shared by allocation policies: water filling over groups of jobs, and the accounts of jobs as such groups."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def water_fill(view: Snapshot, groups: ShareGroups, *, aware: bool, sharing: Sha
 
 
 def _fill_polytope(view: Snapshot, classes: JobClasses, groups: ShareGroups, sharing: SharingOptions) -> Allocation:
-    """The same where jobs may be co-located or spread."""
+    """Water filling with jobs that may be co-located or spread."""
 
     def answer(model: DemandModel, before: ModelAnswer | None) -> ModelAnswer:
         assert isinstance(model, ThroughputPolytope)

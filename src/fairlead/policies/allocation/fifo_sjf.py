@@ -39,7 +39,7 @@ class FifoPerf(SharingOptions):
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     sticky: bool = False
-    _near: list[WarmStart] = field(default_factory=list, init=False, repr=False, compare=False)  # what proved the last optimum
+    _near: list[WarmStart] = field(default_factory=list, init=False, repr=False, compare=False)  # the proof of the last optimum
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         if self.alone and not self.sticky:

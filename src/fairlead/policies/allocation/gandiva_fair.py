@@ -28,7 +28,7 @@ MIN_GAP = 1e-9
 """Speed-ups closer than this (relatively) are equal: no user gains by trading."""
 
 MIN_TRADE = 1e-9
-"""Of an accelerator; less is not traded."""
+"""The smallest trade, in accelerators."""
 
 _MAX_TICKETS = 1e9
 

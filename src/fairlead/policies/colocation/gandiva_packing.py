@@ -71,7 +71,7 @@ class GandivaPacking:
         shuffled = stream(self.seed, "gandiva-packing", known.draws).permutation(free.nonzero()[0])
         shuffled = shuffled[jobs.workers[shuffled].argsort(kind="stable")]
         size = jobs.workers[shuffled]
-        rank = np.arange(len(size)) - size.searchsorted(size)  # among those of its size
+        rank = np.arange(len(size)) - size.searchsorted(size)  # among jobs of its size
         heads = ((rank % 2 == 0)[:-1] & (size[1:] == size[:-1])).nonzero()[0]
         one, two = np.minimum(shuffled[heads], shuffled[heads + 1]), np.maximum(shuffled[heads], shuffled[heads + 1])
         good = _colocatable(view, usable, one, two).any(axis=1) & ~known.rejected(jobs.number[one], jobs.number[two])

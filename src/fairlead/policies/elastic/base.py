@@ -21,7 +21,7 @@ class Nodes:
     fixed: frozenset[int] = frozenset()  # jobs that must not be moved
     places: dict[int, list[int]] = field(default_factory=dict)  # by job
     residents: dict[int, set[int]] = field(default_factory=dict)  # by node
-    wide: dict[int, int] = field(default_factory=dict)  # by node, the job there that stands on several
+    wide: dict[int, int] = field(default_factory=dict)  # by node, the job there that spans several nodes
 
     def keep(self, job: int, places: Sequence[int]) -> None:
         """Keep a job where it is."""
@@ -35,7 +35,7 @@ class Nodes:
         while waiting:
             job, size = waiting.pop(0)
             moved = self._on_one(job, size) if size <= self._largest else self._on_several(job, size)
-            if moved is None:  # what is left, on nodes without another job that spans several
+            if moved is None:  # the rest, on nodes without another job that spans several
                 nodes = sorted(self.free.keys() - self.wide.keys(), key=lambda node: (-len(self.free[node]), node))
                 if sum(len(self.free[node]) for node in nodes) >= size:
                     self._take(job, size, nodes)

@@ -120,7 +120,7 @@ class Pollux:
         return sizes, speedup
 
     def _cost(self, speedup: Floats) -> Floats:
-        """What each option adds to the sum to be minimised."""
+        """The cost of each option in the sum that is minimised."""
         s = speedup + _STANDSTILL
         cost = -np.log(s) if self.power == 0 else -np.sign(self.power) * s**self.power
         cost[:, :-1][speedup[:, :-1] <= 0] = np.inf
@@ -148,8 +148,8 @@ class _JobTable:
     asked: Ints
     elastic: Bools
     fixed: Bools  # runs, and must be left alone
-    held: Ints  # what it can stay on; 0 where it has to leave
-    across: Bools  # it stands on several nodes
+    held: Ints  # accelerators that it can keep; 0 if it must leave
+    across: Bools  # it spans several nodes
     places: list[list[int]]
     age: Floats
     restarts: Ints

@@ -80,7 +80,7 @@ def _speeds(view: Snapshot) -> tuple[Ints, Ints, Ints, Floats]:
     """Configurations in which jobs make progress: position, type, workers, rate."""
     jobs, rates = view.jobs, view.rates
     found: list[tuple[Ints, int, int, Floats]] = []
-    known = np.zeros(len(jobs), dtype=np.bool_)  # whose speeds at several sizes are
+    known = np.zeros(len(jobs), dtype=np.bool_)  # jobs with known speeds at several sizes
     for type_, capacity in enumerate(view.capacity.tolist()):
         usual = sizes_on(int(view.cluster.largest_node_of_type[type_]), capacity) if capacity else ()
         sizes = sorted({*usual, *jobs.held[jobs.running & (jobs.type == type_)].tolist()})

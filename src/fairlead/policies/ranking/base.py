@@ -1,4 +1,4 @@
-"""From an order of jobs to a selection: each job in turn takes what it needs, as far as the accelerators reach.
+"""Turn an order of jobs into a selection: each job in turn takes what it needs, as far as the accelerators reach.
 
 A single type is taken by prefix sums; several types are assigned job by job, each to its fastest free type. A running job keeps
 its type while it stays selected, and moves to a faster one that would otherwise be idle."""

@@ -23,7 +23,7 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.policies.ranking.base import first_crossing, in_order
 
 MIN_KEPT = 1 / math.e
-"""What a winner keeps at least. The mechanism promises it where things can be divided; where they cannot, it is kept to."""
+"""The least fraction that a winner keeps: guaranteed for divisible goods, and enforced here."""
 
 _FROM_NOTHING = 1e6
 """The logarithm of how much better something is than nothing: more than all others together can gain."""
@@ -128,7 +128,7 @@ class Themis:
         given, kept = partial_allocation(self._bids(view, bidders), pool) if pool else _NOTHING
         for at, workers in zip(bidders.tolist(), given.tolist()):
             table.give(at, workers)
-        for at in order.tolist():  # what no bidder could use, or only on several types at once
+        for at in order.tolist():  # accelerators that no bidder could use, or only on several types at once
             table.give(at, int(jobs.workers[at]))
         for at in (bound & table.elastic).nonzero()[0].tolist():
             table.give(at, int(jobs.workers[at]))

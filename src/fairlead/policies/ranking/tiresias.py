@@ -89,7 +89,7 @@ class Gittins:
 def gittins_index(age: Floats, services: Floats) -> Floats:
     """The index of each age under the empirical distribution of `services` (sorted); 0 beyond the longest."""
     total = np.concatenate(([0.0], np.cumsum(services)))
-    steps = np.unique(np.quantile(services, np.linspace(0.05, 1.0, 20)))  # Δ: a grid over what services there are
+    steps = np.unique(np.quantile(services, np.linspace(0.05, 1.0, 20)))  # Δ: a grid over the observed services
     done = np.searchsorted(services, age, side="right")  # services ≤ a
     alive = len(services) - done
     reach = np.searchsorted(services, age[:, None] + steps[None, :], side="right")

@@ -1,4 +1,4 @@
-"""What the trace formats share: jobs of a file, checked and in order, columns of a table with a header, and how the head of a
+"""Shared by trace formats: jobs of a file, checked and in order, columns of a table with a header, and how the head of a
 file looks. This module knows no format."""
 
 from __future__ import annotations

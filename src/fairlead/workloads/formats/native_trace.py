@@ -51,7 +51,7 @@ LOSS_CURVE = "loss_curve"
 """How the loss of a job falls. This is no field of the job: only the simulator knows it."""
 
 REGIMES = "regimes"
-"""How the batch size of a job changes; likewise."""
+"""How the batch size of a job changes; known only to the simulator, too."""
 
 SCHEDULE = "schedule"
 """The batch sizes that the user has declared, in the same notation; a field of the job."""

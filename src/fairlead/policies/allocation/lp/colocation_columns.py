@@ -117,7 +117,7 @@ class ThroughputColumns:
     other: Floats  # of two
     workers: Ints
     use: Floats
-    there_is: Bools  # by resource: whether there is any
+    there_is: Bools  # by resource: whether its capacity is above 0
     fastest: Floats  # by class
 
     def __len__(self) -> int:

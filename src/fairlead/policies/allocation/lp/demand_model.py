@@ -29,7 +29,7 @@ MAX_HULL_TYPES = 8
 
 
 class DemandModel(Protocol):
-    """What the jobs of a view can be given, by class. The types of required throughputs, used time and worth are each model's
+    """The feasible throughputs of jobs, by class. The types of required throughputs, used time and worth are each model's
     own."""
 
     @property
@@ -67,7 +67,7 @@ class ModelAnswer:
     required: Any
     reasons: Mapping[int, Reason] = field(default_factory=dict)
     memo: Memo = None
-    level: Any = None  # what was reached
+    level: Any = None  # the level reached
 
 
 def solve_with_sharing(

@@ -15,7 +15,7 @@ from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Snapshot
 
 SLIGHT = 1e-3
-"""By how much the last class's progress counts less than the first's where nothing else decides between them."""
+"""Tie break: the largest relative reduction of the value of a class."""
 
 _APART = 997.0  # a factor that separates numbers that are close
 _TUPLE = np.array((11400714785074694791, 14029467366897019727, 2870177450012600261), dtype=np.uint64)  # xxHash's primes
@@ -43,7 +43,7 @@ class JobClasses:
         return self.each(view, totals / self.count[:, None], reasons)
 
     def isolate_job(self, job: int) -> JobClasses:
-        """The same with one job, a row of the view, in a class of its own at the end."""
+        """The classes with one job, a row of the view, in a separate class at the end."""
         old = int(self.of[job])
         of, count = self.of.copy(), np.append(self.count, 1)
         of[job] = len(self)
@@ -123,7 +123,7 @@ def _keys(columns: bytes, weight: bytes) -> Sequence[tuple[float, ...]]:
 
 
 def break_ties_by_class(worth: Floats, classes: JobClasses) -> Floats:
-    """The same worths, slightly reduced by a number that follows from the class and the type, so that the optimum is unique,
+    """The values, slightly reduced by a number that follows from the class and the type, so that the optimum is unique,
     whatever path the solver took, also where two classes differ only in weight."""
     place = hash_fractions(classes.keys)
     types = worth.shape[1]

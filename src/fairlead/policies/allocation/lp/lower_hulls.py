@@ -70,7 +70,7 @@ def _answers(rates: Floats, order: Ints) -> tuple[Floats, Bools]:
     first = member.argmax(axis=1) + 1
     lifted = plain[:, np.arange(len(member))[:, None], np.maximum(np.arange(types + 1), first[:, None])]
 
-    # A member that is as fast as the next is no hull's; and a hull ends in a type than which there is none faster.
+    # No hull has a member as fast as the next one, and every hull ends in a fastest type.
     last = types - member[:, ::-1].argmax(axis=1)
     follows = np.where(member, np.arange(types), -1)
     rising = np.ones((len(rates), len(member)), dtype=np.bool_)

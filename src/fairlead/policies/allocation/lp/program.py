@@ -145,7 +145,7 @@ class Program:
         return Solution(values, reduced, duals, float(objective))
 
     def _off(self) -> float:
-        """By how much the last answer misses a bound or an optimality condition; infinity where there is no answer."""
+        """The largest violation of a bound or an optimality condition by the last answer; infinity without an answer."""
         if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return math.inf
         # By name: reading all of the solver's information takes ten times as long.

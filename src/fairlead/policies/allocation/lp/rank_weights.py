@@ -13,7 +13,7 @@ from fairlead.policies.allocation.lp.colocation_columns import ColumnSides
 
 USED = 1e-10
 _BLOCKS = 6  # of a class's speeds, at most, and each for at least as many members
-_NOTHING = 1e-12  # what rounding may leave of a difference
+_NOTHING = 1e-12  # differences below this are rounding
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class SpeedLayouts:
         return SpeedLayouts(self.group[which], size, self.speed[at], self.until[at])
 
     def of(self, group: Ints) -> SpeedLayouts:
-        """The same for classes with other numbers."""
+        """The layouts with other class numbers."""
         return SpeedLayouts(group, self.size, self.speed, self.until)
 
     @staticmethod

@@ -74,7 +74,7 @@ class SpeedPrices:
         return cost
 
     def of(self, origin: Ints) -> SpeedPrices:
-        """The same for classes that were parts of these."""
+        """The rows for classes that were parts of these."""
         return SpeedPrices(self.speed[origin], self.price[origin])
 
     def rise(self, of: Ints, part: Floats) -> Floats:
@@ -275,7 +275,7 @@ class _Model:
             self._ask(np.append(all_, owner), np.append(np.zeros(len(all_)), speed), required)
         elif not self.scaled:
             wanted = required.beyond(self.owner, self.speed)
-            other = (wanted != self._wanted).nonzero()[0]  # where levels rise, most stand still
+            other = (wanted != self._wanted).nonzero()[0]  # most demands do not change between levels
             self.program.row_bounds(self._base + other, wanted[other], np.full(len(other), np.inf))
             self._wanted = wanted
         for _ in range(_ROUNDS):

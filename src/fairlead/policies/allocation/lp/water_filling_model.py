@@ -25,7 +25,7 @@ from fairlead.policies.allocation.lp.level_search import FitResult
 from fairlead.policies.allocation.lp.throughput_polytope import PolytopeFit, SortedDemands, SpeedPrices, ThroughputPolytope
 
 DUST = 1e-9
-"""What costs no more than this part of all there is has no price."""
+"""Costs of at most this fraction of the cluster count as 0."""
 
 _TRACE = 1e-15
 _REMEMBERED = 8
@@ -35,7 +35,7 @@ F = TypeVar("F", bound=FitResult)
 
 
 class FillModel(ABC, Generic[F]):
-    """What is filled: how levels fit, and which jobs rise for free. `top` is by job; it fills at most `times`."""
+    """The model that is filled: how levels fit, and which jobs rise for free. `top` is by job; it fills at most `times`."""
 
     def __init__(self, name: str, top: Floats, times: int) -> None:
         self.name, self.top, self.times = name, top, times

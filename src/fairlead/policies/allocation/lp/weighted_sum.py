@@ -107,7 +107,7 @@ class _Bounded:
         upper = np.concatenate((np.full(width, np.inf), most, np.full(every, np.inf)))
         room = np.concatenate((1.0 * cols.there_is, ranks.count, np.zeros(every)))
         self._base = len(room)
-        likely = np.zeros((classes, classes + 1, resources), dtype=np.bool_)  # the last class stands for no co-location
+        likely = np.zeros((classes, classes + 1, resources), dtype=np.bool_)  # the last class means no co-location
         if near.cols:
             likely[tuple(np.array(near.cols).T)] = True
         initial = np.concatenate(((cols.two < 0) | likely[cols.one, cols.two, cols.types], np.ones(2 * every, dtype=np.bool_)))
