@@ -160,12 +160,22 @@ class _Column(_Kept[npt.NDArray[T]]):
     def __init__(self, dtype: type[T], default: float) -> None:
         self.dtype, self.default = dtype, default
 
-    def find(self, view: JobColumns) -> npt.NDArray[T]:
+    @overload
+    def __get__(self, view: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, view: JobColumns, owner: type) -> npt.NDArray[T]: ...
+    def __get__(
+        self, view: JobColumns | None, owner: type
+    ) -> Self | npt.NDArray[T]:  # without `find`, as columns are read often
+        if view is None:
+            return self
         store, name = view._store, self.name
         if store.version != view._version:
             raise StaleSnapshot(f"column {name!r} was first read after the state had moved on from second {view.now:g}")
         known = name == "number" and store.by_number
         column: npt.NDArray[Any] = view._rows if known else store.arrays[name][view._rows]
+        _fix(column)
+        view.__dict__[name] = column
         return column
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar, get_args
 
 import numpy as np
@@ -40,6 +41,9 @@ _MAX_WORKERS = _MAX_ACCELERATORS = 1_000_000
 _POSITIVE = ("steps", "weight")
 _TYPE_NAMES = {str: "text", int: "a whole number", bool: "true or false", dict: "a mapping"}
 _JOB_DEFAULTS = {f.name: f.default for f in fields(Job) if f.name not in ("name", "submitted_s")}
+_job_values = attrgetter(*_JOB_DEFAULTS)
+_USUAL = [*_JOB_DEFAULTS].index("deadline_s")  # most jobs set none of the fields from here on
+_RARE_DEFAULTS = tuple(_JOB_DEFAULTS.values())[_USUAL:]
 
 
 def encode(event: ev.Event) -> bytes:
@@ -192,8 +196,11 @@ def _from_plain(value: Any) -> Any:
 
 def _job(job: Job) -> dict[str, Any]:
     record: dict[str, Any] = {"name": job.name}
-    for name, default in _JOB_DEFAULTS.items():
-        if (value := getattr(job, name)) != default:
+    values = _job_values(job)
+    if values[_USUAL:] == _RARE_DEFAULTS:
+        values = values[:_USUAL]
+    for (name, default), value in zip(_JOB_DEFAULTS.items(), values):
+        if value != default:
             record[name] = _number(value) if isinstance(value, float) else value
     return record
 
@@ -380,10 +387,11 @@ def _by_fields(kind: type) -> Callable[[Any], dict[str, Any]]:
     own = _FIELDS_BY_EVENT.get(kind, {})
     layout = [(f.name, *(own.get(f.name) or _FIELDS[f.name]), f.default) for f in fields(kind)]
 
+    values_of = attrgetter(*(each[0] for each in layout))
+
     def write(event: Any) -> dict[str, Any]:
         record: dict[str, Any] = first.copy()
-        for name, _, to_plain, optional, default in layout:
-            value = getattr(event, name)
+        for (name, _, to_plain, optional, default), value in zip(layout, values_of(event)):
             if not optional or value != default:
                 record[name] = value if to_plain is None else to_plain(value)
         return record

@@ -51,8 +51,10 @@ class JsonlJournal:
     def append(self, event: Event) -> None:
         if self._file is None:
             raise JournalError(f"{self.path}: the journal is closed")
-        with self._write_errors():
+        try:  # not `_write_errors`: a context manager takes as long as encoding an event
             self._file.write(encode_line(event))
+        except OSError as error:
+            raise self._write_error(error) from error
 
     def commit(self) -> None:
         if self._durable and self._file is not None:
@@ -86,7 +88,10 @@ class JsonlJournal:
         try:
             yield
         except OSError as error:
-            raise JournalError(f"{self.path}: cannot write the journal: {error.strerror or error}") from error
+            raise self._write_error(error) from error
+
+    def _write_error(self, error: OSError) -> JournalError:
+        return JournalError(f"{self.path}: cannot write the journal: {error.strerror or error}")
 
     def _lock(self) -> None:
         """The system releases the lock when the file is closed or its process ends."""
