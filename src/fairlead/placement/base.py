@@ -39,8 +39,8 @@ class FreeByNode:
     def fewest(self, type_: int, want: int, max_nodes: int) -> list[int]:
         """Take accelerators of a type on as few nodes as possible, from the fullest node that has enough, else from the
         emptiest; nothing where there are too few, or on more than `max_nodes`."""
-        having, found = self._having[type_], list[int]()
-        used: list[tuple[int, int]] = []  # a node, and how many of its accelerators
+        having, counts, starts, places = self._having[type_], self.counts, self._starts, self._places
+        found, used = list[int](), list[tuple[int, int]]()  # a node, and how many of its accelerators
         missing, top = want, len(having) - 1  # no node has more than `top`
         while missing and len(used) < max_nodes:
             had = missing
@@ -54,17 +54,24 @@ class FreeByNode:
                     break
                 top = had
             bits = having[had]
-            node, part = (bits & -bits).bit_length() - 1, had if had < missing else missing
-            found += self.take(node, part)
+            bit = bits & -bits
+            node, part = bit.bit_length() - 1, had if had < missing else missing
+            having[had] = bits ^ bit
+            having[had - part] |= bit
+            start = starts[node]
+            counts[node], starts[node] = had - part, start + part
+            if part == want:  # one node has enough, as in most cases
+                return places[start : start + part]
+            found += places[start : start + part]
             used.append((node, part))
             missing -= part
         if not missing:
             return found
         for node, part in used:  # give them back
-            left = self.counts[node]
+            left = counts[node]
             having[left] ^= 1 << node
             having[left + part] |= 1 << node
-            self.counts[node], self._starts[node] = left + part, self._starts[node] - part
+            counts[node], starts[node] = left + part, starts[node] - part
         return []
 
     def last_or_fewest(self, last: int, type_: int, want: int, max_nodes: int) -> list[int]:
