@@ -14,18 +14,20 @@ from without_agents import PATIENCE_S, Scene
 from fairlead.config.schedulers import compose
 from fairlead.core import events as ev
 from fairlead.core.allocation import Allocation
+from fairlead.core.cluster import Cluster
 from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
-from fairlead.core.job import Phase
-from fairlead.core.plan import Placed, Rates, Selection
+from fairlead.core.job import Job, Phase
+from fairlead.core.plan import Placed, Rates, RoundPlan, Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.decide import _learns
+from fairlead.engine.state import State
 from fairlead.estimators.measured import Measured
 from fairlead.estimators.oracle import Oracle
 from fairlead.journal.recovery import read_journal
 from fairlead.placement.basic import Consolidated
 from fairlead.policies.ranking.fifo import Fifo
-from fairlead.runtime.control.async_decider import DecisionHealth, with_timeout
+from fairlead.runtime.control.async_decider import DecisionHealth, TimedPolicy, with_timeout
 from fairlead.runtime.control.views import job_record
 from fairlead.testing.builders import random_table
 
@@ -229,6 +231,36 @@ def test_who_runs_and_who_asks_does_not_suffer_from_a_placement_or_an_estimation
         assert (scene.runs(0), scene.starts(0), scene.starts(2)) == (True, 1, 1)
 
     scene.play(story)
+
+
+class EmptyPlan:
+    """Selects job 0 once, then fails; its plan has no job."""
+
+    def __init__(self) -> None:
+        self._selected = False
+
+    def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+        if self._selected:
+            raise SolverError("plan", "late")
+        self._selected = True
+        return Selection(np.array([0]), np.array([0]), np.array([1])), {"plan": []}
+
+    def interim_selection(self, view: Snapshot, memo: Memo) -> Selection:
+        return Selection.empty()
+
+
+def test_an_empty_plan_is_followed_while_its_policy_fails() -> None:
+    state = State(Cluster.parse("2xv100:2"))
+    for number in range(2):
+        state.apply(ev.JobSubmitted(0.0, number, Job(f"job-{number}", steps=10.0)))
+    state.apply(ev.RoundPlanned(RoundPlan(1.0, admitted=np.array([0, 1]))))
+    health, view = DecisionHealth(), state.snapshot(1.0)
+    policy = TimedPolicy(EmptyPlan(), 5.0, health)
+    with health.track():
+        first, memo = policy.select(view, None)
+    with health.track():
+        second, _ = policy.select(view, memo)
+    assert (first.jobs.tolist(), second.jobs.tolist()) == ([0], [])
 
 
 def test_an_estimator_that_learns_still_does_with_a_timeout() -> None:

@@ -230,8 +230,10 @@ class TimedPolicy:
         return selection, left
 
     def _standing(self, view: Snapshot, memo: Memo) -> Selection:
-        last = None if self._last is None else self._planned(view, memo) or _of_present_jobs(self._last, view)
-        last = _running(view) if last is None else last
+        if self._last is None:
+            last = _running(view)
+        elif (last := self._planned(view, memo)) is None:  # an empty plan holds too
+            last = _of_present_jobs(self._last, view)
         others = np.setdiff1d(view.jobs.number[~view.jobs.running], last.jobs).tolist()
         return replace(last, head=None, reasons=dict.fromkeys(others, Reasons.no_decision(self._health.summary)))
 
