@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fairlead.core.job import Job as Job
     from fairlead.experiments.simulate import Faults as Faults
     from fairlead.simulator.costs import Costs as Costs
+    from fairlead.simulator.faults import Outage as Outage
     from fairlead.workloads.generate import Generator as Generator
     from fairlead.workloads.throughput_tables import ThroughputTable as ThroughputTable
     from fairlead.workloads.trace import Trace as Trace
@@ -50,6 +51,7 @@ _PUBLIC = {
     "Generator": "fairlead.workloads.generate",
     "Job": "fairlead.core.job",
     "JobHandle": "fairlead.api.connection",
+    "Outage": "fairlead.simulator.faults",
     "Run": "fairlead.api.run_results",
     "Scheduler": "fairlead.api.scheduler",
     "ThroughputTable": "fairlead.workloads.throughput_tables",

@@ -8,8 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from fairlead.core.errors import InputError, check_number
+
 if TYPE_CHECKING:
     from fairlead.runtime.http_client import ControlPlaneClient
+
+MIN_REQUEST_S = 1.0  # what a request may take though `timeout_s` is shorter
 
 
 def connect(url: str | None = None, token: str | None = None, *, authority: str = "") -> ClusterConnection:
@@ -30,6 +34,8 @@ def connect(url: str | None = None, token: str | None = None, *, authority: str 
 
     from fairlead.runtime.http_client import TOKEN, ControlPlaneClient
 
+    if not isinstance(url, str | None):
+        raise InputError("connect", "an address, as in 'http://localhost:8080'", field="url", value=url)
     if url is None:
         client = ControlPlaneClient.from_environment()
     else:
@@ -100,12 +106,25 @@ class JobHandle:
             TimeoutError: The job has not ended in time.
             FairleadError: The control plane refused the request, or does not answer.
         """
-        deadline = time.monotonic() + timeout_s
-        while (record := self.status())["ended_s"] is None:
-            if time.monotonic() >= deadline:
-                raise TimeoutError(f"job {self.name!r} has not ended within {timeout_s:g} s; it is {record['phase']}")
-            time.sleep(min(poll_s, max(0.0, deadline - time.monotonic())))
-        return record
+        from fairlead.runtime.http_client import Unreachable
+
+        check_number("wait", "timeout_s", timeout_s, "seconds from 0 on")
+        check_number("wait", "poll_s", poll_s, "seconds from 0 on")
+        deadline, known = time.monotonic() + timeout_s, "the control plane does not answer"
+        while True:
+            within_s = min(self.client.timeout_s, max(MIN_REQUEST_S, deadline - time.monotonic()))
+            try:
+                record = replace(self.client, timeout_s=within_s).job(str(self.number))
+            except Unreachable:
+                if time.monotonic() < deadline:
+                    raise
+            else:
+                if record["ended_s"] is not None:
+                    return record
+                known = f"it is {record['phase']}"
+            if (left_s := deadline - time.monotonic()) <= 0:
+                raise TimeoutError(f"job {self.name!r} has not ended within {timeout_s:g} s; {known}")
+            time.sleep(min(poll_s, left_s))
 
     def logs(self, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """Yield what the job printed, piece by piece; with `follow`, until it ends."""

@@ -6,24 +6,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fairlead.api import scheduler as convert
 from fairlead.api.run_results import ComparisonResult, Run
-from fairlead.api.scheduler import (
-    ClusterLike,
-    SchedulerLike,
-    TableLike,
-    TraceLike,
-    to_cluster,
-    to_scheduler,
-    to_table,
-    to_trace,
-)
+from fairlead.api.scheduler import ClusterLike, Scheduler, SchedulerLike, TableLike, TraceLike
+from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
-from fairlead.config.schedulers import parse_part
 from fairlead.core.errors import InputError
 from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments import metrics
 from fairlead.experiments import resimulate as recorded
-from fairlead.experiments.compare import Comparison, Workload, run_comparison
+from fairlead.experiments.compare import CaseOutcome, Comparison, Workload, checked_seeds, run_comparison
 from fairlead.experiments.simulate import Faults, Simulation, run_simulation
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.generate import Generator
@@ -53,7 +45,7 @@ def simulate(
         throughputs: A throughput table or its file; default: the bundled catalogue, or the trace's durations.
         costs: Time to launch, restart and checkpoint a job.
         faults: Node outages.
-        measure: Stop when the jobs with these indices (first, last) have ended.
+        measure: Measure the jobs `first` to `end - 1` of a pair (first, end), by submission, and stop when they have ended.
         seed: Seed of everything random.
         keep_events: Keep all events for `run.events`, `run.rounds` and the Gantt chart.
         on_progress: Called with the fraction of jobs that have ended.
@@ -71,19 +63,14 @@ def simulate(
         >>> run.summary["finished"], run.summary["average_jct_s"]
         (8, 1890.0)
     """
-    table = to_table(throughputs)
-    scheduler = to_scheduler(policy, round_s)
+    table = convert.to_table(throughputs)
+    scheduler = convert.to_scheduler(policy, round_s)
     options = replace(metrics.DEFAULTS, measure=measure)
-    given = Simulation(
-        to_trace(trace, table, seed),
-        to_cluster(cluster),
-        scheduler.config,
-        table,
-        costs or Costs(),
-        faults or Faults(),
-        seed,
-        measure,
-    )
+    [seed] = checked_seeds([seed])
+    jobs = convert.to_trace(trace, table, seed)
+    options.check_measure(len(jobs))
+    costs, faults = convert.instance_or_default("costs", costs, Costs), convert.instance_or_default("faults", faults, Faults)
+    given = Simulation(jobs, convert.to_cluster(cluster), scheduler.config, table, costs, faults, seed, measure)
     journal = MemoryJournal() if keep_events else None
     run = run_simulation(given, journal=journal, registry=scheduler.registry, gantt=keep_events, on_progress=on_progress)
     return Run(run.record, tuple(journal) if journal is not None else (), options)
@@ -134,35 +121,25 @@ def compare(
         >>> result.paired("las", "fifo")["pairs"]
         2
     """
-    table = to_table(throughputs)
-    made = [to_scheduler(one, round_s) for one in schedulers]
-    given = Comparison(
-        Workload(trace if isinstance(trace, Generator) else to_trace(trace, table, 0), table),
-        to_cluster(cluster),
-        [one.config for one in made],
-        tuple(loads),
-        tuple(seeds),
-        costs or Costs(),
-        faults or Faults(),
-        measure,
-        replace(metrics.DEFAULTS, measure=measure),
-    )
-    if any(one.registry is not Registry.installed() for one in made):  # classes of a script or a notebook do not travel
-        registry = Registry.installed()
-        for one in made:
-            registry = registry.merged(one.registry)
-        given, processes = replace(given, registry=registry), 1
-    outcomes = run_comparison(given, processes=processes, keep_records=keep_records)
-    rows = [
-        {
-            "scheduler": given.schedulers[one.case.scheduler].label,
-            "load": one.case.load,
-            "seed": one.case.seed,
-            **one.summary.to_dict(),
-        }
-        for one in outcomes
-    ]
+    table = convert.to_table(throughputs)
+    made = convert.to_schedulers(schedulers, round_s)
+    source = trace if isinstance(trace, Generator) else convert.to_trace(trace, table, 0)
+    options = replace(metrics.DEFAULTS, measure=measure)
+    options.check_measure(source.jobs if isinstance(source, Generator) else len(source))
+    configs, seeds = [one.config for one in made], checked_seeds(seeds)
+    costs, faults = convert.instance_or_default("costs", costs, Costs), convert.instance_or_default("faults", faults, Faults)
+    machine = convert.to_cluster(cluster)
+    given = Comparison(Workload(source, table), machine, configs, loads, seeds, costs, faults, measure, options)
+    outcomes = _run(given, made, processes, keep_records)
+    rows = [one.row(given) for one in outcomes]
     return ComparisonResult(rows, [one.record for one in outcomes if one.record is not None], given.metrics)
+
+
+def _run(given: Comparison, made: Sequence[Scheduler], processes: int | None, keep_records: bool) -> list[CaseOutcome]:
+    """Run a comparison. Classes of a script or a notebook do not travel: schedulers with one run in this process."""
+    if any(one.registry is not Registry.installed() for one in made):
+        given, processes = replace(given, registries=[one.registry for one in made]), 1
+    return run_comparison(given, processes=processes, keep_records=keep_records)
 
 
 def resimulate(
@@ -176,7 +153,8 @@ def resimulate(
 
     Args:
         journal: A journal (`x.sqlite`, `x.jsonl`, `postgresql://…`), also of a running cluster, or an event log.
-        schedulers: What to simulate. A name replaces the policy of the recorded scheduler; a `Scheduler` replaces it whole.
+        schedulers: What to simulate. A policy, by name or as an object, replaces that of the recorded scheduler; a preset, a
+            scheduler file or a `Scheduler` replaces it whole.
         processes: Number of processes; default: one per core.
         keep_records: Keep records for `result.report`.
 
@@ -187,11 +165,15 @@ def resimulate(
         FairleadError: The journal is damaged or has no jobs, or a scheduler is unknown.
     """
     run = recorded.RecordedRun.read(str(journal))
-    configs = [run.under(parse_part(one)) if isinstance(one, str) else to_scheduler(one).config for one in schedulers]
     if not run.world.trace.jobs:
         raise InputError(journal, "a journal with jobs in it")
+    made = convert.to_schedulers(schedulers)
+    whole = [isinstance(one, Scheduler | SchedulerConfig) or convert.is_file(one) for one in schedulers]
+    configs = [
+        one.config if is_whole or one.config.name else run.under(one.config.policy) for one, is_whole in zip(made, whole)
+    ]
     given = recorded.resimulation(run, configs)
-    outcomes = run_comparison(given, processes=processes, keep_records=keep_records)
+    outcomes = _run(given, made, processes, keep_records)
     rows = [
         {"scheduler": label, "load": None, "seed": 0, **summary.to_dict()}
         for label, summary in recorded.comparison_rows(run, given, outcomes)

@@ -6,7 +6,8 @@ import dataclasses
 import html
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,8 @@ from fairlead.experiments.run_record import RunRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_KEYS = ("scheduler", "load", "seed")
 
 
 class _Tabular:
@@ -56,7 +59,7 @@ class Run(_Tabular):
 
     @cached_property
     def summary(self) -> dict[str, float | int | None]:
-        """Metrics of the run by name, e.g. `average_jct_s`, `makespan_s`, `utilization`, `worst_rho`."""
+        """Metrics of the run by name, e.g. `average_jct_s`, `makespan_s`, `utilization`, `worst_ftf`."""
         return metrics.summarize(self.record, self.options).to_dict()
 
     @cached_property
@@ -81,7 +84,10 @@ class Run(_Tabular):
         """Write an HTML report: tables, distributions, utilization, queue, and a Gantt chart to zoom."""
         from fairlead.reporting.html import write_report
 
-        return write_report([self.record], Path(path), self.options, title=f"{self.record.scheduler} on {self.record.trace}")
+        with _writing(path):
+            return write_report(
+                [self.record], Path(path), self.options, title=f"{self.record.scheduler} on {self.record.trace}"
+            )
 
     def __repr__(self) -> str:
         return f"Run({self.record.scheduler!r} on {self.record.trace!r}, {len(self.record.jobs)} jobs)"
@@ -129,7 +135,7 @@ class ComparisonResult(_Tabular):
     def _mean(self, scheduler: str, load: float | None, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         result: dict[str, Any] = {"scheduler": scheduler, "load": load, "seeds": len(rows)}
         for name in rows[0]:
-            if name in ("scheduler", "load", "seed"):
+            if name in _KEYS:
                 continue
             values = [row[name] for row in rows]
             mean, half = (math.nan, math.nan) if None in values else metrics.interval([float(v) for v in values])
@@ -156,8 +162,8 @@ class ComparisonResult(_Tabular):
             if label not in self.schedulers:
                 raise InputError("paired", f"one of {', '.join(self.schedulers)}", field="scheduler", value=label)
             mine = [row for row in self.rows if row["scheduler"] == label]
-            if metric not in mine[0]:
-                raise InputError("paired", f"one of {', '.join(mine[0])}", field="metric", value=metric)
+            if metric not in (known := [name for name in mine[0] if name not in _KEYS]):
+                raise InputError("paired", f"one of {', '.join(known)}", field="metric", value=metric)
             sides.append({(row["load"], row["seed"]): float(row[metric]) for row in mine if row[metric] is not None})
         pairs = [(sides[0][key], sides[1][key]) for key in sides[0] if key in sides[1]]
         if not pairs:
@@ -176,10 +182,13 @@ class ComparisonResult(_Tabular):
         }
 
     def to_parquet(self, folder: str | Path) -> list[Path]:
-        """Write `runs.parquet`, and `jobs-<scheduler>.parquet` for every run of which records were kept."""
-        tables = {"runs": self.runs}
-        for record in self.records:
+        """Write `runs.parquet`, and `jobs-<scheduler>.parquet` for every run of which records were kept; with several loads,
+        `jobs-<scheduler>-load-<load>.parquet`."""
+        tables, loads = {"runs": self.runs}, list(dict.fromkeys(row["load"] for row in self.rows))
+        for place, record in enumerate(self.records):
             label = re.sub(r"[^\w.-]+", "-", record.scheduler).strip("-")
+            if len(self.records) > len(self.schedulers):  # by load, then scheduler
+                label += f"-load-{loads[place // len(self.schedulers)] or 'as-is'}"
             tables[f"jobs-{label}"] = job_table(record, self.options)
         return _write_tables(Path(folder), tables)
 
@@ -189,13 +198,14 @@ class ComparisonResult(_Tabular):
 
         if not self.records:
             raise FairleadError("no records were kept: pass keep_records=True to compare")
-        return write_report(list(self.records), Path(path), self.options)
+        with _writing(path):
+            return write_report(list(self.records), Path(path), self.options)
 
     def __repr__(self) -> str:
         return f"ComparisonResult({', '.join(self.schedulers)}; {len(self.rows)} runs)"
 
     def _repr_html_(self) -> str:
-        shown = ("average_jct_s", "p99_jct_s", "makespan_s", "utilization", "worst_rho", "preemptions")
+        shown = ("average_jct_s", "p99_jct_s", "makespan_s", "utilization", "worst_ftf", "preemptions")
         names = [name for name in shown if self.rows and name in self.rows[0]]
         rows = [
             (row["scheduler"], *(f"{_number(row[n])} ± {_number(row[f'{n}_ci95'])}" for n in names)) for row in self.summary
@@ -266,12 +276,21 @@ def _cells(values: Any) -> Any:
 def _write_tables(folder: Path, tables: Mapping[str, pa.Table]) -> list[Path]:
     import pyarrow.parquet
 
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, table in tables.items():
-        written.append(folder / f"{name}.parquet")
-        pyarrow.parquet.write_table(table, written[-1])
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, table in tables.items():
+            written.append(folder / f"{name}.parquet")
+            pyarrow.parquet.write_table(table, written[-1])
     return written
+
+
+@contextmanager
+def _writing(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise FairleadError(f"{str(path)!r} cannot be written ({problem.strerror or problem}); give another path") from problem
 
 
 def _number(value: float | int | None) -> str:

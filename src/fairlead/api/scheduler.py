@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from fairlead.config import Part, SchedulerConfig, read_cluster
 from fairlead.config.registry import Registry, presets
@@ -18,16 +21,23 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.experiments.inputs import TraceFile, read_table
 from fairlead.workloads.catalogue import accelerator_types
+from fairlead.workloads.formats.base import JobList
 from fairlead.workloads.generate import Generator
 from fairlead.workloads.throughput_tables import ThroughputTable
-from fairlead.workloads.trace import Trace
+from fairlead.workloads.trace import Trace, raise_bad_line
+
+ARGUMENTS = "arguments"
 
 TraceLike: TypeAlias = "str | Path | Trace | Generator | Iterable[Job] | Any"
 ClusterLike: TypeAlias = "str | Path | Cluster"
 SchedulerLike: TypeAlias = "str | Scheduler | SchedulerConfig | Any"
 TableLike: TypeAlias = "str | Path | ThroughputTable | None"
 
-_STAGES = ("admission", "estimator", "mechanism", "placement", "termination")
+_METHODS = {"policy": ("select", "allocate"), "admission": ("admit",), "estimator": ("rates",), "mechanism": ("select",)}
+_METHODS |= {"placement": ("place",), "termination": ("finished_early",)}
+"""What an object needs to be a stage: one of these methods."""
+
+T = TypeVar("T")
 
 
 class Scheduler:
@@ -35,6 +45,7 @@ class Scheduler:
 
     Args:
         policy: A policy (`fairlead policies` lists them) or else a preset, or an object with a `select` or `allocate` method.
+            Each run works on a copy of the object.
         admission: Admission stage; default: accept every job.
         estimator: Throughput estimator; default: the true throughputs.
         mechanism: Round mechanism for allocation policies.
@@ -70,21 +81,20 @@ class Scheduler:
     ) -> None:
         registry = Registry.installed()
         base = SchedulerConfig()
-        if isinstance(policy, str) and policy in presets() and policy not in {one.name for one in registry.of("policy")}:
-            base = SchedulerConfig.preset(policy)
+        part, registry = _part("policy", policy, registry)
+        label = ""
+        if isinstance(policy, str) and part.name in presets() and part.name not in {one.name for one in registry.of("policy")}:
+            base, label, parameters = SchedulerConfig.preset(part.name), part.name, {**part.parameters, **parameters}
             part = base.policy
-            label = f"{policy}({', '.join(f'{k}={_shown(v)}' for k, v in parameters.items())})" if parameters else policy
-        else:
-            part, registry = _part("policy", policy, registry)
-            label = ""
+            if parameters:
+                label += f"({', '.join(f'{k}={_shown(v)}' for k, v in parameters.items())})"
         part = Part(part.name, {**part.parameters, **parameters}, links=part.links)
         changes: dict[str, Any] = {"policy": part, "name": name or label}
-        given = zip(_STAGES, (admission, estimator, mechanism, placement, termination), strict=True)
-        for stage, value in given:
+        for stage, value in zip(tuple(_METHODS)[1:], (admission, estimator, mechanism, placement, termination), strict=True):
             if value is not None:
                 changes[stage], registry = _part(stage, value, registry)
         if round_s is not None:
-            changes["round_s"] = float(round_s)
+            changes["round_s"] = round_s
         if run_to_completion is not None:
             changes["run_to_completion"] = run_to_completion
         self.config: SchedulerConfig = replace(base, **changes)
@@ -101,9 +111,9 @@ class Scheduler:
         return cls._of(SchedulerConfig.from_file(path))
 
     @classmethod
-    def _of(cls, config: SchedulerConfig) -> Scheduler:
+    def _of(cls, config: SchedulerConfig, registry: Registry | None = None) -> Scheduler:
         made = cls.__new__(cls)
-        made.config, made.registry = config, Registry.installed()
+        made.config, made.registry = config, registry or Registry.installed()
         return made
 
     @property
@@ -125,14 +135,20 @@ def _part(stage: str, value: Any, registry: Registry) -> tuple[Part, Registry]:
         return value, registry
     if isinstance(value, str):
         return parse_part(value), registry
+    if not any(callable(getattr(value, method, None)) for method in _METHODS[stage]):
+        wanted = f"a name, or an object with a method {' or '.join(_METHODS[stage])}"
+        raise InputError("scheduler", wanted, field=stage, value="None" if value is None else value)
     kind = value if isinstance(value, type) else type(value)
     name = re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
     parameters: dict[str, Any] = {}
-    if kind is not value and dataclasses.is_dataclass(value):
-        parameters = {one.name: getattr(value, one.name) for one in dataclasses.fields(value) if one.init}
     if any(entry.name == name for entry in registry.of(stage)):
         name = f"custom-{name}"
-    return Part(name, parameters), registry.plus(stage, name, kind)
+    made: Callable[..., Any] = kind
+    if kind is not value and dataclasses.is_dataclass(value):
+        parameters = {one.name: getattr(value, one.name) for one in dataclasses.fields(value) if one.init}
+    elif kind is not value:
+        made = partial(copy.deepcopy, value)
+    return Part(name, parameters), registry.plus(stage, name, made)
 
 
 def _shown(value: Any) -> str:
@@ -146,27 +162,50 @@ def to_scheduler(value: SchedulerLike, round_s: float | None = None) -> Schedule
     if isinstance(value, Scheduler):
         if round_s is None:
             return value
-        changed = Scheduler._of(replace(value.config, round_s=float(round_s)))
-        changed.registry = value.registry
-        return changed
-    if isinstance(value, str | Path) and Path(value).suffix in (".yaml", ".yml"):
+        return Scheduler._of(replace(value.config, round_s=round_s), value.registry)
+    if is_file(value):
         return to_scheduler(Scheduler.from_file(value), round_s)
     return Scheduler(value, round_s=round_s)
 
 
+def is_file(value: SchedulerLike) -> bool:
+    """Return whether a scheduler is given as a scheduler file."""
+    return isinstance(value, Path) or (isinstance(value, str) and Path(value).suffix in (".yaml", ".yml"))
+
+
+def to_schedulers(values: Iterable[SchedulerLike], round_s: float | None = None) -> list[Scheduler]:
+    """Return at least one scheduler."""
+    if isinstance(values, str) or not isinstance(values, Iterable) or not (made := [to_scheduler(v, round_s) for v in values]):
+        raise InputError(ARGUMENTS, "a list of at least one scheduler", field="schedulers", value=values)
+    return made
+
+
+def instance_or_default(name: str, value: T | None, kind: type[T]) -> T:
+    """Return an argument, or the default of its class for None."""
+    if value is not None and not isinstance(value, kind):
+        raise InputError(ARGUMENTS, f"a fairlead.{kind.__name__}", field=name, value=value)
+    return kind() if value is None else value
+
+
 def to_cluster(value: ClusterLike) -> Cluster:
     """Return a cluster, or the one that a text or file describes."""
-    return value if isinstance(value, Cluster) else read_cluster(str(value), accelerator_types())
+    found = value if isinstance(value, Cluster) else read_cluster(str(value), accelerator_types())
+    if not found.size:
+        raise InputError(ARGUMENTS, "a cluster with at least one GPU", field="cluster", value="empty")
+    return found
 
 
 def to_table(value: TableLike) -> ThroughputTable | None:
     """Return a throughput table, or that of a file."""
+    if value is not None and not isinstance(value, str | Path | ThroughputTable):
+        raise InputError(ARGUMENTS, "a ThroughputTable or the path of a file", field="throughputs", value=value)
     return read_table(Path(value)) if isinstance(value, str | Path) else value
 
 
 def to_trace(value: TraceLike, table: ThroughputTable | None, seed: int) -> Trace:
     """Return the jobs of a file, a data frame, a generator or a list."""
     if isinstance(value, Trace):
+        _checked(value.jobs)
         return value
     if isinstance(value, Generator):
         return value.trace(seed)
@@ -174,10 +213,30 @@ def to_trace(value: TraceLike, table: ThroughputTable | None, seed: int) -> Trac
         return TraceFile(Path(value)).read(table)
     if hasattr(value, "__arrow_c_stream__") or hasattr(value, "to_arrow") or type(value).__name__ == "DataFrame":
         return _from_frame(value, table)
-    jobs = tuple(value)
-    if not all(isinstance(job, Job) for job in jobs):
-        raise InputError("trace", "a path, a data frame, a Trace, a Generator or jobs", value=type(value).__name__)
-    return Trace(tuple(sorted(jobs, key=lambda job: job.submitted_s)), "jobs")
+    jobs = tuple(value) if isinstance(value, Iterable) else ()
+    if not all(isinstance(job, Job) for job in jobs or (value,)):
+        wanted = "a path, a data frame, a Trace, a Generator or jobs"
+        raise InputError(ARGUMENTS, wanted, field="trace", value=type(value).__name__)
+    return _checked(jobs)
+
+
+def _checked(jobs: Iterable[Job]) -> Trace:
+    """A trace of jobs, each checked as a line of a trace file is."""
+    with _located("trace", "job"):
+        checked = JobList(Path("jobs"), raise_bad_line)
+        for number, job in enumerate(jobs, start=1):
+            checked.add(job, number)
+        return checked.trace()
+
+
+@contextmanager
+def _located(source: str, unit: str) -> Iterator[None]:
+    """Name an object and its row in errors, in place of a file and its line."""
+    try:
+        yield
+    except InputError as error:
+        place = source if error.line is None else f"{source}, {unit} {error.line}"
+        raise InputError(place, error.expected, field=error.field, value=error.value) from None
 
 
 def _from_frame(frame: Any, table: ThroughputTable | None) -> Trace:
@@ -185,17 +244,15 @@ def _from_frame(frame: Any, table: ThroughputTable | None) -> Trace:
     import pyarrow
     import pyarrow.parquet
 
-    if isinstance(frame, pyarrow.Table):
-        rows = frame
-    elif hasattr(frame, "to_arrow"):
-        rows = frame.to_arrow()
-    elif hasattr(frame, "__arrow_c_stream__"):
-        rows = pyarrow.table(frame)
-    else:
-        rows = pyarrow.Table.from_pandas(frame, preserve_index=False)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _located("data frame", "row"):
         path = Path(folder) / "frame.parquet"
-        pyarrow.parquet.write_table(rows, path)
+        try:
+            rows = frame.to_arrow() if hasattr(frame, "to_arrow") else frame
+            is_pandas = type(rows).__name__ == "DataFrame"
+            rows = pyarrow.Table.from_pandas(rows, preserve_index=False) if is_pandas else pyarrow.table(rows)
+            pyarrow.parquet.write_table(rows, path)
+        except (ValueError, TypeError, AttributeError, NotImplementedError) as error:  # as Arrow's errors are
+            raise InputError("data frame", f"columns of text or numbers ({str(error).splitlines()[0]})") from None
         return TraceFile(path, "native").read(table)
 
 

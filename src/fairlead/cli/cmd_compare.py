@@ -13,7 +13,6 @@ from fairlead.api.run_results import ComparisonResult
 from fairlead.cli import options as opt
 from fairlead.cli.output import check_paths, fitted_table, note, option_error, out, print_json, progress, say_resumable
 from fairlead.config import SchedulerConfig
-from fairlead.config.parameters import LARGEST_SEED
 from fairlead.config.schedulers import parse_part
 from fairlead.config.workload_files import read_hosts
 from fairlead.core.errors import InputError
@@ -28,7 +27,6 @@ from fairlead.reporting.tables import comparison_table
 
 POLICIES = "fifo,sjf,srtf,las,tiresias"
 DEFAULT_LOAD = 6.0
-MAX_SEEDS = 100_000
 FIGURES = ("average_jct_s", "p99_jct_s", "average_responsiveness_s", "utilization", "average_ftf", "unfair_fraction")
 
 
@@ -79,7 +77,7 @@ def compare_command(
     """
     if sweep is not None:
         return _run_sweep(sweep, folder, context, processes=processes, json=json)
-    check_paths([*workload.inputs, cost.costs, *(config or ())], [report], [png])
+    check_paths([*workload.inputs, cost.costs, *(config or ())], [report], [png, folder])
     metrics = definitions.read(measure)
     machine = opt.cluster_of(cluster)
     named = policies if policies is not None else "" if preset else POLICIES
@@ -93,21 +91,13 @@ def compare_command(
     for base, scheduler in zip(bases, schedulers, strict=True):
         shared |= opt.changed_parts(base, scheduler)
         scheduler.build(None)
-    _check_labels(schedulers)
     table, hosts = workload.table(), {} if workload.hosts is None else read_hosts(workload.hosts)
     generator = workload.generator(DEFAULT_LOAD)
-    given = Comparison(
-        Workload(workload.file() or generator, table, hosts),
-        machine,
-        schedulers,
-        _loads(loads) if loads else [None if workload.trace is not None else DEFAULT_LOAD],
-        _seeds(seeds),
-        cost.read(),
-        fault.read(machine),
-        metrics.measure,
-        metrics,
-        workload.fill_workers,
-    )
+    source, costs, faults = Workload(workload.file() or generator, table, hosts), cost.read(), fault.read(machine)
+    rates = opt.parse_numbers("--loads", loads) if loads else [None if workload.trace is not None else DEFAULT_LOAD]
+    window, fill = metrics.measure, workload.fill_workers
+    with opt.errors_by_option():
+        given = Comparison(source, machine, schedulers, rates, _seeds(seeds), costs, faults, window, metrics, fill)
     opt.note_protected_starts(given.costs, schedulers)
     trace = None if workload.trace is None else given.workload.trace(None, 0)
     kinds = generator.table.kinds if trace is None else {job.kind for job in trace.jobs}
@@ -127,10 +117,7 @@ def compare_command(
     arms = aggregate_outcomes(given, outcomes)
     labels = [schedulers[outcome.case.scheduler].label for outcome in outcomes]
     all_with = f", all with {opt.in_words(shared)}" if shared else ""
-    cases = [
-        {"scheduler": label, "load": o.case.load, "seed": o.case.seed, **o.summary.to_dict()}
-        for label, o in zip(labels, outcomes)
-    ]
+    cases = [outcome.row(given) for outcome in outcomes]
     if json:
         results = [
             {"scheduler": a.label, "load": a.load, "seeds": a.seeds, "mean": a.mean, "half_width": a.half_width} for a in arms
@@ -155,16 +142,6 @@ def compare_command(
         note(f"plots: {', '.join(str(p) for p in write_figures(records, png, metrics))}")
 
 
-def _check_labels(schedulers: Sequence[SchedulerConfig]) -> None:
-    """Raise InputError where two schedulers have one label: rows and curves are named by labels."""
-    by_label: dict[str, SchedulerConfig] = {}
-    for scheduler in schedulers:
-        first = by_label.setdefault(scheduler.label, scheduler)
-        if first is not scheduler:
-            wanted = "each scheduler once" if first == scheduler else "another name for one of the two (`name: …` in its file)"
-            raise InputError("compare", wanted, field="scheduler", value=scheduler.label)
-
-
 def _table(arms: list[Aggregate], title: str) -> Table:
     """One row per scheduler and load, with as many figures as the terminal has room for."""
     columns = [column for name in FIGURES for column in COLUMNS if column.key == name]
@@ -178,26 +155,12 @@ def _table(arms: list[Aggregate], title: str) -> Table:
     return fitted_table(title, ("scheduler", "jobs/h", *(column.heading for column in columns)), rows, 2, caption)
 
 
-def _loads(text: str) -> list[float | None]:
-    values = opt.parse_numbers("--loads", text)
-    for value in values:
-        if not 1e-6 <= value <= 1e6:
-            raise option_error("loads", "numbers from 0.000001 to 1,000,000", value)
-    if not values or len(set(values)) < len(values):
-        raise option_error("loads", "at least one number, each once", text)
-    return [*values]
-
-
-def _seeds(text: str) -> list[int]:
+def _seeds(text: str) -> Sequence[int]:
     try:
-        counted = text.endswith("x")
-        seeds = [*range(min(int(text[:-1]), MAX_SEEDS + 1))] if counted else [int(part) for part in opt.split_names(text)]
+        return range(int(text[:-1])) if text.endswith("x") else [int(part) for part in opt.split_names(text)]
     except ValueError:
-        seeds = []
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds) or len(seeds) > MAX_SEEDS or max(seeds) > LARGEST_SEED:
         wanted = "whole numbers separated by commas, each once, or a count as in '3x'"
-        raise option_error("seeds", wanted, text)
-    return seeds
+        raise option_error("seeds", wanted, text) from None
 
 
 _WITH_SWEEP = ("sweep", "folder", "processes", "json")

@@ -69,7 +69,7 @@ def simulate_command(
       fairlead simulate --config scheduler.yaml --trace philly.csv --cluster 400xv100:8 --report out.html --json
     """
     scheduler = parts.apply(opt.scheduler_from(policy, config, preset))
-    check_paths([*workload.inputs, config, cost.costs, request_rates], [events, report], [png])
+    check_paths([*workload.inputs, config, cost.costs, request_rates], [events, report], [png, tables])
     metrics = definitions.read(measure)
     machine = opt.cluster_of(cluster)
     costs = cost.read()

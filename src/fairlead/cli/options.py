@@ -45,7 +45,7 @@ from fairlead.simulator.faults import Outage
 from fairlead.workloads.catalogue import accelerator_types
 from fairlead.workloads.generate import GENERATOR, Generator
 from fairlead.workloads.throughput_tables import ThroughputTable
-from fairlead.workloads.trace import MAX_TIME_S, Trace
+from fairlead.workloads.trace import Trace
 from fairlead.workloads.transform import with_host_sensitivity
 
 DEFAULT_CLUSTER = "8xv100:4,16xp100:4,24xk80:4"
@@ -247,22 +247,13 @@ class CostOptions:
 
     def read(self) -> Costs:
         """Return the costs of the file or of the single options."""
-        single = (
-            ("launch-cost", self.launch_cost),
-            ("restart-cost", self.restart_cost),
-            ("checkpoint-cost", self.checkpoint_cost),
-        )
         every = self.checkpoint_every
         if self.costs is not None:
-            if every is not None or any(value for _, value in single):
+            if every is not None or any((self.launch_cost, self.restart_cost, self.checkpoint_cost)):
                 raise option_error("costs", "either a file of costs or single cost options", str(self.costs))
             return read_costs(self.costs)
-        if every is not None and not every > 0:
-            raise option_error("checkpoint-every", "seconds above 0", every)
-        for name, value in single:
-            if not value <= LONGEST_ROUND_S:
-                raise InputError(f"--{name}", f"at most {LONGEST_ROUND_S:g} seconds", field=name, value=value)
-        return Costs(self.launch_cost, self.restart_cost, self.checkpoint_cost, math.inf if every is None else every)
+        with errors_by_option():
+            return Costs(self.launch_cost, self.restart_cost, self.checkpoint_cost, math.inf if every is None else every)
 
 
 @dataclass(frozen=True)
@@ -283,19 +274,14 @@ class FaultOptions:
         for text in self.outage or ():
             try:
                 node, start, end = text.split(":")
-                outage = Outage(int(node), float(start), float(end) if end else math.inf)
+                outages.append(Outage(int(node), float(start), float(end) if end else math.inf))
+                Faults(outages[-1:]).check_nodes(len(cluster.nodes))
             except ValueError:
                 raise option_error("outage", "node:from:to, as in '3:3600:7200'", text) from None
-            late = max(outage.start_s, outage.end_s if outage.end_s < math.inf else 0.0) > MAX_TIME_S
-            if not 0 <= outage.node < len(cluster.nodes) or not 0 <= outage.start_s < outage.end_s or late:
-                wanted = f"a node from 0 to {len(cluster.nodes) - 1} and from < to, at most {MAX_TIME_S:g} s"
-                raise option_error("outage", wanted, text)
-            outages.append(outage)
-        if not self.mtbf < math.inf:
-            raise option_error("mtbf", "a finite number of seconds; 0: nodes do not fail", self.mtbf)
-        if self.mtbf > 0 and not 0 < self.mttr < math.inf:
-            raise option_error("mttr", "a finite number of seconds above 0 where --mtbf is given", self.mttr)
-        return Faults(tuple(outages), self.mtbf, self.mttr)
+            except InputError as problem:
+                raise option_error("outage", f"node:from:to with {problem.expected}", text) from None
+        with errors_by_option():
+            return Faults(tuple(outages), self.mtbf, self.mttr)
 
 
 @dataclass(frozen=True)
@@ -315,25 +301,29 @@ class DefinitionOptions(OptionGroup):
 
 def check_measure(metrics: MetricOptions, jobs: int) -> None:
     """Raise InputError where `--measure` begins behind the last job."""
-    if metrics.measure is not None and metrics.measure[0] >= jobs:
-        wanted = f"a range within the {jobs:,} jobs of this workload"
-        raise option_error("measure", wanted, ":".join(map(str, metrics.measure)))
+    with errors_by_option():
+        metrics.check_measure(jobs)
 
 
 def cluster_of(text: str) -> Cluster:
     """Return the cluster of `--cluster`, with the GPU types of the catalogue."""
-    return read_cluster(text, accelerator_types())
+    with errors_by_option():
+        return read_cluster(text, accelerator_types())
+
+
+_OPTIONS = {"jobs_per_hour": "load", "launch_s": "launch-cost", "restart_s": "restart-cost", "checkpoint_s": "checkpoint-cost"}
+_OPTIONS |= {"checkpoint_every_s": "checkpoint-every", "mean_up_s": "mtbf", "mean_down_s": "mttr"}
 
 
 @contextmanager
 def errors_by_option() -> Iterator[None]:
-    """Name the option in errors of the job generator, in place of its field."""
+    """Name the option in errors about a value that is made of options, in place of its field."""
     try:
         yield
     except InputError as problem:
-        if problem.source != GENERATOR or problem.field is None:
+        if problem.source not in (GENERATOR, "cluster", "compare", "costs", "faults", "metric options") or not problem.field:
             raise
-        option = {"jobs_per_hour": "load"}.get(problem.field, problem.field.replace("_", "-"))
+        option = _OPTIONS.get(problem.field, problem.field.replace("_", "-"))
         raise InputError(f"--{option}", problem.expected, field=option, value=problem.value) from None
 
 

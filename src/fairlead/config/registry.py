@@ -46,10 +46,10 @@ class Registered:
     what: str
     name: str
     origin: str  # the package that announced it
-    source: EntryPoint | type[Any]
+    source: EntryPoint | type[Any]  # or a function that is called like the class
 
     def load(self) -> type[Any]:
-        if isinstance(self.source, type):
+        if not isinstance(self.source, EntryPoint):
             return self.source
         try:
             found = self.source.load()
@@ -121,12 +121,7 @@ class Registry:
         sources = (claim.source for names in self.entries.values() for claims in names.values() for claim in claims)
         return {source.module if isinstance(source, EntryPoint) else source.__module__ for source in sources}
 
-    def merged(self, other: Registry) -> Registry:
-        """Return this registry with the parts of another that it lacks."""
-        entries = {what: {**other.entries.get(what, {}), **names} for what, names in self.entries.items()}
-        return Registry(entries)
-
-    def plus(self, what: str, name: str, found: type[Any]) -> Registry:
+    def plus(self, what: str, name: str, found: Any) -> Registry:
         """This registry with one more; for stages that are not in a package of their own."""
         if what not in GROUPS:
             raise UnknownName("kind of plug-in", what, GROUPS)

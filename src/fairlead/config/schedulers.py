@@ -23,7 +23,7 @@ from fairlead.admission.base import AdmissionChain
 from fairlead.config.parameters import checked, with_present_names
 from fairlead.config.registry import FORMER_KINDS, Registry, current_name, preset_named, presets
 from fairlead.config.yaml_source import Value, in_a_line, parse_yaml, read_yaml
-from fairlead.core.errors import InputError, UnknownName, near_or_all
+from fairlead.core.errors import InputError, UnknownName, check_number, near_or_all
 from fairlead.core.stages import Allocated, Allocator, Stages
 from fairlead.simulator.costs import Costs
 
@@ -84,6 +84,12 @@ class SchedulerConfig:
     first_step_s: float | None = None  # no preemption before the first step, for at most this long; None: default
     name: str = ""
     mechanism: Part = Part("gavel-rounds")  # used where the policy gives shares of time
+
+    def __post_init__(self) -> None:
+        if self.round_s != 0:
+            wanted = f"{SHORTEST_ROUND_S:g} to {LONGEST_ROUND_S:g} seconds, or 0 to decide at every event"
+            check_number("scheduler", "round_s", self.round_s, wanted, SHORTEST_ROUND_S, LONGEST_ROUND_S)
+        object.__setattr__(self, "round_s", float(self.round_s))
 
     @property
     def label(self) -> str:
@@ -208,10 +214,10 @@ def parse_part(text: str) -> Part:
     for setting in settings:
         key, equals, written = setting.partition("=")
         if not equals or not key.strip():
-            raise InputError("command line", "name or name:parameter=value", field="scheduler part", value=text)
+            raise InputError("scheduler", "name or name:parameter=value", field="scheduler part", value=text)
         if any(re.match(r"\s*\w+\s*=", more) for more in split_outside_brackets(written, ",")[1:]):
             expected = "colons between parameters, as in name:one=1:other=2"
-            raise InputError("command line", expected, field="scheduler part", value=text)
+            raise InputError("scheduler", expected, field="scheduler part", value=text)
         parameters[key.strip()] = parse_yaml(written or "''", f"parameter {key.strip()!r}").data
     return Part(name.strip(), parameters)
 
@@ -220,7 +226,7 @@ def parse_chain(text: str) -> Part:
     """Parts with commas between them, each as `parse_part` reads it: `"user-job-quota:default=4,accept-up-to:factor=1.5"`."""
     parts = [part for part in split_outside_brackets(text, ",") if part.strip()]
     if not parts:
-        raise InputError("command line", "names of parts with commas between them", field="scheduler part", value=text)
+        raise InputError("scheduler", "names of parts with commas between them", field="scheduler part", value=text)
     return Part.chain(map(parse_part, parts))
 
 

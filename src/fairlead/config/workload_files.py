@@ -11,6 +11,7 @@ kinds:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -21,7 +22,7 @@ from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.core.routes import MAX_BATCH_SIZE, MAX_REQUESTS_PER_S, Session, latencies
 from fairlead.models.sensitivity import EXPECTED, Curve, Sensitivity
-from fairlead.simulator.costs import Costs
+from fairlead.simulator.costs import MAX_COST_S, Costs
 
 _FIELDS = ("launch_s", "restart_s", "checkpoint_s", "checkpoint_every_s")
 
@@ -42,8 +43,8 @@ def costs_from(value: Value) -> Costs:
 def _costs(fields: dict[str, Value], base: Costs) -> Costs:
     def seconds(name: str, default: float) -> float:
         every = name == "checkpoint_every_s"
-        wanted = "seconds above 0" if every else "seconds from 0 on"
-        return fields[name].number(wanted, above=every) if name in fields else default
+        wanted = "seconds above 0" if every else f"seconds from 0 to {MAX_COST_S:g}"
+        return fields[name].number(wanted, most=math.inf if every else MAX_COST_S, above=every) if name in fields else default
 
     launch, restart, save, every = (seconds(name, getattr(base, name)) for name in _FIELDS)
     return Costs(launch, restart, save, every)

@@ -77,10 +77,10 @@ class Cluster:
             match = re.fullmatch(rf"\s*(\d+)\s*[x×]\s*({_TYPE})\s*(?::\s*(\d+))?\s*", part)
             if not match or int(match[1]) < 1 or (match[3] and int(match[3]) < 1):
                 wanted = "accelerators×type:per-node, as in '8xv100:4,16xp100:4'"
-                raise InputError("--cluster", wanted, field="cluster", value=part)
+                raise InputError("cluster", wanted, field="cluster", value=part)
             total, type_name, per_node = int(match[1]), match[2].lower(), int(match[3] or 8)
             if total > 1_000_000:
-                raise InputError("--cluster", "at most 1,000,000 GPUs", field="cluster", value=part)
+                raise InputError("cluster", "at most 1,000,000 GPUs", field="cluster", value=part)
             while total > 0:
                 nodes.append(Node(f"{type_name}-{len(nodes)}", type_name, min(per_node, total)))
                 total -= per_node

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from numbers import Real
+from typing import Any
 
 
 class FairleadError(Exception):
@@ -99,6 +102,12 @@ def listed(names: Sequence[str]) -> str:
     """All of them, as far as one reads them."""
     more = f", … and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     return f"{', '.join(names[:MAX_LISTED])}{more}"
+
+
+def check_number(source: object, field: str, value: Any, expected: str, low: float = 0.0, high: float = math.inf) -> None:
+    """Raise InputError unless a value is a number from `low` to `high`."""
+    if not isinstance(value, Real) or not low <= float(value) <= high:
+        raise InputError(source, expected, field=field, value=value)
 
 
 def _input_error(source: str, expected: str, line: int | None, field: str | None, value: object) -> InputError:

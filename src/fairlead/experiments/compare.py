@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
 from fairlead.config import SchedulerConfig
+from fairlead.config.parameters import LARGEST_SEED
 from fairlead.config.registry import Registry
 from fairlead.core.cluster import Cluster
+from fairlead.core.errors import InputError, check_number
 from fairlead.experiments.cases import run_in_processes
 from fairlead.experiments.inputs import TraceFile
 from fairlead.experiments.metrics import DEFAULTS, MetricOptions, Summary, interval, summarize
@@ -22,6 +28,21 @@ from fairlead.workloads.generate import Generator
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
 from fairlead.workloads.transform import retime_poisson, with_host_sensitivity
+
+MAX_SEEDS = 100_000
+MIN_LOAD, MAX_LOAD = 1e-6, 1e6
+
+
+def checked_seeds(seeds: Iterable[Any]) -> tuple[int, ...]:
+    """Return seeds. Raises InputError unless they are whole numbers from 0 on, each once, and at least one."""
+    try:
+        found = tuple(map(operator.index, islice(seeds, MAX_SEEDS + 1)))
+    except TypeError:
+        found = ()
+    if not found or min(found) < 0 or len(set(found)) < len(found) or len(found) > MAX_SEEDS or max(found) > LARGEST_SEED:
+        wanted = f"one to {MAX_SEEDS:,} whole numbers from 0 on, each once"
+        raise InputError("compare", wanted, field="seeds", value=seeds)
+    return found
 
 
 @dataclass(frozen=True)
@@ -58,7 +79,20 @@ class Comparison:
     metrics: MetricOptions = DEFAULTS
     fill_workers: bool = False
     others: Sequence[Other] = ()  # further exogenous events, such as cancellations
-    registry: Registry | None = None  # where names are looked up; None: the installed parts
+    registries: Sequence[Registry] = ()  # of each scheduler; empty: all have the installed parts
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seeds", checked_seeds(self.seeds))
+        object.__setattr__(self, "loads", tuple(self.loads) if isinstance(self.loads, Iterable) else ())
+        if not self.loads or len(set(self.loads)) < len(self.loads):
+            raise InputError("compare", "at least one load, each once", field="loads", value=self.loads)
+        for load in self.loads:
+            if load is not None:
+                check_number("compare", "loads", load, f"numbers from {MIN_LOAD:f} to {MAX_LOAD:,.0f}", MIN_LOAD, MAX_LOAD)
+        for label, count in Counter(one.label for one in self.schedulers).items():
+            if count > 1:  # rows and curves are named by labels
+                mend = "each scheduler once, or another name for one of the two (`name: …` in its file, name=… of a Scheduler)"
+                raise InputError("schedulers", mend, field="scheduler", value=label)
 
     def cases(self, keep_records: bool = False) -> list[ComparisonCase]:
         """By load, then seed, then scheduler; `keep_records` applies to the first seed."""
@@ -93,7 +127,8 @@ class ComparisonCase:
             given.fill_workers,
             others=given.others,
         )
-        record = run_simulation(simulation, registry=given.registry, gantt=self.keep_record).record
+        registry = given.registries[self.scheduler] if given.registries else None
+        record = run_simulation(simulation, registry=registry, gantt=self.keep_record).record
         return CaseOutcome(self, summarize(record, given.metrics), record if self.keep_record else None)
 
 
@@ -104,6 +139,11 @@ class CaseOutcome:
     case: ComparisonCase
     summary: Summary
     record: RunRecord | None = None
+
+    def row(self, given: Comparison) -> dict[str, Any]:
+        """The scheduler's label, the load, the seed and every metric."""
+        case, label = self.case, given.schedulers[self.case.scheduler].label
+        return {"scheduler": label, "load": case.load, "seed": case.seed, **self.summary.to_dict()}
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ options with stated defaults (docs/metrics.md). It knows columns of outcomes, no
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -183,8 +184,18 @@ class MetricOptions:
                 raise InputError("metric options", " or ".join(get_args(choices)), field=name, value=value)
         if not 0 < self.unfair_above < math.inf:
             raise InputError("metric options", "a finite number above 0", field="unfair_above", value=self.unfair_above)
-        if self.measure is not None and not 0 <= self.measure[0] < self.measure[1]:
-            raise InputError("metric options", "first < last, from 0 on", field="measure", value=self.measure)
+        try:
+            first, end = (0, 1) if self.measure is None else map(operator.index, self.measure)
+        except (TypeError, ValueError):
+            first = end = 0
+        if not 0 <= first < end:
+            raise InputError("metric options", "a pair (first, end), 0 <= first < end", field="measure", value=self.measure)
+
+    def check_measure(self, jobs: int) -> None:
+        """Raise InputError where the measured jobs begin behind the last of so many jobs."""
+        if self.measure is not None and self.measure[0] >= jobs:
+            wanted = f"a range within the {jobs:,} jobs of this workload"
+            raise InputError("metric options", wanted, field="measure", value=self.measure)
 
 
 DEFAULTS = MetricOptions()

@@ -219,7 +219,9 @@ def exogenous_inputs(events: Sequence[ev.Event], name: str = "journal") -> tuple
 
 
 def _found(events: Sequence[ev.Event], name: str) -> tuple[ExogenousInputs, RunRecord]:
-    opened = events[0] if events else None
+    if not events:
+        raise JournalError(f"{name}: it is empty; give a journal with events")
+    opened = events[0]
     if not isinstance(opened, ev.JournalOpened):
         raise JournalError(f"{name}: the beginning is missing; only a journal with all of its events can be simulated again")
     observer = LaunchObserver(State(opened.cluster))
@@ -316,8 +318,10 @@ def _outages(events: Iterable[ev.Event]) -> Iterable[Outage]:
     for event in events:
         if isinstance(event, ev.NodeLost):
             since.setdefault(event.node, event.time)
-        elif isinstance(event, ev.NodeRepaired) and event.node in since:
+        elif isinstance(event, ev.NodeRepaired) and since.get(event.node, event.time) < event.time:
             yield Outage(event.node, since.pop(event.node), event.time)
+        elif isinstance(event, ev.NodeRepaired):
+            since.pop(event.node, None)
     for node, second in since.items():
         yield Outage(node, second)
 

@@ -12,6 +12,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.config.schedulers import simulated_with
 from fairlead.core.cluster import Cluster
+from fairlead.core.errors import InputError, check_number
 from fairlead.core.events import Event, JournalOpened, NodeLost, NodeRepaired, SchedulerSwitched
 from fairlead.core.job import Phase
 from fairlead.core.reasons import Reason
@@ -38,7 +39,21 @@ class Faults:
     mean_up_s: float = 0.0
     mean_down_s: float = 3600.0
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.outages, Sequence) or not all(isinstance(one, Outage) for one in self.outages):
+            raise InputError("faults", "a list of Outage", field="outages", value=self.outages)
+        most, least_down = sys.float_info.max, sys.float_info.min if self.mean_up_s else 0.0
+        check_number("faults", "mean_up_s", self.mean_up_s, "finite seconds; 0: nodes do not fail", 0.0, most)
+        check_number("faults", "mean_down_s", self.mean_down_s, "finite seconds above 0", least_down, most)
+
+    def check_nodes(self, nodes: int) -> None:
+        """Raise InputError where a node of an outage is not in a cluster of so many nodes."""
+        for one in self.outages:
+            if one.node >= nodes:
+                raise InputError("faults", f"a node from 0 to {nodes - 1}", field="outages", value=one.node)
+
     def events(self, nodes: int, seed: int) -> Iterable[NodeLost | NodeRepaired]:
+        self.check_nodes(nodes)
         if self.mean_up_s > 0:
             return random_process(nodes, self.mean_up_s, self.mean_down_s, seed)
         return outage_events(self.outages)
@@ -83,6 +98,8 @@ def run_simulation(
         journal = MemoryJournal()
     begun = begin(given, journal or NoJournal(), registry)
     begun.loop.run(stop=stop_of(given, on_progress))
+    if on_progress is not None:
+        on_progress(1.0)
     return begun.finish(given, gantt=gantt)
 
 

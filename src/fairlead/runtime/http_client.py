@@ -233,7 +233,12 @@ class ControlPlaneClient:
     def _ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, content: bytes | None = None
     ) -> dict[str, Any]:
-        answer: dict[str, Any] = self._answer(method, path, body, content=content).json()
+        try:
+            answer = self._answer(method, path, body, content=content).json()
+        except ValueError:
+            answer = None
+        if not answer or not isinstance(answer, dict):
+            raise FairleadError(f"{self.url} is not a Fairlead control plane: check the address")
         return answer
 
     def _answer(

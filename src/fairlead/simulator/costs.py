@@ -6,7 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fairlead.core.errors import InputError, check_number
 from fairlead.core.job import model_of
+
+MAX_COST_S = 1e9
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,13 @@ class Costs:
     checkpoint_s: float = 0.0
     checkpoint_every_s: float = math.inf
     by_kind: Mapping[str, Costs] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("launch_s", "restart_s", "checkpoint_s"):
+            check_number("costs", name, getattr(self, name), f"seconds from 0 to {MAX_COST_S:g}", 0.0, MAX_COST_S)
+        check_number("costs", "checkpoint_every_s", self.checkpoint_every_s, "seconds above 0", math.ulp(0.0))
+        if not isinstance(self.by_kind, Mapping) or not all(isinstance(one, Costs) for one in self.by_kind.values()):
+            raise InputError("costs", "a Costs for each job type", field="by_kind", value=self.by_kind)
 
     @property
     def longest_start_s(self) -> float:

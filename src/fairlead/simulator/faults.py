@@ -7,8 +7,11 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from fairlead.core.errors import check_number
 from fairlead.core.events import NodeLost, NodeRepaired
 from fairlead.core.rng import stream
+
+MAX_OUTAGE_S = 1e11
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,13 @@ class Outage:
     node: int
     start_s: float
     end_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        check_number("outage", "node", self.node, "the number of a node, from 0 on")
+        check_number("outage", "start_s", self.start_s, f"seconds from 0 to {MAX_OUTAGE_S:g}", 0.0, MAX_OUTAGE_S)
+        after = math.nextafter(self.start_s, math.inf)
+        latest = math.inf if self.end_s == math.inf else MAX_OUTAGE_S
+        check_number("outage", "end_s", self.end_s, f"seconds above start_s, at most {MAX_OUTAGE_S:g}", after, latest)
 
 
 def outage_events(outages: Iterable[Outage]) -> Iterator[NodeLost | NodeRepaired]:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -79,7 +80,11 @@ class Trace:
 
 def check_job(job: Job, source: object, line: int | None) -> InputError | None:
     """The error of the first wrong number of a job; None where all are right."""
-    wrong = _wrong_field(job)
+    try:
+        wrong = _wrong_field(job)
+    except TypeError:  # one of them is no number
+        numbers = [one for one in fields(job) if isinstance(one.default, int | float)]
+        wrong = next((one.name, "a number") for one in numbers if not isinstance(getattr(job, one.name), Real))
     if wrong is None:
         return None
     field, expected = wrong
@@ -92,7 +97,7 @@ def _wrong_field(job: Job) -> tuple[str, str] | None:
         return "submitted_s", _WITHIN
     if not 0 < job.steps <= MAX_STEPS:
         return "steps", _STEPS
-    if not job.workers >= 1:
+    if not job.workers >= 1 or job.workers % 1:
         return "workers", "a whole number of at least 1"
     if not MIN_WEIGHT <= job.weight <= MAX_WEIGHT:
         return "weight", _WEIGHT

@@ -216,7 +216,7 @@ def _clusters(fields: dict[str, Value], axes: Sequence[Axis], folder: Path) -> d
         try:
             found[text] = read_cluster(place, accelerator_types())
         except InputError as error:
-            if error.line is not None or error.source != "--cluster":
+            if error.line is not None or error.source != "cluster":
                 raise
             raise value.error(error.expected) from error
     return found

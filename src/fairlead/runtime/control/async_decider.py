@@ -230,10 +230,9 @@ class TimedPolicy:
         return selection, left
 
     def _standing(self, view: Snapshot, memo: Memo) -> Selection:
-        if self._last is None:
-            last = _running(view)
-        elif (last := self._planned(view, memo)) is None:  # an empty plan holds too
-            last = _of_present_jobs(self._last, view)
+        last = None if self._last is None else self._planned(view, memo)
+        if last is None:  # an empty plan holds too
+            last = _running(view) if self._last is None else _of_present_jobs(self._last, view)
         others = np.setdiff1d(view.jobs.number[~view.jobs.running], last.jobs).tolist()
         return replace(last, head=None, reasons=dict.fromkeys(others, Reasons.no_decision(self._health.summary)))
 
