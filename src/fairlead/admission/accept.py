@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlead.core.errors import InputError
+from fairlead.core.errors import require
 from fairlead.core.plan import Admitted
 from fairlead.core.reasons import Reasons
 from fairlead.core.snapshot import Snapshot
@@ -36,8 +36,7 @@ class AcceptUpTo:
     factor: float = 1.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.factor < math.inf:
-            raise InputError("admission accept-up-to", "a number above 0", field="factor", value=self.factor)
+        require(0 < self.factor < math.inf, "admission accept-up-to", "a number above 0", "factor", self.factor)
 
     def admit(self, view: Snapshot) -> Admitted:
         """The first queued jobs within the limit."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from fairlead.admission.base import admit_by_quota
 from fairlead.core.cluster import Floats
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, require
 from fairlead.core.job import model_of
 from fairlead.core.plan import Admitted
 from fairlead.core.reasons import Reasons
@@ -40,8 +40,7 @@ class _LimitsByName:
             wanted = "limits by name, or a default for all"
             raise InputError(f"admission {self.part}", wanted, field="default", value=None)
         for name, limit in self.limits.items():
-            if not 1 <= limit <= MAX_LIMIT:
-                raise InputError(f"admission {self.part}", _WHOLE, field=f"limits.{name}", value=limit)
+            require(1 <= limit <= MAX_LIMIT, f"admission {self.part}", _WHOLE, f"limits.{name}", limit)
         if self.default is not None and not 1 <= self.default <= MAX_LIMIT:
             raise InputError(f"admission {self.part}", _WHOLE, field="default", value=self.default)
 

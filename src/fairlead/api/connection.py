@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from fairlead.core.errors import InputError, check_number
+from fairlead.core.errors import check_number, require
 
 if TYPE_CHECKING:
     from fairlead.runtime.http_client import ControlPlaneClient
@@ -34,8 +34,7 @@ def connect(url: str | None = None, token: str | None = None, *, authority: str 
 
     from fairlead.runtime.http_client import TOKEN, ControlPlaneClient
 
-    if not isinstance(url, str | None):
-        raise InputError("connect", "an address, as in 'http://localhost:8080'", field="url", value=url)
+    require(isinstance(url, str | None), "connect", "an address, as in 'http://localhost:8080'", "url", url)
     if url is None:
         client = ControlPlaneClient.from_environment()
     else:

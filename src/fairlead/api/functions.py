@@ -11,7 +11,7 @@ from fairlead.api.run_results import ComparisonResult, Run
 from fairlead.api.scheduler import ClusterLike, Scheduler, SchedulerLike, TableLike, TraceLike
 from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
-from fairlead.core.errors import InputError
+from fairlead.core.errors import require
 from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments import metrics
 from fairlead.experiments import resimulate as recorded
@@ -165,8 +165,7 @@ def resimulate(
         FairleadError: The journal is damaged or has no jobs, or a scheduler is unknown.
     """
     run = recorded.RecordedRun.read(str(journal))
-    if not run.world.trace.jobs:
-        raise InputError(journal, "a journal with jobs in it")
+    require(run.world.trace.jobs, journal, "a journal with jobs in it")
     made = convert.to_schedulers(schedulers)
     whole = [isinstance(one, Scheduler | SchedulerConfig) or convert.is_file(one) for one in schedulers]
     configs = [

@@ -17,7 +17,7 @@ from fairlead.config import Part, SchedulerConfig, read_cluster
 from fairlead.config.registry import Registry, presets
 from fairlead.config.schedulers import parse_part
 from fairlead.core.cluster import Cluster
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, require
 from fairlead.core.job import Job
 from fairlead.experiments.inputs import TraceFile, read_table
 from fairlead.workloads.catalogue import accelerator_types
@@ -190,8 +190,7 @@ def instance_or_default(name: str, value: T | None, kind: type[T]) -> T:
 def to_cluster(value: ClusterLike) -> Cluster:
     """Return a cluster, or the one that a text or file describes."""
     found = value if isinstance(value, Cluster) else read_cluster(str(value), accelerator_types())
-    if not found.size:
-        raise InputError(ARGUMENTS, "a cluster with at least one GPU", field="cluster", value="empty")
+    require(found.size, ARGUMENTS, "a cluster with at least one GPU", "cluster", "empty")
     return found
 
 

@@ -17,7 +17,7 @@ from fairlead.cli import options as opt
 from fairlead.cli.output import note
 from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import compose, parse_part, read_scheduler, scheduler_of
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, require
 from fairlead.runtime.control.snapshotter import Retention, check_serializable
 from fairlead.runtime.http_client import CONNECTION, TOKEN, URL
 from fairlead.runtime.log_format import LogFormat, log_to_stderr
@@ -120,8 +120,7 @@ def serve_command(
         fix = "--tls-cert and --tls-key"
         check_encryption(option, address, encrypted=certificate is not None, insecure=insecure, mend=fix)
     for option, seconds in (("lease", lease), ("grace", grace)):
-        if not math.isfinite(seconds):
-            raise InputError("command line", "a number of seconds", field=f"--{option}", value=seconds)
+        require(math.isfinite(seconds), "command line", "a number of seconds", f"--{option}", seconds)
     scheduler = parts.read(60.0)
     log_to_stderr(plane.log_format)
     settings = ServeSettings(

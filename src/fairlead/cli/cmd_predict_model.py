@@ -15,7 +15,7 @@ import typer
 
 from fairlead.cli.job_tables import legible
 from fairlead.cli.output import JsonOption, note, out, print_json
-from fairlead.core.errors import InputError, listed, near_names, near_or_all
+from fairlead.core.errors import InputError, listed, near_names, near_or_all, require
 from fairlead.models.interference import SHORTEST_S
 from fairlead.prediction.features import graph_features
 from fairlead.prediction.fit_predictor import stored_features
@@ -317,8 +317,7 @@ def _with_holds(asked: list[_Asked], given: list[float] | None, kernel_us: list[
 
 
 def _check(name: str, value: float) -> None:
-    if not 0 <= value <= MOST[name]:
-        raise InputError(WHO, f"a number from 0 to {MOST[name]:g}", field=name, value=value)
+    require(0 <= value <= MOST[name], WHO, f"a number from 0 to {MOST[name]:g}", name, value)
 
 
 def _check_counts(

@@ -22,7 +22,7 @@ import typer
 from fairlead.cli.job_tables import legible
 from fairlead.cli.output import JsonOption, check_paths, note, option_error, out, print_json, progress
 from fairlead.core.cluster import is_type_name
-from fairlead.core.errors import FairleadError, InputError, install, near_or_all
+from fairlead.core.errors import FairleadError, InputError, install, near_or_all, require
 from fairlead.prediction.features import graph_features
 from fairlead.prediction.graph import load_graph
 from fairlead.prediction.measured_profiles import Profiles, devices, profiles_of, shipped_profiles
@@ -66,8 +66,7 @@ def table(
     slowdowns = known.pairs.get(sharing.value, {})
     found = {pair: max(1.0, slower) for pair, (slower, _) in slowdowns.items()}  # faster beside another than alone is noise
     wanted = _all_met(found) if together else known.alone.keys()
-    if not wanted:
-        raise InputError("profile table", f"pairs that were measured, {sharing.value}", field="together")
+    require(wanted, "profile table", f"pairs that were measured, {sharing.value}", "together")
     rows = [
         MeasuredTraining(one.name, one.steps_per_s, one.utilization, one.memory_mb / 1024)
         for one in known.alone.values()
@@ -362,5 +361,4 @@ def _torch(device: str) -> Any:
 
 def _seconds(**given: float) -> None:
     for name, value in given.items():
-        if value > LONGEST_S:
-            raise InputError(f"--{name}", f"at most {LONGEST_S:,.0f} seconds", field=name, value=value)
+        require(value <= LONGEST_S, f"--{name}", f"at most {LONGEST_S:,.0f} seconds", name, value)

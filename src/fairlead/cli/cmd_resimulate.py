@@ -10,7 +10,7 @@ from fairlead.cli import options as opt
 from fairlead.cli.output import check_paths, note, option_error, out, print_json, progress
 from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import parse_part
-from fairlead.core.errors import InputError
+from fairlead.core.errors import require
 from fairlead.experiments.compare import run_comparison
 from fairlead.experiments.metrics import summarize
 from fairlead.experiments.resimulate import RecordedRun, comparison_rows, resimulation, resimulation_records
@@ -58,8 +58,7 @@ def resimulate_command(
         raise option_error("policies", "at least one policy", policies)
     for scheduler in schedulers:
         scheduler.build(None)
-    if not run.world.trace.jobs:
-        raise InputError(journal, "a journal with jobs in it")
+    require(run.world.trace.jobs, journal, "a journal with jobs in it")
     given = resimulation(run, schedulers, metrics)
     pictures = report is not None or png is not None
     with progress(len(schedulers), "simulating", quiet=json) as bar:

@@ -18,7 +18,7 @@ from fairlead.cli.cmd_jobs import control_plane
 from fairlead.cli.output import check_paths, event_log, note, option_error, out, print_json, progress
 from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import parse_part, scheduler_of
-from fairlead.core.errors import InputError
+from fairlead.core.errors import require
 from fairlead.experiments.compare import Comparison, Workload, run_comparison
 from fairlead.experiments.inputs import read_table, table_for
 from fairlead.experiments.live_inputs import fetch_state, measured_table, with_colocated_rates
@@ -250,8 +250,7 @@ def advise_command(
             time.sleep(60.0)
             continue
         running = scheduler_of(state.scheduler)
-        if running.round_s == 0:
-            raise InputError("advise", "a cluster with rounds", field="rounds", value="event-driven")
+        require(running.round_s != 0, "advise", "a cluster with rounds", "rounds", "event-driven")
         table = known.for_types(state.cluster.type_names) if known is not None else measured_table(measured or {}, state)
         table = with_colocated_rates(table, state)
         candidates, alive = asked.candidates(running), len(state.live) + len(state.queue)

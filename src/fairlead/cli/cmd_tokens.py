@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from fairlead.cli.output import JsonOption, note, out, print_json
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, require
 from fairlead.runtime.protocol.task_file import is_job_name
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def add(
     """
     from fairlead.runtime.control.tokens import ANY, Role
 
-    if not is_job_name(name):
-        raise InputError("token", "letters, digits, '.', '_' and '-'", field="name", value=name)
+    require(is_job_name(name), "token", "letters, digits, '.', '_' and '-'", "name", name)
     if role not in list(Role):
         raise InputError("token", " or ".join(Role), field="role", value=role)
     if account and account != ANY and not is_job_name(account):
@@ -70,8 +69,7 @@ def revoke(
 ) -> None:
     """Revoke tokens. They stop working at once; jobs of their user keep running. Exit codes: 0 done, 2 no such token."""
     count = _tokens(root).revoke(name)
-    if not count:
-        raise InputError("token", "a name or an id, as 'fairlead token list' shows it", field="name", value=name)
+    require(count, "token", "a name or an id, as 'fairlead token list' shows it", "name", name)
     if json:
         print_json({"revoked": count})
     else:
@@ -81,6 +79,5 @@ def revoke(
 def _tokens(root: Path) -> Tokens:
     from fairlead.runtime.control.tokens import Tokens
 
-    if not root.is_dir():
-        raise InputError(root, "the root of a control plane that was started before", field="root")
+    require(root.is_dir(), root, "the root of a control plane that was started before", "root")
     return Tokens(root / "tokens.json")

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from fairlead.config.yaml_source import Value, read_yaml
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
-from fairlead.core.errors import InputError, near_or_all
+from fairlead.core.errors import InputError, near_or_all, require
 
 # How the accelerators of well-known machines are linked, by the machine's name, so that a cluster file can say `links:
 # p3.8xlarge` instead of a matrix. Gb/s one way, from data sheets and from what the machines' own tools print; what goes over
@@ -90,8 +90,7 @@ def cluster_from(value: Value, known: Sequence[AcceleratorType] = ()) -> Cluster
     if "types" in fields:
         for name, entry in fields["types"].mapping().items():
             types[name.lower()] = _type(name.lower(), entry, types.get(name.lower()))
-    if "nodes" not in fields:
-        raise InputError(value.source, "a list of nodes", field="nodes")
+    require("nodes" in fields, value.source, "a list of nodes", "nodes")
     nodes: list[Node] = []
     for entry in fields["nodes"].items():
         nodes.extend(_nodes(entry, len(nodes)))

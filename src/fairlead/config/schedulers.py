@@ -23,7 +23,7 @@ from fairlead.admission.base import AdmissionChain
 from fairlead.config.parameters import checked, with_present_names
 from fairlead.config.registry import FORMER_KINDS, Registry, current_name, preset_named, presets
 from fairlead.config.yaml_source import Value, in_a_line, parse_yaml, read_yaml
-from fairlead.core.errors import InputError, UnknownName, check_number, near_or_all
+from fairlead.core.errors import InputError, UnknownName, check_number, near_or_all, require
 from fairlead.core.stages import Allocated, Allocator, Stages
 from fairlead.simulator.costs import Costs
 
@@ -112,8 +112,7 @@ class SchedulerConfig:
     @classmethod
     def from_value(cls, value: Value) -> SchedulerConfig:
         fields = fields_of(value)
-        if "policy" not in fields:
-            raise InputError(value.source, "the name of a policy, as in 'policy: fifo', or of a preset", field="policy")
+        require("policy" in fields, value.source, "the name of a policy, as in 'policy: fifo', or of a preset", "policy")
         for name in _FOR_PEOPLE:
             if name in fields:
                 fields[name].text("a line for people")
@@ -225,8 +224,7 @@ def parse_part(text: str) -> Part:
 def parse_chain(text: str) -> Part:
     """Parts with commas between them, each as `parse_part` reads it: `"user-job-quota:default=4,accept-up-to:factor=1.5"`."""
     parts = [part for part in split_outside_brackets(text, ",") if part.strip()]
-    if not parts:
-        raise InputError("scheduler", "names of parts with commas between them", field="scheduler part", value=text)
+    require(parts, "scheduler", "names of parts with commas between them", "scheduler part", text)
     return Part.chain(map(parse_part, parts))
 
 

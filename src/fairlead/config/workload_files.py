@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fairlead.config.yaml_source import Value, read_yaml
 from fairlead.core.cluster import Floats
-from fairlead.core.errors import InputError, near_or_all
+from fairlead.core.errors import InputError, near_or_all, require
 from fairlead.core.routes import MAX_BATCH_SIZE, MAX_REQUESTS_PER_S, Session, latencies
 from fairlead.models.sensitivity import EXPECTED, Curve, Sensitivity
 from fairlead.simulator.costs import MAX_COST_S, Costs
@@ -132,8 +132,7 @@ def sessions_from(value: Value) -> tuple[Session, ...]:
     """Return the inference sessions of a YAML value."""
     fields = value.mapping(("models", "sessions"))
     for name in ("models", "sessions"):
-        if name not in fields:
-            raise InputError(value.source, f"{name}; a file of sessions has both models and sessions", field=name)
+        require(name in fields, value.source, f"{name}; a file of sessions has both models and sessions", name)
     models = {name: _model(entry) for name, entry in fields["models"].mapping().items()}
     sessions: list[Session] = []
     taken: set[str] = set()

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from fairlead.core.errors import InputError, near_or_all
+from fairlead.core.errors import InputError, near_or_all, require
 from fairlead.files import is_stream
 
 LARGEST = 1 << 20  # bytes; files written by hand are far smaller
@@ -112,8 +112,7 @@ def read_yaml(path: Path | str) -> Value:
             raise InputError(path, "a regular file")
         with open(path, "rb") as file:
             raw = file.read(LARGEST + 1)
-        if len(raw) > LARGEST:
-            raise InputError(path, f"a file of at most {LARGEST >> 20} MiB")
+        require(len(raw) <= LARGEST, path, f"a file of at most {LARGEST >> 20} MiB")
         text = raw.decode("utf-8")
     except OSError as error:
         raise InputError(path, f"a readable file ({error.strerror or error})") from error

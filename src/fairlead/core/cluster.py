@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, require
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -79,8 +79,7 @@ class Cluster:
                 wanted = "accelerators×type:per-node, as in '8xv100:4,16xp100:4'"
                 raise InputError("cluster", wanted, field="cluster", value=part)
             total, type_name, per_node = int(match[1]), match[2].lower(), int(match[3] or 8)
-            if total > 1_000_000:
-                raise InputError("cluster", "at most 1,000,000 GPUs", field="cluster", value=part)
+            require(total <= 1_000_000, "cluster", "at most 1,000,000 GPUs", "cluster", part)
             while total > 0:
                 nodes.append(Node(f"{type_name}-{len(nodes)}", type_name, min(per_node, total)))
                 total -= per_node

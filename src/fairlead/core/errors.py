@@ -104,10 +104,15 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:MAX_LISTED])}{more}"
 
 
+def require(good: object, source: object, expected: str, field: str | None = None, value: object = None) -> None:
+    """Raise InputError unless `good` is true."""
+    if not good:
+        raise InputError(source, expected, field=field, value=value)
+
+
 def check_number(source: object, field: str, value: Any, expected: str, low: float = 0.0, high: float = math.inf) -> None:
     """Raise InputError unless a value is a number from `low` to `high`."""
-    if not isinstance(value, Real) or not low <= float(value) <= high:
-        raise InputError(source, expected, field=field, value=value)
+    require(isinstance(value, Real) and low <= float(value) <= high, source, expected, field, value)
 
 
 def _input_error(source: str, expected: str, line: int | None, field: str | None, value: object) -> InputError:

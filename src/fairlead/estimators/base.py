@@ -13,7 +13,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.columns import JobColumns
 from fairlead.core.device_map import NONE, offsets_of
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, require
 from fairlead.core.job import BATCH_SIZE, TIMED, batch_size_of
 from fairlead.core.plan import Observations, ObservedValues, Rates
 from fairlead.core.rng import stream
@@ -132,14 +132,11 @@ def noise_factor(noise: float, rng: np.random.Generator) -> float:
 
 def check_measuring(where: str, noise: float, measurements: int, references: tuple[str, ...] | float | None) -> None:
     """Check the parameters that `online` and `profiled` share."""
-    if not 0 <= noise < 1:
-        raise InputError(where, "a relative error from 0 to less than 1", field="noise", value=noise)
-    if measurements < 1:
-        raise InputError(where, "at least 1", field="measurements", value=measurements)
+    require(0 <= noise < 1, where, "a relative error from 0 to less than 1", "noise", noise)
+    require(measurements >= 1, where, "at least 1", "measurements", measurements)
     if isinstance(references, (int, float)) and not 0 < references <= 1:
         raise InputError(where, "a fraction above 0 and up to 1, or names of kinds", field="references", value=references)
-    if references == ():
-        raise InputError(where, "at least one kind", field="references", value="[]")
+    require(references != (), where, "at least one kind", "references", "[]")
 
 
 def reference_rows(keys: tuple[tuple[str, int], ...], chosen: tuple[str, ...] | float | None, seed: int, where: str) -> Ints:

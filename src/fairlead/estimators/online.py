@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, require
 from fairlead.core.plan import Observations, Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.estimators.base import (
@@ -58,8 +58,7 @@ class Online:
         if self.colocated is not None and not 0 < self.colocated <= 1:
             raise InputError(WHERE, "a fraction above 0 and up to 1", field="colocated", value=self.colocated)
         for name, speed in (self.speeds or {}).items():
-            if not 0 < speed < math.inf:
-                raise InputError(WHERE, f"a speed above 0 for {name}", field="speeds", value=speed)
+            require(0 < speed < math.inf, WHERE, f"a speed above 0 for {name}", "speeds", speed)
 
     def observe(self, view: Snapshot) -> Observations:
         cache = self._updated(view)

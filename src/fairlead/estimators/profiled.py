@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.core.errors import InputError
+from fairlead.core.errors import require
 from fairlead.core.job import TIMED
 from fairlead.core.plan import Observations, ObservedValues, Rates
 from fairlead.core.rng import stream
@@ -68,16 +68,11 @@ class Profiled:
 
     def __post_init__(self) -> None:
         check_measuring(WHERE, self.noise, self.measurements, self.references)
-        if not 0 < self.share <= 1:
-            raise InputError(WHERE, "a fraction above 0 and up to 1", field="share", value=self.share)
-        if not 0 <= self.profile_s < math.inf:
-            raise InputError(WHERE, "seconds from 0 on", field="profile_s", value=self.profile_s)
-        if self.accelerators < 1:
-            raise InputError(WHERE, "at least 1", field="accelerators", value=self.accelerators)
-        if self.rank < 1:
-            raise InputError(WHERE, "at least 1", field="rank", value=self.rank)
-        if not 0 < self.penalty < math.inf:
-            raise InputError(WHERE, "a number above 0", field="penalty", value=self.penalty)
+        require(0 < self.share <= 1, WHERE, "a fraction above 0 and up to 1", "share", self.share)
+        require(0 <= self.profile_s < math.inf, WHERE, "seconds from 0 on", "profile_s", self.profile_s)
+        require(self.accelerators >= 1, WHERE, "at least 1", "accelerators", self.accelerators)
+        require(self.rank >= 1, WHERE, "at least 1", "rank", self.rank)
+        require(0 < self.penalty < math.inf, WHERE, "a number above 0", "penalty", self.penalty)
 
     def observe(self, view: Snapshot) -> Observations:
         cache = self._updated(view)

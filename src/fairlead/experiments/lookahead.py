@@ -17,7 +17,7 @@ import numpy as np
 from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.config.schedulers import scheduler_of, simulated_with
-from fairlead.core.errors import FairleadError, InputError
+from fairlead.core.errors import FairleadError, require
 from fairlead.core.events import Memo
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import RoundPlan
@@ -54,10 +54,8 @@ class ArrivalForecast:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.arrivals not in ("none", "recent"):
-            raise InputError("forecast", "none or recent", field="arrivals", value=self.arrivals)
-        if not 0 < self.window_s < math.inf:
-            raise InputError("forecast", "seconds above 0", field="window_s", value=self.window_s)
+        require(self.arrivals in ("none", "recent"), "forecast", "none or recent", "arrivals", self.arrivals)
+        require(0 < self.window_s < math.inf, "forecast", "seconds above 0", "window_s", self.window_s)
 
     def draw(self, now: float, past: Iterable[Job]) -> tuple[Job, ...]:
         """The jobs that are assumed to arrive; `past` are those that did, most recent first."""

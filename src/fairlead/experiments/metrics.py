@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, require
 from fairlead.core.job import Phase
 from fairlead.experiments.run_record import JobOutcomes, RunRecord
 
@@ -188,8 +188,7 @@ class MetricOptions:
             first, end = (0, 1) if self.measure is None else map(operator.index, self.measure)
         except (TypeError, ValueError):
             first = end = 0
-        if not 0 <= first < end:
-            raise InputError("metric options", "a pair (first, end), 0 <= first < end", field="measure", value=self.measure)
+        require(0 <= first < end, "metric options", "a pair (first, end), 0 <= first < end", "measure", self.measure)
 
     def check_measure(self, jobs: int) -> None:
         """Raise InputError where the measured jobs begin behind the last of so many jobs."""
@@ -207,8 +206,7 @@ def measure_from(text: str) -> tuple[int, int]:
     if not colon or not (first or "0").isdecimal() or not (last or "0").isdecimal():
         raise InputError("--measure", "first:last by submission order, as in '50:150'", field="measure", value=text)
     begin, end = int(first or 0), int(last) if last else sys.maxsize
-    if not begin < end:
-        raise InputError("--measure", "first:last, and first < last, as in '50:150'", field="measure", value=text)
+    require(begin < end, "--measure", "first:last, and first < last, as in '50:150'", "measure", text)
     return begin, end
 
 

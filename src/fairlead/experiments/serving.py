@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
-from fairlead.core.errors import FairleadError, InputError, JournalError
+from fairlead.core.errors import FairleadError, InputError, JournalError, require
 from fairlead.core.routes import ServingPlan, Session
 from fairlead.engine.state import State
 from fairlead.journal.jsonl import read_events
@@ -79,8 +79,7 @@ def read_history(path: Path) -> ServingHistory:
         except (FairleadError, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
             raise JournalError(f"{path}:{line}: an event that cannot have happened: {error}") from error
         requests.observe(event)
-    if not requests.jobs:
-        raise InputError(path, "a journal of policy 'nexus' with jobs that are sessions")
+    require(requests.jobs, path, "a journal of policy 'nexus' with jobs that are sessions")
     return requests.history()
 
 

@@ -12,7 +12,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.config.schedulers import simulated_with
 from fairlead.core.cluster import Cluster
-from fairlead.core.errors import InputError, check_number
+from fairlead.core.errors import InputError, check_number, require
 from fairlead.core.events import Event, JournalOpened, NodeLost, NodeRepaired, SchedulerSwitched
 from fairlead.core.job import Phase
 from fairlead.core.reasons import Reason
@@ -49,8 +49,7 @@ class Faults:
     def check_nodes(self, nodes: int) -> None:
         """Raise InputError where a node of an outage is not in a cluster of so many nodes."""
         for one in self.outages:
-            if one.node >= nodes:
-                raise InputError("faults", f"a node from 0 to {nodes - 1}", field="outages", value=one.node)
+            require(one.node < nodes, "faults", f"a node from 0 to {nodes - 1}", "outages", one.node)
 
     def events(self, nodes: int, seed: int) -> Iterable[NodeLost | NodeRepaired]:
         self.check_nodes(nodes)

@@ -17,7 +17,7 @@ from fairlead.config import Part, SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.config.schedulers import scheduler_of
 from fairlead.core.cluster import Floats, Ints
-from fairlead.core.errors import InputError, near_or_all
+from fairlead.core.errors import InputError, near_or_all, require
 from fairlead.core.events import Memo, SchedulerSwitched
 from fairlead.core.job import Job
 from fairlead.core.plan import boundary_after
@@ -65,10 +65,8 @@ class Objective:
         for metric, weight in self.weights.items():
             if metric not in METRICS:
                 raise InputError("synthesize", f"a metric ({near_or_all(metric, METRICS)})", field="metric", value=metric)
-            if not 0 < weight < math.inf:
-                raise InputError("synthesize", "a weight above 0", field=metric, value=weight)
-        if not self.weights:
-            raise InputError("synthesize", "at least one metric", field="metric")
+            require(0 < weight < math.inf, "synthesize", "a weight above 0", metric, weight)
+        require(self.weights, "synthesize", "at least one metric", "metric")
 
     def score(self, candidate: CandidateForecast, running: CandidateForecast) -> float:
         """Lower is better; the running combination has 1."""
@@ -155,8 +153,7 @@ def combinations(
     placements: Sequence[Part] = (),
 ) -> tuple[SchedulerConfig, ...]:
     """`base` with each policy, admission and placement; where none are given, its own. All else stays as it is."""
-    if not policies:
-        raise InputError("synthesize", "at least one policy", field="policies")
+    require(policies, "synthesize", "at least one policy", "policies")
     several = len(placements) > 1
     choices = product(policies, admissions or (base.admission,), placements or (base.placement,))
     found = [
@@ -235,10 +232,8 @@ class Advisor:
         margin: float = 0.01,
         processes: int = 1,
     ) -> None:
-        if not candidates:
-            raise InputError("synthesize", "at least one candidate", field="candidates")
-        if not 0 <= margin < math.inf:
-            raise InputError("synthesize", "a share from 0 on, as in 0.01", field="margin", value=margin)
+        require(candidates, "synthesize", "at least one candidate", "candidates")
+        require(0 <= margin < math.inf, "synthesize", "a share from 0 on, as in 0.01", "margin", margin)
         for candidate in candidates:
             candidate.build(table)  # reports errors now
         self.candidates, self.table = _with_distinct_names(candidates), table
@@ -373,10 +368,8 @@ def synthesize(
     """Run a simulation that starts under `given.scheduler`; every `every` rounds the advisor may choose another
     candidate. A switch is an event in the journal."""
     length = given.scheduler.round_s
-    if length == 0:
-        raise InputError("synthesize", "a scheduler with rounds", field="rounds", value="event-driven")
-    if every < 1:
-        raise InputError("synthesize", "a whole number of rounds from 1 on", field="every", value=every)
+    require(length != 0, "synthesize", "a scheduler with rounds", "rounds", "event-driven")
+    require(every >= 1, "synthesize", "a whole number of rounds from 1 on", "every", every)
     if gantt and journal is None:
         journal = MemoryJournal()
     begun = begin(given, journal or NoJournal(), registry)

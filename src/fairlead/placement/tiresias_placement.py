@@ -11,7 +11,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from fairlead.core.cluster import Ints
-from fairlead.core.errors import InputError
+from fairlead.core.errors import require
 from fairlead.core.job import model_of
 from fairlead.core.plan import Placed, Selection
 from fairlead.core.snapshot import Snapshot
@@ -92,8 +92,7 @@ class TiresiasPlacement:
     def __post_init__(self) -> None:
         own = {"threshold": self.threshold, "otherwise": self.otherwise}
         for name, value in {**own, **{f"skews.{model}": skew for model, skew in self.skews.items()}}.items():
-            if not 0 <= value <= 1:
-                raise InputError("placement tiresias", "a number from 0 to 1", field=name, value=value)
+            require(0 <= value <= 1, "placement tiresias", "a number from 0 to 1", name, value)
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
         return consolidate_selectively(selection, view, self._wishes)
@@ -128,8 +127,7 @@ class TiresiasPlusPlacement:
     paper: ClassVar[str] = "Blox §4.3"
 
     def __post_init__(self) -> None:
-        if not self.threshold >= 0:
-            raise InputError("placement tiresias-plus", "a number from 0 on", field="threshold", value=self.threshold)
+        require(self.threshold >= 0, "placement tiresias-plus", "a number from 0 on", "threshold", self.threshold)
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
         return consolidate_selectively(selection, view, self._wishes)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, require
 from fairlead.prediction.onnx_file import read_onnx
 
 # Kinds of ONNX operators, by their work on a device and in the backward pass.
@@ -171,8 +171,7 @@ class _Walk:
             operators.append(self._operator(node))
             self._keep(node)
         given = [v.name for v in self.graph.input if v.name not in self.constants]
-        if not given:
-            raise InputError(self.path, "a model with an input that is no weight", field="model")
+        require(given, self.path, "a model with an input that is no weight", "model")
         first = self.shapes[given[0]] or (1,)
         asked = [node for node in self.nodes for name in node.input[3:5] if node.op_type == "BatchNormalization" and name]
         running = {name for node in asked for name in node.input[3:5]}  # statistics are no parameters

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from fairlead.core.errors import InputError, near_or_all
+from fairlead.core.errors import InputError, near_or_all, require
 from fairlead.files import is_stream
 from fairlead.profiling.sharing_mode import SharingMode
 
@@ -111,8 +111,7 @@ def device_of(about: Mapping[str, Any]) -> str:
 def _check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any], fields: Sequence[str]) -> None:
     for name in fields:
         kept, found = (device_of(about) if name == "device" else about.get(name) for about in (before, now))
-        if kept != found:
-            raise InputError(path, f"{kept}, as all of this file; give another --out", field=name, value=found)
+        require(kept == found, path, f"{kept}, as all of this file; give another --out", name, found)
 
 
 def _whole_lines(path: Path) -> dict[int, dict[str, Any]]:
@@ -185,8 +184,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
         raise InputError(path, f"a file of measurements that can be read ({error.strerror})", field="measurements") from None
     except ValueError:
         lines = {}
-    if not lines:
-        raise InputError(path, "a file of measurements", field="measurements")
+    require(lines, path, "a file of measurements", "measurements")
     first = min(lines)
     about = lines.pop(first)["about"]
     if not isinstance(about.get("device", ""), str):

@@ -10,7 +10,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Ints
 from fairlead.core.columns import JobColumns
 from fairlead.core.device_map import NONE
-from fairlead.core.errors import InputError
+from fairlead.core.errors import require
 from fairlead.core.snapshot import Snapshot
 from fairlead.models.convergence import AT, EARLIER, ERROR, LOSS, LOWEST_LOSS, RECENT, TARGET, WINDOW
 
@@ -44,10 +44,8 @@ class ByLoss:
     after: float = 0.2
 
     def __post_init__(self) -> None:
-        if not 0 <= self.threshold < 1:
-            raise InputError("termination by-loss", "a share from 0 to below 1", field="threshold", value=self.threshold)
-        if not 0 <= self.after <= 1:
-            raise InputError("termination by-loss", "a share from 0 to 1", field="after", value=self.after)
+        require(0 <= self.threshold < 1, "termination by-loss", "a share from 0 to below 1", "threshold", self.threshold)
+        require(0 <= self.after <= 1, "termination by-loss", "a share from 0 to 1", "after", self.after)
 
     def finished_early(self, view: Snapshot) -> Ints:
         """The jobs to end now."""

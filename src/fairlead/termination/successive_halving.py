@@ -20,7 +20,7 @@ import numpy as np
 from fairlead.core.cluster import Ints
 from fairlead.core.columns import JobColumns
 from fairlead.core.device_map import NONE
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, require
 from fairlead.core.job import Phase
 from fairlead.core.snapshot import Snapshot
 
@@ -50,9 +50,7 @@ class _GroupTermination(ABC):
     part: ClassVar[str]
 
     def __post_init__(self) -> None:
-        if not 2 <= self.eta <= MAX_ETA:
-            wanted = f"a whole number from 2 to {MAX_ETA:,}"
-            raise InputError(f"termination {self.part}", wanted, field="eta", value=self.eta)
+        require(2 <= self.eta <= MAX_ETA, f"termination {self.part}", f"a whole number from 2 to {MAX_ETA:,}", "eta", self.eta)
 
     def finished_early(self, view: Snapshot) -> Ints:
         """The trials to end now."""
@@ -120,8 +118,7 @@ class HyperBand(_GroupTermination):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.brackets <= 20:
-            raise InputError("termination hyperband", "a whole number from 1 to 20", field="brackets", value=self.brackets)
+        require(1 <= self.brackets <= 20, "termination hyperband", "a whole number from 1 to 20", "brackets", self.brackets)
         if sum(self._trials) > MAX_TRIALS:
             wanted = f"so few that all brackets together have at most {MAX_TRIALS:,} trials at an eta of {self.eta}"
             raise InputError("termination hyperband", wanted, field="brackets", value=self.brackets)

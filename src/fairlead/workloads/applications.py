@@ -24,7 +24,7 @@ import numpy as np
 
 from fairlead.client.batch_arithmetic import accumulation_steps
 from fairlead.core.cluster import Cluster, Floats, Ints
-from fairlead.core.errors import InputError, near_or_all
+from fairlead.core.errors import InputError, near_or_all, require
 from fairlead.core.job import ELASTIC, TIMED, batch_size_of, model_of
 from fairlead.core.plan import TUNED
 from fairlead.models import goodput
@@ -228,11 +228,9 @@ def _mixed(one: StepTimeCurve, other: StepTimeCurve, share: float) -> StepTimeCu
 
 def read_applications(folder: Path) -> dict[str, Application]:
     """Read the applications of a folder, by name."""
-    if not folder.is_dir():
-        raise InputError(folder, "a folder of applications, each a folder with placements.csv")
+    require(folder.is_dir(), folder, "a folder of applications, each a folder with placements.csv")
     found = {path.parent.name: _read(path.parent) for path in sorted(folder.glob("*/placements.csv"))}
-    if not found:
-        raise InputError(folder, "folders of applications with placements.csv, scalability.csv and validation-*.csv")
+    require(found, folder, "folders of applications with placements.csv, scalability.csv and validation-*.csv")
     return found
 
 
@@ -251,8 +249,7 @@ def _read(folder: Path) -> Application:
     sizes = sorted(runs)
     trained = [np.array(list(_rows(runs[size], ("progress", "grad_sqr", "grad_var")))) for size in sizes]
     epochs = min(len(run) for run in trained)
-    if not epochs:
-        raise InputError(folder, "at least one epoch in each validation-B.csv")
+    require(epochs, folder, "at least one epoch in each validation-B.csv")
     columns = np.stack([run[:epochs] for run in trained])
     curves = {digits: _curve(points) for digits, points in placed.items()}
     by_size = {key: _curve(points) for key, points in sized.items()}
@@ -269,8 +266,7 @@ def _curve(points: list[tuple[float, float, float]]) -> StepTimeCurve:
 
 def _size_of(path: Path) -> int:
     written = path.stem.removeprefix("validation-")
-    if not written.isdigit():
-        raise InputError(path, "a name as in validation-128.csv")
+    require(written.isdigit(), path, "a name as in validation-128.csv")
     return int(written)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.columns import significant
-from fairlead.core.errors import InputError, UnknownName, near_or_all
+from fairlead.core.errors import InputError, UnknownName, near_or_all, require
 from fairlead.core.job import EXPERT, TIMED, Job, Schedule, batch_size_of, kind_of, model_of
 from fairlead.core.rng import stream
 from fairlead.workloads.catalogue import catalogue, memory_gb_of
@@ -335,8 +335,7 @@ def _memory_of(kind: str) -> float:
 
 
 def _check(good: bool, name: str, value: object, expected: str) -> None:
-    if not good:
-        raise InputError(GENERATOR, expected, field=name, value=value)
+    require(good, GENERATOR, expected, name, value)
 
 
 def _check_shares(name: str, shares: Mapping[str, float] | Mapping[int, float]) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from fairlead.core.cluster import Floats
 from fairlead.core.columns import significant
-from fairlead.core.errors import InputError, UnknownName
+from fairlead.core.errors import InputError, UnknownName, require
 from fairlead.core.job import TIMED
 from fairlead.workloads.formats.text_fields import (
     PARQUET_MAGIC,
@@ -58,8 +58,7 @@ def parse_gavel_table(path: Path, text: bytes) -> ThroughputTable:
     sections = _object(path, "types", content)
     for section, entries in sections.items():
         plain = section.removesuffix(_SPREAD_SUFFIX)
-        if plain not in sections:
-            raise InputError(path, "the same type without that ending, too", field="type", value=section)
+        require(plain in sections, path, "the same type without that ending, too", "type", section)
         name, is_spread = plain.lower(), plain != section
         alone = draft.spread if is_spread else draft.alone
         for written, entry in _object(path, section, entries).items():
@@ -177,8 +176,7 @@ def fill_workers(table: ThroughputTable, wanted: Iterable[Key]) -> ThroughputTab
         return table
     alone, spread = [], []
     for kind, workers in missing:
-        if workers < 1:
-            raise InputError("throughputs", "a whole number of workers from 1 on", field="workers", value=workers)
+        require(workers >= 1, "throughputs", "a whole number of workers from 1 on", "workers", workers)
         sizes = sorted(table.workers_of(kind))
         if not sizes:
             raise UnknownName("kind of job", kind, table.kinds)

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from fairlead.core.cluster import Floats
-from fairlead.core.errors import FairleadError, InputError, UnknownName
+from fairlead.core.errors import FairleadError, InputError, UnknownName, require
 from fairlead.core.job import TIMED
 
 
@@ -111,8 +111,7 @@ class TableDraft:
         """The table. Missing rates mean that a job type does not fit, except where spread rates are missing altogether."""
         keys: list[Key] = [(TIMED, 1), *self.sources]
         types = tuple(dict.fromkeys(type_name for _, type_name in (*self.alone, *self.spread)))
-        if len(keys) == 1:
-            raise InputError(self.path, "at least one rate")
+        require(len(keys) != 1, self.path, "at least one rate")
         if len(keys) ** 2 * len(types) > MAX_RATES:
             limit = math.isqrt(MAX_RATES // len(types))
             raise InputError(self.path, f"at most {limit:,} kinds and gang sizes", field="kind", value=len(keys) - 1)
@@ -174,8 +173,7 @@ def draft_table(rates: Iterable[MeasuredRate], types: Sequence[str], source: Pat
         key: Key = (one.kind, one.workers)
         (draft.spread if one.spread else draft.alone)[key, one.type] = one.steps_per_s
         draft.sources.setdefault(key, {})[MEASURED] = None
-    if not draft.sources:
-        raise InputError("rates", "a cluster with estimator 'measured' whose jobs have reported steps")
+    require(draft.sources, "rates", "a cluster with estimator 'measured' whose jobs have reported steps")
     for table, other in ((draft.alone, draft.spread), (draft.spread, draft.alone)):
         for place, rate in other.items():
             table.setdefault(place, rate)

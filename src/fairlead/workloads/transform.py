@@ -11,7 +11,7 @@ from itertools import count
 
 import numpy as np
 
-from fairlead.core.errors import InputError, UnknownName
+from fairlead.core.errors import InputError, UnknownName, require
 from fairlead.core.events import MetricsReported
 from fairlead.core.job import TIMED, Job, model_of
 from fairlead.core.rng import stream
@@ -65,10 +65,8 @@ def with_random_kinds(
 def daily_spike(trace: Trace, jobs: int, hour: int, seed: int) -> Trace:
     """Add jobs at uniformly random times within one hour of each day (Blox §5.1: 16 jobs). They are copies of jobs of the
     trace. Days and hours count from second 0."""
-    if jobs < 0:
-        raise InputError("daily_spike", "a whole number from 0 on", field="jobs", value=jobs)
-    if not 0 <= hour <= 23:
-        raise InputError("daily_spike", "an hour from 0 to 23", field="hour", value=hour)
+    require(jobs >= 0, "daily_spike", "a whole number from 0 on", "jobs", jobs)
+    require(0 <= hour <= 23, "daily_spike", "an hour from 0 to 23", "hour", hour)
     rng, names = stream(seed, "spike"), _new_names(trace, "spike")
     extra: list[Job] = []
     for start_s in _windows(hour * HOUR_S, DAY_S, trace):
@@ -93,8 +91,7 @@ def short_bursts(
     draw job types, if any, afterwards."""
     for field, value in (("jobs_per_hour", jobs_per_hour), ("factor", factor), ("on_s", on_s), ("every_s", every_s)):
         _above_0("short_bursts", field, value)
-    if on_s > every_s:
-        raise InputError("short_bursts", f"at most every_s, {every_s:g}", field="on_s", value=on_s)
+    require(on_s <= every_s, "short_bursts", f"at most every_s, {every_s:g}", "on_s", on_s)
     rng, names = stream(seed, "bursts"), _new_names(trace, "burst")
     extra: list[Job] = []
     for start_s in _windows(every_s, every_s, trace):
@@ -127,8 +124,7 @@ def with_loss_curves(trace: Trace, seed: int, converging: float = 0.75, at: floa
 
 def thin(trace: Trace, keep: float, seed: int) -> Trace:
     """Keep each job with the given probability. With the same seed, jobs kept at a low one are kept at every higher one."""
-    if not 0 < keep <= 1:
-        raise InputError("thin", "a share above 0 and at most 1", field="keep", value=keep)
+    require(0 < keep <= 1, "thin", "a share above 0 and at most 1", "keep", keep)
     draws = stream(seed, "thin").random(len(trace)).tolist()
     return replace(trace, jobs=tuple(job for job, draw in zip(trace.jobs, draws) if draw < keep))
 

@@ -20,7 +20,7 @@ import numpy as np
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.columns import JobColumns
-from fairlead.core.errors import InputError
+from fairlead.core.errors import require
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.program import Model, Program
@@ -54,10 +54,8 @@ class AlloX:
     max_depth: int = 32
 
     def __post_init__(self) -> None:
-        if not 0 < self.alpha <= 1:
-            raise InputError("policy allox", "a number above 0, up to 1", field="alpha", value=self.alpha)
-        if self.max_depth < 1:
-            raise InputError("policy allox", "a whole number from 1 on", field="max_depth", value=self.max_depth)
+        require(0 < self.alpha <= 1, "policy allox", "a number above 0, up to 1", "alpha", self.alpha)
+        require(self.max_depth >= 1, "policy allox", "a whole number from 1 on", "max_depth", self.max_depth)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         jobs, rates = view.jobs, view.rates

@@ -19,7 +19,7 @@ import numpy as np
 
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.core.errors import InputError
+from fairlead.core.errors import require
 from fairlead.core.events import Memo
 from fairlead.core.reasons import Reason, Reasons
 from fairlead.core.snapshot import Snapshot
@@ -81,8 +81,7 @@ class MinCostSlo(MinCost):
     margin_s: float = 1800.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.margin_s < math.inf:
-            raise InputError("policy min-cost-slo", "seconds from 0 on", field="margin_s", value=self.margin_s)
+        require(0 <= self.margin_s < math.inf, "policy min-cost-slo", "seconds from 0 on", "margin_s", self.margin_s)
 
     def _cheapest(self, view: Snapshot, model: DemandModel) -> ModelAnswer:
         jobs, fastest = view.jobs.only(model.present), model.fastest

@@ -19,7 +19,7 @@ import numpy as np
 from fairlead.core.allocation import NEGLIGIBLE, Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.device_map import NONE
-from fairlead.core.errors import InputError
+from fairlead.core.errors import require
 from fairlead.core.events import Memo
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
@@ -41,8 +41,7 @@ class GandivaPacking:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.min_gain <= 2:
-            raise InputError("policy gandiva-packing", "a number from 0 to 2", field="min_gain", value=self.min_gain)
+        require(0 <= self.min_gain <= 2, "policy gandiva-packing", "a number from 0 to 2", "min_gain", self.min_gain)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         known = JobPairs.from_memo(memo).among(view).evaluated(view, self.min_gain)

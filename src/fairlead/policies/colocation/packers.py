@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fairlead.core.errors import InputError
+from fairlead.core.errors import require
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
@@ -65,12 +65,9 @@ class PerformanceAwarePacking:
     def __post_init__(self) -> None:
         where = "policy performance-aware-packing"
         _check_max_jobs(where, self.max_jobs)
-        if not 0 < self.drop < 1:
-            raise InputError(where, "a fraction between 0 and 1", field="drop", value=self.drop)
-        if not 0 <= self.warm_up_s < math.inf:
-            raise InputError(where, "seconds from 0 on", field="warm_up_s", value=self.warm_up_s)
-        if self.trials < 1:
-            raise InputError(where, "at least 1", field="trials", value=self.trials)
+        require(0 < self.drop < 1, where, "a fraction between 0 and 1", "drop", self.drop)
+        require(0 <= self.warm_up_s < math.inf, where, "seconds from 0 on", "warm_up_s", self.warm_up_s)
+        require(self.trials >= 1, where, "at least 1", "trials", self.trials)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
@@ -169,5 +166,4 @@ class _Packing:
 
 
 def _check_max_jobs(where: str, max_jobs: int) -> None:
-    if max_jobs < 1:
-        raise InputError(where, "at least 1", field="max_jobs", value=max_jobs)
+    require(max_jobs >= 1, where, "at least 1", "max_jobs", max_jobs)

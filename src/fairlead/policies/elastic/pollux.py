@@ -21,7 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.core.errors import InputError
+from fairlead.core.errors import require
 from fairlead.core.events import Memo
 from fairlead.core.plan import TUNED, Selection
 from fairlead.core.snapshot import Snapshot
@@ -41,10 +41,8 @@ class Pollux:
     restart_s: float = 30.0
 
     def __post_init__(self) -> None:
-        if not -100 <= self.power <= 1:
-            raise InputError("policy pollux", "a number from -100 to 1", field="power", value=self.power)
-        if not 0 <= self.restart_s < math.inf:
-            raise InputError("policy pollux", "seconds from 0 on", field="restart_s", value=self.restart_s)
+        require(-100 <= self.power <= 1, "policy pollux", "a number from -100 to 1", "power", self.power)
+        require(0 <= self.restart_s < math.inf, "policy pollux", "seconds from 0 on", "restart_s", self.restart_s)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs = view.jobs

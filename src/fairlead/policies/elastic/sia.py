@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, require
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
@@ -43,12 +43,10 @@ class Sia:
     restart_s: float = 30.0
 
     def __post_init__(self) -> None:
-        if not -10 <= self.power < 0:
-            raise InputError("policy sia", "a number from -10 to below 0", field="power", value=self.power)
+        require(-10 <= self.power < 0, "policy sia", "a number from -10 to below 0", "power", self.power)
         if not 1 < self.penalty <= _MAX_PENALTY:
             raise InputError("policy sia", f"a number above 1, at most {_MAX_PENALTY:g}", field="penalty", value=self.penalty)
-        if not 0 <= self.restart_s < math.inf:
-            raise InputError("policy sia", "seconds from 0 on", field="restart_s", value=self.restart_s)
+        require(0 <= self.restart_s < math.inf, "policy sia", "seconds from 0 on", "restart_s", self.restart_s)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):

@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.core.errors import InputError
+from fairlead.core.errors import require
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
@@ -109,10 +109,8 @@ class Themis:
     payments: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.visible <= 1:
-            raise InputError("policy themis", "a fraction above 0, up to 1", field="visible", value=self.visible)
-        if not 0 < self.lease_s < math.inf:
-            raise InputError("policy themis", "seconds above 0", field="lease_s", value=self.lease_s)
+        require(0 < self.visible <= 1, "policy themis", "a fraction above 0, up to 1", "visible", self.visible)
+        require(0 < self.lease_s < math.inf, "policy themis", "seconds above 0", "lease_s", self.lease_s)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs = view.jobs

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fairlead.core.cluster import Floats, Ints
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, require
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
@@ -36,8 +36,7 @@ class Tiresias:
 
     def __post_init__(self) -> None:
         _check(self.thresholds, self.promote_after)
-        if self.first not in ("started", "submitted"):
-            raise InputError("policy tiresias", "started or submitted", field="first", value=self.first)
+        require(self.first in ("started", "submitted"), "policy tiresias", "started or submitted", "first", self.first)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs = view.jobs
@@ -67,8 +66,7 @@ class Gittins:
 
     def __post_init__(self) -> None:
         _check(self.thresholds, self.promote_after)
-        if self.min_history < 1:
-            raise InputError("policy gittins", "a whole number from 1 on", field="min_history", value=self.min_history)
+        require(self.min_history >= 1, "policy gittins", "a whole number from 1 on", "min_history", self.min_history)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs = view.jobs

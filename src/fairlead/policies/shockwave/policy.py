@@ -19,7 +19,7 @@ import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.columns import significant
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, require
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.reasons import Reason, Reasons
@@ -75,8 +75,7 @@ def fairness_deadlines(
     window: Window, left_s: Floats, here_s: Floats, run_s: Floats, contention: Floats, rho_max: float
 ) -> FairnessDeadlines:
     """The deadlines of jobs. `run_s` is the whole exclusive run time of each job; its fair end is that times its contention."""
-    if not rho_max > 0:
-        raise InputError("shockwave planner", "a number above 0", field="rho_max", value=rho_max)
+    require(rho_max > 0, "shockwave planner", "a number above 0", "rho_max", rho_max)
     ratio = projected_jct(window, left_s, here_s, contention) / np.maximum(run_s * contention, np.finfo(float).tiny)[:, None]
     in_time = ratio <= rho_max
     late = ~in_time[np.arange(len(window)), window.max_rounds]
@@ -87,8 +86,7 @@ def fairness_deadlines(
 def published_program(window: Window, ends: FairnessDeadlines, rho_max: float, power: float) -> Window:
     """The program of Shockwave's published results: a job's projected end is at most ρ_max times its fair end or, where that is
     infeasible, jobs that violate it are weighted by their ratio to a power."""
-    if not power >= 0:
-        raise InputError("shockwave planner", "a number from 0 on", field="power", value=power)
+    require(power >= 0, "shockwave planner", "a number from 0 on", "power", power)
     if not ends.late.any() and int(ends.min_rounds @ window.workers) <= window.room:
         return window.at_least(ends.min_rounds)
     factor = np.where(ends.ratio > rho_max, ends.ratio**power, 1.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fairlead.client.launch_context import BATCH_SIZE, NODES, TUNED
 from fairlead.client.lease_page import PAGE
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, require
 from fairlead.runtime.protocol.code_archive import ArchiveLimits
 from fairlead.runtime.protocol.orders import Launch, LaunchParameters
 
@@ -74,8 +74,7 @@ class User:
             entry = pwd.getpwnam(name)
         except KeyError:
             raise InputError("agent", "a user of this machine", field="user", value=name) from None
-        if os.geteuid() not in (0, entry.pw_uid):
-            raise InputError("agent", "the agent's own user, unless the agent is root", field="user", value=name)
+        require(os.geteuid() in (0, entry.pw_uid), "agent", "the agent's own user, unless the agent is root", "user", name)
         return cls(name, entry.pw_uid, entry.pw_gid, tuple(os.getgrouplist(name, entry.pw_gid)), entry.pw_dir)
 
     @property

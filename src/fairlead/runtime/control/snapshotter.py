@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.core.errors import InputError, JournalError, JournalUnreachable
+from fairlead.core.errors import InputError, JournalError, JournalUnreachable, require
 from fairlead.core.events import Event, SchedulerSwitched
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.journal import Journal
@@ -160,8 +160,7 @@ def check_serializable(scheduler: Mapping[str, Any]) -> None:
         except (JournalError, TypeError, ValueError, RecursionError):
             wanted = "values that a journal can store: finite 64-bit numbers, strings, lists and mappings"
             raise InputError("scheduler", wanted, field=str(field), value=value) from None
-        if len(encoded) > MAX_SCHEDULER_BYTES:
-            raise InputError("scheduler", f"at most {MAX_SCHEDULER_BYTES:,} bytes", field=str(field))
+        require(len(encoded) <= MAX_SCHEDULER_BYTES, "scheduler", f"at most {MAX_SCHEDULER_BYTES:,} bytes", str(field))
     if len(encode(SchedulerSwitched(0.0, scheduler, ""))) > MAX_SCHEDULER_BYTES:
         raise InputError("scheduler", f"at most {MAX_SCHEDULER_BYTES:,} bytes")
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from fairlead.core.errors import FairleadError, InputError
+from fairlead.core.errors import FairleadError, InputError, require
 from fairlead.files import remove, sync_directory
 
 _EXCLUDED = frozenset({".git", ".hg", ".venv", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".fairlead"})
@@ -58,8 +58,7 @@ def pack_code(place: Path) -> bytes:
     are not."""
     if place.is_file():
         archive = place.read_bytes()
-        if not zipfile.is_zipfile(io.BytesIO(archive)):
-            raise InputError(place, "a directory, or a zip file", field="code")
+        require(zipfile.is_zipfile(io.BytesIO(archive)), place, "a directory, or a zip file", "code")
     elif place.is_dir():
         archive = _packed(place)
     else:

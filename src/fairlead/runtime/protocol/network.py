@@ -13,7 +13,7 @@ from pathlib import Path
 
 import grpc
 
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, require
 
 LAST_PORT = 65_535
 _NOT_LOCAL = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -120,8 +120,7 @@ class Certificate:
         if certificate is None or key is None:
             raise InputError("serve", "--tls-cert and --tls-key, both or neither")
         for path in (certificate, key):
-            if not path.is_file():
-                raise InputError(path, "an existing file")
+            require(path.is_file(), path, "an existing file")
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
         except (ssl.SSLError, OSError) as problem:

@@ -22,7 +22,7 @@ from fairlead.core.allocation import DIGITS, Allocation, AllocationPending
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.columns import NO, ZERO, rounded
 from fairlead.core.device_map import NONE
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, require
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.rng import stream
@@ -134,8 +134,7 @@ class RoundMechanism:
     def __post_init__(self) -> None:
         for name in ("min_interval_s", "prior_s", "lease_s"):
             value = getattr(self, name)
-            if not 0 <= value <= LONGEST_S:
-                raise InputError("mechanism gavel-rounds", f"seconds from 0 to {LONGEST_S:g}", field=name, value=value)
+            require(0 <= value <= LONGEST_S, "mechanism gavel-rounds", f"seconds from 0 to {LONGEST_S:g}", name, value)
         if 0 < self.lease_s < 1:
             raise InputError("mechanism gavel-rounds", "0, or at least a second", field="lease_s", value=self.lease_s)
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, require
 from fairlead.core.routes import Resident, Server, ServingPlan, Session
 from fairlead.policies.allocation.lp.program import Model, Program
 
@@ -43,8 +43,7 @@ class PoolingOptions:
     neighbours: int = 3
 
     def __post_init__(self) -> None:
-        if not 0 <= self.wait < math.inf:
-            raise InputError("packing pooled", "a number from 0 on", field="wait", value=self.wait)
+        require(0 <= self.wait < math.inf, "packing pooled", "a number from 0 on", "wait", self.wait)
         if not 0 <= self.headroom <= _MAX_HEADROOM:
             expected = f"a number from 0 to {_MAX_HEADROOM:g}"
             raise InputError("packing pooled", expected, field="headroom", value=self.headroom)

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, require
 from fairlead.core.job import Job, Regime, batch_size_of, planned_regimes, schedule_departure
 from fairlead.core.plan import OtherBatches
 from fairlead.core.snapshot import Snapshot
@@ -99,8 +99,7 @@ def run_time(epochs_by_regime: Floats, epoch_s: Floats) -> Floats:
 
 def with_noise(seconds: Floats, noise: float, rng: np.random.Generator) -> Floats:
     """Run times with a uniform relative error of up to ± `noise` (§8.10)."""
-    if not 0 <= noise <= 1:
-        raise InputError("forecast", "a number from 0 to 1", field="noise", value=noise)
+    require(0 <= noise <= 1, "forecast", "a number from 0 to 1", "noise", noise)
     return seconds * (1.0 + noise * rng.uniform(-1.0, 1.0, len(seconds)))
 
 

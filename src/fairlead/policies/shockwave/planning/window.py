@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.core.errors import InputError
+from fairlead.core.errors import require
 
 EPSILON = 1e-6
 """The utility of a job without progress: with log 0 every plan that leaves out one such job would be equally bad."""
@@ -86,12 +86,9 @@ def make_window(
     """Make a window. `progress` is jobs × (rounds + 1), the part of its epochs that each job has done after n rounds; `left_s`
     the run time that each has left; `makespan` is λ and `scale_s` Z_0, the sum of the jobs' run times."""
     for field, value in (("round_s", round_s), ("scale_s", scale_s), ("epsilon", epsilon)):
-        if not value > 0:
-            raise InputError("shockwave planner", "a number above 0", field=field, value=value)
-    if not makespan >= 0:
-        raise InputError("shockwave planner", "a number from 0 on", field="makespan", value=makespan)
-    if accelerators < 1:
-        raise InputError("shockwave planner", "a whole number from 1 on", field="accelerators", value=accelerators)
+        require(value > 0, "shockwave planner", "a number above 0", field, value)
+    require(makespan >= 0, "shockwave planner", "a number from 0 on", "makespan", makespan)
+    require(accelerators >= 1, "shockwave planner", "a whole number from 1 on", "accelerators", accelerators)
     jobs, rounds = len(workers), progress.shape[1] - 1
     useful = np.clip(np.ceil(left_s / round_s - _ROUNDING), 0, rounds).astype(np.int64)
     max_rounds = np.where(workers <= accelerators, useful, 0)
