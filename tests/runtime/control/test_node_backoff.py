@@ -47,7 +47,9 @@ def test_what_is_the_jobs_own_fault_sends_no_node_to_rest(code: int):
     scene.check()
 
 
-def test_a_node_that_is_lost_in_its_back_off_is_lost():
+@pytest.mark.parametrize("heard_s", [41.0, 90.0])
+def test_a_node_that_is_lost_in_its_back_off_is_lost(heard_s: float):
+    """Also where the back-off has ended by the time the loop hears of the loss."""
     scene = Scene("v100:2")
     scene.join()
     scene.job("a", steps=100.0)
@@ -56,7 +58,7 @@ def test_a_node_that_is_lost_in_its_back_off_is_lost():
         scene.backend.report(0, [unable(generation)])
     scene.at(40.0)
     scene.backend.agent_lost(0)
-    scene.at(41.0)
+    scene.at(heard_s)
     assert not scene.loop.state.present.any()
     assert not scene.loop.state.backoffs
     scene.check()

@@ -309,7 +309,7 @@ class ClusterBackend:
         def handle(now: float) -> list[ev.Event]:
             self._awaited.discard(node)
             usable = node in self._present
-            backed_off = (failures := self.node_backoff.of(node)) is not None and failures.until_s > now
+            backed_off = (failures := self.node_backoff.of(node)) is not None and failures.until_s > -math.inf
             self.node_backoff.started(node)  # its next agent may do better
             if self._found is not None:
                 self._found.pop(node, None)
