@@ -7,11 +7,13 @@ import os
 import random
 import signal
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 from fake_agent import Agent, Worker, lines, until
 
+from fairlead.client.gang import Follower
 from fairlead.client.lease_page import Field, Stage
 from foundry import free_port
 
@@ -253,3 +255,10 @@ def test_workers_that_do_not_see_the_same_checkpoints_do_not_begin(agent: Agent,
     other = agent.launch(script, tmp_path / "log", "100000", "free", rank=1, environment=elsewhere)
     assert other.ends() == 1
     assert f"worker 0 begins at step {last}, of which no checkpoint is here" in other.errors
+
+
+def test_keys_of_a_message_that_are_unknown_are_ignored() -> None:
+    follower = object.__new__(Follower)
+    follower._received, follower._condition = {}, threading.Condition()
+    follower._handle({"go": 1, "of a later version": "text"})
+    assert follower._received == {"go": 1}

@@ -264,7 +264,7 @@ class Follower(GangMember):
         if "saved" in message:
             self._on_saved(int(message["saved"]))
         with self._condition:
-            self._received |= {name: int(value) for name, value in message.items()}
+            self._received |= {name: value for name, value in message.items() if isinstance(value, int)}
             if "prepare" in message:
                 # First pause, then read the step: the loop counts before it reads `has_messages`, so it is at most one ahead.
                 self.has_messages = True
@@ -369,7 +369,7 @@ class Leader(GangMember):
             while "done" not in follower.received:
                 message = line.receive()
                 with self._condition:
-                    follower.received |= {name: int(value) for name, value in message.items()}
+                    follower.received |= {name: value for name, value in message.items() if isinstance(value, int)}
                     if "asks" in message:
                         self._stop_requested = self.has_messages = True
                     self._condition.notify_all()
