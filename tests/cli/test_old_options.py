@@ -16,3 +16,10 @@ def test_help_has_the_new_option_alone():
     text = fairlead("simulate", "--help").stdout
     assert "--estimator" in text
     assert "--estimation" not in text
+
+
+def test_a_part_is_described_under_its_former_name():
+    for former, present in (("turns", "gavel-rounds"), ("watched", "monitored")):
+        described = fairlead("policies", former)
+        assert described.returncode == 0
+        assert described.stdout == fairlead("policies", present).stdout

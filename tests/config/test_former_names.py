@@ -12,7 +12,7 @@ from fairlead.config import Part, SchedulerConfig
 from fairlead.config.parameters import FORMER_PARAMETERS, with_present_names
 from fairlead.config.registry import FORMER_GROUPS, FORMER_KINDS, FORMER_NAMES, GROUPS, Registry
 from fairlead.config.schedulers import compose, make, scheduler_of
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, JournalError
 from fairlead.core.job import FORMER_FIELDS
 from fairlead.engine.codec import decode
 from fairlead.estimators.predicted import Monitored
@@ -38,9 +38,14 @@ def test_a_scheduler_of_an_earlier_version_is_read_and_written_by_todays_names()
     old = {"policy": "horus", "estimation": {"name": "watched", "uses": {"a": [25, 2]}}, "mechanism": "turns"}
     config = SchedulerConfig.from_data(old)
     assert (config.estimator.name, config.mechanism) == ("monitored", Part("gavel-rounds"))
-    assert config.to_data()["estimator"] == {"name": "monitored", "uses": {"a": [25, 2]}}
+    assert config.to_data()["estimator"] == {"name": "monitored", "usage": {"a": [25, 2]}}
     assert "estimation" not in config.to_data()
     assert type(compose(old).estimator).__name__ == "Monitored"
+
+
+def test_an_event_with_the_keys_of_two_versions_is_refused():
+    with pytest.raises(JournalError, match="not an event"):
+        decode('{"e":"node_lost","event":"node_lost","t":1.0,"time":1.0,"node":0}')
 
 
 def test_on_a_real_cluster_an_estimator_by_its_old_key_is_kept():

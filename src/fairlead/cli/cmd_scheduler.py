@@ -12,7 +12,7 @@ import typer
 
 from fairlead.cli.cmd_jobs import control_plane
 from fairlead.cli.output import JsonOption, note, out, print_json, print_lines
-from fairlead.config.registry import FORMER_KINDS, GROUPS, Preset, Registered, Registry, preset_named, presets
+from fairlead.config.registry import FORMER_KINDS, GROUPS, Preset, Registered, Registry, current_name, preset_named, presets
 from fairlead.config.schedulers import SchedulerConfig, parse_part, read_scheduler, scheduler_of
 from fairlead.core.errors import InputError, UnknownName, near_names
 from fairlead.runtime.control.snapshotter import check_serializable
@@ -107,7 +107,8 @@ def policies_command(
             print_lines([(part["name"], part["summary"]) for part in parts], kind)
         note("details and parameters: fairlead policies NAME")
         return
-    claims = [(kind, name) for kind in GROUPS for name in installed.entries.get(kind, {}) if name == what.replace("_", "-")]
+    wanted = {kind: current_name(kind, what).replace("_", "-") for kind in GROUPS}
+    claims = [(kind, name) for kind, name in wanted.items() if name in installed.entries.get(kind, {})]
     if not claims:
         known = {*KINDS, "all", *(name for kind in GROUPS for name in installed.entries.get(kind, {}))}
         if not near_names(what, known):

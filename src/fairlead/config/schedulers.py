@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from fairlead.admission.base import AdmissionChain
-from fairlead.config.parameters import checked, with_present_names
+from fairlead.config.parameters import FORMER_PARAMETERS, checked, with_present_names
 from fairlead.config.registry import FORMER_KINDS, Registry, current_name, preset_named, presets
 from fairlead.config.yaml_source import Value, in_a_line, parse_yaml, read_yaml
-from fairlead.core.errors import InputError, UnknownName, check_number, near_or_all, require
+from fairlead.core.errors import FairleadError, InputError, UnknownName, check_number, near_or_all, require
 from fairlead.core.stages import Allocated, Allocator, Stages
 from fairlead.simulator.costs import Costs
 
@@ -266,7 +266,18 @@ def _part(value: Value, what: str) -> Part:
     if "parameters" in fields and isinstance(fields["parameters"].data, dict):
         fields.update(fields.pop("parameters").mapping())
     places = {(key, *path): where for key, item in fields.items() for path, where in item.places()}
-    return Part(name, {key: item.data for key, item in fields.items()}, value.where, places=places)
+    part = Part(name, {key: item.data for key, item in fields.items()}, value.where, places=places)
+    return _with_present_names(what, part) if FORMER_PARAMETERS.keys() & part.parameters.keys() else part
+
+
+def _with_present_names(what: str, part: Part) -> Part:
+    """The part with the present names of its parameters; one that is not installed stays as it is."""
+    try:
+        found = Registry.installed().load(what, part.name)
+    except FairleadError:  # raised again where the part is made
+        return part
+    known = [one.name for one in dataclasses.fields(found)] if dataclasses.is_dataclass(found) else []
+    return replace(part, parameters=with_present_names(part.parameters, known, partial(_source, what, part)))
 
 
 def _varied(preset: str, value: Value) -> str:

@@ -61,6 +61,8 @@ def decode(line: bytes | str) -> ev.Event:
     try:
         record = orjson.loads(line)
         if isinstance(record, dict) and "e" in record:
+            if "event" in record:
+                raise KeyError("e")
             record = migrate_event(record)
         decoder = _DECODE[record["event"]]
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:

@@ -157,7 +157,7 @@ def _check_header(path: Path | str, line: bytes) -> None:
         record = None
     if not isinstance(record, dict) or (record.get("event"), record.get("e")) not in ((_OPENED, None), (None, "opened")):
         raise _no_journal(path)
-    if record.get("version") not in READABLE_VERSIONS:
+    if type(record.get("version")) is not int or record["version"] not in READABLE_VERSIONS:
         raise JournalError(
             f"{path}:1: the journal is of version {record.get('version')!r}; this Fairlead reads versions up to {VERSION}: use "
             "the Fairlead that wrote it, or simulate again"
