@@ -154,11 +154,24 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
         ("report", "e.jsonl"),
         ("e.jsonl:1", "version 99"),
     ),
+    "a journal whose version is no number": (
+        {"e.jsonl": OPENED.replace('"version":1', '"version":true')},
+        ("report", "e.jsonl"),
+        ("e.jsonl:1", "version True"),
+    ),
     "an event log that cannot be written": (
         {"no": "a file"},
         (*SIMULATE, "--jobs", "2", "--events", "no/e.jsonl"),
         ("no/e.jsonl", "a place to write to"),
     ),
+    **{
+        f"tables of {verb[0]} that cannot be written": (
+            {"no": "a file"},
+            (*verb, "--jobs", "2", "--out", "no/tables"),
+            ("no/tables", "a place to write to"),
+        )
+        for verb in (SIMULATE, ("compare",))
+    },
     # Options.
     "a round of no length": ({}, (*SIMULATE, "--round", "0"), ("--round", "0.0", "seconds")),
     "an outage of a node that is not there": ({}, (*SIMULATE, "--outage", "7:1:2"), ("--outage", "7:1:2")),

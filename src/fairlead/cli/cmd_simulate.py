@@ -86,19 +86,8 @@ def simulate_command(
     if request_rates is not None:
         sessions = sessions_in([scheduler.to_data()])
         reports = rate_reports(trace, read_request_rates(request_rates, [j.name for j in trace.jobs if j.name in sessions]))
-    given = Simulation(
-        trace,
-        machine,
-        scheduler,
-        table,
-        costs,
-        faults,
-        seed,
-        metrics.measure,
-        workload.fill_workers,
-        skip_quiet_rounds,
-        reports,
-    )
+    window, fill = metrics.measure, workload.fill_workers
+    given = Simulation(trace, machine, scheduler, table, costs, faults, seed, window, fill, skip_quiet_rounds, reports)
     pictures = report is not None or png is not None
     with event_log(events) as log, progress(None, f"{scheduler.label} on {trace.name}", quiet=json) as bar:
         journal = MemoryJournal() if log is None and tables is not None else log

@@ -115,17 +115,10 @@ class ComparisonCase:
 
     def run(self, given: Comparison) -> CaseOutcome:
         """Simulate it."""
+        trace, table = given.workload.trace(self.load, self.seed), given.workload.table
+        scheduler, faults, fill = given.schedulers[self.scheduler], given.faults, given.fill_workers
         simulation = Simulation(
-            given.workload.trace(self.load, self.seed),
-            given.cluster,
-            given.schedulers[self.scheduler],
-            given.workload.table,
-            given.costs,
-            given.faults,
-            self.seed,
-            given.measure,
-            given.fill_workers,
-            others=given.others,
+            trace, given.cluster, scheduler, table, given.costs, faults, self.seed, given.measure, fill, others=given.others
         )
         registry = given.registries[self.scheduler] if given.registries else None
         record = run_simulation(simulation, registry=registry, gantt=self.keep_record).record

@@ -371,15 +371,8 @@ class RecordedRun:
 def resimulation(run: RecordedRun, schedulers: Sequence[SchedulerConfig], metrics: MetricOptions = DEFAULTS) -> Comparison:
     """The comparison of these schedulers on the inputs of a recorded run."""
     world = run.world
-    return Comparison(
-        Workload(world.trace, world.table),
-        world.cluster,
-        schedulers,
-        costs=world.costs,
-        faults=Faults(world.outages),
-        metrics=metrics,
-        others=world.others,
-    )
+    jobs, faults, others = Workload(world.trace, world.table), Faults(world.outages), world.others
+    return Comparison(jobs, world.cluster, schedulers, costs=world.costs, faults=faults, metrics=metrics, others=others)
 
 
 def comparison_rows(run: RecordedRun, given: Comparison, outcomes: Sequence[CaseOutcome]) -> list[tuple[str, Summary]]:
