@@ -108,7 +108,7 @@ def test_round_lengths_are_checked(round_s):
 )
 def test_arguments_of_simulate_are_checked(field, value):
     refused(
-        f"'{'outages' if isinstance(value, fairlead.Faults) else field}", fairlead.simulate, JOBS, CLUSTER, **{field: value}
+        f"'{'outages' if isinstance(value, fairlead.Faults) else field}'", fairlead.simulate, JOBS, CLUSTER, **{field: value}
     )
 
 
@@ -119,6 +119,7 @@ def test_arguments_of_simulate_are_checked(field, value):
         *(("loads", value) for value in ((), (NAN,), (-1.0,), (1.0, 1.0), 5)),
         *(("schedulers", value) for value in ((), "fifo", 5)),
         ("measure", (6, 9)),
+        *(("processes", value) for value in (0, 1.5, "2")),
     ],
 )
 def test_arguments_of_compare_are_checked(field, value):
@@ -143,6 +144,10 @@ def test_another_stage_without_its_method_is_refused():
 def test_other_objects_are_no_trace(trace):
     with pytest.raises(FairleadError, match=r"trace|data frame"):
         fairlead.simulate(trace, CLUSTER)
+
+
+def test_a_list_of_jobs_may_be_empty():
+    assert fairlead.simulate([], CLUSTER).summary["jobs"] == 0
 
 
 def test_errors_in_a_data_frame_name_its_row():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 from fairlead.api import scheduler as convert
 from fairlead.api.run_results import ComparisonResult, Run
 from fairlead.api.scheduler import ClusterLike, Scheduler, SchedulerLike, TableLike, TraceLike
 from fairlead.config import SchedulerConfig
+from fairlead.config.parameters import LARGEST_SEED
 from fairlead.config.registry import Registry
 from fairlead.core.errors import require
 from fairlead.engine.journal import MemoryJournal
@@ -66,7 +69,9 @@ def simulate(
     table = convert.to_table(throughputs)
     scheduler = convert.to_scheduler(policy, round_s)
     options = replace(metrics.DEFAULTS, measure=measure)
-    [seed] = checked_seeds([seed])
+    whole: Any = seed
+    good = isinstance(whole, Integral) and 0 <= int(whole) <= LARGEST_SEED
+    require(good, convert.ARGUMENTS, f"a whole number from 0 to {LARGEST_SEED}", "seed", str(seed))
     jobs = convert.to_trace(trace, table, seed)
     options.check_measure(len(jobs))
     costs, faults = convert.instance_or_default("costs", costs, Costs), convert.instance_or_default("faults", faults, Faults)
@@ -137,6 +142,8 @@ def compare(
 
 def _run(given: Comparison, made: Sequence[Scheduler], processes: int | None, keep_records: bool) -> list[CaseOutcome]:
     """Run a comparison. Classes of a script or a notebook do not travel: schedulers with one run in this process."""
+    good = processes is None or (isinstance(processes, int) and processes >= 1)
+    require(good, convert.ARGUMENTS, "a whole number from 1 on", "processes", processes)
     if any(one.registry is not Registry.installed() for one in made):
         given, processes = replace(given, registries=[one.registry for one in made]), 1
     return run_comparison(given, processes=processes, keep_records=keep_records)

@@ -212,8 +212,8 @@ def to_trace(value: TraceLike, table: ThroughputTable | None, seed: int) -> Trac
         return TraceFile(Path(value)).read(table)
     if hasattr(value, "__arrow_c_stream__") or hasattr(value, "to_arrow") or type(value).__name__ == "DataFrame":
         return _from_frame(value, table)
-    jobs = tuple(value) if isinstance(value, Iterable) else ()
-    if not all(isinstance(job, Job) for job in jobs or (value,)):
+    jobs = tuple(value) if isinstance(value, Iterable) else (value,)
+    if not all(isinstance(job, Job) for job in jobs):
         wanted = "a path, a data frame, a Trace, a Generator or jobs"
         raise InputError(ARGUMENTS, wanted, field="trace", value=type(value).__name__)
     return _checked(jobs)
