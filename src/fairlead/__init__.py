@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from fairlead.core import VERSION
+
 if TYPE_CHECKING:
     from fairlead.api.connection import ClusterConnection as ClusterConnection
     from fairlead.api.connection import JobHandle as JobHandle
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from fairlead.workloads.throughput_tables import ThroughputTable as ThroughputTable
     from fairlead.workloads.trace import Trace as Trace
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _PUBLIC = {
     "Cluster": "fairlead.core.cluster",

@@ -23,8 +23,8 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkabl
 
 import orjson
 
-import fairlead
 from fairlead.config.registry import Registry
+from fairlead.core import VERSION
 from fairlead.core.errors import FairleadError, InputError, NotInstalled
 from fairlead.experiments.inputs import DataMissing, ExperimentInputs
 from fairlead.files import atomic_write
@@ -120,7 +120,7 @@ def code_fingerprint() -> str:
     """Of the files as they are at the first call."""
     plugged = {module.partition(".")[0] for module in Registry.installed().modules()}
     places = [place for package in sorted({"fairlead", *plugged}) for place in _places(package)]
-    return f"{fairlead.__version__} {files_digest(places)} {' '.join(dependency_versions())}"
+    return f"{VERSION} {files_digest(places)} {' '.join(dependency_versions())}"
 
 
 def dependency_versions() -> Iterator[str]:

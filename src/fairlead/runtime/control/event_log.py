@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fairlead.core import events as ev
@@ -14,13 +14,18 @@ from fairlead.core.events import Event
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Code
 from fairlead.engine.state import State
-from fairlead.runtime.control.views import policy_of
 
 log = logging.getLogger("fairlead.cluster")
 
 SLOW_S = 1.0  # a longer decision is logged; so is one of more than half a round
 
 RECENT_DECISIONS = 50
+
+
+def policy_of(scheduler: Mapping[str, Any]) -> str:
+    """Return the name of a scheduler's policy, with or without parameters."""
+    policy = scheduler.get("policy", "")
+    return str(policy.get("name", policy) if isinstance(policy, Mapping) else policy)
 
 
 class EventLog:

@@ -13,7 +13,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
-from fairlead import __version__
+from fairlead.core import VERSION
 from fairlead.core import events as ev
 from fairlead.core.errors import FairleadError, near_or_all
 from fairlead.core.job import ENDED, Phase
@@ -79,7 +79,7 @@ def create_app(
 ) -> FastAPI:
     """Return the application; `/metrics` needs no token if `metrics_open`."""
     about = "A scheduler for deep-learning clusters."
-    app = FastAPI(title="Fairlead", version=__version__, description=about, responses=ERROR_RESPONSES)
+    app = FastAPI(title="Fairlead", version=VERSION, description=about, responses=ERROR_RESPONSES)
 
     @app.exception_handler(RequestValidationError)
     async def refuse(request: Request, problem: RequestValidationError) -> JSONResponse:
@@ -195,7 +195,7 @@ def create_app(
     @app.get("/v1/health")
     async def health() -> dict[str, Any]:
         """The version and the present second."""
-        return {"version": __version__, "second": plane.backend.now}
+        return {"version": VERSION, "second": plane.backend.now}
 
     @app.get("/v1/digest", responses={403: {}})
     async def digest(caller: Admin) -> dict[str, Any]:

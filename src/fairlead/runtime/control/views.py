@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from fairlead.engine.explain import node_of, why_in
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.estimators.measured import measured_rates
+from fairlead.runtime.control.event_log import policy_of
 from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 
@@ -192,12 +192,6 @@ def overview(plane: ControlPlane, visible_to: str | None) -> dict[str, Any]:
         "jobs": [job_record(plane.loop, n, now, plane.progress_until_s, visible_to) for n in running_first[:MAX_SHOWN]],
         "decisions": plane.decisions.records(state, visible_to),
     }
-
-
-def policy_of(scheduler: Mapping[str, Any]) -> str:
-    """Return the name of a scheduler's policy, with or without parameters."""
-    policy = scheduler.get("policy", "")
-    return str(policy.get("name", policy) if isinstance(policy, Mapping) else policy)
 
 
 def usage(state: State, now: float) -> list[dict[str, Any]]:
