@@ -126,11 +126,11 @@ def _of_jobs(name: str, values: Floats, jobs: Ints) -> Floats:
 def _amounts(name: str, record: object, jobs: Ints, upper: float = _LARGEST) -> Floats:
     """A column of what is never below 0: one for each of these jobs."""
     values = _of_jobs(name, _column_of(np.float64, record), jobs)
-    if len(values):  # by the places of the lower and the largest, a third of what `min` and `max` take; NaN is either
-        lower = values.item(values.argmin())
-        largest = lower if isinstance(record, dict) else values.item(values.argmax())
-        if not (lower >= 0 and largest <= upper):
-            wrong = largest if lower >= 0 else lower
+    if len(values):  # by the places of the lowest and the largest, a third of what `min` and `max` take; NaN is either
+        lowest = values.item(values.argmin())
+        largest = lowest if isinstance(record, dict) else values.item(values.argmax())
+        if not (lowest >= 0 and largest <= upper):
+            wrong = largest if lowest >= 0 else lowest
             raise ValueError(f"{name} is {wrong:g}, not from 0 to {upper:g}")
     return values
 
@@ -180,7 +180,7 @@ def _plain(value: Any) -> Any:
         return {"$float": str(value)}
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
-    raise JournalError(f"a memo is made of indices, strings, lists, mappings and arrays; this is {type(value).__name__}")
+    raise JournalError(f"a memo is made of numbers, strings, lists, mappings and arrays; this is {type(value).__name__}")
 
 
 def _from_plain(value: Any) -> Any:

@@ -35,7 +35,7 @@ class Tiresias:
     first: Literal["started", "submitted"] = "started"
 
     def __post_init__(self) -> None:
-        _check(self.thresholds, self.promote_after)
+        _check("policy tiresias", self.thresholds, self.promote_after)
         require(self.first in ("started", "submitted"), "policy tiresias", "started or submitted", "first", self.first)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
@@ -65,7 +65,7 @@ class Gittins:
     backfill: bool = True
 
     def __post_init__(self) -> None:
-        _check(self.thresholds, self.promote_after)
+        _check("policy gittins", self.thresholds, self.promote_after)
         require(self.min_history >= 1, "policy gittins", "a whole number from 1 on", "min_history", self.min_history)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
@@ -99,15 +99,15 @@ def gittins_index(age: Floats, services: Floats) -> Floats:
 
 
 _LATEST_PROMOTION = 1e9
-"""Of a run time; a job that has run for a second waits for thirty years."""
+"""The largest `promote_after`, a multiple of run time: after one second of running it is thirty years."""
 
 
-def _check(thresholds: tuple[float, ...], promote_after: float | None) -> None:
+def _check(policy: str, thresholds: tuple[float, ...], promote_after: float | None) -> None:
     if not all(0 < t < math.inf for t in thresholds) or list(thresholds) != sorted(set(thresholds)):
-        raise InputError("policy tiresias", "ascending numbers above 0", field="thresholds", value=list(thresholds))
+        raise InputError(policy, "ascending numbers above 0", field="thresholds", value=list(thresholds))
     if promote_after is not None and not 0 < promote_after <= _LATEST_PROMOTION:
         expected = f"a number above 0, at most {_LATEST_PROMOTION:g}; omit it to turn promotion off"
-        raise InputError("policy tiresias", expected, field="promote_after", value=promote_after)
+        raise InputError(policy, expected, field="promote_after", value=promote_after)
 
 
 def _queue(attained: Floats, thresholds: tuple[float, ...]) -> Ints:
