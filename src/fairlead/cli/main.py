@@ -176,7 +176,8 @@ def main(
     Try: fairlead demo, then fairlead simulate --policy las --report las.html, fairlead compare and fairlead policies. A real
     cluster on this machine: fairlead up, and in another terminal fairlead submit -- python train.py, then fairlead queue.
 
-    Exit codes: 0 done, 1 found something wrong (trace check), 2 bad input, 130 interrupted.
+    Exit codes: 0 done, 1 the job or the check failed, 2 wrong usage or input, 3 not found, 4 refused or conflict,
+    5 unreachable, 130 interrupted.
     """
 
 
@@ -190,13 +191,13 @@ of 700 it looks hundreds of times while a long trace is read, and all the while 
 
 
 def run() -> None:
-    """The console script: foreseen errors are one line on standard error and exit code 2."""
+    """The console script: a foreseen error is one line on standard error and the exit code of its class."""
     gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
     try:
         app()
     except FairleadError as error:
         sys.stderr.write(f"fairlead: error: {' '.join(str(error).split())}\n")
-        sys.exit(2)
+        sys.exit(error.exit_code)
     except ModuleNotFoundError as error:
         if error.name not in _EXTRA:
             raise

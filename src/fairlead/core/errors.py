@@ -8,9 +8,14 @@ from difflib import get_close_matches
 from numbers import Real
 from typing import Any
 
+NOT_FOUND, REFUSED, UNREACHABLE = 3, 4, 5
+"""Exit codes of the command line besides 0 (done), 1 (the job or the check failed), 2 (usage) and 130 (interrupted)."""
+
 
 class FairleadError(Exception):
-    """The root of all errors that Fairlead raises on purpose."""
+    """The root of all errors that Fairlead raises on purpose; `exit_code` is that of a command that ends with it."""
+
+    exit_code = 2
 
 
 class InputError(FairleadError):
@@ -76,6 +81,8 @@ class JournalError(FairleadError):
 
 class JournalUnreachable(JournalError):
     """A journal's server does not answer. It may come back; nothing is known to be lost."""
+
+    exit_code = UNREACHABLE
 
 
 MAX_LISTED = 24

@@ -18,14 +18,15 @@ from urllib.parse import quote
 
 import orjson
 
-from fairlead.core.errors import FairleadError
+from fairlead.core.errors import NOT_FOUND, REFUSED, UNREACHABLE, FairleadError
 from fairlead.runtime.protocol.code_archive import archive_digest
 
 if TYPE_CHECKING:
     import httpx
 
 URL, TOKEN, AUTHORITY = "FAIRLEAD_URL", "FAIRLEAD_TOKEN", "FAIRLEAD_CA"
-FORBIDDEN, MISSING, CONFLICT, UNAVAILABLE = 403, 404, 409, 503
+UNAUTHORIZED, FORBIDDEN, MISSING, CONFLICT, UNAVAILABLE = 401, 403, 404, 409, 503
+_EXIT_CODES = {UNAUTHORIZED: REFUSED, FORBIDDEN: REFUSED, CONFLICT: REFUSED, MISSING: NOT_FOUND, UNAVAILABLE: UNREACHABLE}
 FOLLOW_WITHOUT_ANSWER_S = 60.0  # how long to follow a log while no control plane answers
 FORECAST_WITHIN_S = 60.0  # what a forecast may take longer than other requests; it may need two simulations
 CONNECTION = Path(".fairlead") / "connection.json"  # where `fairlead up` writes how to connect
@@ -82,11 +83,14 @@ class RefusedRequest(FairleadError):
 
     def __init__(self, status: int, why: str) -> None:
         self.status = status
+        self.exit_code = _EXIT_CODES.get(status, self.exit_code)
         super().__init__(why)
 
 
 class Unreachable(FairleadError):
     """No control plane answers."""
+
+    exit_code = UNREACHABLE
 
 
 def is_temporary(problem: Exception) -> bool:

@@ -274,8 +274,8 @@ class HullModel:
         )
 
     def maximize_ratio(self, grid: GridDemands, worth: Floats, prices: Floats, over: float = 0.0) -> Floats:
-        """The mix that meets the demands with the highest Σ worth·time / Σ prices·accelerator time, then with most of both, as
-        a linear program in the mix divided by the denominator (Charnes and Cooper)."""
+        """The mix that meets the demands with the highest Σ worth·time / Σ prices·accelerator time, then with most of both,
+        then the cheapest by hash fractions: a linear program in the mix divided by the denominator (Charnes and Cooper)."""
         price = prices[None, :] * self.classes.workers[:, None]
         g, f = self.valid.nonzero()
         time = self._time(grid)[g, f]
@@ -304,8 +304,10 @@ class HullModel:
         program.column_bounds(column[loses], nothing, nothing)
         program.row_bounds(scarce, np.zeros(len(scarce)), np.zeros(len(scarce)))
         program.costs(np.arange(columns + 1), np.append(np.zeros(columns), -1.0))
-        found = program.solve(primal=True)
-        return self._mix(g, f, found.values[:-1] / found.values[-1])
+        most = program.solve(primal=True).values[-1:]
+        program.column_bounds(column[-1:] + 1, most, most)
+        program.costs(column, -hash_fractions((self.classes.keys[one], answer) for one, answer in zip(g.tolist(), f.tolist())))
+        return self._mix(g, f, program.solve(primal=True).values[:-1])
 
     def shares(self, grid: GridDemands, mix: Floats) -> Floats:
         """The time of each job by type: rows of the view × types."""
