@@ -13,7 +13,7 @@ from command import from_scratch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fairlead.cli import cmd_jobs as people
+from fairlead.cli import cmd_jobs, cmd_nodes
 from fairlead.cli.cmd_top import overview_view, updates
 from fairlead.cli.job_tables import progress_text as done_of
 from fairlead.cli.main import app
@@ -145,7 +145,7 @@ def test_what_a_node_could_not_begin_stands_below_the_nodes(monkeypatch: pytest.
         "up": True,
     }
     ill = {**well, "name": "n1", "jobs": [], "up": False, "launch_error": "/full: No space left on device", "backoff_s": 30.0}
-    monkeypatch.setattr(people, "control_plane", lambda: SimpleNamespace(nodes=lambda: [well, ill]))
+    monkeypatch.setattr(cmd_nodes, "control_plane", lambda: SimpleNamespace(nodes=lambda: [well, ill]))
     said = CliRunner().invoke(app, ["nodes"]).stdout
     assert "backing off" in said
     assert "n1 could not start a job: /full: No space left on device; retried in 30 s\n" in said
@@ -165,7 +165,7 @@ def test_why_tells_when_a_job_may_be_decided_on_and_when_it_is_at_the_latest(mon
     reason = {"by": "policy", "code": "waiting-for-resources", "facts": {"needed": 1, "free": 0}, "text": "others go first"}
     about = {"name": "a", "phase": "waiting", "reason": reason}
     job = {**about, "next_decision_s": soonest_s, "latest_decision_s": latest_s}
-    monkeypatch.setattr(people, "control_plane", lambda: SimpleNamespace(job=lambda name: job))
+    monkeypatch.setattr(cmd_jobs, "control_plane", lambda: SimpleNamespace(job=lambda name: job))
     assert CliRunner().invoke(app, ["why", "a"]).stdout == f"a is waiting: others go first; {said}\n"
     job = {**job, "next_decision_s": None, "latest_decision_s": None}
     assert CliRunner().invoke(app, ["why", "a"]).stdout == "a is waiting: others go first\n"
@@ -174,7 +174,7 @@ def test_why_tells_when_a_job_may_be_decided_on_and_when_it_is_at_the_latest(mon
 def test_an_admin_without_jobs_is_told_of_others_and_a_user_of_none(monkeypatch: pytest.MonkeyPatch):
     def asked(others: list[dict]) -> str:
         plane = SimpleNamespace(jobs=lambda phases, all_users=False: others if all_users else [])
-        monkeypatch.setattr(people, "control_plane", lambda: plane)
+        monkeypatch.setattr(cmd_jobs, "control_plane", lambda: plane)
         return CliRunner().invoke(app, ["queue"]).stdout
 
     assert asked([{}] * 6) == "no jobs of yours; --all shows all 6 active jobs\n"
@@ -193,7 +193,7 @@ def test_an_empty_cluster_is_said_to_have_no_jobs():
 def test_accelerators_that_several_share_are_counted_where_there_are_some(monkeypatch: pytest.MonkeyPatch):
     node = {"name": "n0", "type": "v100", "accelerators": 4, "free": 2, "shared": 1, "drained": False, "connected": True}
     node |= {"jobs": ["a", "b"], "up": True}
-    monkeypatch.setattr(people, "control_plane", lambda: SimpleNamespace(nodes=lambda: [node]))
+    monkeypatch.setattr(cmd_nodes, "control_plane", lambda: SimpleNamespace(nodes=lambda: [node]))
     assert "shared" in CliRunner().invoke(app, ["nodes"]).stdout
     node["shared"] = 0
     assert "shared" not in CliRunner().invoke(app, ["nodes"]).stdout

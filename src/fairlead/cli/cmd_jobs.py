@@ -1,25 +1,18 @@
-"""`fairlead submit`, `queue`, `info`, `why`, `logs`, `cancel`, `nodes`, `drain` and `usage`: requests to a control plane."""
+"""`fairlead queue`, `info`, `why`, `cancel` and `logs`: requests about jobs to a control plane."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from fairlead.cli.job_tables import job_details, jobs_table, legible
-from fairlead.cli.output import JsonOption, note, option_error, out, print_json
-from fairlead.config.yaml_source import read_yaml
-from fairlead.core.errors import FairleadError, InputError
-from fairlead.core.job import FORMER_FIELDS
-from fairlead.experiments.metric_columns import format_delay, format_duration
-from fairlead.runtime.protocol.code_archive import archive_digest, pack_code
-from fairlead.runtime.protocol.task_file import TaskSpec, parse_task
+from fairlead.cli.output import JsonOption, note, out, print_json
+from fairlead.cli.selectors import NameArgument, control_plane
+from fairlead.core.errors import FairleadError
+from fairlead.experiments.metric_columns import format_delay
 
 if TYPE_CHECKING:
     from fairlead.runtime.http_client import ControlPlaneClient
@@ -30,107 +23,8 @@ MAX_LISTED = 1000
 LIVE = ("queued", "waiting", "running")
 """Phases of jobs that have not ended."""
 
-MAX_ARRAY = 10_000
-"""Jobs of one array."""
-
 LAST_LINES = 5
 """Lines of the log of a failed job: usually the end of a stack trace and the error."""
-
-NameArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="Number of a job, or its name (the most recent job of that name).")
-]
-
-
-def submit_command(
-    words: list[str] | None = typer.Argument(None, help="Task files (x.yaml), or a program and its arguments after --."),
-    name: str = typer.Option("", help="[default: job-NUMBER]"),
-    workers: int = typer.Option(1, help="Number of workers (gang size).", min=1),
-    mode: str = typer.Option(
-        "", help="elastic: the scheduler may change the number of workers. Also: static, accordion, gns, expert."
-    ),
-    kind: str = typer.Option("", help="Job type, as in 'resnet (batch size 32)'. [default: the name of the script or program]"),
-    schedule: str = typer.Option("", help="For mode expert, with --steps: batch sizes and shares, as in '32@0.3|256@0.7'."),
-    types: str = typer.Option("", help="GPU types that the job may use, separated by commas."),
-    steps: float | None = typer.Option(None, help="Total number of steps, if known."),
-    array: int = typer.Option(1, help="Submit this many copies, at most 10,000; JOB_INDEX is the number of each.", min=1),
-    after: list[str] | None = typer.Option(None, help="A job that must finish first; repeatable."),
-    code: Path | None = typer.Option(None, help="A directory or zip file to send along; the job runs in it."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only check on which GPU types the job can run."),
-    json: JsonOption = False,
-) -> None:
-    """Submit a job: fairlead submit -- python train.py. Or a task in a file: fairlead submit task.yaml.
-
-    When the command returns, the job is in the journal. Without --code, the job runs in this directory, which the nodes must
-    have too. With --code DIR (or code: DIR in the file), the directory is sent and unpacked on the node. Each launch gets its
-    own copy; an archive that was sent before is not sent again.
-
-    --after JOB (or after: [a, b] in the file) makes the job wait until that job has finished; if that job fails or is
-    cancelled, this one is cancelled too. Several files are one submission: all are accepted or none. They may name each other:
-    fairlead submit prepare.yaml train.yaml. Exit codes: 0 accepted, 2 refused.
-    """
-    if not words:
-        raise InputError("submit", "a task file, or a program after --")
-    if array > MAX_ARRAY:
-        raise option_error("array", f"a number from 1 to {MAX_ARRAY:,}", array)
-    given = {
-        "name": name,
-        "workers": workers if workers > 1 else None,
-        "mode": mode,
-        "kind": kind,
-        "schedule": schedule,
-        "types": types.split(",") if types else None,
-        "steps": steps,
-        "after": after,
-    }
-    given = {key: value for key, value in given.items() if value}
-    jobs: list[dict[str, Any]] = []
-    archives: list[bytes] = []
-    if all(word.endswith((".yaml", ".yml")) for word in words):
-        written = [(word, _task_in(word)) for word in words]
-    else:
-        written = [("command line", {"run": list(words)})]
-    for source, task in written:
-        task |= given
-        if archive := _code(code, task, Path(source).parent):
-            task["code"] = archive_digest(archive)
-            archives.append(archive)
-        else:
-            task.setdefault("directory", str(Path.cwd()))
-        parse_task(task, source)
-        jobs += _array(task, array)
-    plane = control_plane()
-    for archive in archives:
-        plane.send_code(archive)
-    answer = plane.submit(jobs, dry_run=dry_run)
-    if json:
-        print_json({"jobs": answer})
-        return
-    for job in answer:
-        if dry_run:
-            out.print(f"{job['name'] or 'the job'} can run on {', '.join(job['types'])}")
-        else:
-            out.print(f"{job['name']} (number {job['number']})")
-
-
-def _task_in(file: str) -> dict[str, Any]:
-    written = read_yaml(file)
-    written.mapping([*TaskSpec.model_fields, *FORMER_FIELDS])
-    return dict(written.data)
-
-
-def _array(task: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    if count == 1:
-        return [task]
-    env, stem = dict(task.get("env") or {}), task.get("name")
-    return [{**task, **({"name": f"{stem}-{n}"} if stem else {}), "env": {**env, "JOB_INDEX": str(n)}} for n in range(count)]
-
-
-def _code(place: Path | None, task: Mapping[str, Any], folder: Path) -> bytes:
-    """Return the archive of --code, or of the task file's `code`, relative to that file; empty for none."""
-    named = task.get("code")
-    if place is None and isinstance(named, str) and named:
-        place = folder / named
-    return b"" if place is None else pack_code(place)
 
 
 def queue_command(
@@ -212,72 +106,6 @@ def cancel_command(name: NameArgument, json: JsonOption = False) -> None:
         print_json(answer)
     else:
         out.print(f"job number {answer['number']} is cancelled")
-
-
-def nodes_command(json: JsonOption = False) -> None:
-    """List the nodes of the cluster. Shows their GPUs, agents and jobs."""
-    found = control_plane().nodes()
-    if json:
-        print_json({"nodes": found})
-        return
-    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
-    table.add_column("name", overflow="fold")
-    counted = ("accelerators", "free", *(["shared"] if any(node.get("shared") for node in found) else ()))
-    for heading in ("type", *counted, "up", "agent"):
-        table.add_column(heading, no_wrap=True, justify="right" if heading in counted else "left")
-    table.add_column("jobs", overflow="fold", min_width=16)
-    for node in found:
-        there = "connected" if node["connected"] else "unreachable"
-        up = "draining" if node["drained"] and node["jobs"] else "drained" if node["drained"] else "yes" if node["up"] else "no"
-        up = "backing off" if node.get("backoff_s") else up
-        counts = (str(node[what]) for what in counted)
-        table.add_row(*map(Text, (node["name"], node["type"], *counts, up, there, ", ".join(node["jobs"]))))
-    out.print(table)
-    for node in found:
-        if why := node.get("launch_error"):
-            again = f"; retried {format_delay(node['backoff_s'])}" if node["backoff_s"] else ""
-            told = f"{node['name']} could not start a job: {legible(why)}{again}"
-            out.print(told, soft_wrap=True)
-
-
-def drain_command(
-    node: str = typer.Argument(..., metavar="NODE", help="A node's name, as in `fairlead nodes`."),
-    undo: bool = typer.Option(False, "--undo", help="Use the node again."),
-    json: JsonOption = False,
-) -> None:
-    """Drain a node: its jobs resume elsewhere.
-
-    fairlead drain n1, and after the maintenance fairlead drain n1 --undo. At the next round the node's jobs checkpoint and
-    resume elsewhere, or wait for room, and no job is placed on the node. fairlead nodes shows when it is empty. The node stays
-    drained over restarts. Needs an admin token. Exit codes: 0 done, 2 failed.
-    """
-    answer = control_plane().drain(node, undo=undo)
-    if json:
-        print_json(answer)
-    elif undo:
-        out.print(f"{node} is used again")
-    else:
-        left = f"; jobs to move at the next round: {', '.join(answer['jobs'])}" if answer["jobs"] else "; no job runs on it"
-        out.print(f"{node} is drained{left}")
-
-
-def usage_command(json: JsonOption = False) -> None:
-    """Show GPU time by user and account. A GPU that two jobs share counts for both."""
-    found = control_plane().usage()
-    if json:
-        print_json({"usage": found})
-        return
-    table = Table("user", "account", "jobs", "GPU time", box=box.SIMPLE)
-    for row in found:
-        table.add_row(row["user"], row["account"], str(row["jobs"]), format_duration(3600 * row["accelerator_hours"]))
-    out.print(table)
-
-
-def control_plane() -> ControlPlaneClient:
-    """Return the client of the control plane that the environment or this directory names."""
-    from fairlead.runtime.http_client import ControlPlaneClient  # needs the extra `cluster`, and is slow to import
-
-    return ControlPlaneClient.from_environment()
 
 
 def logs_command(

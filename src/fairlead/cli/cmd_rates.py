@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from fairlead.cli.cmd_jobs import control_plane
 from fairlead.cli.output import JsonOption, note, print_json
+from fairlead.cli.selectors import control_plane
 from fairlead.workloads.table_files import write_throughputs
 from fairlead.workloads.throughput_tables import MeasuredRate, draft_table
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import typer
 
-from fairlead.cli.cmd_jobs import control_plane
 from fairlead.cli.output import JsonOption, note, out, print_json, print_lines
+from fairlead.cli.selectors import control_plane
 from fairlead.config.registry import FORMER_KINDS, GROUPS, Preset, Registered, Registry, current_name, preset_named, presets
 from fairlead.config.schedulers import SchedulerConfig, parse_part, read_scheduler, scheduler_of
 from fairlead.core.errors import InputError, UnknownName, near_names

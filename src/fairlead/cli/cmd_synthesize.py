@@ -14,8 +14,8 @@ from rich import box
 from rich.table import Table
 
 from fairlead.cli import options as opt
-from fairlead.cli.cmd_jobs import control_plane
 from fairlead.cli.output import check_paths, event_log, note, option_error, out, print_json, progress
+from fairlead.cli.selectors import control_plane
 from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import parse_part, scheduler_of
 from fairlead.core.errors import require

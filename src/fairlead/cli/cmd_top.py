@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.cli.cmd_jobs import control_plane
 from fairlead.cli.job_tables import jobs_table
 from fairlead.cli.output import JsonOption, out, print_json
+from fairlead.cli.selectors import control_plane
 from fairlead.core.errors import FairleadError
 from fairlead.runtime.http_client import is_temporary
 

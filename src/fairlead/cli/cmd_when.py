@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.cli import options as opt
-from fairlead.cli.cmd_jobs import control_plane
 from fairlead.cli.job_tables import legible
 from fairlead.cli.output import note, out, print_json, progress
+from fairlead.cli.selectors import control_plane
 from fairlead.core.job import ENDED, Phase
 from fairlead.experiments.inputs import read_table
 from fairlead.experiments.live_inputs import fetch_state
