@@ -7,11 +7,12 @@ OUT := out
 # Where one is told to write none, every process of the tests and of the demo would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint types imports unit browser postgres golden bench pictures clean
+.PHONY: help setup demo test lint types imports unit browser postgres golden bench pictures docs clean
 
 help:
 	@echo "make demo    a dozen real jobs, the same under other policies, seven schedulers compared; a report"
 	@echo "make test    ruff, mypy --strict, import-linter, pytest"
+	@echo "make docs    the documentation site, $(OUT)/docs/index.html"
 	@echo "make setup   only the virtual environment in $(VENV)"
 	@echo "make golden  the digests of event logs, in full and as other machines would round"
 	@echo "make bench   the benchmarks (minutes)"
@@ -39,8 +40,8 @@ demo: setup
 test: lint types imports unit
 
 lint: setup
-	$(BIN)/ruff check src papers tests benchmarks examples docs/make_policy_pictures.py docs/make_prediction_pictures.py
-	$(BIN)/ruff format --check src papers tests benchmarks examples docs/make_policy_pictures.py docs/make_prediction_pictures.py
+	$(BIN)/ruff check src papers tests benchmarks examples docs
+	$(BIN)/ruff format --check src papers tests benchmarks examples docs
 
 types: setup
 	$(BIN)/mypy
@@ -85,6 +86,12 @@ bench: setup
 pictures: setup
 	$(BIN)/python docs/make_policy_pictures.py
 	$(BIN)/python docs/make_prediction_pictures.py
+
+# Works from file:// without a network. A warning, such as a link that leads nowhere, is an error.
+docs: setup
+	$(BIN)/python -m sphinx --builder html --jobs auto --fail-on-warning --keep-going --doctree-dir $(OUT)/.doctrees docs $(OUT)/docs
+	@echo
+	@echo "Open $(OUT)/docs/index.html in a browser."
 
 clean:
 	rm -rf $(VENV) $(OUT) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -1,0 +1,179 @@
+"""Settings of the documentation site: `make docs` builds it into out/docs.
+
+The site needs no network: it has no external font, script or picture, and its search works from file://. To add a page, write
+it; to give it a place in the navigation, add one line to `NAVIGATION`."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+
+NAVIGATION = {
+    "Start": [
+        "start/comparison",
+        "start/install",
+        "start/quickstart-researcher",
+        "start/quickstart-operator",
+        "start/quickstart-engineer",
+        "start/*",
+    ],
+    "Concepts": ["concepts", "glossary", "parts"],
+    "Guides": [
+        "guides/local-cluster",
+        "guides/several-machines",
+        "guides/training-script",
+        "guides/manage-jobs",
+        "guides/gangs",
+        "guides/elastic-jobs",
+        "guides/gpu-sharing",
+        "guides/profile-and-predict",
+        "guides/change-the-scheduler",
+        "guides/secure-a-cluster",
+        "guides/back-up-and-upgrade",
+        "guides/troubleshoot",
+        "guides/simulate-your-trace",
+        "guides/compare-policies",
+        "guides/what-if",
+        "guides/sweeps",
+        "guides/write-a-policy",
+        "guides/write-a-plugin",
+        "guides/synthesizer",
+        "guides/inference",
+        "guides/*",
+        "examples/*",
+        "*",
+    ],
+    "Reference": [
+        "reference/cli",
+        "reference/task-file",
+        "reference/scheduler-file",
+        "reference/cluster-file",
+        "reference/policies",
+        "reference/presets",
+        "reference/trace-formats",
+        "reference/throughput-catalogue",
+        "reference/result-metrics",
+        "reference/python-api",
+        "reference/http-api",
+        "reference/prometheus",
+        "reference/journal",
+        "reference/events",
+        "reference/exit-codes",
+        "reference/*",
+    ],
+    "Papers and measurements": [
+        "papers/reproduction",
+        "papers/performance",
+        "papers/profiles",
+        "papers/prediction",
+        "papers/*",
+    ],
+    "Project": ["architecture", "adr/index", "changelog", "contributing"],
+}
+"""The pages of each part in their order. Pages that do not exist are left out; a pattern adds the pages not named before it."""
+
+project = "Fairlead"
+author = "The Fairlead authors"
+copyright = "the Fairlead authors"  # Sphinx asks for this name
+release = version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+
+extensions = ["myst_parser", "sphinx_design", "sphinx_copybutton"]
+exclude_patterns = ["reference/generated", "_static"]
+source_suffix = {".md": "markdown"}
+nitpicky = False
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_block", "attrs_inline"]
+myst_heading_anchors = 5
+myst_links_external_new_tab = False
+
+html_theme = "furo"
+html_title = f"Fairlead {release}"
+html_logo = "_static/fairlead.svg"
+html_favicon = "_static/fairlead.svg"
+html_static_path = ["_static"]
+html_css_files = ["fairlead.css"]
+html_copy_source = False
+html_show_sphinx = False
+html_show_copyright = False
+html_show_search_summary = False  # Sphinx fetches pages for it, which browsers refuse from file://
+html_theme_options = {
+    "sidebar_hide_name": False,
+    "navigation_with_keys": True,
+    "light_css_variables": {
+        "color-brand-primary": "#0b5c8a",
+        "color-brand-content": "#0b5c8a",
+        "color-brand-visited": "#0b5c8a",
+    },
+    "dark_css_variables": {
+        "color-brand-primary": "#6cb8e6",
+        "color-brand-content": "#6cb8e6",
+        "color-brand-visited": "#6cb8e6",
+    },
+}
+highlight_language = "text"
+pygments_style = "friendly"
+pygments_dark_style = "monokai"
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True
+copybutton_line_continuation_character = "\\"
+
+OUTSIDE = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "examples/jobs/README.md": "examples/jobs.md",
+    "examples/third_party_policy/README.md": "examples/third-party-policy.md",
+}
+"""Files above docs/ that are pages of the site; a link to a folder means its README."""
+
+
+def navigation(names: set[str]) -> str:
+    """The tables of contents: a hidden one per part, of the pages that exist."""
+    listed: set[str] = {"index"}
+    named = {name for patterns in NAVIGATION.values() for name in patterns}
+    text = ""
+    for caption, patterns in NAVIGATION.items():
+        found = []
+        for pattern in patterns:
+            expression = re.escape(pattern).replace(r"\*", "[^/]*")
+            unnamed = (name for name in names - named - listed if re.fullmatch(expression, name))
+            found += [pattern] if pattern in names else sorted(unnamed)
+            listed.update(found)
+        if found:
+            entries = "\n".join(found)
+            text += f"\n```{{toctree}}\n:hidden:\n:maxdepth: 1\n:caption: {caption}\n\n{entries}\n```\n"
+    return text
+
+
+def follow_links_outside(name: str, text: str) -> str:
+    """Links to files above docs/ that are pages of the site lead to these pages. Other files are copied into the site."""
+
+    def target(found: re.Match[str]) -> str:
+        file = (DOCS / name).parent.joinpath(found[1]).resolve()
+        file = file / "README.md" if file.is_dir() else file
+        page = OUTSIDE.get(str(file.relative_to(ROOT))) if file.is_relative_to(ROOT) else None
+        return f"]({'../' * name.count('/')}{page}{found[2] or ''})" if page else found[0]
+
+    return re.sub(r"\]\(((?:\.\./)+[^)#\s]*)(#[^)]*)?\)", target, text)
+
+
+def read_source(app: Sphinx, name: str, content: list[str]) -> None:
+    """Complete a page's text before it is parsed."""
+    content[0] = follow_links_outside(name, content[0])
+    if name == "index":
+        content[0] += navigation(set(app.env.found_docs))
+    elif name == "adr/index":
+        content[0] += "\n```{toctree}\n:maxdepth: 1\n:glob:\n\n0*\n```\n"
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("env-get-outdated", lambda *_: ["index", "adr/index"])  # they list the others
+    app.connect("source-read", read_source)
