@@ -170,7 +170,7 @@ def read_source(app: Sphinx, name: str, content: list[str]) -> None:
     if name == "index":
         content[0] += navigation(set(app.env.found_docs))
     elif name == "adr/index":
-        content[0] += "\n```{toctree}\n:maxdepth: 1\n:glob:\n\n0*\n```\n"
+        content[0] += "\n```{toctree}\n:hidden:\n:maxdepth: 1\n:glob:\n\n0*\n```\n"
 
 
 def setup(app: Sphinx) -> None:
