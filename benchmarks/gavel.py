@@ -3,7 +3,7 @@
     python benchmarks/gavel.py            # all that `../shared/expected/gavel` has; a few minutes
     python benchmarks/gavel.py a_single   # those whose name begins so
 
-What "its options" are is told in docs/policies.md.
+What "its options" are is told in docs/reference/policies.md.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The pictures of docs/policies.md: the ten jobs of docs/ten_jobs.csv under every policy that comes with Fairlead, who held
-which accelerator when, on one scale of time; and the table of their figures, which it writes into the page.
+"""Draw the pictures of docs/reference/policies.md: the ten jobs of examples/ten_jobs.csv under every policy that ships with
+Fairlead, on one time scale; and write the table of their metrics into the page.
 
 `make pictures` runs it. The same code gives the same pictures; text may look a little different where fonts do."""
 
@@ -27,14 +27,14 @@ from fairlead.reporting.figures import LOOK
 from fairlead.workloads.catalogue import accelerator_types
 
 HERE = Path(__file__).resolve().parent
-JOBS = HERE / "ten_jobs.csv"
+JOBS = HERE.parent / "examples" / "ten_jobs.csv"
 CLUSTER = "1xv100:1,4xp100:4,2xk80:2"
 ROUND_S = 360.0
 UNTIL_S = 6 * 3600.0
 """Where the pictures end: one scale for all, or lengths could not be compared. An arrow says that a run goes on."""
 
 PICTURES = HERE / "img" / "policies"
-PAGE = HERE / "policies.md"
+PAGE = HERE / "reference" / "policies.md"
 BEGIN, END = "<!-- written by make_policy_pictures.py -->\n", "<!-- until here -->\n"
 
 SIZE_PX, DPI = (600, 220), 100

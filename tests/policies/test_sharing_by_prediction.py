@@ -22,7 +22,7 @@ USES = {"A3C": (25.0, 2.0), "ResNet-50": (95.0, 6.4)}
 
 def shared_s(config: SchedulerConfig) -> float:
     """Accelerator time with two jobs, of the ten jobs of the documentation on four V100s."""
-    trace = TraceFile(DOCS / "ten_jobs.csv", None).read(catalogue())
+    trace = TraceFile(DOCS.parent / "examples" / "ten_jobs.csv", None).read(catalogue())
     journal = MemoryJournal()
     run_simulation(Simulation(trace, Cluster.parse("4xv100:4"), config, catalogue()), journal=journal)
     events = list(journal)
