@@ -113,8 +113,8 @@ def warm_up() -> None:
     """Whatever is imported late."""
     accelerator_types()
     catalogue()
-    for place in COMMANDS.values():
-        import_module(place.partition(":")[0])
+    for command in COMMANDS.values():
+        import_module(command.target.partition(":")[0])
     for module in Registry.installed().modules():
         import_module(module)
     for policy in ("fifo", "las", "max-min-fairness"):

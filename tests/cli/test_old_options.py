@@ -12,6 +12,13 @@ def test_an_old_option_means_the_new_one():
     assert fairlead(*SMALL, "--estimation", "on-line").stderr.startswith("fairlead: error: unknown estimator 'on-line'")
 
 
+def test_an_old_option_is_unknown_where_the_new_one_is():
+    for words in (("queue",), ("trace", "check", "x.csv")):
+        refused = fairlead(*words, "--estimation", "online")
+        assert refused.returncode == 2
+        assert "No such option: --estimation" in refused.stderr
+
+
 def test_help_has_the_new_option_alone():
     text = fairlead("simulate", "--help").stdout
     assert "--estimator" in text

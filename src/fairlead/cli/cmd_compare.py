@@ -35,14 +35,20 @@ def compare_command(
     context: typer.Context,
     *,
     policies: str | None = typer.Option(
-        None, help=f"Policies, separated by commas; parameters as in 'las:by=time'. [default: {POLICIES}; none with --preset]"
+        None,
+        help=f"Policies, separated by commas; parameters as in 'las:by=time'. [default: {POLICIES}; none with --preset]",
+        rich_help_panel=opt.SCHEDULER,
     ),
     preset: list[str] | None = typer.Option(
-        None, help="A scheduler that ships with Fairlead ('fairlead presets'); repeatable."
+        None, help="A scheduler that ships with Fairlead ('fairlead presets'); repeatable.", rich_help_panel=opt.SCHEDULER
     ),
-    config: list[Path] | None = typer.Option(None, help="A scheduler file in YAML to compare as well; repeatable."),
-    loads: str | None = typer.Option(None, help="Jobs per hour, separated by commas. A trace is re-timed to each."),
-    seeds: str = typer.Option("0", help="Seeds, separated by commas, or a count as in '3x'."),
+    config: list[Path] | None = typer.Option(
+        None, help="A scheduler file in YAML to compare as well; repeatable.", rich_help_panel=opt.SCHEDULER
+    ),
+    loads: str | None = typer.Option(
+        None, help="Jobs per hour, separated by commas. A trace is re-timed to each.", rich_help_panel=opt.WORKLOAD
+    ),
+    seeds: str = typer.Option("0", help="Seeds, separated by commas, or a count as in '3x'.", rich_help_panel=opt.WORKLOAD),
     cluster: opt.ClusterOption = opt.DEFAULT_CLUSTER,
     parts: opt.SchedulerOptions,
     workload: opt.WorkloadOptions,
@@ -51,13 +57,18 @@ def compare_command(
     definitions: opt.DefinitionOptions,
     measure: str | None = opt.MEASURE,
     processes: int | None = opt.PROCESSES,
-    report: Path | None = typer.Option(None, help="Write an HTML report of the first seed to this file."),
+    report: Path | None = typer.Option(
+        None, help="Write an HTML report of the first seed to this file.", rich_help_panel=opt.OUTPUT
+    ),
     png: Path | None = opt.PNG,
     sweep: Path | None = typer.Option(
         None, help="A sweep in YAML: schedulers over loads, clusters, seeds and parameters; resumable (docs/sweeps.md)."
     ),
     folder: Path | None = typer.Option(
-        None, "--out", help="Write Parquet tables into this folder; with --sweep, its report and finished runs."
+        None,
+        "--out",
+        help="Write Parquet tables into this folder; with --sweep, its report and finished runs.",
+        rich_help_panel=opt.OUTPUT,
     ),
     json: opt.JsonOption = False,
 ) -> None:

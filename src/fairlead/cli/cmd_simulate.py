@@ -34,13 +34,18 @@ def simulate_command(
         None,
         help="A policy by name ('fairlead policies' lists them), with its parameters: "
         "'tiresias:thresholds=[3250,7200]'. Give this, --preset or --config.",
+        rich_help_panel=opt.SCHEDULER,
     ),
     preset: str | None = opt.PRESET,
-    config: Path | None = typer.Option(None, help="A scheduler file in YAML, in place of single options."),
+    config: Path | None = typer.Option(
+        None, help="A scheduler file in YAML, in place of single options.", rich_help_panel=opt.SCHEDULER
+    ),
     cluster: opt.ClusterOption = opt.DEFAULT_CLUSTER,
     parts: opt.SchedulerOptions,
     workload: opt.WorkloadOptions,
-    request_rates: Path | None = typer.Option(None, help="Requests per second of inference sessions over time: a YAML file."),
+    request_rates: Path | None = typer.Option(
+        None, help="Requests per second of inference sessions over time: a YAML file.", rich_help_panel=opt.WORKLOAD
+    ),
     cost: opt.CostOptions,
     fault: opt.FaultOptions,
     definitions: opt.DefinitionOptions,

@@ -4,105 +4,143 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import sys
+from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from fairlead import __version__
-from fairlead.core.errors import FairleadError, NotInstalled, install
-
-# Commands that are imported when they are asked for: a quick question does not wait for what only other commands need.
-
-FORMER_OPTIONS = {"estimation": "estimator", "looks": "simulations", "term": "lease"}
-"""Options of earlier versions that are still read, and what they are called now."""
+from fairlead.cli.command_classes import PanelCommand, PanelGroup, complete_values, write_panels
+from fairlead.core.errors import FairleadError, NotInstalled, install, near_names
 
 STYLE: dict[str, Any] = {
     "rich_markup_mode": None,
     "pretty_exceptions_enable": False,
-    "context_settings": {
-        "help_option_names": ["-h", "--help"],
-        "max_content_width": 110,
-        "token_normalize_func": lambda token: FORMER_OPTIONS.get(token, token),
-    },
+    "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 110},
 }
+
+
+class Entry(NamedTuple):
+    """A command in the list of commands: its panel, its function or group, and the first sentence of its help."""
+
+    panel: str
+    target: str
+    summary: str
+
+
+_JOBS, _CLUSTER, _SIMULATE, _PROFILE = "Jobs", "Cluster", "Simulate", "Profile"
+PANELS = (_JOBS, _CLUSTER, _SIMULATE, _PROFILE, "Other commands")
 
 COMMANDS = {
-    "demo": "fairlead.cli.cmd_demo:demo_command",
-    "simulate": "fairlead.cli.cmd_simulate:simulate_command",
-    "compare": "fairlead.cli.cmd_compare:compare_command",
-    "resimulate": "fairlead.cli.cmd_resimulate:resimulate_command",
-    "synthesize": "fairlead.cli.cmd_synthesize:synthesize_command",
-    "profile": "fairlead.cli.cmd_profile:profile_app",
-    "predict": "fairlead.cli.cmd_predict:predict_app",
-    "inference": "fairlead.cli.cmd_inference:inference_app",
-    "trace": "fairlead.cli.cmd_trace:trace_app",
-    "report": "fairlead.cli.cmd_resimulate:report_command",
-    "policies": "fairlead.cli.cmd_scheduler:policies_command",
-    "presets": "fairlead.cli.cmd_scheduler:presets_app",
-    "up": "fairlead.cli.cmd_cluster:up_command",
-    "serve": "fairlead.cli.cmd_cluster:serve_command",
-    "agent": "fairlead.cli.cmd_cluster:agent_command",
-    "scheduler": "fairlead.cli.cmd_scheduler:scheduler_app",
-    "advise": "fairlead.cli.cmd_synthesize:advise_command",
-    "submit": "fairlead.cli.cmd_submit:submit_command",
-    "queue": "fairlead.cli.cmd_jobs:queue_command",
-    "info": "fairlead.cli.cmd_jobs:info_command",
-    "why": "fairlead.cli.cmd_jobs:why_command",
-    "when": "fairlead.cli.cmd_when:when_command",
-    "logs": "fairlead.cli.cmd_jobs:logs_command",
-    "cancel": "fairlead.cli.cmd_jobs:cancel_command",
-    "nodes": "fairlead.cli.cmd_nodes:nodes_command",
-    "drain": "fairlead.cli.cmd_nodes:drain_command",
-    "top": "fairlead.cli.cmd_top:top_command",
-    "usage": "fairlead.cli.cmd_nodes:usage_command",
-    "rates": "fairlead.cli.cmd_rates:rates_app",
-    "token": "fairlead.cli.cmd_tokens:token_app",
+    "submit": Entry(_JOBS, "fairlead.cli.cmd_submit:submit_command", "Submit jobs."),
+    "queue": Entry(_JOBS, "fairlead.cli.cmd_jobs:queue_command", "List the jobs that have not ended."),
+    "info": Entry(_JOBS, "fairlead.cli.cmd_jobs:info_command", "Show everything about one job."),
+    "logs": Entry(_JOBS, "fairlead.cli.cmd_jobs:logs_command", "Print the log of a job."),
+    "why": Entry(_JOBS, "fairlead.cli.cmd_jobs:why_command", "Explain why a job waits, or why it failed."),
+    "when": Entry(_JOBS, "fairlead.cli.cmd_when:when_command", "Forecast when a job starts and ends."),
+    "cancel": Entry(_JOBS, "fairlead.cli.cmd_jobs:cancel_command", "Cancel a job."),
+    "up": Entry(_CLUSTER, "fairlead.cli.cmd_cluster:up_command", "Run a cluster on this machine."),
+    "serve": Entry(_CLUSTER, "fairlead.cli.cmd_cluster:serve_command", "Run the control plane of a cluster."),
+    "agent": Entry(_CLUSTER, "fairlead.cli.cmd_cluster:agent_command", "Run the agent of this node."),
+    "nodes": Entry(_CLUSTER, "fairlead.cli.cmd_nodes:nodes_command", "List the nodes of the cluster."),
+    "drain": Entry(_CLUSTER, "fairlead.cli.cmd_nodes:drain_command", "Stop using a node; its jobs resume on other nodes."),
+    "top": Entry(_CLUSTER, "fairlead.cli.cmd_top:top_command", "Show a live view of nodes, jobs and decisions."),
+    "usage": Entry(_CLUSTER, "fairlead.cli.cmd_nodes:usage_command", "Show GPU time by user and account."),
+    "scheduler": Entry(_CLUSTER, "fairlead.cli.cmd_scheduler:scheduler_app", "Show or change the scheduler of a cluster."),
+    "advise": Entry(_CLUSTER, "fairlead.cli.cmd_synthesize:advise_command", "Recommend a scheduler for a running cluster."),
+    "rates": Entry(_CLUSTER, "fairlead.cli.cmd_rates:rates_app", "Export the throughputs that a cluster has measured."),
+    "token": Entry(_CLUSTER, "fairlead.cli.cmd_tokens:token_app", "Manage API tokens."),
+    "demo": Entry(_SIMULATE, "fairlead.cli.cmd_demo:demo_command", "Show what Fairlead does, in under two minutes."),
+    "simulate": Entry(_SIMULATE, "fairlead.cli.cmd_simulate:simulate_command", "Simulate one scheduler on one trace."),
+    "compare": Entry(_SIMULATE, "fairlead.cli.cmd_compare:compare_command", "Compare schedulers on the same jobs."),
+    "resimulate": Entry(
+        _SIMULATE, "fairlead.cli.cmd_resimulate:resimulate_command", "Simulate a recorded run under other policies."
+    ),
+    "synthesize": Entry(
+        _SIMULATE, "fairlead.cli.cmd_synthesize:synthesize_command", "Choose the best scheduler every few rounds."
+    ),
+    "inference": Entry(_SIMULATE, "fairlead.cli.cmd_inference:inference_app", "Simulate inference with latency objectives."),
+    "trace": Entry(_SIMULATE, "fairlead.cli.cmd_trace:trace_app", "Generate, convert, transform and check traces."),
+    "report": Entry(_SIMULATE, "fairlead.cli.cmd_resimulate:report_command", "Write an HTML report of event logs."),
+    "policies": Entry(
+        _SIMULATE, "fairlead.cli.cmd_scheduler:policies_command", "List policies and other parts, or describe one."
+    ),
+    "presets": Entry(_SIMULATE, "fairlead.cli.cmd_scheduler:presets_app", "List the schedulers that ship with Fairlead."),
+    "profile": Entry(_PROFILE, "fairlead.cli.cmd_profile:profile_app", "Measure trainings on this machine's GPU."),
+    "predict": Entry(_PROFILE, "fairlead.cli.cmd_predict:predict_app", "Predict GPU utilization, memory and co-location."),
 }
-"""By name, in the order of `--help`: where the command stands, a function or a group of further ones."""
+"""The built-in commands by name, in the order of `--help`. A command's module is imported when the command is used."""
 
-
-IN_PAPERS = ("reproduce", "predict evaluate", "predict pairs", "inference mixes")
-"""Commands of the package fairlead-papers, which says so where it is not installed."""
+IN_PAPERS = {
+    "reproduce": Entry(_SIMULATE, "", "Reproduce the evaluation of a paper."),
+    "predict evaluate": Entry(_PROFILE, "", ""),
+    "predict pairs": Entry(_PROFILE, "", ""),
+    "inference mixes": Entry(_SIMULATE, "", ""),
+}
+"""Commands of the package fairlead-papers."""
 
 
 def _added() -> dict[str, str]:
     """Return the commands of installed packages (entry points `fairlead.commands`); "predict pairs" is `pairs` of `predict`."""
+    from importlib.metadata import entry_points  # slow to import
+
     return {entry.name: entry.value for entry in sorted(entry_points(group="fairlead.commands"), key=lambda entry: entry.name)}
 
 
-def commands() -> dict[str, str]:
+def commands() -> dict[str, Entry]:
     """Return all commands: the built-in ones, then those that installed packages add."""
-    return {**COMMANDS, **{name: target for name, target in _added().items() if name not in COMMANDS and " " not in name}}
+    added = {name: target for name, target in _added().items() if name not in COMMANDS and " " not in name}
+    known = {name: IN_PAPERS.get(name) or Entry(PANELS[-1], "", "") for name in added}
+    return {**COMMANDS, **{name: known[name]._replace(target=target) for name, target in added.items()}}
 
 
-class OnDemand(TyperGroup):
-    """A group whose commands are those of `COMMANDS`."""
+class OnDemand(PanelGroup):
+    """The group of all commands. A command is imported when it is used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(commands())
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        rows: dict[str, list[tuple[str, str]]] = {panel: [] for panel in PANELS}
+        for name, entry in commands().items():
+            summary = entry.summary or self.get_command(ctx, name).get_short_help_str(80)
+            rows.setdefault(entry.panel, []).append((name, summary))
+        write_panels(rows.items(), formatter)
+
+    def main(self, *args: Any, **how: Any) -> Any:
+        try:
+            return super().main(*args, **how)
+        except SystemExit as end:  # typer ends with 1 where standard output was closed
+            if isinstance(end.__context__, BrokenPipeError) and _reader_gone():
+                _discard_output()
+            raise
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:  # typer would end without a word
+        except KeyboardInterrupt:  # typer would print nothing
             interrupted()
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
+            near = " or ".join(f"'{name}'" for name in near_names(args[0], commands()))
+            ctx.fail(f"no command '{args[0]}'. " + (f"Did you mean {near}?" if near else "'fairlead --help' lists them."))
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in IN_PAPERS and cmd_name not in commands():
             return _in_papers(cmd_name)
-        if cmd_name not in COMMANDS and cmd_name not in commands():  # all are there to be compared with
-            self.commands = {name: self.get_command(ctx, name) for name in commands()}
+        if cmd_name not in COMMANDS and cmd_name not in commands():
             return None
         if cmd_name not in self.commands:
-            self.commands[cmd_name] = _loaded(cmd_name, COMMANDS.get(cmd_name) or commands()[cmd_name])
+            self.commands[cmd_name] = _loaded(cmd_name, (COMMANDS.get(cmd_name) or commands()[cmd_name]).target)
         return self.commands[cmd_name]
 
 
-class ExtensibleGroup(TyperGroup):
+class ExtensibleGroup(PanelGroup):
     """A group of commands to which installed packages add some."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -123,7 +161,8 @@ def _in_papers(name: str) -> Any:
 
     def missing(_: list[str] | None = typer.Argument(None)) -> None:
         raise NotInstalled(
-            f"fairlead {name} is in the package fairlead-papers: in the clone of Fairlead, pip install -e papers"
+            f"'fairlead {name}' is in the package fairlead-papers, which is not installed:"
+            " it is in the folder papers/ of Fairlead's source code; install it with 'pip install ./papers' there"
         )
 
     alone = typer.Typer(add_completion=False)
@@ -133,23 +172,28 @@ def _in_papers(name: str) -> Any:
 
 
 def interrupted() -> NoReturn:
-    """How every command ends at Ctrl-C."""
+    """End a command after Ctrl-C."""
     sys.stderr.write("fairlead: interrupted\n")
     sys.exit(130)
 
 
 def _loaded(name: str, target: str) -> Any:
+    """Import a command; its help has panels, and the shell completes its values."""
     module, _, attribute = target.partition(":")
     found = getattr(import_module(module), attribute)
     command: Any
     if isinstance(found, typer.Typer):
         found.rich_markup_mode, found.info.cls = None, ExtensibleGroup
+        for each in found.registered_commands:
+            each.cls = PanelCommand
         command = typer.main.get_group(found)
     else:
         alone = typer.Typer(add_completion=False, **STYLE)
-        alone.command(name)(found)
+        alone.command(name, cls=PanelCommand)(found)
         command = typer.main.get_command(alone)
     command.name = name
+    for each in (command, *getattr(command, "commands", {}).values()):
+        complete_values(each)
     return command
 
 
@@ -171,10 +215,15 @@ def _version(wanted: bool) -> None:
 def main(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """A scheduler for deep-learning clusters: simulate it, run it, look at what it did.
+    """Fairlead schedules GPU clusters. Simulate a scheduler on a trace, then run the same scheduler on real nodes.
 
-    Try: fairlead demo, then fairlead simulate --policy las --report las.html, fairlead compare and fairlead policies. A real
-    cluster on this machine: fairlead up, and in another terminal fairlead submit -- python train.py, then fairlead queue.
+    Examples:
+
+      fairlead simulate --policy las --report las.html     # simulate 200 jobs and write a report
+      fairlead compare --policies fifo,srtf,las            # compare policies on the same jobs
+      fairlead up                                          # run a cluster here; then: fairlead submit -- python train.py
+
+    'fairlead COMMAND --help' shows the options of a command. Documentation: docs/index.md in the source code, or 'make docs'.
 
     Exit codes: 0 done, 1 the job or the check failed, 2 wrong usage or input, 3 not found, 4 refused or conflict,
     5 unreachable, 130 interrupted.
@@ -182,39 +231,75 @@ def main(
 
 
 _EXTRA = ("grpc", "fastapi", "uvicorn", "httpx", "starlette", "prometheus_client")
-"""What only the processes of a real cluster need."""
+"""Modules of the extra `cluster`."""
 
 
 _YOUNG = 50_000
-"""So many new objects before the collector looks for cycles. Jobs and events are many, live long and have none: at its default
-of 700 it looks hundreds of times while a long trace is read, and all the while a simulation runs."""
+"""New objects before Python searches for reference cycles. Jobs and events are many, live long and form no cycles: with the
+default of 700, the search runs hundreds of times while a long trace is read, and throughout a simulation."""
 
 
 def run() -> None:
-    """The console script: a foreseen error is one line on standard error and the exit code of its class."""
+    """Run the console script. An error that Fairlead raises is one line on standard error and the exit code of its class."""
     gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
     try:
-        app()
+        try:
+            app()
+        finally:
+            _flush()
     except FairleadError as error:
-        sys.stderr.write(f"fairlead: error: {' '.join(str(error).split())}\n")
-        sys.exit(error.exit_code)
+        _fail(str(error), error.exit_code)
     except ModuleNotFoundError as error:
         if error.name not in _EXTRA:
             raise
-        sys.stderr.write(f"fairlead: error: this needs {error.name}: {install('cluster')}\n")
-        sys.exit(2)
+        _fail(f"this command needs the module {error.name}: {install('cluster')}")
     except KeyboardInterrupt:
         interrupted()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    except BrokenPipeError as error:
+        if not _reader_gone():
+            _fail(str(error))
+        _discard_output()
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"fairlead: error: {place}{error.strerror or error}\n")
-        sys.exit(2)
+        _fail(f"{place}{error.strerror or error}")
     except MemoryError:
-        sys.stderr.write("fairlead: error: out of memory\n")
-        sys.exit(2)
+        _fail("out of memory")
+
+
+def _fail(problem: str, code: int = 2) -> NoReturn:
+    """Print an error on one line and end with an exit code."""
+    with suppress(BrokenPipeError):
+        sys.stderr.write(f"fairlead: error: {one_line(problem)}\n")
+        sys.stderr.flush()
+    sys.exit(code)
+
+
+def one_line(text: str) -> str:
+    """Return a text on one line, without control characters."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))
+
+
+def _flush() -> None:
+    """Write what is buffered while an error can still be handled."""
+    if sys.stdout is not None and not sys.stdout.closed:
+        sys.stdout.flush()
+
+
+def _reader_gone() -> bool:
+    """Return whether the reader of standard output or error has ended, as in `fairlead queue | head -1`."""
+    poll = select.poll()
+    for stream in (1, 2):
+        poll.register(stream, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _discard_output() -> NoReturn:
+    """End without an error after the reader of the output has ended."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        with suppress(OSError):
+            os.dup2(nowhere, stream)
+    sys.exit(0)
 
 
 if __name__ == "__main__":

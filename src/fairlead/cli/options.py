@@ -12,6 +12,7 @@ import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_type_hints
@@ -50,31 +51,47 @@ from fairlead.workloads.transform import with_host_sensitivity
 
 DEFAULT_CLUSTER = "8xv100:4,16xp100:4,24xk80:4"
 
+SCHEDULER, CLUSTER, WORKLOAD, METRICS, OUTPUT = "Scheduler", "Cluster", "Workload", "Metrics", "Output"
+"""Panels of options in the help of a command."""
+
 FORMAT = typer.Option(None, help="Format of the trace ('fairlead policies format' lists them). [default: detected]")
 REGIMES = typer.Option(None, help="How the batch sizes of the trace's jobs change: a JSON file, as in Shockwave's traces.")
 SKIP_BAD = typer.Option(False, "--skip-bad", help="Skip bad lines of the trace, and report how many were skipped and which.")
 THROUGHPUTS = typer.Option(None, help="Steps per second by job type and GPU type: CSV, Parquet, or Gavel's JSON.")
 ClusterOption: TypeAlias = Annotated[
     str,
-    typer.Option("--cluster", help="GPUs × type : GPUs per node, as in '8xv100:4,16xp100:4', or a cluster file in YAML."),
+    typer.Option(
+        "--cluster",
+        help="GPUs × type : GPUs per node, as in '8xv100:4,16xp100:4', or a cluster file in YAML.",
+        rich_help_panel=CLUSTER,
+    ),
 ]
 PRESET = typer.Option(
-    None, help="A scheduler that ships with Fairlead ('fairlead presets' lists them); other options replace its parts."
+    None,
+    help="A scheduler that ships with Fairlead ('fairlead presets' lists them); other options replace its parts.",
+    rich_help_panel=SCHEDULER,
 )
 ROUND = typer.Option(None, help="Length of a round in seconds. [default: 300]")
-MEASURE = typer.Option(None, help="Measure only these jobs, by submission order, as in 50:150; stop when they have ended.")
+MEASURE = typer.Option(
+    None, help="Measure only these jobs, by submission order, as in 50:150; stop when they have ended.", rich_help_panel=METRICS
+)
 ADMISSION = typer.Option(
     None, help="Admission, as in 'accept-up-to:factor=1.5'; separate several with commas. [default: accept-all]"
 )
 PLACEMENT = typer.Option(None, help="Placement, as in 'tiresias:threshold=0.3'. [default: consolidated]")
-SEED = typer.Option(0, help="Seed of the random numbers.", min=0)
+SEED = typer.Option(0, help="Seed of the random numbers.", min=0, rich_help_panel=WORKLOAD)
 JobsOption: TypeAlias = Annotated[int, typer.Option("--jobs", help="How many jobs to generate.", min=1)]
 PROCESSES = typer.Option(None, help="Parallel processes. [default: all cores]", min=1)
-LOAD = typer.Option(6.0, help="Jobs per hour of a generated workload.")
-EVENTS = typer.Option(None, help="Write the event log (JSON lines) to this file.")
-OUT = typer.Option(None, "--out", help="Write tables of jobs and rounds, or of runs, as Parquet files into this folder.")
-REPORT = typer.Option(None, help="Write an HTML report to this file.")
-PNG = typer.Option(None, help="Write the plots as PNG files into this folder.")
+LOAD = typer.Option(6.0, help="Jobs per hour of a generated workload.", rich_help_panel=WORKLOAD)
+EVENTS = typer.Option(None, help="Write the event log (JSON lines) to this file.", rich_help_panel=OUTPUT)
+OUT = typer.Option(
+    None,
+    "--out",
+    help="Write tables of jobs and rounds, or of runs, as Parquet files into this folder.",
+    rich_help_panel=OUTPUT,
+)
+REPORT = typer.Option(None, help="Write an HTML report to this file.", rich_help_panel=OUTPUT)
+PNG = typer.Option(None, help="Write the plots as PNG files into this folder.", rich_help_panel=OUTPUT)
 WorkersOption: TypeAlias = Annotated[
     str, typer.Option("--workers", help="Generated gangs: 'single', or 'multiple' (70 % 1, 10 % 2, 15 % 4, 5 % 8).")
 ]
@@ -88,8 +105,14 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     for one in inspect.signature(command).parameters.values():
         fields = dataclasses.fields(groups[one.name]) if one.name in groups else ()
         types = get_type_hints(groups[one.name], include_extras=True) if fields else {}
+        panel = getattr(groups.get(one.name), "panel", None)
         parameters += [
-            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name])
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=_in_panel(field.default, panel),
+                annotation=_in_panel(types[field.name], panel),
+            )
             for field in fields
         ] or [one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name])]
 
@@ -106,6 +129,17 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def _in_panel(given: Any, panel: str | None) -> Any:
+    """Return an option, or an annotation with an option, that stands in a panel of the help."""
+    if isinstance(given, OptionInfo):
+        moved = copy(given)
+        moved.rich_help_panel = given.rich_help_panel or panel
+        return moved
+    if any(isinstance(each, OptionInfo) for each in getattr(given, "__metadata__", ())):
+        return Annotated[given.__origin__, *(_in_panel(each, panel) for each in given.__metadata__)]
+    return given
+
+
 class OptionGroup:
     """Base of groups of options: a group that is made without `option_groups` has the defaults of options not given."""
 
@@ -119,6 +153,7 @@ class OptionGroup:
 class SchedulerOptions(OptionGroup):
     """Parts of a scheduler that replace those of its file, preset or policy."""
 
+    panel = SCHEDULER
     round: float | None = ROUND
     event_driven: bool = typer.Option(False, "--event-driven", help="No rounds: decide at every arrival and completion.")
     admission: str | None = ADMISSION
@@ -184,6 +219,7 @@ def scheduler_from(policy: str | None, config: Path | None, preset: str | None) 
 class WorkloadOptions:
     """Where jobs and their throughputs come from: a trace, or the generator."""
 
+    panel = WORKLOAD
     trace: Path | None = typer.Option(None, help="A trace file. [default: jobs are generated from the bundled catalogue]")
     format: str | None = FORMAT
     regimes: Path | None = REGIMES
@@ -237,6 +273,7 @@ class WorkloadOptions:
 class CostOptions:
     """What starts and checkpoints of jobs take."""
 
+    panel = "Costs of starts and checkpoints"
     launch_cost: float = typer.Option(0.0, help="Seconds that a job's first start takes before it makes progress.", min=0)
     restart_cost: float = typer.Option(0.0, help="Seconds that every later start takes.", min=0)
     checkpoint_cost: float = typer.Option(0.0, help="Seconds that saving a checkpoint takes.", min=0)
@@ -260,6 +297,7 @@ class CostOptions:
 class FaultOptions:
     """When nodes fail."""
 
+    panel = CLUSTER
     outage: list[str] | None = typer.Option(
         None,
         metavar="NODE:FROM:TO",
@@ -288,6 +326,7 @@ class FaultOptions:
 class DefinitionOptions(OptionGroup):
     """Which of the published definitions metrics follow."""
 
+    panel = METRICS
     makespan_from: str = typer.Option("first-submission", help="Makespan counts from 'first-submission' or from 'zero'.")
     jct_from: str = typer.Option("submission", help="Completion time counts from 'submission' or from 'first-start'.")
     contention: str = typer.Option("average", help="Finish-time fairness: 'average', 'static' or 'demand' contention.")

@@ -30,7 +30,7 @@ from fairlead.core.errors import InputError, JournalError
 from fairlead.journal.jsonl import JsonlJournal
 from fairlead.reporting.tables import no_room, room_for_names
 
-JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel="Output")]
 
 
 class Out(Console):
