@@ -112,7 +112,10 @@ def test_a_folder_of_traces_that_has_none_is_told_what_it_lacks(paper: str, lack
 
 def test_an_array_without_end_is_told():
     told = refused("submit", "--array", "100000000", "--", "true")
-    assert told == "--array: field 'array' is 100000000: expected a number from 1 to 10,000"
+    assert (
+        told
+        == "command line: field 'array' is '100000000': expected a number of jobs from 1 to 10,000, or indices such as 0-19"
+    )
 
 
 @pytest.mark.parametrize("option", ["--events", "--report"])

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from fairlead.cli.job_tables import job_details, jobs_table, legible
 from fairlead.cli.output import JsonOption, note, out, print_json
-from fairlead.cli.selectors import NameArgument, control_plane
-from fairlead.core.errors import FairleadError
+from fairlead.cli.selectors import (
+    LIVE,
+    ArrayOption,
+    JobsArgument,
+    JobsOrNoneArgument,
+    NameArgument,
+    StateOption,
+    UserOption,
+    control_plane,
+    select_jobs,
+    states_of,
+)
+from fairlead.core.errors import FairleadError, InputError
 from fairlead.experiments.metric_columns import format_delay
+from fairlead.runtime.http_client import MISSING, RefusedRequest
 
 if TYPE_CHECKING:
     from fairlead.runtime.http_client import ControlPlaneClient
@@ -20,20 +32,29 @@ if TYPE_CHECKING:
 MAX_LISTED = 1000
 """Jobs in one answer of a control plane."""
 
-LIVE = ("queued", "waiting", "running")
-"""Phases of jobs that have not ended."""
-
 LAST_LINES = 5
 """Lines of the log of a failed job: usually the end of a stack trace and the error."""
 
 
 def queue_command(
+    words: JobsOrNoneArgument = None,
+    user: UserOption = "",
+    state: StateOption = None,
+    array: ArrayOption = "",
     all_users: bool = typer.Option(False, "--all", help="Jobs of all users (admin), and jobs that have ended."),
     json: JsonOption = False,
 ) -> None:
-    """List the jobs that have not ended. Shows what each waits for."""
+    """List the jobs that have not ended. Shows what each waits for.
+
+    fairlead queue 'train-*' --state waiting lists only some. With --state, --all or the name of a job, jobs that have ended are
+    listed too.
+    """
     plane = control_plane()
-    jobs = plane.jobs(() if all_users else LIVE, all_users=all_users)
+    states = states_of(state) or (() if all_users or words else LIVE)
+    if words or user or state or array:
+        jobs = select_jobs(plane, words, user=user, states=states, array=array, all_users=all_users)
+    else:
+        jobs = plane.jobs(states, all_users=all_users)
     if json:
         print_json({"jobs": jobs})
         return
@@ -42,36 +63,52 @@ def queue_command(
         out.print(f"no jobs of yours; --all shows all {others:,} active jobs" if others else "no jobs")
         return
     out.print(jobs_table(jobs, out.width, users=all_users))
-    if len(jobs) == MAX_LISTED:
+    if len(jobs) == MAX_LISTED and not (words or user or state or array):
         note(f"only running and the most recent jobs are shown, {MAX_LISTED:,} in all")
 
 
-def info_command(name: NameArgument, json: JsonOption = False) -> None:
-    """Show everything about one job. For a failed job, also the last lines of its log."""
+def info_command(words: JobsArgument, json: JsonOption = False) -> None:
+    """Show everything about a job, or about several. For a failed job, also the last lines of its log."""
     plane = control_plane()
-    job = _with_last_lines(plane, plane.job(name))
+    jobs = [_with_last_lines(plane, job) for job in jobs_in_detail(plane, words)]
     if json:
-        print_json(job)
+        print_json(jobs[0] if len(jobs) == 1 else {"jobs": jobs})
         return
-    for what, value in job_details(job):
-        out.print(f"{what:>16}  {value}", soft_wrap=True)
+    for place, job in enumerate(jobs):
+        if place:
+            out.print()
+        for what, value in job_details(job):
+            out.print(f"{what:>16}  {value}", soft_wrap=True)
 
 
-def why_command(name: NameArgument, json: JsonOption = False) -> None:
-    """Explain why a job does not run, or failed. For a failed job, also the last lines of its log."""
+def why_command(words: JobsArgument, json: JsonOption = False) -> None:
+    """Explain why a job, or each of several, does not run or failed. For a failed job, also the last lines of its log."""
     plane = control_plane()
-    job = _with_last_lines(plane, plane.job(name))
-    reason = job.get("reason")
+    jobs = [_with_last_lines(plane, job) for job in jobs_in_detail(plane, words)]
     if json:
         keys = ("name", "phase", "reason", "next_decision_s", "latest_decision_s", "last_lines")
-        print_json({key: job.get(key) for key in keys if key in job or key == "reason"})
+        answers = [{key: job.get(key) for key in keys if key in job or key == "reason"} for job in jobs]
+        print_json(answers[0] if len(answers) == 1 else {"jobs": answers})
         return
-    told = f"{job['name']} is {job['phase']}" + (f": {legible(reason['text'])}" if reason else "")
-    if reason and "in_s" not in reason["facts"] and job["phase"] in ("queued", "waiting"):
-        told += decided_next(job)
-    out.print(told, soft_wrap=True)
-    for line in job.get("last_lines", ()):
-        out.print(f"  {legible(line)}", soft_wrap=True)
+    for job in jobs:
+        reason = job.get("reason")
+        text = f"{job['name']} is {job['phase']}" + (f": {legible(reason['text'])}" if reason else "")
+        if reason and "in_s" not in reason["facts"] and job["phase"] in ("queued", "waiting"):
+            text += decided_next(job)
+        out.print(text, soft_wrap=True)
+        for line in job.get("last_lines", ()):
+            out.print(f"  {legible(line)}", soft_wrap=True)
+
+
+def jobs_in_detail(plane: ControlPlaneClient, words: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the records of the jobs that a command names; a single one with all its fields."""
+    if len(words) == 1:
+        try:
+            return [plane.job(words[0])]
+        except RefusedRequest as refused:
+            if refused.status == MISSING and not set(words[0]) & set("*?["):
+                raise
+    return select_jobs(plane, words)
 
 
 def decided_next(job: Mapping[str, Any]) -> str:
@@ -99,13 +136,29 @@ def _with_last_lines(plane: ControlPlaneClient, job: dict[str, Any]) -> dict[str
     return {**job, "last_lines": lines} if lines else job
 
 
-def cancel_command(name: NameArgument, json: JsonOption = False) -> None:
-    """Cancel a job. Its checkpoints are kept for a while."""
-    answer = control_plane().cancel(name)
+def cancel_command(
+    words: JobsOrNoneArgument = None,
+    user: UserOption = "",
+    state: StateOption = None,
+    array: ArrayOption = "",
+    json: JsonOption = False,
+) -> None:
+    """Cancel jobs: fairlead cancel train, fairlead cancel 'sweep[5-9]', fairlead cancel --state waiting.
+
+    Of several jobs, those that have ended are left as they are. Checkpoints are kept for a while.
+    Exit codes: 0 cancelled, 3 no such job, 4 all of them have ended.
+    """
+    if not (words or user or state or array):
+        raise InputError("cancel", "the jobs to cancel, or --user, --state or --array")
+    plane = control_plane()
+    jobs = select_jobs(plane, words, user=user, states=states_of(state) or (() if words else LIVE), array=array)
+    live = [job for job in jobs if job["phase"] in LIVE]
+    answers = [plane.cancel(str(job["number"])) for job in live or jobs[:1]]  # refused if all have ended
     if json:
-        print_json(answer)
-    else:
-        out.print(f"job number {answer['number']} is cancelled")
+        print_json(answers[0] if len(answers) == 1 else {"jobs": answers})
+        return
+    for job in live:
+        out.print(f"{job['name']} (number {job['number']}) is cancelled")
 
 
 def logs_command(

@@ -8,16 +8,13 @@ from typing import Any
 
 import typer
 
-from fairlead.cli.output import JsonOption, option_error, out, print_json
+from fairlead.cli.output import JsonOption, out, print_json
 from fairlead.cli.selectors import control_plane
 from fairlead.config.yaml_source import read_yaml
 from fairlead.core.errors import InputError
 from fairlead.core.job import FORMER_FIELDS
 from fairlead.runtime.protocol.code_archive import archive_digest, pack_code
 from fairlead.runtime.protocol.task_file import TaskSpec, parse_task
-
-MAX_ARRAY = 10_000
-"""Jobs of one array."""
 
 
 def submit_command(
@@ -31,7 +28,7 @@ def submit_command(
     schedule: str = typer.Option("", help="For mode expert, with --steps: batch sizes and shares, as in '32@0.3|256@0.7'."),
     types: str = typer.Option("", help="GPU types that the job may use, separated by commas."),
     steps: float | None = typer.Option(None, help="Total number of steps, if known."),
-    array: int = typer.Option(1, help="Submit this many copies, at most 10,000; JOB_INDEX is the number of each.", min=1),
+    array: str = typer.Option("", help="Many jobs: 20 (0 to 19), 0-19, 0-19:2 or 1,3,5. Each has its FAIRLEAD_ARRAY_INDEX."),
     after: list[str] | None = typer.Option(None, help="A job that must finish first; repeatable."),
     code: Path | None = typer.Option(None, help="A directory or zip file to send along; the job runs in it."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Only check on which GPU types the job can run."),
@@ -49,8 +46,6 @@ def submit_command(
     """
     if not words:
         raise InputError("submit", "a task file, or a program after --")
-    if array > MAX_ARRAY:
-        raise option_error("array", f"a number from 1 to {MAX_ARRAY:,}", array)
     given = {
         "name": name,
         "workers": workers if workers > 1 else None,
@@ -60,6 +55,7 @@ def submit_command(
         "types": types.split(",") if types else None,
         "steps": steps,
         "after": after,
+        "array": array,
     }
     given = {key: value for key, value in given.items() if value}
     jobs: list[dict[str, Any]] = []
@@ -76,7 +72,7 @@ def submit_command(
         else:
             task.setdefault("directory", str(Path.cwd()))
         parse_task(task, source)
-        jobs += _array(task, array)
+        jobs.append(task)
     plane = control_plane()
     for archive in archives:
         plane.send_code(archive)
@@ -95,13 +91,6 @@ def _task_in(file: str) -> dict[str, Any]:
     written = read_yaml(file)
     written.mapping([*TaskSpec.model_fields, *FORMER_FIELDS])
     return dict(written.data)
-
-
-def _array(task: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    if count == 1:
-        return [task]
-    env, stem = dict(task.get("env") or {}), task.get("name")
-    return [{**task, **({"name": f"{stem}-{n}"} if stem else {}), "env": {**env, "JOB_INDEX": str(n)}} for n in range(count)]
 
 
 def _code(place: Path | None, task: Mapping[str, Any], folder: Path) -> bytes:

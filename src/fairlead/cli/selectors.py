@@ -1,17 +1,107 @@
-"""The control plane that commands speak to, and the jobs that they name."""
+"""The control plane that commands speak to, and the jobs that they name: several names, numbers, patterns, arrays."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from fairlead.cli.output import option_error
+from fairlead.core.errors import NOT_FOUND, FairleadError
+from fairlead.core.job import ENDED, Phase
 
 if TYPE_CHECKING:
     from fairlead.runtime.http_client import ControlPlaneClient
 
+LIVE = ("queued", "waiting", "running")
+"""Phases of jobs that have not ended."""
+
+STATES = {
+    **{phase.name.lower(): (phase.name.lower(),) for phase in Phase},
+    "live": LIVE,
+    "ended": tuple(phase.name.lower() for phase in sorted(ENDED)),
+}
+"""What --state takes, and the phases that it means."""
+
 NameArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="Number of a job, or its name (the most recent job of that name).")
 ]
+
+JobsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="JOB...",
+        help="Names, numbers, patterns ('train-*'), arrays (sweep) or members of an array ('sweep[0-4]').",
+        show_default=False,
+    ),
+]
+
+JobsOrNoneArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[JOB]...",
+        help="Names, numbers, patterns ('train-*'), arrays (sweep) or members of an array ('sweep[0-4]').",
+        show_default=False,
+    ),
+]
+
+UserOption = Annotated[str, typer.Option("--user", help="Only jobs of this user (admin).", show_default=False)]
+
+StateOption = Annotated[
+    list[str] | None,
+    typer.Option("--state", help=f"Only jobs in this state: {', '.join(STATES)}; repeatable.", show_default=False),
+]
+
+ArrayOption = Annotated[str, typer.Option("--array", help="Only jobs of this array or grid.", show_default=False)]
+
+
+class NoSuchJob(FairleadError):
+    """No job matches what a command names."""
+
+    exit_code = NOT_FOUND
+
+
+def states_of(words: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the phases that --state names, separated by commas or repeated; empty for all."""
+    names = [name.strip().lower() for word in words or () for name in word.split(",")]
+    if unknown := [name for name in names if name not in STATES]:
+        raise option_error("state", f"one of {', '.join(STATES)}", unknown[0])
+    return tuple(dict.fromkeys(phase for name in names for phase in STATES[name]))
+
+
+def select_jobs(
+    plane: ControlPlaneClient,
+    words: Sequence[str] | None = (),
+    *,
+    user: str = "",
+    states: Sequence[str] = (),
+    array: str = "",
+    all_users: bool = False,
+) -> list[dict[str, Any]]:
+    """Return the records of the jobs that a command names, in the order of their numbers.
+
+    Args:
+        plane: The control plane.
+        words: Names (the most recent job of that name), numbers, patterns such as `train-*` (the most recent job of each name),
+            an array's name (all its members), `sweep[0-4]`. None: every job that the other arguments leave.
+        user: Only jobs of this user; needs an admin's token for others.
+        states: Only jobs in these phases.
+        array: Only jobs of arrays and grids with this name.
+        all_users: Patterns, and the lack of words, mean the jobs of all users.
+
+    Returns:
+        At least one record, as in `GET /v1/jobs`.
+
+    Raises:
+        NoSuchJob: No job is left.
+        RefusedRequest: One of the words matches no job, or the request is not allowed.
+    """
+    found = plane.find_jobs(list(words or ()), user=user, phases=states, array=array, all_users=all_users)
+    if not found:
+        limits = (", ".join(words or ()), f"user {user}" * bool(user), f"array {array}" * bool(array), " or ".join(states))
+        raise NoSuchJob(f"no job matches: {'; '.join(filter(None, limits)) or 'you have none'}")
+    return found
 
 
 def control_plane() -> ControlPlaneClient:

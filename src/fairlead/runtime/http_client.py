@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import orjson
 
@@ -32,6 +32,8 @@ FORECAST_WITHIN_S = 60.0  # what a forecast may take longer than other requests;
 CONNECTION = Path(".fairlead") / "connection.json"  # where `fairlead up` writes how to connect
 
 POLL_S = 0.5  # between two requests for a log that may still grow
+PAGE = 1000  # jobs in one answer when all are asked for
+MAX_SELECTED = 100  # words in one request for jobs
 _LINE = 4096  # expected bytes of a line when the last lines are read
 
 
@@ -137,6 +139,30 @@ class ControlPlaneClient:
         """Return jobs, of all users for an admin."""
         query = "&".join([*(f"phase={phase}" for phase in phases), *(["all_users=true"] if all_users else [])])
         return list(self._ask("GET", f"/v1/jobs?{query}")["jobs"])
+
+    def find_jobs(
+        self,
+        words: Sequence[str] = (),
+        *,
+        user: str = "",
+        phases: Sequence[str] = (),
+        array: str = "",
+        all_users: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Return all jobs that words mean, in the order of their numbers: names, numbers, patterns such as `train-*`, arrays,
+        members such as `sweep[0-4]`. Without words, all your jobs. Raises `RefusedRequest` (404): no job matches a word."""
+        given = [("user", user), ("array", array), ("all_users", "true" if all_users else "")]
+        filters = [(key, value) for key, value in [*given, *(("phase", phase) for phase in phases)] if value]
+        found: dict[int, dict[str, Any]] = {}
+        for begin in range(0, max(1, len(words)), MAX_SELECTED):
+            selected = [("select", word) for word in words[begin : begin + MAX_SELECTED]]
+            page, start = list[dict[str, Any]](), 0
+            while not start or len(page) == PAGE:
+                query = urlencode([*filters, *selected, ("from_number", start), ("limit", PAGE)])
+                page = self._ask("GET", f"/v1/jobs?{query}")["jobs"]
+                found |= {job["number"]: job for job in page}
+                start = page[-1]["number"] + 1 if page else 1
+        return [job for _, job in sorted(found.items())]
 
     def job(self, name: str) -> dict[str, Any]:
         """Return one job, by name or number."""

@@ -3,6 +3,7 @@ when it is in the journal. (No postponed annotations here: FastAPI reads them, a
 `create_app`.)"""
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
@@ -16,7 +17,7 @@ from starlette.responses import JSONResponse
 from fairlead.core import VERSION
 from fairlead.core import events as ev
 from fairlead.core.errors import FairleadError, near_or_all
-from fairlead.core.job import ENDED, Phase
+from fairlead.core.job import ENDED, Job, Phase
 from fairlead.engine.state_codec import freeze
 from fairlead.runtime.control import views
 from fairlead.runtime.control.cluster_backend import StateBusy
@@ -25,9 +26,19 @@ from fairlead.runtime.control.job_logs import LogMissing, LogReader, LogUnreacha
 from fairlead.runtime.control.lookahead_service import Lookahead, when_routes
 from fairlead.runtime.control.prometheus import CONTENT_TYPE
 from fairlead.runtime.control.snapshotter import check_serializable
-from fairlead.runtime.control.submissions import JobNames, Submission, reserve_names, submission_order
+from fairlead.runtime.control.submissions import (
+    JobNames,
+    JobQuery,
+    Submission,
+    expand_arrays,
+    jobs_of,
+    reserve_names,
+    submission_order,
+    visibility,
+)
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.runtime.protocol.code_archive import ArchiveRefused
+from fairlead.runtime.protocol.task_array import array_of
 
 MAX_BODY = 8 << 20
 MAX_EARLIER = 20  # earlier jobs with the same name in a job's record
@@ -164,9 +175,9 @@ def create_app(
         state = plane.loop.state
         if found := namesakes(name, caller):
             return found[-1]
-        near = names.near(state, name, lambda number: may_see(number, caller))
-        hint = f"; near: {', '.join(map(repr, near))}" if near else ""
-        raise HTTPException(404, f"there is no job {name[:80]!r}{hint}")
+        if members := names.members(state, name, lambda number: may_see(number, caller)):
+            raise HTTPException(422, f"{name} is an array of {len(members):,} jobs; name one, such as {name}-{min(members)}")
+        raise HTTPException(404, names.missing(state, name, lambda number: may_see(number, caller)))
 
     def may_see(number: int, caller: Bearer) -> bool:
         job = plane.loop.state.job_of.get(number)
@@ -177,18 +188,18 @@ def create_app(
         numbers = [int(name)] if name.isdecimal() and len(name) < 10 else names.numbers(plane.loop.state, name)
         return [number for number in numbers if may_see(number, caller)]
 
-    def dependency(name: str, caller: Bearer) -> int:
-        """Return a job that another depends on; one that will never finish is refused."""
+    def dependency(name: str, caller: Bearer) -> list[int]:
+        """Return a job, or all jobs of an array, that another depends on; one that will never finish is refused."""
         try:
-            number = find(name, caller)
+            numbers = names.select(plane.loop.state, name, *visibility(plane.loop.state, caller))
         except HTTPException:
             raise HTTPException(422, f"there is no job {name[:80]!r} to depend on") from None
-        phase = Phase(int(plane.loop.state.columns["phase"][number]))
-        if phase in ENDED and phase is not Phase.FINISHED:
-            raise HTTPException(
-                422, f"job {name[:80]!r} is {phase.name.lower()} and will never finish: no job can depend on it"
-            )
-        return number
+        for number in numbers:
+            phase = Phase(int(plane.loop.state.columns["phase"][number]))
+            if phase in ENDED and phase is not Phase.FINISHED:
+                job = plane.loop.state.job_of[number].name
+                raise HTTPException(422, f"job {job!r} is {phase.name.lower()} and will never finish: no job can depend on it")
+        return numbers
 
     JobName = Annotated[str, Path(max_length=128)]
 
@@ -205,24 +216,26 @@ def create_app(
 
     @app.post("/v1/jobs", status_code=201)
     async def submit(body: Submission, caller: Caller) -> dict[str, Any]:
-        """Submit jobs; the answer has them in the same order."""
-        order, after = await read(lambda: submission_order(body.jobs, lambda name: dependency(name, caller)))
+        """Submit jobs, all or none; the answer has them in the same order. A task with `array` or `grid` is many jobs."""
+        expanded = expand_arrays(body.jobs, lambda: secrets.token_hex(4))
+        order, after = await read(lambda: submission_order(expanded, lambda name: dependency(name, caller)))
         for task in body.jobs:
             if caller.account_of(task.account) is None:
                 theirs = caller.account or caller.user
                 raise HTTPException(422, f"this token's jobs are of account {theirs!r}, not {task.account!r}")
         jobs = [
-            replace(task.job(task.name, caller.user, others), account=caller.account_of(task.account) or "")
-            for task, others in ((body.jobs[place], others) for place, others in zip(order, after))
+            replace(job, account=caller.account_of(job.account) or "")
+            for job in jobs_of(((expanded[place], others) for place, others in zip(order, after)), caller.user)
         ]
-        new = set() if body.dry_run else {job.name for job in jobs} - {""}
+        arrays = {one.member.name for one in expanded if one.member is not None}
+        new = set() if body.dry_run else ({job.name for job in jobs} | arrays) - {""}
         fitting = await read(lambda: reserve_names(plane, jobs, names, pending, new))
 
         def in_request_order(answers: Iterable[dict[str, Any]]) -> dict[str, Any]:
             return {"jobs": [answer for _, answer in sorted(zip(order, answers), key=lambda one: one[0])]}
 
         if body.dry_run:
-            return in_request_order({"name": job.name, "types": types} for job, types in zip(jobs, fitting))
+            return in_request_order({"name": job.name, "types": types, **_array(job)} for job, types in zip(jobs, fitting))
 
         def ask(answer: Callable[[Sequence[ev.Event]], None]) -> None:
             def journaled(events: Sequence[ev.Event]) -> None:
@@ -232,31 +245,18 @@ def create_app(
             plane.backend.submit_jobs(jobs, journaled)
 
         events = await in_the_journal(ask)
-        return in_request_order({"number": e.number, "name": e.job.name} for e in events if isinstance(e, ev.JobSubmitted))
+        submitted = (event for event in events if isinstance(event, ev.JobSubmitted))
+        return in_request_order({"number": e.number, "name": e.job.name, **_array(e.job)} for e in submitted)
 
     @app.get("/v1/jobs")
-    async def jobs(
-        caller: Caller,
-        phase: Annotated[list[str] | None, Query(max_length=10)] = None,
-        all_users: bool = False,
-        everybody: Annotated[bool, Query(deprecated=True, description="former name of all_users")] = False,
-        limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
-    ) -> dict[str, Any]:
-        """Jobs in the order of their numbers. Of more than `limit`, running jobs and the most recent ones."""
-        known = {one.name.lower() for one in Phase}
-        if phase is not None and not set(phase) <= known:
-            raise HTTPException(422, f"phases are {', '.join(sorted(known))}")
+    async def jobs(caller: Caller, query: Annotated[JobQuery, Query()]) -> dict[str, Any]:
+        """Jobs in the order of their numbers. Of more than `limit`, running jobs and the most recent ones, or the first ones
+        from `from_number` on."""
 
         def collect() -> list[dict[str, Any]]:
-            state, now = plane.loop.state, plane.backend.now
-            visible_to = caller.visible_user if all_users or everybody else caller.user  # `everybody` is a former name
-            mine = [n for n, job in state.job_of.items() if visible_to in (None, job.user)]
-            phases = state.columns["phase"]
-            if phase is not None:
-                mine = [n for n in mine if Phase(int(phases[n])).name.lower() in phase]
-            if len(mine) > limit:
-                mine = sorted(sorted(mine, key=lambda n: (phases[n] == Phase.RUNNING, n))[-limit:])
-            return [views.job_record(plane.loop, number, now, plane.progress_until_s, caller.visible_user) for number in mine]
+            numbers = query.numbers(plane.loop.state, names, caller)
+            now, until_s = plane.backend.now, plane.progress_until_s
+            return [views.job_record(plane.loop, number, now, until_s, caller.visible_user) for number in numbers]
 
         return {"jobs": await read(collect)}
 
@@ -397,6 +397,12 @@ def create_app(
     if lookahead is not None:
         app.include_router(when_routes(plane, bearer, lookahead))
     return app
+
+
+def _array(job: Job) -> dict[str, Any]:
+    """The array of a job in an answer to its submission; nothing for other jobs."""
+    array = array_of(job)
+    return {} if array is None else {"array": array}
 
 
 def _sentence(error: Any) -> str:

@@ -1,19 +1,25 @@
-"""Submissions of jobs: their names, the order of their dependencies, and whether they can ever run here."""
+"""Submissions of jobs: their names, the order of their dependencies, and whether they can ever run here; and the selection of
+jobs by name, number, pattern or array."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated
 
 from fastapi import HTTPException
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 from fairlead.core.errors import near_names
 from fairlead.core.job import Job, Phase
 from fairlead.engine.feasibility import feasible_types, infeasible_reason
 from fairlead.engine.state import State
 from fairlead.runtime.control.control_plane import ControlPlane
+from fairlead.runtime.control.tokens import Bearer
+from fairlead.runtime.protocol.task_array import MAX_ARRAY, ArrayMember, array_of, parse_indices
 from fairlead.runtime.protocol.task_file import TaskSpec, task_of
 
 MAX_COMPARED = 200  # jobs whose names are compared with an unknown name; a comparison is slow, and other requests wait
@@ -22,21 +28,72 @@ MAX_SEARCHED = 10_000  # the most recent jobs, among which these are looked for
 
 MAX_JOBS = 1000
 
+MAX_SUBMISSION_BYTES = 64 << 20  # of all tasks of a submission, with the members of arrays
+
+_MEMBERS = re.compile(r"(?P<name>[^\[\]*?]+)\[(?P<indices>[\d,:-]+)\]\Z")  # sweep[0-4]
+
 
 class JobNames:
     """Jobs by name; a lookup takes the same time with any number of jobs. Use it under the control plane's lock. A name means
-    the most recent job that has it. It is free again when that job has ended."""
+    the most recent job or array that has it. It is free again when that has ended."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, list[int]] = {}
+        self._arrays: dict[str, dict[str, dict[int, int]]] = {}  # name -> identifier -> index -> number; the most recent last
         self._read = 0
+
+    def _update(self, state: State) -> None:
+        for number in range(self._read, state.next_number):
+            job = state.job_of[number]
+            self._numbers.setdefault(job.name, []).append(number)
+            if array := array_of(job):
+                self._arrays.setdefault(array["name"], {}).setdefault(array["id"], {})[array["index"]] = number
+        self._read = state.next_number
 
     def numbers(self, state: State, name: str) -> Sequence[int]:
         """Return all jobs with a name, the most recent last."""
-        for number in range(self._read, state.next_number):
-            self._numbers.setdefault(state.job_of[number].name, []).append(number)
-        self._read = state.next_number
+        self._update(state)
         return self._numbers.get(name, ())
+
+    def members(self, state: State, name: str, may_see: Callable[[int], bool]) -> Mapping[int, int]:
+        """Return the members of the most recent array with a name, by index; none if there is no array that a user may see."""
+        self._update(state)
+        arrays = reversed(self._arrays.get(name, {}).values())
+        return next((members for members in arrays if may_see(next(iter(members.values())))), {})
+
+    def select(self, state: State, word: str, may_see: Callable[[int], bool], among: Callable[[int], bool]) -> list[int]:
+        """Return the jobs that a word means, in the order of their numbers. A name, a number or an array's name finds every job
+        that a user may see; a pattern such as `train-*` only the most recent jobs of each name `among` some.
+
+        Raises:
+            HTTPException: No job matches (404)."""
+        if word.isdecimal() and len(word) < 10:
+            found = [int(word)] if may_see(int(word)) else []
+        elif (part := _MEMBERS.match(word)) and (members := self.members(state, part["name"], may_see)):
+            try:
+                wanted = parse_indices(part["indices"])
+            except ValueError as error:
+                raise HTTPException(422, f"{word[:80]!r}: expected {error}") from None
+            found = [members[index] for index in wanted if index in members]
+        elif any(sign in word for sign in "*?["):
+            pattern = re.compile(fnmatch.translate(word))
+            self._update(state)
+            latest = (
+                next((n for n in reversed(many) if among(n)), -1) for name, many in self._numbers.items() if pattern.match(name)
+            )
+            found = [number for number in latest if number >= 0]
+        else:
+            members = self.members(state, word, may_see)
+            named = [number for number in self.numbers(state, word) if may_see(number)][-1:]
+            found = named if named and named[0] > max(members.values(), default=-1) else list(members.values())
+        if not found:
+            raise HTTPException(404, self.missing(state, word, may_see))
+        return sorted(found)
+
+    def missing(self, state: State, name: str, may_see: Callable[[int], bool]) -> str:
+        """Return that there is no such job, with similar names."""
+        near = self.near(state, name, may_see)
+        return f"there is no job {name[:80]!r}" + (f"; near: {', '.join(map(repr, near))}" if near else "")
 
     def near(self, state: State, name: str, may_see: Callable[[int], bool]) -> list[str]:
         """Return similar names of recent jobs that a user may see."""
@@ -45,42 +102,139 @@ class JobNames:
         return near_names(name, dict.fromkeys(state.job_of[number].name for number in islice(numbers, MAX_COMPARED)))
 
     def taken(self, state: State, name: str) -> bool:
-        """Return whether a job with this name has not ended."""
-        numbers = self.numbers(state, name)
-        return bool(numbers) and bool(state.columns["phase"][numbers[-1]] <= Phase.RUNNING)
+        """Return whether a job or an array with this name has not ended."""
+        numbers = [*self.numbers(state, name)[-1:], *self.members(state, name, lambda number: True).values()]
+        return any(state.columns["phase"][number] <= Phase.RUNNING for number in numbers)
 
 
-def submission_order(tasks: Sequence[TaskSpec], known: Callable[[str], int]) -> tuple[list[int], list[tuple[int, ...]]]:
+def visibility(state: State, caller: Bearer, *, all_users: bool = False) -> tuple[Callable[[int], bool], Callable[[int], bool]]:
+    """Return whether a caller may see a job, and whether their patterns match it (without `all_users`: only their own jobs)."""
+    visible_to, matching = caller.visible_user, caller.visible_user if all_users else caller.user
+
+    def may_see(number: int) -> bool:
+        job = state.job_of.get(number)
+        return job is not None and visible_to in (None, job.user)
+
+    return may_see, lambda number: may_see(number) and matching in (None, state.job_of[number].user)
+
+
+_Word = Annotated[str, StringConstraints(max_length=128)]
+
+
+class JobQuery(BaseModel):
+    """The parameters of a request for jobs."""
+
+    phase: Annotated[list[str] | None, Field(max_length=10)] = None
+    all_users: bool = False
+    everybody: Annotated[bool, Field(deprecated=True, description="former name of all_users")] = False
+    limit: Annotated[int, Field(ge=1, le=10_000)] = 1000
+    select: Annotated[
+        list[_Word] | None,
+        Field(max_length=200, description="names, numbers, patterns (train-*), arrays (sweep), members (sweep[0-4])"),
+    ] = None
+    user: Annotated[str | None, Field(max_length=128, description="only jobs of this user")] = None
+    array: Annotated[str | None, Field(max_length=128, description="only jobs of arrays and grids with this name")] = None
+    from_number: Annotated[int | None, Field(ge=0, description="a page: the first `limit` jobs from this number on")] = None
+
+    @field_validator("phase")
+    @classmethod
+    def _known_phases(cls, phase: list[str] | None) -> list[str] | None:
+        known = {one.name.lower() for one in Phase}
+        if not known.issuperset(phase or ()):
+            raise ValueError(f"phases are {', '.join(sorted(known))}")
+        return phase
+
+    def numbers(self, state: State, names: JobNames, caller: Bearer) -> list[int]:
+        """Return the jobs that a caller asks for, in the order of their numbers; use it under the control plane's lock."""
+        if self.user is not None and caller.visible_user not in (None, self.user):
+            raise HTTPException(403, "the jobs of other users need an admin's token")
+        former = self.model_dump(include={"everybody"})["everybody"]  # reading the field itself would warn
+        may_see, among = visibility(state, caller, all_users=self.all_users or former or self.user is not None)
+        if self.select is None:
+            found = [number for number in state.job_of if among(number)]
+        else:
+            found = sorted({number for word in self.select for number in names.select(state, word, may_see, among)})
+        phases = state.columns["phase"]
+        if self.phase is not None:
+            found = [number for number in found if Phase(int(phases[number])).name.lower() in self.phase]
+        if self.user is not None:
+            found = [number for number in found if state.job_of[number].user == self.user]
+        if self.array is not None:
+            found = [number for number in found if (array_of(state.job_of[number]) or {}).get("name") == self.array]
+        if self.from_number is not None:
+            found = [number for number in found if number >= self.from_number][: self.limit]
+        if len(found) > self.limit:
+            found = sorted(sorted(found, key=lambda number: (phases[number] == Phase.RUNNING, number))[-self.limit :])
+        return found
+
+
+@dataclass(frozen=True)
+class SubmittedJob:
+    """One job of a submission: a task, or a member of the array that a task describes."""
+
+    task: TaskSpec
+    member: ArrayMember | None = None
+
+    @property
+    def name(self) -> str:
+        return self.task.name if self.member is None else self.member.job_name
+
+
+def expand_arrays(tasks: Sequence[TaskSpec], new_id: Callable[[], str]) -> list[SubmittedJob]:
+    """Return the jobs of a submission, with the members of its arrays and grids. Too many are refused."""
+    expanded = [SubmittedJob(task, member) for task in tasks for member in task.members(new_id())]
+    if len(expanded) > MAX_ARRAY:
+        raise HTTPException(422, f"a submission has at most {MAX_ARRAY:,} jobs, this one has {len(expanded):,}")
+    return expanded
+
+
+def submission_order(
+    jobs: Sequence[SubmittedJob], known: Callable[[str], Sequence[int]]
+) -> tuple[list[int], list[tuple[int, ...]]]:
     """Order the jobs of a submission so that each comes behind its dependencies. Returns the order, and for each job its
     dependencies: the number of an existing job (from `known`), or -1 for the first of this order, -2 for the second, and so on.
-    Cycles are refused."""
-    place_of = {task.name: place for place, task in enumerate(tasks) if task.name}
+    The name of an array means all its members. Cycles are refused."""
+    places_of: dict[str, list[int]] = {}
+    for place, job in enumerate(jobs):
+        for name in {job.name, job.member.name if job.member else ""} - {""}:
+            places_of.setdefault(name, []).append(place)
     order: list[int] = []
     at: dict[int, int] = {}  # positions in the order
     after: dict[int, tuple[int, ...]] = {}
 
-    for begin in range(len(tasks)):
+    for begin in range(len(jobs)):
         path = [begin]
         while path:
             here = path[-1]
-            ahead = [place_of[str(name)] for name in tasks[here].after if str(name) in place_of]
-            missing = next((place for place in ahead if place not in at), None)
+            names = [str(name) for name in jobs[here].task.after]
+            missing = next((place for name in names for place in places_of.get(name, ()) if place not in at), None)
             if here in at:
                 path.pop()
             elif missing is None:
                 at[here] = len(order)
                 order.append(here)
-                names = [str(name) for name in tasks[here].after]
-                after[here] = tuple(
-                    dict.fromkeys(-1 - at[place_of[name]] if name in place_of else known(name) for name in names)
+                numbers = (
+                    [-1 - at[place] for place in places_of[name]] if name in places_of else known(name) for name in names
                 )
+                after[here] = tuple(dict.fromkeys(number for several in numbers for number in several))
                 path.pop()
             elif missing in path:
                 cycle = [*path[path.index(missing) :], missing]
-                raise HTTPException(422, f"after: {' after '.join(tasks[place].name for place in cycle)} is a cycle")
+                raise HTTPException(422, f"after: {' after '.join(jobs[place].name for place in cycle)} is a cycle")
             else:
                 path.append(missing)
     return order, [after[place] for place in order]
+
+
+def jobs_of(submitted: Iterable[tuple[SubmittedJob, Sequence[int]]], user: str) -> list[Job]:
+    """Return the jobs of a submission, with their dependencies. More than `MAX_SUBMISSION_BYTES` of tasks are refused."""
+    jobs, size = list[Job](), 0
+    for one, after in submitted:
+        jobs.append(one.task.job(one.name, user, after, one.member))
+        size += len(jobs[-1].command)
+        if size > MAX_SUBMISSION_BYTES:
+            raise HTTPException(422, f"the tasks of a submission have at most {MAX_SUBMISSION_BYTES:,} bytes together")
+    return jobs
 
 
 class Submission(BaseModel):
@@ -100,6 +254,7 @@ def reserve_names(
     state = plane.loop.state
     types: list[list[str]] = []
     seen: set[str] = set()
+    arrays: set[str] = set()
     for job in jobs:
         code = task_of(job).code
         if code and (plane.code is None or not plane.code.has(code)):
@@ -107,9 +262,12 @@ def reserve_names(
         mask = feasible_types(job, state.cluster)
         if not mask:
             raise HTTPException(422, f"{job.name or 'it'} can never run here: {infeasible_reason(job, state.cluster).text}")
-        if job.name and (job.name in seen or job.name in pending or names.taken(state, job.name)):
-            raise HTTPException(409, f"the name {job.name!r} is taken by a job that has not ended")
-        seen.add(job.name)
+        array = array_of(job) or {"name": "", "id": ""}
+        for name in (job.name, array["name"] if array["id"] not in arrays else ""):
+            if name and (name in seen or name in pending or names.taken(state, name)):
+                raise HTTPException(409, f"the name {name!r} is taken by a job that has not ended")
+            seen.add(name)
+        arrays.add(array["id"])
         types.append([name for code, name in enumerate(state.cluster.type_names) if mask >> code & 1])
     pending |= claimed
     return types

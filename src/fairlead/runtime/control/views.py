@@ -16,6 +16,7 @@ from fairlead.engine.state import State
 from fairlead.estimators.measured import measured_rates
 from fairlead.runtime.control.event_log import policy_of
 from fairlead.runtime.protocol.messages import Heartbeat
+from fairlead.runtime.protocol.task_array import array_of
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def job_record(
         "nodes": sorted({state.cluster.nodes[int(node)].name for node in state.cluster.node_of[held]}),
         "accelerators": held.tolist(),
         "after": list(job.after),
+        "array": array_of(job),
     }
     if math.isfinite(job.max_slowdown):
         record["max_slowdown"] = job.max_slowdown

@@ -27,6 +27,7 @@ from pydantic import (
 from fairlead.core.errors import InputError
 from fairlead.core.job import EXPERT, FORMER_FIELDS, Job, wrong_schedule
 from fairlead.runtime.protocol.orders import Task
+from fairlead.runtime.protocol.task_array import ArrayMember, array_indices, grid_values
 from fairlead.workloads.dynamics import SEPARATOR, parse_regimes
 
 MAX_SCHEDULE = 256  # batch sizes of a schedule; every list of jobs contains them
@@ -91,6 +92,17 @@ class Spec(BaseModel):
         return found
 
 
+def _as_text(value: Any) -> Any:
+    """A number or a truth value as the text of a variable; other values are left to the validation."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, (int, float)) else value
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, (str, int, float)) else value
+
+
 class LeaseSpec(Spec):
     """Bounds of a job's lease. Without bounds a lease is valid until it is revoked. With `central` renewal the job waits at a
     bound for the control plane's answer; `max_steps: 1` asks in every step."""
@@ -142,7 +154,13 @@ class TaskSpec(Spec):
     max_slowdown: Annotated[
         float | None, Field(ge=1, lt=1e15, description="tolerated slowdown by co-location, relative to running alone; 1: none")
     ] = None
-    env: dict[str, Word] = {}
+    array: Annotated[
+        str | StrictInt | list[StrictInt], Field(description="many jobs of this task: 20 (0 to 19), 0-19, 0-19:2 or 1,3,5")
+    ] = ""
+    grid: Annotated[
+        dict[str, list[Word]], Field(description="one job for each combination of values, as in {lr: [0.1, 0.01]}")
+    ] = {}
+    env: Annotated[dict[str, Word], Field(description="variables; numbers are allowed, true and false are written so")] = {}
     directory: Annotated[str, AfterValidator(_absolute)] = ""
     code: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     prefix: Annotated[list[Word], Field(max_length=MAX_WORDS)] = []
@@ -165,6 +183,11 @@ class TaskSpec(Spec):
             raise ValueError(f"arguments, variables and paths of a task together have at most {MAX_TASK_BYTES:,} bytes")
         if not self.cooperative and self.lease != LeaseSpec():
             raise ValueError("a lease with bounds is for cooperative jobs; time_limit_s bounds every job")
+        if self.array != "" and self.grid:
+            raise ValueError("either an array or a grid, not both")
+        longest = max((member.job_name for member in self.members("0" * 8) if member), key=len, default="")
+        if longest and not is_job_name(longest):
+            raise ValueError(f"a shorter name: the jobs of the array are called {longest[:40]}…")
         if self.code and self.directory:
             raise ValueError("either a directory on the nodes or code that is sent along, not both")
         return self
@@ -197,8 +220,8 @@ class TaskSpec(Spec):
 
     @field_validator("after", mode="before")
     @classmethod
-    def _as_list(cls, after: object) -> object:
-        return [after] if isinstance(after, (str, int)) else after
+    def _after_as_list(cls, after: object) -> object:
+        return _as_list(after)
 
     @field_validator("run")
     @classmethod
@@ -212,6 +235,32 @@ class TaskSpec(Spec):
             _word(word)
         return run
 
+    @field_validator("array")
+    @classmethod
+    def _valid_array(cls, array: str | int | list[int]) -> str | int | list[int]:
+        if array != "":
+            array_indices(array)
+        return array
+
+    @field_validator("grid", mode="before")
+    @classmethod
+    def _grid_as_texts(cls, grid: Any) -> Any:
+        if not isinstance(grid, dict):
+            return grid
+        return {name: [_as_text(value) for value in _as_list(values)] for name, values in grid.items()}
+
+    @field_validator("grid")
+    @classmethod
+    def _valid_grid(cls, grid: dict[str, list[str]]) -> dict[str, list[str]]:
+        grid_values(grid)
+        cls._valid_variables({name.upper(): "" for name in grid})
+        return grid
+
+    @field_validator("env", mode="before")
+    @classmethod
+    def _env_as_texts(cls, env: Any) -> Any:
+        return {name: _as_text(value) for name, value in env.items()} if isinstance(env, dict) else env
+
     @field_validator("env")
     @classmethod
     def _valid_variables(cls, env: dict[str, str]) -> dict[str, str]:
@@ -222,8 +271,19 @@ class TaskSpec(Spec):
                 raise ValueError(f"{name} is set by Fairlead")
         return env
 
-    def job(self, name: str, user: str, after: Sequence[int] = ()) -> Job:
-        """The job of this task; `after` are the numbers of the jobs that it waits for."""
+    def members(self, array_id: str) -> list[ArrayMember | None]:
+        """The members of the array or grid that this task describes; [None] where it is one job."""
+        name = self.name or f"array-{array_id}"
+        if self.grid:
+            values = grid_values(self.grid)
+            return [ArrayMember(name, array_id, index, len(values), one) for index, one in enumerate(values)]
+        if self.array != "":
+            indices = array_indices(self.array)
+            return [ArrayMember(name, array_id, index, len(indices)) for index in indices]
+        return [None]
+
+    def job(self, name: str, user: str, after: Sequence[int] = (), member: ArrayMember | None = None) -> Job:
+        """The job of this task, or of one member of its array; `after` are the numbers of the jobs that it waits for."""
         words = split_command(self.run)
         script = _script(words)
         return Job(
@@ -246,20 +306,23 @@ class TaskSpec(Spec):
             group=f"{user}/{self.group}" if self.group and user else self.group,  # users do not stop each other's trials
             group_order=self.group_order,
             mode=self.mode,
-            command=self._command(words),
+            command=self._command(words, member),
             after=tuple(after),
             max_slowdown=math.inf if self.max_slowdown is None else self.max_slowdown,
             schedule=parse_regimes(self.schedule) if self.schedule else (),
         )
 
-    def _command(self, words: list[str]) -> str:
-        task: dict[str, Any] = {"run": words}
+    def _command(self, words: list[str], member: ArrayMember | None = None) -> str:
+        task: dict[str, Any] = {"run": words if member is None else [member.filled(word) for word in words]}
         for name in ("env", "directory", "code", "prefix", "cooperative", "grace_s"):
             value = getattr(self, name)
             if value != type(self).model_fields[name].default:
                 task[name] = value
         if self.lease != LeaseSpec():
             task["lease"] = self.lease.model_dump(exclude_defaults=True)
+        if member is not None:
+            task["env"] = {**self.env, **member.environment()}
+            task["array"] = member.to_json()
         return orjson.dumps(task).decode()
 
 
@@ -303,7 +366,7 @@ def task_of(job: Job) -> Task:
 
 
 def parse_task(data: Any, source: str) -> TaskSpec:
-    """The task of a parse_regimes file or request. Raises `InputError`: it is not valid; names the first wrong field."""
+    """The task of a file or request. Raises `InputError`: it is not valid; names the first wrong field."""
     try:
         return TaskSpec.model_validate(data)
     except ValidationError as error:

@@ -1,0 +1,101 @@
+"""Arrays and grids: one task that stands for many jobs, which differ in an index or in the values of parameters."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from fairlead.core.job import Job
+
+MAX_ARRAY = 10_000
+"""Jobs of one array or grid."""
+
+MAX_INDEX = 1_000_000
+
+_RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?\Z")
+
+
+@dataclass(frozen=True)
+class ArrayMember:
+    """The place of one job in its array or grid; `values` are those of a grid's parameters."""
+
+    name: str
+    id: str
+    index: int
+    size: int
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def job_name(self) -> str:
+        return f"{self.name}-{self.index}"
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that tell a job its place: `FAIRLEAD_ARRAY_INDEX`, `JOB_INDEX`, and a grid's values."""
+        index = str(self.index)
+        values = {name.upper(): value for name, value in self.values.items()}
+        return {"FAIRLEAD_ARRAY_INDEX": index, "JOB_INDEX": index, **values}
+
+    def filled(self, word: str) -> str:
+        """Return a word of a command with `{name}` replaced by the value of that parameter."""
+        for name, value in self.values.items():
+            word = word.replace(f"{{{name}}}", value)
+        return word
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the member as the task in a journal and the HTTP API have it."""
+        plain: dict[str, Any] = {"name": self.name, "id": self.id, "index": self.index, "size": self.size}
+        return {**plain, "values": dict(self.values)} if self.values else plain
+
+
+def array_of(job: Job) -> dict[str, Any] | None:
+    """Return a job's place in an array, as in its task; None for a job that is in none."""
+    if '"array":' not in job.command:  # most jobs; parsing takes longer
+        return None
+    found: dict[str, Any] | None = orjson.loads(job.command).get("array")
+    return found
+
+
+def parse_indices(text: str) -> list[int]:
+    """Return the indices of `0-19`, `0-19:2` or `1,3,5`, in ascending order. Raises `ValueError`: the text is none of these."""
+    indices: set[int] = set()
+    for part in text.split(","):
+        found = _RANGE.match(part.strip())
+        if found is None:
+            raise ValueError("indices such as 0-19, 0-19:2 or 1,3,5")
+        first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
+        if last < first or not step or last > MAX_INDEX:
+            raise ValueError(f"indices such as 0-19, 0-19:2 or 1,3,5, in ascending order, up to {MAX_INDEX:,}")
+        if (last - first) // step >= MAX_ARRAY:
+            raise ValueError(f"at most {MAX_ARRAY:,} jobs")
+        indices.update(range(first, last + 1, step))
+    if len(indices) > MAX_ARRAY:
+        raise ValueError(f"at most {MAX_ARRAY:,} jobs")
+    return sorted(indices)
+
+
+def array_indices(array: str | int | Sequence[int]) -> list[int]:
+    """Return the indices of a task's `array`: a number of jobs, a list of indices, or a text as in `parse_indices`."""
+    if isinstance(array, str) and array.isdecimal():
+        array = int(array)
+    if isinstance(array, int):
+        if not 1 <= array <= MAX_ARRAY:
+            raise ValueError(f"a number of jobs from 1 to {MAX_ARRAY:,}, or indices such as 0-19")
+        return list(range(array))
+    return parse_indices(array if isinstance(array, str) else ",".join(map(str, array)))
+
+
+def grid_values(grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Return all combinations of a grid's values; the last parameter changes fastest."""
+    size = 1
+    for name, values in grid.items():
+        if not values:
+            raise ValueError(f"at least one value for {name}")
+        size *= len(values)
+        if size > MAX_ARRAY:
+            raise ValueError(f"at most {MAX_ARRAY:,} combinations")
+    return [dict(zip(grid, values)) for values in itertools.product(*grid.values())]

@@ -1,0 +1,109 @@
+"""Selecting jobs by name, number, pattern, array and state, on a cluster of more jobs than one answer has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from serving import served
+
+from fairlead.cli.selectors import NoSuchJob, select_jobs
+from fairlead.core.errors import NOT_FOUND, REFUSED
+from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
+
+MANY = 1500
+
+
+@pytest.fixture(scope="module")
+def planes() -> Iterator[tuple[ControlPlaneClient, ControlPlaneClient]]:
+    """An admin and ann: 1,500 jobs of an array, a plain job of each, and jobs of one name."""
+    with served("v100:4") as cluster:
+        admin, ann = ControlPlaneClient(cluster.url, cluster.token), ControlPlaneClient(cluster.url, cluster.user)
+        ann.submit([{"name": "sweep", "run": "true", "array": MANY}])
+        admin.submit([{"name": "train-a", "run": "true"}])
+        ann.submit([{"name": "train-b", "run": "true"}])
+        for _ in range(2):
+            ann.submit([{"name": "again", "run": "true"}])
+            ann.cancel("again")
+        yield admin, ann
+
+
+def names(jobs: list[dict[str, object]]) -> list[object]:
+    return [job["name"] for job in jobs]
+
+
+def test_an_array_larger_than_an_answer_is_selected_whole(planes):
+    admin, ann = planes
+    assert names(select_jobs(ann, ["sweep"])) == [f"sweep-{n}" for n in range(MANY)]
+    assert len(select_jobs(ann, ["sweep-*"])) == MANY
+    assert len(select_jobs(admin, [], user="ann", array="sweep")) == MANY
+    assert len(select_jobs(admin, all_users=True)) == MANY + 4
+    assert len(select_jobs(ann, [f"sweep-{n}" for n in range(0, MANY, 3)])) == MANY // 3, "more words than one request has"
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("sweep[0-2]", ["sweep-0", "sweep-1", "sweep-2"]),
+        ("sweep[1,1498-2000]", ["sweep-1", "sweep-1498", "sweep-1499"]),
+        ("sweep-149?", [f"sweep-149{n}" for n in range(10)]),
+        ("1", ["sweep-1"]),
+        ("train-*", ["train-b"]),
+        ("again", ["again"]),
+        ("ag*", ["again"]),
+    ],
+)
+def test_a_word_is_a_name_a_number_a_pattern_or_members_of_an_array(planes, word, found):
+    _, ann = planes
+    assert names(select_jobs(ann, [word])) == found
+
+
+def test_a_name_means_its_most_recent_job_and_words_are_joined(planes):
+    _, ann = planes
+    [again] = select_jobs(ann, ["again"])
+    assert ann.job("again")["earlier"] == [again["number"] - 1]
+    assert names(select_jobs(ann, ["train-b", "sweep[3]", "sweep-3"])) == ["sweep-3", "train-b"]
+    assert names(select_jobs(ann, states=["cancelled"])) == ["again", "again"]
+
+
+def test_an_admin_matches_the_jobs_of_others_by_pattern_only_if_told_to(planes):
+    admin, _ = planes
+    assert names(select_jobs(admin, ["train-*"])) == ["train-a"]
+    assert names(select_jobs(admin, ["train-*"], all_users=True)) == ["train-a", "train-b"]
+    assert names(select_jobs(admin, ["train-b"])) == ["train-b"]
+    assert names(select_jobs(admin, ["train-*"], user="ann")) == ["train-b"]
+
+
+@pytest.mark.parametrize(
+    ("words", "limits", "why"),
+    [
+        (["sweep", "zzz"], {}, "there is no job 'zzz'"),
+        (["train-c"], {}, "there is no job 'train-c'; near: 'train-b'"),
+        (["nothing-*"], {}, "there is no job 'nothing-\\*'"),
+        (["train-a"], {}, "there is no job 'train-a'"),
+        (["sweep[2000-2001]"], {}, "there is no job"),
+        (["sweep"], {"states": ["failed"]}, "no job matches: sweep; failed"),
+        ([], {"array": "none"}, "no job matches: array none"),
+    ],
+)
+def test_no_match_is_an_error_that_ends_with_3(planes, words, limits, why):
+    _, ann = planes
+    with pytest.raises((RefusedRequest, NoSuchJob), match=why) as told:
+        select_jobs(ann, words, **limits)
+    assert told.value.exit_code == NOT_FOUND
+
+
+def test_the_jobs_of_another_user_are_refused(planes):
+    _, ann = planes
+    with pytest.raises(RefusedRequest, match="need an admin's token") as told:
+        select_jobs(ann, user="root")
+    assert told.value.exit_code == REFUSED
+
+
+def test_a_live_array_keeps_its_name_and_one_name_means_one_job(planes):
+    _, ann = planes
+    for task in ({"name": "sweep", "run": "true"}, {"name": "sweep", "run": "true", "array": "5000-5001"}):
+        with pytest.raises(RefusedRequest, match="the name 'sweep' is taken"):
+            ann.submit([task])
+    with pytest.raises(RefusedRequest, match="sweep is an array of 1,500 jobs; name one, such as sweep-0"):
+        ann.job("sweep")
