@@ -169,12 +169,15 @@ events = st.one_of(
     ends().map(lambda drawn: ev.JobsFinished(*drawn)),
     st.builds(lambda drawn, why, how: ev.JobsFailed(*drawn, why, *how), ends(), words, hows),
     st.builds(
-        lambda t, w, c, why, how: ev.JobsInterrupted(t, np.array(c[0], np.int64), np.array(c[1]), w, why, *how),
+        lambda t, w, c, why, how, part: ev.JobsInterrupted(
+            t, np.array(c[0], np.int64), np.array(c[1]), w, why, *how, stopped_s=None if part is None else part * t
+        ),
         moments,
         st.booleans(),
         columns(ints, st.floats(0, 1e15)),
         words,
         hows,
+        st.none() | st.floats(0, 1),
     ),
 )
 

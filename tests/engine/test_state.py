@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
@@ -66,6 +68,33 @@ def test_an_interruption_is_no_preemption_and_counts_as_a_failure_only_where_it_
     assert jobs.failures.tolist() == [0, 1]
     assert jobs.steps_done.tolist() == [5.0, 7.0]
     assert jobs.phase.tolist() == [Phase.WAITING, Phase.WAITING]
+
+
+stretches = st.lists(st.tuples(st.floats(0, 1e4), st.floats(0, 1e4), st.floats(0, 1e4)), min_size=1, max_size=8)
+
+
+@given(stretches)
+def test_run_time_is_the_sum_of_the_stretches_in_which_a_job_ran_however_late_their_ends_are_reported(stretches):
+    state, now, ran_s = State(FOUR), 0.0, 0.0
+    state.apply(ev.JournalOpened(0.0, FOUR, {}))
+    state.apply(ev.JobSubmitted(0.0, 0, Job("gang", steps=1e9, workers=2)))
+    state.apply(ev.RoundPlanned(RoundPlan(0.0, admitted=ONE)))
+    for waited_s, run_s, away_s in stretches:
+        state.apply(launch(now + waited_s, 0, [0, 1]))
+        stopped_s = now + waited_s + run_s
+        now = stopped_s + away_s  # the control plane was away meanwhile
+        state.apply(ev.JobsInterrupted(now, ONE, np.zeros(1), stopped_s=stopped_s))
+        ran_s += stopped_s - float(state.columns["run_started_s"][0])
+    jobs = state.snapshot(now + 5.0).jobs
+    assert jobs.run_s[0] == pytest.approx(ran_s)
+    assert jobs.accelerator_s[0] == pytest.approx(2 * ran_s)
+    assert jobs.waited_s[0] == pytest.approx(now + 5.0 - stopped_s)
+
+
+def test_an_interruption_that_is_said_to_be_before_the_launch_takes_no_time_away():
+    state = state_of(FOUR, [Job("a", steps=1e6)], {0: [0]}, started_s=10.0)
+    state.apply(ev.JobsInterrupted(20.0, ONE, np.zeros(1), stopped_s=3.0))
+    assert state.snapshot(30.0).jobs.run_s.tolist() == [0.0]
 
 
 def test_a_finished_job_has_done_all_its_steps_and_a_failed_one_what_it_had_done():

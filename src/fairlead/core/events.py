@@ -164,7 +164,8 @@ class JobsFailed:
 @dataclass(frozen=True, slots=True)
 class JobsInterrupted:
     """Jobs lost their accelerators and fell back to `steps`; `own_fault` where it counts against their retry limit. `why`,
-    `code`, `node` and `rank` are those of a `Failure`, where something is known of it."""
+    `code`, `node` and `rank` are those of a `Failure`, where something is known of it. `stopped_s` is when they stopped, if
+    that was earlier than the event's time: the control plane may have been away."""
 
     time: float
     jobs: Ints
@@ -174,6 +175,12 @@ class JobsInterrupted:
     code: int = 0
     node: int = -1
     rank: int = 0
+    stopped_s: float | None = None
+
+    @property
+    def at_s(self) -> float:
+        """When the jobs stopped."""
+        return self.time if self.stopped_s is None else self.stopped_s
 
 
 Exogenous: TypeAlias = (

@@ -103,6 +103,12 @@ def _finite(name: str, value: Any) -> float:
     return number
 
 
+def _not_later(name: str, value: Any, latest: float) -> float:
+    if not 0 <= (second := float(value)) <= latest:
+        raise ValueError(f"{name} is {second:g}, not from 0 to {latest:g}, the event's time")
+    return second
+
+
 def _column_of(kind: type[T], record: object) -> np.ndarray[Any, np.dtype[T]]:  # type: ignore[type-var]
     if isinstance(record, dict):
         return np.full(_integer("n", record["n"], 0, _MAX_COLUMN), record["all"], dtype=kind)
@@ -367,6 +373,7 @@ _FIELDS: dict[str, _Field] = {
     "own_fault": _Field(lambda name, value, _: _typed(bool, name, value)),
     "code": _whole(-_MAX_INTEGER, optional=True),
     "rank": _whole(0, _MAX_WORKERS - 1, optional=True),
+    "stopped_s": _Field(lambda name, value, known: _not_later(name, value, known["time"]), None, True),
 }
 """The fields of events, by name."""
 _NODE_IF_ANY = _whole(-1, optional=True)

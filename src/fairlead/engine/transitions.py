@@ -231,7 +231,8 @@ def _interrupted(state: State, event: ev.JobsInterrupted) -> None:
     held_gpus = a["held"][event.jobs] > 0  # a job that was suspended or ended meanwhile loses nothing
     jobs = event.jobs[held_gpus]
     _set_phase(state, jobs, WAITING)
-    _stop_and_account(state, jobs, as_scalar_array(event.time))
+    stopped = as_scalar_array(event.at_s)
+    _stop_and_account(state, jobs, stopped if event.stopped_s is None else np.maximum(stopped, a["run_started_s"][jobs]))
     a["base_steps"][jobs] = event.steps[held_gpus]
     if event.own_fault:  # also of a job that failed while it was suspended
         tried = event.jobs[a["phase"][event.jobs] <= RUNNING]

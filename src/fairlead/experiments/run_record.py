@@ -142,7 +142,7 @@ class IntervalRecorder:
                 self._close(number, second)
         elif isinstance(event, ev.JobsInterrupted):
             for number in event.jobs.tolist():
-                self._close(number, event.time)
+                self._close(number, event.at_s)
         elif isinstance(event, ev.JobCancelled):
             self._close(event.number, event.time)
 

@@ -189,7 +189,7 @@ def _control_plane(settings: ServeSettings, journal: Journal, state: State | Non
     from fairlead.runtime.control.code_store import CodeStore
     from fairlead.runtime.control.control_plane import ControlPlane
     from fairlead.runtime.control.tokens import Role
-    from fairlead.runtime.control.wall_clock import origin_of
+    from fairlead.runtime.control.wall_clock import AliveMark, origin_of
 
     registry = Registry.installed()
     return ControlPlane(
@@ -205,6 +205,7 @@ def _control_plane(settings: ServeSettings, journal: Journal, state: State | Non
         keep_ended_s=settings.keep_ended_s,
         may_join=lambda token: (found := tokens.bearer(token)) is not None and found.role is Role.AGENT,
         origin=origin_of(settings.root / "origin"),
+        alive=AliveMark(settings.root / "alive"),
         retention=settings.retention,
     )
 

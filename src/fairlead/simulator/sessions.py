@@ -312,8 +312,8 @@ class SessionTracker:
             case ev.ProgressReported(time, jobs, _, rates, since):
                 for number, rate, second in zip(jobs.tolist(), rates.tolist(), since.tolist()):
                     self._started(number, rate, max(time, second) if rate else time)
-            case ev.JobsInterrupted(time, jobs):
-                self._leave((number, time) for number in jobs.tolist())
+            case ev.JobsInterrupted(jobs=jobs):
+                self._leave((number, event.at_s) for number in jobs.tolist())
             case ev.JobsFinished(_, jobs, at) | ev.JobsFailed(_, jobs, at):
                 self._leave(zip(jobs.tolist(), at.tolist()), ended=True)
             case ev.JobCancelled(time, number):

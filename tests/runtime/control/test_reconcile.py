@@ -48,6 +48,61 @@ def test_after_a_restart_what_runs_is_looked_for_first(found):
     scene.check()
 
 
+def test_time_while_the_plane_is_away_counts_only_for_jobs_that_ran():
+    """Two jobs with a limit of 60 s ran 12 s. One ended with the plane; the other went on, and finished 20 s later."""
+    before = Scene("v100:1,v100:1")
+    before.join()
+    for name in ("ended", "went on"):
+        before.job(name, steps=1000.0, time_limit_s=60.0)
+    before.at(0.0)
+    before.backend.report(0, [Progress(0, 1, 10, 10, 1.0)])
+    before.at(10.0)
+    scene = restarted(before, "v100:1,v100:1", 112.0)
+    scene.backend.agent_joined(0, [(0, 1)])
+    scene.backend.agent_joined(1, [(1, 1)])
+    scene.reconcile()
+    scene.at(112.0)
+    assert (scene.phase(0), scene.phase(1)) == (Phase.RUNNING, Phase.RUNNING), "not at its limit before its agent has spoken"
+    scene.backend.report(0, [Ended(0, 1, 0, True, 12, 12, ago_s=100.0)])
+    scene.backend.report(1, [Ended(1, 1, 0, False, 1000, 1000, ago_s=80.0)])
+    scene.at(113.0)
+    assert (scene.phase(0), scene.phase(1)) == (Phase.WAITING, Phase.FINISHED)
+    assert scene.loop.state.columns["settled_run_s"][:2].tolist() == [13.0, 33.0]
+    assert scene.backend._jobs.limits._left_s == {0: 47.0}
+    scene.check()
+
+
+def test_a_job_that_ran_past_its_limit_while_the_plane_was_away_fails_once_agents_had_time_to_report():
+    before = begun("long", "v100:1", steps=1000.0, time_limit_s=60.0)
+    scene = restarted(before, "v100:1", 100.0)
+    scene.backend.agent_joined(0, [(0, 1)])
+    scene.reconcile()
+    scene.at(100.0)
+    assert scene.phase(0) is Phase.RUNNING
+    scene.at(105.0)
+    assert scene.phase(0) is Phase.FAILED
+    scene.check()
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_launch_that_no_agent_knows_after_a_long_time_ran_as_long_as_was_heard_of_it(returns):
+    before = begun("a", "v100:1,v100:1", steps=1000.0)
+    before.backend.report(0, [Progress(0, 1, 10, 10, 1.0)])
+    before.at(9.0)
+    scene = restarted(before, "v100:1,v100:1", 500.0)
+    scene.backend.last_alive_s = 40.0
+    scene.backend.agent_joined(1, ())
+    if returns:  # with an empty disk
+        scene.backend.agent_joined(0, ())
+    else:
+        scene.backend.agent_lost(0)
+    scene.reconcile()
+    assert scene.phase(0) is Phase.WAITING
+    assert scene.loop.state.columns["settled_run_s"][0] == (9.0 if returns else 40.0)
+    assert [order.generation for _, order in scene.at(510.0)] == [2]
+    scene.check()
+
+
 def test_an_end_that_is_told_while_another_node_is_waited_for_counts():
     before = Scene("v100:1,v100:1")
     before.join()

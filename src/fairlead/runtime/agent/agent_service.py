@@ -227,7 +227,7 @@ class Agent:
                 if in_doubt := self._in_doubt():  # before any end: later reports about a launch are ignored
                     outgoing.put(self._batch(in_doubt))
                 for sequence, reports in self._unacknowledged.items():
-                    outgoing.put(ms.ReportBatch(sequence, reports))
+                    outgoing.put(ms.ReportBatch(sequence, tuple(map(_aged, reports))))
                 self._send(self._deliveries.repeated_requests(), outgoing)
             elif isinstance(message, ms.JournalMismatch):
                 raise _WrongJournal(message.journal)
@@ -309,7 +309,7 @@ class Agent:
             self._unacknowledged[self._sequence] = tuple(report for report in reports if report.key in ended)
         if metrics := [report for report in reports if isinstance(report, od.Metric) and report.key not in ended]:
             self._metrics_sent[self._sequence] = metrics
-        return ms.ReportBatch(self._sequence, tuple(reports))
+        return ms.ReportBatch(self._sequence, tuple(map(_aged, reports)))
 
     def _in_doubt(self) -> list[od.Report]:
         """Metrics that were perhaps not received, the last of each name, to be sent again."""
@@ -337,6 +337,13 @@ def _listen(stream: Iterator[bytes], incoming: queue.Queue[bytes | Exception | N
 def _encoded(outgoing: queue.Queue[ms.FromAgent | None]) -> Iterator[bytes]:
     while (message := outgoing.get()) is not None:
         yield ms.encode_message(message)
+
+
+def _aged(report: od.Report) -> od.Report:
+    """An end with how long ago it was, by this node's clock: the control plane's may differ."""
+    if not isinstance(report, od.Ended) or not report.ended_at:
+        return report
+    return replace(report, ago_s=max(0.0, time.time() - report.ended_at))
 
 
 def _next_incarnation(root: Path) -> int:

@@ -111,6 +111,7 @@ class AgentLaunch:
         settings: AgentSettings,
         stop: _Stop | None = None,
         restored: bool = False,
+        last_sign: float = 0.0,
     ) -> None:
         self.record, self.directory, self.workers = record, directory, workers
         self.ended: Ended | None = None  # then only `poll` and `close` may be called
@@ -118,7 +119,7 @@ class AgentLaunch:
         self._stop = stop
         self._max_s = record.max_s
         self._began: float | None = None
-        self._restored = restored
+        self._restored, self._last_sign = restored, last_sign
         self._killed = ""  # why
         self._last_progress = Progress(*self.key, 0, 0, 0.0)
         self._step_rate = StepRate()
@@ -126,8 +127,9 @@ class AgentLaunch:
         self._requested: tuple[int, float] = (0, 0.0)  # which renewal, and when
 
     @classmethod
-    def restore(cls, record: LaunchRecord, directory: Path, settings: AgentSettings) -> AgentLaunch:
-        """A launch of an earlier agent. It runs, or has ended and its end may not have been reported."""
+    def restore(cls, record: LaunchRecord, directory: Path, settings: AgentSettings, last_sign: float = 0.0) -> AgentLaunch:
+        """A launch of an earlier agent. It runs, or has ended and its end may not have been reported. `last_sign`: Unix time at
+        which that agent was last alive, for workers that ended without a record of when."""
         if (ended := read_ended(directory)) is not None:
             launch = cls(record, directory, [], None, settings)
             launch.ended = ended
@@ -144,7 +146,7 @@ class AgentLaunch:
             reports = WorkerReports(directory / str(record.workers[0].rank) / REPORTS)
         found = read_json(directory / _STOP) if same_boot else None
         stop = _Stop(**found) if isinstance(found, dict) else None
-        return cls(record, directory, workers, reports, settings, stop, restored=True)
+        return cls(record, directory, workers, reports, settings, stop, restored=True, last_sign=last_sign)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -282,6 +284,7 @@ class AgentLaunch:
             saved=statuses[0].saved,
             why=self._why(failed),
             rank=0 if failed is None else failed.record.rank,
+            ended_at=max(worker.ended_at or self._last_sign for worker in self.workers),
         )
         # A full disk must not keep a job from ending; the end can be derived again from the exits and pages.
         with contextlib.suppress(OSError):

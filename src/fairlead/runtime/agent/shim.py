@@ -42,6 +42,11 @@ class FencingDeadline:
     def move(self, stop_s: float, kill_s: float) -> None:
         os.pwrite(self._file, _TIMES.pack(stop_s, kill_s), 0)
 
+    @property
+    def moved_at(self) -> float:
+        """Unix time of the last renewal: until then the agent was alive."""
+        return os.fstat(self._file).st_mtime
+
     def close(self) -> None:
         """Close the file; the times stay."""
         if self._file >= 0:

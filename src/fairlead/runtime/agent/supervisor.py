@@ -225,6 +225,7 @@ class Supervisor:
     def _restore(self) -> None:
         """Take over what earlier supervisors on this root left."""
         with node_errors(self._jobs):
+            last_sign = self._fencing_deadline.moved_at
             for job, generation, directory in stored_launches(self._jobs):
                 record = LaunchRecord.read(directory)
                 if record is None and not (directory / RECORD).exists():
@@ -234,7 +235,7 @@ class Supervisor:
                 if record is None:
                     raise NodeError(directory / RECORD, "not a record of this version; end what it names and remove its folder")
                 if not (directory / SETTLED).exists() or read_ended(directory) is None:
-                    self._launches[job, generation] = AgentLaunch.restore(record, directory, self._settings)
+                    self._launches[job, generation] = AgentLaunch.restore(record, directory, self._settings, last_sign)
 
 
 def _locked(path: Path) -> int:

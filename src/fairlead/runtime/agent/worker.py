@@ -70,6 +70,7 @@ class AgentWorker:
     ) -> None:
         self.record, self.directory = record, directory
         self.exit: Exit | None = None
+        self.ended_at = 0.0  # Unix time of its end, where it is known
         self._shim = Process(record.pid, record.started)
         self._lease, self._child = lease, child
         self._gone = not same_boot
@@ -88,8 +89,10 @@ class AgentWorker:
         found = read_json(self.directory / EXIT)
         if isinstance(found, dict):
             self.exit = Exit(**found)
+            self.ended_at = (self.directory / EXIT).stat().st_mtime
         elif self._strays_are_dead():
             self.exit = self._exit_by_shim()
+            self.ended_at = time.time() if self._child is not None else 0.0
         if self.exit is not None and self._cgroup is not None:
             self._cgroup.remove()
 

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from fairlead.core.errors import FairleadError
 from fairlead.core.job import LAUNCH_FAILED, Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
+from fairlead.runtime.control.inbox import Answer, Inbox
 from fairlead.runtime.control.job_metrics import MetricBuffer, UtilizationTracker
 from fairlead.runtime.control.job_tracker import ReportHandler, TrackedJobs
 from fairlead.runtime.control.launches import (
@@ -50,10 +51,11 @@ MEASURE_EVERY_S = 1.0  # heartbeats are collected for this long: each evaluation
 MAX_HEARTBEATS = 20_000  # collected while the loop does nothing, for instance without its journal; the oldest are dropped
 
 
-MAX_WAIT_S = 3600.0
+RESEND_WITHIN_S = (
+    10.0  # after a restart, orders that are older and that no agent knows are not repeated: the job is planned again
+)
 
-Handle: TypeAlias = Callable[[float], Sequence[ev.Event]]  # makes the events of a request
-Answer: TypeAlias = Callable[[Sequence[ev.Event]], None]  # receives them once they are in the journal
+ENDS_WITHIN_S = 5.0  # after a restart, for agents to report launches that ended meanwhile; only then are time limits enforced
 
 
 class StateBusy(FairleadError):
@@ -70,55 +72,6 @@ class OrderTransport(Protocol):
         ...
 
 
-class Inbox:
-    """Requests from users and agents that the loop has not handled yet, and answers that wait for the journal. Any thread puts
-    requests in; the loop's thread takes them and turns them into events."""
-
-    def __init__(self) -> None:
-        self.stopped = False
-        self._requests: deque[tuple[Handle, Answer]] = deque()
-        self._changed = threading.Condition()
-        self._awake = False  # `take` returns without a request
-        self._unanswered: list[tuple[Answer, Sequence[ev.Event]]] = []
-
-    def put(self, handle: Handle, answer: Answer = lambda events: None) -> None:
-        with self._changed:
-            self._requests.append((handle, answer))
-            self._changed.notify_all()
-
-    def wake(self) -> None:
-        with self._changed:
-            self._awake = True
-            self._changed.notify_all()
-
-    def stop(self) -> None:
-        with self._changed:
-            self.stopped = True
-            self._changed.notify_all()
-
-    # For the loop's thread only.
-
-    def take(self, until: float, clock: Callable[[], float]) -> list[tuple[Handle, Answer]]:
-        """Return all requests as soon as there is one; an empty list if woken, stopped, or at `until`."""
-        with self._changed:
-            while not (self._requests or self._awake or self.stopped) and (left := until - clock()) > 0:
-                self._changed.wait(min(left, MAX_WAIT_S))
-            requests = list(self._requests)
-            self._requests.clear()
-            self._awake = False
-        return requests
-
-    def defer_answer(self, answer: Answer, events: Sequence[ev.Event]) -> None:
-        """Answer a request when its events are in the journal."""
-        self._unanswered.append((answer, events))
-
-    def send_answers(self) -> None:
-        """Answer all deferred requests: their events are in the journal."""
-        unanswered, self._unanswered = self._unanswered, []
-        for answer, events in unanswered:
-            answer(events)
-
-
 @dataclass
 class ClusterBackend:
     """The backend of one control plane. `task_of` is what a job runs; `checkpoints` is a folder that all nodes see."""
@@ -131,6 +84,7 @@ class ClusterBackend:
     checkpoints: str = ""
     lock: threading.RLock = field(default_factory=threading.RLock)
     scheduler: Mapping[str, Any] = field(default_factory=dict)  # in use, or that the last request switches to
+    last_alive_s: float = 0.0  # before a restart: when the control plane was last known to run
 
     def __post_init__(self) -> None:
         checkpoints = self.checkpoints
@@ -144,6 +98,7 @@ class ClusterBackend:
         self._utilization = UtilizationTracker()
         self._heartbeats: deque[tuple[int, Heartbeat]] = deque(maxlen=MAX_HEARTBEATS)
         self._measure_s = -math.inf  # when heartbeats are evaluated next
+        self._limits_from_s = -math.inf  # when time limits are enforced again
         self._reports = ReportHandler(self._jobs, self.launches, self._metrics, self._utilization, self._send)
         self._finished: set[int] = set()  # jobs that had finished before a restart, and may still be saving
         self._present: set[int] = set()  # nodes that are up in the state
@@ -197,6 +152,7 @@ class ClusterBackend:
         was given up, at most a lease and a grace later. Agents must be able to join meanwhile. With `keep`, which journals
         events, requests are answered meanwhile."""
         self._jobs.restore(view)
+        self._limits_from_s = math.inf  # whether its jobs ran while it was away is not known yet
         every_job = view.jobs.with_rows(np.arange(view.next_number))
         self._finished = set(np.flatnonzero(every_job.phase == Phase.FINISHED).tolist())
         self._metrics.restore(view)
@@ -211,7 +167,7 @@ class ClusterBackend:
         found = self._found = {}
         events: list[ev.Event] = []
         for node in sorted({part.node for assignment in assignments.values() for part in assignment} - self._present):
-            orders, outcomes = self.launches.node_lost(node)  # the rest of a gang was on its way out
+            orders, outcomes = self.launches.node_lost(node, self.last_alive_s)  # the rest of a gang was on its way out
             self._send(orders)
             events += self._reports.record_outcomes(outcomes, self.now)
         while self._awaited and not self.stopped:
@@ -221,7 +177,15 @@ class ClusterBackend:
                 events = []
                 self.inbox.send_answers()
         self._found = None
-        return events if self.stopped else [*events, *self._compare(found)]
+        self._limits_from_s = self.now + ENDS_WITHIN_S
+        if self.stopped:
+            return events
+        old = [number for number in running if self.now - self._jobs_since(number) > RESEND_WITHIN_S]
+        return [*events, *self._compare(found, old)]
+
+    def _jobs_since(self, number: int) -> float:
+        job = self._jobs.get(number)  # None: it has ended meanwhile
+        return math.inf if job is None else job.since
 
     # For any thread.
 
@@ -311,12 +275,13 @@ class ClusterBackend:
             usable = node in self._present
             backed_off = (failures := self.node_backoff.of(node)) is not None and failures.until_s > -math.inf
             self.node_backoff.started(node)  # its next agent may do better
-            if self._found is not None:
-                self._found.pop(node, None)
+            stopped_s = math.inf
+            if self._found is not None:  # its jobs ran while the control plane was known to run, at least
+                stopped_s = math.inf if self._found.pop(node, None) is not None else self.last_alive_s
             if not usable and not backed_off:
                 return []
             self._present.discard(node)
-            orders, outcomes = self.launches.node_lost(node)
+            orders, outcomes = self.launches.node_lost(node, stopped_s)
             self._send(orders)
             return [ev.NodeLost(now, node), *self._reports.record_outcomes(outcomes, now)]
 
@@ -353,7 +318,7 @@ class ClusterBackend:
         return TrackedLaunch(number, job.generation, job.job.name, self.task_of(job.job), assignment, saved, parameters)
 
     def _next(self, until: float) -> list[ev.Event]:
-        until = min(until, self._jobs.limits.next_s, self.node_backoff.next_s, self._metrics.due_s)
+        until = min(until, max(self._jobs.limits.next_s, self._limits_from_s), self.node_backoff.next_s, self._metrics.due_s)
         until = min(until, self._measure_s) if self._heartbeats else until
         self.lock.release()
         try:
@@ -419,17 +384,16 @@ class ClusterBackend:
     def _enforce_limits(self) -> list[ev.Event]:
         """Fail jobs at their time limit. They are killed when that is in the journal."""
         now, events = self.now, list[ev.Event]()
-        for job in self._jobs.limits.reached(now):
+        for job in self._jobs.limits.reached(now) if now >= self._limits_from_s else ():
             orders = self.launches.drop(job)
             self._reports.remove(job)
             events.append(ev.JobsFailed(now, np.array([job], dtype=np.int64), np.array([now]), "time limit"))
             self.inbox.defer_answer(lambda _, orders=orders: self._send(orders), events)  # type: ignore[misc]
         return events
 
-    def _compare(self, found: Mapping[int, Collection[Key]]) -> list[ev.Event]:
-        orders, outcomes = self.launches.compare(
-            found, self._ranks.all_of, lambda job: job in self._jobs or job in self._finished
-        )
+    def _compare(self, found: Mapping[int, Collection[Key]], forgotten: Collection[int] = ()) -> list[ev.Event]:
+        may_save = lambda job: job in self._jobs or job in self._finished  # noqa: E731
+        orders, outcomes = self.launches.compare(found, self._ranks.all_of, may_save, forgotten)
         self._send(orders)
         return self._reports.record_outcomes(outcomes, self.now)
 

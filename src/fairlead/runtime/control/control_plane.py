@@ -30,7 +30,7 @@ from fairlead.runtime.control.code_store import WEEK_S, Cleaner, CodeStore
 from fairlead.runtime.control.event_log import EventLog, RecentDecisions
 from fairlead.runtime.control.prometheus import ControlPlaneMetrics
 from fairlead.runtime.control.snapshotter import ObservedJournal, Retention, Snapshotter, check_serializable
-from fairlead.runtime.control.wall_clock import WallClock
+from fairlead.runtime.control.wall_clock import AliveMark, WallClock
 from fairlead.runtime.protocol.task_file import task_of
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,7 @@ class ControlPlane:
     may_join: Callable[[str], bool] = lambda token: True
     keep_ended_s: float = WEEK_S  # checkpoints of ended jobs
     origin: float = field(default_factory=time.time)  # Unix time of second 0
+    alive: AliveMark = field(default_factory=AliveMark)
     retention: Retention = field(default_factory=Retention)
     metrics: ControlPlaneMetrics = field(default_factory=ControlPlaneMetrics)
 
@@ -63,6 +64,7 @@ class ControlPlane:
         self.hub = AgentHub(self.cluster, self.lease_s, self.grace_s, self.may_join, code=self.code, journal=self.name)
         clock = WallClock(self.origin, state.time)
         self.backend = ClusterBackend(self.cluster, self.hub, clock, task_of, state.next_number, self._checkpoints())
+        self.backend.last_alive_s = min(max(state.time, self.alive.last_s(self.origin)), clock.now())
         self.backend.scheduler = state.scheduler or self.scheduler
         self.hub.backend = self.backend
         self.decision_health = DecisionHealth(self.metrics.skipped)
@@ -83,7 +85,7 @@ class ControlPlane:
             lock, rules = self.backend.lock, self.retention
             self.snapshotter = Snapshotter(self.journal, lambda: self.loop.state, lambda: self.backend.now, lock, rules)
         self._recovered = recovered
-        self.progress_until_s = state.time if recovered else math.inf  # jobs ran as reported until then
+        self.progress_until_s = self.backend.last_alive_s if recovered else math.inf  # jobs ran as reported until then
         self.failure: BaseException | None = None
         self.stopping = False  # waits that may never end are given up
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
@@ -97,7 +99,7 @@ class ControlPlane:
             for node in sorted(set(self.cluster.node_of[self.loop.state.present].tolist())):
                 self.hub.expect(node)
         self._server, port = await self.hub.serve(address, credentials)
-        self._watching = [asyncio.create_task(self.hub.watch()), asyncio.create_task(self.cleaner.watch())]
+        self._watching = [asyncio.create_task(each) for each in (self.hub.watch(), self.cleaner.watch(), self.alive.keep())]
         self._thread.start()
         if self.snapshotter is not None:
             self.snapshotter.thread.start()

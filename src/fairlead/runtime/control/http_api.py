@@ -358,7 +358,7 @@ def create_app(
     @app.get("/v1/usage")
     async def usage(caller: Caller) -> dict[str, Any]:
         """GPU hours by user and account."""
-        records = await read(lambda: views.usage(plane.loop.state, plane.backend.now))
+        records = await read(lambda: views.usage(plane.loop.state, min(plane.backend.now, plane.progress_until_s)))
         return {"usage": [r for r in records if caller.visible_user in (None, r["user"])]}
 
     @app.get("/metrics", dependencies=[] if metrics_open else [Depends(admin)], include_in_schema=False)  # not JSON

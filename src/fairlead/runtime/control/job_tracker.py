@@ -223,7 +223,7 @@ class ReportHandler:
     def handle(self, node: int, report: Report, now: float) -> Sequence[ev.Event]:
         if isinstance(report, Ended):
             before = self.metrics.flush(now)  # no metric of a job comes after its end
-            orders, outcomes = self.launches.ended(node, report)
+            orders, outcomes = self.launches.ended(node, report, now - max(0.0, report.ago_s))
             self.send(orders)
             return [*before, *self.record_outcomes(outcomes, now)]
         if isinstance(report, RenewalRequest):
@@ -247,9 +247,11 @@ class ReportHandler:
             if job is None:  # it had ended before
                 continue
             job.saved = outcome.saved
+            stopped_s = min(max(outcome.stopped_s, job.since), now)  # not before what is known of it
             if outcome.end is not LaunchEnd.YIELDED:  # a revoked job stopped counting with the plan
-                self.jobs.limits.stop(outcome.job, now)
-            one, at = np.array([outcome.job], dtype=np.int64), np.array([now])
+                self.jobs.limits.stop(outcome.job, stopped_s)
+            one, at = np.array([outcome.job], dtype=np.int64), np.array([stopped_s])
+            early = stopped_s if stopped_s < now else None
             done = _bounded(job.counter.declared(outcome.saved), MAX_STEPS)
             saved = np.array([float(done)])
             if outcome.end is LaunchEnd.FINISHED:
@@ -260,7 +262,8 @@ class ReportHandler:
                 events.append(self._progress_event(outcome.job, done, 0.0, now))
             elif outcome.end is LaunchEnd.LOST:
                 job.set_progress(done, 0.0, now)
-                events.append(ev.JobsInterrupted(now, one, saved, False, *(_failure(outcome) if outcome.code else ())))
+                why = _failure(outcome) if outcome.code else ("", 0, -1, 0)
+                events.append(ev.JobsInterrupted(now, one, saved, False, *why, stopped_s=early))
             elif outcome.end is LaunchEnd.FAILED:
                 job.set_progress(done, 0.0, now)
                 job.failures += 1
@@ -272,7 +275,7 @@ class ReportHandler:
                     if outcome.revoked:  # in the state it waits, or is about to resume elsewhere
                         self.send(self.launches.drop(outcome.job))
                         events.append(self._progress_event(outcome.job, done, 0.0, now))
-                    events.append(ev.JobsInterrupted(now, one, saved, True, *_failure(outcome)))
+                    events.append(ev.JobsInterrupted(now, one, saved, True, *_failure(outcome), stopped_s=early))
         return events
 
     def remove(self, job: int) -> None:

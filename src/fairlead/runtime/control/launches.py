@@ -3,6 +3,7 @@ no network and no clock: orders for agents and outcomes of launches are returned
 
 from __future__ import annotations
 
+import math
 import secrets
 import signal
 from collections.abc import Callable, Collection, Mapping
@@ -48,6 +49,7 @@ class LaunchOutcome:
     revoked: bool = False  # before it ended
     node: int = -1  # where it failed
     rank: int = 0  # that failed
+    stopped_s: float = math.inf  # when its last process ended; infinity: now, below 0: not known
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class TrackedLaunch:
     dropped: bool = False
     ended: dict[int, od.Ended] = field(default_factory=dict)  # by node
     lost: set[int] = field(default_factory=set)  # nodes
+    stopped_s: float = -math.inf  # the last of its ends that are known
     gang_token: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
@@ -170,9 +173,11 @@ class LaunchTracker:
         found: Mapping[int, Collection[Key]],
         all_of: Callable[[int], tuple[int, ...]],
         may_save: Callable[[int], bool],
+        forgotten: Collection[int] = (),
     ) -> tuple[list[Addressed], list[LaunchOutcome]]:
         """Compare with the launches that agents `found` running, by node: repeat lost orders, and end unknown launches, which
-        may be on any of `all_of` the accelerators of a node. `may_save`: whether a job may save before it ends."""
+        may be on any of `all_of` the accelerators of a node. `may_save`: whether a job may save before it ends. Launches of
+        `forgotten` jobs that no agent found are not repeated but lost."""
         orders: list[Addressed] = []
         outcomes: list[LaunchOutcome] = []
         resend: list[TrackedLaunch] = []
@@ -180,7 +185,8 @@ class LaunchTracker:
         for run in [run for run in self._all.values() if run.sent]:
             here = [node for node in run.nodes_left if node in found]
             missing = [node for node in here if run.key not in found[node]]
-            if run.leaving or run.lost or run.broken:
+            none_found = run.job in forgotten and len(missing) == len(run.nodes_left)
+            if run.leaving or run.lost or run.broken or none_found:
                 orders += [(node, _leave_order(run)) for node in here if node not in missing]
                 run.lost.update(missing)  # it never began there
                 if run.over:
@@ -258,12 +264,13 @@ class LaunchTracker:
         steps, length_s = min(leases * run.task.max_steps, MAX_STEPS), min(leases * run.task.max_s, MAX_S)
         return [(node, od.Extend(*run.key, request.renewal, steps, length_s))]
 
-    def ended(self, node: int, report: od.Ended) -> tuple[list[Addressed], list[LaunchOutcome]]:
-        """The processes of a launch on one node have ended."""
+    def ended(self, node: int, report: od.Ended, at: float = math.inf) -> tuple[list[Addressed], list[LaunchOutcome]]:
+        """The processes of a launch on one node have ended, at that second."""
         run = self.get(report.job, report.generation)
         if run is None or node not in run.nodes_left:
             return [], []  # reported twice, or of a launch that is over
         run.ended[node] = report
+        run.stopped_s = max(run.stopped_s, at)
         run.saved = max(run.saved, report.saved)
         if run.broken:
             run.cancel_unsent()
@@ -271,13 +278,14 @@ class LaunchTracker:
             return self._settle(run)
         return (_kill(run), []) if run.broken else ([], [])
 
-    def node_lost(self, node: int) -> tuple[list[Addressed], list[LaunchOutcome]]:
-        """A node is gone, and everything that ran there has stopped."""
+    def node_lost(self, node: int, at: float = math.inf) -> tuple[list[Addressed], list[LaunchOutcome]]:
+        """A node is gone, and everything that ran there has stopped, as far as is known at that second."""
         orders: list[Addressed] = []
         outcomes: list[LaunchOutcome] = []
         there = [run for run in self._all.values() if node in run.nodes_left]
         for run in there:  # all of them before any is settled, so that no waiting launch begins on the lost node
             run.lost.add(node)
+            run.stopped_s = max(run.stopped_s, at)
             run.cancel_unsent()
         for run in there:
             if run.sent and not run.over:
@@ -365,9 +373,10 @@ def _outcome(run: TrackedLaunch) -> LaunchOutcome:
     else:
         end = LaunchEnd.LOST
     if report is None:
-        return LaunchOutcome(*run.key, end, run.saved, 0, "its node is gone" if run.lost else "it had not begun", run.revoked)
+        why = "its node is gone" if run.lost else "it had not begun"
+        return LaunchOutcome(*run.key, end, run.saved, 0, why, run.revoked, stopped_s=run.stopped_s)
     rank = report.rank if report.code else 0
-    return LaunchOutcome(*run.key, end, run.saved, report.code, report.why, run.revoked, node, rank)
+    return LaunchOutcome(*run.key, end, run.saved, report.code, report.why, run.revoked, node, rank, run.stopped_s)
 
 
 def _may_fail(run: TrackedLaunch, report: od.Ended) -> bool:

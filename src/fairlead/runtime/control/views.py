@@ -62,7 +62,7 @@ def job_record(
         "starts": int(a["starts"][number]),
         "preemptions": int(a["preemptions"][number]),
         "failures": int(a["failures"][number]) + failed_last,
-        "accelerator_s": service_of(state, number, now),
+        "accelerator_s": service_of(state, number, min(now, progress_until_s)),
         "type": state.cluster.type_names[int(a["type"][number])] if len(held) else None,
         "nodes": sorted({state.cluster.nodes[int(node)].name for node in state.cluster.node_of[held]}),
         "accelerators": held.tolist(),
@@ -118,7 +118,7 @@ def why(loop: Loop, number: int, now: float, visible_to: str | None = None) -> d
 def service_of(state: State, number: int, now: float) -> float:
     """Return the accelerator seconds of a job."""
     a = state.columns
-    running = float(a["held"][number] * (now - a["run_started_s"][number])) if a["held"][number] else 0.0
+    running = float(a["held"][number] * max(0.0, now - a["run_started_s"][number])) if a["held"][number] else 0.0
     return float(a["settled_accelerator_s"][number]) + running
 
 

@@ -1,7 +1,10 @@
-"""Wall time that only goes forward: seconds since the start of the journal, by the monotonic clock."""
+"""Wall time that only goes forward: seconds since the start of the journal, by the monotonic clock; and a mark of when the
+control plane last ran."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -29,6 +32,27 @@ class WallClock:
 
     def now(self) -> float:
         return self._offset + self._monotonic()
+
+
+class AliveMark:
+    """A file whose time says when a control plane last ran: after a crash, jobs of a node that never returns count as running
+    until then. Without a file nothing is marked."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+
+    def last_s(self, origin: float) -> float:
+        """The second of the last mark; 0 without one."""
+        if self._path is None or not self._path.exists():
+            return 0.0
+        return max(0.0, self._path.stat().st_mtime - origin)
+
+    async def keep(self) -> None:
+        """Mark every second, until cancelled. A full disk only makes the mark older."""
+        while self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.touch(mode=0o600)
+            await asyncio.sleep(1.0)
 
 
 def origin_of(path: Path, system_time: Callable[[], float] = time.time) -> float:

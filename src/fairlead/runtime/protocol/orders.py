@@ -146,6 +146,8 @@ class Ended(OfLaunch):
     saved: int
     why: str = ""  # for users, such as "killed 30 s after it was asked to stop"
     rank: int = 0  # of the first worker that failed
+    ended_at: float = field(default=0.0, compare=False)  # Unix time on the agent's node; 0: not known
+    ago_s: float = field(default=0.0, compare=False)  # how long before it was sent; the control plane may have been away
 
     @property
     def could_not_start(self) -> bool:

@@ -1,0 +1,64 @@
+"""Requests to the loop of a control plane, from any thread. It knows neither what a request does nor how events are stored."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from fairlead.core import events as ev
+
+MAX_WAIT_S = 3600.0
+
+Handle: TypeAlias = Callable[[float], Sequence[ev.Event]]  # makes the events of a request
+Answer: TypeAlias = Callable[[Sequence[ev.Event]], None]  # receives them once they are in the journal
+
+
+class Inbox:
+    """Requests from users and agents that the loop has not handled yet, and answers that wait for the journal. Any thread puts
+    requests in; the loop's thread takes them and turns them into events."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self._requests: deque[tuple[Handle, Answer]] = deque()
+        self._changed = threading.Condition()
+        self._awake = False  # `take` returns without a request
+        self._unanswered: list[tuple[Answer, Sequence[ev.Event]]] = []
+
+    def put(self, handle: Handle, answer: Answer = lambda events: None) -> None:
+        with self._changed:
+            self._requests.append((handle, answer))
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        with self._changed:
+            self._awake = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        with self._changed:
+            self.stopped = True
+            self._changed.notify_all()
+
+    # For the loop's thread only.
+
+    def take(self, until: float, clock: Callable[[], float]) -> list[tuple[Handle, Answer]]:
+        """Return all requests as soon as there is one; an empty list if woken, stopped, or at `until`."""
+        with self._changed:
+            while not (self._requests or self._awake or self.stopped) and (left := until - clock()) > 0:
+                self._changed.wait(min(left, MAX_WAIT_S))
+            requests = list(self._requests)
+            self._requests.clear()
+            self._awake = False
+        return requests
+
+    def defer_answer(self, answer: Answer, events: Sequence[ev.Event]) -> None:
+        """Answer a request when its events are in the journal."""
+        self._unanswered.append((answer, events))
+
+    def send_answers(self) -> None:
+        """Answer all deferred requests: their events are in the journal."""
+        unanswered, self._unanswered = self._unanswered, []
+        for answer, events in unanswered:
+            answer(events)

@@ -1,0 +1,43 @@
+"""A cluster that is ended and started again much later: only the time in which jobs ran counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from cluster_at_work import ClusterAtWork
+
+AWAY_S = 5000.0
+
+
+def let_time_pass(root: Path, seconds: float) -> None:
+    """Everything on disk that has a time is that much older, as if nobody had started the cluster for so long."""
+    origin = root / "plane" / "origin"
+    second, boot, monotonic = origin.read_text().split()
+    origin.write_text(f"{float(second) - seconds!r} {boot} {float(monotonic) - seconds!r}\n")
+    for path in root.rglob("ended.json"):
+        ended = json.loads(path.read_text())
+        path.write_text(json.dumps({**ended, "ended_at": ended["ended_at"] - seconds}))
+    alive = root / "plane" / "alive"
+    at = alive.stat().st_mtime - seconds
+    os.utime(alive, (at, at))
+
+
+def test_a_job_with_a_time_limit_survives_a_long_time_without_its_cluster(tmp_path: Path) -> None:
+    with ClusterAtWork(tmp_path, "1xv100:1", embedded=True) as cluster:
+        cluster.submit(cluster.job("limited", steps=100_000, time_limit_s=600.0))
+        cluster.until("it works", lambda jobs: len(cluster.steps_of("limited")) > 5)
+        os.kill(cluster.plane, signal.SIGTERM)
+        assert cluster.plane_ended() == 0
+        let_time_pass(tmp_path, AWAY_S)
+        cluster.start_plane()
+        done = len(cluster.steps_of("limited"))
+        jobs = cluster.until("it works again", lambda jobs: len(cluster.steps_of("limited")) > done)
+        assert jobs["limited"]["phase"] == "running"
+        assert jobs["limited"]["now_s"] > AWAY_S
+        (usage,) = cluster.ask("GET", "/v1/usage")["usage"]
+        for seconds in (jobs["limited"]["accelerator_s"], 3600 * usage["accelerator_hours"]):
+            assert 0 < seconds < AWAY_S / 2
+        cluster.hurry("limited")
