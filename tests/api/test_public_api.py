@@ -180,8 +180,10 @@ def test_a_recorded_run_is_simulated_again(trace, tmp_path):
     journal = open_journal(str(tmp_path / "run.jsonl"))
     run_simulation(Simulation(trace, fairlead.Cluster.parse(CLUSTER)), journal=journal)
     result = fairlead.resimulate(tmp_path / "run.jsonl", ["srtf", fairlead.Scheduler("las")], processes=1)
-    assert len(result.rows) == 3
-    assert result.report(tmp_path / "again.html").is_file()
+    assert result.schedulers == ["recorded: fifo", "control: the same scheduler, simulated", "srtf", "las"]
+    assert result.control_errors["average_jct_s"] == pytest.approx(0.0, abs=1e-9)
+    page = result.report(tmp_path / "again.html").read_text(encoding="utf-8")
+    assert "error of the control: avg JCT +0.0 %" in page
 
 
 def test_connect_says_when_no_cluster_is_known(tmp_path, monkeypatch):

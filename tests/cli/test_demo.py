@@ -24,7 +24,13 @@ def test_real_jobs_run_and_the_same_ones_are_simulated(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for said in ("is preempted", "resumes from step", "fails and will be retried", "is cancelled by", "a gang of 2"):
         assert said in done.stdout, done.stdout
-    for said in ("trains with a batch size of 64", "as it was: las", "max-min-fairness-perf", "largest-first"):
+    for said in (
+        "trains with a batch size of 64",
+        "recorded: las",
+        "control: the same scheduler, simulated",
+        "max-min-fairness-perf",
+        "largest-first",
+    ):
         assert said in done.stdout, done.stdout
     page = (tmp_path / "out" / "demo.html").read_text(encoding="utf-8")
     assert ('data-name="the real run, and other policies"' in page, 'data-name="seven schedulers"' in page) == (True, True)
@@ -37,7 +43,12 @@ def test_real_jobs_run_and_the_same_ones_are_simulated(tmp_path: Path) -> None:
     assert set(phases.values()) == {int(Phase.FINISHED)}
 
     again = answer("resimulate", "out/demo.jsonl", "--policies", "las,fifo", "--processes", "1", cwd=tmp_path)
-    assert [run["scheduler"] for run in again["runs"]] == ["as it was: las", "las", "fifo"]
+    assert [run["scheduler"] for run in again["runs"]] == [
+        "recorded: las",
+        "control: the same scheduler, simulated",
+        "las",
+        "fifo",
+    ]
     assert {(run["finished"], run["cancelled"]) for run in again["runs"]} == {(5, 1)}
     assert again["costs"]["launch_s"] > 0
 

@@ -16,8 +16,16 @@ from fairlead.core.errors import JournalError
 from fairlead.core.job import ELASTIC, TIMED, Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.journal import MemoryJournal
+from fairlead.experiments.compare import run_comparison
 from fairlead.experiments.metrics import summarize
-from fairlead.experiments.resimulate import ExogenousInputs, exogenous_inputs
+from fairlead.experiments.resimulate import (
+    ControlCheck,
+    ExogenousInputs,
+    RecordedRun,
+    comparison_rows,
+    exogenous_inputs,
+    resimulation,
+)
 from fairlead.experiments.simulate import Faults, Simulation, SimulationRun, run_simulation
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage
@@ -159,6 +167,53 @@ def test_everybody_who_decided_is_named_and_not_only_the_last() -> None:
     switched = [ev.SchedulerSwitched(20.0 + at, {"policy": policy}) for at, policy in enumerate(("srtf", "las", "fifo"))]
     named = [exogenous_inputs(real_run(*switched[:many], jobs=[Job("one")]))[1].scheduler for many in range(4)]
     assert named == ["las", "las, then srtf", "las, then srtf", "las, then 2 others"]
+
+
+def test_the_control_replays_scheduler_switches_and_ends_every_job_at_the_same_second() -> None:
+    srtf = SchedulerConfig(Part("srtf"), placement=Part("spread"), round_s=600.0)
+    switch = ev.SchedulerSwitched(15_000.0, srtf.to_data())
+    first, events = run_of(scheduler=SchedulerConfig(Part("las")), costs=Costs(restart_s=45.0), others=(switch,))
+    world, record = exogenous_inputs(events)
+    run = RecordedRun(world, record)
+    given = resimulation(run, [run.under(Part("fifo"))])
+    outcomes = run_comparison(given, processes=1, keep_records=True)
+    [(_, recorded), (label, control), (_, other)] = comparison_rows(run, given, outcomes)
+    assert label == "control: the same schedulers, simulated"
+    kept = outcomes[0].record
+    assert kept is not None
+    assert close(kept.jobs.ended_s, first.record.jobs.ended_s)
+    check = ControlCheck.of(recorded, control)
+    assert (check.warning, max(abs(error or 0.0) for error in check.errors.values())) == ("", pytest.approx(0.0, abs=1e-9))
+    assert given.schedulers[1].round_s == 600.0  # the last scheduler's parts stay
+    assert "avg JCT" in ControlCheck.of(recorded, other).warning
+    without = run_comparison(replace(given, switches={}), processes=1)
+    assert ControlCheck.of(recorded, without[0].summary).warning
+
+
+@pytest.mark.parametrize("reports", [True, False])
+def test_a_job_is_not_preempted_in_the_control_before_it_reported(reports: bool) -> None:
+    """With rounds of 1 s a real job is protected until its first report, 2.5 s after its launch; one that never reports, 120 s."""
+    opened = ev.JournalOpened(
+        0.0, Cluster.parse("1xv100:1"), {"policy": "las", "estimator": "measured", "rounds": 1.0, "first_step_s": 120.0}
+    )
+    come = [ev.JobSubmitted(0.5, number, Job(f"job-{number}", kind="count", steps=40.0)) for number in range(2)]
+    events: list[ev.Event] = [opened, *come, ev.RoundPlanned(RoundPlan(1.0, admitted=np.arange(2)))]
+    for number, second in enumerate((1.0, 6.0)):
+        events.append(launched(second, number, 0))
+        events += [told(second + 2.5, number, 20.0, 10.0)] if reports else []
+        events.append(finished(second + 4.5, number))
+    world, record = exogenous_inputs(events)
+    assert [job.min_run_s for job in world.trace.jobs] == [2.5 if reports else 120.0] * 2
+    run = RecordedRun(world, record)
+    [outcome] = run_comparison(resimulation(run, []), processes=1)
+    assert outcome.summary.preemptions <= 2  # without the protection: one a second
+
+
+def test_a_journal_of_a_cluster_at_work_is_simulated_up_to_its_end() -> None:
+    jobs = [Job(f"job-{number}", kind="count", steps=1000.0) for number in range(2)]
+    world, _ = exogenous_inputs(real_run(launched(2.0, 0, 0), told(4.0, 0, 20.0, 10.0), finished(20.0, 0), jobs=jobs))
+    assert world.until_s == 20.0
+    assert exogenous_inputs(real_run(launched(2.0, 0, 0), finished(20.0, 0), jobs=jobs[:1]))[0].until_s == math.inf
 
 
 def test_a_journal_without_its_beginning_is_refused() -> None:

@@ -104,12 +104,16 @@ class ComparisonResult(_Tabular):
     Attributes:
         rows: One mapping per run: scheduler, load, seed, and every metric.
         records: Records of the first seed, for reports.
+        control_errors: Of `resimulate`: the relative error of the control by metric; None where the recorded value is 0.
+        notes: What reports say above the tables.
     """
 
     _main = "runs"
     rows: Sequence[Mapping[str, Any]]
     records: Sequence[RunRecord] = field(default=(), repr=False)
     options: metrics.MetricOptions = metrics.DEFAULTS
+    control_errors: Mapping[str, float | None] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
     @property
     def schedulers(self) -> list[str]:
@@ -199,7 +203,7 @@ class ComparisonResult(_Tabular):
         if not self.records:
             raise FairleadError("no records were kept: pass keep_records=True to compare")
         with _writing(path):
-            return write_report(list(self.records), Path(path), self.options)
+            return write_report(list(self.records), Path(path), self.options, notes=self.notes)
 
     def __repr__(self) -> str:
         return f"ComparisonResult({', '.join(self.schedulers)}; {len(self.rows)} runs)"

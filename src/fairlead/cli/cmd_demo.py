@@ -105,7 +105,7 @@ def _holders(story: Story) -> Group:
 def _again(journal: Path) -> list[RunRecord]:
     run = RecordedRun.read(str(journal))
     given = resimulation(run, [run.under(Part(name)) for name in OTHERS])
-    with progress(len(OTHERS), "simulating", quiet=False) as bar:
+    with progress(len(given.schedulers), "simulating", quiet=False) as bar:
         outcomes = run_comparison(given, processes=1, keep_records=True, on_done=lambda _: bar.advance())
     out.print(
         comparison_table(

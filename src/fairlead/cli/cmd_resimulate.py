@@ -13,7 +13,13 @@ from fairlead.config.schedulers import parse_part
 from fairlead.core.errors import require
 from fairlead.experiments.compare import run_comparison
 from fairlead.experiments.metrics import summarize
-from fairlead.experiments.resimulate import RecordedRun, comparison_rows, resimulation, resimulation_records
+from fairlead.experiments.resimulate import (
+    ControlCheck,
+    RecordedRun,
+    comparison_rows,
+    resimulation,
+    resimulation_records,
+)
 from fairlead.experiments.run_record import record_from_journal
 from fairlead.reporting.figures import write_figures
 from fairlead.reporting.html import write_report
@@ -36,12 +42,13 @@ def resimulate_command(
 ) -> None:
     """Simulate a recorded run under other policies.
 
-    The simulations keep what the scheduler did not decide: the jobs with their arrival times and real work, cancellations,
-    outages, drains, the cluster, and the throughputs and start costs that were measured in the run. They also keep the other
-    parts of the scheduler.
+    The simulations keep the jobs with their arrival times and real work, cancellations, outages, drains, the cluster, and the
+    measured throughputs and start costs. A policy of --policies replaces that of the last scheduler, whose other parts stay.
 
-    The first row is the recorded run. A throughput that was never measured is the mean over the other GPU types; the command
-    lists these.
+    The first row is the recorded run. The second row is a control: the same schedulers, switched at the same times, simulated.
+    Its error says how far the rows below it can be trusted; the command warns where an error is above 10 %.
+
+    A throughput that was never measured is the mean over the other GPU types; the command lists these.
 
     Examples:
 
@@ -61,20 +68,26 @@ def resimulate_command(
     require(run.world.trace.jobs, journal, "a journal with jobs in it")
     given = resimulation(run, schedulers, metrics)
     pictures = report is not None or png is not None
-    with progress(len(schedulers), "simulating", quiet=json) as bar:
+    with progress(len(given.schedulers), "simulating", quiet=json) as bar:
         outcomes = run_comparison(given, processes=processes, keep_records=pictures, on_done=lambda _: bar.advance())
     rows = comparison_rows(run, given, outcomes)
+    check = ControlCheck.of(rows[0][1], rows[1][1])
     if json:
         costs = {"launch_s": given.costs.launch_s, "restart_s": given.costs.restart_s}
         runs = [{"scheduler": label, **summary.to_dict()} for label, summary in rows]
-        print_json({"cluster": str(given.cluster), "runs": runs, "costs": costs, "unmeasured": list(run.world.guessed)})
+        about = {"cluster": str(given.cluster), "control": check.to_dict(), "costs": costs}
+        print_json({**about, "unmeasured": list(run.world.guessed), "runs": runs})
     else:
         out.print(comparison_table(rows, title=f"{given.cluster}", width=out.width))
+        out.print(check.text)
         if run.world.guessed:
             note(f"never measured, so assumed as fast as on other GPU types: {'; '.join(run.world.guessed)}")
+    if check.warning:
+        note(f"warning: {check.warning}")
     shown = resimulation_records(run, given, outcomes)
     if report is not None:
-        note(f"report: {write_report(shown, report, metrics, title='Fairlead: a recorded run under other policies')}")
+        title, notes = "A recorded run under other policies", [check.text, *filter(None, [check.warning])]
+        note(f"report: {write_report(shown, report, metrics, title=title, notes=notes)}")
     if png is not None:
         note(f"plots: {', '.join(map(str, write_figures(shown, png, metrics)))}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from fairlead.config.parameters import LARGEST_SEED
 from fairlead.config.registry import Registry
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, check_number
+from fairlead.core.events import SchedulerSwitched
 from fairlead.experiments.cases import run_in_processes
 from fairlead.experiments.inputs import TraceFile
 from fairlead.experiments.metrics import DEFAULTS, MetricOptions, Summary, interval, summarize
@@ -80,6 +82,10 @@ class Comparison:
     fill_workers: bool = False
     others: Sequence[Other] = ()  # further exogenous events, such as cancellations
     registries: Sequence[Registry] = ()  # of each scheduler; empty: all have the installed parts
+    switches: Mapping[int, Sequence[SchedulerSwitched]] = field(
+        default_factory=dict
+    )  # by scheduler, from its switch on another
+    until_s: float = math.inf  # runs end at this second at the latest
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seeds", checked_seeds(self.seeds))
@@ -118,7 +124,17 @@ class ComparisonCase:
         trace, table = given.workload.trace(self.load, self.seed), given.workload.table
         scheduler, faults, fill = given.schedulers[self.scheduler], given.faults, given.fill_workers
         simulation = Simulation(
-            trace, given.cluster, scheduler, table, given.costs, faults, self.seed, given.measure, fill, others=given.others
+            trace,
+            given.cluster,
+            scheduler,
+            table,
+            given.costs,
+            faults,
+            self.seed,
+            given.measure,
+            fill,
+            others=[*given.others, *given.switches.get(self.scheduler, ())],
+            until_s=given.until_s,
         )
         registry = given.registries[self.scheduler] if given.registries else None
         record = run_simulation(simulation, registry=registry, gantt=self.keep_record).record

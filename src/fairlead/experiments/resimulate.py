@@ -1,12 +1,15 @@
-"""Simulate a recorded run again under other schedulers.
+"""Simulate a recorded run again: under the schedulers that it had, as a control, and under others.
 
 The inputs come from the journal: jobs with the work that they really did, cancellations, outages, drains, measured rates and
 start costs. A finished job has the steps that it did, including those that its own failures repeated. A cancelled job leaves
 at the same second. A failed job fails after the same run time, as if that were its limit. A job that never reported steps
-counts in seconds.
+counts in seconds. A real cluster does not preempt a job before its first report, so a simulated job is protected for as long.
 
-Left out: metrics that jobs reported, batch size schedules, scheduler switches, and checkpoints that jobs made by themselves, so
-that an outage sets a job back to its last start. Interference between co-located jobs is what the last estimator predicted."""
+The control replays the scheduler switches. How far its metrics are from the recorded ones says how far the other simulations
+can be trusted.
+
+Left out: metrics that jobs reported, batch size schedules, and checkpoints that jobs made by themselves, so that an outage sets
+a job back to its last start. Interference between co-located jobs is what the last estimator predicted."""
 
 from __future__ import annotations
 
@@ -17,18 +20,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core import events as ev
-from fairlead.core.cluster import Cluster, Ints
+from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, JournalError
-from fairlead.core.job import ELASTIC, TIMED, Job, Phase, kind_of, model_of
+from fairlead.core.job import ELASTIC, TIMED, Job, Phase
 from fairlead.engine.state import State
-from fairlead.estimators.base import spread_gangs
 from fairlead.experiments.compare import CaseOutcome, Comparison, Workload
 from fairlead.experiments.inputs import used_rates
+from fairlead.experiments.launch_observer import LaunchObserver, PlacementKey, startup_costs
 from fairlead.experiments.live_inputs import with_estimated_interference
+from fairlead.experiments.metric_columns import COLUMNS, format_value
 from fairlead.experiments.metrics import DEFAULTS, MetricOptions, Summary, summarize
 from fairlead.experiments.run_record import RunRecord, record_of
 from fairlead.experiments.simulate import Faults
@@ -39,159 +41,6 @@ from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage
 from fairlead.workloads.throughput_tables import Key, MeasuredRate, ThroughputTable, draft_table
 from fairlead.workloads.trace import Trace
-
-PlacementKey: TypeAlias = tuple[str, int, str, bool]
-"""Job type, workers, GPU type, and whether it is spread over more nodes than needed: what a rate depends on."""
-
-MAX_STEP_ERROR = 0.25
-"""Declared steps count as wrong where the observed steps differ by more than this share."""
-
-
-@dataclass(frozen=True)
-class ObservedLaunch:
-    """From the plan that began it to the plan or report that ended it, with the waits for its GPUs and for the job to stop."""
-
-    kind: str
-    workers: int
-    type: str
-    spread: bool
-    first: bool
-    seconds: float
-    steps: float
-    job: int  # by number
-
-
-@dataclass
-class LaunchObserver:
-    """Applies all events of a run, in order, and collects launches and rates."""
-
-    state: State
-    launches: list[ObservedLaunch] = field(default_factory=list)
-    work: dict[int, float] = field(default_factory=dict)  # steps of finished jobs; NaN where unknown
-    failure_reasons: dict[int, str] = field(default_factory=dict)
-    repeated_steps: dict[int, float] = field(default_factory=lambda: defaultdict(float))  # steps lost by a job's own failures
-    _rates: dict[PlacementKey, list[float]] = field(default_factory=lambda: defaultdict(list))
-    _placements: dict[int, PlacementKey] = field(default_factory=dict)
-    _began: dict[int, tuple[float, float]] = field(default_factory=dict)  # second and steps
-    _leaving: dict[int, tuple[ObservedLaunch, float]] = field(default_factory=dict)  # suspended, and its steps at the beginning
-
-    def rates(self) -> dict[PlacementKey, MeasuredRate]:
-        """The median of the reported rates."""
-        return {key: MeasuredRate(*key, float(np.median(rates))) for key, rates in self._rates.items()}
-
-    def observe(self, event: ev.Event) -> None:
-        if isinstance(event, ev.RoundPlanned):
-            for number in event.plan.suspended.tolist():
-                self._left(number, event.time)
-            for number in event.plan.ended.tolist():
-                self._ended(number, event.time)
-        elif isinstance(event, ev.JobsFinished):
-            for number, second in zip(event.jobs.tolist(), event.at.tolist()):
-                self._ended(number, second)
-        elif isinstance(event, ev.JobsFailed):
-            self.failure_reasons.update(dict.fromkeys(event.jobs.tolist(), event.why))
-        elif isinstance(event, ev.JobsInterrupted) and event.own_fault:
-            for number, kept in zip(event.jobs.tolist(), event.steps.tolist()):
-                self.repeated_steps[number] += max(0.0, self._steps(number, event.time) - kept)
-        elif isinstance(event, ev.ProgressReported):
-            self._progressed(event)
-        self.state.apply(event)
-        if isinstance(event, ev.RoundPlanned):
-            self._note_placements(np.sort(event.plan.launches.jobs))
-            for number in event.plan.launches.jobs.tolist():
-                self._began[number] = event.time, self._steps(number, event.time)
-        elif isinstance(event, ev.ProgressReported):
-            self._rated(event)
-
-    def _steps(self, number: int, second: float) -> float:
-        a = self.state.columns
-        return float(a["base_steps"][number] + a["rate"][number] * max(0.0, second - a["since_s"][number]))
-
-    def _launch(self, number: int, second: float, steps: float) -> ObservedLaunch | None:
-        """The present launch up to this second and these steps; None if it shares its GPUs."""
-        place = self.place(number)
-        if place is None or number not in self._began:
-            return None
-        began, base = self._began[number]
-        first = int(self.state.columns["starts"][number]) == 1
-        return ObservedLaunch(*place, first, second - began, steps - base, number)
-
-    def _left(self, number: int, second: float) -> None:
-        self._settle(number)
-        launch = self._launch(number, second, self._steps(number, second))
-        if launch is not None:
-            self._leaving[number] = launch, self._began[number][1]
-
-    def _progressed(self, event: ev.ProgressReported) -> None:
-        """A suspended job reports its last steps."""
-        for number, steps, rate in zip(event.jobs.tolist(), event.steps.tolist(), event.rates.tolist()):
-            if rate == 0 and number in self._leaving:
-                launch, base = self._leaving[number]
-                self._leaving[number] = replace(launch, steps=steps - base), base
-                if self.state.columns["held"][number]:  # it is about to resume elsewhere, from there
-                    self._began[number] = self._began[number][0], steps
-                self._settle(number)
-
-    def _ended(self, number: int, second: float) -> None:
-        self._settle(number)
-        a = self.state.columns
-        declared, observed = float(a["steps"][number]), self._steps(number, second)
-        if a["rate"][number] <= 0:
-            self.work[number] = math.nan if declared == UNKNOWN_STEPS else declared
-        else:
-            self.work[number] = declared if abs(observed - declared) <= MAX_STEP_ERROR * declared else observed
-        launch = self._launch(number, second, self.work[number])
-        if launch is not None:
-            self.launches.append(launch)
-
-    def _settle(self, number: int) -> None:
-        if number in self._leaving:
-            self.launches.append(self._leaving.pop(number)[0])
-
-    def _rated(self, event: ev.ProgressReported) -> None:
-        for number, rate in zip(event.jobs.tolist(), event.rates.tolist()):
-            if rate > 0 and (place := self.place(number)) is not None and place[0] != TIMED:
-                self._rates[place].append(rate)
-
-    def place(self, number: int) -> PlacementKey | None:
-        """Where a job runs, if it runs and shares no GPU."""
-        device_map = self.state.device_map
-        if not self.state.columns["held"][number]:
-            return None
-        if device_map.shared and (device_map.occupancy[device_map.of(number)] > 1).any():
-            return None
-        return self._placements.get(number)
-
-    def _note_placements(self, jobs: Ints) -> None:
-        """Note where the jobs that were just launched run; sorted by number, as columns are."""
-        state, a, names = self.state, self.state.columns, self.state.cluster.type_names
-        view = state.snapshot()
-        spread = spread_gangs(view.jobs.with_rows(jobs), view)
-        columns = (jobs, a["held"][jobs], a["type"][jobs], a["batch_size"][jobs], spread)
-        for number, held, type_, size, wide in zip(*(column.tolist() for column in columns)):
-            kind = state.job_of[number].kind
-            self._placements[number] = kind_of(model_of(kind), size) if size > 0 else kind, held, names[type_], wide
-
-
-def startup_costs(launches: Iterable[ObservedLaunch], table: ThroughputTable, types: Sequence[str]) -> Costs:
-    """Seconds that launches did not spend on steps, by job type; without observations, the mean of all types."""
-    spent: dict[str, dict[bool, list[float]]] = {}
-    overall: dict[bool, list[float]] = {True: [], False: []}
-    for one in launches:
-        known = one.kind == TIMED or (one.kind, one.workers) in table.row_of
-        if known and one.steps > 0:  # without a step it was perhaps still starting
-            rates = table.spread if one.spread else table.alone
-            cost = one.seconds - one.steps / float(rates[table.row(one.kind, one.workers), types.index(one.type)])
-            spent.setdefault(one.kind, {True: [], False: []})[one.first].append(cost)
-            overall[one.first].append(cost)
-    first, later = _mean(overall[True], 0.0), _mean(overall[False], _mean(overall[True], 0.0))
-    by_kind = {kind: Costs(_mean(costs[True], first), _mean(costs[False], later)) for kind, costs in spent.items()}
-    return Costs(first, later, by_kind=by_kind)
-
-
-def _mean(costs: Sequence[float], otherwise: float) -> float:
-    """To the microsecond: a job that ends at a round's very end must not end behind it by a rounding."""
-    return max(0.0, round(float(np.mean(costs)), 6)) if costs else otherwise
 
 
 @dataclass(frozen=True)
@@ -205,6 +54,9 @@ class ExogenousInputs:
     outages: tuple[Outage, ...] = ()
     others: tuple[Other, ...] = ()  # cancellations and drains
     scheduler: Mapping[str, Any] = field(default_factory=dict)  # the last that decided
+    first_scheduler: Mapping[str, Any] = field(default_factory=dict)
+    switches: tuple[ev.SchedulerSwitched, ...] = ()
+    until_s: float = math.inf  # where jobs have not ended, the last second of the journal
     guessed: tuple[str, ...] = ()  # rates without a measurement, in words
 
 
@@ -236,7 +88,10 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[ExogenousInputs, RunR
     fastest: dict[Key, float] = {}
     for one in sorted(rates.values(), key=lambda rate: rate.steps_per_s):
         fastest[one.kind, one.workers] = one.steps_per_s
-    jobs = {number: _in_hindsight(observer, number, fastest) for number in sorted(state.job_of)}
+    switches = tuple(event for event in events if isinstance(event, ev.SchedulerSwitched))
+    first_step_s = max(float(one.get("first_step_s") or 0.0) for one in (opened.scheduler, *(s.scheduler for s in switches)))
+    protected = observer.first_reports(first_step_s)
+    jobs = {number: _in_hindsight(observer, number, fastest, protected[number]) for number in sorted(state.job_of)}
     table = ThroughputTable.timed(types)
     if rates:
         table = draft_table(rates.values(), types, Path(name)).finish().for_types(types)
@@ -250,6 +105,9 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[ExogenousInputs, RunR
         tuple(_outages(events)),
         tuple(_others(events, state, jobs)),
         state.scheduler,
+        opened.scheduler,
+        switches,
+        math.inf if not state.busy else state.time,
         _guesses(jobs.values(), measured, types),
     )
     in_hindsight = [replace(e, job=jobs[e.number]) if isinstance(e, ev.JobSubmitted) else e for e in events]
@@ -296,11 +154,12 @@ def _in_proportion(jobs: Iterable[Job], measured: _Measured) -> _Measured:
     return found
 
 
-def _in_hindsight(observer: LaunchObserver, number: int, fastest: Mapping[Key, float]) -> Job:
-    """A job with the work that it really had."""
+def _in_hindsight(observer: LaunchObserver, number: int, fastest: Mapping[Key, float], protected_s: float) -> Job:
+    """A job with the work that it really had, and protected until its first report."""
     state = observer.state
     job, a = state.job_of[number], state.columns
-    job = replace(job, submitted_s=float(a["submitted_s"][number]), command="", schedule=())
+    min_run_s = max(job.min_run_s, protected_s)
+    job = replace(job, submitted_s=float(a["submitted_s"][number]), command="", schedule=(), min_run_s=min_run_s)
     phase, ran_s = Phase(int(a["phase"][number])), float(a["settled_run_s"][number])
     work = observer.work.get(number, job.steps)
     if (job.kind == TIMED or (job.kind, job.workers) in fastest) and work > 0:
@@ -361,22 +220,37 @@ class RecordedRun:
         """Read a journal: a file x.jsonl or x.sqlite, or a PostgreSQL address."""
         name = "journal" if "://" in where else where
         world, record = exogenous_inputs(tuple(read_journal(where)), name)
-        return cls(world, replace(record, scheduler=f"as it was: {record.scheduler}"))
+        return cls(world, replace(record, scheduler=f"recorded: {record.scheduler}"))
 
     def under(self, policy: Part) -> SchedulerConfig:
-        """The scheduler that it ran under, with another policy: rounds, placement, admission and estimation stay."""
+        """The scheduler that it ran under last, with another policy: rounds, placement, admission and estimator stay."""
         return replace(SchedulerConfig.from_data(self.world.scheduler), policy=policy, name="")
+
+    @property
+    def control(self) -> SchedulerConfig:
+        """The scheduler that it began with, named as the control."""
+        same = "schedulers" if self.world.switches else "scheduler"
+        return replace(SchedulerConfig.from_data(self.world.first_scheduler), name=f"control: the same {same}, simulated")
 
 
 def resimulation(run: RecordedRun, schedulers: Sequence[SchedulerConfig], metrics: MetricOptions = DEFAULTS) -> Comparison:
-    """The comparison of these schedulers on the inputs of a recorded run."""
+    """The comparison of the control and these schedulers on the inputs of a recorded run."""
     world = run.world
-    jobs, faults, others = Workload(world.trace, world.table), Faults(world.outages), world.others
-    return Comparison(jobs, world.cluster, schedulers, costs=world.costs, faults=faults, metrics=metrics, others=others)
+    return Comparison(
+        Workload(world.trace, world.table),
+        world.cluster,
+        [run.control, *schedulers],
+        costs=world.costs,
+        faults=Faults(world.outages),
+        metrics=metrics,
+        others=world.others,
+        switches={0: world.switches},
+        until_s=world.until_s,
+    )
 
 
 def comparison_rows(run: RecordedRun, given: Comparison, outcomes: Sequence[CaseOutcome]) -> list[tuple[str, Summary]]:
-    """A row for what happened, and one for each simulation."""
+    """A row for what was recorded, one for the control, and one for each other scheduler."""
     simulated = [(given.schedulers[outcome.case.scheduler].label, outcome.summary) for outcome in outcomes]
     return [(run.record.scheduler, summarize(run.record, given.metrics)), *simulated]
 
@@ -385,3 +259,65 @@ def resimulation_records(run: RecordedRun, given: Comparison, outcomes: Sequence
     """The records of the same, for a report; the simulations must have kept theirs."""
     kept = [(o.record, given.schedulers[o.case.scheduler].label) for o in outcomes]
     return [run.record, *(replace(record, scheduler=label) for record, label in kept if record is not None)]
+
+
+MAIN_METRICS = (
+    *("average_jct_s", "p99_jct_s", "makespan_s", "average_responsiveness_s", "utilization", "average_ftf"),
+    *("preemptions", "finished"),
+)
+MAX_CONTROL_ERROR = 0.1
+
+
+@dataclass(frozen=True)
+class ControlCheck:
+    """How far the control is from the recorded run: (control − recorded) / recorded of each main metric. None: the recorded
+    value is 0 or unknown and the control's is not."""
+
+    errors: Mapping[str, float | None]
+    warning: str  # empty: no error is above 10 %
+
+    @classmethod
+    def of(cls, recorded: Summary, control: Summary) -> ControlCheck:
+        """Compare the first two rows of a resimulation."""
+        real, simulated = recorded.to_dict(), control.to_dict()
+        errors = {
+            name: _relative(simulated[name], real[name])
+            for name in MAIN_METRICS
+            if (real[name], simulated[name]) != (None,) * 2
+        }
+        columns = [column for column in COLUMNS if column.key in errors]
+        above = [
+            f"{one.heading} {_percent(error)} ({format_value(real[one.key], one.shows)} recorded,"
+            f" {format_value(simulated[one.key], one.shows)} simulated)"
+            for one in columns
+            if (error := errors[one.key]) is None or abs(error) > MAX_CONTROL_ERROR
+        ]
+        if not above:
+            return cls(errors, "")
+        why = "differences between the simulated policies may be wrong by as much"
+        return cls(
+            errors,
+            f"the control differs from the recorded run by more than {100 * MAX_CONTROL_ERROR:g} %: {'; '.join(above)}; {why}",
+        )
+
+    @property
+    def text(self) -> str:
+        """The errors in one line."""
+        headings = {column.key: column.heading for column in COLUMNS}
+        return "error of the control: " + ", ".join(
+            f"{headings[name]} {_percent(error)}" for name, error in self.errors.items()
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"errors": dict(self.errors), "warning": self.warning or None}
+
+
+def _relative(simulated: float | None, real: float | None) -> float | None:
+    if simulated == real:
+        return 0.0
+    return None if simulated is None or not real else (simulated - real) / abs(real)
+
+
+def _percent(error: float | None) -> str:
+    return "n/a" if error is None else f"{100 * error:+.1f} %".replace("-", "−")

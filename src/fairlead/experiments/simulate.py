@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
@@ -73,6 +74,7 @@ class Simulation:
     fill_workers: bool = False
     skip_quiet_rounds: bool = True
     others: Sequence[Other] = ()  # further exogenous events, such as cancellations
+    until_s: float = math.inf  # stop at this second
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def run_simulation(
     if gantt and journal is None:
         journal = MemoryJournal()
     begun = begin(given, journal or NoJournal(), registry)
-    begun.loop.run(stop=stop_of(given, on_progress))
+    begun.loop.run(until=given.until_s, stop=stop_of(given, on_progress))
     if on_progress is not None:
         on_progress(1.0)
     return begun.finish(given, gantt=gantt)

@@ -49,12 +49,13 @@ def write_report(
     options: MetricOptions = DEFAULTS,
     title: str = "Fairlead report",
     max_bars: int = MAX_BARS,
+    notes: Sequence[str] = (),
 ) -> Path:
-    """Write the page; its folder is made where it is missing."""
+    """Write the page; its folder is made where it is missing. `notes` stand above the tables."""
     if not runs or (isinstance(runs, Mapping) and not all(runs.values())):
         raise InputError(path, "at least one run to report on")
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, report_html(runs, options, title, max_bars).encode("utf-8"))
+    atomic_write(path, report_html(runs, options, title, max_bars, notes).encode("utf-8"))
     return path
 
 
@@ -63,6 +64,7 @@ def report_html(
     options: MetricOptions = DEFAULTS,
     title: str = "Fairlead report",
     max_bars: int = MAX_BARS,
+    notes: Sequence[str] = (),
 ) -> str:
     """The page as text."""
     parts = runs if isinstance(runs, Mapping) else {"": runs}
@@ -76,12 +78,13 @@ def report_html(
         "{{title}}": html.escape(title),
         "{{style}}": _part("style.css"),
         "{{script}}": "\n".join(_part(name) for name in _SCRIPTS),
+        "{{notes}}": "".join(f'<p class="note">{html.escape(text)}</p>' for text in notes),
         "{{data}}": data,
     }
     text = _part("page.html")
     # Split at the placeholders first: one that happens to be in a value must not be filled.
     pieces = []
-    for placeholder in ("{{title}}", "{{style}}", "{{title}}", "{{data}}", "{{script}}"):
+    for placeholder in ("{{title}}", "{{style}}", "{{title}}", "{{notes}}", "{{data}}", "{{script}}"):
         before, _, text = text.partition(placeholder)
         pieces += [before, filled[placeholder]]
     return "".join([*pieces, text])

@@ -14,7 +14,7 @@ import numpy as np
 from fairlead.core import events as ev
 from fairlead.core.job import kind_of, model_of
 from fairlead.engine.state import State
-from fairlead.experiments.resimulate import LaunchObserver, PlacementKey, startup_costs
+from fairlead.experiments.launch_observer import LaunchObserver, PlacementKey, startup_costs
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.throughput_tables import MeasuredRate, ThroughputTable, draft_table
 
