@@ -16,7 +16,7 @@ help:
 	@echo "make setup   only the virtual environment in $(VENV)"
 	@echo "make golden  the digests of event logs, in full and as other machines would round"
 	@echo "make bench   the benchmarks (minutes)"
-	@echo "make pictures the pictures of docs/reference/policies.md, docs/profiles.md and docs/prediction.md"
+	@echo "make pictures the pictures of docs/reference/policies.md, docs/papers/profiles.md and docs/papers/prediction.md"
 	@echo "make clean   remove what the above made"
 
 setup: $(VENV)/.installed

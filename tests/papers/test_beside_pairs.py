@@ -1,4 +1,4 @@
-"""Pairs of which each was seen alone in the same second: what docs/profiles.md says of their noise, and docs/prediction.md of
+"""Pairs of which each was seen alone in the same second: what docs/papers/profiles.md says of their noise, and docs/papers/prediction.md of
 those that are advised or not."""
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def test_the_best_learner_that_is_installed_predicts_and_is_named(monkeypatch):
     monkeypatch.setattr(learners, "installed_learners", lambda: {"linear": learners.linear_regression})
     said = CliRunner().invoke(app, ["predict", "pairs", str(UNSEEN)])
     assert "time-slicing, utilization by linear: off by" in said.stderr
-    assert "xgboost, by which docs/prediction.md has its figures, is not installed" in said.stderr
+    assert "xgboost, the learner of the figures in docs/papers/prediction.md, is not installed" in said.stderr
     assert json.loads(CliRunner().invoke(app, ["predict", "pairs", str(UNSEEN), "--json"]).stdout)["learner"] == "linear"
     assert "not installed" not in asked(str(UNSEEN)).stderr, "who asks for one is told of no other"
     monkeypatch.setattr(

@@ -53,7 +53,7 @@ SCORES = {
     "linear": "line in the sum",
     "constant": "constant",
 }
-"""Ways of predicting slowdown, as docs/prediction.md calls them."""
+"""Ways of predicting slowdown, as docs/papers/prediction.md calls them."""
 
 BEST = ", ".join(learners.BEST_FIRST)
 
@@ -238,7 +238,7 @@ def pairs(
     told = f"over all {len(ranked)} pairs, {sharing}, utilization by {learner}"
     note(f"{told}: off by {off:.2f} on average, R² {_score(score)}; {then}")
     if chosen_here and learner != (best := learners.BEST_FIRST[0]):
-        note(f"{best}, by which docs/prediction.md has its figures, is not installed: {install('predict')}")
+        note(f"{best}, the learner of the figures in docs/papers/prediction.md, is not installed: {install('predict')}")
 
 
 def _score(found: float) -> str:
