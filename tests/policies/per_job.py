@@ -129,8 +129,8 @@ class Together:
     def program(self):
         """The unknowns, the throughputs and the constraints."""
         x = cp.Variable(len(self.one), nonneg=True)
-        takes, there_is = self.limits()
-        return x, self.matrix(self.rate[:, 0], self.rate[:, 1]) @ x, [takes @ x <= there_is]
+        takes, available = self.limits()
+        return x, self.matrix(self.rate[:, 0], self.rate[:, 1]) @ x, [takes @ x <= available]
 
     def as_dealt(self, x: cp.Variable, allocation: Allocation, problem) -> float:
         """The value of a problem whose unknowns are no more than this allocation, and nearly all of it in sum; whether gangs

@@ -21,15 +21,15 @@ def demands_of(made):
 def test_how_far_demands_exceed_the_cluster_is_exact(seed):
     made = moment(seed)
     demands = demands_of(made)
-    demand = np.random.default_rng(seed).uniform(0.0, 1.0, len(demands.of)) * demands.fastest
-    fit = demands.fit(demands.required(demand))
+    demand = np.random.default_rng(seed).uniform(0.0, 1.0, len(demands.class_of)) * demands.fastest
+    fit = demands.fit(demands.to_demands(demand))
     x, throughput, (whole, _, nowhere) = made.program()
     excess = cp.Variable()
     room = made.workers @ x <= (1 + excess) * made.capacity
     expected = solved(cp.Problem(cp.Minimize(excess), [whole, room, nowhere, throughput >= demand]))
     assert fit.excess == pytest.approx(expected, abs=1e-7)
     assert fit.prices @ made.capacity == pytest.approx(1.0)
-    job_costs = demands.cost_of(demands.required(demand), demands.costs(fit.prices))
+    job_costs = demands.cost_of(demands.to_demands(demand), demands.costs(fit.prices))
     assert job_costs.sum() - 1.0 == pytest.approx(fit.excess, abs=1e-7)  # the prices prove it
 
 
@@ -37,15 +37,15 @@ def test_how_far_demands_exceed_the_cluster_is_exact(seed):
 def test_earlier_prices_say_at_least_how_far_demands_exceed_the_cluster(seed, monkeypatch):
     made = moment(seed)
     demands = HullModel("test", classes_of(made.view), np.minimum(made.capacity, 1))  # one of each type: too few
-    demand = np.random.default_rng(seed).uniform(0.8, 1.0, len(demands.of)) * demands.fastest
-    grid = demands.required(demand)
+    demand = np.random.default_rng(seed).uniform(0.8, 1.0, len(demands.class_of)) * demands.fastest
+    grid = demands.to_demands(demand)
     exact = demands.fit(grid).excess
     assert exact > 0.01
     programs = []
     monkeypatch.setattr(Program, "solve", lambda *_, **__: programs.append(1))
     assert demands.fit(grid, at_least=True).excess == pytest.approx(exact, abs=1e-9)  # its own prices prove all of it
     part = 0.9999  # other demands, that exceed it as well
-    other = demands.required(part * demand)
+    other = demands.to_demands(part * demand)
     fit = demands.fit(other, at_least=True)
     job_costs = demands.cost_of(other, demands.costs(fit.prices))
     assert 0.001 < fit.excess < exact
@@ -57,8 +57,8 @@ def test_earlier_prices_say_at_least_how_far_demands_exceed_the_cluster(seed, mo
 def test_shares_give_everybody_what_they_demand_and_no_more_than_the_cheapest_way(seed):
     made = moment(seed)
     demands = demands_of(made)
-    demand = np.random.default_rng(seed).uniform(0.0, 1.0, len(demands.of)) * demands.fastest
-    grid = demands.required(demand)
+    demand = np.random.default_rng(seed).uniform(0.0, 1.0, len(demands.class_of)) * demands.fastest
+    grid = demands.to_demands(demand)
     fit = demands.fit(grid)
     x = demands.shares(grid, fit.used)
     assert (x * made.rates).sum(axis=1) == pytest.approx(demand, abs=1e-9)
@@ -70,16 +70,16 @@ def test_shares_give_everybody_what_they_demand_and_no_more_than_the_cheapest_wa
 def test_the_most_worth_that_meets_demands_is_exact_whatever_the_worth(seed):
     made = moment(seed)
     demands, rng = demands_of(made), np.random.default_rng(seed)
-    demand = rng.uniform(0.0, 1.0, len(demands.of)) * demands.fastest
-    demand /= max(1.0, 1.01 * (1.0 + demands.fit(demands.required(demand)).excess))
+    demand = rng.uniform(0.0, 1.0, len(demands.class_of)) * demands.fastest
+    demand /= max(1.0, 1.01 * (1.0 + demands.fit(demands.to_demands(demand)).excess))
     demand[rng.random(len(demand)) < 0.3] = 0.0
     worth = rng.uniform(-1.0, 3.0, demands.classes.rates.shape)
-    grid = demands.required(demand)
+    grid = demands.to_demands(demand)
     got = demands.shares(grid, demands.maximize(grid, worth))
     x, throughput, allowed = made.program()
-    value = cp.sum(cp.multiply(worth[demands.of], x))
+    value = cp.sum(cp.multiply(worth[demands.class_of], x))
     expected = solved(cp.Problem(cp.Maximize(value), [*allowed, throughput >= demand]))
-    assert (worth[demands.of] * got).sum() == pytest.approx(expected, rel=1e-6, abs=1e-7)
+    assert (worth[demands.class_of] * got).sum() == pytest.approx(expected, rel=1e-6, abs=1e-7)
     assert ((got * made.rates).sum(axis=1) >= demand - 1e-7).all()
 
 
@@ -87,17 +87,17 @@ def test_the_most_worth_that_meets_demands_is_exact_whatever_the_worth(seed):
 def test_prices_of_another_moment_lead_to_the_same_optimum(seed):
     made = moment(seed)
     fresh, rng = demands_of(made), np.random.default_rng(seed)
-    demand = rng.uniform(0.0, 1.0, len(fresh.of)) * fresh.fastest
+    demand = rng.uniform(0.0, 1.0, len(fresh.class_of)) * fresh.fastest
     worth = rng.uniform(0.1, 3.0, fresh.classes.rates.shape)
 
     def optimum(demands, part):
-        grid = demands.required(part * demand)
+        grid = demands.to_demands(part * demand)
         fit = demands.fit(grid)
         mix = demands.maximize(grid, worth, fit.excess)
         return (
             fit.excess,
             demands.shares(grid, fit.used),
-            (worth[demands.of] * demands.shares(grid, mix)[demands.present]).sum(),
+            (worth[demands.class_of] * demands.shares(grid, mix)[demands.present]).sum(),
         )
 
     excess, time, value = optimum(fresh, 1.0)
@@ -115,8 +115,8 @@ def test_prices_of_another_moment_lead_to_the_same_optimum(seed):
 def test_where_prices_hold_no_program_is_solved(monkeypatch):
     made = moment(19)
     demands = demands_of(made)
-    demand = np.random.default_rng(19).uniform(0.0, 1.0, len(demands.of)) * demands.fastest
-    grid = demands.required(demand)
+    demand = np.random.default_rng(19).uniform(0.0, 1.0, len(demands.class_of)) * demands.fastest
+    grid = demands.to_demands(demand)
     excess = demands.fit(grid).excess
     monkeypatch.setattr(Program, "solve", lambda self: pytest.fail("a program was solved"))
     assert demands.fit(grid).excess == pytest.approx(excess, abs=1e-9)
@@ -144,7 +144,7 @@ def test_a_level_that_does_not_exist_is_an_error():
     made = moment(3)
     demands = demands_of(made)
     full = demands.fastest * 1.0
-    if demands.fit(demands.required(full)).excess <= 0:
+    if demands.fit(demands.to_demands(full)).excess <= 0:
         pytest.fail("choose a seed whose cluster is too small")
     ones = np.ones(len(full))
     with pytest.raises(SolverError):
@@ -153,7 +153,7 @@ def test_a_level_that_does_not_exist_is_an_error():
 
 def paces_of(demands, seed):
     rng = np.random.default_rng(seed)
-    soonest = rng.uniform(0.5, 20.0, len(demands.of))
+    soonest = rng.uniform(0.5, 20.0, len(demands.class_of))
     unit, spent = rng.uniform(1.0, 30.0, len(soonest)), rng.uniform(0.0, 10.0, len(soonest))
     paces = DeadlineDemands(demands.fastest * soonest, unit, spent, soonest, 1e-5 * demands.fastest)
     alone = (spent + soonest) / unit
@@ -197,13 +197,13 @@ def test_the_level_is_the_least_even_where_demands_just_fill_the_cluster(seed):
     """Who asks for its fastest type, all of it, does so over a stretch of levels."""
     made = moment(seed)
     plain = HullModel("test", classes_of(made.view), made.capacity)
-    alone_s = np.random.default_rng(seed + 7).uniform(0.5, 20.0, len(plain.of))
+    alone_s = np.random.default_rng(seed + 7).uniform(0.5, 20.0, len(plain.class_of))
     nothing = np.zeros(len(alone_s))
     paces = DeadlineDemands(plain.fastest * alone_s, nothing + 1.0, nothing, alone_s, nothing)
     low, high = alone_s.min(), 100.0 * alone_s.max()
     for _ in range(60):  # by halving
         level = 0.5 * (low + high)
-        low, high = (low, level) if plain.fit(plain.required(paces.at(level))).has_room else (level, high)
+        low, high = (low, level) if plain.fit(plain.to_demands(paces.at(level))).has_room else (level, high)
     for near in every_start(len(made.capacity)):
         demands = HullModel("test", plain.classes, made.capacity, near)
         assert demands.min_level(paces, alone_s.min(), alone_s.max())[0] == pytest.approx(high, rel=1e-7)

@@ -221,10 +221,10 @@ def test_with_deadlines_kept_the_throughput_per_cost_is_the_largest_possible(see
 def lifting(made: Moment, options: dict[str, bool]) -> tuple[Textbook, Together, np.ndarray]:
     """The textbook's water filling over jobs and pairs of jobs, and what a unit of each job's throughput lifts it by."""
     book = Together.of(made, **options)
-    takes, there_is = book.limits()
+    takes, available = book.limits()
     unit = made.workers / (made.rates @ (made.capacity / made.capacity.sum()))
     level = book.matrix(book.rate[:, 0] * unit[book.one], book.rate[:, 1] * unit[book.two])
-    return Textbook(level.toarray(), takes.toarray(), there_is), book, unit
+    return Textbook(level.toarray(), takes.toarray(), available), book, unit
 
 
 def reaches(made: Moment, book: Together, unit: np.ndarray, allocation, levels: np.ndarray) -> float:

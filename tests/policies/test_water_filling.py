@@ -119,7 +119,7 @@ def test_levels_take_the_least_time_there_is(seed):
     classes = classes_of(view, by_weight=False)
     gain = normalized_rates(classes, view.capacity)
     demands = HullModel("test", classes, view.capacity)
-    kind, workers = demands.of, view.jobs.workers[demands.present].astype(float)
+    kind, workers = demands.class_of, view.jobs.workers[demands.present].astype(float)
     model = FlexibleFill(demands, gain.max(axis=1)[kind])
     level = model.top * np.random.default_rng(seed).uniform(0.0, 1.0, len(kind))
     fit = model.fit(level)
@@ -133,7 +133,7 @@ def test_levels_take_the_least_time_there_is(seed):
     limits = np.concatenate((-level, np.ones(m), view.capacity))
     found = optimize.linprog(np.append(np.zeros(m * j), 1.0), np.vstack((reach, once, load)), limits, bounds=bounds)
     assert fit.excess == pytest.approx(found.fun, abs=1e-8)
-    time = demands.shares(model.required(level), fit.used)[demands.present]
+    time = demands.shares(model.to_demands(level), fit.used)[demands.present]
     assert (time * gain[kind]).sum(axis=1) == pytest.approx(level)
     assert model.cost(fit)(level) == pytest.approx(1.0 + fit.excess)
 
@@ -153,7 +153,7 @@ def test_gains_and_weights_of_many_orders_of_magnitude(seed):
     demands = HullModel("test", classes, capacity)
     model = FlexibleFill(demands, gain.max(axis=1)[kind])
     reached = fill_levels(model, weight, groups)
-    level, time = reached.level, demands.shares(model.required(reached.level), reached.fit.used)
+    level, time = reached.level, demands.shares(model.to_demands(reached.level), reached.fit.used)
     assert (time * gain[kind]).sum(axis=1) == pytest.approx(level)
     assert (time.sum(axis=1) <= 1 + 1e-9).all()
     used = workers[kind] @ time

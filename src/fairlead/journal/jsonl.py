@@ -25,7 +25,7 @@ _BEGINNINGS = (b'{"event":"journal_opened"', b'{"e":"opened"')  # of the first l
 
 
 class JsonlJournal:
-    """One JSON object per line. `fresh=True` starts the file again; otherwise events are appended to it.
+    """One JSON object per line. With `fresh=True` the file is emptied first; otherwise events are appended.
 
     With `durable`, `commit()` returns when the events are on the disk, and no other process may write the file. Without it, the
     events are there when the journal is closed, which is enough for a simulation.

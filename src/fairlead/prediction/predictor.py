@@ -23,8 +23,8 @@ from fairlead.prediction.learners import Learner
 
 MB = 2.0**20
 COPIES = 3.0  # weight, gradient, momentum
-TOO_LITTLE = 0.9  # of the measured memory: a lower prediction counts as too low
-ENOUGH_FOR = 0.98  # of the configurations that were measured
+MIN_MEMORY_SHARE = 0.9  # of the measured memory: a lower prediction counts as too low
+COVERED_CONFIGURATIONS = 0.98  # of the configurations that were measured
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class Memory:
 
 def fit_memory(columns: Sequence[Column], tensors_mb: Floats, device_mb: Floats, reserved_mb: Floats) -> Memory:
     """Fit to the peak memory of tensors, of the allocator and of the whole device. Relative errors count, so that small jobs
-    matter; the margin is the smallest at which nearly all configurations are predicted at least TOO_LITTLE of their memory."""
+    matter; the margin is the smallest with which nearly all predictions reach MIN_MEMORY_SHARE of the memory."""
     terms = _terms(columns)
     rest = tensors_mb - COPIES * terms[:, 2]
     known = np.column_stack([terms[:, :2], np.ones(len(terms))]) / tensors_mb[:, None]
     kept, loss, libraries = np.maximum(np.linalg.lstsq(known, rest / tensors_mb, rcond=None)[0], 0.0).tolist()
     overhead = float(np.median(device_mb - reserved_mb)) + libraries
     plain = Memory(kept, loss, 1.0, overhead)
-    margin = float(np.quantile((TOO_LITTLE * device_mb - overhead) / plain.tensors_mb(columns), ENOUGH_FOR))
+    margin = float(np.quantile((MIN_MEMORY_SHARE * device_mb - overhead) / plain.tensors_mb(columns), COVERED_CONFIGURATIONS))
     return Memory(kept, loss, max(margin, 1.0), overhead)
 
 
@@ -83,7 +83,7 @@ def _terms(columns: Sequence[Column]) -> Floats:
 
 
 Column = Mapping[str, float]  # features by name
-BEYOND = 5.0  # as a logarithm, more than 100 %
+MAX_LOG_UTILIZATION = 5.0  # as a logarithm, more than 100 %
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Utilization:
 
     def percent(self, columns: Sequence[Column]) -> Floats:
         predicted = self.learned.predict(inputs(columns, self.names))
-        return np.clip(np.expm1(np.minimum(predicted, BEYOND)), 0.0, 100.0)
+        return np.clip(np.expm1(np.minimum(predicted, MAX_LOG_UTILIZATION)), 0.0, 100.0)
 
     def importance(self) -> dict[str, float]:
         """The importance of each feature as a fraction, most important first."""

@@ -326,7 +326,7 @@ def test_who_was_asked_before_it_looked_at_its_lease_leaves_too_when_everything_
 
 def test_an_agent_whose_lease_ran_out_stops_everything_by_itself(node: Node) -> None:
     launches = [node.starts(order(LEASED)), node.starts(order(IGNORES_SIGTERM, job=2, grace_s=7))]
-    node.supervisor.expire()
+    node.supervisor.end_leases()
     assert node.ended(launches[0]).yielded
     node.clock.passes(8)
     assert node.ended(launches[1]).why == "killed 7 s after it was asked to stop"

@@ -34,7 +34,7 @@ def test_everything_is_there_when_the_job_has_ended(node: Node) -> None:
 
 
 def test_old_pieces_go_and_offsets_stay_good(make_node) -> None:
-    node: Node = make_node(AgentSettings(log_bytes=1000, log_pieces=3))
+    node: Node = make_node(AgentSettings(log_bytes=1000, log_files=3))
     launch = node.launch(order("import os\nfor n in range(1000): os.write(1, b'%07d\\n' % n)"))
     node.ended(launch)
     whole = b"".join(b"%07d\n" % n for n in range(1000))

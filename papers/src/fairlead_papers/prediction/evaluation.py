@@ -12,7 +12,7 @@ from fairlead.core.cluster import Floats
 from fairlead.models import interference
 from fairlead.models.interference import FULL, terms
 from fairlead.prediction.fit_predictor import FOLDS, Dataset, KernelProfiles, random_folds
-from fairlead.prediction.predictor import TOO_LITTLE, fit_memory
+from fairlead.prediction.predictor import MIN_MEMORY_SHARE, fit_memory
 
 
 def fits(data: Dataset) -> int:
@@ -29,7 +29,7 @@ class MemoryErrors:
 
     @staticmethod
     def enough(shares: Floats) -> float:
-        return float((shares >= TOO_LITTLE).mean())
+        return float((shares >= MIN_MEMORY_SHARE).mean())
 
     @staticmethod
     def median_error(shares: Floats) -> float:

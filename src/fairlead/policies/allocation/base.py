@@ -34,14 +34,14 @@ def water_fill(view: Snapshot, groups: ShareGroups, *, aware: bool, sharing: Sha
         return no_allocation(view)
     if aware and not (sharing.alone and len(view.capacity) <= MAX_HULL_TYPES):
         return _fill_polytope(view, classes, groups, sharing)
-    here = classes.of >= 0
-    jobs, kind = view.jobs, classes.of[here]
+    here = classes.class_of >= 0
+    jobs, kind = view.jobs, classes.class_of[here]
     weight, groups = jobs.weight[here], groups.only(here)
     if aware:
         demands = HullModel("water filling", classes, view.capacity)
         model = FlexibleFill(demands, normalized_rates(classes, view.capacity).max(axis=1)[kind])
         reached = fill_levels(model, weight, groups)
-        time = demands.shares(model.required(reached.level), reached.fit.used) / (1.0 + max(reached.fit.excess, 0.0))
+        time = demands.shares(model.to_demands(reached.level), reached.fit.used) / (1.0 + max(reached.fit.excess, 0.0))
         return Allocation.alone(jobs.number, time)
     mix, workers = even_mix(classes, view.capacity)[kind], jobs.workers[here]
     load = fill_levels(FixedMixFill("water filling", mix, workers, view.capacity), weight, groups)
@@ -60,9 +60,9 @@ def _fill_polytope(view: Snapshot, classes: JobClasses, groups: ShareGroups, sha
         here = np.zeros(len(view.jobs), dtype=np.bool_)
         here[model.present] = True
         so_far, earlier = (None, None) if before is None else before.level
-        filling = PolytopeFill(model, top[model.of], earlier)
+        filling = PolytopeFill(model, top[model.class_of], earlier)
         reached = fill_levels(filling, view.jobs.weight[here], groups.only(here), so_far)
-        return ModelAnswer(filling.used(reached.fit), filling.required(reached.level), level=(reached, filling))
+        return ModelAnswer(filling.used(reached.fit), filling.to_demands(reached.level), level=(reached, filling))
 
     return solve_with_sharing("water filling", view, classes, sharing, answer)[0]
 

@@ -52,10 +52,10 @@ class FifoPerf(SharingOptions):
 
         def answer(model: DemandModel, _: ModelAnswer | None) -> ModelAnswer:
             assert isinstance(model, ThroughputPolytope)
-            weight = _by_arrival(model.present, len(model.classes.of))
+            weight = _by_arrival(model.present, len(model.classes.class_of))
             used, part, near = maximize_weighted_sum(model, weight, self._near[0] if self._near else WarmStart())
             self._near[:] = [near]
-            return ModelAnswer(used, model.required(part * model.fastest))
+            return ModelAnswer(used, model.to_demands(part * model.fastest))
 
         return solve_with_sharing("FIFO", view, classes, self, answer)[0], memo
 
@@ -135,7 +135,7 @@ def greedy_types(
 ) -> Ints:
     """By row of the view, the type that the job takes, or -1: in turn, each job takes all its workers on its fastest type that
     has room. Jobs in `held` (row → type) come first, if their type has room. `strict`: stop at the first job without room."""
-    room, class_of_row = view.capacity.tolist(), classes.of.tolist()
+    room, class_of_row = view.capacity.tolist(), classes.class_of.tolist()
     consolidated_room = [1.0 + 1e-9] * len(room)  # by type: the fraction of its nodes that consolidated gangs can still use
     workers = view.jobs.workers.tolist()
     preferred = _preferred_types(view, classes, placement_sensitive)

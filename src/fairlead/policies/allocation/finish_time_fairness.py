@@ -77,7 +77,7 @@ def _min_max_rho(
 
 def isolated_rates(view: Snapshot, classes: JobClasses, *, type_agnostic: bool) -> Floats:
     """Each job's throughput with 1/n of the cluster to itself; 0 for a job that can run nowhere at the moment."""
-    jobs = max(1, int(np.count_nonzero(classes.of >= 0)))
+    jobs = max(1, int(np.count_nonzero(classes.class_of >= 0)))
     share = (classes.rates > 0) * (view.capacity / jobs) / classes.workers[:, None]
     share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
     if type_agnostic:

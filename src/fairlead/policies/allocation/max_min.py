@@ -2,7 +2,8 @@
 
     max_X min_m  (1/w_m) · s_m · throughput(m, X) / throughput(m, X_equal)
 
-X_equal gives a job the same time on every accelerator of the cluster: on type j the fraction N_j / ΣN. The type-agnostic form
+Job m has weight w_m and s_m workers; X_mj is its fraction of time on type j, of which there are N_j. X_equal gives a job the
+same time on every accelerator of the cluster: on type j the fraction N_j / ΣN. The type-agnostic form
 treats all types as equal and gives every job the same mix of them."""
 
 from __future__ import annotations

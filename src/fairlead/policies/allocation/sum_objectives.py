@@ -46,7 +46,7 @@ class MaxSumThroughputPerf(SharingOptions):
 
         def answer(model: DemandModel, _: ModelAnswer | None) -> ModelAnswer:
             rates = model.classes.rates
-            required = model.required(np.zeros(len(model.of)))
+            required = model.to_demands(np.zeros(len(model.class_of)))
             unit = rates.max(axis=1) if self.normalized else np.ones(len(rates))
             return ModelAnswer(model.maximize(required, model.worth(unit)), required)
 
@@ -67,7 +67,7 @@ class MinCost(SharingOptions):
         return solve_with_sharing("cost", view, classes, self, lambda model, _: self._cheapest(view, model))[0], memo
 
     def _cheapest(self, view: Snapshot, model: DemandModel) -> ModelAnswer:
-        return _best_buy(view, model, np.zeros(len(model.of)), normalized=self.normalized)
+        return _best_buy(view, model, np.zeros(len(model.class_of)), normalized=self.normalized)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class MinCostSlo(MinCost):
         early_s = left_s - self.margin_s
         early = np.divide(jobs.steps_left, early_s, out=np.full(len(jobs), np.inf), where=early_s > 0)
         need = np.where(reachable, np.minimum(early, fastest), 0.0)
-        if model.fit(model.required(need)).excess > FITS:  # no deadline is given up for the sake of a margin
+        if model.fit(model.to_demands(need)).excess > FITS:  # no deadline is given up for the sake of a margin
             need = np.where(reachable, np.minimum(exact, fastest), 0.0)
         kept, over = _kept(model, need, reachable)
         missed = {
@@ -122,7 +122,7 @@ def _best_buy(
     unit = np.ones(len(classes))
     if normalized:
         unit = (classes.rates / (price[None, :] * classes.workers[:, None])).max(axis=1)
-    required = model.required(floor)
+    required = model.to_demands(floor)
     return ModelAnswer(model.maximize_ratio(required, model.worth(unit), price, over), required, reasons or {})
 
 
@@ -141,7 +141,7 @@ def _kept(model: DemandModel, need: Floats, wanted: Bools) -> tuple[Bools, float
     fit."""
 
     def required(chosen: Bools) -> Any:
-        return model.required(np.where(chosen, need, 0.0))
+        return model.to_demands(np.where(chosen, need, 0.0))
 
     kept = wanted
     fit = model.fit(required(kept))
@@ -156,7 +156,7 @@ def _kept(model: DemandModel, need: Floats, wanted: Bools) -> tuple[Bools, float
         fit = model.fit(required(kept))
         steps += 1
     if steps > 1:
-        job_costs = model.job_costs(model.required(need), fit)
+        job_costs = model.job_costs(model.to_demands(need), fit)
         back = _dearest(job_costs, wanted & ~kept)[::-1]
         room = 1.0 + FITS - float(job_costs[kept].sum())
         few, many = 0, int((np.cumsum(job_costs[back]) <= room).sum())  # `few` jobs fit, more than `many` do not

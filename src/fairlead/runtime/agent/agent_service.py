@@ -288,7 +288,7 @@ class Agent:
         if self._lease is not None and self._lease.is_over(self.clock()) and not self._expired:
             log.warning("the lease of this agent is over: its jobs are stopped")
             self._expired = True
-            self.supervisor.expire(self._grace_s)
+            self.supervisor.end_leases(self._grace_s)
         if self.clock() >= self._next_sweep:
             self._next_sweep = self.clock() + _SWEEP_S
             try:
@@ -297,7 +297,7 @@ class Agent:
                 log.warning("cannot clean up: %s", problem)
         startable, reports = self._deliveries.ready()
         ends = [ended for launch in startable if (ended := self._carry_out(launch)) is not None]
-        self.supervisor.wait(_CENTRAL_POLL_S if self.supervisor.is_waited_for else POLL_S)
+        self.supervisor.wait(_CENTRAL_POLL_S if self.supervisor.has_central_renewals else POLL_S)
         return [*reports, *ends, *self._throttle.add(self.supervisor.poll(), self.clock(), connected=connected)]
 
     def _batch(self, reports: list[od.Report]) -> ms.ReportBatch:

@@ -200,7 +200,7 @@ class Launcher:
             directory=cwd,
             work_directory=str(worker.directory),
             log_bytes=self.settings.log_bytes,
-            log_pieces=self.settings.log_pieces,
+            log_files=self.settings.log_files,
             user=[user.uid, user.gid, *user.groups] if user and os.geteuid() == 0 else [],
             fencing_deadline=str(self.fencing_deadline),
             grace_s=launch.task.grace_s,

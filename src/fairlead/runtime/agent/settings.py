@@ -90,7 +90,7 @@ class AgentSettings:
     pages: Path | None = None  # directory of lease pages, best in memory (/dev/shm/…); None: with the launch
     cgroup: Path | None = None  # a control group (version 2) in which the agent may make groups; None: none is used
     log_bytes: int = 16 << 20  # of one file of a worker's log
-    log_pieces: int = 4  # files of a worker's log
+    log_files: int = 4  # files of a worker's log
     keep_s: float = 7 * 86400.0  # how long launches, with their logs, and code are kept after their end was acknowledged
     sibling_grace_s: float = 5.0  # from a worker's failure to the end of the others
     kill_patience_s: float = 5.0  # from SIGKILL to a worker until its shim is killed too

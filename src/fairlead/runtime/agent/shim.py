@@ -87,7 +87,7 @@ class LaunchSpec(NamedTuple):
     directory: str  # where the command runs
     work_directory: str  # the worker's, for its log and its exit
     log_bytes: int
-    log_pieces: int
+    log_files: int
     user: list[int]
     fencing_deadline: str = ""  # path of the file; empty: no deadline
     grace_s: float = 0.0
@@ -122,7 +122,7 @@ def _run(spec: LaunchSpec) -> int:
     draft = _reserve(directory / (EXIT + ".new"))
     output, output_end = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(output, False)
-    log = LogWriter(directory / LOG, spec.log_bytes, spec.log_pieces)
+    log = LogWriter(directory / LOG, spec.log_bytes, spec.log_files)
     try:
         pid = _start(spec, output_end, lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     except (OSError, ValueError, subprocess.SubprocessError) as error:

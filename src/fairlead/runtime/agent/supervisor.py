@@ -57,7 +57,7 @@ class Supervisor:
             self._fencing_deadline = FencingDeadline(self.root)
         self.mps = MultiProcessService(self.root / "mps")
         self._launcher = Launcher(self._jobs, self._code, accelerators, self._settings, self.mps, self._fencing_deadline.path)
-        self._newest: dict[int, int] = {}
+        self._latest_generation: dict[int, int] = {}
         self._launches: dict[tuple[int, int], AgentLaunch] = {}
         try:
             self._restore()
@@ -68,7 +68,7 @@ class Supervisor:
     def launch(self, order: Launch) -> Ended | None:
         """Start the workers, all or none. Repeating a launch changes nothing; if its end was acknowledged, returns how it
         ended, because the control plane may have forgotten it."""
-        newest = self._newest.get(order.job)
+        newest = self._latest_generation.get(order.job)
         if newest is not None and order.generation < newest:
             over = f"generation {order.generation} is over, generation {newest} was launched here"
             raise OrderRefused(f"job {order.job}: {over}")
@@ -82,7 +82,7 @@ class Supervisor:
             raise OrderRefused(f"job {order.job}: {wait}")
         held = [worker.accelerator for one in self.running() for worker in one.record.workers]
         self._launches[order.key] = self._launcher.start(order, held)
-        self._newest[order.job] = order.generation
+        self._latest_generation[order.job] = order.generation
         return None
 
     def has(self, launch: tuple[int, int]) -> bool:
@@ -121,7 +121,7 @@ class Supervisor:
         return [launch for launch in self._launches.values() if launch.ended is None]
 
     @property
-    def is_waited_for(self) -> bool:
+    def has_central_renewals(self) -> bool:
         """Whether a job may be waiting for an answer to its renewal request (central renewal)."""
         return any(launch.record.central for launch in self.running())
 
@@ -131,7 +131,7 @@ class Supervisor:
         with node_errors(self.root):
             self._fencing_deadline.move(until, until + self._saving_time(grace_s))
 
-    def expire(self, grace_s: float = math.inf) -> None:
+    def end_leases(self, grace_s: float = math.inf) -> None:
         """The agent's lease is over: ask all launches to stop, with their own grace period but no longer than this one."""
         now = self._clock()
         for launch in self.running():
@@ -163,7 +163,7 @@ class Supervisor:
         if self.running():
             raise OrderRefused("jobs still run here; they cannot be set aside")
         self._release_launches()
-        self._newest.clear()
+        self._latest_generation.clear()
         with node_errors(self.root):
             make_folder(self._aside, self._settings.folder_mode)
             place = next(place for n in count() if not (place := self._aside / str(n)).exists())
@@ -231,7 +231,7 @@ class Supervisor:
                 if record is None and not (directory / RECORD).exists():
                     remove(directory)  # its agent died before the launch
                     continue
-                self._newest[job] = max(generation, self._newest.get(job, 0))
+                self._latest_generation[job] = max(generation, self._latest_generation.get(job, 0))
                 if record is None:
                     raise NodeError(directory / RECORD, "not a record of this version; end what it names and remove its folder")
                 if not (directory / SETTLED).exists() or read_ended(directory) is None:

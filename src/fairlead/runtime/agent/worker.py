@@ -73,7 +73,7 @@ class AgentWorker:
         self.ended_at = 0.0  # Unix time of its end, where it is known
         self._shim = Process(record.pid, record.started)
         self._lease, self._child = lease, child
-        self._gone = not same_boot
+        self._lost_at_reboot = not same_boot
         self.handle = open_pidfd(record.pid, record.started) if same_boot else None  # readable when the worker ends
         self._kill_since: float | None = None
         self._cgroup = Cgroup(Path(record.cgroup)) if record.cgroup and same_boot else None
@@ -136,7 +136,7 @@ class AgentWorker:
             self.handle = None
 
     def _shim_has_ended(self) -> bool:
-        if self._gone:
+        if self._lost_at_reboot:
             return True
         if self._child is not None:
             return self._child.poll() is not None

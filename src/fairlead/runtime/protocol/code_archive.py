@@ -98,7 +98,7 @@ def check_archive(archive: bytes, digest: str, limits: ArchiveLimits = _LIMITS) 
     _check_digest(archive, digest, limits)
     files: set[PurePosixPath] = set()
     folders: set[PurePosixPath] = set()
-    with _readable(digest):
+    with _report_damage(digest):
         for path, member, content in _contents(archive, digest, limits):
             folders.update(path.parents)
             if member.is_dir():
@@ -127,7 +127,7 @@ def unpack_code(archive: bytes, digest: str, directory: Path, limits: ArchiveLim
     directory.mkdir(mode=0o711, parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{digest[:12]}-", dir=directory))
     try:
-        with _readable(digest):
+        with _report_damage(digest):
             for path, member, content in _contents(archive, digest, limits):
                 target = draft / path
                 if member.is_dir():
@@ -155,7 +155,7 @@ def _check_digest(archive: bytes, digest: str, limits: ArchiveLimits) -> None:
 
 
 @contextmanager
-def _readable(digest: str) -> Iterator[None]:
+def _report_damage(digest: str) -> Iterator[None]:
     """Errors inside an archive are its sender's fault, not the node's."""
     try:
         yield
@@ -184,12 +184,12 @@ def _contents(
         if len(members) > limits.files:
             raise _refused(digest, f"{len(members):,} files, at most {limits.files:,} are taken")
         for member in members:
-            path = _inside(member, digest, limits)
+            path = _member_path(member, digest, limits)
             with packed.open(member) as source:
                 yield path, member, chunks(source)
 
 
-def _inside(member: zipfile.ZipInfo, digest: str, limits: ArchiveLimits) -> PurePosixPath:
+def _member_path(member: zipfile.ZipInfo, digest: str, limits: ArchiveLimits) -> PurePosixPath:
     name = member.filename
     path = PurePosixPath(name)
     if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):

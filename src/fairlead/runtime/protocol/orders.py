@@ -137,8 +137,10 @@ class RenewalRequest(OfLaunch):
 
 @dataclass(frozen=True, slots=True)
 class Ended(OfLaunch):
-    """All workers of a job on this node have ended. `yielded`: they left because the lease was over, or were killed because
-    they did not. `code` is the exit status of the first worker that failed or was killed (negative: the signal), or 0."""
+    """All workers of a job on this node have ended.
+
+    `yielded`: they stopped because their lease was revoked, or were killed because they did not stop. `code` is the exit status
+    of the first worker that failed or was killed (negative: the signal), or 0."""
 
     code: int
     yielded: bool

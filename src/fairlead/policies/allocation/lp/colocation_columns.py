@@ -117,7 +117,7 @@ class ThroughputColumns:
     other: Floats  # of two
     workers: Ints
     use: Floats
-    there_is: Bools  # by resource: whether its capacity is above 0
+    available: Bools  # by resource: whether its capacity is above 0
     fastest: Floats  # by class
 
     def __len__(self) -> int:
@@ -182,11 +182,11 @@ def columns_of(classes: JobClasses, view: Snapshot, *, space_sharing: bool, plac
     single = two < 0
     np.maximum.at(fastest, one[single], speed[single])
     unit = np.where(fastest > 0, fastest, 1.0)
-    there_is = np.tile(capacity > 0, 2)
+    available = np.tile(capacity > 0, 2)
     if not placement_sensitive:
-        use, there_is = use[:, :types], there_is[:types]
+        use, available = use[:, :types], available[:types]
     speed, other = speed / unit[one], other / unit[two]
-    return ThroughputColumns(one, two, type_of_column, speed, other, classes.workers[one], use, there_is, fastest)
+    return ThroughputColumns(one, two, type_of_column, speed, other, classes.workers[one], use, available, fastest)
 
 
 def _stands(nodes: Floats, g: Ints, j: Ints, types: int) -> Floats:

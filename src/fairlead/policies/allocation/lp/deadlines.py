@@ -78,7 +78,7 @@ def min_level_allocation(
         used = fit.used
         if not model.is_full(fit):  # some capacity is left
             top = np.zeros(len(model.classes))
-            top[model.of] = model.fastest
+            top[model.class_of] = model.fastest
             unit = np.where(top > 0, top, 1.0) / model.classes.workers
             used = model.maximize(required, model.worth(unit, ordered=True), fit.excess)
         return ModelAnswer(used, required, {}, _hints(level, model.hints), level)
@@ -100,14 +100,14 @@ def _in_one_pool(
     view: Snapshot, classes: JobClasses, remaining: RemainingWork, near: Mapping[str, Any]
 ) -> tuple[Allocation, Mapping[str, Any]]:
     """If every job can use every type: demands fit as soon as their sum does."""
-    at, size = (classes.of >= 0).nonzero()[0], float(view.capacity.sum())
+    at, size = (classes.class_of >= 0).nonzero()[0], float(view.capacity.sum())
     ones = np.ones(len(at))
     demand, lowest, highest = remaining.of(at, ones, _least(view, at) * ones)
     rise = view.jobs.workers[at] / size
     spending = newton_excess(demand, lambda r: (float(rise @ r) - 1.0, rise))
     level = affordable_level(spending, lowest, highest, float(near["level"]))
     x = np.zeros((len(view.jobs), len(view.capacity)))
-    x[at] = demand(level)[0][:, None] * even_mix(classes, view.capacity)[classes.of[at]]
+    x[at] = demand(level)[0][:, None] * even_mix(classes, view.capacity)[classes.class_of[at]]
     prices = no_prices(len(view.capacity)) if near["prices"] is None else near["prices"]
     return Allocation.alone(view.jobs.number, x), _hints(level, prices)
 
@@ -120,8 +120,8 @@ def _least(view: Snapshot, at: Ints) -> float:
 
 def _analytic_centre(view: Snapshot, classes: JobClasses, remaining: RemainingWork, level: float) -> Allocation:
     """The analytic centre of all allocations that meet every job's demand."""
-    at = (classes.of >= 0).nonzero()[0]
-    rates = classes.rates[classes.of[at]]
+    at = (classes.class_of >= 0).nonzero()[0]
+    rates = classes.rates[classes.class_of[at]]
     fastest = rates.max(axis=1)
     demand, _, highest = remaining.of(at, fastest, _least(view, at) * fastest)
     need = demand(max(level, highest))[0]
@@ -136,7 +136,7 @@ def fastest_of(view: Snapshot, classes: JobClasses) -> Floats:
     fastest = view.rates.fastest
     if not (classes.rates > 0).all():
         fastest = (view.rates.of_jobs * (classes.by_job(classes.rates) > 0)).max(axis=1)
-    return np.where(classes.of >= 0, fastest, 1.0)
+    return np.where(classes.class_of >= 0, fastest, 1.0)
 
 
 def _same_mix(classes: JobClasses, view: Snapshot, x: Floats) -> Floats:

@@ -65,23 +65,23 @@ class HullModel:
 
     def __init__(self, name: str, classes: JobClasses, capacity: Ints, near: Floats | None = None) -> None:
         self.name, self.classes, self.capacity = name, classes, capacity
-        self.present = (classes.of >= 0).nonzero()[0]  # rows of the view; all columns by job follow it
-        self.of = classes.of[self.present]
+        self.present = (classes.class_of >= 0).nonzero()[0]  # rows of the view; all columns by job follow it
+        self.class_of = classes.class_of[self.present]
         self._hulls = hulls = hulls_of(classes.rates)
         self.grid, self.valid = hulls.grid, hulls.valid
-        self.fastest = hulls.grid[:, -1][self.of]
+        self.fastest = hulls.grid[:, -1][self.class_of]
         self._plain = hulls.answers.shape[1] // 2  # after these come the answers that lift
         self._room = np.maximum(capacity, 1).astype(np.float64)
         self._scale = classes.workers[:, None, None] / self._room  # time of a class's members as a part of each type
         # Used in every step of a search: the inner points by job.
-        self._inner = [point[self.of] for point in hulls.grid.T[1:-1]]
-        self._first = self.of * self.grid.shape[1] + 1
+        self._inner = [point[self.class_of] for point in hulls.grid.T[1:-1]]
+        self._first = self.class_of * self.grid.shape[1] + 1
         self.near = no_prices(len(capacity)) if near is None else near.copy()
         self._ambiguous = list[Floats]()  # prices that are not the only ones to prove their optimum
 
     # Demands.
 
-    def required(self, demand: Floats) -> GridDemands:
+    def to_demands(self, demand: Floats) -> GridDemands:
         """Throughputs by job as demands on the grid."""
         at = self._above(demand)
         part = (demand - self.grid.ravel()[at - 1]) * self._hulls.inverse.ravel()[at]
@@ -315,9 +315,9 @@ class HullModel:
         points: Floats = np.matmul(mix[:, None, :], self._hulls.answers.reshape(*mix.shape, -1)).reshape(-1, types)
         low = points[grid.at - 1]
         time: Floats = low + (points[grid.at] - low) * grid.part[:, None]
-        if len(self.present) == len(self.classes.of):
+        if len(self.present) == len(self.classes.class_of):
             return time
-        x = np.zeros((len(self.classes.of), types))
+        x = np.zeros((len(self.classes.class_of), types))
         x[self.present] = time
         return x
 
@@ -346,7 +346,7 @@ class HullModel:
     ) -> tuple[float, GridDemands, HullFit]:
         """The least level at which the demands fit, the demands, and the fit. A good `guess` saves time."""
         required = list[GridDemands]()
-        above = self.grid.T[1:, self.of]
+        above = self.grid.T[1:, self.class_of]
         time = np.full(above.shape, np.inf)
         np.divide(demand.left, above, out=time, where=above > demand.least)
         time[-1] = demand.soonest
@@ -355,7 +355,7 @@ class HullModel:
             self.near[0, 0] = self._first_prices() * self._room
 
         def fit(r: Floats) -> HullFit:
-            required[:] = [self.required(r)]
+            required[:] = [self.to_demands(r)]
             return self.fit(required[0], at_least=True)
 
         def spending(prices: Floats) -> BudgetExcess:

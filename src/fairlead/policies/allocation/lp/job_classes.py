@@ -26,7 +26,7 @@ _TURN = np.array((31, 33), dtype=np.uint64)
 class JobClasses:
     """Columns by class. Job i of the view is of class `of[i]`; -1 where it can run nowhere at the moment."""
 
-    of: Ints
+    class_of: Ints
     count: Ints
     row: Ints  # in the view's rates
     workers: Ints
@@ -44,8 +44,8 @@ class JobClasses:
 
     def isolate_job(self, job: int) -> JobClasses:
         """The classes with one job, a row of the view, in a separate class at the end."""
-        old = int(self.of[job])
-        of, count = self.of.copy(), np.append(self.count, 1)
+        old = int(self.class_of[job])
+        of, count = self.class_of.copy(), np.append(self.count, 1)
         of[job] = len(self)
         count[old] -= 1
         every = np.append(np.arange(len(self)), old)
@@ -55,14 +55,14 @@ class JobClasses:
 
     def matrix(self, each: Floats) -> Floats:
         """Time of a member of each class as jobs × types; 0 for jobs without a class."""
-        x = np.zeros((len(self.of), each.shape[1]))
-        there = self.of >= 0
-        x[there] = each[self.of[there]]
+        x = np.zeros((len(self.class_of), each.shape[1]))
+        there = self.class_of >= 0
+        x[there] = each[self.class_of[there]]
         return x
 
     def each(self, view: Snapshot, share: Floats, reasons: Mapping[int, Reason] | None = None) -> Allocation:
         """Time of a member of each class (classes × types) as an allocation."""
-        number, of = view.jobs.number, self.of
+        number, of = view.jobs.number, self.class_of
         if len(of) and of.min() < 0:
             number, of = number[of >= 0], of[of >= 0]
         by_job = Allocation.tidy(share).take(of, axis=0).ravel()
@@ -74,10 +74,10 @@ class JobClasses:
     def by_job(self, column: Floats) -> Floats:
         """Expand a column by class, or classes × something, to jobs of the view; 0 for jobs that can run nowhere."""
         if not len(column):
-            return np.zeros((len(self.of), *column.shape[1:]))
-        spread: Floats = column[self.of]
-        if len(self.of) and self.of.item(self.of.argmin()) < 0:
-            spread[self.of < 0] = 0.0
+            return np.zeros((len(self.class_of), *column.shape[1:]))
+        spread: Floats = column[self.class_of]
+        if len(self.class_of) and self.class_of.item(self.class_of.argmin()) < 0:
+            spread[self.class_of < 0] = 0.0
         return spread
 
 

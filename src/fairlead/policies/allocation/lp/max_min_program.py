@@ -284,8 +284,8 @@ def divide_among_members(classes: JobClasses, view: Snapshot, filled: ClassTimes
 
 
 def _members_by_class(classes: JobClasses, numbers: Ints) -> list[Ints]:
-    order = classes.of.argsort(kind="stable")
-    order = order[np.count_nonzero(classes.of < 0) :]
+    order = classes.class_of.argsort(kind="stable")
+    order = order[np.count_nonzero(classes.class_of < 0) :]
     return np.split(numbers[order], np.cumsum(classes.count)[:-1])
 
 

@@ -73,8 +73,8 @@ class SpeedPrices:
         cost: Floats = (np.maximum(part[:, None] - self.speed[of], 0.0) * self.price[of]).sum(axis=1)
         return cost
 
-    def of(self, origin: Ints) -> SpeedPrices:
-        """The rows for classes that were parts of these."""
+    def split(self, origin: Ints) -> SpeedPrices:
+        """The rows for new classes, each a part of the class `origin` of these."""
         return SpeedPrices(self.speed[origin], self.price[origin])
 
     def rise(self, of: Ints, part: Floats) -> Floats:
@@ -98,32 +98,32 @@ class ThroughputPolytope:
     def __init__(self, name: str, classes: JobClasses, capacity: Ints, cols: ThroughputColumns) -> None:
         self.name, self.classes, self.capacity, self.cols = name, classes, capacity, cols
         can = np.append(cols.fastest > 0, False)
-        self.present = can[classes.of].nonzero()[0]  # rows of the view; all columns by job follow it
-        self.of = classes.of[self.present]
-        self.fastest = cols.fastest[self.of]
-        self.count = np.bincount(self.of, minlength=len(classes)).astype(np.float64)
+        self.present = can[classes.class_of].nonzero()[0]  # rows of the view; all columns by job follow it
+        self.class_of = classes.class_of[self.present]
+        self.fastest = cols.fastest[self.class_of]
+        self.count = np.bincount(self.class_of, minlength=len(classes)).astype(np.float64)
         self.hints: Floats | None = None  # none: prices belong to columns that may be missing in the next solve
         self._level: _Model | None = None
         self._order: Ints | None = None  # of the last demands
 
-    def follows(self, earlier: ThroughputPolytope) -> Ints:
+    def start_from(self, earlier: ThroughputPolytope) -> Ints:
         """Start with the rows of an earlier polytope of larger classes; returns by class the class it was a part of."""
         origin = np.zeros(len(self.classes), dtype=np.int64)
-        origin[self.of] = earlier.classes.of[self.present]
-        owner, row = (origin[:, None] == earlier._plain().owner[None, :]).nonzero()
-        self._plain().expect(owner, earlier._plain().speed[row])
+        origin[self.class_of] = earlier.classes.class_of[self.present]
+        owner, row = (origin[:, None] == earlier._excess_model().owner[None, :]).nonzero()
+        self._excess_model().expect(owner, earlier._excess_model().speed[row])
         return origin
 
-    def required(self, demand: Floats) -> SortedDemands:
+    def to_demands(self, demand: Floats) -> SortedDemands:
         """Throughputs by job as demands."""
         part = np.minimum(np.maximum(demand / self.fastest, 0.0), 1.0)
-        required = SortedDemands(self.of, part, len(self.classes), self._order)
+        required = SortedDemands(self.class_of, part, len(self.classes), self._order)
         self._order = required.order
         return required
 
     def job_costs(self, required: SortedDemands, fit: PolytopeFit) -> Floats:
         """The cost of each job's demand at the prices of a fit; 1 is the whole budget."""
-        return fit.bill.cost(self.of, required.part)
+        return fit.bill.cost(self.class_of, required.part)
 
     def worth(self, unit: Floats, *, ordered: bool = False) -> Floats:
         """The value of time by column, throughput in these units. `ordered`: no two optima are equally good."""
@@ -139,12 +139,12 @@ class ThroughputPolytope:
 
     def fit(self, required: SortedDemands, *, at_least: bool = False) -> PolytopeFit:
         """min θ such that the demands take at most (1 + θ) of every resource. With `at_least`, a clear excess may be more."""
-        model = self._plain()
+        model = self._excess_model()
         model.aim(np.zeros(len(self.cols)), None)
         found = model.solve(required, TOLERANCE if at_least else np.inf)
-        resources, classes = len(self.cols.there_is), len(self.classes)
+        resources, classes = len(self.cols.available), len(self.classes)
         prices = found.duals[:resources].clip(min=0.0)
-        total = float(prices @ self.cols.there_is)
+        total = float(prices @ self.cols.available)
         if abs(total - 1.0) > 1e-6:
             raise SolverError(self.name, "optimal, with prices that do not add up")
         hours = found.duals[resources : resources + classes].clip(min=0.0)
@@ -158,7 +158,7 @@ class ThroughputPolytope:
 
     def maximize(self, required: SortedDemands, worth: Floats, over: float = 0.0) -> Floats:
         """The time by column of the highest value that meets the demands; `over` is an excess, by which all get less."""
-        model = self._plain()
+        model = self._excess_model()
         over = max(over, 0.0) + _SLACK
         model.aim(worth, over)
         return model.solve(required).values[1:].clip(min=0.0) / (1.0 + over)
@@ -173,7 +173,7 @@ class ThroughputPolytope:
         columns = np.arange(1, len(self.cols) + 1)
         pays = (np.zeros(len(columns), dtype=np.int64), columns, price / unit)
         model.program.add_rows(np.ones(1), np.ones(1), pays)
-        model.extra = 1
+        model.ratio_rows = 1
         found = model.solve(required)
         model.keep_to_optima(found)
         model.program.costs(np.arange(len(self.cols) + 1), np.append(-1.0, np.zeros(len(self.cols))))
@@ -185,34 +185,34 @@ class ThroughputPolytope:
     ) -> tuple[float, SortedDemands, PolytopeFit]:
         """The least level at which the demands fit, the demands, and the fit; below `lowest`, demands do not grow."""
         size = float(self.capacity.sum())
-        pool = self.classes.workers[self.of] / self.fastest / size
+        pool = self.classes.workers[self.class_of] / self.fastest / size
 
         def spending(fit: PolytopeFit) -> BudgetExcess:
             def cost(r: Floats) -> tuple[float, Floats]:
                 part = r / self.fastest
-                return float(fit.bill.cost(self.of, part).sum()) - 1.0, fit.bill.rise(self.of, part) / self.fastest
+                return float(fit.bill.cost(self.class_of, part).sum()) - 1.0, fit.bill.rise(self.class_of, part) / self.fastest
 
             return newton_excess(demand, cost)
 
         if guess <= 0.0:
             guess = affordable_level(newton_excess(demand, lambda r: (float(pool @ r) - 1.0, pool)), lowest, highest, lowest)
-        near = self.fit(self.required(demand(guess)[0]), at_least=True)
+        near = self.fit(self.to_demands(demand(guess)[0]), at_least=True)
         first = affordable_level(spending(near), lowest, highest, guess)
         level, wanted, fit = min_level(
-            self.name, demand.at, lambda r: self.fit(self.required(r), at_least=True), spending, first, highest
+            self.name, demand.at, lambda r: self.fit(self.to_demands(r), at_least=True), spending, first, highest
         )
-        return level, self.required(wanted), fit
+        return level, self.to_demands(wanted), fit
 
     def allocation(
         self, numbers: Ints, required: SortedDemands, time: Floats, reasons: Mapping[int, Reason]
     ) -> Allocation | SelfPairing:
-        return disaggregate(self.cols, numbers[self.present], self.of, required.part, time, reasons)
+        return disaggregate(self.cols, numbers[self.present], self.class_of, required.part, time, reasons)
 
     def beside_themselves(self, required: SortedDemands, time: Floats) -> Sequence[int]:
         """Jobs that would be paired with themselves if the time were disaggregated, as positions among the present jobs."""
-        return self_paired(self.cols, self.of, required.part, time)
+        return self_paired(self.cols, self.class_of, required.part, time)
 
-    def _plain(self) -> _Model:
+    def _excess_model(self) -> _Model:
         if self._level is None:
             self._level = _Model(self, np.append(-1.0, np.zeros(len(self.cols))), scaled=False)
         return self._level
@@ -221,21 +221,21 @@ class ThroughputPolytope:
 class _Model:
     """The program of a polytope. Its first column is the excess θ or, `scaled`, the factor of everything."""
 
-    def __init__(self, supply: ThroughputPolytope, cost: Floats, *, scaled: bool, over: float = 0.0) -> None:
-        self.supply, self.scaled, self.extra = supply, scaled, 0
-        cols = supply.cols
+    def __init__(self, polytope: ThroughputPolytope, cost: Floats, *, scaled: bool, over: float = 0.0) -> None:
+        self.polytope, self.scaled, self.ratio_rows = polytope, scaled, 0
+        cols = polytope.cols
         sides = cols.sides
-        resources, classes = len(cols.there_is), len(supply.classes)
+        resources, classes = len(cols.available), len(polytope.classes)
         col, resource = (cols.use > 0).nonzero()
         head = np.arange(resources)
         rows = [resource, head, resources + sides.owner]
         columns = [col + 1, np.zeros(resources, dtype=np.int64), sides.col + 1]
-        values = [cols.use[col, resource], -(1.0 + over * scaled) * cols.there_is, sides.weight]
-        above = np.concatenate((1.0 * cols.there_is, supply.count))
+        values = [cols.use[col, resource], -(1.0 + over * scaled) * cols.available, sides.weight]
+        above = np.concatenate((1.0 * cols.available, polytope.count))
         if scaled:
             rows.append(resources + np.arange(classes))
             columns.append(np.zeros(classes, dtype=np.int64))
-            values.append(-supply.count)
+            values.append(-polytope.count)
             above[:] = 0.0
         lower, upper = np.zeros(len(cols) + 1), np.full(len(cols) + 1, np.inf)
         lower[0] = 0.0 if scaled else -np.inf
@@ -244,25 +244,25 @@ class _Model:
         model = Model(cost, lower, upper, below, above, entries)
         self.program: Program | ColumnGeneration
         if scaled:
-            self.program = Program(supply.name, model, tolerance=1e-10)
+            self.program = Program(polytope.name, model, tolerance=1e-10)
         else:
-            self.program = ColumnGeneration(supply.name, model, np.append(True, cols.two < 0), tolerance=1e-10)
+            self.program = ColumnGeneration(polytope.name, model, np.append(True, cols.two < 0), tolerance=1e-10)
         self._base = resources + classes
         self.owner, self.speed = np.zeros(0, dtype=np.int64), np.zeros(0)  # of each row of speed
         self._wanted = np.zeros(0)  # and how much is asked for beyond it
         self._expected: tuple[Ints, Floats] = (self.owner, self.speed)
-        self._leveled = not scaled  # whether it looks for the least excess
+        self._minimizes_excess = not scaled  # whether it looks for the least excess
 
     def expect(self, owner: Ints, speed: Floats) -> None:
         """Rows that are likely to be needed, of classes at speeds above 0."""
-        some = (speed > 0) & (self.supply.count[owner] > 0)
+        some = (speed > 0) & (self.polytope.count[owner] > 0)
         self._expected = owner[some], speed[some]
 
     def aim(self, worth: Floats, over: float | None) -> None:
         """Set the objective; with `over` None it is the least excess."""
-        if over is None and self._leveled:
+        if over is None and self._minimizes_excess:
             return
-        self._leveled = over is None
+        self._minimizes_excess = over is None
         program, first = self.program, np.zeros(1, dtype=np.int64)
         program.costs(np.arange(len(worth) + 1), np.append(-1.0 if over is None else 0.0, worth))
         bounds = (-np.inf, np.inf) if over is None else (over, over)
@@ -271,7 +271,7 @@ class _Model:
     def solve(self, required: SortedDemands, enough: float = np.inf) -> Solution:
         """The optimum that meets the demands, adding violated rows until none is left, or the first column is `enough`."""
         if not len(self.owner):
-            all_, (owner, speed) = (self.supply.count > 0).nonzero()[0], self._expected
+            all_, (owner, speed) = (self.polytope.count > 0).nonzero()[0], self._expected
             self._ask(np.append(all_, owner), np.append(np.zeros(len(all_)), speed), required)
         elif not self.scaled:
             wanted = required.beyond(self.owner, self.speed)
@@ -286,11 +286,11 @@ class _Model:
             self._ask(owner, speed, required)
             if found.values[0] > enough:
                 return found
-        raise SolverError(self.supply.name, f"a supply that does not meet the demands after {_ROUNDS} rounds")
+        raise SolverError(self.polytope.name, f"throughputs that do not meet the demands after {_ROUNDS} rounds")
 
     def _short(self, values: Floats, required: SortedDemands) -> tuple[Ints, Floats]:
         """The classes, and for each the speed, at which the demands are missed by most."""
-        sides = self.supply.cols.sides
+        sides = self.polytope.cols.sides
         scale = float(values[0]) if self.scaled else 1.0
         amount = values[1:][sides.col] * sides.weight
         used = (amount > _USED * scale).nonzero()[0]
@@ -309,7 +309,7 @@ class _Model:
 
     def _ask(self, owner: Ints, speed: Floats, required: SortedDemands) -> None:
         """Add rows: beyond this speed, the class's time must cover its demands."""
-        sides = self.supply.cols.sides
+        sides = self.polytope.cols.sides
         begin, end = sides.first[owner], sides.first[owner + 1]
         size = end - begin
         row = np.arange(len(owner)).repeat(size)
@@ -331,7 +331,7 @@ class _Model:
         owner, speed, price = self.owner[some], self.speed[some], price[some]
         order = owner.argsort(kind="stable")
         owner, speed, price = owner[order], speed[order], price[order]
-        count = np.bincount(owner, minlength=len(self.supply.classes))
+        count = np.bincount(owner, minlength=len(self.polytope.classes))
         place = np.arange(len(owner)) - (count.cumsum() - count)[owner]
         shape = (len(count), int(count.max(initial=1)))
         speeds, prices = np.full(shape, np.inf), np.zeros(shape)
@@ -345,5 +345,5 @@ class _Model:
         self.program.column_bounds(loses + 1, nothing, nothing)
         scarce = (found.duals[: self._base] > FITS).nonzero()[0]
         self.program.row_bounds(scarce, np.zeros(len(scarce)), np.zeros(len(scarce)))
-        tight = (found.duals[self._base + self.extra :] < -FITS).nonzero()[0]
-        self.program.row_bounds(self._base + self.extra + tight, np.zeros(len(tight)), np.zeros(len(tight)))
+        tight = (found.duals[self._base + self.ratio_rows :] < -FITS).nonzero()[0]
+        self.program.row_bounds(self._base + self.ratio_rows + tight, np.zeros(len(tight)), np.zeros(len(tight)))

@@ -89,11 +89,11 @@ class FlexibleFill(_OfTypes[HullFit]):
         super().__init__(demands.name, top, demands.capacity)
         self._demands, self._unit = demands, demands.fastest / top
 
-    def required(self, level: Floats) -> GridDemands:
-        return self._demands.required(level * self._unit)
+    def to_demands(self, level: Floats) -> GridDemands:
+        return self._demands.to_demands(level * self._unit)
 
     def fit(self, level: Floats) -> HullFit:
-        return self._demands.fit(self.required(level))
+        return self._demands.fit(self.to_demands(level))
 
     def record_full(self, fit: HullFit) -> None:
         """Keep a trace of earlier prices: a price too small for the solver is not lost if it was once larger."""
@@ -105,7 +105,7 @@ class FlexibleFill(_OfTypes[HullFit]):
 
     def _without(self, priced: Bools) -> Floats:
         fastest: Floats = np.where(priced, 0.0, self._demands.classes.rates).max(axis=1)
-        level: Floats = fastest[self._demands.of] / self._unit
+        level: Floats = fastest[self._demands.class_of] / self._unit
         return level
 
 
@@ -142,31 +142,31 @@ class FixedMixFill(_OfTypes[MixLoad]):
 class PolytopeFill(FillModel[PolytopeFit]):
     """Jobs may be co-located or spread. It fills at most as often as classes have speeds."""
 
-    def __init__(self, supply: ThroughputPolytope, top: Floats, earlier: PolytopeFill | None = None) -> None:
+    def __init__(self, polytope: ThroughputPolytope, top: Floats, earlier: PolytopeFill | None = None) -> None:
         """`earlier` was filled with the same jobs in larger classes: what exceeded it exceeds this one."""
-        super().__init__(supply.name, top, len(supply.cols.sides.col) + len(supply.classes) + 1)
-        self._supply = supply
-        self._bill = SpeedPrices(np.zeros((len(supply.classes), 0)), np.zeros((len(supply.classes), 0)))
+        super().__init__(polytope.name, top, len(polytope.cols.sides.col) + len(polytope.classes) + 1)
+        self._polytope = polytope
+        self._bill = SpeedPrices(np.zeros((len(polytope.classes), 0)), np.zeros((len(polytope.classes), 0)))
         self._known: list[tuple[PolytopeFit, Callable[[Floats], float]]] = []
-        self._free = np.ones(len(supply.classes))  # by class, as a part of its fastest
+        self._free = np.ones(len(polytope.classes))  # by class, as a part of its fastest
         if earlier is not None:
-            origin = supply.follows(earlier._supply)
-            fits = [replace(fit, bill=fit.bill.of(origin)) for fit, _ in earlier._known]
+            origin = polytope.start_from(earlier._polytope)
+            fits = [replace(fit, bill=fit.bill.split(origin)) for fit, _ in earlier._known]
             self._known = [(fit, self._cost(fit)) for fit in fits]
             self._free = earlier._free[origin]
 
-    def required(self, level: Floats) -> SortedDemands:
-        return self._supply.required(level / self.top * self._supply.fastest)
+    def to_demands(self, level: Floats) -> SortedDemands:
+        return self._polytope.to_demands(level / self.top * self._polytope.fastest)
 
     def fit(self, level: Floats) -> PolytopeFit:
-        return self._supply.fit(self.required(level), at_least=True)
+        return self._polytope.fit(self.to_demands(level), at_least=True)
 
     def used(self, fit: PolytopeFit) -> Floats:
         """The time on each column, no more than there is."""
         return fit.used / (1.0 + max(fit.excess, 0.0))
 
     def self_pairs(self, level: Floats, fit: PolytopeFit) -> bool:
-        return bool(self._supply.beside_themselves(self.required(level), self.used(fit)))
+        return bool(self._polytope.beside_themselves(self.to_demands(level), self.used(fit)))
 
     def record_full(self, fit: PolytopeFit) -> None:
         self._bill = fit.bill
@@ -180,14 +180,14 @@ class PolytopeFill(FillModel[PolytopeFit]):
         return next((cost for known, cost in self._known if known is fit), None) or self._cost(fit)
 
     def _cost(self, fit: PolytopeFit) -> Callable[[Floats], float]:
-        job, column = (fit.bill.price > 0)[self._supply.of].nonzero()
-        of, top = self._supply.of[job], self.top[job]
+        job, column = (fit.bill.price > 0)[self._polytope.class_of].nonzero()
+        of, top = self._polytope.class_of[job], self.top[job]
         speed, price = fit.bill.speed[of, column] * top, fit.bill.price[of, column] / top
         return lambda level: float(np.maximum(level[job] - speed, 0.0) @ price)
 
     def free_level(self, level: Floats, cap: Floats) -> Floats:
         """No job goes beyond the least speed that has a price. This always stops some job."""
-        of, bill = self._supply.of, self._bill
+        of, bill = self._polytope.class_of, self._bill
         rising = (cap - level > 1e-12 * self.top).nonzero()[0]
         open_ = np.zeros(len(self._free), dtype=np.bool_)
         open_[of[rising]] = True

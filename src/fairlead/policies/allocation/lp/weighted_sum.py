@@ -68,12 +68,12 @@ class WarmStart:
         return WarmStart([self.keys[at] for at in kept.tolist()], layouts, layout[some], self.block[some], cols)
 
 
-def maximize_weighted_sum(supply: ThroughputPolytope, weight: Floats, near: WarmStart) -> tuple[Floats, Floats, WarmStart]:
+def maximize_weighted_sum(polytope: ThroughputPolytope, weight: Floats, near: WarmStart) -> tuple[Floats, Floats, WarmStart]:
     """The time by column, the speed of each job as a part of its class's fastest, and a warm start. `weight` is above 0."""
-    order = np.lexsort((-weight, supply.of))
-    near = near.known_to(supply.classes.keys, (np.diff(supply.cols.sides.first) > 0).tolist())
-    ranks = RankWeights(weight[order], supply.count.astype(np.int64), supply.cols.sides, near.layouts.speed)
-    program = _Bounded(supply.name, supply.cols, ranks, supply.classes.keys, near)
+    order = np.lexsort((-weight, polytope.class_of))
+    near = near.known_to(polytope.classes.keys, (np.diff(polytope.cols.sides.first) > 0).tolist())
+    ranks = RankWeights(weight[order], polytope.count.astype(np.int64), polytope.cols.sides, near.layouts.speed)
+    program = _Bounded(polytope.name, polytope.cols, ranks, polytope.classes.keys, near)
     used, proof = program.solve()
     speed = np.zeros(len(weight))
     speed[order] = ranks.member_speeds(ranks.laid(used)).round(_DIGITS)
@@ -86,7 +86,7 @@ class _Bounded:
 
     def __init__(self, name: str, cols: ThroughputColumns, ranks: RankWeights, keys: Sequence[Any], near: WarmStart) -> None:
         self.cols, self.ranks, self.keys = cols, ranks, keys
-        sides, width, classes, resources = cols.sides, len(cols), len(ranks.count), len(cols.there_is)
+        sides, width, classes, resources = cols.sides, len(cols), len(ranks.count), len(cols.available)
         first, every = ranks.first, int(ranks.first[-1])
         block = ranks.block + first[sides.owner]  # of each side
         self._worth, self._above = width, width + every
@@ -105,7 +105,7 @@ class _Bounded:
         cost = np.concatenate((self._cost, np.ones(every), np.zeros(every)))
         most = ranks.width * ranks.total[ranks.by_block]
         upper = np.concatenate((np.full(width, np.inf), most, np.full(every, np.inf)))
-        room = np.concatenate((1.0 * cols.there_is, ranks.count, np.zeros(every)))
+        room = np.concatenate((1.0 * cols.available, ranks.count, np.zeros(every)))
         self._base = len(room)
         likely = np.zeros((classes, classes + 1, resources), dtype=np.bool_)  # the last class means no co-location
         if near.cols:
