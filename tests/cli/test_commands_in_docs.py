@@ -13,7 +13,8 @@ import typer
 from fairlead.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md")])
+DOCS = [page for page in (ROOT / "docs").rglob("*.md") if "adr" not in page.parts]
+PAGES = sorted([ROOT / "README.md", *DOCS, *(ROOT / "examples").rglob("*.md")])
 COMMAND = typer.main.get_command(app)
 
 

@@ -244,7 +244,7 @@ def test_the_claims_can_be_printed_by_anyone():
 
 
 def test_the_page_says_what_the_command_prints():
-    page = (Path(__file__).resolve().parents[2] / "docs/catalogue.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs/reference/throughput-catalogue.md").read_text()
     printed = {line[:33].strip(): line[33:].split() for line in claims().splitlines()}
     rows = [line.replace("*", "").strip("| ").split(" | ") for line in page.splitlines() if re.match(r"\|.*×.*\|", line)]
     quoted = {kind: figures for kind, *figures in rows if kind in TABLE.kinds}

@@ -1,5 +1,5 @@
 """The figures by which schedulers are compared, from the record of a run. Definitions that differ between papers are
-options with stated defaults (docs/metrics.md). It knows columns of outcomes, not policies, and prints none."""
+options with stated defaults (docs/reference/result-metrics.md). It knows columns of outcomes, not policies, and prints none."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The bundled catalogue: the 26 job types of Gavel's Table 2 on six types of accelerator. **Every rate is modelled, not
 measured**: it follows from the figures below through a roofline model. Peaks, bandwidths and memory sizes are from public data
 sheets; efficiencies, demands and networks are assumptions, in round numbers, chosen to agree with the Gavel paper
-(docs/catalogue.md). `python -m fairlead.workloads.catalogue` prints how close that is. This module knows no files and no
-scheduler."""
+(docs/reference/throughput-catalogue.md). `python -m fairlead.workloads.catalogue` prints how close that is. This module
+knows no files and no scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trace files: `read_trace_file` and `write_trace`; `docs/traces.md` describes the formats."""
+"""Trace files: `read_trace_file` and `write_trace`; `docs/reference/trace-formats.md` describes the formats."""
 
 from __future__ import annotations
 

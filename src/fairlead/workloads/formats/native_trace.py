@@ -1,5 +1,5 @@
-"""Fairlead's own traces: a table whose columns are the fields of a job, as CSV or Parquet. `docs/traces.md` describes the
-columns."""
+"""Fairlead's own traces: a table whose columns are the fields of a job, as CSV or Parquet.
+`docs/reference/trace-formats.md` describes the columns."""
 
 from __future__ import annotations
 
