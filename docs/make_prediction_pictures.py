@@ -1,4 +1,4 @@
-"""The pictures of papers/profiles.md and papers/prediction.md, from the sets that ship: `python docs/make_prediction_pictures.py`."""
+"""Draw the pictures of papers/profiles.md and papers/prediction.md: `python docs/make_prediction_pictures.py`."""
 
 from __future__ import annotations
 

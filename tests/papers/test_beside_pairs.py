@@ -1,5 +1,5 @@
-"""Pairs of which each was seen alone in the same second: what docs/papers/profiles.md says of their noise, and docs/papers/prediction.md of
-those that are advised or not."""
+"""Pairs of which each was seen alone in the same second: what docs/papers/profiles.md says of their noise, and
+docs/papers/prediction.md of those that are advised or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs measured while the host was quiet, beside the same pairs of a slower host: what docs/papers/profiles.md says of them."""
+"""Pairs measured while the host was quiet, and the same pairs of a slower host: what docs/papers/profiles.md says of them."""
 
 from __future__ import annotations
 

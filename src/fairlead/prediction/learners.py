@@ -100,7 +100,8 @@ LEARNERS: Mapping[str, Learner] = {
 
 
 BEST_FIRST = ("xgboost", "lightgbm", "random-forest", "linear")
-"""By their error on the shipped set, for utilization and multiprocessors, on unseen families and rows (docs/papers/prediction.md)."""
+"""By their error on the shipped set, for utilization and multiprocessors, on unseen families and rows
+(docs/papers/prediction.md)."""
 
 
 def best_installed() -> str:
