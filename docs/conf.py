@@ -6,6 +6,7 @@ it; to give it a place in the navigation, add one line to `NAVIGATION`."""
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
+
+sys.path.insert(0, str(DOCS))
+
+import generate_reference  # noqa: E402
 
 NAVIGATION = {
     "Start": [
@@ -57,6 +62,7 @@ NAVIGATION = {
         "reference/scheduler-file",
         "reference/cluster-file",
         "reference/policies",
+        "reference/parameters",
         "reference/presets",
         "reference/trace-formats",
         "reference/throughput-catalogue",
@@ -85,10 +91,21 @@ author = "The Fairlead authors"
 copyright = "the Fairlead authors"  # Sphinx asks for this name
 release = version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 
-extensions = ["myst_parser", "sphinx_design", "sphinx_copybutton"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_parser", "sphinx_design", "sphinx_copybutton"]
 exclude_patterns = ["reference/generated", "_static"]
 source_suffix = {".md": "markdown"}
 nitpicky = False
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+default_role = "code"  # docstrings are plain text with names in single back ticks
+add_module_names = False
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_block", "attrs_inline"]
 myst_heading_anchors = 5
@@ -164,9 +181,20 @@ def follow_links_outside(name: str, text: str) -> str:
     return re.sub(r"\]\(((?:\.\./)+[^)#\s]*)(#[^)]*)?\)", target, text)
 
 
+def insert_generated(app: Sphinx, text: str) -> str:
+    """Put generated parts where a page has `<!-- generated: NAME -->`."""
+
+    def part(found: re.Match[str]) -> str:
+        file = generate_reference.FOLDER / f"{found[1]}.md"
+        app.env.note_dependency(str(file))
+        return file.read_text(encoding="utf-8")
+
+    return re.sub(r"^<!-- generated: ([a-z-]+) -->$", part, text, flags=re.MULTILINE)
+
+
 def read_source(app: Sphinx, name: str, content: list[str]) -> None:
     """Complete a page's text before it is parsed."""
-    content[0] = follow_links_outside(name, content[0])
+    content[0] = insert_generated(app, follow_links_outside(name, content[0]))
     if name == "index":
         content[0] += navigation(set(app.env.found_docs))
     elif name == "adr/index":
@@ -175,5 +203,6 @@ def read_source(app: Sphinx, name: str, content: list[str]) -> None:
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    generate_reference.generate()
     app.connect("env-get-outdated", lambda *_: ["index", "adr/index"])  # they list the others
     app.connect("source-read", read_source)

@@ -136,7 +136,7 @@ WRONG = {
     ),
     "a field near to nothing": (
         "policy: fifo\nzzz: 1\n",
-        "scheduler.yaml:2: field 'zzz': expected a known field (known: name, admission, ",
+        "scheduler.yaml:2: field 'zzz': expected a known field (known: policy, admission, ",
     ),
     "twice the same field": (
         "policy: fifo\nrounds: 3\npolicy: las\n",

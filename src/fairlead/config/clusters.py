@@ -71,8 +71,21 @@ LINKS: Mapping[str, Links] = {
 """By machine."""
 
 
-_TYPE_FIELDS = ("memory_gb", "price_per_hour")
-_NODE_FIELDS = ("name", "count", "type", "accelerators", "cpus", "memory_gb", "network_gbps", "links")
+TYPE_KEYS: Mapping[str, str] = {
+    "memory_gb": "Memory of one GPU in GB.",
+    "price_per_hour": "Price of one GPU for an hour, for costs in results.",
+}
+NODE_KEYS: Mapping[str, str] = {
+    "type": "GPU type of the node, such as `v100`. Required.",
+    "accelerators": "Number of GPUs of the node. Required.",
+    "name": "Name of the node. Default: the type with a number. With `count`, each name gets a number.",
+    "count": "How many such nodes there are. Default: 1.",
+    "cpus": "CPU cores of the node. Default: unlimited.",
+    "memory_gb": "Host memory of the node in GB. Default: unlimited.",
+    "network_gbps": "Network bandwidth of the node in Gb/s. Default: 0, which means unknown.",
+    "links": "Bandwidths between the GPUs: a matrix in Gb/s, or a machine such as `p3.16xlarge`.",
+}
+"""The keys of a type and of a node in a cluster file, and what each means."""
 MOST_ACCELERATORS = 1_000_000
 
 
@@ -106,7 +119,7 @@ def cluster_from(value: Value, known: Sequence[AcceleratorType] = ()) -> Cluster
 
 
 def _type(name: str, entry: Value, before: AcceleratorType | None) -> AcceleratorType:
-    fields = entry.mapping(_TYPE_FIELDS)
+    fields = entry.mapping(TYPE_KEYS)
     old = before or AcceleratorType(name)
     memory = fields["memory_gb"].number("GB above 0", above=True) if "memory_gb" in fields else old.memory_gb
     price = fields["price_per_hour"].number("a price from 0 on") if "price_per_hour" in fields else old.price_per_hour
@@ -114,7 +127,7 @@ def _type(name: str, entry: Value, before: AcceleratorType | None) -> Accelerato
 
 
 def _nodes(entry: Value, already: int) -> list[Node]:
-    fields = entry.mapping(_NODE_FIELDS)
+    fields = entry.mapping(NODE_KEYS)
     for required in ("type", "accelerators"):
         if required not in fields:
             raise InputError(entry.source, "a value; every node has one", line=entry.line, field=required)

@@ -34,7 +34,22 @@ SHORTEST_ROUND_S, LONGEST_ROUND_S = 0.01, 1e9
 
 _PARTS = ("admission", "estimator", "policy", "mechanism", "placement", "termination")
 _FOR_PEOPLE = ("about", "paper")
-_FIELDS = ("name", *_PARTS, "rounds", "run_to_completion", "first_step_s", "preset", *_FOR_PEOPLE)
+KEYS: Mapping[str, str] = {
+    "policy": "Which jobs run. Required, unless there is a `preset`.",
+    "admission": "Which jobs may enter the queue. A list is a chain: each part sees the jobs that the part before let through.",
+    "placement": "Which GPUs a job gets.",
+    "estimator": "What the policy knows about throughputs.",
+    "mechanism": "How fractions of time become rounds. Only allocation policies use it.",
+    "termination": "Which jobs end before their last step.",
+    "rounds": "Length of a round in seconds, or `event-driven` to decide at every arrival and completion.",
+    "run_to_completion": "With `true`, a running job is never preempted.",
+    "first_step_s": "A job is not preempted before its first step, for at most this many seconds; 0 turns this off.",
+    "preset": "A preset whose keys apply where this file has none.",
+    "name": "What tables and plots call the scheduler.",
+    "about": "A description for readers. It has no effect.",
+    "paper": "The source, for readers. It has no effect.",
+}
+"""The keys of a scheduler file, and what each means."""
 
 
 @dataclass(frozen=True)
@@ -163,12 +178,12 @@ class SchedulerConfig:
 
 def fields_of(value: Value) -> dict[str, Value]:
     """The fields of a scheduler file, and below them those of its preset."""
-    own = value.mapping(_FIELDS, FORMER_KINDS)
+    own = value.mapping(KEYS, FORMER_KINDS)
     if "preset" not in own:
         return own
     place = "" if own["preset"].line is None else f"{own['preset'].where}: "
     base = preset_named(own["preset"].text("the name of a preset"), place)
-    return {**base.value.mapping(_FIELDS), **own}
+    return {**base.value.mapping(KEYS), **own}
 
 
 def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] | None = None) -> Any:

@@ -57,7 +57,13 @@ SCHEDULE = "schedule"
 """The batch sizes that the user has declared, in the same notation; a field of the job."""
 
 DEFAULTS: Mapping[str, Any] = {column.name: column.default for column in fields(Job)}
-COLUMNS = (*DEFAULTS, DURATION, LOSS_CURVE, REGIMES)
+EXTRA_COLUMNS: Mapping[str, str] = {
+    DURATION: "Run time in seconds on any GPU type, in place of `steps` and `kind`.",
+    LOSS_CURVE: "Loss of the job over its steps as `start|floor|scale`. Only the simulator reads it.",
+    REGIMES: "Batch sizes of the job with their share of the work, as `32@0.3|256@0.7`. Only the simulator reads it.",
+}
+"""Columns that are no fields of a job, and what each means."""
+COLUMNS = (*DEFAULTS, *EXTRA_COLUMNS)
 ALL_MODES = (*MODES, ELASTIC)
 WHOLE = ("workers", "priority", "retry_limit", "group_order")
 TEXT = ("name", "kind", "user", "account", "allowed_types", "group", "mode", "command", "after", SCHEDULE, LOSS_CURVE, REGIMES)
