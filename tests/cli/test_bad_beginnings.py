@@ -32,12 +32,12 @@ def fairlead(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fairlead.cli.cmd_cluster.log_to_stderr", lambda *_: None)
 
-    def run(*words: object) -> str:
+    def run(*words: object, code: int = 2) -> str:
         monkeypatch.setattr("sys.argv", ["fairlead", request.param, *CLUSTER, *map(str, words)])
         with pytest.raises(SystemExit) as ended:
             main.run()
         (line,) = capsys.readouterr().err.splitlines()
-        assert (ended.value.code, line[:17]) == (2, "fairlead: error: ")
+        assert (ended.value.code, line[:17]) == (code, "fairlead: error: ")
         return line[17:]
 
     return run
@@ -98,7 +98,8 @@ def test_a_journal_that_cannot_be_kept_is_told(fairlead: Fairlead, journal: str,
     for kind in ("sqlite", "jsonl"):
         Path(f"notes.{kind}").write_text("buy milk\nand bread")
     before = left()
-    assert said in fairlead(*PORTS, "--journal", journal, "--root", "a/b")
+    code = 5 if journal.startswith("postgresql://127.0.0.1:1") else 2
+    assert said in fairlead(*PORTS, "--journal", journal, "--root", "a/b", code=code)
     assert left() == before
     assert Path("notes.jsonl").read_text() == "buy milk\nand bread"
 
@@ -155,7 +156,7 @@ def test_a_second_plane_on_a_journal_is_refused_and_the_first_keeps_all_that_is_
     (root / "connection.json").write_text("of the first")
     journal = open_journal("root/journal.sqlite")
     before = left()
-    said = fairlead(*PORTS, "--root", "root")
+    said = fairlead(*PORTS, "--root", "root", code=4)
     assert said == "root/journal.sqlite: another process writes this journal; end it first"
     assert (left(), (root / "connection.json").read_text()) == (before, "of the first")
     journal.close()
@@ -163,7 +164,7 @@ def test_a_second_plane_on_a_journal_is_refused_and_the_first_keeps_all_that_is_
 
 def test_a_second_plane_on_a_file_of_lines_is_refused(fairlead: Fairlead) -> None:
     journal = open_journal("events.jsonl")
-    said = fairlead(*PORTS, "--journal", "events.jsonl")
+    said = fairlead(*PORTS, "--journal", "events.jsonl", code=4)
     assert said == "events.jsonl: another process writes this journal; end it first"
     assert left() == ["events.jsonl"]
     journal.close()
@@ -175,7 +176,7 @@ def test_a_second_plane_on_a_database_is_refused(
     monkeypatch.setattr("fairlead.journal.postgres.LOCK_WAIT_MS", 10)
     url = postgres.database()
     journal = open_journal(url)
-    assert fairlead(*PORTS, "--journal", url).endswith(": another process writes this journal; end it first")
+    assert fairlead(*PORTS, "--journal", url, code=4).endswith(": another process writes this journal; end it first")
     assert left() == []
     journal.close()
 

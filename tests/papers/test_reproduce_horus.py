@@ -57,7 +57,7 @@ def test_a_learner_whose_library_is_not_there_is_not_installed_and_has_not_faile
     given = Reproduction(HORUS, scale, WORLD, tmp_path, HORUS.chosen(["table4"]))
     outcome = reproduce(given, processes=1)
     assert [told.verdict for _, told in outcome.rows] == ["met", "", "not installed", "not installed"]
-    note = "not installed: this learner needs lightgbm: in the clone of Fairlead, pip install -e '.[predict]'"
+    note = "not installed: this learner needs lightgbm: run pip install 'fairlead[predict]'"
     assert {told.note for _, told in outcome.rows} == {"", note}
     assert _why_not(outcome) == [f"{note} (2 claims of table4)"]
     assert "failed" not in (tmp_path / "report.md").read_text()

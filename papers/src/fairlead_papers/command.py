@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from fairlead.cli import options as opt
@@ -278,7 +277,7 @@ def _shown(outcome: Outcome, title: str, caption: str, width: int | None = None)
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column(HEADINGS[4], no_wrap=True)
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     return table
 
 

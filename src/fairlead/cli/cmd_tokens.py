@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from fairlead.cli.output import JsonOption, note, out, print_json
-from fairlead.core.errors import InputError, require
+from fairlead.core.errors import InputError, NotFound, require
 from fairlead.runtime.protocol.task_file import is_job_name
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ def add(
     """Create a token and print it. Only its digest is stored.
 
     export FAIRLEAD_TOKEN=$(fairlead token add ann). A user can have several tokens, such as one for each machine.
-    Exit codes: 0 created, 2 bad input.
     """
     from fairlead.runtime.control.tokens import ANY, Role
 
@@ -67,9 +66,10 @@ def revoke(
     root: Path = ROOT,
     json: JsonOption = False,
 ) -> None:
-    """Revoke tokens. They stop working at once; jobs of their user keep running. Exit codes: 0 done, 2 no such token."""
+    """Revoke tokens. They stop working at once; jobs of their user keep running."""
     count = _tokens(root).revoke(name)
-    require(count, "token", "a name or an id, as 'fairlead token list' shows it", "name", name)
+    if not count:
+        raise NotFound(f"no token of the user '{name}', or with this id: 'fairlead token list' shows them")
     if json:
         print_json({"revoked": count})
     else:

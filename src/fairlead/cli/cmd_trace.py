@@ -7,7 +7,6 @@ from typing import Annotated, TypeVar
 
 import typer
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from fairlead.cli import options as opt
@@ -190,7 +189,7 @@ def stats(
     if json:
         print_json(found.to_dict())
         return
-    table = Table(title=escape(str(source)), box=box.SIMPLE, show_header=False, title_justify="left")
+    table = Table(title=str(source), box=box.SIMPLE, show_header=False, title_justify="left")
     table.add_row("jobs", f"{found.jobs:,}" + (f" ({found.skipped:,} lines skipped)" if found.skipped else ""))
     table.add_row("from first to last", format_duration(found.span_s) + (f", from {found.origin}" if found.origin else ""))
     table.add_row("jobs per hour", "–" if found.jobs_per_hour is None else f"{found.jobs_per_hour:.2f}")

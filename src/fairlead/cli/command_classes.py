@@ -113,7 +113,7 @@ COMPLETED |= {f"--{kind}": kind for kind in ("placement", "estimator", "mechanis
 def complete_values(command: Any) -> None:
     """Give the arguments and options of a command the completion of their values."""
     for param in command.params:
-        keys = [*param.opts, (param.metavar or "").rstrip(".")]
+        keys = [*param.opts, (param.metavar or "").strip("[].")]
         if what := next((COMPLETED[key] for key in keys if key in COMPLETED), None):
             param.shell_complete = partial(_complete, what)
 

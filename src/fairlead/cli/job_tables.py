@@ -11,6 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from fairlead.cli.output import CONTROLS
 from fairlead.core.job import ELASTIC
 from fairlead.experiments.metric_columns import format_delay, format_duration
 
@@ -30,12 +31,10 @@ LONGEST_LINE = 500
 _MAX_SHARING_NAMED = 3
 """Co-located jobs that a table names."""
 
-_CONTROLS = {code: 0x2400 + code for code in range(32) if code != 9} | {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
-
 
 def legible(text: str) -> str:
     """Return text of a job for a terminal: control characters are made visible, and a long line is cut."""
-    line = text.translate(_CONTROLS)
+    line = text.translate(CONTROLS)
     return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
 
 
@@ -134,4 +133,4 @@ def _shown(key: str, value: Any) -> str:
         return f"{value:.3g} steps/s"
     if isinstance(value, float):
         return format_duration(value) if key.endswith("_s") else f"{value:,.0f}" if value == int(value) else f"{value:,.6g}"
-    return (", ".join(map(str, value)) if isinstance(value, list) else str(value)).translate(_CONTROLS)
+    return (", ".join(map(str, value)) if isinstance(value, list) else str(value)).translate(CONTROLS)

@@ -13,7 +13,6 @@ import orjson
 import typer
 from rich import box
 from rich.console import Console, ConsoleDimensions
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -23,6 +22,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -33,8 +33,24 @@ from fairlead.reporting.tables import no_room, room_for_names
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel="Output")]
 
 
+CONTROLS = {code: 0x2400 + code for code in range(32) if code != 9} | {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+"""Control characters, except tabs, and the visible characters to print in their place."""
+
+_PRINTED = {code: shown for code, shown in CONTROLS.items() if code != 10}
+
+
 class Out(Console):
-    """Standard output. In a file or a pipe, tables have all columns and no line ends in blanks. Strings are never markup."""
+    """Standard output or error. All text is data: no markup, no emoji codes, and control characters become visible.
+
+    In a file or a pipe, tables have all columns and no line ends in blanks."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**{"highlight": False, "markup": False, "emoji": False, **how})
+
+    def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+        for each in super().render(renderable, options):
+            plain = each.control or each.text.isprintable()
+            yield each if plain else Segment(each.text.translate(_PRINTED), each.style)
 
     @property
     def size(self) -> ConsoleDimensions:
@@ -46,8 +62,6 @@ class Out(Console):
         Console.size.fset(self, new_size)  # type: ignore[attr-defined]
 
     def print(self, *objects: Any, **how: Any) -> None:
-        if all(isinstance(one, str) for one in objects):
-            how.setdefault("markup", False)
         if self.is_terminal:
             super().print(*objects, **how)
             return
@@ -58,8 +72,8 @@ class Out(Console):
 
 _UNBOUNDED = 10_000  # columns
 
-out = Out(highlight=False)
-err = Console(stderr=True, highlight=False, markup=False)
+out = Out()
+err = Out(stderr=True)
 
 _MAX_NAME_WIDTH = 25
 """Width of names in lists with a line for each."""
@@ -150,18 +164,18 @@ def fitted_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[st
         if widths[index] <= room:
             room -= widths[index]
             kept.append(index)
-    table = Table(title=escape(title), box=box.SIMPLE, title_justify="left", caption_justify="left")
+    table = Table(title=title, box=box.SIMPLE, title_justify="left", caption_justify="left")
     for index in kept:
         if index:
-            table.add_column(escape(headings[index]), justify="right", no_wrap=True)
+            table.add_column(headings[index], justify="right", no_wrap=True)
         else:
             whole_names = widths[0] == longest  # otherwise other columns take their room
-            table.add_column(escape(headings[index]), no_wrap=whole_names, max_width=widths[0] - 3, overflow="fold")
+            table.add_column(headings[index], no_wrap=whole_names, max_width=widths[0] - 3, overflow="fold")
     for row in rows:
         if len(row) == len(headings):
-            table.add_row(*(escape(row[index]) for index in kept))
+            table.add_row(*(row[index] for index in kept))
         else:
-            table.add_row(*map(escape, row[:names]), *("–" for _ in kept[names:]))
+            table.add_row(*row[:names], *("–" for _ in kept[names:]))
     hidden = [headings[index] for index in range(names, len(headings)) if index not in kept]
     table.caption = "; ".join(part for part in (caption, no_room(hidden) if hidden else "") if part) or None
     return table

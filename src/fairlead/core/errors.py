@@ -48,6 +48,12 @@ class UnknownName(FairleadError):
         return (UnknownName, (self.what, self.name, self.known, self.place, self.instead))
 
 
+class NotFound(FairleadError):
+    """What a command names does not exist."""
+
+    exit_code = NOT_FOUND
+
+
 class DuplicateName(FairleadError):
     """Two plug-ins claim one name."""
 
@@ -77,6 +83,12 @@ class SolverError(FairleadError):
 
 class JournalError(FairleadError):
     """A journal is damaged, of another version, or not a journal."""
+
+
+class JournalInUse(JournalError):
+    """Another process writes this journal."""
+
+    exit_code = REFUSED
 
 
 class JournalUnreachable(JournalError):
@@ -138,9 +150,9 @@ def _shorten(value: object, limit: int = 60) -> object:
 
 
 class NotInstalled(FairleadError):
-    """What was asked for needs an extra that is not there; nothing is wrong with it otherwise."""
+    """A command needs an extra or a package that is not installed."""
 
 
 def install(extra: str) -> str:
-    """The mend, as the end of a sentence."""
-    return f"in the clone of Fairlead, pip install -e '.[{extra}]'"
+    """Return how to install an extra, as the end of a sentence."""
+    return f"run pip install 'fairlead[{extra}]'"

@@ -15,7 +15,7 @@ from typing import IO
 
 import orjson
 
-from fairlead.core.errors import JournalError
+from fairlead.core.errors import JournalError, JournalInUse
 from fairlead.core.events import Event, JournalOpened
 from fairlead.engine.codec import READABLE_VERSIONS, VERSION, decode, encode_line
 from fairlead.files import is_stream
@@ -99,7 +99,7 @@ class JsonlJournal:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise JournalError(f"{self.path}: another process writes this journal; end it first") from None
+            raise JournalInUse(f"{self.path}: another process writes this journal; end it first") from None
 
     def _cut_torn_line(self) -> None:
         """Remove a last line without its end, so that nothing is appended to it. A file that is no journal is not changed."""

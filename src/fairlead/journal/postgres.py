@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from fairlead.core.errors import JournalError, JournalUnreachable
+from fairlead.core.errors import JournalError, JournalInUse, JournalUnreachable
 from fairlead.journal.sql_journal import Cursor, DatabaseJournal, DuplicateSequence
 
 SCHEMA = (
@@ -138,7 +138,7 @@ class _Postgres:
                 break
             except psycopg.errors.LockNotAvailable as error:
                 if again or not self._end_own(connection):
-                    raise JournalError(f"{self.where}: another process writes this journal; end it first") from error
+                    raise JournalInUse(f"{self.where}: another process writes this journal; end it first") from error
         mine = "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
         self._session = connection.execute(mine).fetchone()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 from urllib.parse import quote
 
-from fairlead.core.errors import JournalError
+from fairlead.core.errors import JournalError, JournalInUse
 from fairlead.journal.sql_journal import Cursor, DatabaseJournal, DuplicateSequence
 
 SCHEMA = (
@@ -131,7 +131,7 @@ def _lock_for_writing(path: Path) -> IO[bytes]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             lock.close()
-            raise JournalError(f"{path}: another process writes this journal; end it first") from error
+            raise JournalInUse(f"{path}: another process writes this journal; end it first") from error
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.fileno()), os.stat(lock_path)):
                 return lock

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fairlead.core.errors import FairleadError
+from fairlead.core.errors import REFUSED, FairleadError
 
 
 class NodeError(FairleadError):
@@ -18,6 +18,8 @@ class NodeError(FairleadError):
 
 class DirectoryInUse(NodeError):
     """Another agent works on this directory; it may be about to end."""
+
+    exit_code = REFUSED
 
     def __init__(self, path: Path | str, what: str = "another agent works on this directory") -> None:
         super().__init__(path, what)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import grpc
 
-from fairlead.core.errors import FairleadError
+from fairlead.core.errors import REFUSED, FairleadError
 from fairlead.core.job import LAUNCH_FAILED
 from fairlead.files import atomic_write
 from fairlead.runtime.agent.agent_errors import NodeError
@@ -83,6 +83,8 @@ class AgentLease:
 
 class AgentRefused(FairleadError):
     """The control plane refuses this agent; connecting again without a change would not help."""
+
+    exit_code = REFUSED
 
 
 class _ConnectionLost(Exception):
