@@ -74,6 +74,18 @@ def jobs(draw, submitted_s):
     return Job(draw(words), submitted_s, **{name: draw(optional[name]) for name in sorted(chosen)})
 
 
+changes = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(("name", "account"), words),
+        "priority": st.integers(-9, 9),
+        "weight": st.floats(1e-3, 1e3),
+        **dict.fromkeys(("time_limit_s", "deadline_s"), amounts),
+        "retry_limit": st.integers(0, 9),
+    },
+)
+
+
 @st.composite
 def clusters(draw):
     types = [
@@ -151,6 +163,10 @@ events = st.one_of(
     ),
     moments.flatmap(lambda t: st.builds(ev.JobSubmitted, st.just(t), numbers, jobs(t))),
     st.builds(ev.JobCancelled, moments, numbers),
+    st.builds(ev.JobHeld, moments, numbers, words),
+    st.builds(ev.JobReleased, moments, numbers),
+    st.builds(ev.JobRequeued, moments, numbers, st.booleans(), words),
+    st.builds(ev.JobUpdated, moments, numbers, changes),
     st.builds(ev.NodeLost, moments, numbers),
     st.builds(ev.NodeRepaired, moments, numbers),
     st.builds(ev.NodeDrained, moments, numbers, st.booleans()),

@@ -46,6 +46,43 @@ class JobCancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class JobHeld:
+    """A user (`by`) holds a job that waits: it is neither admitted nor placed until it is released."""
+
+    time: float
+    number: int
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobReleased:
+    """A held job may run again."""
+
+    time: float
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequeued:
+    """A user puts a job back into the queue: a running job saves and stops; an ended job runs again, a finished one from its
+    first step. With `hold`, `by` holds it there."""
+
+    time: float
+    number: int
+    hold: bool = False
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobUpdated:
+    """A user changes fields of a job; `UPDATABLE` in `core/job.py` names those that can be changed."""
+
+    time: float
+    number: int
+    changes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeLost:
     """A node is no longer there; `JobsInterrupted` reports the jobs that ran on it."""
 
@@ -187,6 +224,10 @@ Exogenous: TypeAlias = (
     JournalOpened
     | JobSubmitted
     | JobCancelled
+    | JobHeld
+    | JobReleased
+    | JobRequeued
+    | JobUpdated
     | NodeLost
     | NodeRepaired
     | NodeDrained

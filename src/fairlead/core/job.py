@@ -104,6 +104,9 @@ LEGAL: dict[Phase, frozenset[Phase]] = {
 }
 
 
+"""How plans and reports move a job. Besides, a user may hold a waiting job, and requeue any job: it is `QUEUED` then."""
+
+
 def check_transition(name: str, old: Phase, new: Phase) -> None:
     """Raise `IllegalTransition` unless `LEGAL` has it."""
     if new not in LEGAL[old]:
@@ -143,6 +146,9 @@ class Job:
     max_slowdown: float = math.inf  # tolerated slowdown by co-location; 1: never co-locate it
     schedule: Schedule = ()  # of mode expert: the batch sizes that its owner has planned
 
+
+UPDATABLE = ("name", "account", "priority", "weight", "time_limit_s", "deadline_s", "retry_limit")
+"""Fields of a submitted job that can be changed; of an ended job, only the first two."""
 
 FORMER_FIELDS = {"entity": "account", "most_slowdown": "max_slowdown"}
 """Former names of a job's fields, which traces, task files and journals may still use, and the present names."""

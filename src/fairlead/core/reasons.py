@@ -32,6 +32,7 @@ class Code(enum.StrEnum):
     RETRYING = "retrying"
     FAILED = "failed"
     LAUNCH_FAILED = "launch-failed"
+    HELD = "held"
 
     @classmethod
     def _missing_(cls, value: object) -> Code | None:
@@ -71,6 +72,7 @@ _TEXT = {
     Code.RETRYING: "The last attempt failed: {how}; attempt {next:g} of {attempts:g} at the next decision{due}",
     Code.FAILED: "{how}, in attempt {at:g} of {attempts:g}",
     Code.LAUNCH_FAILED: "Its node could not start it: {how}; another attempt at the next decision{due}",
+    Code.HELD: "Held by {user}; `fairlead release` lets it run",
 }
 
 _STUCK = "; only {up:g} eligible for it are up, so no job behind it starts until more are"
@@ -87,7 +89,7 @@ class _Number(float):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """`by` is the stage that says so: feasibility, admission, policy, placement, loop or backend."""
+    """`by` is the stage that says so: feasibility, admission, policy, placement, loop, backend or user."""
 
     by: str
     code: Code
@@ -210,6 +212,10 @@ class Reasons:
         """The last of the attempts, or the one that used up the time limit of all."""
         facts = _failure_facts(failure, node, "it failed")
         return Reason("backend", Code.FAILED, (*facts, ("at", failures + 1), ("attempts", attempts)))
+
+    @staticmethod
+    def held(user: str) -> Reason:
+        return Reason("user", Code.HELD, (("user", user or "a user"),))
 
     @staticmethod
     def deadline_infeasible(what: str, *, left_s: float, needed_s: float) -> Reason:

@@ -63,6 +63,7 @@ class Snapshot:
     adaptations: Adaptations = field(default_factory=Adaptations)  # how batch sizes have changed so far
     blocked: BlockedJobs = field(default_factory=lambda: NO_BLOCKED_JOBS)  # queued jobs that wait for others
     routes: Routes = field(default_factory=lambda: NO_ROUTES)  # of running jobs that serve requests
+    held: Mapping[int, str] = field(default_factory=dict)  # jobs that a user holds; they are not in `queued`
     kept_lost: tuple[Ints, Ints] | None = field(default=None, compare=False)  # `lost`, of a detached one
 
     @property

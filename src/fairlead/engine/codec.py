@@ -21,7 +21,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import AcceleratorType, Cluster, Floats, Ints, Node
 from fairlead.core.device_map import offsets_of
 from fairlead.core.errors import JournalError
-from fairlead.core.job import Job
+from fairlead.core.job import UPDATABLE, Job
 from fairlead.core.plan import NO_LAUNCHES, Launches, RoundPlan
 from fairlead.core.reasons import Code, Reason
 from fairlead.core.routes import Route
@@ -246,6 +246,17 @@ def _to_job(record: Mapping[str, Any], submitted_s: float) -> Job:
     return Job(submitted_s=submitted_s, **values)
 
 
+def _changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _number(value) if isinstance(value, float) else value for name, value in changes.items()}
+
+
+def _to_changes(name: str, record: Any) -> dict[str, Any]:
+    for field in _typed(dict, name, record):
+        if field not in UPDATABLE:
+            raise ValueError(f"{name}: {field!r} of a job cannot be changed")
+    return {field: _READ[Job][field](field, value) for field, value in record.items()}
+
+
 def _cluster(cluster: Cluster) -> dict[str, Any]:
     def plain(record: dict[str, Any]) -> dict[str, Any]:
         return {k: _number(v) if isinstance(v, float) else v for k, v in record.items()}
@@ -361,6 +372,9 @@ _FIELDS: dict[str, _Field] = {
     "job": _Field(lambda name, value, known: _to_job(value, known["time"]), _job),
     "node": _whole(0),
     "undo": _Field(lambda name, value, _: bool(value), None, True),
+    "hold": _Field(lambda name, value, _: _typed(bool, name, value), None, True),
+    "by": _TEXT._replace(optional=True),
+    "changes": _Field(lambda name, value, _: _to_changes(name, value), lambda changes: _changes(changes)),
     "until_s": _Field(lambda name, value, _: _amount(name, value), _number),
     "why": _TEXT,
     "name": _TEXT,

@@ -29,6 +29,8 @@ def why_not_running(state: State, plan: RoundPlan | None, number: int, now: floa
         return None if failure is None else Reasons.failed(failure, *_attempts(state, number), node_of(state, failure))
     if phase not in (Phase.QUEUED, Phase.WAITING):
         return None
+    if number in state.held:
+        return Reasons.held(state.held[number])
     reason = why_waiting(plan, number, state.job_of[number], state.snapshot(max(now, state.time)))
     if failure is None or failure.start != state.store.arrays["starts"][number]:  # it has run since
         return reason

@@ -23,7 +23,8 @@ from fairlead.core.reasons import Reason
 from fairlead.core.routes import NO_ROUTES, Routes
 from fairlead.core.snapshot import NameTable, Snapshot
 from fairlead.engine.codec import encode_memo
-from fairlead.engine.transitions import APPLY, CODED_COLUMNS, count_shared_service
+from fairlead.engine.job_control import APPLY
+from fairlead.engine.transitions import CODED_COLUMNS, count_shared_service
 
 
 @dataclass
@@ -51,6 +52,14 @@ class Groups:
             self.completed_trials.pop(group, None)
         elif whole:
             self.completed_trials.setdefault(group, set()).add(number)
+
+    def enter_again(self, group: int, completed: set[int]) -> None:
+        """A job of a group that had ended is queued again; `completed` are the others of the group that did all their steps."""
+        if group in self.alive:
+            self.alive[group] += 1
+            self.completed_trials[group] = completed
+            if not completed:
+                del self.completed_trials[group]
 
     @property
     def all_completed(self) -> list[int]:
@@ -82,6 +91,7 @@ class State:
         self.observation_count = 0  # how often they changed
         self.routes: Routes = NO_ROUTES  # of jobs that serve requests; a new mapping at every change
         self.scheduler: Mapping[str, object] = {}
+        self.held: dict[int, str] = {}  # by number, queued jobs that are not admitted, and who holds them
         self.refusals: dict[int, Reason] = {}
         self.last_failure: dict[int, Failure] = {}  # of failed jobs, and of jobs that are retried
         self.journal = ""  # its name, where it has one
@@ -123,6 +133,8 @@ class State:
         state.store.reserve(state.next_number)
         state.store.arrays["phase"][: state.next_number] = int(Phase.FINISHED)  # jobs that are not in the view
         state.store.arrays["phase"][view.lost[0]] = view.lost[1]
+        state.store.arrays["phase"][list(view.held)] = int(Phase.QUEUED)  # jobs that depend on them wait
+        state.held = dict(view.held)
         for columns in (view.jobs, view.queued, view.completed_trials):
             for name in ALL_COLUMNS:
                 state.store.arrays[name][columns.number] = getattr(columns, name)
@@ -162,7 +174,7 @@ class State:
         view = self._template.with_changes(
             time=now,
             jobs=JobColumns(self.store, self.live, now, self.running),
-            queued=JobColumns(self.store, self.queue, now),
+            queued=JobColumns(self.store, self.eligible, now),
             next_number=self.next_number,
             history=self._history[: self._finished_count],
             run_to_completion=run_to_completion,
@@ -200,6 +212,7 @@ class State:
             group_sizes=self.groups.sizes,
             adaptations=self.adaptations,
             routes=self.routes,
+            held=dict(self.held),
         )
 
     @property
@@ -226,8 +239,14 @@ class State:
         return self._queue
 
     @property
+    def eligible(self) -> Ints:
+        """Queued jobs that are not held."""
+        return self.queue[~np.isin(self.queue, list(self.held))] if self.held else self.queue
+
+    @property
     def busy(self) -> bool:
-        return bool(len(self.live) or len(self.queue))
+        """Whether a job runs or may run; a held job may not."""
+        return bool(len(self.live) or len(self.eligible))
 
     def digest(self) -> str:
         """Return a fingerprint of all that events determine; equal states have equal ones."""
@@ -249,6 +268,8 @@ class State:
             digest.update(self.present.tobytes() + self.drained.tobytes())
         if self.backoffs:
             digest.update(repr(sorted(self.backoffs.items())).encode())
+        if self.held:
+            digest.update(repr(sorted(self.held.items())).encode())
         if self.journal:
             digest.update(self.journal.encode())
         if self.adaptations:
@@ -295,7 +316,8 @@ class State:
 
     def _blocked(self) -> BlockedJobs:
         phase = self.store.arrays["phase"]
-        found = {n: blocked_by(self.job_of[n].after, lambda other: Phase(int(phase[other]))) for n in self.dependents}
+        waiting = [number for number in self.dependents if number not in self.held]
+        found = {n: blocked_by(self.job_of[n].after, lambda other: Phase(int(phase[other]))) for n in waiting}
         return {number: waits for number, waits in found.items() if waits is not None}
 
     def _through(self, now: float) -> JobColumns:

@@ -104,6 +104,7 @@ def _arrays(state: State) -> Arrays:
         "metrics": metrics,
         "adaptations": state.adaptations.to_data(),
         "last_failure": {str(number): astuple(failure) for number, failure in sorted(state.last_failure.items())},
+        "held": {str(number): by for number, by in sorted(state.held.items())},
         "backoffs": {str(node): list(backoff) for node, backoff in sorted(state.backoffs.items())},
         "groups_since": {str(group): number for group, number in state.groups.since.items()},
         "codes": {column: tuple(codes) for column, codes in state._codes.items()},
@@ -161,6 +162,7 @@ def _state(arrays: Arrays, *, migrate: bool) -> State:
     backoffs = {int(node): BackoffPeriod(*backoff) for node, backoff in about.get("backoffs", {}).items()}
     state.set_availability(arrays["present"], arrays["drained"], backoffs)
     state.live, state.running, state._queue = arrays["live"], arrays["running"], arrays["queue"]
+    state.held = {int(number): by for number, by in about.get("held", {}).items()}
     if "adaptations" in about:
         state.adaptations = Adaptations.from_data(about["adaptations"])
     state.dependents = [number for number in state.queue.tolist() if state.job_of[number].after]

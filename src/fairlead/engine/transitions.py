@@ -58,7 +58,7 @@ def _submitted(state: State, event: ev.JobSubmitted) -> None:
     signature = _SIGNATURE(job)
     known = state._signature_columns.get(signature)
     if known is None:
-        codes = [_code(state, name, getattr(job, name)) for name in CODED_COLUMNS]
+        codes = [code_of(state, name, getattr(job, name)) for name in CODED_COLUMNS]
         known = state._signature_columns[signature] = (*codes, feasible_types(job, state.cluster))
     a["kind"][number], a["user"][number], a["account"][number], a["group"][number], a["fits"][number] = known
     a["group_order"][number] = job.group_order
@@ -159,8 +159,8 @@ def _planned(state: State, event: ev.RoundPlanned) -> None:
         state.add_history(state.store.arrays["settled_accelerator_s"][plan.ended])
     if len(plan.suspended):
         _set_phase(state, plan.suspended, WAITING)
-        _keep_progress(state, plan.suspended, now)
-        _stop_and_account(state, plan.suspended, now)
+        keep_progress(state, plan.suspended, now)
+        stop_and_account(state, plan.suspended, now)
     if len(plan.launches):
         _launch(state, plan.launches, now)
     if plan.routes:
@@ -232,7 +232,7 @@ def _interrupted(state: State, event: ev.JobsInterrupted) -> None:
     jobs = event.jobs[held_gpus]
     _set_phase(state, jobs, WAITING)
     stopped = as_scalar_array(event.at_s)
-    _stop_and_account(state, jobs, stopped if event.stopped_s is None else np.maximum(stopped, a["run_started_s"][jobs]))
+    stop_and_account(state, jobs, stopped if event.stopped_s is None else np.maximum(stopped, a["run_started_s"][jobs]))
     a["base_steps"][jobs] = event.steps[held_gpus]
     if event.own_fault:  # also of a job that failed while it was suspended
         tried = event.jobs[a["phase"][event.jobs] <= RUNNING]
@@ -258,7 +258,7 @@ def _note_failure(state: State, event: ev.JobsFailed | ev.JobsInterrupted, jobs:
         state.last_failure[number] = Failure(event.why, event.code, event.node, event.rank, start, own)
 
 
-def _keep_progress(state: State, jobs: Ints, time: Floats) -> None:
+def keep_progress(state: State, jobs: Ints, time: Floats) -> None:
     """Save the progress up to a time as the resume point."""
     state.store.arrays["base_steps"][jobs] = _steps_at(state, jobs, time)
 
@@ -270,7 +270,7 @@ def _steps_at(state: State, jobs: Ints, time: Floats) -> Floats:
     return steps
 
 
-def _stop_and_account(state: State, jobs: Ints, time: Floats) -> None:
+def stop_and_account(state: State, jobs: Ints, time: Floats) -> None:
     """Stop running jobs: account for their service and free their accelerators. The caller sets their steps."""
     a = state.store.arrays
     ran = time - a["run_started_s"][jobs]
@@ -299,19 +299,21 @@ def _end(state: State, jobs: Ints, time: Floats, phase: int, *, all_steps_done: 
     """End jobs, whether they run or not."""
     a = state.store.arrays
     held = a["held"][jobs]
+    if np.count_nonzero(held) < len(jobs):
+        _admit_requeued(state, jobs)
     _set_phase(state, jobs, phase)
     if np.count_nonzero(held) == len(jobs):
         if not all_steps_done:
-            _keep_progress(state, jobs, time)
-        _stop_and_account(state, jobs, time)
+            keep_progress(state, jobs, time)
+        stop_and_account(state, jobs, time)
         state.live = without(state.live, jobs)
     else:
         _drop_left_from_queue(state)
         running = held > NO
         if running.any():
             stopping, when = jobs[running], time[running] if time.ndim else time
-            _keep_progress(state, stopping, when)
-            _stop_and_account(state, stopping, when)
+            keep_progress(state, stopping, when)
+            stop_and_account(state, stopping, when)
         state.live = state.live[a["phase"][state.live] <= _PHASE[RUNNING]]
     a["ended_s"][jobs] = time
     if state.observations and (left := without_jobs(state.observations, jobs.tolist())) is not state.observations:
@@ -323,6 +325,16 @@ def _end(state: State, jobs: Ints, time: Floats, phase: int, *, all_steps_done: 
         whole = (a["base_steps"][jobs] >= a["steps"][jobs]) | all_steps_done
         for group, number, all_steps in zip(a["group"][jobs].tolist(), jobs.tolist(), whole.tolist()):
             state.groups.leave(group, number, whole=all_steps and phase == FINISHED)
+
+
+def _admit_requeued(state: State, jobs: Ints) -> None:
+    """A job that was requeued while it ran may end before it has stopped, as one that was suspended may."""
+    a = state.store.arrays
+    stopping = jobs[(a["phase"][jobs] == _PHASE[QUEUED]) & (a["starts"][jobs] > NO)]
+    a["phase"][stopping] = _PHASE[WAITING]
+    if state.held:
+        gone = set(jobs.tolist())
+        state.held, state._template = {n: by for n, by in state.held.items() if n not in gone}, None
 
 
 def _drop_left_from_queue(state: State) -> None:
@@ -345,7 +357,8 @@ def _check_node(state: State, node: int) -> None:
         raise InvalidPlan(f"there is no node number {node}")
 
 
-def _code(state: State, column: str, name: str) -> int:
+def code_of(state: State, column: str, name: str) -> int:
+    """Return the code of a name in a column; a new name gets the next one."""
     codes = state._codes[column]
     code = codes.get(name)
     if code is None:

@@ -90,6 +90,8 @@ class LaunchObserver:
         elif isinstance(event, ev.JobsInterrupted) and event.own_fault:
             for number, kept in zip(event.jobs.tolist(), event.steps.tolist()):
                 self.repeated_steps[number] += max(0.0, self._steps(number, event.time) - kept)
+        elif isinstance(event, ev.JobRequeued) and self.state.columns["held"][event.number]:
+            self._left(event.number, event.time)
         elif isinstance(event, ev.ProgressReported):
             self._progressed(event)
         self.state.apply(event)

@@ -92,6 +92,8 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[ExogenousInputs, RunR
     first_step_s = max(float(one.get("first_step_s") or 0.0) for one in (opened.scheduler, *(s.scheduler for s in switches)))
     protected = observer.first_reports(first_step_s)
     jobs = {number: _in_hindsight(observer, number, fastest, protected[number]) for number in sorted(state.job_of)}
+    if any(isinstance(event, ev.JobUpdated) for event in events):
+        jobs |= {e.number: _as_submitted(jobs[e.number], e.job) for e in events if isinstance(e, ev.JobSubmitted)}
     table = ThroughputTable.timed(types)
     if rates:
         table = draft_table(rates.values(), types, Path(name)).finish().for_types(types)
@@ -185,12 +187,28 @@ def _outages(events: Iterable[ev.Event]) -> Iterable[Outage]:
         yield Outage(node, second)
 
 
-def _others(events: Iterable[ev.Event], state: State, jobs: Mapping[int, Job]) -> Iterable[Other]:
-    """Cancellations and drains. An open-ended job that runs at the end of the journal is cancelled there."""
+_REPLAYED = ("account", "priority", "weight", "deadline_s")
+"""Fields of a job whose changes are simulated; its time limit is the last one from the beginning."""
+
+
+def _as_submitted(job: Job, submitted: Job) -> Job:
+    return replace(job, **{name: getattr(submitted, name) for name in _REPLAYED})
+
+
+def _others(events: Sequence[ev.Event], state: State, jobs: Mapping[int, Job]) -> Iterable[Other]:
+    """Cancellations, drains, and what users did to waiting and running jobs. An ended job that was requeued has the work of its
+    last run, from the beginning. An open-ended job that runs at the end of the journal is cancelled there."""
     row = {number: row for row, number in enumerate(jobs)}
+    revived = {event.number for event in events if isinstance(event, ev.JobRequeued)}
+    cancelled = {number for number in jobs if state.columns["phase"][number] == int(Phase.CANCELLED)}
     for event in events:
-        if isinstance(event, ev.JobCancelled):
+        if isinstance(event, ev.JobCancelled) and event.number in revived - cancelled:
+            continue
+        if isinstance(event, (ev.JobCancelled, ev.JobHeld, ev.JobReleased, ev.JobRequeued)):
             yield replace(event, number=row[event.number])
+        elif isinstance(event, ev.JobUpdated):
+            changes = {name: value for name, value in event.changes.items() if name in _REPLAYED}
+            yield replace(event, number=row[event.number], changes=changes)
         elif isinstance(event, ev.NodeDrained):
             yield event
     for number, job in jobs.items():

@@ -143,7 +143,7 @@ class IntervalRecorder:
         elif isinstance(event, ev.JobsInterrupted):
             for number in event.jobs.tolist():
                 self._close(number, event.at_s)
-        elif isinstance(event, ev.JobCancelled):
+        elif isinstance(event, (ev.JobCancelled, ev.JobRequeued)):
             self._close(event.number, event.time)
 
     def device_intervals(self, now: float, rows: Mapping[int, int]) -> DeviceIntervals:

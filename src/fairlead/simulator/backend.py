@@ -65,7 +65,10 @@ class _LossReports:
         yield ev.MetricsReported(now, LOSS, jobs, losses)
 
 
-Other: TypeAlias = ev.JobCancelled | ev.NodeDrained | ev.MetricsReported | ev.SchedulerSwitched
+JobControl: TypeAlias = ev.JobHeld | ev.JobReleased | ev.JobRequeued | ev.JobUpdated
+"""What users do to submitted jobs, besides cancelling them."""
+
+Other: TypeAlias = ev.JobCancelled | JobControl | ev.NodeDrained | ev.MetricsReported | ev.SchedulerSwitched
 """External events other than jobs and faults."""
 
 OUT_OF_MEMORY = "out of memory"
@@ -327,10 +330,24 @@ class SimulatedBackend:
             self._refresh([touched], event.time, happened)
 
     def _other(self, event: Other, happened: list[ev.Event]) -> None:
+        if isinstance(event, (ev.JobHeld, ev.JobRequeued)):
+            self._requeue(event, happened)
+            return
         happened.append(event)
         if isinstance(event, ev.JobCancelled) and event.number in self.world.running:
             touched = self.world.end(np.array([event.number], dtype=np.int64))
             self._refresh([touched], event.time, happened)
+
+    def _requeue(self, event: ev.JobHeld | ev.JobRequeued, happened: list[ev.Event]) -> None:
+        """Hold or requeue a job. In another simulation than the one that recorded it, it may run, wait or have ended."""
+        hold, by = (True, event.by) if isinstance(event, ev.JobHeld) else (event.hold, event.by)
+        if event.number in self.world.running:
+            one = np.array([event.number], dtype=np.int64)
+            touched = self.world.stop(one, event.time, saved=True)
+            happened += [ev.JobRequeued(event.time, event.number, hold, by), self._progress(one, event.time)]
+            self._refresh([touched], event.time, happened)
+        elif hold:
+            happened.append(ev.JobHeld(event.time, event.number, by))
 
     def _refresh(self, touched: list[Ints], now: float, events: list[ev.Event]) -> None:
         """Let jobs progress at another speed: neighbours of started or stopped jobs, and those whose dynamics changed."""

@@ -318,6 +318,8 @@ class SessionTracker:
                 self._leave(zip(jobs.tolist(), at.tolist()), ended=True)
             case ev.JobCancelled(time, number):
                 self._leave([(number, time)], ended=True)
+            case ev.JobRequeued(time, number):
+                self._leave([(number, time)])
 
     def _plan(self, plan: RoundPlan) -> None:
         """While a session moves, the accelerators that it keeps continue to serve it."""

@@ -47,6 +47,14 @@ class EventLog:
                     self._jobs("job submitted", [event.number], user=event.job.user, workers=event.job.workers)
                 case ev.JobCancelled():
                     self._jobs("job cancelled", [event.number])
+                case ev.JobHeld():
+                    self._jobs("job held", [event.number], by=event.by)
+                case ev.JobReleased():
+                    self._jobs("job released", [event.number])
+                case ev.JobRequeued():
+                    self._jobs("job requeued", [event.number], hold=event.hold, by=event.by)
+                case ev.JobUpdated():
+                    self._jobs("job updated", [event.number], fields=sorted(event.changes))
                 case ev.NodeLost() if event.time > 0:  # a new journal begins without nodes
                     log.warning("node given up", extra=self._node(event.node))
                 case ev.NodeRepaired():

@@ -146,5 +146,9 @@ def every_event() -> list[ev.Event]:
         ev.RoundPlanned(RoundPlan(9.0, launches=Launches(one, one * 0, np.array([0, 2]), np.array([1, 0])))),
         ev.JobsFinished(10.0, one, np.array([9.75])),
         ev.JobSubmitted(11.0, 2, Job("c", 11.0, after=(0,))),
+        ev.JobHeld(11.25, 2, "ann"),
+        ev.JobUpdated(11.5, 2, {"priority": 3, "time_limit_s": 60.0, "account": "lab"}),
+        ev.JobReleased(11.75, 2),
+        ev.JobRequeued(11.9, 0, hold=True, by="ann"),
         ev.JobCancelled(12.0, 2),
     ]

@@ -1,0 +1,119 @@
+"""What users do to submitted jobs: hold, release, requeue and update. Plain functions as in `transitions`; only `State.apply`
+calls them. They know nothing of processes: what runs is stopped by the backend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairlead.core import events as ev
+from fairlead.core.columns import as_scalar_array, without
+from fairlead.core.errors import InvalidPlan
+from fairlead.core.job import UPDATABLE, Job
+from fairlead.engine import transitions as tr
+
+if TYPE_CHECKING:
+    from fairlead.engine.state import State
+
+
+def _held(state: State, event: ev.JobHeld) -> None:
+    phase = _phase(state, event.number)
+    if phase > tr.RUNNING:
+        return  # it ended before the request arrived
+    if phase == tr.RUNNING:
+        raise InvalidPlan(f"job {state.job_of[event.number].name!r} runs and cannot be held; it has to be requeued")
+    _to_queue(state, event.number, event.time)
+    _hold(state, event.number, event.by)
+
+
+def _released(state: State, event: ev.JobReleased) -> None:
+    _phase(state, event.number)
+    if state.held.pop(event.number, None) is not None:
+        state.store.arrays["waiting_since_s"][event.number] = event.time
+        state._template = None
+
+
+def _requeued(state: State, event: ev.JobRequeued) -> None:
+    number, one, now = event.number, np.array([event.number], dtype=np.int64), as_scalar_array(event.time)
+    phase = _phase(state, number)
+    if phase == tr.RUNNING:
+        tr.keep_progress(state, one, now)
+        tr.stop_and_account(state, one, now)
+    elif phase > tr.RUNNING:
+        _revive(state, number, phase)
+    _to_queue(state, number, event.time)
+    if event.hold:
+        _hold(state, number, event.by)
+
+
+def _updated(state: State, event: ev.JobUpdated) -> None:
+    number, changes, a = event.number, dict(event.changes), state.store.arrays
+    ended = _phase(state, number) > tr.RUNNING
+    for name in changes:
+        if name not in (UPDATABLE[:2] if ended else UPDATABLE):
+            raise InvalidPlan(f"{name!r} of a job{' that has ended' if ended else ''} cannot be changed")
+    before = state.job_of[number]
+    job = state.job_of[number] = replace(before, **changes)
+    a["priority"][number], a["weight"][number], a["deadline_s"][number] = job.priority, job.weight, job.deadline_s
+    a["time_limit_s"][number] = job.time_limit_s + _uncounted_s(before, float(a["time_limit_s"][number]))
+    a["account"][number] = tr.code_of(state, "account", job.account)
+    state.weighted = state.weighted or job.weight != 1.0
+    state._template = None
+
+
+def _phase(state: State, number: int) -> int:
+    if number not in state.job_of:
+        raise InvalidPlan(f"there is no job number {number}")
+    return int(state.store.arrays["phase"][number])
+
+
+def _hold(state: State, number: int, by: str) -> None:
+    state.held[number] = by
+    state._template = None
+
+
+def _uncounted_s(job: Job, limit_s: float) -> float:
+    """The run time from before a requeue, which does not count towards the time limit."""
+    return limit_s - job.time_limit_s if math.isfinite(job.time_limit_s) else 0.0
+
+
+def _revive(state: State, number: int, phase: int) -> None:
+    """Let an ended job run again: with all its attempts and its whole time limit, a finished job from its first step."""
+    a, job = state.store.arrays, state.job_of[number]
+    a["ended_s"][number], a["failures"][number] = math.nan, 0
+    if phase == tr.FINISHED:
+        a["base_steps"][number] = 0.0
+    a["time_limit_s"][number] = job.time_limit_s + float(a["settled_run_s"][number])
+    state.refusals.pop(number, None)
+    state.last_failure.pop(number, None)
+    if job.group:
+        group = int(a["group"][number])
+        members = [n for n, other in state.job_of.items() if other.group == job.group and n >= state.groups.since[group]]
+        through = {n for n in members if a["phase"][n] == tr.FINISHED and a["base_steps"][n] >= a["steps"][n]}
+        state.groups.enter_again(group, through - {number})
+
+
+def _to_queue(state: State, number: int, time: float) -> None:
+    a, queue = state.store.arrays, state.queue
+    if number in queue:
+        return
+    if number in state.live:
+        state.live = without(state.live, np.array([number], dtype=np.int64))
+    a["phase"][number], a["waiting_since_s"][number] = tr.QUEUED, time
+    state._queue = np.sort(np.append(queue, number))
+    if state.job_of[number].after:
+        state.dependents = sorted((*state.dependents, number))
+
+
+APPLY: dict[type, Callable[[State, Any], None]] = {
+    **tr.APPLY,
+    ev.JobHeld: _held,
+    ev.JobReleased: _released,
+    ev.JobRequeued: _requeued,
+    ev.JobUpdated: _updated,
+}
+"""What each event does to the state."""
