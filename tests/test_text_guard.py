@@ -122,21 +122,14 @@ NOT_YET: frozenset[str] = frozenset(
     docs/adr/0061-best-slowdown-model-per-pair.md
     docs/adr/0063-alternating-pair-measurement.md
     docs/adr/0064-lookahead-process.md
-    docs/catalogue.md
     docs/client.md
     docs/inference.md
-    docs/metrics.md
     docs/operating.md
-    docs/parts.md
-    docs/plugins.md
     docs/prediction.md
     docs/profiles.md
-    docs/reference/policies.md
-    docs/scheduler.md
     docs/sharing.md
     docs/sweeps.md
     docs/synthesizer.md
-    docs/traces.md
     docs/tutorial.md
     examples/jobs/README.md
     src/fairlead/admission/accept.py

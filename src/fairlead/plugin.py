@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
-from fairlead.core.errors import FairleadError, InputError
+from fairlead.core.device_map import ragged
+from fairlead.core.errors import FairleadError, InputError, InvalidPlan
 from fairlead.core.events import Event, Memo
 from fairlead.core.job import Job, Phase
-from fairlead.core.plan import Admitted, Observations, Placed, Rates, RoundPlan, Selection
-from fairlead.core.reasons import Code, Reason, Unplaced
+from fairlead.core.plan import Admitted, Launches, Observations, Placed, Rates, RoundPlan, Selection
+from fairlead.core.reasons import Code, Reason, Reasons, Unplaced
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import (
@@ -36,6 +37,7 @@ from fairlead.core.stages import (
     Termination,
 )
 from fairlead.policies.ranking.base import in_order
+from fairlead.workloads.trace import OnBad, Trace, check_job
 
 __all__ = [
     "AcceleratorType",
@@ -50,23 +52,30 @@ __all__ = [
     "Event",
     "FairleadError",
     "InputError",
+    "InvalidPlan",
     "Job",
+    "Launches",
     "LearningEstimator",
     "Mechanism",
     "Memo",
     "Node",
     "Observations",
+    "OnBad",
     "Phase",
     "Placed",
     "Placement",
     "Policy",
     "Rates",
     "Reason",
+    "Reasons",
     "RoundPlan",
     "Selection",
     "Snapshot",
     "Termination",
+    "Trace",
     "Unplaced",
+    "check_job",
     "in_order",
+    "ragged",
     "stream",
 ]

@@ -34,6 +34,8 @@ def problem(line: str) -> str:
     context = command.make_context("fairlead", [], resilient_parsing=True)
     while words and hasattr(command, "get_command") and not words[0].startswith("-"):
         name = words.pop(0)
+        if name.isupper():
+            return ""  # a placeholder
         if (command := command.get_command(context, name)) is None:
             return f"no command {name!r}"
     said = words[: words.index("--")] if "--" in words else words

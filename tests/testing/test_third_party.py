@@ -28,7 +28,7 @@ PACKAGE = ROOT / "examples" / "third_party_policy"
 sys.path.insert(0, str(ROOT / "examples"))
 
 from custom_allocation import EqualUsers  # noqa: E402
-from custom_company import GoodCompany  # noqa: E402
+from custom_colocation import CoLocate  # noqa: E402
 
 
 def run(*command: object, paths: tuple[Path, ...] = (), cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -49,34 +49,34 @@ def installed(tmp_path_factory) -> Path:
 
 
 def test_the_package_announces_its_policy_by_an_entry_point(installed):
-    (info,) = installed.glob("fairlead_youngest-*.dist-info")
-    assert "[fairlead.policies]\nyoungest = fairlead_youngest:" in (info / "entry_points.txt").read_text()
+    (info,) = installed.glob("fairlead_newest-*.dist-info")
+    assert "[fairlead.policies]\nnewest = fairlead_newest:" in (info / "entry_points.txt").read_text()
 
 
 def test_the_command_knows_the_policy_and_runs_it(installed, tmp_path):
     (tmp_path / "jobs.csv").write_text("name,submitted_s,duration_s\nold,0,1000\nnew,100,50\n")
     how = ("--trace", tmp_path / "jobs.csv", "--cluster", "1xv100:1", "--event-driven", "--json")
-    done = run(sys.executable, "-m", "fairlead.cli.main", "simulate", "--policy", "youngest", *how, paths=(installed,))
+    done = run(sys.executable, "-m", "fairlead.cli.main", "simulate", "--policy", "newest", *how, paths=(installed,))
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
-    assert (found["scheduler"], found["finished"], found["preemptions"]) == ("youngest", 2, 1)
+    assert (found["scheduler"], found["finished"], found["preemptions"]) == ("newest", 2, 1)
     assert found["average_jct_s"] == (1050.0 + 50.0) / 2
     listed = run(sys.executable, "-m", "fairlead.cli.main", "policies", "--json", paths=(installed,))
-    (mine,) = (part for part in json.loads(listed.stdout)["parts"] if part["name"] == "youngest")
-    assert mine["origin"] == "fairlead-youngest"
+    (mine,) = (part for part in json.loads(listed.stdout)["parts"] if part["name"] == "newest")
+    assert mine["origin"] == "fairlead-newest"
 
 
 def test_without_the_package_the_policy_is_unknown():
-    done = run(sys.executable, "-m", "fairlead.cli.main", "simulate", "--policy", "youngest", "--jobs", "2")
+    done = run(sys.executable, "-m", "fairlead.cli.main", "simulate", "--policy", "newest", "--jobs", "2")
     assert done.returncode == 2
-    assert done.stderr.startswith("fairlead: error: unknown policy 'youngest'")
+    assert done.stderr.startswith("fairlead: error: unknown policy 'newest'")
 
 
 def test_its_own_tests_hold_it_to_the_shipped_contract(installed, tmp_path):
-    tests = shutil.copy(PACKAGE / "test_youngest.py", tmp_path)
+    tests = shutil.copy(PACKAGE / "test_newest.py", tmp_path)
     done = run(sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", tests, paths=(installed,), cwd=tmp_path)
     assert done.returncode == 0, done.stdout
-    contract = [line for line in done.stdout.splitlines() if "::TestYoungest" in line and "PASSED" in line]
+    contract = [line for line in done.stdout.splitlines() if "::TestNewest" in line and "PASSED" in line]
     assert len(contract) >= 6, done.stdout
 
 
@@ -95,12 +95,12 @@ def lines_of_code(path: Path) -> int:
 
 def test_it_takes_under_thirty_lines_with_its_tests():
     counted = {path.name: lines_of_code(path) for path in PACKAGE.glob("*.py")}
-    assert set(counted) == {"fairlead_youngest.py", "test_youngest.py"}
-    assert 0 < counted["fairlead_youngest.py"] < 30
+    assert set(counted) == {"fairlead_newest.py", "test_newest.py"}
+    assert 0 < counted["fairlead_newest.py"] < 30
     assert 0 < sum(counted.values()) < 30
 
 
-# An allocation policy: examples/custom_allocation.py, which docs/plugins.md prints.
+# An allocation policy: examples/custom_allocation.py.
 
 
 class TestEqualUsers(PolicyContract):
@@ -123,22 +123,28 @@ def test_users_have_equal_parts_however_many_jobs_they_have():
     harness.run()
 
 
-def test_an_allocation_policy_takes_twenty_lines_and_the_guide_prints_it():
-    source = inspect.getsource(EqualUsers)
-    assert source.count("\n") <= 20
-    assert source in (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+def test_an_allocation_policy_takes_twenty_lines():
+    assert inspect.getsource(EqualUsers).count("\n") <= 20
 
 
-# A policy that puts jobs together: examples/custom_company.py, which docs/plugins.md prints.
+def test_the_guide_shows_what_the_examples_print():
+    page = (ROOT / "docs" / "guides" / "write-a-plugin.md").read_text(encoding="utf-8")
+    for name in ("custom_allocation", "custom_colocation"):
+        done = run(sys.executable, ROOT / "examples" / f"{name}.py")
+        assert done.returncode == 0, done.stderr
+        assert f"python examples/{name}.py\n{done.stdout}```" in page
 
 
-class TestGoodCompany(PolicyContract):
-    make = GoodCompany
+# A policy that co-locates jobs: examples/custom_colocation.py.
+
+
+class TestCoLocate(PolicyContract):
+    make = CoLocate
     residents = 2
 
 
 def company(*jobs: Job, slowest: float = 1.6) -> Harness:
-    return Harness(table=catalogue(), residents=2).cluster("v100:1").policy(GoodCompany(slowest)).submit(*jobs)
+    return Harness(table=catalogue(), residents=2).cluster("v100:1").policy(CoLocate(slowest)).submit(*jobs)
 
 
 def test_two_share_who_get_on_and_a_third_waits():
@@ -151,10 +157,5 @@ def test_two_share_who_get_on_and_a_third_waits():
     company(*light).run()
 
 
-def test_a_policy_that_puts_jobs_together_takes_some_twenty_lines_and_the_guide_prints_it_and_what_it_does():
-    source, page = inspect.getsource(GoodCompany), (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
-    assert source.count("\n") <= 25
-    assert source in page
-    done = run(sys.executable, ROOT / "examples" / "custom_company.py")
-    assert done.returncode == 0, done.stderr
-    assert f"$ .venv/bin/python examples/custom_company.py\n{done.stdout}```" in page
+def test_a_policy_that_co_locates_jobs_takes_some_twenty_lines():
+    assert inspect.getsource(CoLocate).count("\n") <= 25

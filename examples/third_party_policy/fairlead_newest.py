@@ -1,19 +1,16 @@
-"""A policy in a package of its own: the newest job first."""
+"""A policy in a package of its own: the most recent job first."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from fairlead.core.events import Memo
-from fairlead.core.plan import Selection
-from fairlead.core.snapshot import Snapshot
-from fairlead.policies.ranking.base import in_order
+from fairlead.plugin import Memo, Selection, Snapshot, in_order
 
 
 @dataclass(frozen=True)
-class YoungestFirst:
-    """Run whoever came last first: key = −submission. Good for whoever has just pressed enter, hard on everybody else."""
+class NewestFirst:
+    """Run the most recent job first: key = −submission. New jobs start at once, and old jobs wait."""
 
     backfill: bool = True
     preempt: bool = True
