@@ -117,11 +117,6 @@ NOT_YET: frozenset[str] = frozenset(
     docs/adr/0055-pair-measurement.md
     docs/adr/0056-graph-based-prediction.md
     docs/adr/0057-predicted-colocation.md
-    docs/adr/0059-replicas-keep-serving.md
-    docs/adr/0060-declared-schedules.md
-    docs/adr/0061-best-slowdown-model-per-pair.md
-    docs/adr/0063-alternating-pair-measurement.md
-    docs/adr/0064-lookahead-process.md
     docs/client.md
     docs/inference.md
     docs/operating.md
