@@ -133,3 +133,19 @@ class JobHandle:
     def cancel(self) -> dict[str, Any]:
         """Cancel the job."""
         return self.client.cancel(str(self.number))
+
+    def hold(self) -> dict[str, Any]:
+        """Hold the job: it does not start until it is released. Raises `FairleadError` if it runs or has ended."""
+        return self.client.hold(str(self.number))
+
+    def release(self) -> dict[str, Any]:
+        """Release the held job."""
+        return self.client.release(str(self.number))
+
+    def requeue(self, *, hold: bool = False) -> dict[str, Any]:
+        """Put the job back into the queue: a running job saves and stops, an ended job runs again."""
+        return self.client.requeue(str(self.number), hold=hold)
+
+    def update(self, **changes: Any) -> dict[str, Any]:
+        """Change fields of the job: `name`, `account`, `priority`, `weight`, `time_limit_s`, `deadline_s`, `retries`."""
+        return self.client.update(str(self.number), changes)

@@ -42,6 +42,12 @@ COMMANDS = {
     "why": Entry(_JOBS, "fairlead.cli.cmd_jobs:why_command", "Explain why a job waits, or why it failed."),
     "when": Entry(_JOBS, "fairlead.cli.cmd_when:when_command", "Forecast when a job starts and ends."),
     "cancel": Entry(_JOBS, "fairlead.cli.cmd_jobs:cancel_command", "Cancel a job."),
+    "hold": Entry(_JOBS, "fairlead.cli.cmd_control:hold_command", "Hold waiting jobs."),
+    "release": Entry(_JOBS, "fairlead.cli.cmd_control:release_command", "Release held jobs."),
+    "requeue": Entry(_JOBS, "fairlead.cli.cmd_control:requeue_command", "Put running or ended jobs back into the queue."),
+    "update": Entry(
+        _JOBS, "fairlead.cli.cmd_control:update_command", "Change the priority, time limit or other fields of jobs."
+    ),
     "up": Entry(_CLUSTER, "fairlead.cli.cmd_cluster:up_command", "Run a cluster on this machine."),
     "serve": Entry(_CLUSTER, "fairlead.cli.cmd_cluster:serve_command", "Run the control plane of a cluster."),
     "agent": Entry(_CLUSTER, "fairlead.cli.cmd_cluster:agent_command", "Run the agent of this node."),

@@ -172,6 +172,22 @@ class ControlPlaneClient:
         """Cancel a job."""
         return self._ask("DELETE", f"/v1/jobs/{_part(name)}")
 
+    def hold(self, name: str) -> dict[str, Any]:
+        """Hold a waiting job."""
+        return self._ask("PUT", f"/v1/jobs/{_part(name)}/hold", content=b"")
+
+    def release(self, name: str) -> dict[str, Any]:
+        """Release a held job."""
+        return self._ask("DELETE", f"/v1/jobs/{_part(name)}/hold")
+
+    def requeue(self, name: str, *, hold: bool = False) -> dict[str, Any]:
+        """Put a running or ended job back into the queue, and hold it there if `hold`."""
+        return self._ask("POST", f"/v1/jobs/{_part(name)}/requeue", {"hold": hold})
+
+    def update(self, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Change fields of a job, as in a task file: name, account, priority, weight, time_limit_s, deadline_s, retries."""
+        return self._ask("PATCH", f"/v1/jobs/{_part(name)}", dict(changes))
+
     def send_code(self, archive: bytes) -> str:
         """Send an archive with a job's code, unless it is stored already; return the digest for the job's `code`."""
         digest = archive_digest(archive)

@@ -351,3 +351,33 @@ def test_steps_are_told_up_to_the_restart_until_agents_have_said_what_became_of_
     with served("v100:1", state) as control:
         told = ControlPlaneClient(control.url, control.token).job("a")
     assert (told["phase"], told["steps_done"]) == ("running", 100.0)
+
+
+def test_a_held_job_is_still_held_after_a_restart_and_runs_after_its_release():
+    before = begun("runs", "v100:1", steps=1000.0)
+    before.job("held", steps=50.0, time_limit_s=60.0)
+    before.at(1.0)
+    before.backend.changes.hold(1, "ann")
+    before.backend.changes.hold(0, "ann")  # it runs: no event
+    before.at(2.0)
+    scene = restarted(before, "v100:1", 5.0)
+    scene.backend.changes.state = lambda: scene.loop.state
+    scene.backend.agent_joined(0, [(0, 1)])
+    scene.reconcile()
+    assert scene.loop.state.held == {1: "ann"}
+    scene.backend.changes.requeue(0, True, "ann")
+    scene.at(6.0)
+    assert scene.at(7.0) == [(0, Revoke(0, 1))], "once it is in the journal"
+    scene.backend.report(0, [Ended(0, 1, 0, True, 45, 45)])
+    scene.backend.changes.release(1)
+    assert [(order.job, order.generation) for _, order in scene.at(20.0)] == [(1, 1)]
+    assert (scene.phase(0), scene.loop.state.columns["base_steps"][0]) == (Phase.QUEUED, 45.0)
+    scene.backend.changes.update(1, {"time_limit_s": 10.0})
+    scene.at(29.0)
+    assert scene.phase(1) is Phase.RUNNING
+    scene.at(31.0)
+    assert scene.phase(1) is Phase.FAILED
+    scene.backend.changes.requeue(1, False, "ann")
+    scene.at(32.0)
+    assert (scene.phase(1), scene.backend._jobs.limits._left_s) == (Phase.QUEUED, {1: 10.0})
+    scene.check()

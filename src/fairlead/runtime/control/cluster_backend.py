@@ -22,6 +22,7 @@ from fairlead.core.job import LAUNCH_FAILED, Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.inbox import Answer, Inbox
+from fairlead.runtime.control.job_changes import JobChanges
 from fairlead.runtime.control.job_metrics import MetricBuffer, UtilizationTracker
 from fairlead.runtime.control.job_tracker import ReportHandler, TrackedJobs
 from fairlead.runtime.control.launches import (
@@ -101,6 +102,7 @@ class ClusterBackend:
         self._limits_from_s = -math.inf  # when time limits are enforced again
         self._reports = ReportHandler(self._jobs, self.launches, self._metrics, self._utilization, self._send)
         self._finished: set[int] = set()  # jobs that had finished before a restart, and may still be saving
+        self.changes = JobChanges(self._jobs, self.launches, self.inbox, self._send, self._finished, checkpoints)
         self._present: set[int] = set()  # nodes that are up in the state
         self._awaited: set[int] = set()  # nodes from before a restart that have not joined yet
         self._found: dict[int, set[Key]] | None = None  # launches by node, while nodes are awaited
@@ -154,7 +156,7 @@ class ClusterBackend:
         self._jobs.restore(view)
         self._limits_from_s = math.inf  # whether its jobs ran while it was away is not known yet
         every_job = view.jobs.with_rows(np.arange(view.next_number))
-        self._finished = set(np.flatnonzero(every_job.phase == Phase.FINISHED).tolist())
+        self._finished.update(np.flatnonzero(every_job.phase == Phase.FINISHED).tolist())
         self._metrics.restore(view)
         running, parameters = view.jobs.runners.number.tolist(), running_parameters(view)
         assignments = {number: self._ranks.of(view.device_map.of(number)) for number in running}

@@ -73,6 +73,7 @@ class ControlPlane:
         observed = ObservedJournal(self.journal, (self.metrics.observe_commit, event_log.observe), lambda: self.stopping)
         self.loop = Loop(state, self.backend, stages, journal=observed, compose=self._composed, allow_stalls=True)
         self.loop.stopwatch = time.perf_counter
+        self.backend.changes.state = lambda: self.loop.state
         self.decisions = RecentDecisions(self.cluster)
         self.loop.on_decision = self.decisions.add
         self.cleaner = Cleaner(self.loop, self.backend, self.code, self.keep_ended_s)

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request, Response
@@ -23,6 +24,7 @@ from fairlead.runtime.control import views
 from fairlead.runtime.control.cluster_backend import StateBusy
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.job_logs import LogMissing, LogReader, LogUnreachable
+from fairlead.runtime.control.job_routes import job_routes
 from fairlead.runtime.control.lookahead_service import Lookahead, when_routes
 from fairlead.runtime.control.prometheus import CONTENT_TYPE
 from fairlead.runtime.control.snapshotter import check_serializable
@@ -394,6 +396,9 @@ def create_app(
         encoded = await asyncio.to_thread(encode)
         return Response(encoded, media_type="application/octet-stream", headers={"fairlead-now": repr(now)})
 
+    app.include_router(
+        job_routes(plane, bearer, SimpleNamespace(names=names, find=find, read=read, in_the_journal=in_the_journal))
+    )
     if lookahead is not None:
         app.include_router(when_routes(plane, bearer, lookahead))
     return app

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fairlead.core import events as ev
-from fairlead.core.job import ELASTIC, Job, Regime
+from fairlead.core.job import ELASTIC, Job, Phase, Regime
 from fairlead.core.snapshot import Snapshot
+from fairlead.engine.state import State
 from fairlead.runtime.control.job_metrics import MetricBuffer, UtilizationTracker
 from fairlead.runtime.control.launches import Addressed, LaunchEnd, LaunchOutcome, LaunchTracker
 from fairlead.runtime.protocol.orders import Ended, Metric, Progress, RenewalRequest, Report
@@ -147,6 +148,13 @@ class TimeLimits:
         if limit_s < math.inf:
             self._left_s[job] = limit_s - ran_s
 
+    def change(self, job: int, limit_s: float, ran_s: float, started_s: float | None) -> None:
+        """Give a job another limit; it ran `ran_s` before the present launch, which began at `started_s` if there is one."""
+        self.remove(job)
+        self.add(job, limit_s, ran_s)
+        if started_s is not None:
+            self.start(job, started_s)
+
     def start(self, job: int, now: float) -> None:
         if job in self._left_s:
             self._until[job] = now + self._left_s.pop(job)
@@ -175,11 +183,22 @@ class TrackedJobs(dict[int, TrackedJob]):
         self.limits = TimeLimits()
         self._default_like: set[str] = set()  # names given by users that look like default names
 
-    def add(self, number: int, job: Job, ran_s: float = 0.0) -> TrackedJob:
+    def add(self, number: int, job: Job) -> TrackedJob:
         tracked = self[number] = TrackedJob(job)
-        self.limits.add(number, job.time_limit_s, ran_s)
+        self.limits.add(number, job.time_limit_s)
         if job.name.startswith("job-"):
             self._default_like.add(job.name)
+        return tracked
+
+    def revive(self, number: int, state: State, now: float) -> TrackedJob:
+        """Track an ended job again: a finished one from its first step."""
+        tracked, a = self.add(number, state.job_of[number]), state.columns
+        finished = a["phase"][number] == int(Phase.FINISHED)
+        if number in state.adaptations.regimes and not finished:
+            tracked.step_counter = StepCounter(state.adaptations.regimes[number])
+        tracked.generation = int(a["starts"][number])
+        tracked.set_progress(0.0 if finished else float(a["base_steps"][number]), 0.0, now)
+        tracked.saved = tracked.own_steps
         return tracked
 
     def remove(self, number: int) -> None:
@@ -194,12 +213,14 @@ class TrackedJobs(dict[int, TrackedJob]):
         return name
 
     def restore(self, view: Snapshot) -> None:
-        for jobs in (view.jobs, view.queued):
-            columns = (jobs.number, jobs.starts, jobs.failures, jobs.run_s)
-            for number, starts, failures, ran_s in zip(*(column.tolist() for column in columns)):
-                tracked = self.add(number, view.job_of[number], ran_s)
+        for jobs in (view.jobs, view.queued, view.queued.with_rows(np.array(sorted(view.held), dtype=np.int64))):
+            columns = (jobs.number, jobs.starts, jobs.failures, jobs.run_s, jobs.time_limit_s)
+            for number, starts, failures, ran_s, limit_s in zip(*(column.tolist() for column in columns)):
+                tracked = self.add(number, view.job_of[number])
+                self.limits.change(number, limit_s, ran_s, None)
                 tracked.generation, tracked.failures = starts, failures
-        progress = (view.jobs.number, view.jobs.base_steps, view.jobs.rate, view.jobs.since_s)
+        known = view.jobs.with_rows(np.array(sorted(self), dtype=np.int64))  # a queued job may have run before it was requeued
+        progress = (known.number, known.base_steps, known.rate, known.since_s)
         for number, steps, rate, since in zip(*(column.tolist() for column in progress)):
             tracked = self[number]
             tracked.set_progress(steps, rate, since)

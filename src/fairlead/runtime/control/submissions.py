@@ -50,6 +50,15 @@ class JobNames:
                 self._arrays.setdefault(array["name"], {}).setdefault(array["id"], {})[array["index"]] = number
         self._read = state.next_number
 
+    def rename(self, state: State, number: int, old: str) -> None:
+        """A job has another name now."""
+        self._update(state)
+        if number in self._numbers.get(old, ()):
+            self._numbers[old].remove(number)
+            named = self._numbers.setdefault(state.job_of[number].name, [])
+            named.append(number)
+            named.sort()
+
     def numbers(self, state: State, name: str) -> Sequence[int]:
         """Return all jobs with a name, the most recent last."""
         self._update(state)

@@ -50,6 +50,8 @@ def job_record(
         "workers": job.workers,
         "mode": job.mode,
         "priority": job.priority,
+        "weight": job.weight,
+        "held_by": state.held.get(number),
         "now_s": now,
         "submitted_s": float(a["submitted_s"][number]),
         "first_started_s": _finite(float(a["first_started_s"][number])),

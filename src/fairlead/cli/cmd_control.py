@@ -1,0 +1,141 @@
+"""`fairlead hold`, `release`, `requeue` and `update`: changes of submitted jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fairlead.cli.output import JsonOption, option_error, out, print_json
+from fairlead.cli.selectors import (
+    ArrayOption,
+    JobsOrNoneArgument,
+    StateOption,
+    UserOption,
+    control_plane,
+    select_jobs,
+    states_of,
+)
+from fairlead.core.durations import EXPECTED, parse_duration
+from fairlead.core.errors import InputError
+
+if TYPE_CHECKING:
+    from fairlead.runtime.http_client import ControlPlaneClient
+
+WAITING, RUNNING = ("queued", "waiting"), ("running",)
+NO_LIMIT = "none"
+
+
+def hold_command(
+    words: JobsOrNoneArgument = None,
+    user: UserOption = "",
+    state: StateOption = None,
+    array: ArrayOption = "",
+    json: JsonOption = False,
+) -> None:
+    """Hold waiting jobs: they do not start until you release them.
+
+    fairlead hold train-1, fairlead hold 'sweep[5-9]', or fairlead hold --array sweep. A running job cannot be held: use
+    fairlead requeue --hold. Exit codes: 0 done, 3 no such job, 4 a job runs or has ended.
+    """
+    plane, jobs = _chosen("hold", words, user, states_of(state), array, WAITING)
+    _apply(plane.hold, jobs, "is held", json)
+
+
+def release_command(
+    words: JobsOrNoneArgument = None,
+    user: UserOption = "",
+    state: StateOption = None,
+    array: ArrayOption = "",
+    json: JsonOption = False,
+) -> None:
+    """Release held jobs.
+
+    fairlead release train-1, or fairlead release --array sweep. Exit codes: 0 done, 3 no such job, 4 a job is not held.
+    """
+    plane, jobs = _chosen("release", words, user, states_of(state), array, WAITING)
+    if not words or len(jobs) > 1:
+        jobs = [job for job in jobs if job.get("held_by")] or jobs
+    _apply(plane.release, jobs, "is released", json)
+
+
+def requeue_command(
+    words: JobsOrNoneArgument = None,
+    user: UserOption = "",
+    state: StateOption = None,
+    array: ArrayOption = "",
+    hold: bool = typer.Option(False, "--hold", help="Also hold the job, so that it does not start again by itself."),
+    json: JsonOption = False,
+) -> None:
+    """Put jobs back into the queue: a running job checkpoints and stops; an ended job runs again.
+
+    A failed or cancelled job resumes from its last checkpoint, with all its retries and its whole time limit. A finished job
+    starts from its first step, and its old checkpoints are removed. Exit codes: 0 done, 3 no such job, 4 a job waits already.
+    """
+    plane, jobs = _chosen("requeue", words, user, states_of(state), array, RUNNING)
+    _apply(lambda name: plane.requeue(name, hold=hold), jobs, "is requeued and held" if hold else "is requeued", json)
+
+
+def update_command(
+    words: JobsOrNoneArgument = None,
+    user: UserOption = "",
+    state: StateOption = None,
+    array: ArrayOption = "",
+    priority: int | None = typer.Option(None, help="Priority, from -1000 to 1000.", show_default=False),
+    weight: float | None = typer.Option(None, help="Weight, from 0.001 to 1000.", show_default=False),
+    time: str = typer.Option("", help="Time limit of all launches together, as in 2h; none removes it.", show_default=False),
+    deadline: str = typer.Option("", help="Deadline after submission, as in 1d; none removes it.", show_default=False),
+    retries: int | None = typer.Option(None, help="How many failures of its own a job survives.", show_default=False),
+    name: str = typer.Option("", help="New name, for one job.", show_default=False),
+    account: str = typer.Option("", help="New account.", show_default=False),
+    json: JsonOption = False,
+) -> None:
+    """Change jobs that were submitted: fairlead update train-1 --priority 5 --time 4h.
+
+    The next decision uses the new values. The time limit of a running job counts from the start of its first launch. An ended
+    job only takes a new name or account. Exit codes: 0 done, 2 a wrong value, 3 no such job, 4 a job has ended.
+    """
+    given: dict[str, Any] = {"priority": priority, "weight": weight, "retries": retries}
+    changes = {field: value for field, value in given.items() if value is not None}
+    changes |= {field: value for field, value in (("name", name), ("account", account)) if value}
+    limits = (("time_limit_s", "time", time), ("deadline_s", "deadline", deadline))
+    changes |= {field: _limit(option, text) for field, option, text in limits if text}
+    if not changes:
+        raise InputError(
+            "update", "something to change: --priority, --weight, --time, --deadline, --retries, --name, --account"
+        )
+    plane, jobs = _chosen("update", words, user, states_of(state), array, (*WAITING, *RUNNING))
+    if name and len(jobs) > 1:
+        raise option_error("name", "one job", f"{name} for {len(jobs)} jobs")
+    _apply(lambda job: plane.update(job, changes), jobs, "is updated", json)
+
+
+def _limit(option: str, text: str) -> float | None:
+    if text == NO_LIMIT:
+        return None
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise option_error(option, f"{EXPECTED}, or none", text) from None
+
+
+def _chosen(
+    command: str, words: Sequence[str] | None, user: str, states: Sequence[str], array: str, usual: Sequence[str]
+) -> tuple[ControlPlaneClient, list[dict[str, Any]]]:
+    """Return the jobs that a command names. With filters only, those in a phase for which the command makes sense."""
+    if not (words or user or states or array):
+        raise InputError(command, "a job, or one of --user, --state and --array")
+    plane = control_plane()
+    return plane, select_jobs(plane, words, user=user, states=states or (() if words else usual), array=array)
+
+
+def _apply(change: Callable[[str], dict[str, Any]], jobs: Sequence[dict[str, Any]], what: str, json: bool) -> None:
+    """Change each job and print it; the first refusal ends the command."""
+    answers = []
+    for job in jobs:
+        answers.append({"name": job["name"], **change(str(job["number"]))})
+        if not json:
+            out.print(f"{job['name']} (number {job['number']}) {what}")
+    if json:
+        print_json(answers[0] if len(answers) == 1 else {"jobs": answers})

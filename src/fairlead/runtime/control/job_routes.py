@@ -1,0 +1,144 @@
+"""The part of the HTTP API that changes submitted jobs: hold, release, requeue and update. Each is answered when it is in the
+journal. (No postponed annotations here: FastAPI reads them.)"""
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, Protocol, TypeVar
+
+from fastapi import APIRouter, Depends, HTTPException, Path
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from fairlead.core import events as ev
+from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT, UPDATABLE, Phase
+from fairlead.runtime.control.control_plane import ControlPlane
+from fairlead.runtime.control.submissions import JobNames
+from fairlead.runtime.control.tokens import Bearer
+from fairlead.runtime.protocol.task_file import TaskSpec
+
+T = TypeVar("T")
+Ask = Callable[[Callable[[Sequence[ev.Event]], None]], None]
+ENDED_ALREADY = "it has ended already"
+
+
+class Requests(Protocol):
+    """What the routes need of the application."""
+
+    names: JobNames
+
+    def find(self, name: str, caller: Bearer) -> int:
+        """Return a job that the caller may see."""
+        ...
+
+    def read(self, what: Callable[[], T]) -> Awaitable[T]:
+        """Read the state while the loop waits."""
+        ...
+
+    def in_the_journal(self, ask: Ask) -> Awaitable[Sequence[ev.Event]]:
+        """Send a request to the loop, and wait until its events are in the journal."""
+        ...
+
+
+class JobUpdate(BaseModel):
+    """Fields of a job to change; those that are not given stay. `null` removes a time limit or a deadline."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = ""
+    account: Annotated[str, Field(max_length=128)] = ""
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    weight: Annotated[float, Field(ge=MIN_WEIGHT, le=MAX_WEIGHT)] = 1.0
+    time_limit_s: Annotated[float | None, Field(gt=0, lt=1e15, description="of all launches together")] = None
+    deadline_s: Annotated[float | None, Field(gt=0, lt=1e15, description="after submission")] = None
+    retries: Annotated[int, Field(ge=0, le=1000)] = 3
+
+    @field_validator("name")
+    @classmethod
+    def _valid_name(cls, name: str) -> str:
+        return TaskSpec._valid_name(name) if name else name
+
+    def changes(self) -> dict[str, Any]:
+        """Return the given fields under the names of a job's fields."""
+        given = self.model_dump(include=self.model_fields_set)
+        limits: dict[str, Any] = {
+            name: math.inf for name in ("time_limit_s", "deadline_s") if name in given and given[name] is None
+        }
+        renamed = {"retry_limit": given.pop("retries")} if "retries" in given else {}
+        return {**given, **limits, **renamed}
+
+
+class JobRequeue(BaseModel):
+    """How to requeue a job."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    hold: bool = False
+
+
+def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Requests) -> APIRouter:
+    """Return the routes that change submitted jobs."""
+    router = APIRouter()
+    Caller = Annotated[Bearer, Depends(bearer)]
+    JobName = Annotated[str, Path(max_length=128)]
+
+    async def found(name: str, caller: Bearer) -> tuple[int, Phase]:
+        def read() -> tuple[int, Phase]:
+            number = requests.find(name, caller)
+            return number, Phase(int(plane.loop.state.columns["phase"][number]))
+
+        return await requests.read(read)
+
+    @router.put("/v1/jobs/{name}/hold", responses={404: {}, 409: {}, 411: {}})
+    async def hold(name: JobName, caller: Caller) -> dict[str, Any]:
+        """Hold a waiting job: it does not start until it is released."""
+        number, phase = await found(name, caller)
+        if phase > Phase.RUNNING:
+            raise HTTPException(409, ENDED_ALREADY)
+        if phase is Phase.RUNNING or not await requests.in_the_journal(
+            lambda answer: plane.backend.changes.hold(number, caller.user, answer)
+        ):
+            raise HTTPException(409, "it runs: use requeue --hold")
+        return {"number": number, "held_by": caller.user}
+
+    @router.delete("/v1/jobs/{name}/hold", responses={404: {}, 409: {}})
+    async def release(name: JobName, caller: Caller) -> dict[str, Any]:
+        """Release a held job."""
+        number, _ = await found(name, caller)
+        if not await requests.read(lambda: number in plane.loop.state.held):
+            raise HTTPException(409, "it is not held")
+        await requests.in_the_journal(lambda answer: plane.backend.changes.release(number, answer))
+        return {"number": number, "held_by": None}
+
+    @router.post("/v1/jobs/{name}/requeue", responses={404: {}, 409: {}, 411: {}, 422: {}})
+    async def requeue(name: JobName, body: JobRequeue, caller: Caller) -> dict[str, Any]:
+        """Requeue a job: a running one saves and stops, an ended one runs again, a finished one from its first step."""
+        number, phase = await found(name, caller)
+        if phase < Phase.RUNNING and not body.hold:
+            raise HTTPException(409, "it waits already")
+        if not await requests.in_the_journal(
+            lambda answer: plane.backend.changes.requeue(number, body.hold, caller.user, answer)
+        ):
+            raise HTTPException(409, "it has just stopped or ended; try again")
+        return {"number": number, "phase": Phase.QUEUED.name.lower(), "held_by": caller.user if body.hold else None}
+
+    @router.patch("/v1/jobs/{name}", responses={404: {}, 409: {}, 411: {}, 422: {}})
+    async def update(name: JobName, body: JobUpdate, caller: Caller) -> dict[str, Any]:
+        """Change fields of a job. Of an ended job, only its name and account."""
+        changes = body.changes()
+        if not changes:
+            raise HTTPException(422, f"at least one of {', '.join(JobUpdate.model_fields)}")
+        number, phase = await found(name, caller)
+        if phase > Phase.RUNNING and not set(changes) <= set(UPDATABLE[:2]):
+            raise HTTPException(409, f"{ENDED_ALREADY}; only its name and account can be changed")
+        if "account" in changes and caller.account_of(changes["account"]) is None:
+            raise HTTPException(422, f"this token's jobs are of account {caller.account or caller.user!r}")
+        if changes.get("name") == "":
+            raise HTTPException(422, "name: a name with a letter in it")
+        if "name" in changes and await requests.read(lambda: requests.names.taken(plane.loop.state, changes["name"])):
+            raise HTTPException(409, f"a job named {changes['name']!r} has not ended")
+        old = await requests.read(lambda: plane.loop.state.job_of[number].name)
+        await requests.in_the_journal(lambda answer: plane.backend.changes.update(number, changes, answer))
+        if "name" in changes:
+            await requests.read(lambda: requests.names.rename(plane.loop.state, number, old))
+        return {"number": number, **body.model_dump(include=body.model_fields_set)}
+
+    return router

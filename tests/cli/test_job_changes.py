@@ -1,0 +1,117 @@
+"""`fairlead hold`, `release`, `requeue` and `update` on a cluster of real processes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_up import cluster_up, until
+from command import answer, fairlead
+
+from foundry import SOURCE
+
+SCRIPT = """
+import os, pathlib, sys, time, fairlead
+sys.path.insert(0, {source!r})
+for step in fairlead.lease(range(1_000_000), save=lambda folder: None):
+    with open("steps-" + os.environ["JOB"], "a") as log:
+        print(step, file=log, flush=True)
+    if pathlib.Path("finish-" + os.environ["JOB"]).exists():
+        break
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    place = tmp_path_factory.mktemp("changes")
+    (place / "work.py").write_text(SCRIPT.format(source=SOURCE))
+    with cluster_up(place, cluster="1xv100:1"):
+        yield place
+
+
+def submit(folder: Path, name: str) -> None:
+    task = {"name": name, "run": [sys.executable, "work.py"], "env": {"JOB": name, "PYTHONPATH": SOURCE}}
+    task["directory"] = str(folder)
+    (folder / f"{name}.yaml").write_text(json.dumps(task))
+    done = fairlead("submit", f"{name}.yaml", cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
+def until_phase(folder: Path, name: str, phase: str) -> dict:
+    def reached() -> dict | None:
+        job = answer("info", name, cwd=folder)
+        return job if job["phase"] == phase else None
+
+    return until(reached, folder)
+
+
+def steps(folder: Path, name: str) -> list[int]:
+    path = folder / f"steps-{name}"
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def finish(folder: Path, name: str) -> None:
+    (folder / f"finish-{name}").touch()
+    until_phase(folder, name, "finished")
+
+
+def test_a_held_job_starts_only_after_its_release(folder: Path) -> None:
+    submit(folder, "blocker")
+    until_phase(folder, "blocker", "running")
+    submit(folder, "patient")
+    done = fairlead("hold", "patient", cwd=folder)
+    assert (done.returncode, done.stdout.strip()) == (0, "patient (number 1) is held")
+    assert "Held by admin" in fairlead("why", "patient", cwd=folder).stdout
+    refused = fairlead("hold", "blocker", cwd=folder)
+    assert refused.returncode == 4
+    assert "requeue --hold" in refused.stderr
+    finish(folder, "blocker")
+    submit(folder, "later")  # runs although it was submitted after the held job
+    until_phase(folder, "later", "running")
+    assert answer("info", "patient", cwd=folder)["held_by"] == "admin"
+    finish(folder, "later")
+    assert fairlead("release", "patient", cwd=folder).returncode == 0
+    until_phase(folder, "patient", "running")
+    assert fairlead("release", "patient", cwd=folder).returncode == 4
+    finish(folder, "patient")
+
+
+def test_a_requeued_job_checkpoints_and_resumes_and_a_finished_one_begins_again(folder: Path) -> None:
+    submit(folder, "moved")
+    until(lambda: len(steps(folder, "moved")) > 5, folder)
+    assert fairlead("requeue", "--hold", "moved", cwd=folder).returncode == 0
+    held = until_phase(folder, "moved", "queued")
+    assert held["held_by"] == "admin"
+    assert fairlead("requeue", "moved", cwd=folder).returncode == 4  # it waits already
+    before = answer("info", "moved", cwd=folder)
+    assert fairlead("release", "moved", cwd=folder).returncode == 0
+    until(lambda: answer("info", "moved", cwd=folder)["starts"] == before["starts"] + 1, folder)
+    finish(folder, "moved")
+    done = steps(folder, "moved")
+    assert done == sorted(set(done)), "every step once: it resumed from its checkpoint"
+    (folder / "finish-moved").unlink()
+    assert fairlead("requeue", "moved", cwd=folder).returncode == 0
+    until(lambda: steps(folder, "moved")[len(done) :], folder)
+    assert steps(folder, "moved")[len(done)] == 0
+    assert fairlead("cancel", "moved", cwd=folder).returncode == 0
+    until_phase(folder, "moved", "cancelled")
+
+
+def test_an_update_changes_a_running_job_and_its_time_limit_is_kept(folder: Path) -> None:
+    submit(folder, "limited")
+    until_phase(folder, "limited", "running")
+    done = fairlead("update", "limited", "--priority", 5, "--weight", 2, "--account", "lab", "--name", "renamed", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    job = answer("info", "renamed", cwd=folder)
+    assert (job["priority"], job["weight"], job["account"]) == (5, 2.0, "lab")
+    assert fairlead("info", "limited", cwd=folder).returncode == 3
+    assert fairlead("update", "renamed", "--time", "soon", cwd=folder).returncode == 2
+    assert fairlead("update", "renamed", cwd=folder).returncode == 2
+    assert fairlead("update", "renamed", "--time", "0.2s", cwd=folder).returncode == 0
+    failed = until_phase(folder, "renamed", "failed")
+    assert "time limit" in failed["reason"]["text"]
+    assert fairlead("update", "renamed", "--time", "2h", cwd=folder).returncode == 4
