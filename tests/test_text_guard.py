@@ -297,7 +297,7 @@ def hits_of_help(command: str) -> list[Hit]:
 
 def pages() -> list[str]:
     found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
-    return sorted(path.relative_to(ROOT).as_posix() for path in found if path.is_file())
+    return sorted(path.relative_to(ROOT).as_posix() for path in found if path.is_file() and "generated" not in path.parts)
 
 
 def modules() -> list[str]:

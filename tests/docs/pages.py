@@ -72,6 +72,20 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
+def outside_blocks(text: str) -> str:
+    """A page's text without its fenced blocks."""
+    kept, fence = list[str](), ""
+    for line in text.splitlines():
+        found = _FENCE.match(line)
+        if not fence and found is not None:
+            fence = found["fence"]
+        elif fence:
+            fence = "" if line.strip(" >") == fence else fence
+        else:
+            kept.append(line)
+    return "\n".join(kept)
+
+
 def commands(text: str) -> list[str]:
     """The commands of a console block: the lines behind `$ `, with continuation lines and here-documents."""
     found: list[str] = []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from built_site import CHROMIUM, BuiltSite, browse, build_site
-from pages import DOCS, ROOT, blocks, name_of, pages
+from pages import DOCS, ROOT, name_of, outside_blocks, pages
 
 from test_text_guard import hits_of_page, lines
 
@@ -94,9 +94,7 @@ def test_a_browser_reads_searches_and_switches_to_dark_without_a_network(site: B
 
 def slugs(page: Path) -> set[str]:
     """The anchors that a Git host gives to the headings of a page."""
-    text, found = page.read_text(encoding="utf-8"), set[str]()
-    for block in blocks(text):
-        text = text.replace(block.text, "\n")
+    text, found = outside_blocks(page.read_text(encoding="utf-8")), set[str]()
     for heading in re.findall(r"^#{1,6} +(.*?)\s*#*$", text, flags=re.MULTILINE):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
         slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
@@ -107,10 +105,7 @@ def slugs(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
 def test_links_of_a_page_are_valid_in_the_repository(page: Path) -> None:
-    text, broken = page.read_text(encoding="utf-8"), []
-    for block in blocks(text):
-        text = text.replace(block.text, "\n")
-    text = re.sub(r"`[^`\n]*`", "", text)
+    text, broken = re.sub(r"`[^`\n]*`", "", outside_blocks(page.read_text(encoding="utf-8"))), []
     for target in re.findall(r"\]\(<?([^)\s>]+)>?(?: \"[^\"]*\")?\)", text):
         if re.match(r"[a-z]+:", target):
             continue
