@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/inference.py [mixes of each kind, 100] [seconds of requests, 20]
 
-docs/inference.md has the table."""
+docs/papers/inference.md has the results."""
 
 from __future__ import annotations
 

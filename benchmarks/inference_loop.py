@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/inference_loop.py [mixes of each kind, 20] [seconds of requests, 6]
 
-docs/inference.md has the tables."""
+docs/papers/inference.md has the results."""
 
 from __future__ import annotations
 

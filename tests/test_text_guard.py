@@ -118,14 +118,10 @@ NOT_YET: frozenset[str] = frozenset(
     docs/adr/0056-graph-based-prediction.md
     docs/adr/0057-predicted-colocation.md
     docs/client.md
-    docs/inference.md
     docs/operating.md
     docs/prediction.md
     docs/profiles.md
     docs/sharing.md
-    docs/sweeps.md
-    docs/synthesizer.md
-    docs/tutorial.md
     examples/jobs/README.md
     src/fairlead/admission/accept.py
     src/fairlead/cli/cmd_predict_model.py

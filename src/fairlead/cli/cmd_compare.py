@@ -62,7 +62,7 @@ def compare_command(
     ),
     png: Path | None = opt.PNG,
     sweep: Path | None = typer.Option(
-        None, help="A sweep in YAML: schedulers over loads, clusters, seeds and parameters; resumable (docs/sweeps.md)."
+        None, help="A sweep in YAML: schedulers over loads, clusters, seeds and parameters; resumable (docs/guides/sweeps.md)."
     ),
     folder: Path | None = typer.Option(
         None,
