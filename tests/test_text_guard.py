@@ -111,12 +111,6 @@ NOT_YET: frozenset[str] = frozenset(
     docs/adr/0049-announced-batch-sizes.md
     docs/adr/0050-mps-slowdown-model.md
     docs/adr/0051-elastic-jobs-on-a-cluster.md
-    docs/adr/0052-elastic-studies.md
-    docs/adr/0053-shockwave-parameters.md
-    docs/adr/0054-session-routes.md
-    docs/adr/0055-pair-measurement.md
-    docs/adr/0056-graph-based-prediction.md
-    docs/adr/0057-predicted-colocation.md
     docs/client.md
     docs/operating.md
     docs/prediction.md
