@@ -295,7 +295,8 @@ class HullModel:
         lower = np.concatenate((np.full(types, -np.inf), np.zeros(groups), [1.0]))
         upper = np.append(np.zeros(types + groups), 1.0)
         unbounded = np.full(columns + 1, np.inf)
-        program = Program(self.name, Model(np.append(gain, 0.0), np.zeros(columns + 1), unbounded, lower, upper, entries))
+        model = Model(np.append(gain, 0.0), np.zeros(columns + 1), unbounded, lower, upper, entries)
+        program = Program(self.name, model, tolerance=1e-10)
         dual = program.solve().duals
         # All optima: nothing of a column that costs more than it gains, all of a type that has a price.
         loses = gain - use @ dual[:types] - dual[types + g] - pay * dual[-1] < -FITS
