@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fairlead.cli.cmd_wait import follow_job, print_log
 from fairlead.cli.job_tables import job_details, jobs_table, legible
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.cli.selectors import (
@@ -173,16 +173,13 @@ def logs_command(
 
     Prints standard output and error of the last launch. With -f it follows the job from launch to launch, over preemptions and
     migrations; --launch 1 begins at the first. Logs are kept on the nodes that ran the job; an unreachable node has to return
-    first. With --json, it prints one object per line for each piece of the log. Exit codes: 0 read (with -f: the job has
-    ended), 2 no such job or log, or its node is unreachable, 130 interrupted.
+    first. With --json, it prints one object per line for each piece of the log.
+
+    Exit codes: 0 printed (with -f: the job has finished), 1 with -f: the job failed or was cancelled, 3 no such job or log,
+    4 the node of the log is unreachable, 5 the control plane is unreachable, 130 interrupted.
     """
-    before = launch
-    for piece in control_plane().logs(name, launch=launch, rank=rank, tail=tail, follow=follow):
-        if json:
-            print_json(piece)
-            continue
-        if piece["launch"] != before and (before or piece["launch"] > 1):
-            note(f"launch {piece['launch']}" + ("" if before else ", the last; --launch N shows earlier ones"))
-        before = piece["launch"]
-        sys.stdout.write(piece["text"])
-        sys.stdout.flush()
+    plane = control_plane()
+    if follow:
+        follow_job(plane, name, launch=launch, rank=rank, tail=tail, json=json)
+    else:
+        print_log(plane, name, launch=launch, rank=rank, tail=tail, json=json)

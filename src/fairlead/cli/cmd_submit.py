@@ -1,101 +1,276 @@
-"""`fairlead submit`: jobs from task files and command lines."""
+"""`fairlead submit`: jobs from task files, job scripts and command lines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from fairlead.cli.output import JsonOption, out, print_json
+from fairlead.cli.cmd_wait import follow_job, wait_for_jobs
+from fairlead.cli.output import JsonOption, note, option_error, out, print_json
+from fairlead.cli.script_lines import read_script
 from fairlead.cli.selectors import control_plane
 from fairlead.config.yaml_source import read_yaml
 from fairlead.core.errors import InputError
-from fairlead.core.job import FORMER_FIELDS
 from fairlead.runtime.protocol.code_archive import archive_digest, pack_code
-from fairlead.runtime.protocol.task_file import TaskSpec, parse_task
+from fairlead.runtime.protocol.task_file import ALIASES, TaskSpec, parse_task
+
+_JOB, _RESOURCES, _SCHEDULING, _MANY = "Job", "Resources", "Scheduling", "Many jobs"
 
 
 def submit_command(
-    words: list[str] | None = typer.Argument(None, help="Task files (x.yaml), or a program and its arguments after --."),
-    name: str = typer.Option("", help="[default: job-NUMBER]"),
-    workers: int = typer.Option(1, help="Number of workers (gang size).", min=1),
-    mode: str = typer.Option(
-        "", help="elastic: the scheduler may change the number of workers. Also: static, accordion, gns, expert."
+    context: typer.Context,
+    words: list[str] | None = typer.Argument(
+        None,
+        metavar="TASK",
+        help="Task files (x.yaml), a job script (x.sh) with its arguments, a program after --, or a shell command in quotes.",
     ),
-    kind: str = typer.Option("", help="Job type, as in 'resnet (batch size 32)'. [default: the name of the script or program]"),
-    schedule: str = typer.Option("", help="For mode expert, with --steps: batch sizes and shares, as in '32@0.3|256@0.7'."),
-    types: str = typer.Option("", help="GPU types that the job may use, separated by commas."),
-    steps: float | None = typer.Option(None, help="Total number of steps, if known."),
-    array: str = typer.Option("", help="Many jobs: 20 (0 to 19), 0-19, 0-19:2 or 1,3,5. Each has its FAIRLEAD_ARRAY_INDEX."),
-    after: list[str] | None = typer.Option(None, help="A job that must finish first; repeatable."),
-    code: Path | None = typer.Option(None, help="A directory or zip file to send along; the job runs in it."),
+    name: str = typer.Option("", help="Name of the job.  [default: job-NUMBER]", rich_help_panel=_JOB),
+    env: list[str] | None = typer.Option(
+        None, metavar="NAME=VALUE", help="Set a variable; NAME alone copies it from here; repeatable.", rich_help_panel=_JOB
+    ),
+    dir: str = typer.Option("", help="Directory on the nodes to run in.  [default: this one]", rich_help_panel=_JOB),
+    code: str = typer.Option("", help="A directory or zip file to send along; the job runs in it.", rich_help_panel=_JOB),
+    output: str = typer.Option(
+        "",
+        metavar="FILE",
+        help="A file of the node that also gets the output. %j is the job's number, %x its name, %a its index, %t the rank.",
+        rich_help_panel=_JOB,
+    ),
+    kind: str = typer.Option(
+        "", help="Job type, as in 'resnet (batch size 32)'.  [default: the name of the script or program]", rich_help_panel=_JOB
+    ),
+    prefix: str = typer.Option("", help="Words before the command, such as a container runtime.", rich_help_panel=_JOB),
+    workers: int = typer.Option(
+        1,
+        "--workers",
+        "--gpus",
+        help="Number of workers (gang size). Each worker has one GPU.",
+        min=1,
+        rich_help_panel=_RESOURCES,
+    ),
+    types: str = typer.Option("", help="GPU types that the job may use, separated by commas.", rich_help_panel=_RESOURCES),
+    memory_gb: float = typer.Option(0.0, help="GPU memory for each worker.", min=0, rich_help_panel=_RESOURCES),
+    cpus: float = typer.Option(0.0, help="CPU cores for each worker.", min=0, rich_help_panel=_RESOURCES),
+    host_memory_gb: float = typer.Option(0.0, help="Host memory for each worker.", min=0, rich_help_panel=_RESOURCES),
+    time: str = typer.Option("", help="Time limit of the run: 90m, 2h, 1d, 1-02:00:00.", rich_help_panel=_SCHEDULING),
+    retries: int = typer.Option(3, help="Failures after which the job is started again.", min=0, rich_help_panel=_SCHEDULING),
+    priority: int = typer.Option(0, help="From -1000 to 1000; higher goes first.", rich_help_panel=_SCHEDULING),
+    weight: float = typer.Option(1.0, help="Share of the job in fair policies.", rich_help_panel=_SCHEDULING),
+    account: str = typer.Option("", help="Account (team) of the job.", rich_help_panel=_SCHEDULING),
+    after: list[str] | None = typer.Option(
+        None, help="A job or an array that must finish first; repeatable.", rich_help_panel=_SCHEDULING
+    ),
+    deadline: str = typer.Option("", help="Time from now by which the job should finish.", rich_help_panel=_SCHEDULING),
+    min_run: str = typer.Option("", help="Time that the job runs before it may be preempted.", rich_help_panel=_SCHEDULING),
+    steps: float | None = typer.Option(None, help="Total number of steps, if known.", rich_help_panel=_SCHEDULING),
+    mode: str = typer.Option(
+        "",
+        help="elastic: the scheduler may change the number of workers. Also: static, accordion, gns, expert.",
+        rich_help_panel=_SCHEDULING,
+    ),
+    schedule: str = typer.Option(
+        "",
+        help="For mode expert, with --steps: batch sizes and shares, as in '32@0.3|256@0.7'.",
+        rich_help_panel=_SCHEDULING,
+    ),
+    max_slowdown: float | None = typer.Option(
+        None, help="Tolerated slowdown when the job shares a GPU; 1: it shares none.", min=1, rich_help_panel=_SCHEDULING
+    ),
+    cooperative: bool = typer.Option(
+        True, help="Whether the job reads its lease; otherwise it gets SIGTERM.", rich_help_panel=_SCHEDULING
+    ),
+    grace: str = typer.Option("", help="Time to save before the job is killed.  [default: 30s]", rich_help_panel=_SCHEDULING),
+    lease: list[str] | None = typer.Option(
+        None,
+        metavar="KEY=VALUE",
+        help="Bounds of the lease: max_steps, max_duration_s, renewal; repeatable.",
+        rich_help_panel=_SCHEDULING,
+    ),
+    array: str = typer.Option(
+        "", help="Many jobs: 20 (0 to 19), 0-19, 0-19:2 or 1,3,5. Each has its FAIRLEAD_ARRAY_INDEX.", rich_help_panel=_MANY
+    ),
+    grid: list[str] | None = typer.Option(
+        None,
+        metavar="NAME=V1,V2",
+        help="One job for each combination of values: {NAME} in the command, or a variable in capitals; repeatable.",
+        rich_help_panel=_MANY,
+    ),
+    group: str = typer.Option("", help="Group of trials, of which the worst may be stopped.", rich_help_panel=_MANY),
+    group_order: int = typer.Option(0, help="Position in the group.", min=0, rich_help_panel=_MANY),
     dry_run: bool = typer.Option(False, "--dry-run", help="Only check on which GPU types the job can run."),
+    wait: bool = typer.Option(False, "--wait", help="Wait until the jobs have ended; the exit code is their result."),
+    follow: bool = typer.Option(False, "--follow", "-f", help="Print the log until the job ends; the exit code is its result."),
     json: JsonOption = False,
 ) -> None:
-    """Submit a job: fairlead submit -- python train.py. Or a task in a file: fairlead submit task.yaml.
+    """Submit jobs.
 
-    When the command returns, the job is in the journal. Without --code, the job runs in this directory, which the nodes must
-    have too. With --code DIR (or code: DIR in the file), the directory is sent and unpacked on the node. Each launch gets its
-    own copy; an archive that was sent before is not sent again.
+      fairlead submit -- python train.py --lr 0.1
 
-    --after JOB (or after: [a, b] in the file) makes the job wait until that job has finished; if that job fails or is
-    cancelled, this one is cancelled too. Several files are one submission: all are accepted or none. They may name each other:
-    fairlead submit prepare.yaml train.yaml. Exit codes: 0 accepted, 2 refused.
+      fairlead submit 'python prepare.py && python train.py'
+
+      fairlead submit --gpus 2 --time 2h train.sh
+
+      fairlead submit task.yaml --array 0-19
+
+    Words after -- are a program with its arguments. A command in quotes runs in a shell. A job script (x.sh) is sent along, so
+    nodes need no copy; its lines '#FAIRLEAD --gpus 2' and the common '#SBATCH' lines are options. Options of the command line
+    override those of a file.
+
+    Without --code, the job runs in this directory, which the nodes must have too. With --code DIR (or code: DIR in the file),
+    the directory is sent and unpacked on the node.
+
+    Several task files, an array or a grid are one submission: all jobs are accepted or none. A job that another job waits for
+    (--after) and that fails cancels that job too.
+
+    Exit codes: 0 accepted (with --wait or --follow: finished), 1 the job failed or was cancelled, 2 wrong usage or input,
+    4 refused, 5 unreachable.
     """
     if not words:
-        raise InputError("submit", "a task file, or a program after --")
-    given = {
-        "name": name,
-        "workers": workers if workers > 1 else None,
-        "mode": mode,
-        "kind": kind,
-        "schedule": schedule,
-        "types": types.split(",") if types else None,
-        "steps": steps,
-        "after": after,
-        "array": array,
-    }
-    given = {key: value for key, value in given.items() if value}
+        raise InputError("submit", "a task file, a job script, a program after --, or a command in quotes")
+    given = _given(context)
+    if script := read_script(words[0]):
+        given = _merged(_in_script(context, script.path, script.options), given)
+        for warning in script.warnings:
+            note(f"{script.path}: {warning}")
+        task = {"run": script.command(words[1:]), "kind": script.path.name}
+        written = [(str(script.path), task, Path.cwd())]
+    elif all(word.endswith((".yaml", ".yml")) for word in words):
+        written = [(word, _task_in(word), Path(word).parent) for word in words]
+    else:
+        run: list[str] | str = words[0] if len(words) == 1 and len(words[0].split()) > 1 else list(words)
+        written = [("command line", {"run": run}, Path.cwd())]
     jobs: list[dict[str, Any]] = []
     archives: list[bytes] = []
-    if all(word.endswith((".yaml", ".yml")) for word in words):
-        written = [(word, _task_in(word)) for word in words]
-    else:
-        written = [("command line", {"run": list(words)})]
-    for source, task in written:
-        task |= given
-        if archive := _code(code, task, Path(source).parent):
+    for source, task, folder in written:
+        task = _merged(_by_field(task), _fields(given))
+        if archive := _code(given.get("code", ""), task, folder):
             task["code"] = archive_digest(archive)
             archives.append(archive)
         else:
             task.setdefault("directory", str(Path.cwd()))
         parse_task(task, source)
         jobs.append(task)
+    if follow and (len(jobs) > 1 or "array" in jobs[0] or "grid" in jobs[0]):
+        raise option_error("follow", "one job; --wait waits for several", "several jobs")
     plane = control_plane()
     for archive in archives:
         plane.send_code(archive)
     answer = plane.submit(jobs, dry_run=dry_run)
     if json:
         print_json({"jobs": answer})
-        return
-    for job in answer:
-        if dry_run:
+    elif dry_run:
+        for job in answer:
             out.print(f"{job['name'] or 'the job'} can run on {', '.join(job['types'])}")
+    else:
+        _print_submitted(answer)
+    if dry_run:
+        return
+    if follow:
+        follow_job(plane, str(answer[0]["number"]))
+    elif wait:
+        wait_for_jobs(plane, [job["number"] for job in answer], quiet=json)
+
+
+def _print_submitted(jobs: Sequence[Mapping[str, Any]]) -> None:
+    """Print a line for each job; an array is one line."""
+    arrays: dict[str, list[Mapping[str, Any]]] = {}
+    for job in jobs:
+        if array := job.get("array"):
+            arrays.setdefault(array["id"], []).append(job)
         else:
             out.print(f"{job['name']} (number {job['number']})")
+    for members in arrays.values():
+        first, last = members[0], members[-1]
+        named = f"{first['name']} to {last['name']}, numbers {first['number']} to {last['number']}"
+        out.print(f"{first['array']['name']} ({len(members):,} jobs: {named})")
+
+
+def _given(context: Any) -> dict[str, Any]:
+    """The options that stand on the command line."""
+    named = (name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE")
+    return {name: context.params[name] for name in named if name not in ("words", "dry_run", "wait", "follow", "json")}
+
+
+def _in_script(context: typer.Context, path: Path, options: Sequence[str]) -> dict[str, Any]:
+    """The options that stand in a script."""
+    try:
+        inner = context.command.make_context("submit", list(options), parent=context.parent)
+    except Exception as error:
+        if (text := getattr(error, "format_message", None)) is None:
+            raise
+        raise InputError(path, f"options of 'fairlead submit' ({text().rstrip('.')})") from None
+    if inner.params.get("words"):
+        raise InputError(path, "options of 'fairlead submit'", value=" ".join(inner.params["words"]))
+    return _given(inner)
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """The options or fields of a file, overridden by those of the command line; variables are joined."""
+    merged = {**below, **above}
+    for one, other in (("array", "grid"), ("grid", "array")):
+        if one in above and other not in above:
+            merged.pop(other, None)
+    if "env" in below and "env" in above and isinstance(below["env"], type(above["env"])):
+        joined = below["env"]
+        merged["env"] = {**joined, **above["env"]} if isinstance(joined, dict) else [*joined, *above["env"]]
+    return merged
+
+
+_RENAMED = {"dir": "directory", "time": "time_limit_s"} | {name: f"{name}_s" for name in ("deadline", "min_run", "grace")}
+
+
+def _fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a task that options mean."""
+    fields = {_RENAMED.get(name, name): value for name, value in given.items() if name != "code"}
+    if "types" in fields:
+        fields["types"] = [name.strip() for name in fields["types"].split(",") if name.strip()]
+    if "directory" in fields:
+        fields["directory"] = str(Path(fields["directory"]).absolute())
+    if "prefix" in fields:
+        fields["prefix"] = shlex.split(fields["prefix"])
+    if "env" in fields:
+        fields["env"] = dict(_variable(word) for word in fields["env"])
+    if "grid" in fields:
+        fields["grid"] = {name: values.split(",") for name, values in _pairs("grid", fields["grid"], "lr=0.1,0.01")}
+    if "lease" in fields:
+        fields["lease"] = dict(_pairs("lease", fields["lease"], "max_steps=100"))
+    return fields
+
+
+def _pairs(option: str, words: Sequence[str], example: str) -> list[tuple[str, str]]:
+    pairs = [word.partition("=") for word in words]
+    if wrong := [word for word, (name, equals, value) in zip(words, pairs) if not (name and equals and value)]:
+        raise option_error(option, f"a name and a value such as {example}", wrong[0])
+    return [(name, value) for name, _, value in pairs]
+
+
+def _variable(word: str) -> tuple[str, str]:
+    name, equals, value = word.partition("=")
+    if not equals and name not in os.environ:
+        raise option_error("env", "NAME=VALUE, or the name of a variable that is set here", word)
+    return name, value if equals else os.environ[name]
+
+
+def _by_field(task: Mapping[str, Any]) -> dict[str, Any]:
+    """The same task with the present names of its fields."""
+    both = {old for old, new in ALIASES.items() if old in task and new in task}  # refused later
+    return {name if name in both else ALIASES.get(name, name): value for name, value in task.items()}
 
 
 def _task_in(file: str) -> dict[str, Any]:
     written = read_yaml(file)
-    written.mapping([*TaskSpec.model_fields, *FORMER_FIELDS])
+    written.mapping([*TaskSpec.model_fields, *ALIASES])
     return dict(written.data)
 
 
-def _code(place: Path | None, task: Mapping[str, Any], folder: Path) -> bytes:
+def _code(place: str, task: Mapping[str, Any], folder: Path) -> bytes:
     """Return the archive of --code, or of the task file's `code`, relative to that file; empty for none."""
     named = task.get("code")
-    if place is None and isinstance(named, str) and named:
-        place = folder / named
-    return b"" if place is None else pack_code(place)
+    if not place and isinstance(named, str) and named:
+        place = str(folder / named)
+    return pack_code(Path(place)) if place else b""

@@ -117,7 +117,7 @@ def test_a_job_runs_where_it_says(node: Node, tmp_path: Path) -> None:
     ("change", "why"),
     [
         ({"command": ("no-such-program",)}, "cannot run 'no-such-program'"),
-        ({"directory": "/no/such/place"}, "in /no/such/place"),
+        ({"directory": "/no/such/place"}, "there is no directory /no/such/place on this node"),
         ({"command": ("\u00e9" * 9000,)}, "cannot run"),
     ],
 )
@@ -126,6 +126,7 @@ def test_a_command_that_cannot_run_ends_with_the_reason(node: Node, change: dict
     end = node.ended(launch)
     assert end.code == 127
     assert why in end.why
+    assert end.permanent
     assert why in node.printed(launch)
 
 

@@ -284,6 +284,7 @@ class AgentLaunch:
             saved=statuses[0].saved,
             why=self._why(failed),
             rank=0 if failed is None else failed.record.rank,
+            permanent=failed is not None and failed.exit is not None and failed.exit.permanent,
             ended_at=max(worker.ended_at or self._last_sign for worker in self.workers),
         )
         # A full disk must not keep a job from ending; the end can be derived again from the exits and pages.

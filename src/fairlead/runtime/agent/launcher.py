@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +25,8 @@ from fairlead.runtime.agent.shim import LOG, LaunchSpec
 from fairlead.runtime.agent.worker import LEASE, REPORTS, AgentWorker, WorkerRecord, start_shim
 from fairlead.runtime.agent.worker_reports import WorkerReports
 from fairlead.runtime.protocol.code_archive import is_digest
-from fairlead.runtime.protocol.orders import Launch
+from fairlead.runtime.protocol.command_line import SHELL
+from fairlead.runtime.protocol.orders import Launch, Task
 
 _MAX_S = 1e9  # three decades: no job means more
 
@@ -94,7 +97,7 @@ class Launcher:
 
     def _check(self, launch: Launch) -> None:
         task = launch.task
-        words = [*task.prefix, *task.command, *task.environment.values(), task.directory, launch.checkpoints]
+        words = [*task.prefix, *task.command, *task.environment.values(), task.directory, launch.checkpoints, task.output]
         problems = {
             "it has no command": not task.command,
             "its number or its generation is out of range": not (0 <= launch.job < 10**18 and 1 <= launch.generation < 10**18),
@@ -195,7 +198,7 @@ class Launcher:
         if launch.parameters.colocated or Counter([*held, *launch.accelerators])[accelerator] > 1:
             environment.update(self.mps.variables(accelerator, device))
         return LaunchSpec(
-            command=[*launch.task.prefix, *launch.task.command],
+            command=[*launch.task.prefix, *_command(launch.task, environment.get("PATH"))],
             environment=environment,
             directory=cwd,
             work_directory=str(worker.directory),
@@ -206,6 +209,7 @@ class Launcher:
             grace_s=launch.task.grace_s,
             cooperative=launch.task.cooperative,
             page=page if launch.task.cooperative and launch.ranks[local_rank] == 0 else "",
+            output=_output(launch, launch.ranks[local_rank]),
         )
 
     def _make_folder(self, path: Path) -> None:
@@ -214,6 +218,22 @@ class Launcher:
     def _change_owner(self, path: Path) -> None:
         if self.settings.user is not None and os.geteuid() == 0:
             os.chown(path, self.settings.user.uid, self.settings.user.gid, follow_symlinks=False)
+
+
+def _command(task: Task, path: str | None) -> list[str]:
+    """The program and its arguments; on a node without bash, `sh` runs what is written for a shell. A command prefix, such as a
+    container runtime, brings its own programs."""
+    words = list(task.command)
+    if task.shell and not task.prefix and words[0] == SHELL and shutil.which(SHELL, path=path) is None:
+        words[0] = "sh"
+    return words
+
+
+def _output(launch: Launch, rank: int) -> str:
+    """The file for a worker's output, with the names in it as Slurm has them."""
+    index = launch.task.environment.get("FAIRLEAD_ARRAY_INDEX", "")
+    values = {"%%": "%", "%j": str(launch.job), "%x": launch.name, "%a": index, "%t": str(rank)}
+    return re.sub("%[%jxat]", lambda found: values[found[0]], launch.task.output)
 
 
 def _checkpoints(launch: Launch, own: Path) -> Path:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import math
 import os
 import selectors
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -71,6 +73,11 @@ LOG = "log"
 
 CUT_OFF = "killed because its agent was cut off or gone for too long"
 
+_PERMANENT = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG, errno.E2BIG}
+)
+"""Errors of a command that can never be executed; others, such as a lack of memory, may pass."""
+
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _RESERVED = 4096
 _MAX_SHOWN = 200  # characters of a word in an exit, which must fit into its reserved space
@@ -93,6 +100,7 @@ class LaunchSpec(NamedTuple):
     grace_s: float = 0.0
     cooperative: bool = True
     page: str = ""  # the lease page to revoke at the deadline; empty: none, or the worker gets SIGTERM
+    output: str = ""  # a file that also gets the output; relative to `directory`
 
 
 class Exit(NamedTuple):
@@ -102,6 +110,7 @@ class Exit(NamedTuple):
     at_ns: int
     why: str = ""
     lost: int = 0  # bytes of its log that could not be written
+    permanent: bool = False  # its command can never be executed: another attempt would fail too
 
 
 def _main() -> int:
@@ -124,18 +133,57 @@ def _run(spec: LaunchSpec) -> int:
     os.set_blocking(output, False)
     log = LogWriter(directory / LOG, spec.log_bytes, spec.log_files)
     try:
+        log.copy = _open_as_user(spec) if spec.output else -1
         pid = _start(spec, output_end, lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        why = f"cannot run '{spec.command[0][:_MAX_SHOWN]}' in {spec.directory[:_MAX_SHOWN]}: {what}"
+        why = _why_not_started(spec, error)
         log.write(f"fairlead: {why}\n".encode())
-        return _leave(directory, draft, Exit(CANNOT_START, time.monotonic_ns(), why))
+        permanent = isinstance(error, OSError) and error.errno in _PERMANENT
+        return _leave(directory, draft, Exit(CANNOT_START, time.monotonic_ns(), why, permanent=permanent))
     os.close(output_end)
     fencing = _FencingWatch(spec, pid)
     code, at_ns = _supervise(pid, output, waking, received, log, fencing)
     log.close()
     why = CUT_OFF if fencing.over else ""
     return _leave(directory, draft, Exit(code, at_ns, why, lost=log.lost))
+
+
+def _why_not_started(spec: LaunchSpec, error: Exception) -> str:
+    what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    place, program = spec.directory[:_MAX_SHOWN], spec.command[0][:_MAX_SHOWN]
+    if isinstance(error, _OutputError):
+        return f"cannot write its output to {spec.output[:_MAX_SHOWN]} in {place}: {what}"
+    if not os.path.exists(spec.directory):
+        return f"cannot run '{program}': there is no directory {place} on this node"
+    return f"cannot run '{program}' in {place}: {what}"
+
+
+class _OutputError(OSError):
+    """The file for the output cannot be opened."""
+
+
+def _open_as_user(spec: LaunchSpec) -> int:
+    """Open the file for the output with the rights of the job's user, to append to it."""
+    groups = os.getgroups()
+    try:
+        if spec.user:
+            os.setgroups(spec.user[2:])
+            os.setegid(spec.user[1])
+            os.seteuid(spec.user[0])
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not block the shim
+            file = os.open(os.path.join(spec.directory, spec.output), flags, 0o644)
+        finally:
+            if spec.user:
+                os.seteuid(os.getuid())
+                os.setegid(os.getgid())
+                os.setgroups(groups)
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise OSError(errno.EINVAL, "not a plain file")
+    except OSError as error:
+        raise _OutputError(error.errno, error.strerror) from None
+    return file
 
 
 def _start(spec: LaunchSpec, output: int, die_with_shim: Callable[[], object]) -> int:

@@ -31,9 +31,13 @@ class LogWriter:
         self._room = 0
         self._file = -1
         self.lost = 0  # bytes that the disk did not take
+        self.copy = -1  # a file that gets the same output
 
     def write(self, data: bytes) -> None:
         """Append output. A job does not stop because its output cannot be written."""
+        if self.copy >= 0:
+            with contextlib.suppress(OSError):
+                os.write(self.copy, data)
         while data:
             try:
                 if self._room <= 0:
@@ -47,6 +51,12 @@ class LogWriter:
             data = data[written:]
 
     def close(self) -> None:
+        self._close_file()
+        if self.copy >= 0:
+            os.close(self.copy)
+            self.copy = -1
+
+    def _close_file(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -54,7 +64,7 @@ class LogWriter:
     def _begin(self) -> None:
         path = self._directory / str(self._at).zfill(_DIGITS)
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self.close()
+        self._close_file()
         self._file, self._room = file, self._piece_bytes
         for old in _log_files(self._directory)[: -self._pieces]:
             with contextlib.suppress(FileNotFoundError):

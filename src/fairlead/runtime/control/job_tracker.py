@@ -288,7 +288,7 @@ class ReportHandler:
             elif outcome.end is LaunchEnd.FAILED:
                 job.set_progress(done, 0.0, now)
                 job.failures += 1
-                if job.failures > job.job.retry_limit:
+                if job.failures > job.job.retry_limit or outcome.permanent:
                     self.send(self.launches.drop(outcome.job))
                     self.remove(outcome.job)
                     events.append(ev.JobsFailed(now, one, at, *_failure(outcome)))
@@ -333,4 +333,5 @@ def _bounded(value: float, largest: float) -> float:
 
 
 def _failure(outcome: LaunchOutcome) -> tuple[str, int, int, int]:
-    return outcome.why or f"exit code {outcome.code}", outcome.code, outcome.node, outcome.rank
+    final = " (not retried: every attempt would fail)" if outcome.permanent else ""
+    return (outcome.why or f"exit code {outcome.code}") + final, outcome.code, outcome.node, outcome.rank

@@ -50,6 +50,7 @@ class LaunchOutcome:
     node: int = -1  # where it failed
     rank: int = 0  # that failed
     stopped_s: float = math.inf  # when its last process ended; infinity: now, below 0: not known
+    permanent: bool = False  # another attempt would fail too
 
 
 @dataclass(frozen=True)
@@ -376,7 +377,9 @@ def _outcome(run: TrackedLaunch) -> LaunchOutcome:
         why = "its node is gone" if run.lost else "it had not begun"
         return LaunchOutcome(*run.key, end, run.saved, 0, why, run.revoked, stopped_s=run.stopped_s)
     rank = report.rank if report.code else 0
-    return LaunchOutcome(*run.key, end, run.saved, report.code, report.why, run.revoked, node, rank, run.stopped_s)
+    return LaunchOutcome(
+        *run.key, end, run.saved, report.code, report.why, run.revoked, node, rank, run.stopped_s, report.permanent
+    )
 
 
 def _may_fail(run: TrackedLaunch, report: od.Ended) -> bool:

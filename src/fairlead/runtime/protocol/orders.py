@@ -15,7 +15,7 @@ MAX_METRICS = 32  # different metric names per job; agents and the control plane
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to run. `command` is a program and its arguments, never a shell command line."""
+    """What to run. `command` is a program and its arguments."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -27,6 +27,8 @@ class Task:
     max_steps: int = 0  # of one lease, 0: no bound; each renewal adds the same amount
     max_s: float = 0.0
     central: bool = False  # at its bounds it waits for the control plane's answer instead of leaving
+    shell: bool = False  # `command` begins with bash; a node without it uses sh
+    output: str = ""  # a file that also gets the output, relative to the working directory; empty: only the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,7 @@ class Ended(OfLaunch):
     saved: int
     why: str = ""  # for users, such as "killed 30 s after it was asked to stop"
     rank: int = 0  # of the first worker that failed
+    permanent: bool = False  # its command can never be executed: another attempt would fail too
     ended_at: float = field(default=0.0, compare=False)  # Unix time on the agent's node; 0: not known
     ago_s: float = field(default=0.0, compare=False)  # how long before it was sent; the control plane may have been away
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,11 +41,16 @@ class ArrayMember:
         values = {name.upper(): value for name, value in self.values.items()}
         return {"FAIRLEAD_ARRAY_INDEX": index, "JOB_INDEX": index, **values}
 
-    def filled(self, word: str) -> str:
-        """Return a word of a command with `{name}` replaced by the value of that parameter."""
-        for name, value in self.values.items():
-            word = word.replace(f"{{{name}}}", value)
-        return word
+    def filled(self, run: list[str] | str) -> list[str] | str:
+        """Return a command with `{name}` replaced by the value of that parameter, quoted where a shell reads it."""
+        if isinstance(run, list):
+            return [self._filled(word, self.values) for word in run]
+        return self._filled(run, {name: shlex.quote(value) for name, value in self.values.items()})
+
+    def _filled(self, text: str, values: Mapping[str, str]) -> str:
+        for name, value in values.items():
+            text = text.replace(f"{{{name}}}", value)
+        return text
 
     def to_json(self) -> dict[str, Any]:
         """Return the member as the task in a journal and the HTTP API have it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -13,6 +12,7 @@ import orjson
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictInt,
@@ -24,8 +24,10 @@ from pydantic import (
     model_validator,
 )
 
+from fairlead.core.durations import parse_duration
 from fairlead.core.errors import InputError
 from fairlead.core.job import EXPERT, FORMER_FIELDS, Job, wrong_schedule
+from fairlead.runtime.protocol.command_line import MAX_WORD, MAX_WORDS, command_words, program_name
 from fairlead.runtime.protocol.orders import Task
 from fairlead.runtime.protocol.task_array import ArrayMember, array_indices, grid_values
 from fairlead.workloads.dynamics import SEPARATOR, parse_regimes
@@ -34,14 +36,12 @@ MAX_SCHEDULE = 256  # batch sizes of a schedule; every list of jobs contains the
 
 UNKNOWN_STEPS = 1e6  # steps of a job whose task file does not state them
 
-MAX_NAME, MAX_WORDS, MAX_WORD = 128, 4096, 32_768
+MAX_NAME = 128
 MAX_TASK_BYTES = 1 << 20  # size limit of an encoded task, which agents receive in one message
 
 MAX_AFTER = 100
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
-_SCRIPT = re.compile(r"(?!-)[^=]*[^=/]\.(py|sh|bash|pl|rb|jl|R|lua|js)\Z")
-_INTERPRETER = re.compile(r"(.*/)?((python|pypy)[\d.]*|(ba|da|k|z)?sh)\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -72,10 +72,28 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
+def _output(path: str) -> str:
+    if path.endswith("/") or len(path) > 1024 or not path.isprintable():
+        raise ValueError("the path of a file, of at most 1,024 printable characters")
+    return path
+
+
+def _seconds(value: Any) -> Any:
+    """A duration such as `2h` in seconds; other values are left to the validation."""
+    return parse_duration(value) if isinstance(value, str) else value
+
+
 Label = Annotated[str, AfterValidator(_label)]
 Word = Annotated[str, AfterValidator(_word)]
 Positive = Annotated[float, Field(gt=0, lt=1e15)]
 Amount = Annotated[float, Field(ge=0, lt=1e9)]
+Seconds = Annotated[float, BeforeValidator(_seconds)]
+
+DURATIONS = {name: f"{name}_s" for name in ("deadline", "time_limit", "min_run", "grace")}
+"""Fields of a task file that take durations such as `2h`, and the fields with the seconds."""
+
+ALIASES = {**FORMER_FIELDS, **DURATIONS}
+"""Further names of fields."""
 
 
 class Spec(BaseModel):
@@ -124,11 +142,11 @@ def is_job_name(text: str) -> bool:
 
 
 class TaskSpec(Spec):
-    """One job, as its user describes it. `run` is a program with its arguments: a list, or one line that is split by shell
-    rules but not run by a shell; for a shell write `["bash", "-c", "…"]`."""
+    """One job, or an array of jobs, as its user describes it. `run` is the command: a list is a program with its arguments,
+    executed as it is; a string runs in a shell (bash, or sh on a node without bash), so `a && b` runs both."""
 
     name: str = ""
-    run: Annotated[list[str] | str, Field(description="program and arguments")]
+    run: Annotated[list[str] | str, Field(description="a program and its arguments, or a string for a shell")]
     kind: Label = ""
     workers: Annotated[int, Field(ge=1, le=100_000)] = 1
     mode: Annotated[
@@ -144,10 +162,10 @@ class TaskSpec(Spec):
     memory_gb: Amount = 0.0
     cpus: Amount = 0.0
     host_memory_gb: Amount = 0.0
-    deadline_s: Positive | None = None
-    time_limit_s: Positive | None = None
+    deadline_s: Annotated[Seconds, Field(gt=0, lt=1e15, description="or deadline: 2h")] | None = None
+    time_limit_s: Annotated[Seconds, Field(gt=0, lt=1e15, description="or time_limit: 2h")] | None = None
     retries: Annotated[int, Field(ge=0, le=1000)] = 3
-    min_run_s: Amount = 0.0
+    min_run_s: Annotated[Seconds, Field(ge=0, lt=1e9, description="or min_run: 10m")] = 0.0
     group: Annotated[Label, Field(description="trials of one search; the worst may be stopped early")] = ""
     group_order: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     after: Annotated[list[StrictStr | StrictInt], Field(max_length=MAX_AFTER, description="jobs that must finish first")] = []
@@ -165,21 +183,26 @@ class TaskSpec(Spec):
     code: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     prefix: Annotated[list[Word], Field(max_length=MAX_WORDS)] = []
     cooperative: bool = True
-    grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
+    grace_s: Annotated[Seconds, Field(ge=0, le=3600, description="or grace: 2m")] = 30.0
+    output: Annotated[
+        str,
+        AfterValidator(_output),
+        Field(description="a file of the node that also gets the output; %j: number, %x: name, %a: array index, %t: rank"),
+    ] = ""
     lease: LeaseSpec = LeaseSpec()
 
     @model_validator(mode="before")
     @classmethod
-    def _read_former_fields(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or FORMER_FIELDS.keys().isdisjoint(data):
+    def _read_aliases(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or ALIASES.keys().isdisjoint(data):
             return data
-        if both := [old for old, new in FORMER_FIELDS.items() if old in data and new in data]:
-            raise ValueError(f"{both[0]} is the former name of {FORMER_FIELDS[both[0]]}; give one of them")
-        return {FORMER_FIELDS.get(name, name): value for name, value in data.items()}
+        if both := [old for old, new in ALIASES.items() if old in data and new in data]:
+            raise ValueError(f"{both[0]} is another name of {ALIASES[both[0]]}; give one of them")
+        return {ALIASES.get(name, name): value for name, value in data.items()}
 
     @model_validator(mode="after")
     def _fields_agree(self) -> TaskSpec:
-        if len(self._command(split_command(self.run))) > MAX_TASK_BYTES:
+        if len(self._command()) > MAX_TASK_BYTES:
             raise ValueError(f"arguments, variables and paths of a task together have at most {MAX_TASK_BYTES:,} bytes")
         if not self.cooperative and self.lease != LeaseSpec():
             raise ValueError("a lease with bounds is for cooperative jobs; time_limit_s bounds every job")
@@ -226,11 +249,7 @@ class TaskSpec(Spec):
     @field_validator("run")
     @classmethod
     def _valid_command(cls, run: list[str] | str) -> list[str] | str:
-        words = split_command(run)
-        if not words or not words[0]:
-            raise ValueError("a program to run")
-        if len(words) > MAX_WORDS:
-            raise ValueError(f"at most {MAX_WORDS} words")
+        words, _ = command_words(run)
         for word in words:
             _word(word)
         return run
@@ -284,12 +303,10 @@ class TaskSpec(Spec):
 
     def job(self, name: str, user: str, after: Sequence[int] = (), member: ArrayMember | None = None) -> Job:
         """The job of this task, or of one member of its array; `after` are the numbers of the jobs that it waits for."""
-        words = split_command(self.run)
-        script = _script(words)
         return Job(
             name,
             steps=self.steps,
-            kind=self.kind or script.rsplit("/", 1)[-1][:MAX_NAME],
+            kind=self.kind or program_name(self.run).rsplit("/", 1)[-1][:MAX_NAME],
             workers=self.workers,
             weight=self.weight,
             priority=self.priority,
@@ -306,15 +323,16 @@ class TaskSpec(Spec):
             group=f"{user}/{self.group}" if self.group and user else self.group,  # users do not stop each other's trials
             group_order=self.group_order,
             mode=self.mode,
-            command=self._command(words, member),
+            command=self._command(member),
             after=tuple(after),
             max_slowdown=math.inf if self.max_slowdown is None else self.max_slowdown,
             schedule=parse_regimes(self.schedule) if self.schedule else (),
         )
 
-    def _command(self, words: list[str], member: ArrayMember | None = None) -> str:
-        task: dict[str, Any] = {"run": words if member is None else [member.filled(word) for word in words]}
-        for name in ("env", "directory", "code", "prefix", "cooperative", "grace_s"):
+    def _command(self, member: ArrayMember | None = None) -> str:
+        words, shell = command_words(self.run if member is None else member.filled(self.run))
+        task: dict[str, Any] = {"run": words, "shell": True} if shell else {"run": words}
+        for name in ("env", "directory", "code", "prefix", "cooperative", "grace_s", "output"):
             value = getattr(self, name)
             if value != type(self).model_fields[name].default:
                 task[name] = value
@@ -324,27 +342,6 @@ class TaskSpec(Spec):
             task["env"] = {**self.env, **member.environment()}
             task["array"] = member.to_json()
         return orjson.dumps(task).decode()
-
-
-def split_command(run: list[str] | str) -> list[str]:
-    """The program and its arguments."""
-    if isinstance(run, list):
-        return run
-    if len(run) > MAX_WORD:  # splitting takes time quadratic in a word's length
-        raise ValueError(f"a line of at most {MAX_WORD} characters, or a list of words")
-    try:
-        return shlex.split(run)
-    except ValueError as error:
-        raise ValueError(f"a command line ({error})") from None
-
-
-def _script(words: list[str]) -> str:
-    """What a command line runs: the first word that looks like a script; else an interpreter's first word that is not an
-    option, such as a module's name; else the program, also with -c."""
-    script = next((at for at, word in enumerate(words) if _SCRIPT.match(word)), 0)
-    if not script and _INTERPRETER.match(words[0]):
-        script = next((at for at, word in enumerate(words) if at and not word.startswith("-")), 0)
-    return words[0] if "-c" in words[:script] else words[script]
 
 
 def task_of(job: Job) -> Task:
@@ -362,6 +359,8 @@ def task_of(job: Job) -> Task:
         lease.get("max_steps", 0),
         lease.get("max_duration_s", 0.0),
         lease.get("renewal") == "central",
+        task.get("shell", False),
+        task.get("output", ""),
     )
 
 

@@ -1,0 +1,146 @@
+"""`fairlead wait`, and waiting for jobs in other commands: the exit code is the jobs' result."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fairlead.cli.output import JsonOption, note, option_error, out, print_json
+from fairlead.cli.selectors import JobsArgument, control_plane, select_jobs
+from fairlead.core.durations import parse_duration
+from fairlead.core.errors import FairleadError
+from fairlead.core.job import ENDED
+from fairlead.runtime.http_client import FOLLOW_WITHOUT_ANSWER_S, POLL_S, is_temporary
+
+if TYPE_CHECKING:
+    from fairlead.runtime.http_client import ControlPlaneClient
+
+MAX_POLL_S = 5.0
+"""Seconds between two requests for the state of jobs; the first ones come sooner."""
+
+_OVER = frozenset(phase.name.lower() for phase in ENDED)
+
+
+class JobNotFinished(FairleadError):
+    """A job failed, was cancelled, or has not ended in time."""
+
+    exit_code = 1
+
+
+def wait_command(
+    words: JobsArgument,
+    timeout: str = typer.Option("", help="Give up after this time, such as 90s, 10m or 2h.", show_default=False),
+    json: JsonOption = False,
+) -> None:
+    """Wait until jobs have ended: fairlead wait train, fairlead wait 'sweep[0-4]'.
+
+    The name of an array waits for all its jobs. Exit codes: 0 all have finished, 1 one failed, was cancelled or has not ended
+    in time, 3 no such job, 5 unreachable.
+    """
+    plane = control_plane()
+    try:
+        timeout_s = parse_duration(timeout) if timeout else None
+    except ValueError as error:
+        raise option_error("timeout", str(error), timeout) from None
+    numbers = [job["number"] for job in select_jobs(plane, words)]
+    if json:
+        jobs = ended_jobs(plane, numbers, timeout_s)
+        print_json(jobs[0] if len(jobs) == 1 else {"jobs": jobs})
+        check_finished(jobs)
+    else:
+        wait_for_jobs(plane, numbers, timeout_s)
+
+
+def wait_for_jobs(
+    plane: ControlPlaneClient, numbers: Sequence[int], timeout_s: float | None = None, *, quiet: bool = False
+) -> None:
+    """Wait until jobs have ended, and print how. Raises `JobNotFinished`: one of them has not finished."""
+    jobs = ended_jobs(plane, numbers, timeout_s)
+    if not quiet:
+        for job in jobs if len(jobs) <= 20 else [job for job in jobs if job["phase"] != "finished"]:
+            out.print(f"{job['name']} is {job['phase']}")
+        if len(jobs) > 20:
+            out.print(f"{sum(job['phase'] == 'finished' for job in jobs):,} of {len(jobs):,} jobs have finished")
+    check_finished(jobs, quiet=True)
+
+
+def ended_jobs(plane: ControlPlaneClient, numbers: Sequence[int], timeout_s: float | None = None) -> list[dict[str, Any]]:
+    """Return the records of jobs when all have ended. A control plane that does not answer is waited for, for a minute.
+
+    Raises:
+        JobNotFinished: They have not ended within `timeout_s` seconds.
+    """
+    ended: dict[int, dict[str, Any]] = {}
+    found: list[dict[str, Any]] = []
+    left = sorted(set(numbers))
+    begun = answered = time.monotonic()
+    pause_s = POLL_S
+    while True:
+        try:
+            found = plane.find_jobs([str(number) for number in left])
+        except FairleadError as problem:
+            if not is_temporary(problem) or time.monotonic() > answered + FOLLOW_WITHOUT_ANSWER_S:
+                raise
+        else:
+            answered = time.monotonic()
+            ended |= {job["number"]: job for job in found if job["phase"] in _OVER}
+            left = [number for number in left if number not in ended]
+        if not left:
+            return [ended[number] for number in sorted(ended)]
+        now = time.monotonic()
+        if timeout_s is not None and now >= begun + timeout_s:
+            names = [job["name"] for job in found if job["number"] in left] if found else [str(number) for number in left]
+            more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+            raise JobNotFinished(f"not ended within {timeout_s:g} s: {', '.join(names[:3])}{more}")
+        time.sleep(pause_s if timeout_s is None else min(pause_s, begun + timeout_s - now))
+        pause_s = min(MAX_POLL_S, pause_s * 1.2)
+
+
+def check_finished(jobs: Sequence[dict[str, Any]], *, quiet: bool = False) -> None:
+    """Raise `JobNotFinished`, with the reason, or end with its exit code, unless all jobs have finished."""
+    bad = [job for job in jobs if job["phase"] != "finished"]
+    if not bad:
+        return
+    if quiet:
+        raise typer.Exit(JobNotFinished.exit_code)
+    raise JobNotFinished(f"{bad[0]['name']} is {bad[0]['phase']}")
+
+
+def follow_job(
+    plane: ControlPlaneClient, name: str, *, launch: int = 0, rank: int = 0, tail: int | None = None, json: bool = False
+) -> None:
+    """Print a job's log until it ends. Raises `typer.Exit` with code 1: it has not finished."""
+    number = str(plane.job(name)["number"])  # the name may belong to another job later
+    print_log(plane, number, launch=launch, rank=rank, tail=tail, follow=True, json=json)
+    [job] = ended_jobs(plane, [int(number)])
+    if job["phase"] != "finished":
+        reason = job.get("reason")
+        note(f"{job['name']} is {job['phase']}" + (f": {reason['text']}" if reason else ""))
+        raise typer.Exit(JobNotFinished.exit_code)
+
+
+def print_log(
+    plane: ControlPlaneClient,
+    name: str,
+    *,
+    launch: int = 0,
+    rank: int = 0,
+    tail: int | None = None,
+    follow: bool = False,
+    json: bool = False,
+) -> None:
+    """Print a worker's log, or one JSON object for each piece of it."""
+    before = launch
+    for piece in plane.logs(name, launch=launch, rank=rank, tail=tail, follow=follow):
+        if json:
+            print_json(piece)
+            continue
+        if piece["launch"] != before and (before or piece["launch"] > 1):
+            note(f"launch {piece['launch']}" + ("" if before else ", the last; --launch N shows earlier ones"))
+        before = piece["launch"]
+        sys.stdout.write(piece["text"])
+        sys.stdout.flush()

@@ -1,0 +1,236 @@
+"""Job scripts: a shell script with `#FAIRLEAD` or `#SBATCH` lines, as options of `fairlead submit`. It submits nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.core.durations import parse_duration
+from fairlead.core.errors import InputError
+from fairlead.runtime.protocol.command_line import MAX_WORD
+
+SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
+
+_LINE = re.compile(r"#(FAIRLEAD|SBATCH)\s+(.*)\Z")
+_SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
+_SHORT = {
+    "J": "job-name",
+    "G": "gpus",
+    "n": "ntasks",
+    "N": "nodes",
+    "t": "time",
+    "a": "array",
+    "o": "output",
+    "e": "error",
+    "c": "cpus-per-task",
+    "D": "chdir",
+    "A": "account",
+    "d": "dependency",
+    "p": "partition",
+    "q": "qos",
+    "C": "constraint",
+}
+_FLAGS = ("requeue", "no-requeue", "exclusive", "hold", "overcommit", "contiguous", "verbose", "quiet", "parsable", "wait")
+_UNLIMITED = ("unlimited", "infinite", "0")
+
+SLURM_VARIABLES = (
+    "export SLURM_JOB_ID=$FAIRLEAD_JOB SLURM_PROCID=$RANK SLURM_LOCALID=$LOCAL_RANK SLURM_NTASKS=$WORLD_SIZE"
+    " SLURM_ARRAY_TASK_ID=$FAIRLEAD_ARRAY_INDEX"
+)
+"""What a script with `#SBATCH` lines finds in its environment, besides Fairlead's own variables. It takes the place of the
+first line, so that line numbers in messages stay right."""
+
+
+@dataclass(frozen=True)
+class JobScript:
+    """A script with its options."""
+
+    path: Path
+    text: str
+    shell: tuple[str, ...]  # the program that runs it, with options
+    options: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def command(self, arguments: list[str]) -> list[str]:
+        """Return the words that run the script where there is no file of it."""
+        return [*self.shell, "-c", self.text, self.path.name, *arguments]
+
+
+def read_script(word: str) -> JobScript | None:
+    """Return the job script that a word of the command line names; None if it names none.
+
+    Raises:
+        InputError: It is too long, or one of its lines cannot be read.
+    """
+    path = Path(word)
+    if not path.name.endswith(SUFFIXES) or not path.is_file():
+        return None
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(path, "a shell script in UTF-8") from None
+    if len(text) > MAX_WORD:
+        raise InputError(path, f"a script of at most {MAX_WORD:,} characters; --code DIR sends more", value=f"{len(text):,}")
+    options: list[str] = []
+    slurm: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            break  # as in Slurm, options stand before the first command
+        if found := _LINE.match(line):
+            try:
+                words = shlex.split(found[2], comments=True)
+            except ValueError as error:
+                raise InputError(path, f"options ({error})", line=number) from None
+            if found[1] == "FAIRLEAD":
+                options += words
+            else:
+                slurm |= _slurm_options(words, path, number)
+    translated, warnings = slurm_to_options(slurm, path) if slurm else ([], [])
+    if slurm and re.search(r"^\s*srun\b", text, re.MULTILINE):
+        warnings.append("the script calls srun: here each worker runs the whole script, so write the command without srun")
+    first, newline, rest = text.partition("\n")
+    if slurm and first.startswith("#"):
+        text = f"{SLURM_VARIABLES}{newline}{rest}"
+    return JobScript(path, text, _shell(first, path), (*translated, *options), tuple(warnings))
+
+
+def _shell(first: str, path: Path) -> tuple[str, ...]:
+    words = first[2:].split() if first.startswith("#!") else ["bash"]
+    if words and words[0].endswith("/env"):
+        words = [word for word in words[1:] if word != "-S"]
+    program = words[0].rsplit("/", 1)[-1] if words else ""
+    if program not in _SHELLS:
+        raise InputError(path, f"a script for {', '.join(_SHELLS)}; run others with 'fairlead submit -- {path}'", value=first)
+    return program, *words[1:]
+
+
+def _slurm_options(words: list[str], path: Path, number: int) -> dict[str, str]:
+    """The options of one line, by their long names."""
+    found: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+        elif word.startswith("-") and len(word) > 1:
+            name, equals, value = _SHORT.get(word[1], word[1]), word[2:3], word[2:].lstrip("=")
+        else:
+            raise InputError(path, "options such as --time=2:00:00", line=number, value=word)
+        if not equals and name not in _FLAGS and rest and not rest[0].startswith("-"):
+            value = rest.pop(0)
+        found[name] = value
+    return found
+
+
+def slurm_to_options(slurm: Mapping[str, str], path: Path) -> tuple[list[str], list[str]]:
+    """Return the options of `fairlead submit` for those of `sbatch`, and warnings about what has no counterpart."""
+    given = dict(slurm)
+    options: list[str] = []
+    warnings: list[str] = []
+
+    def take(name: str, convert: Callable[[str], str] = str) -> str:
+        value = given.pop(name, "")
+        try:
+            return convert(value) if value else ""
+        except ValueError as error:
+            raise InputError(path, f"#SBATCH --{name}: expected {error}", value=value) from None
+
+    def add(option: str, value: str) -> None:
+        if value:
+            options.extend((option, value))
+
+    add("--name", re.sub(r"[^A-Za-z0-9._-]", "-", take("job-name")))
+    workers, nodes = _workers(given, take, add)
+    add("--workers", str(workers) if workers > 1 else "")
+    tasks = int(slurm.get("ntasks") or 0) or nodes * int(slurm.get("ntasks-per-node") or 0) or workers
+    cpus = int(take("cpus-per-task", _whole) or 0) * tasks / workers
+    add("--cpus", f"{cpus:g}" if cpus else "")
+    memory = take("mem", _gigabytes)
+    memory = f"{float(memory) * nodes / workers:g}" if memory else take("mem-per-gpu", _gigabytes)
+    if not memory and cpus and (per_cpu := take("mem-per-cpu", _gigabytes)):
+        memory = f"{float(per_cpu) * cpus:g}"
+    add("--host-memory-gb", memory if memory != "0" else "")
+    time = take("time")
+    add("--time", "" if time.lower() in _UNLIMITED else _converted(time, path) if time else "")
+    array, _, at_once = take("array").partition("%")
+    add("--array", array if not array.isdecimal() else f"{array}-{array}")  # a single index, not a number of jobs
+    if at_once:
+        warnings.append(f"#SBATCH --array=…%{at_once}: the number of jobs at once is not limited")
+    error = take("error")
+    output = take("output") or error
+    add("--output", output.replace("%A", "%j"))
+    if error and error != output:
+        warnings.append("#SBATCH --error: standard error goes to the same file as standard output")
+    add("--dir", take("chdir"))
+    add("--account", take("account"))
+    for name in filter(None, take("export").split(",")):
+        if name.upper() == "ALL":
+            warnings.append("#SBATCH --export=ALL: the environment is not sent; name variables with --env")
+        elif name.upper() != "NONE" and ("=" in name or name in os.environ):
+            add("--env", name)
+    for dependency in filter(None, re.split("[,?]", take("dependency"))):
+        kind, *jobs = dependency.split(":")
+        if kind != "afterok" or not jobs:
+            warnings.append(f"#SBATCH --dependency={dependency} is ignored: a job can wait with afterok only")
+        for job in jobs if kind == "afterok" else ():
+            add("--after", job)
+    given.pop("requeue", None)
+    if given.pop("no-requeue", None) is not None:
+        add("--retries", "0")
+    if "nice" in given or (given.get("priority", "").isdecimal() and int(given["priority"]) <= 1000):
+        nice = given.pop("nice", None)
+        wanted = int(take("priority", _whole) or 0) if nice is None else -int(nice or 100)
+        add("--priority", str(max(-1000, min(1000, wanted))))
+    if given:
+        warnings.append(f"ignored #SBATCH options: {', '.join(f'--{name}' for name in sorted(given))}")
+    return options, warnings
+
+
+def _workers(given: dict[str, str], take: Callable[..., str], add: Callable[[str, str], None]) -> tuple[int, int]:
+    """The number of workers, one for each GPU, and of nodes; takes what says so, and adds the type of GPU."""
+    nodes = int(take("nodes", lambda text: _whole(text.split("-")[0])) or 1)
+    tasks, per_node = int(take("ntasks", _whole) or 0), int(take("ntasks-per-node", _whole) or 0)
+    tasks = tasks or nodes * per_node
+    counts = {"gpus": 1, "gpus-per-node": nodes, "gres": nodes, "gpus-per-task": tasks or 1}
+    for name, times in counts.items():
+        text = given.get(name, "")
+        if name == "gres" and not text.startswith("gpu"):
+            continue
+        if text:
+            kind, _, number = take(name, _gpus).rpartition(":")
+            add("--types", kind)
+            return max(1, int(number) * times), nodes
+    return max(1, tasks, nodes), nodes
+
+
+def _gpus(text: str) -> str:
+    """`type:number` of `2`, `a100:2`, `gpu:2`, `gpu:a100:2` or `gpu`."""
+    parts = text.split(",")[0].split(":")
+    parts = parts[1:] if parts[0] == "gpu" else parts
+    number = parts.pop() if parts and parts[-1].isdecimal() else "1"
+    return f"{':'.join(parts)}:{number}"
+
+
+def _whole(text: str) -> str:
+    if not text.isdecimal():
+        raise ValueError("a whole number")
+    return text
+
+
+def _gigabytes(text: str) -> str:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)B?", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise ValueError("an amount of memory such as 16G")
+    scale = {"K": 2**-20, "M": 2**-10, "": 2**-10, "G": 1, "T": 2**10}[found[2].upper()]
+    return f"{float(found[1]) * scale:g}"
+
+
+def _converted(time: str, path: Path) -> str:
+    try:
+        return f"{parse_duration(time, plain_s=60.0):g}s"
+    except ValueError as error:
+        raise InputError(path, f"#SBATCH --time: expected {error}", value=time) from None
