@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.core.errors import InputError
+from fairlead.runtime.protocol.command_line import command_words
 from fairlead.runtime.protocol.task_file import parse_task
 
 
@@ -12,3 +13,34 @@ def test_a_line_too_long_to_be_split_at_once_is_told_and_words_are_not():
     with pytest.raises(InputError, match=r"field 'run' is .*a line of at most 32768 characters, or a list of words"):
         parse_task({"run": "x" * 200_000}, "task")
     assert parse_task({"run": ["echo", *["x" * 30_000] * 10]}, "task").run[0] == "echo"
+
+
+@pytest.mark.parametrize(
+    ("run", "words", "shell"),
+    [
+        ("python train.py --lr 0.1", ["python", "train.py", "--lr", "0.1"], False),
+        ("a && b", ["bash", "-c", "a && b"], True),
+        ("A=1 train", ["bash", "-c", "A=1 train"], True),
+        ("exit 3", ["bash", "-c", "exit 3"], True),
+        ("echo 'it is'", ["bash", "-c", "echo 'it is'"], True),
+        ("one\ntwo", ["bash", "-c", "one\ntwo"], True),
+        ("cat <<E\nit's\nE", ["bash", "-c", "cat <<E\nit's\nE"], True),
+        (["a && b"], ["a && b"], False),
+    ],
+)
+def test_a_string_is_for_a_shell_and_a_list_is_executed_as_it_is(run, words, shell):
+    assert command_words(run) == (words, shell)
+
+
+@pytest.mark.parametrize("run", ["", "  ", [], [""], "echo 'without end"])
+def test_no_command_is_refused(run):
+    with pytest.raises(InputError):
+        parse_task({"run": run}, "task")
+
+
+def test_durations_are_another_name_of_seconds():
+    task = parse_task({"run": "x", "time_limit": "2h", "deadline": 60, "min_run": "1m", "grace_s": "10s"}, "task")
+    assert (task.time_limit_s, task.deadline_s, task.min_run_s, task.grace_s) == (7200, 60, 60, 10)
+    for wrong in ({"time_limit": "soon"}, {"time_limit": "2h", "time_limit_s": 3}, {"time_limit": 0}, {"time_limit": True}):
+        with pytest.raises(InputError):
+            parse_task({"run": "x", **wrong}, "task")

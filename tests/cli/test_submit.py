@@ -1,0 +1,144 @@
+"""`fairlead submit`, `wait` and `logs -f` on a real cluster: options, job scripts, shell commands, arrays and results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_up import cluster_up
+from command import Done, answer, fairlead
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    place = tmp_path_factory.mktemp("cluster")
+    with cluster_up(place, cluster="2xv100:2"):
+        yield place
+
+
+def follow(folder: Path, *words: object) -> Done:
+    """Submit a job and wait for its end; its output is standard output without the first line."""
+    done = fairlead("submit", "--follow", *words, cwd=folder)
+    return Done(done.returncode, done.stdout.partition("\n")[2], done.stderr)
+
+
+def test_a_command_in_quotes_runs_in_a_shell_and_its_result_is_the_exit_code(folder):
+    done = follow(folder, "echo one && echo two $((1+1)); exit 0")
+    assert (done.returncode, done.stdout) == (0, "one\ntwo 2\n")
+    done = follow(folder, "--retries", 0, "echo one && false && echo two")
+    assert (done.returncode, done.stdout) == (1, "one\n")
+    assert "is failed: worker 0 ended with status 1" in done.stderr
+
+
+def test_words_after_the_dashes_are_a_program_without_a_shell(folder):
+    assert follow(folder, "--", "echo", "$HOME", "&&", "a b").stdout == "$HOME && a b\n"
+
+
+def test_variables_directory_and_output_are_options(folder, monkeypatch: pytest.MonkeyPatch):
+    place = folder / "elsewhere"
+    place.mkdir()
+    line = "echo $SEED $WORD; pwd; echo error >&2"
+    done = follow(
+        folder, "--name", "named", "--env", "SEED=1", "--env", "WORD=a b", "--dir", place, "--output", "%x-%t.txt", line
+    )
+    assert (done.returncode, done.stdout) == (0, f"1 a b\n{place}\nerror\n")
+    assert (place / "named-0.txt").read_text() == done.stdout
+
+
+def test_a_task_file_takes_durations_and_numbers_in_env(folder):
+    (folder / "task.yaml").write_text("run: echo $SEED $FAIRLEAD_GENERATION\nname: filed\nenv: {SEED: 7}\ntime_limit: 2h\n")
+    assert follow(folder, "task.yaml").stdout == "7 1\n"
+    done = fairlead("submit", "task.yaml", "--name", "slow", "--time", "1s", "--wait", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    done = fairlead("submit", "--time", "1s", "--retries", 0, "--wait", "--name", "limited", "--", "sleep", 600, cwd=folder)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "limited is failed")
+    for wrong in ("soon", "-3", "2x", "1:2:3:4"):
+        assert fairlead("submit", "--time", wrong, "--", "true", cwd=folder).returncode == 2
+
+
+def test_a_job_script_is_sent_along_and_options_of_the_command_line_win(folder):
+    script = folder / "train.sh"
+    script.write_text(
+        "#!/usr/bin/env bash\n#FAIRLEAD --gpus 2 --name scripted --env A=1 --env B=2\n#FAIRLEAD --time 90m\n"
+        'echo "$0 $1 $A $B $WORLD_SIZE"\n#FAIRLEAD --workers 9\n'
+    )
+    [submitted] = answer("submit", script, "word", "--env", "B=3", cwd=folder)["jobs"]
+    script.unlink()
+    assert fairlead("wait", "scripted", cwd=folder).returncode == 0
+    assert fairlead("logs", "scripted", cwd=folder).stdout == "train.sh word 1 3 2\n"
+    job = answer("info", submitted["number"], cwd=folder)
+    assert (job["workers"], job["kind"]) == (2, "train.sh")
+
+
+def test_a_script_of_slurm_runs_and_what_is_ignored_is_named(folder):
+    (folder / "batch.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH --job-name=slurm\n#SBATCH --gres=gpu:1 -t 10\n#SBATCH --array=1-2%1\n#SBATCH --mail-type=END\n"
+        "#SBATCH --partition gpu\n\necho $SLURM_ARRAY_TASK_ID of $SLURM_NTASKS; missing_command; echo end\n"
+    )
+    done = fairlead("submit", "batch.sbatch", "--wait", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "ignored #SBATCH options: --mail-type, --partition" in done.stderr
+    assert "the number of jobs at once is not limited" in done.stderr
+    assert done.stdout.startswith("slurm (2 jobs: slurm-1 to slurm-2, numbers ")
+    printed = fairlead("logs", "slurm-2", cwd=folder).stdout
+    assert printed.startswith("2 of 1\n")
+    assert "line 8: missing_command: command not found" in printed
+
+
+def test_a_grid_is_many_jobs_with_their_values(folder):
+    line = "echo {lr} $LR {word} $FAIRLEAD_ARRAY_INDEX"
+    done = fairlead("submit", "--name", "grid", "--grid", "lr=0.1,0.01", "--grid", "word=a;b,c", line, "--wait", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert [fairlead("logs", f"grid-{n}", cwd=folder).stdout for n in range(4)] == [
+        "0.1 0.1 a;b 0\n",
+        "0.1 0.1 c 1\n",
+        "0.01 0.01 a;b 2\n",
+        "0.01 0.01 c 3\n",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--", "no-such-program"), "cannot run 'no-such-program'"),
+        (("no-such-program",), "cannot run 'no-such-program'"),
+        (("--dir", "/no/such/place", "--", "true"), "there is no directory /no/such/place on this node"),
+        (("--", "./plain.txt"), "Permission denied"),
+    ],
+)
+def test_a_command_that_can_never_be_executed_fails_once_with_the_reason(folder, words, why):
+    (folder / "plain.txt").write_text("x")
+    done = fairlead("submit", "--json", "--wait", *words, cwd=folder)
+    assert done.returncode == 1
+    [job] = answer("queue", "--state", "failed", cwd=folder)["jobs"][-1:]
+    assert (job["starts"], job["failures"]) == (1, 1)
+    assert why in job["reason"]["text"]
+    assert "not retried" in fairlead("why", job["number"], cwd=folder).stdout
+
+
+def test_waiting_ends_with_the_result_of_all_and_gives_up_in_time(folder):
+    started = fairlead("submit", "--name", "long", "--array", "0-1", "--", "sleep", 600, cwd=folder)
+    assert started.stdout.startswith("long (2 jobs: long-0 to long-1")
+    done = fairlead("wait", "long", "--timeout", "0.2s", cwd=folder)
+    assert (done.returncode, "not ended within 0.2 s: long-0, long-1" in done.stderr) == (1, True)
+    cancelled = fairlead("cancel", "long", cwd=folder)
+    assert (cancelled.returncode, cancelled.stdout.count("is cancelled")) == (0, 2)
+    assert fairlead("wait", "long-*", cwd=folder).returncode == 1
+    assert fairlead("wait", "nothing", cwd=folder).returncode == 3
+    assert fairlead("cancel", "long", cwd=folder).returncode == 4
+    assert fairlead("cancel", cwd=folder).returncode == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--follow", "--array", "2", "--", "true"),
+        ("--env", "NOT_SET_HERE", "--", "true"),
+        ("--grid", "lr", "--", "true"),
+        ("--array", "3-1", "--", "true"),
+        (),
+    ],
+)
+def test_what_cannot_be_meant_is_an_error_of_usage(folder, words):
+    assert fairlead("submit", *words, cwd=folder).returncode == 2
