@@ -105,12 +105,6 @@ NOT_YET: frozenset[str] = frozenset(
     docs/adr/0043-elastic-jobs.md
     docs/adr/0044-themis.md
     docs/adr/0045-inference-sessions.md
-    docs/adr/0046-planning-with-a-bound.md
-    docs/adr/0047-synergy.md
-    docs/adr/0048-unreachable-journal.md
-    docs/adr/0049-announced-batch-sizes.md
-    docs/adr/0050-mps-slowdown-model.md
-    docs/adr/0051-elastic-jobs-on-a-cluster.md
     docs/client.md
     docs/operating.md
     docs/prediction.md
