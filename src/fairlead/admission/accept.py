@@ -33,7 +33,7 @@ class AcceptUpTo:
     A job larger than the limit is admitted when no other job is, so that it does not wait forever.
     """
 
-    factor: float = 1.5
+    factor: float = 1.5  # admitted jobs request at most this many times the GPUs that are up
 
     def __post_init__(self) -> None:
         require(0 < self.factor < math.inf, "admission accept-up-to", "a number above 0", "factor", self.factor)

@@ -30,8 +30,8 @@ _WHOLE = f"a whole number from 1 to {MAX_LIMIT:,}"
 class _LimitsByName:
     """Limits by name, and a default for each other name; without `default` these have no limit."""
 
-    limits: Mapping[str, int] = field(default_factory=dict)
-    default: int | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)  # limit of each name: a user or a model
+    default: int | None = None  # limit of names that are not listed; without it they have none
 
     part: ClassVar[str]
 
@@ -94,8 +94,8 @@ class JobTypeQuota(_LimitsByName):
 class JobResourceQuota:
     """Limit the admitted jobs that request `at_least` accelerators or more; smaller jobs are not limited (Blox §6.1)."""
 
-    at_least: int = 8
-    limit: int = 1
+    at_least: int = 8  # GPUs from which on a job counts
+    limit: int = 1  # jobs of that size that may be admitted at the same time
 
     def __post_init__(self) -> None:
         for name in ("at_least", "limit"):

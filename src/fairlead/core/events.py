@@ -21,11 +21,11 @@ class JournalOpened:
     number is unique only within a journal."""
 
     time: float
-    cluster: Cluster
-    scheduler: Mapping[str, Any]
-    trace: str = ""
-    rates: Mapping[str, tuple[float, ...]] | None = None
-    journal: str = ""
+    cluster: Cluster  # nodes and GPU types
+    scheduler: Mapping[str, Any]  # the scheduler, as in a scheduler file
+    trace: str = ""  # name of the trace, in a simulation
+    rates: Mapping[str, tuple[float, ...]] | None = None  # true rates by job type and workers, in a simulation
+    journal: str = ""  # unique name of the journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class JobSubmitted:
 
     time: float
     number: int
-    job: Job
+    job: Job  # the job, with the columns of a trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class JobHeld:
 
     time: float
     number: int
-    by: str = ""
+    by: str = ""  # the user who holds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class JobRequeued:
 
     time: float
     number: int
-    hold: bool = False
-    by: str = ""
+    hold: bool = False  # also hold the job
+    by: str = ""  # the user who requeued it
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class JobUpdated:
 
     time: float
     number: int
-    changes: Mapping[str, Any]
+    changes: Mapping[str, Any]  # new values of fields of the job
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class NodeDrained:
 
     time: float
     node: int
-    undo: bool = False
+    undo: bool = False  # use the node again
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,8 @@ class NodeBackedOff:
 
     time: float
     node: int
-    until_s: float
-    why: str = ""
+    until_s: float  # second until which the node gets no new jobs
+    why: str = ""  # the failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,9 @@ class MetricsReported:
     """Jobs report a metric of their own, such as "loss"."""
 
     time: float
-    name: str
+    name: str  # name of the metric
     jobs: Ints
-    values: Floats
+    values: Floats  # one value for each job
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +133,15 @@ class SchedulerSwitched:
     """Another scheduler decides from the next round on; `why` says who or what requested it."""
 
     time: float
-    scheduler: Mapping[str, Any]
-    why: str = ""
+    scheduler: Mapping[str, Any]  # the new scheduler, as in a scheduler file
+    why: str = ""  # the reason that was given
 
 
 @dataclass(frozen=True, slots=True)
 class RoundPlanned:
     """A decision was made, and is about to be carried out."""
 
-    plan: RoundPlan
+    plan: RoundPlan  # the decision: launches, suspended and ended jobs, reasons
 
     @property
     def time(self) -> float:
@@ -153,7 +153,7 @@ class MemoChanged:
     """What the policy remembers from now on, so that a replay need not decide again."""
 
     time: float
-    memo: Memo
+    memo: Memo  # memory of the policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class ObservationsRecorded:
     """An estimator's new observations, by its own names. One of the same name is replaced."""
 
     time: float
-    values: ObservedValues
+    values: ObservedValues  # observations by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +170,9 @@ class ProgressReported:
 
     time: float
     jobs: Ints
-    steps: Floats
-    rates: Floats
-    since: Floats
+    steps: Floats  # steps that each job has done at `since`
+    rates: Floats  # steps per second of each job from `since` on
+    since: Floats  # second of each job's report
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class JobsFinished:
 
     time: float
     jobs: Ints
-    at: Floats
+    at: Floats  # second at which each job finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +191,11 @@ class JobsFailed:
 
     time: float
     jobs: Ints
-    at: Floats
-    why: str
-    code: int = 0
+    at: Floats  # second at which each job failed
+    why: str  # the failure in words
+    code: int = 0  # exit code, or minus the signal
     node: int = -1
-    rank: int = 0
+    rank: int = 0  # rank of the worker that failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,13 +206,13 @@ class JobsInterrupted:
 
     time: float
     jobs: Ints
-    steps: Floats
-    own_fault: bool = False
-    why: str = ""
-    code: int = 0
+    steps: Floats  # steps to which each job falls back
+    own_fault: bool = False  # the interruption counts as a failure of the job
+    why: str = ""  # the failure in words
+    code: int = 0  # exit code, or minus the signal
     node: int = -1
-    rank: int = 0
-    stopped_s: float | None = None
+    rank: int = 0  # rank of the worker that failed
+    stopped_s: float | None = None  # second at which the jobs stopped, if that was before the event
 
     @property
     def at_s(self) -> float:

@@ -121,30 +121,30 @@ class Job:
     seconds of run time. What is left at its default was not asked for.
     """
 
-    name: str
-    submitted_s: float = 0.0
-    steps: float = 1.0
+    name: str  # unique in a trace; default: job- and its position
+    submitted_s: float = 0.0  # second of submission
+    steps: float = 1.0  # work of the whole gang in steps; for a job without a `kind`, seconds of run time
     kind: str = TIMED  # model and batch size, as in "ResNet-50 (batch size 64)"
-    workers: int = 1
-    weight: float = 1.0
+    workers: int = 1  # gang size: all workers run, or none
+    weight: float = 1.0  # in policies that weigh jobs
     priority: int = 0  # higher goes first, in policies that use priorities
-    user: str = ""
-    account: str = ""  # the department or group that pays
-    deadline_s: float = math.inf  # seconds after submission
-    allowed_types: tuple[str, ...] = ()  # empty: any
-    memory_gb: float = 0.0  # needed on each accelerator
-    cpus: float = 0.0  # needed for each worker
-    host_memory_gb: float = 0.0  # needed for each worker
-    time_limit_s: float = math.inf  # run time, not waiting time
-    retry_limit: int = 3  # failures of its own that it survives; lost nodes do not count. For backends whose jobs can fail
-    min_run_s: float = 0.0  # once started, it is not preempted for this long
-    group: str = ""
-    group_order: int = 0  # its place in its group
-    mode: str = "static"  # how its batch size changes: static, accordion, gns, …; or `ELASTIC`
-    command: str = ""
-    after: tuple[int, ...] = ()  # by number, earlier jobs that must have finished before it enters
-    max_slowdown: float = math.inf  # tolerated slowdown by co-location; 1: never co-locate it
-    schedule: Schedule = ()  # of mode expert: the batch sizes that its owner has planned
+    user: str = ""  # for quotas and for results by user
+    account: str = ""  # the team or project that the job counts for
+    deadline_s: float = math.inf  # deadline in seconds after submission; default: none
+    allowed_types: tuple[str, ...] = ()  # GPU types that the job may use; empty: any
+    memory_gb: float = 0.0  # memory that the job needs on each GPU
+    cpus: float = 0.0  # CPU cores that each worker needs
+    host_memory_gb: float = 0.0  # host memory that each worker needs
+    time_limit_s: float = math.inf  # run time after which the job is ended; waiting does not count. Default: none
+    retry_limit: int = 3  # failures of its own that the job survives; lost nodes do not count
+    min_run_s: float = 0.0  # once started, the job is not preempted for this many seconds
+    group: str = ""  # trials of one search; a termination may stop the worst
+    group_order: int = 0  # place of the job in its group
+    mode: str = "static"  # how the batch size changes: static, accordion, gns, expert; or elastic
+    command: str = ""  # the task of a job on a real cluster, as JSON
+    after: tuple[int, ...] = ()  # numbers of earlier jobs that must finish first
+    max_slowdown: float = math.inf  # tolerated slowdown by co-location; 1: never co-locate the job
+    schedule: Schedule = ()  # for mode expert: planned batch sizes and their shares of the steps
 
 
 UPDATABLE = ("name", "account", "priority", "weight", "time_limit_s", "deadline_s", "retry_limit")

@@ -57,12 +57,14 @@ class ColocationModel:
 
     where: ClassVar[str] = "co-location model"  # for errors
     usage: dict[str, tuple[float, float]] = field(default_factory=dict)
-    below: tuple[float, ...] = ()
-    above: tuple[float, ...] = ()
-    profiles: str = ""
-    types: tuple[str, ...] = ()
-    sharing: str = DEFAULT_SHARING
+    """Percent of utilization and GB of memory, by job type or model."""
+    below: tuple[float, ...] = ()  # coefficients of the slowdown up to 100 % utilization; default: fitted to measurements
+    above: tuple[float, ...] = ()  # coefficients of the slowdown above 100 % utilization
+    profiles: str = ""  # a shipped set of measured profiles, such as `h200`
+    types: tuple[str, ...] = ()  # GPU types to which the predictions apply; default: all
+    sharing: str = DEFAULT_SHARING  # how GPUs are shared: `time-slicing` or `mps`
     sm_usage: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Percent of multiprocessors and µs per kernel, by job type or model; for MPS."""
 
     def __post_init__(self) -> None:
         for name, what in (("usage", "utilization"), ("sm_usage", "multiprocessors")):

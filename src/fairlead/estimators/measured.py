@@ -36,7 +36,7 @@ EXTRAPOLATED = 1.0
 class Measured:
     """Throughputs are what running jobs report; `speeds` are guesses of types' relative speeds until then."""
 
-    speeds: dict[str, float] = field(default_factory=dict)
+    speeds: dict[str, float] = field(default_factory=dict)  # relative speed of each GPU type, used until rates are measured
 
     def __post_init__(self) -> None:
         for name, speed in self.speeds.items():

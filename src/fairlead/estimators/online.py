@@ -45,12 +45,14 @@ class Online:
 
     paper: ClassVar[str] = "Gavel §3.3, §6 (Narayanan et al., OSDI'20)"
     table: RateTable = field(repr=False)
-    speeds: dict[str, float] | None = None
+    speeds: dict[str, float] | None = None  # relative speed of each GPU type, used until rates are measured
     colocated: float | None = None
+    """Part of its rate that a co-located job is assumed to keep; default: the mean of the references."""
     references: tuple[str, ...] | float | None = None
-    noise: float = 0.0
-    measurements: int = 1
-    seed: int = 0
+    """Job types with known rates, by name or as a fraction of all; default: all."""
+    noise: float = 0.0  # relative error of measurements, for robustness tests
+    measurements: int = 1  # measurements that are averaged
+    seed: int = 0  # seed of the random draws
     _kept: dict[str, _Cache] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -53,17 +53,18 @@ class Profiled:
 
     paper: ClassVar[str] = "Gavel §6, Figures 8 and 16 (Narayanan et al., OSDI'20)"
     table: RateTable = field(repr=False)
-    share: float = 0.2
+    share: float = 0.2  # fraction of a new job type's combinations that is measured
     references: tuple[str, ...] | float | None = None
-    leave_out: bool = False
-    alone: Literal["known", "profiled"] = "known"
-    accelerators: int = 1
-    profile_s: float = 60.0
-    rank: int = 10
-    penalty: float = 1e-2
-    noise: float = 0.0
-    measurements: int = 1
-    seed: int = 0
+    """Job types with known rates, by name or as a fraction of all; default: all."""
+    leave_out: bool = False  # leave a job type's own row out of the references
+    alone: Literal["known", "profiled"] = "known"  # rates without co-location are known, or profiled too
+    accelerators: int = 1  # GPUs of each type for profiling, which are not part of the cluster
+    profile_s: float = 60.0  # seconds that one measurement takes
+    rank: int = 10  # rank of the completed matrix
+    penalty: float = 1e-2  # regularization of the matrix completion
+    noise: float = 0.0  # relative error of measurements, for robustness tests
+    measurements: int = 1  # measurements that are averaged
+    seed: int = 0  # seed of the random draws
     _kept: dict[str, _Cache] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

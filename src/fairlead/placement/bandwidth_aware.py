@@ -102,7 +102,7 @@ class BandwidthAware:
     With `wait`, a gang that would be spread over more nodes than it needs waits instead.
     """
 
-    wait: bool = False
+    wait: bool = False  # a gang that cannot be consolidated waits
     paper: ClassVar[str] = "Blox §5.3"
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:

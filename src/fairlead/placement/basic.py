@@ -28,7 +28,7 @@ class Consolidated:
     With `wait`, a gang that would be spread over more nodes than it needs waits instead.
     """
 
-    wait: bool = False
+    wait: bool = False  # a gang that cannot be consolidated waits
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
         return place_jobs(selection, view, partial(on_fewest_nodes, wait=self.wait), fullest_node_first)

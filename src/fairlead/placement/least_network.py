@@ -26,7 +26,7 @@ class LeastNetwork:
     With `wait`, a gang that would share a link waits instead: no node ever has two gangs that use the network.
     """
 
-    wait: bool = False
+    wait: bool = False  # a gang waits if another gang that spans nodes uses one of its nodes
     paper: ClassVar[str] = "Blox Table 1; Pollux"
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:

@@ -140,9 +140,9 @@ class Synergy:
     """
 
     paper: ClassVar[str] = "Synergy (Mohan et al., OSDI'22); Blox Table 7"
-    allotment: Allotment = "tune"
-    cpus: Mapping[str, str] = field(default_factory=dict)
-    memory_gb: Mapping[str, str] = field(default_factory=dict)
+    allotment: Allotment = "tune"  # how CPUs and host memory are divided among the jobs of a node
+    cpus: Mapping[str, str] = field(default_factory=dict)  # speed by CPUs per worker, for each model: `3@1|9@2.4`
+    memory_gb: Mapping[str, str] = field(default_factory=dict)  # speed by host memory per worker, for each model: `20@0.8|60@1`
 
     def __post_init__(self) -> None:
         if self.allotment not in ("proportional", "tune", "optimal"):

@@ -83,10 +83,10 @@ class TiresiasPlacement:
     to be consolidated waits until it can be.
     """
 
-    threshold: float = 0.3
-    skews: Mapping[str, float] = field(default_factory=dict)
-    otherwise: float = 0.0
-    wait: bool = False
+    threshold: float = 0.3  # models with a larger skew are consolidated
+    skews: Mapping[str, float] = field(default_factory=dict)  # skew of each model: the largest tensor's share of its parameters
+    otherwise: float = 0.0  # skew of a model that is not listed
+    wait: bool = False  # a gang that cannot be consolidated waits
     paper: ClassVar[str] = "Tiresias §3.3; Blox §4.3"
 
     def __post_init__(self) -> None:
@@ -122,8 +122,8 @@ class TiresiasPlusPlacement:
     `wait`, so does every gang that is to be consolidated.
     """
 
-    threshold: float = 0.1
-    wait: bool = False
+    threshold: float = 0.1  # gangs that gain more than this by consolidation are consolidated
+    wait: bool = False  # a gang that cannot be consolidated waits
     paper: ClassVar[str] = "Blox §4.3"
 
     def __post_init__(self) -> None:

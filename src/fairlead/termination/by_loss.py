@@ -39,9 +39,9 @@ class ByLoss:
     are flat at the beginning, too. A job that reports no loss runs for its declared steps.
     """
 
-    threshold: float = 0.001
-    targets: bool = True
-    after: float = 0.2
+    threshold: float = 0.001  # relative distance to the target loss at which a job ends
+    targets: bool = True  # jobs may report a `target_loss`
+    after: float = 0.2  # share of the steps before which a job without a target does not end
 
     def __post_init__(self) -> None:
         require(0 <= self.threshold < 1, "termination by-loss", "a share from 0 to below 1", "threshold", self.threshold)

@@ -44,8 +44,8 @@ def rungs(trials: int, eta: int, halvings: int) -> list[Rung]:
 @dataclass(frozen=True)
 class _GroupTermination(ABC):
     eta: int = 3  # one in so many continues
-    metric: str = "loss"
-    best: Literal["lowest", "highest"] = "lowest"
+    metric: str = "loss"  # name of the reported metric
+    best: Literal["lowest", "highest"] = "lowest"  # whether low or high values are better
 
     part: ClassVar[str]
 
@@ -112,7 +112,7 @@ class HyperBand(_GroupTermination):
     group (`group_order`, from 0) determines its bracket; a larger group begins again with the first bracket.
     """
 
-    brackets: int = 4
+    brackets: int = 4  # number of brackets
 
     part: ClassVar[str] = "hyperband"
 

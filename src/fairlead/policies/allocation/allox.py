@@ -49,9 +49,9 @@ class AlloX:
     each on the fastest type that has enough."""
 
     paper: ClassVar[str] = "AlloX (Le et al., EuroSys'20); Gavel §7.3"
-    alpha: float = 0.3
-    preempt: bool = False
-    max_depth: int = 32
+    alpha: float = 0.3  # part of the waiting jobs that is matched, by submission
+    preempt: bool = False  # jobs may be preempted for jobs that come before them in the order
+    max_depth: int = 32  # queue places for each GPU, at most
 
     def __post_init__(self) -> None:
         require(0 < self.alpha <= 1, "policy allox", "a number above 0, up to 1", "alpha", self.alpha)

@@ -38,7 +38,7 @@ class FifoPerf(SharingOptions):
     without room. With `space_sharing`, such jobs are co-located where the combined throughput is highest."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
-    sticky: bool = False
+    sticky: bool = False  # jobs are placed one by one, each keeps its type, and no job overtakes the first that finds no room
     _near: list[WarmStart] = field(default_factory=list, init=False, repr=False, compare=False)  # the proof of the last optimum
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:

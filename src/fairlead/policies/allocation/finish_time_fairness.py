@@ -35,6 +35,7 @@ class FinishTimeFairness:
 
     paper: ClassVar[str] = PAPER
     optimum: Optimum = "throughput"
+    """Which of several optimal solutions is taken: the one with the highest throughput, or the analytic centre."""
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         return _min_max_rho(view, memo, self.optimum, type_agnostic=True)
@@ -48,6 +49,7 @@ class FinishTimeFairnessPerf(SharingOptions):
 
     paper: ClassVar[str] = PAPER
     optimum: Optimum = "throughput"
+    """Which of several optimal solutions is taken: the one with the highest throughput, or the analytic centre."""
 
     def __post_init__(self) -> None:
         check_optimum("finish-time-fairness-perf", self.optimum, self)

@@ -41,8 +41,8 @@ class GandivaFair:
     the place of users."""
 
     paper: ClassVar[str] = "Gandiva-Fair (Chaudhary et al., EuroSys'20)"
-    tickets: Mapping[str, float] = field(default_factory=dict)
-    trade: bool = True
+    tickets: Mapping[str, float] = field(default_factory=dict)  # tickets of each user; default: 1
+    trade: bool = True  # users may trade fast GPUs for more slow ones
     by: Literal["user", "account", "entity"] = "user"  # entity: the old name of account
 
     def __post_init__(self) -> None:

@@ -26,9 +26,9 @@ class Hierarchical:
     Jobs without an account form one with an empty name."""
 
     paper: ClassVar[str] = "Gavel §4.3 (Narayanan et al., OSDI'20)"
-    weights: Mapping[str, float] = field(default_factory=dict)
-    inside: Inside = "fairness"
-    but: Mapping[str, Inside] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)  # weight of each account, from 0.001 to 1,000; default: 1
+    inside: Inside = "fairness"  # how the time of an account is divided among its jobs
+    but: Mapping[str, Inside] = field(default_factory=dict)  # accounts that divide their time in another way than `inside`
 
     def __post_init__(self) -> None:
         check_weights("a hierarchical policy", self.weights)

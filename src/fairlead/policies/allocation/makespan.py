@@ -26,6 +26,7 @@ class MinTotalDuration:
 
     paper: ClassVar[str] = "Gonzalez and Sahni, JACM'76 (open shop); Gavel §4.2 (Narayanan et al., OSDI'20)"
     optimum: Optimum = "throughput"
+    """Which of several optimal solutions is taken: the one with the highest throughput, or the analytic centre."""
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         return _min_makespan(view, memo, self.optimum, type_agnostic=True)
@@ -37,6 +38,7 @@ class MinTotalDurationPerf(SharingOptions):
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     optimum: Optimum = "throughput"
+    """Which of several optimal solutions is taken: the one with the highest throughput, or the analytic centre."""
 
     def __post_init__(self) -> None:
         check_optimum("min-total-duration-perf", self.optimum, self)

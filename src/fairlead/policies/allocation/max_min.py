@@ -39,6 +39,7 @@ class MaxMinFairness:
 
     paper: ClassVar[str] = "Gavel §4.1 (Narayanan et al., OSDI'20)"
     optimum: Literal["throughput", "centre"] = "throughput"
+    """Which of several optimal solutions is taken: the one with the highest throughput, or the analytic centre."""
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view, type_agnostic=True)
@@ -60,6 +61,7 @@ class MaxMinFairnessPerf(SharingOptions):
 
     paper: ClassVar[str] = "Gavel §4.1 (Narayanan et al., OSDI'20)"
     optimum: Literal["throughput", "centre"] = "throughput"
+    """Which of several optimal solutions is taken: the one with the highest throughput, or the analytic centre."""
     _program: MaxMinProgram = field(
         default_factory=lambda: MaxMinProgram("max-min fairness"), init=False, repr=False, compare=False
     )

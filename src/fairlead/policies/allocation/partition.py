@@ -55,7 +55,7 @@ class StaticPartition:
     `weights` of accounts by name (default 1). An account named there keeps its part while it has no jobs."""
 
     paper: ClassVar[str] = "Gavel §7.3, Figure 12b (Narayanan et al., OSDI'20)"
-    weights: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)  # weight of each account; default: 1
 
     def __post_init__(self) -> None:
         check_weights("policy static-partition", self.weights)

@@ -37,7 +37,7 @@ class MaxSumThroughputPerf(SharingOptions):
     """Maximal total steps per second; `normalized`: each job's in units of its fastest type's."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
-    normalized: bool = False
+    normalized: bool = False  # count each job in units of the rate on its fastest type
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view)
@@ -58,7 +58,7 @@ class MinCost(SharingOptions):
     """Maximal throughput per cost, at each type's price per hour; where no type has a price, all cost the same."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
-    normalized: bool = True
+    normalized: bool = True  # count each job in units of its best throughput per cost
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         classes = classes_of(view)
@@ -78,7 +78,7 @@ class MinCostSlo(MinCost):
     prices of the bottlenecks lose theirs first, so that the fewest do. Each gets a reason. Since rounds realise shares only
     roughly, jobs aim to be done `margin_s` before their deadlines, where all can be."""
 
-    margin_s: float = 1800.0
+    margin_s: float = 1800.0  # jobs aim to finish this many seconds before their deadlines
 
     def __post_init__(self) -> None:
         require(0 <= self.margin_s < math.inf, "policy min-cost-slo", "seconds from 0 on", "margin_s", self.margin_s)

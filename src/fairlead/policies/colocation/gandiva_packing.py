@@ -37,8 +37,8 @@ class GandivaPacking:
     """
 
     paper: ClassVar[str] = "Gandiva §3 (Xiao et al., OSDI'18); Gavel §7.3"
-    min_gain: float = 1.0
-    seed: int = 0
+    min_gain: float = 1.0  # a pair is kept if its normalized speeds add up to more than this
+    seed: int = 0  # seed of the random draws
 
     def __post_init__(self) -> None:
         require(0 <= self.min_gain <= 2, "policy gandiva-packing", "a number from 0 to 2", "min_gain", self.min_gain)

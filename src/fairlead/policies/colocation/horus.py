@@ -187,19 +187,20 @@ class Horus:
     """
 
     paper: ClassVar[str] = "Horus (Yeung et al., TPDS'21)"
-    queues: int = 1
-    beta: int = 15
-    memory_weight: float = 0.5
-    slowdown_weight: float = 0.5
-    max_jobs: int = 2
-    max_utilization: float = math.inf
-    max_memory: float = 1.0
+    queues: int = 1  # queues of similar jobs, clustered by workers, predicted utilization and memory; 3 is Horus-f
+    beta: int = 15  # jobs that are picked before the queues are weighed again
+    memory_weight: float = 0.5  # weight of memory in the cost of a placement (ω₁)
+    slowdown_weight: float = 0.5  # weight of the slowdown in the cost of a placement (ω₂)
+    max_jobs: int = 2  # jobs on one GPU, at most
+    max_utilization: float = math.inf  # percent of predicted utilization of all jobs on a GPU, at most
+    max_memory: float = 1.0  # part of a GPU's memory that jobs may use
     slo: float = math.inf
-    local_from: int = 8
-    starving_s: float = 7200.0
-    match: bool = False
-    critical: bool = False
-    unpack: float = math.inf
+    """No job may be more than this many times slower than alone; a job's own `max_slowdown` takes precedence."""
+    local_from: int = 8  # gangs from this size on prefer few nodes over low cost
+    starving_s: float = 7200.0  # after this wait, the GPUs that a job needs are closed to other new jobs
+    match: bool = False  # place the first `beta` waiting jobs by best match (Equation 3) instead of in order
+    critical: bool = False  # a job that would last as long as all remaining work, divided evenly, goes before the queues
+    unpack: float = math.inf  # once no job waits, a job this many times slower than alone moves to an idle GPU
 
     def __post_init__(self) -> None:
         def check(good: bool, field: str, expected: str) -> None:

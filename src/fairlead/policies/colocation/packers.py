@@ -33,7 +33,7 @@ class OpportunisticPacking:
     """Place jobs on the accelerator with the most memory left, if the predicted memory fits; at most `max_jobs` on each."""
 
     paper: ClassVar[str] = "Horus §5, OBP (Yeung et al., TPDS'21)"
-    max_jobs: int = 2
+    max_jobs: int = 2  # jobs on one GPU, at most
 
     def __post_init__(self) -> None:
         _check_max_jobs("policy opportunistic-packing", self.max_jobs)
@@ -57,10 +57,10 @@ class PerformanceAwarePacking:
     """
 
     paper: ClassVar[str] = "Horus §5, PAB (Yeung et al., TPDS'21)"
-    drop: float = 0.5
-    warm_up_s: float = 60.0
-    trials: int = 1
-    max_jobs: int = 2
+    drop: float = 0.5  # a new job leaves if a job that it joined loses more than this part of its speed
+    warm_up_s: float = 60.0  # seconds after the start of a new job before speeds are compared
+    trials: int = 1  # new jobs on trial at the same time, at most
+    max_jobs: int = 2  # jobs on one GPU, at most
 
     def __post_init__(self) -> None:
         where = "policy performance-aware-packing"

@@ -29,8 +29,8 @@ class Optimus:
     """One worker for each job, soonest end first; the others where they shorten run times most."""
 
     paper: ClassVar[str] = "Optimus §4.1 (Peng et al., EuroSys'18)"
-    oracle: bool = False
-    resizes_all: bool = False
+    oracle: bool = False  # use declared steps also for jobs that report their loss
+    resizes_all: bool = False  # all jobs change their number of workers, not only those of mode elastic
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):

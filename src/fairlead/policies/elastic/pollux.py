@@ -37,8 +37,8 @@ class Pollux:
     """Goodput for all jobs, fairer with lower `power`; elastic jobs change their workers and their batch size."""
 
     paper: ClassVar[str] = "Pollux §4 (Qiao et al., OSDI'21)"
-    power: float = -1.0
-    restart_s: float = 30.0
+    power: float = -1.0  # exponent of the mean over jobs; lower is fairer
+    restart_s: float = 30.0  # seconds that a restart costs
 
     def __post_init__(self) -> None:
         require(-100 <= self.power <= 1, "policy pollux", "a number from -100 to 1", "power", self.power)

@@ -38,9 +38,9 @@ class Sia:
     """Types and sizes for all jobs together that make the most of their speeds, fairer with lower `power`."""
 
     paper: ClassVar[str] = "Sia §3.4 (Jayaram Subramanya et al., SOSP'23)"
-    power: float = -0.5
-    penalty: float = 1.1
-    restart_s: float = 30.0
+    power: float = -0.5  # exponent of the mean over jobs; lower is fairer
+    penalty: float = 1.1  # penalty for a job that waits, at most 100
+    restart_s: float = 30.0  # seconds that a restart costs
 
     def __post_init__(self) -> None:
         require(-10 <= self.power < 0, "policy sia", "a number from -10 to below 0", "power", self.power)

@@ -21,8 +21,8 @@ class Fifo:
     """Run jobs in the order of their submission. Strict: no job overtakes the head of the queue, unless `backfill`."""
 
     paper: ClassVar[str] = "Jeon et al., ATC'19 (Philly)"
-    backfill: bool = False
-    preempt: bool = False
+    backfill: bool = False  # jobs behind one that does not fit may start before it
+    preempt: bool = False  # jobs may be preempted for jobs that come before them in the order
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         return in_order(view, backfill=self.backfill, preempt=self.preempt, valid_until=math.inf), memo
@@ -33,8 +33,8 @@ class FifoPriority:
     """Run jobs of higher priority first, by submission among equals; they preempt jobs of lower priority."""
 
     paper: ClassVar[str] = "Jeon et al., ATC'19 (Philly)"
-    backfill: bool = False
-    preempt: bool = True
+    backfill: bool = False  # jobs behind one that does not fit may start before it
+    preempt: bool = True  # jobs may be preempted for jobs that come before them in the order
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         key = -view.jobs.priority
@@ -49,7 +49,7 @@ class FifoAnyType:
     own."""
 
     paper: ClassVar[str] = "Gavel §7.3 (Narayanan et al., OSDI'20)"
-    seed: int = 0
+    seed: int = 0  # seed of the random draws
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs, running = view.jobs, view.jobs.running

@@ -20,8 +20,8 @@ class ShortestJobFirst:
     """Start the job with the shortest run time first: key = steps / rate. Running jobs stay, unless `preempt`."""
 
     paper: ClassVar[str] = "Gavel §4 (Narayanan et al., OSDI'20)"
-    backfill: bool = True
-    preempt: bool = False
+    backfill: bool = True  # jobs behind one that does not fit may start before it
+    preempt: bool = False  # jobs may be preempted for jobs that come before them in the order
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         key = view.jobs.steps / view.rates.fastest
@@ -33,8 +33,8 @@ class ShortestRemainingTimeFirst:
     """Run the job with the least remaining work: key = (steps − done) / rate, × workers with `by_accelerator_time`."""
 
     paper: ClassVar[str] = "Tiresias §3 (Gu et al., NSDI'19)"
-    by_accelerator_time: bool = False
-    backfill: bool = True
+    by_accelerator_time: bool = False  # rank by remaining run time times workers
+    backfill: bool = True  # jobs behind one that does not fit may start before it
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         key = view.jobs.steps_left / view.rates.fastest
@@ -48,8 +48,8 @@ class LargestFirst:
     """Start the largest gang first: key = −workers. It keeps whole nodes in use and makes small jobs wait."""
 
     paper: ClassVar[str] = "classic bin packing (first fit decreasing)"
-    backfill: bool = True
-    preempt: bool = False
+    backfill: bool = True  # jobs behind one that does not fit may start before it
+    preempt: bool = False  # jobs may be preempted for jobs that come before them in the order
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         return in_order(view, -view.jobs.workers, backfill=self.backfill, preempt=self.preempt, valid_until=math.inf), memo

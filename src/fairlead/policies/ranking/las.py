@@ -23,8 +23,8 @@ class LeastAttainedService:
     """Run the job with the least attained service first, by accelerator time or by time, per weight."""
 
     paper: ClassVar[str] = "Tiresias §3.2 (Gu et al., NSDI'19); Gavel §4.1"
-    by: Literal["accelerator-time", "time"] = "accelerator-time"
-    backfill: bool = True
+    by: Literal["accelerator-time", "time"] = "accelerator-time"  # service is run time times GPUs, or run time alone
+    backfill: bool = True  # jobs behind one that does not fit may start before it
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs = view.jobs

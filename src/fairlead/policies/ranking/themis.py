@@ -104,9 +104,9 @@ class Themis:
     first. An elastic job may get fewer workers than it requests."""
 
     paper: ClassVar[str] = "Themis §3–4 (Mahajan et al., NSDI'20)"
-    visible: float = 0.2
-    lease_s: float = 1200.0
-    payments: bool = True
+    visible: float = 0.2  # fraction of the jobs that may bid, those with the worst finish-time fairness
+    lease_s: float = 1200.0  # seconds for which a winner holds its GPUs
+    payments: bool = True  # a winner pays for the harm to other jobs with a shorter lease
 
     def __post_init__(self) -> None:
         require(0 < self.visible <= 1, "policy themis", "a fraction above 0, up to 1", "visible", self.visible)
@@ -165,7 +165,7 @@ class ThemisRanking:
     ρ assumes all requested workers from now on."""
 
     paper: ClassVar[str] = "Themis (Mahajan et al., NSDI'20) as in Blox Table 7 (Agarwal et al., EuroSys'24)"
-    backfill: bool = True
+    backfill: bool = True  # jobs behind one that does not fit may start before it
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs = view.jobs

@@ -29,10 +29,11 @@ class Tiresias:
     """Run the lowest queue of attained accelerator time first; first come, first served inside a queue."""
 
     paper: ClassVar[str] = "Tiresias §4 (Gu et al., NSDI'19)"
-    thresholds: tuple[float, ...] = (3250.0, 7200.0)
-    promote_after: float | None = None
-    backfill: bool = True
+    thresholds: tuple[float, ...] = (3250.0, 7200.0)  # GPU-seconds of attained service at which a job moves to the next queue
+    promote_after: float | None = None  # a job that has waited this many times its run time returns to the first queue
+    backfill: bool = True  # jobs behind one that does not fit may start before it
     first: Literal["started", "submitted"] = "started"
+    """Which job of a queue goes first: the one that started earlier, or the one submitted earlier."""
 
     def __post_init__(self) -> None:
         _check("policy tiresias", self.thresholds, self.promote_after)
@@ -59,10 +60,10 @@ class Gittins:
     spent. Until `min_history` jobs have finished, the order inside a queue is that of Tiresias."""
 
     paper: ClassVar[str] = "Tiresias §4.1 (Gu et al., NSDI'19)"
-    thresholds: tuple[float, ...] = (3250.0, 7200.0)
-    promote_after: float | None = None
-    min_history: int = 20
-    backfill: bool = True
+    thresholds: tuple[float, ...] = (3250.0, 7200.0)  # GPU-seconds of attained service at which a job moves to the next queue
+    promote_after: float | None = None  # a job that has waited this many times its run time returns to the first queue
+    min_history: int = 20  # finished jobs that are needed before the Gittins index is used
+    backfill: bool = True  # jobs behind one that does not fit may start before it
 
     def __post_init__(self) -> None:
         _check("policy gittins", self.thresholds, self.promote_after)

@@ -77,11 +77,12 @@ class Nexus:
 
     paper: ClassVar[str] = "Nexus (Shen et al., SOSP'19); Blox appendix B"
     sessions: Mapping[str, SessionSpec] = field(default_factory=dict)
-    training: Literal["fifo", "las", "srtf"] = "fifo"
-    wait: float = DEFAULT_POOLING.wait
-    headroom: float = DEFAULT_POOLING.headroom
-    neighbours: int = DEFAULT_POOLING.neighbours
-    spare: int = 1
+    """Inference sessions by job name: `slo_ms`, `rate`, `batches`, and `latency_ms` by GPU type."""
+    training: Literal["fifo", "las", "srtf"] = "fifo"  # order of training jobs on the remaining GPUs
+    wait: float = DEFAULT_POOLING.wait  # part of a batch's run time for which the next batch may wait
+    headroom: float = DEFAULT_POOLING.headroom  # standard deviations of arrivals for which GPUs are reserved
+    neighbours: int = DEFAULT_POOLING.neighbours  # GPUs next to its own that may serve a session's requests
+    spare: int = 1  # GPUs beyond the need that stay with the sessions, to avoid restarts
 
     def __post_init__(self) -> None:
         for name, spec in self.sessions.items():

@@ -123,21 +123,21 @@ class Shockwave:
     """
 
     paper: ClassVar[str] = "Shockwave (Zheng et al., NSDI'23)"
-    rounds: int = 20
-    round_s: float | None = None
-    power: float = 5.0
-    makespan: float = 1e-3
-    critical: float = 0.0
-    epsilon: float = EPSILON
-    program: Program = "text"
-    rho_max: float = 1.05
-    stay: float = 0.1
-    levels: int = LEVELS
-    nodes: int = NODES
-    reactive: bool = True
-    forecast: str = "restatement"
-    noise: float = 0.0
-    seed: int = 0
+    rounds: int = 20  # rounds in a window, at most 1000
+    round_s: float | None = None  # length of a round; default: that of the scheduler, or 120 without rounds
+    power: float = 5.0  # exponent k of ρ in a job's weight
+    makespan: float = 1e-3  # λ: larger values favour a short makespan
+    critical: float = 0.0  # multiplies λ by the critical fraction to this power
+    epsilon: float = EPSILON  # utility of a job that has done nothing
+    program: Program = "text"  # the objective of the paper's text, or the program of the paper's results
+    rho_max: float = 1.05  # with `published`: a job's projected end is at most this many times its fair end
+    stay: float = 0.1  # a running job counts as this much more urgent, because each start costs time
+    levels: int = LEVELS  # limits the search for how long the longest job may wait; 0: no search
+    nodes: int = NODES  # limits the search for a better plan on small clusters; 0: no search
+    reactive: bool = True  # plan again at a new batch size or rate; otherwise the next plan takes it into account
+    forecast: str = "restatement"  # how batch sizes are forecast: `restatement`, `standard`, or `greedy` for no forecast
+    noise: float = 0.0  # relative error of each job's run time, up to 1, for robustness tests
+    seed: int = 0  # seed of the random draws
 
     def __post_init__(self) -> None:
         for field, (low, high) in _BOUNDS.items():

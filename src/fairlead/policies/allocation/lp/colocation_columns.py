@@ -24,8 +24,8 @@ class SharingOptions:
     With `space_sharing`, two jobs may share accelerators where that pays. `placement_sensitive` considers gangs that find no
     room on as few nodes as possible."""
 
-    space_sharing: bool = False
-    placement_sensitive: bool = False
+    space_sharing: bool = False  # two jobs with the same number of workers may share GPUs
+    placement_sensitive: bool = False  # a gang on few nodes and a spread gang are two choices of the program
 
     @property
     def alone(self) -> bool:

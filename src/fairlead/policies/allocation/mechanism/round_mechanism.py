@@ -120,14 +120,17 @@ class RoundMechanism:
     Gavel's simulator is `min_interval_s=1920, newcomers=wait, lease_s=360` with `types=in-order` for heterogeneity-aware
     policies and `types=shuffled` for agnostic ones."""
 
-    min_interval_s: float = 0.0
+    min_interval_s: float = 0.0  # recompute fractions at most this often, in seconds
     newcomers: Literal["share", "leftovers", "wait"] = "share"
-    work_conserving: bool = True
+    """Until then, new jobs get an equal share of every type, only GPUs that are left over, or wait."""
+    work_conserving: bool = True  # GPUs that no fraction can use go to waiting jobs
     types: Literal["together", "in-order", "shuffled"] = "together"
-    prior_s: float = 180.0
-    lease_s: float = 0.0
-    seed: int = 0
+    """Fill types together by priority, in the order of the cluster, or shuffled every round."""
+    prior_s: float = 180.0  # seconds that count as received from the start, so that the smallest fraction does not go first
+    lease_s: float = 0.0  # above 0: of each lease of this length, only seconds of whole steps count as received
+    seed: int = 0  # seed of the random draws
     carried: Literal["priority", "ties"] = "ties"
+    """A deficit from before the last recomputation decides ties, or counts in the priority."""
     # The last memo with its ledger: cached, so that it need not be rebuilt.
     _ledger_cache: list[tuple[Memo, RoundLedger]] = field(default_factory=list, init=False, repr=False, compare=False)
 
