@@ -11,6 +11,8 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pygments.lexers.special import TextLexer
+
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
@@ -204,5 +206,6 @@ def read_source(app: Sphinx, name: str, content: list[str]) -> None:
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     generate_reference.generate()
+    app.add_lexer("csv", TextLexer)  # Pygments has none
     app.connect("env-get-outdated", lambda *_: ["index", "adr/index"])  # they list the others
     app.connect("source-read", read_source)
