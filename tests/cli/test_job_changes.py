@@ -115,3 +115,30 @@ def test_an_update_changes_a_running_job_and_its_time_limit_is_kept(folder: Path
     failed = until_phase(folder, "renamed", "failed")
     assert "time limit" in failed["reason"]["text"]
     assert fairlead("update", "renamed", "--time", "2h", cwd=folder).returncode == 4
+
+
+def test_info_shows_the_task_the_times_and_the_result_in_groups(folder: Path) -> None:
+    submit(folder, "seen")
+    until(lambda: len(steps(folder, "seen")) > 2, folder)
+    job = answer("info", "seen", cwd=folder)
+    assert (job["command"], job["directory"], job["gpus"]) == ([sys.executable, "work.py"], str(folder), {"v100-0": [0]})
+    assert job["environment"] == ["JOB", "PYTHONPATH"]
+    assert job["checkpoint"].endswith(f"/{job['number']}")
+    assert job["submitted_at"] <= job["started_at"]
+    shown = fairlead("info", "seen", cwd=folder).stdout
+    assert SOURCE not in shown, "names of variables, not their values"
+    groups = [line for line in shown.splitlines() if line and not line.startswith(" ")]
+    assert groups == ["Job", "Task", "Resources", "Time", "Progress", "Scheduling"]
+    assert "  nodes             v100-0: GPU 0" in shown
+    finish(folder, "seen")
+    job = answer("info", "seen", cwd=folder)
+    assert (job["exit_code"], job["last_node"]) == (0, "v100-0")
+
+
+def test_a_node_is_drained_and_used_again_by_pattern(folder: Path) -> None:
+    assert fairlead("drain", "v100-*", cwd=folder).returncode == 0
+    assert [node["drained"] for node in answer("nodes", "v100-0", cwd=folder)["nodes"]] == [True]
+    assert "v100-0 is used again" in fairlead("undrain", "v100-0", cwd=folder).stdout
+    assert [node["drained"] for node in answer("nodes", cwd=folder)["nodes"]] == [False]
+    for command in ("nodes", "drain", "undrain"):
+        assert fairlead(command, "nowhere", cwd=folder).returncode == 3

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fairlead.cli.job_tables import job_details, jobs_table, nodes_or_reason, progress_text
+from fairlead.cli.job_info import job_details
+from fairlead.cli.job_tables import jobs_table, nodes_or_reason, progress_text
 
 RUNS: dict[str, Any] = {
     "number": 7,
@@ -40,6 +41,10 @@ WAITS = {
 }
 
 
+def details(job: dict[str, Any]) -> dict[str, str]:
+    return {label: text for _, lines in job_details(job) for label, text in lines}
+
+
 def drawn(width: int, **about: bool) -> list[str]:
     screen = Console(width=width, file=io.StringIO())
     screen.print(jobs_table([RUNS, WAITS], width, **about))
@@ -62,26 +67,26 @@ def test_names_and_reasons_are_whole_at_any_width(width: int, left: bool):
 def test_what_a_job_printed_does_nothing_to_a_terminal_and_does_not_fill_it():
     lines = ["\x1b[31mred\x1b[0m\x07", "a\tb", "x" * 10_000, "\x9b2J"]
     failed = {**RUNS, "kind": "\x1b[2J", "last_lines": lines, "last_failure": {"why": "\x1b]0;title", "node": ""}}
-    about = dict(job_details(failed))
+    about = details(failed)
     shown = [line.strip() for line in about["last lines"].split("\n")]
     assert shown == ["␛[31mred␛[0m␇", "a\tb", "x" * 500 + "…", "�2J"]
-    assert (about["last failure"], about["kind"]) == ("␛]0;title", "␛[2J")
+    assert (about["last failure"], about["job type"]) == ("␛]0;title", "␛[2J")
 
 
 def test_steps_that_nobody_knows_are_counted_and_not_shared():
     lines = "\n".join(drawn(80))
     assert ("step 2,000" in lines, "25 %" in lines) == (True, True)
-    about = dict(job_details(RUNS))
+    about = details(RUNS)
     assert (about["steps"], about["steps done"], about["rate"]) == ("unknown", "2,000", "9.73 steps/s")
     assert about["GPU time"] == "1.5 min"
     assert "1e+06" not in about.values()
 
 
 def test_who_does_not_run_has_no_speed_and_namesakes_are_told_by_number():
-    ended = dict(job_details({**RUNS, "phase": "finished", "rate": 0.0, "earlier": [3, 5]}))
+    ended = details({**RUNS, "phase": "finished", "rate": 0.0, "earlier": [3, 5]})
     assert "rate" not in ended
     assert ended["same name before"] == "number 3, 5"
-    assert "same name before" not in dict(job_details({**RUNS, "earlier": []}))
+    assert "same name before" not in details({**RUNS, "earlier": []})
 
 
 @pytest.mark.parametrize(
@@ -105,4 +110,4 @@ def test_who_has_finished_without_saying_how_many_steps_there_are_is_done():
 def test_whom_a_job_shares_accelerators_with_stands_behind_where_it_runs():
     assert nodes_or_reason({**RUNS, "colocated_with": ["b", "of another user"]}) == "v100-0, shared with b, of another user"
     assert nodes_or_reason({**RUNS, "colocated_with": list("abcde")}) == "v100-0, shared with a, b, c and 2 more"
-    assert ("colocated with", "b") in job_details({**RUNS, "colocated_with": ["b"]})
+    assert details({**RUNS, "colocated_with": ["b"]})["co-located with"] == "b"

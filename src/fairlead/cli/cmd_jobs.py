@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fairlead.cli.cmd_wait import follow_job, print_log
-from fairlead.cli.job_tables import job_details, jobs_table, legible
+from fairlead.cli.job_info import detail_lines
+from fairlead.cli.job_tables import jobs_table, legible
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.cli.selectors import (
     LIVE,
@@ -77,8 +78,8 @@ def info_command(words: JobsArgument, json: JsonOption = False) -> None:
     for place, job in enumerate(jobs):
         if place:
             out.print()
-        for what, value in job_details(job):
-            out.print(f"{what:>16}  {value}", soft_wrap=True)
+        for line in detail_lines(job):
+            out.print(line, soft_wrap=True)
 
 
 def why_command(words: JobsArgument, json: JsonOption = False) -> None:
@@ -101,14 +102,14 @@ def why_command(words: JobsArgument, json: JsonOption = False) -> None:
 
 
 def jobs_in_detail(plane: ControlPlaneClient, words: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the records of the jobs that a command names; a single one with all its fields."""
+    """Return the records of the jobs that a command names, with all their fields."""
     if len(words) == 1:
         try:
             return [plane.job(words[0])]
         except RefusedRequest as refused:
             if refused.status == MISSING and not set(words[0]) & set("*?["):
                 raise
-    return select_jobs(plane, words)
+    return [plane.job(str(job["number"])) for job in select_jobs(plane, words)]
 
 
 def decided_next(job: Mapping[str, Any]) -> str:

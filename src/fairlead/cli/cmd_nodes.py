@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
+from collections.abc import Sequence
+from typing import Annotated, Any
+
 import typer
 from rich import box
 from rich.table import Table
@@ -10,12 +14,20 @@ from rich.text import Text
 from fairlead.cli.job_tables import legible
 from fairlead.cli.output import JsonOption, out, print_json
 from fairlead.cli.selectors import control_plane
+from fairlead.core.errors import NOT_FOUND, FairleadError, near_or_all
 from fairlead.experiments.metric_columns import format_delay, format_duration
 
+NodesArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[NODE]...", help="Names or patterns ('v100-*').", show_default=False)
+]
 
-def nodes_command(json: JsonOption = False) -> None:
-    """List the nodes of the cluster. Shows their GPUs, agents and jobs."""
-    found = control_plane().nodes()
+
+def nodes_command(words: NodesArgument = None, json: JsonOption = False) -> None:
+    """List the nodes of the cluster. Shows their GPUs, agents and jobs.
+
+    fairlead nodes 'v100-*' lists only some. Exit codes: 0 done, 3 no such node.
+    """
+    found = select_nodes(control_plane().nodes(), words)
     if json:
         print_json({"nodes": found})
         return
@@ -39,25 +51,57 @@ def nodes_command(json: JsonOption = False) -> None:
             out.print(told, soft_wrap=True)
 
 
+def select_nodes(nodes: Sequence[dict[str, Any]], words: Sequence[str] | None) -> list[dict[str, Any]]:
+    """Return the nodes that a command names; all without words. Raises `NoSuchNode`: a word matches none."""
+    chosen: dict[str, dict[str, Any]] = {}
+    for word in words or ("*",):
+        matching = [node for node in nodes if node["name"] == word or fnmatch.fnmatchcase(node["name"], word)]
+        if not matching and words:
+            raise NoSuchNode(f"there is no node {word!r}; {near_or_all(word, [node['name'] for node in nodes])}")
+        chosen |= {node["name"]: node for node in matching}
+    return [node for node in nodes if node["name"] in chosen]
+
+
+class NoSuchNode(FairleadError):
+    """No node matches what a command names."""
+
+    exit_code = NOT_FOUND
+
+
+def undrain_command(
+    words: Annotated[list[str], typer.Argument(metavar="NODE...", help="Names or patterns ('v100-*').")],
+    json: JsonOption = False,
+) -> None:
+    """Use drained nodes again.
+
+    fairlead undrain n1. Needs an admin token. Exit codes: 0 done, 3 no such node, 4 not allowed.
+    """
+    _drain(words, undo=True, json=json)
+
+
 def drain_command(
-    node: str = typer.Argument(..., metavar="NODE", help="A node's name, as in `fairlead nodes`."),
-    undo: bool = typer.Option(False, "--undo", help="Use the node again."),
+    words: Annotated[list[str], typer.Argument(metavar="NODE...", help="Names or patterns ('v100-*').")],
+    undo: bool = typer.Option(False, "--undo", help="As fairlead undrain.", hidden=True),
     json: JsonOption = False,
 ) -> None:
     """Drain a node: its jobs resume elsewhere.
 
-    fairlead drain n1, and after the maintenance fairlead drain n1 --undo. At the next round the node's jobs checkpoint and
+    fairlead drain n1, and after the maintenance fairlead undrain n1. At the next round the node's jobs checkpoint and
     resume elsewhere, or wait for room, and no job is placed on the node. fairlead nodes shows when it is empty. The node stays
-    drained over restarts. Needs an admin token. Exit codes: 0 done, 2 failed.
+    drained over restarts. Needs an admin token. Exit codes: 0 done, 3 no such node, 4 not allowed.
     """
-    answer = control_plane().drain(node, undo=undo)
+    _drain(words, undo=undo, json=json)
+
+
+def _drain(words: Sequence[str], *, undo: bool, json: bool) -> None:
+    plane = control_plane()
+    answers = [plane.drain(node["name"], undo=undo) for node in select_nodes(plane.nodes(), words)]
     if json:
-        print_json(answer)
-    elif undo:
-        out.print(f"{node} is used again")
-    else:
-        left = f"; jobs to move at the next round: {', '.join(answer['jobs'])}" if answer["jobs"] else "; no job runs on it"
-        out.print(f"{node} is drained{left}")
+        print_json(answers[0] if len(answers) == 1 else {"nodes": answers})
+        return
+    for node in answers:
+        left = f"; jobs to move at the next round: {', '.join(node['jobs'])}" if node["jobs"] else "; no job runs on it"
+        out.print(f"{node['name']} is used again" if undo else f"{node['name']} is drained{left}")
 
 
 def usage_command(json: JsonOption = False) -> None:

@@ -1,4 +1,4 @@
-"""Jobs of a live cluster as a table for any terminal width, and one job in detail.
+"""Jobs of a live cluster as a table for any terminal width.
 
 A job's name and its nodes, or why it does not run, are always shown; other columns where there is room."""
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fairlead.cli.output import CONTROLS
 from fairlead.core.job import ELASTIC
-from fairlead.experiments.metric_columns import format_delay, format_duration
+from fairlead.experiments.metric_columns import format_duration
 
 WIDE = 110
 """Terminal width with room for all columns."""
@@ -93,44 +93,3 @@ def nodes_or_reason(job: Mapping[str, Any]) -> str:
         named, most = others[:_MAX_SHARING_NAMED], len(others) - _MAX_SHARING_NAMED
         nodes += f", shared with {', '.join(named)}" + (f" and {most} more" if most > 0 else "")
     return nodes or legible(str(job.get("reason", {}).get("text", "")))
-
-
-_MOMENTS = ("submitted_s", "first_started_s", "ended_s")
-
-
-_LABELS = {"accelerator_s": "GPU time", "left_s": "time left", "earlier": "same name before"}
-
-
-def job_details(job: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the names and texts of all fields of a job that are not empty."""
-    shown = {key: value for key, value in job.items() if key not in ("now_s", "steps_known")}
-    if not job.get("steps_known", True):
-        shown["steps"] = "unknown"
-    if not job.get("rate"):  # not running, or without reports
-        shown.pop("rate", None)
-    if (now := job.get("now_s")) is not None:
-        shown |= {moment: f"{format_duration(now - job[moment])} ago" for moment in _MOMENTS if job.get(moment) is not None}
-    there = ((key, value) for key, value in shown.items() if value not in (None, "", []))
-    return [(_LABELS.get(key, key.removesuffix("_s").replace("_", " ")), _shown(key, value)) for key, value in there]
-
-
-def _shown(key: str, value: Any) -> str:
-    if key == "reason":
-        return legible(str(value["text"]))
-    if key in ("next_decision_s", "latest_decision_s"):
-        return format_delay(value)
-    if key == "earlier":
-        return f"number {', '.join(map(str, value))}"
-    if key == "regimes":
-        return ", ".join(f"batch size {one['batch_size']} from step {one['from_steps']:,.0f}" for one in value)
-    if key == "schedule":
-        return ", ".join(f"batch size {one['batch_size']} for {one['share']:.0%} of its steps" for one in value)
-    if key == "last_failure":
-        return legible(f"{value['why']} on {value['node']}" if value["node"] else str(value["why"]))
-    if key == "last_lines":
-        return f"\n{'':>18}".join(map(legible, value))
-    if key == "rate":
-        return f"{value:.3g} steps/s"
-    if isinstance(value, float):
-        return format_duration(value) if key.endswith("_s") else f"{value:,.0f}" if value == int(value) else f"{value:,.6g}"
-    return (", ".join(map(str, value)) if isinstance(value, list) else str(value)).translate(CONTROLS)

@@ -54,6 +54,7 @@ COMMANDS = {
     "agent": Entry(_CLUSTER, "fairlead.cli.cmd_cluster:agent_command", "Run the agent of this node."),
     "nodes": Entry(_CLUSTER, "fairlead.cli.cmd_nodes:nodes_command", "List the nodes of the cluster."),
     "drain": Entry(_CLUSTER, "fairlead.cli.cmd_nodes:drain_command", "Stop using a node; its jobs resume on other nodes."),
+    "undrain": Entry(_CLUSTER, "fairlead.cli.cmd_nodes:undrain_command", "Use drained nodes again."),
     "top": Entry(_CLUSTER, "fairlead.cli.cmd_top:top_command", "Show a live view of nodes, jobs and decisions."),
     "usage": Entry(_CLUSTER, "fairlead.cli.cmd_nodes:usage_command", "Show GPU time by user and account."),
     "scheduler": Entry(_CLUSTER, "fairlead.cli.cmd_scheduler:scheduler_app", "Show or change the scheduler of a cluster."),

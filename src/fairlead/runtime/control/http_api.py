@@ -269,7 +269,8 @@ def create_app(
         def record() -> dict[str, Any]:
             number = find(name, caller)
             found = views.job_record(plane.loop, number, plane.backend.now, plane.progress_until_s, caller.visible_user)
-            return {**found, "earlier": [other for other in namesakes(found["name"], caller) if other < number][-MAX_EARLIER:]}
+            earlier = [other for other in namesakes(found["name"], caller) if other < number]
+            return {**found, **views.job_task(plane, number), "earlier": earlier[-MAX_EARLIER:]}
 
         return await read(record)
 

@@ -16,8 +16,9 @@ from fairlead.engine.state import State
 from fairlead.estimators.measured import measured_rates
 from fairlead.runtime.control.event_log import policy_of
 from fairlead.runtime.protocol.messages import Heartbeat
+from fairlead.runtime.protocol.orders import Task
 from fairlead.runtime.protocol.task_array import array_of
-from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
+from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS, task_of
 
 if TYPE_CHECKING:
     from fairlead.runtime.control.control_plane import ControlPlane
@@ -94,6 +95,61 @@ def job_record(
         record["next_decision_s"] = _finite(loop.earliest_decision_s(since_s, now) - now)  # after an event
         record["latest_decision_s"] = _finite(loop.latest_decision_s(since_s, now) - now)  # at the latest
     return record
+
+
+def job_task(plane: ControlPlane, number: int) -> dict[str, Any]:
+    """Return what a record of one job has besides: its task, clock times, limits, checkpoint, metrics and exit code. Of its
+    environment only the names are shown."""
+    state, job = plane.loop.state, plane.loop.state.job_of[number]
+    a, phase = state.columns, Phase(int(state.columns["phase"][number]))
+    task = task_of(job) if job.command else Task(())
+    failure, last = state.last_failure.get(number), int(state.device_map.last[number])
+    run_s = float(a["settled_run_s"][number])
+    if a["held"][number]:
+        run_s += max(0.0, min(plane.backend.now, plane.progress_until_s) - float(a["run_started_s"][number]))
+    uncounted_s = float(a["time_limit_s"][number]) - job.time_limit_s  # run time from before a requeue
+    ended = {Phase.FINISHED: 0, Phase.FAILED: None if failure is None else failure.code}
+    return {
+        "command": list(task.command),
+        "directory": task.directory,
+        "code": task.code,
+        "environment": sorted(task.environment),
+        "allowed_types": list(job.allowed_types),
+        "memory_gb": job.memory_gb,
+        "cpus": job.cpus,
+        "host_memory_gb": job.host_memory_gb,
+        "gpus": _gpus(state, number) if phase is Phase.RUNNING else {},
+        "last_node": state.cluster.nodes[int(state.cluster.node_of[last])].name if a["starts"][number] else None,
+        "exit_code": ended.get(phase),
+        "submitted_at": _clock(plane, a["submitted_s"][number]),
+        "started_at": _clock(plane, a["first_started_s"][number]),
+        "ended_at": _clock(plane, a["ended_s"][number]),
+        "deadline_at": _clock(plane, a["submitted_s"][number] + job.deadline_s),
+        "run_s": run_s,
+        "limited_s": run_s - (uncounted_s if math.isfinite(uncounted_s) else 0.0),
+        "time_limit_s": _finite(job.time_limit_s),
+        "retries": job.retry_limit,
+        "checkpoint": f"{plane.backend.checkpoints}/{number}" if plane.backend.checkpoints else None,
+        "metrics": {
+            name: float(column[number])
+            for name, column in sorted(state.store.metrics.items())
+            if math.isfinite(column[number]) and not name.startswith("loss.")  # derived by the state
+        },
+    }
+
+
+def _clock(plane: ControlPlane, second: float) -> float | None:
+    """A second as Unix time."""
+    return _finite(plane.origin + float(second))
+
+
+def _gpus(state: State, number: int) -> dict[str, list[int]]:
+    """The GPUs of a running job by node, counted from 0 on each."""
+    found: dict[str, list[int]] = {}
+    for place in sorted(state.device_map.of(number).tolist()):
+        node = int(state.cluster.node_of[place])
+        found.setdefault(state.cluster.nodes[node].name, []).append(place - int(state.cluster.first_of[node]))
+    return found
 
 
 def _colocated(state: State, number: int, held: Ints, visible_to: str | None = None) -> list[str]:
