@@ -46,6 +46,9 @@ NO_OFFSETS: Ints = np.zeros(1, dtype=np.int64)
 TUNED = -1
 """In place of a batch size: the job tunes it, and reports the size it runs with."""
 
+QueueOrder: TypeAlias = tuple[Ints, "Floats | Ints | None"]
+"""Numbers of jobs in the order of submission, and the key by which a policy ranks them, least first; None: as submitted."""
+
 ObservedValues: TypeAlias = Mapping[str, Any]
 """Observations of estimators, by their own names; each a number, string, list or mapping of such."""
 NO_OBSERVATIONS: ObservedValues = {}
@@ -162,6 +165,7 @@ class Selection:
     revisit: float = math.inf  # without `valid_until` and rounds: when to decide again
     reasons: Mapping[int, Reason] = field(default_factory=dict)  # of jobs that were left out, beyond the default reasons
     head: int | None = None  # the waiting job that strict order stopped at
+    order: QueueOrder | None = None  # of a policy that ranks jobs, to show positions in the queue
 
     def __post_init__(self) -> None:
         if not len(self.jobs) == len(self.types) == len(self.workers):
@@ -319,6 +323,7 @@ class RoundPlan:
     not_admitted: Reason | None = field(default=None, compare=False)
     observations: ObservedValues = field(default_factory=lambda: NO_OBSERVATIONS, compare=False)  # an event of its own
     combinations: tuple[Ints, Ints] | None = field(default=None, compare=False)  # jobs and their combinations; None: all alone
+    order: QueueOrder | None = field(default=None, compare=False)
 
     @property
     def changes(self) -> bool:

@@ -75,6 +75,9 @@ _TEXT = {
     Code.HELD: "Held by {user}; `fairlead release` lets it run",
 }
 
+_QUEUED = (Code.WAITING_FOR_RESOURCES, Code.NOT_SELECTED, Code.BEHIND_HEAD, Code.NOT_PLACED, Code.NODES_DOWN)
+"""Reasons of jobs that wait for GPUs in the order of a policy."""
+
 _STUCK = "; only {up:g} eligible for it are up, so no job behind it starts until more are"
 
 
@@ -104,6 +107,7 @@ class Reason:
             facts["of"] = f" of the {given['eligible']:g}"
         facts["stuck"] = _STUCK.format(**given) if "up" in given else ""
         text = _TEXT[self.code].format(**facts)
+        text += f"; position {facts['position']:g} of {facts['waiting']:g}" if "position" in facts else ""
         text += f"; it shares no GPU: {facts['alone']}" if "alone" in facts else ""
         text += f"; {facts['after_run']}" if "after_run" in facts else ""
         if "launch_failed" in facts:
@@ -119,6 +123,12 @@ class Reason:
         """The same reason for a job that had a place, and whose node could not start it."""
         (_, how), *facts = _failure_facts(failure, node, "no more is known")
         return Reason(self.by, self.code, (*self.facts, ("launch_failed", how), *facts))
+
+    def at_position(self, position: int, waiting: int) -> Reason:
+        """The same reason for a job that waits in a ranked queue, with its position among the waiting jobs."""
+        if self.code not in _QUEUED:
+            return self
+        return Reason(self.by, self.code, (*self.facts, ("position", position), ("waiting", waiting)))
 
     def due(self, in_s: float) -> Reason:
         """The same reason for a job that waits for a decision, with the seconds until then."""

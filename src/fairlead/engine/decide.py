@@ -96,6 +96,7 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
         not_admitted=admitted.others,
         observations=NO_OBSERVATIONS if observed is None else observed.values,
         combinations=None if selection.combination is None else (selection.jobs, selection.combination),
+        order=selection.order,
     )
     return plan, memo
 

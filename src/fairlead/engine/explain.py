@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from fairlead.core.job import Failure, Phase
-from fairlead.core.plan import RoundPlan
+from fairlead.core.plan import QueueOrder, RoundPlan
 from fairlead.core.reasons import Code, Reason, Reasons
 from fairlead.engine.decide import why_waiting
 from fairlead.engine.loop import Loop
@@ -32,6 +34,8 @@ def why_not_running(state: State, plan: RoundPlan | None, number: int, now: floa
     if number in state.held:
         return Reasons.held(state.held[number])
     reason = why_waiting(plan, number, state.job_of[number], state.snapshot(max(now, state.time)))
+    if plan is not None and plan.order is not None and (place := _position(state, plan.order, number)) is not None:
+        reason = reason.at_position(*place)
     if failure is None or failure.start != state.store.arrays["starts"][number]:  # it has run since
         return reason
     if not failure.own:
@@ -39,6 +43,17 @@ def why_not_running(state: State, plan: RoundPlan | None, number: int, now: floa
         return Reasons.launch_failed(*launch) if reason.code is Code.NEXT_DECISION else reason.after_failed_launch(*launch)
     about = (failure, *_attempts(state, number), node_of(state, failure))
     return Reasons.retrying(*about) if reason.code is Code.NEXT_DECISION else reason.after_failure(*about)
+
+
+def _position(state: State, order: QueueOrder, number: int) -> tuple[int, int] | None:
+    """A job's position among the waiting jobs in the policy's order, and how many there are; None if it was not ranked."""
+    numbers, key = order
+    at = int(numbers.searchsorted(number))
+    if at == len(numbers) or numbers[at] != number:
+        return None
+    waiting = state.store.arrays["phase"][numbers] == Phase.WAITING
+    before = np.arange(len(numbers)) < at if key is None else (key < key[at]) | ((key == key[at]) & (np.arange(len(key)) < at))
+    return int(np.count_nonzero(waiting & before)) + 1, int(np.count_nonzero(waiting))
 
 
 def node_of(state: State, failure: Failure) -> str:

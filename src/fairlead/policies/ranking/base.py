@@ -31,6 +31,19 @@ def in_order(
     go first. `prefer` is a type for each job (-1: none) that it gets where there is room."""
     if not len(view.jobs):
         return Selection.empty()
+    selection = _taken(view, key, backfill, preempt, valid_until, prefer)
+    selection.__dict__["order"] = (view.jobs.number, key)  # a new selection; `replace` is too slow for every round
+    return selection
+
+
+def _taken(
+    view: Snapshot,
+    key: Floats | Ints | None,
+    backfill: bool,
+    preempt: bool,
+    valid_until: float | None,
+    prefer: Ints | None,
+) -> Selection:
     jobs, protected = view.jobs, view.protected if preempt else None
     if protected is not None:
         valid_until = None if valid_until is None else min(valid_until, view.protection_ends)
