@@ -107,13 +107,12 @@ TIMED = "name,submitted_s,duration_s\na,0,600\nb,0,600\n"
         (
             "predicted:usage={A3C: [25, 2], ResNet-50: [95, 6.4]}:types=[v101]",
             MINE,
-            "no accelerator is of 'v101', which 'types' names, so no job is co-located",
+            "no GPU is of 'v101', which 'types' names, so no job is co-located",
         ),
         (
             "predicted:usage={A3C: [25, 2], ResNet-50: [95, 64]}",
             MINE,
-            "'ResNet-50 (batch size 64)' would need more memory than the 16 GB of an accelerator,"
-            " so some jobs are not co-located",
+            "'ResNet-50 (batch size 64)' would need more memory than the 16 GB of a GPU, so some jobs are not co-located",
         ),
         (
             "predicted",

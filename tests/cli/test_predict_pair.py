@@ -61,7 +61,7 @@ def test_a_file_beside_a_configuration_is_what_its_graph_says_beside_what_was_me
 
 def test_what_was_predicted_and_what_measured_is_told(mine):
     said = text(mine, OTHER)
-    assert "mine.onnx: predicted from its graph, batch size 1, as the file leaves it open; give --batch" in said.stderr
+    assert "mine.onnx: predicted from its graph, batch size 1, because the file leaves it open; pass --batch" in said.stderr
     assert f"{OTHER}: measured\n" in said.stderr
     through = ("--sharing", "mps", "--json")
     counted = next(name for name, one in shipped_profiles().alone.items() if one.multiprocessors is not None)

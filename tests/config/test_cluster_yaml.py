@@ -105,7 +105,7 @@ WRONG = {
     "a negative price": ("types: {v100: {price_per_hour: -1}}\nnodes: []\n", "cluster.yaml:1: field 'price_per_hour' is -1"),
     "a type that is a number": (
         "nodes:\n  - {type: 100, accelerators: 4}\n",
-        "cluster.yaml:2: field 'type' is 100: expected an accelerator type",
+        "cluster.yaml:2: field 'type' is 100: expected a GPU type",
     ),
     "links of a machine that nobody knows": (
         NODE % ", links: p3.8xlarg",
@@ -113,7 +113,7 @@ WRONG = {
     ),
     "links of a machine of another size": (
         NODE % ", links: p3.16xlarge",
-        "cluster.yaml:2: field 'links' is 'p3.16xlarge': expected a machine of 4 accelerators; this one has 8",
+        "cluster.yaml:2: field 'links' is 'p3.16xlarge': expected a machine of 4 GPUs; this one has 8",
     ),
     "links of another size": (
         NODE % ", links: [[0, 1], [1, 0]]",

@@ -53,7 +53,7 @@ def test_types_of_nodes_that_nobody_described_are_added():
 
 @pytest.mark.parametrize("text", ["", "v100", "0xv100", "4xv100:0", "4xv100:4,", "-4xv100", "4x100", "4.5xv100", "4xv100:4:4"])
 def test_a_cluster_text_that_is_none_is_shown_with_what_was_expected(text):
-    with pytest.raises(InputError, match=r"cluster: field 'cluster' is .*: expected accelerators×type:per-node"):
+    with pytest.raises(InputError, match=r"cluster: field 'cluster' is .*: expected GPUs×type:per-node"):
         Cluster.parse(text)
 
 

@@ -22,6 +22,7 @@ from fairlead.engine.codec import decode, encode
 from fairlead.engine.explain import why_not_running
 from fairlead.engine.state import State
 from fairlead.engine.validate import revalidate_plan
+from fairlead.testing import Harness, job
 
 ONE = np.array([0])
 STARTS = Launches(ONE, ONE * 0, np.array([0, 1]), ONE)
@@ -178,3 +179,15 @@ def _without_failures(data: bytes) -> bytes:
 def test_nobody_fails_on_a_node_that_is_not_there(end: ev.JobsInterrupted | ev.JobsFailed):
     with pytest.raises(InvalidPlan, match="no node number 2"):
         State.replay(events(replace(end, node=2)))
+
+
+def test_a_waiting_job_has_its_position_in_the_order_of_the_policy(harness: Harness):
+    harness.cluster("v100:1").policy("srtf").submit(
+        job("runs").lasting(10), job("long").lasting(3000), job("short").lasting(100), job("middle").lasting(1000)
+    )
+    now = harness.round()
+    assert now.launched == {"runs"}
+    state, plan = harness.loop.state, harness.loop.plan
+    texts = {state.job_of[n].name: str(why_not_running(state, plan, n, state.time)) for n in range(1, 4)}
+    needs = "policy: Waiting for resources: needs 1 GPU; 0 of the 1 eligible GPUs are free; position"
+    assert texts == {"short": f"{needs} 1 of 3", "middle": f"{needs} 2 of 3", "long": f"{needs} 3 of 3"}

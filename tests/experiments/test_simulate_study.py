@@ -193,7 +193,7 @@ def test_a_schedule_with_a_batch_size_that_no_table_has_is_told_before_anything_
 
 def test_a_cluster_type_that_the_table_lacks_is_told():
     table = table_of(("v100",), {("m", 1): (1.0,)})
-    with pytest.raises(FairleadError, match="unknown accelerator type in the throughput table 'p100'"):
+    with pytest.raises(FairleadError, match="unknown GPU type in the throughput table 'p100'"):
         table_for(Trace.of([Job("a", 0.0, 10.0, "m")]), Cluster.parse("1xp100:1"), table)
 
 

@@ -185,7 +185,7 @@ WRONG = {
     "no list": ("schedulers: [las]\nover: {load: 2}\n", "sweep.yaml:2: field 'load' is 2: expected a list"),
     "a wrong cluster": (
         "schedulers: [las]\nover: {cluster: [8xv100, many]}\n",
-        "sweep.yaml:2: field 'cluster[1]' is 'many': expected accelerators×type",
+        "sweep.yaml:2: field 'cluster[1]' is 'many': expected GPUs×type",
     ),
     "a cost below nothing": (
         "schedulers: [las]\nover: {costs.restart_s: [-1]}\n",

@@ -43,7 +43,7 @@ def test_every_study_is_told_and_none_fails(finished):
     papers = {"table6", "fig8", "fig9", "table7", "fig10", "queues"}
     assert {study.name for study in given.studies} == measured | papers | ours
     failed = [(study.name, told.what, told.note) for study, told in outcome.rows if told.verdict == "failed"]
-    assert not [one for one in failed if one[2] != "nobody had to wait"]
+    assert not [one for one in failed if one[2] != "no job had to wait"]
 
 
 def test_a_learner_whose_library_is_not_there_is_not_installed_and_has_not_failed(tmp_path, monkeypatch):

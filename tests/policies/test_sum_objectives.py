@@ -148,7 +148,7 @@ def test_what_the_cluster_cannot_do_for_all_it_does_for_the_most():
     assert time[0] == pytest.approx(1.0)
     assert time[3] >= 1 / 3 - 1e-9
     assert time.sum() == pytest.approx(2.0)
-    assert "others' deadlines need the accelerators" in str(x.reasons[2])
+    assert "others' deadlines need the GPUs" in str(x.reasons[2])
 
 
 def test_each_job_runs_where_it_is_cheapest_for_it():

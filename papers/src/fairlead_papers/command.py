@@ -43,16 +43,19 @@ LONGEST_FIGURE, SHORTEST_CLAIM = 16, 16
 PADDING = 3 * 5 + 1
 """Columns between those of a table."""
 
-reproduce_app = typer.Typer(help="Run a paper's evaluation again, beside what it says.", no_args_is_help=True)
+reproduce_app = typer.Typer(
+    help="Reproduce the evaluation of a paper and compare the results with its claims.", no_args_is_help=True
+)
 
-ScaleOption = Annotated[str, typer.Option("--scale", help=f"How large: {', '.join(PUBLIC)}; or {TRIAL}, to see it run.")]
+ScaleOption = Annotated[
+    str, typer.Option("--scale", help=f"Size of the reproduction: {', '.join(PUBLIC)}; or {TRIAL} for a trial run.")
+]
 OnlyOption = Annotated[str | None, typer.Option("--only", help="Studies, separated by commas. [default: all]")]
 FolderOption = Annotated[
     Path | None,
     typer.Option(
         "--out",
-        help="The folder for the report and the finished cases, of one scale. [default: out/ and the paper's name, with another"
-        " scale than small its name behind it]",
+        help="The folder for the report and the finished cases of one scale. [default: out/PAPER, or out/PAPER-SCALE]",
     ),
 ]
 
@@ -65,11 +68,11 @@ class Loads(enum.StrEnum):
 def _help(paper: Paper[S], what: str, *examples: str, scales_too: Sequence[str] = ()) -> str:
     return "\n\n".join(
         [
-            f"Run {what} again. Tables and figures, the paper's claims beside ours.",
-            "Finished cases are kept in the output folder, and a second run reuses them.",
+            f"Reproduce {what}: tables, figures, and the paper's claims with our results.",
+            "The output folder keeps finished cases; run the same command again to resume.",
             "Scales:",
             *(_told(paper, name) for name in PUBLIC),
-            f"{TRIAL}: so small that it only shows that all of it runs; takes {paper.takes[TRIAL]}.",
+            f"  {TRIAL}: a trial run that checks that everything works\n    takes {paper.takes[TRIAL]}",
             *scales_too,
             f"Studies: {', '.join(study.name for study in paper.studies)}.",
             "Examples:",
@@ -79,8 +82,8 @@ def _help(paper: Paper[S], what: str, *examples: str, scales_too: Sequence[str] 
 
 
 def _told(paper: Paper[S], scale: str) -> str:
-    takes = f"; takes {paper.takes[scale]}" if scale in paper.takes else ""
-    return f"{paper.scales[scale].description}{takes}."
+    takes = [f"takes {paper.takes[scale]}"] if scale in paper.takes else []
+    return "  " + "\n    ".join([*paper.scales[scale].description.split("; "), *takes])
 
 
 _GAVEL_HELP = _help(
@@ -96,8 +99,8 @@ _BLOX_HELP = _help(
     "blox",
     "blox --scale full --processes 16 --out out/blox-full",
     scales_too=[
-        "On clusters of their own, fig3, fig5, fig8 and fig9:",
-        *(f"{name}: {own_clusters(BLOX.scale(name)).description}." for name in PUBLIC),
+        "Scales of fig3, fig5, fig8 and fig9, which have their own clusters:",
+        *(f"  {name}: " + "\n    ".join(own_clusters(BLOX.scale(name)).description.split("; ")) for name in PUBLIC),
     ],
 )
 
@@ -117,7 +120,7 @@ _HORUS_HELP = _help(
 
 @reproduce_app.callback()
 def papers() -> None:
-    """Run a paper's evaluation again, beside what it says."""
+    """Reproduce the evaluation of a paper and compare the results with its claims."""
 
 
 @reproduce_app.command("gavel", help=_GAVEL_HELP)
@@ -128,18 +131,18 @@ def gavel(
         Loads,
         typer.Option(
             "--loads",
-            help="'all' of the scale's, or only the 'high' one that the paper's claims are about: at full scale, with one seed,"
-            " 3 to 8 CPU minutes each for fig9, fig10, fig11 and priorities, more for fifo.",
+            help="'all' loads of the scale, or only the 'high' load of the paper's claims. At full scale with one seed,"
+            " fig9, fig10, fig11 and priorities take 3 to 8 CPU minutes each, and fifo takes more.",
         ),
     ] = Loads.ALL,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", help="How many seeds, from 0 on. [default: the scale's]", min=1, max=MOST_SEEDS)
+        int | None, typer.Option("--seeds", help="Number of seeds. [default: that of the scale]", min=1, max=MOST_SEEDS)
     ] = None,
     throughputs: Annotated[
         Path | None,
         typer.Option(
             "--throughputs",
-            help=f"Gavel's {TABLE}; its traces are looked for beside it. [default: none, the bundled catalogue's rates]",
+            help=f"Gavel's {TABLE}; its traces are expected in the same folder. [default: the bundled catalogue]",
         ),
     ] = None,
     folder: FolderOption = None,
@@ -159,7 +162,7 @@ def blox(
         Path | None,
         typer.Option(
             "--data",
-            help="A folder with philly/philly.csv, tiresias/60_job.csv and pollux/. [default: none, generated durations alone]",
+            help="A folder with philly/philly.csv, tiresias/60_job.csv and pollux/. [default: only generated durations]",
         ),
     ] = None,
     folder: FolderOption = None,
@@ -175,9 +178,7 @@ def shockwave(
     only: OnlyOption = None,
     data: Annotated[
         Path | None,
-        typer.Option(
-            "--data", help="A folder with shockwave/*.trace and what lies beside. [default: none, generated jobs alone]"
-        ),
+        typer.Option("--data", help="A folder with shockwave/*.trace and its other files. [default: only generated jobs]"),
     ] = None,
     folder: FolderOption = None,
     processes: int | None = opt.PROCESSES,

@@ -134,20 +134,22 @@ def try_mixes(
 
 
 def mixes(
-    name: Annotated[str, typer.Argument(help=f"Which kind of mix: {', '.join(MIXES)}.")] = "usual",
-    count: Annotated[int, typer.Option("--mixes", help="How many mixes, with seeds from 0 on.", min=1, max=10_000)] = 20,
+    name: Annotated[str, typer.Argument(help=f"The kind of mix: {', '.join(MIXES)}.")] = "usual",
+    count: Annotated[int, typer.Option("--mixes", help="Number of mixes.", min=1, max=10_000)] = 20,
     packing: Packings = PACKING,
     arrivals: ArrivalKinds = ARRIVALS,
-    duration: Annotated[float, typer.Option("--duration", help="Seconds in which requests come.", min=0.1, max=600)] = 20.0,
+    duration: Annotated[
+        float, typer.Option("--duration", help="Seconds during which requests arrive.", min=0.1, max=600)
+    ] = 20.0,
     wait: float = WAIT,
     headroom: float = HEADROOM,
     neighbours: int = NEIGHBOURS,
     json: opt.JsonOption = False,
 ) -> None:
-    """Try a packing on random mixes of sessions. How many accelerators it takes beside the least, and what is answered in time.
+    """Test a packing on random mixes of sessions: the GPUs that it needs, and the requests within their SLO.
 
-    'least' is the bound from each session's best throughput within its SLO, 'at rate' that from batches which can be gathered
-    at the session's rate. Allowed are a tenth more than the least, or one.
+    The column 'least' is a lower bound on GPUs, from each session's best throughput within its SLO. The column 'at rate' is
+    the bound for batches that fill up at the session's rate. A packing passes with at most 10 % or one GPU above the bound.
     """
     if name not in MIXES:
         raise InputError("mixes", f"a kind of mix ({near_or_all(name, MIXES)})", field="name", value=name)

@@ -106,7 +106,7 @@ class JobResourceQuota:
         large = view.queued.workers >= self.at_least
         used = int(np.count_nonzero(view.jobs.workers >= self.at_least))
         enters = ~large | (used + large.cumsum() <= self.limit)
-        what = f"jobs that request {self.at_least} accelerators or more"
+        what = f"jobs that request {self.at_least} GPUs or more"
         then = used + int(np.count_nonzero(large & enters))
         return Admitted(view.queued.number[enters], others=Reasons.not_admitted(what, demand=then, limit=self.limit))
 
@@ -123,7 +123,7 @@ def _by_user(quota: _LimitsByName, view: Snapshot, *, accelerators: bool) -> Adm
     queues = queue_of[queued.user]
     used = np.bincount(view.jobs.user, view.jobs.workers if accelerators else None, minlength=count)[users]
     demands = queued.workers if accelerators else np.ones_like(queues)
-    what = partial(_named, "accelerators for jobs" if accelerators else "jobs", "user", names)
+    what = partial(_named, "GPUs for jobs" if accelerators else "jobs", "user", names)
     return admit_by_quota(queued.number, queues, demands, used, quota.of(names), what)
 
 

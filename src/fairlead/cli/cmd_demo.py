@@ -38,22 +38,22 @@ IN_THE_REPORT = "see the report"
 
 def demo_command(
     to: Path = typer.Option(Path("out"), "--out", help="The folder for the report, the plots and the journal."),
-    quick: bool = typer.Option(False, "--quick", help="Half a dozen jobs, fewer in simulation, and no plots."),
+    quick: bool = typer.Option(False, "--quick", help="Run 6 real and 20 simulated jobs, without plots."),
 ) -> None:
     """Show what Fairlead does, in under two minutes.
 
-    It starts a cluster of two nodes with simulated GPUs on this machine and runs a dozen small jobs on it as real processes.
-    One is a gang, one fails and is retried, one is cancelled, one changes its batch size. Every few seconds the jobs with the
-    least attained service run. Then it simulates the same jobs under three other policies, and 300 larger jobs under seven.
-    The report is OUT/demo.html; the journal of the real run is OUT/demo.jsonl.
+    The demo starts a cluster of two nodes with simulated GPUs on this machine, and runs a dozen small jobs as real processes.
+    One is a gang, one fails and is retried, one is cancelled, and one changes its batch size. Every few seconds the scheduler
+    selects the jobs with the least attained service.
 
-    Exit codes: 0 done, 2 the cluster did not start, 130 interrupted. Ctrl-C leaves no process behind.
+    Then the demo simulates the same jobs under three other policies, and 300 larger jobs under seven. It writes the report
+    OUT/demo.html and the journal OUT/demo.jsonl. Ctrl-C ends all its processes.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
     to.mkdir(parents=True, exist_ok=True)
     larger_jobs = 20 if quick else 300
-    out.print("\n1. Real jobs, on a cluster of this machine\n", style="bold")
+    out.print("\n1. Real jobs on a cluster on this machine\n", style="bold")
     journal = to / "demo.jsonl"
     _play(journal, quick)
     out.print("\n2. The same jobs, simulated under other policies\n", style="bold")

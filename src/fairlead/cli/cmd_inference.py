@@ -19,7 +19,7 @@ from fairlead.policies.serving.packing.pooled import DEFAULT_POOLING, PoolingOpt
 from fairlead.simulator.sessions import ServingResult
 
 inference_app = typer.Typer(
-    help="Simulate inference: requests with a latency objective.", no_args_is_help=True, rich_markup_mode=None
+    help="Simulate inference sessions with latency objectives (SLOs).", no_args_is_help=True, rich_markup_mode=None
 )
 
 MAX_REQUESTS = 20_000_000
@@ -52,7 +52,7 @@ NEIGHBOURS = typer.Option(
 
 @inference_app.callback()
 def inference_group() -> None:
-    """Inference sessions: requests with a latency objective, in simulation."""
+    """Simulate inference sessions with latency objectives (SLOs)."""
 
 
 @inference_app.command("simulate")
@@ -68,12 +68,14 @@ def simulate_sessions(
     seed: int = typer.Option(0, help="Seed of the requests.", min=0),
     json: opt.JsonOption = False,
 ) -> None:
-    """Pack sessions onto GPUs and send them requests. Prints the share of requests within their SLO.
+    """Pack sessions onto GPUs, send requests, and print the share of requests within their SLO.
 
-    The packing uses as few GPUs of the cluster as it needs; --json has the plan with its routing table. It lists sessions for
-    which there is no room; their requests are dropped.
+    Example:
 
-    Example: fairlead inference simulate examples/sessions.yaml --cluster 16xv100:4
+      fairlead inference simulate examples/sessions.yaml --cluster 16xv100:4
+
+    The packing uses as few GPUs of the cluster as it needs; --json prints the plan with its routing table. The output lists
+    sessions that do not fit; their requests are dropped.
     """
     given, machine = read_sessions(sessions), opt.cluster_of(cluster)
     expected = sum(session.rate for session in given) * duration
@@ -102,11 +104,15 @@ def replay(
     seed: int = typer.Option(0, help="Seed of the requests.", min=0),
     json: opt.JsonOption = False,
 ) -> None:
-    """Send requests to the sessions of a recorded run. They have the GPUs that the log records.
+    """Send requests to the sessions of a recorded run, on the GPUs that the log records.
 
-    The log is of a simulation or of a cluster: fairlead simulate --config scheduler.yaml --trace jobs.csv --events run.jsonl.
-    Rates are those that sessions reported as request_rate. A session without a GPU answers no requests; while it
-    restarts, only the GPUs that it keeps do.
+    Examples:
+
+      fairlead simulate --config scheduler.yaml --trace jobs.csv --events run.jsonl
+      fairlead inference replay run.jsonl
+
+    The log is that of a simulation or of a cluster. Request rates are those that sessions reported as request_rate. A session
+    without a GPU answers no requests. While a session restarts, only the GPUs that it keeps answer.
     """
     history = read_history(journal)
     expected = history.requests(begin, end)

@@ -45,9 +45,7 @@ def show_predictor(predictor: Predictor, important: Mapping[str, float]) -> None
     formulas = {**predictor.slowdown, **{f"{mode}, finer": one for mode, one in predictor.at_once.items()}}
     rows = [row for name, one in formulas.items() for row in formula_rows(name, one)]
     legend = _SHARES + (_FINER if predictor.at_once else "")
-    _print_table(
-        "slowdown beside others, by shares of the accelerator", ("sharing", "term", "up to 100 %", "above"), rows, legend
-    )
+    _print_table("slowdown of co-located jobs, by shares of the GPU", ("sharing", "term", "up to 100 %", "above"), rows, legend)
 
 
 def formula_rows(name: str, one: Slowdown) -> list[tuple[str, str, str, str]]:
@@ -71,10 +69,10 @@ def _print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[st
         out.print(table)
 
 
-predict_app = typer.Typer(help="Predict what trainings do to an accelerator.", no_args_is_help=True)
+predict_app = typer.Typer(help="Predict GPU utilization, memory and interference of trainings.", no_args_is_help=True)
 
 AT_ONCE = (SharingMode.MPS.value,)  # where kernels of several jobs run side by side
-SET = typer.Option("h200", "--set", help="Which measured set to learn from.")
+SET = typer.Option("h200", "--set", help="The measured set to learn from.")
 
 
 predict_app.command()(model)
@@ -83,12 +81,17 @@ predict_app.command()(pair)
 
 @predict_app.command()
 def train(
-    to: Path = typer.Option(..., "--out", help="Where the predictor is written."),
+    to: Path = typer.Option(..., "--out", help="The file to write the predictor to."),
     set_: str = SET,
-    without: list[str] | None = typer.Option(None, help="A family to leave out; several times."),
+    without: list[str] | None = typer.Option(None, help="A model family to leave out; repeatable."),
     json: JsonOption = False,
 ) -> None:
-    """Learn from a measured set and its pairs. The learner that errs least on what it has not seen is kept."""
+    """Train a predictor on a measured set and its pairs. The learner with the least error on unseen families is kept.
+
+    Example:
+
+      fairlead predict train --set h200 --out mine.json
+    """
     check_paths([], [to])
     data, known, about = training_data(set_)
     note_missing_learners()
@@ -117,7 +120,7 @@ def train(
 
 @predict_app.command()
 def show(with_: Path | None = WITH, json: JsonOption = False) -> None:
-    """What a predictor was learned from. With the features that count, and its formulas."""
+    """Show what a predictor was trained on, its most important features, and its formulas."""
     predictor = predictor_of(with_)
     important = dict(list(predictor.utilization.importance().items())[:10])
     told = {
@@ -138,7 +141,7 @@ def note_missing_learners() -> None:
     """Print which learners are left out for lack of their library."""
     lacking = sorted(learners.LEARNERS.keys() - learners.installed_learners().keys())
     if lacking:
-        note(f"left out, since the library is not installed (extra predict): {', '.join(lacking)}")
+        note(f"skipped, because the library is not installed (extra predict): {', '.join(lacking)}")
 
 
 def utilization_by_name(known: Profiles) -> dict[str, float]:

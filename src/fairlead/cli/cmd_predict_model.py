@@ -32,22 +32,24 @@ from fairlead.profiling.results import measured_set
 from fairlead.runtime.agent.devices import accelerator_type_of
 from fairlead.workloads.catalogue import accelerator_types
 
-WITH = typer.Option(None, "--with", help="A predictor from `predict train`; else the one that ships.")
-SIZE = typer.Option(None, metavar="NAME=N", help="What a file leaves open beside the batch, as in sequence=128; repeatable.")
+WITH = typer.Option(None, "--with", help="A predictor of `predict train`. [default: the one that ships with Fairlead]")
+SIZE = typer.Option(
+    None, metavar="NAME=N", help="An open size of the file other than the batch, as in sequence=128; repeatable."
+)
 SHIPPED = "h200"
 LARGEST = 10**9
 """Of batches, and of other sizes that are given."""
 
 
 def model(
-    what: str = typer.Argument(..., help="An ONNX file; nothing of it is run. Or a configuration of the set that ships."),
-    batch: int | None = typer.Option(None, help="Batch size; else that of the file.", min=1, max=LARGEST),
+    what: str = typer.Argument(..., help="An ONNX file, which is read and not run; or a configuration of the measured set."),
+    batch: int | None = typer.Option(None, help="Batch size. [default: that of the file]", min=1, max=LARGEST),
     size: list[str] | None = SIZE,
-    device: str = typer.Option(SHIPPED, help="Where it will run; refused where nothing was measured."),
+    device: str = typer.Option(SHIPPED, help="The GPU that it will run on; it must be one that was measured."),
     with_: Path | None = WITH,
     json: JsonOption = False,
 ) -> None:
-    """GPU utilization and memory of a training alone. From the graph of an ONNX file, or from that of a configuration.
+    """Predict GPU utilization and memory of a training, from the graph of an ONNX file or of a configuration.
 
     Examples:
 
@@ -85,7 +87,7 @@ def model(
     if taken:
         note(taken)
     if found.unknown:
-        note(f"unknown operators, so take it with care: {legible(listed(sorted(found.unknown)))}")
+        note(f"the prediction is uncertain, because these operators are unknown: {legible(listed(sorted(found.unknown)))}")
     if seen is not None:
         was = f"{seen.utilization:.0f} % utilization, {seen.memory_mb:,.0f} MB"
         learned = "" if with_ is not None else ", and learned from"
@@ -112,7 +114,7 @@ def of_file(
     graph = load_graph_in_process(Path(what), sizes)
     taken = f"batch size {batch or graph.batch_size}"
     if batch is None:
-        taken += ", as the file leaves it open; give --batch" if graph.open_batch else ", as in the file"
+        taken += ", because the file leaves it open; pass --batch" if graph.open_batch else ", as in the file"
     return predictor.predict(graph_features(graph, batch), device), taken
 
 
@@ -150,36 +152,44 @@ GIVEN, MEASURED, PREDICTED = "given", "measured", "predicted"
 
 def pair(
     jobs: list[str] = typer.Argument(
-        ..., help="Of each: an ONNX file, a measured configuration, or its utilization alone in percent."
+        ..., help="Two jobs. Each is an ONNX file, a measured configuration, or a GPU utilization in percent."
     ),
-    sharing: str = typer.Option("time-slicing", help="time-slicing or mps."),
+    sharing: str = typer.Option("time-slicing", help="How the jobs share the GPU: time-slicing or mps."),
     batch: list[int] | None = typer.Option(
-        None, help="Batch size of ONNX files, else their own; for all, or once for each.", min=1, max=LARGEST
+        None, help="Batch size of ONNX files, once for all or once for each. [default: that of the file]", min=1, max=LARGEST
     ),
     size: list[str] | None = SIZE,
     held: list[float] | None = typer.Option(
-        None, "--multiprocessors", help="Busy alone, in percent, for mps; once for each, or for the one utilization."
+        None,
+        "--multiprocessors",
+        help="Busy multiprocessors of each job alone, in percent, for mps; repeat for the second job.",
     ),
-    kernel_us: list[float] | None = typer.Option(None, help="How long a kernel takes on average; as --multiprocessors."),
+    kernel_us: list[float] | None = typer.Option(
+        None, help="Mean duration of a kernel in microseconds; repeat for the second job."
+    ),
     with_: Path | None = WITH,
     json: JsonOption = False,
 ) -> None:
-    """How much longer two jobs take that share an accelerator. For example: fairlead predict pair 26 36
+    """Predict the slowdown of two jobs that share a GPU.
 
-    With whom does my model get on: fairlead predict pair mine.onnx resnet50@224:64 --batch 64
+    Examples:
 
-    Through MPS it counts how many multiprocessors each keeps busy: --sharing mps --multiprocessors 20 --multiprocessors 80. Of
-    configurations that were measured this is known, and of ONNX files it is predicted from the graph.
+      fairlead predict pair 26 36
+      fairlead predict pair mine.onnx resnet50@224:64 --batch 64
+      fairlead predict pair 26 36 --sharing mps --multiprocessors 20 --multiprocessors 80
+
+    With mps, the slowdown also depends on the busy multiprocessors of each job. They are known for measured configurations
+    and predicted for ONNX files.
     """
     if len(jobs) != 2:
-        raise InputError(WHO, "two; more than two were not measured", field="utilization", value=len(jobs))
+        raise InputError(WHO, "two jobs; larger groups were not measured", field="utilization", value=len(jobs))
     for name, numbers in (("multiprocessors", held), ("kernel-us", kernel_us)):
         for each in numbers or ():
             _check(name, each)
     predictor = predictor_of(with_)
     if sharing not in predictor.slowdown:
         known = near_or_all(sharing, predictor.slowdown)
-        expected = f"a way of sharing that was measured; {known}"
+        expected = f"a sharing mode that was measured; {known}"
         raise InputError(f"predictor for {predictor.device}", expected, field="sharing", value=sharing)
     parsed = [_parse(each) for each in jobs]
     _check_counts(predictor, sharing, held, kernel_us, sum(isinstance(one, float) for one in parsed))
@@ -243,7 +253,7 @@ def _print(asked: Sequence[_Asked], told: Mapping[str, Any]) -> None:
             held = f"; multiprocessors {one.held_from}" if told["by"] != PLAIN and one.held_from != one.source else ""
             note(f"{name}: {one.source}{f' from its graph, {one.taken}' if one.taken else ''}{held}")
         if one.unknown:
-            note(f"unknown operators, so take it with care: {legible(listed(one.unknown))}")
+            note(f"the prediction is uncertain, because these operators are unknown: {legible(listed(one.unknown))}")
     note(f"by {told['by']}")
 
 
@@ -297,7 +307,7 @@ def _batches(are_files: Sequence[bool], batch: Sequence[int] | None, size: Seque
     """Of each: one that is said counts for all files."""
     for name, said in (("batch", batch), ("size", size)):
         if said and not any(are_files):
-            raise InputError(WHO, "an ONNX file beside it; a configuration has its own", field=name, value=list(said))
+            raise InputError(WHO, "an ONNX file; a configuration has its own", field=name, value=list(said))
     if batch and len(batch) not in (1, sum(are_files)):
         raise InputError(WHO, "one for all ONNX files, or one for each", field="batch", value=list(batch))
     left = cycle(batch or [None])
@@ -330,7 +340,7 @@ def _check_counts(
             expected = "two, or one where one of both jobs is a utilization"
             raise InputError(WHO, expected, field=name, value=len(given))
     if held is not None and sharing not in predictor.at_once:
-        raise InputError(WHO, f"{where}, without which it does not count", field="multiprocessors", value=held)
+        raise InputError(WHO, f"{where}; otherwise it has no effect", field="multiprocessors", value=held)
     if kernel_us is not None and (held is None or len(held) != len(kernel_us)):
-        expected = f"--multiprocessors beside it and {where}, without which it does not count"
+        expected = f"--multiprocessors as well, and {where}; otherwise it has no effect"
         raise InputError(WHO, expected, field="kernel-us", value=kernel_us)

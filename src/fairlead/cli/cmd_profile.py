@@ -39,25 +39,31 @@ from fairlead.workloads.throughput_tables import MeasuredTraining, colocation_ta
 
 
 def table(
-    to: Path = typer.Option(..., "--out", help="Where to: CSV, or Parquet by its name."),
-    alone: Path | None = typer.Option(None, help="A file of `profile alone`; else the set that ships."),
-    pairs: list[Path] | None = typer.Option(None, help="A file of `profile pairs`; several times. Else those that ship."),
-    set_: str = typer.Option("h200", "--set", help="The set that ships."),
-    sharing: SharingMode = typer.Option(SharingMode.TIME_SLICING, help="Whose pairs are taken."),
+    to: Path = typer.Option(..., "--out", help="The file to write: .csv or .parquet."),
+    alone: Path | None = typer.Option(None, help="A file of `profile alone`. [default: the measured set of --set]"),
+    pairs: list[Path] | None = typer.Option(
+        None, help="A file of `profile pairs`; repeatable. [default: the measured set of --set]"
+    ),
+    set_: str = typer.Option("h200", "--set", help="A measured set that ships with Fairlead."),
+    sharing: SharingMode = typer.Option(SharingMode.TIME_SLICING, help="The sharing mode of the pairs to use."),
     together: bool = typer.Option(
         False,
         "--together",
-        help="Only those of whom every two were measured at once: for schedulers that put any two together.",
+        help="Keep only configurations that were all measured in pairs with each other, for schedulers that co-locate any two.",
     ),
-    type_name: str = typer.Option("", "--type", help="What the accelerator is called. [default: by its device]"),
+    type_name: str = typer.Option("", "--type", help="Name of the GPU type. [default: from the device]"),
     json: JsonOption = False,
 ) -> None:
-    """Write measurements as a throughput table. As in: fairlead profile table --out h200.csv, then
-    fairlead simulate --throughputs h200.csv --trace ….
+    """Write measurements as a throughput table for the simulator.
 
-    A kind of job is a configuration, model@input:batch; rates are of one worker, alone and beside every other that it was
-    measured with. Schedulers that go by the table put no others together; those that predict what company costs, such as
-    Horus, put any two together, and want --together.
+    Examples:
+
+      fairlead profile table --out h200.csv
+      fairlead simulate --policy las --throughputs h200.csv --trace jobs.csv
+
+    A job type is a configuration, model@input:batch. Rates are for one worker, alone and co-located with each configuration
+    that was measured with it. Schedulers that use the table co-locate only measured pairs. Schedulers that predict
+    interference, such as Horus, co-locate any two jobs: use --together for them.
     """
     if type_name and not is_type_name(type_name):
         raise InputError("profile table", "a type's name, as a cluster has it: h200", field="type", value=type_name)
@@ -108,19 +114,19 @@ def _known(alone: Path | None, pairs: list[Path], shipped: str) -> Profiles:
         return shipped_profiles(shipped, None)
     if alone is None:
         raise InputError(
-            "profile table", "--alone FILE beside --pairs: speeds are of one host", field="pairs", value=str(pairs[0])
+            "profile table", "--alone FILE with --pairs, measured on the same host", field="pairs", value=str(pairs[0])
         )
     return profiles_of(read_results(alone), {path: read_pairs(path) for path in pairs}, alone)
 
 
 LONGEST_S = 3600.0  # that a pair is looked at
 
-profile_app = typer.Typer(help="Measure trainings on the accelerator at hand (extra torch).", no_args_is_help=True)
+profile_app = typer.Typer(help="Measure trainings on this machine's GPU. Needs the extra torch.", no_args_is_help=True)
 
 
 @profile_app.command(name="list")
 def list_(only: str = typer.Option("*", help="Names to show, as in 'resnet*@224:*'."), json: JsonOption = False) -> None:
-    """The configurations there are: model@input:batch."""
+    """List the configurations that can be measured, as model@input:batch."""
     found = _chosen(only)
     if json:
         print_json({"configurations": [one.name for one in found]})
@@ -131,16 +137,20 @@ def list_(only: str = typer.Option("*", help="Names to show, as in 'resnet*@224:
 
 @profile_app.command()
 def alone(
-    to: Path = typer.Option(..., "--out", help="Where results are kept; what is there is not measured again."),
+    to: Path = typer.Option(..., "--out", help="The file of results. Configurations that it has are not measured again."),
     only: str = typer.Option("*", help="Names to measure, as in 'resnet*@224:*'."),
-    budget_s: float = typer.Option(3600.0, "--budget", help="Seconds after which nothing new is begun.", min=1.0),
+    budget_s: float = typer.Option(3600.0, "--budget", help="Seconds after which no new measurement starts.", min=1.0),
     device: str = typer.Option("cuda", help="cuda, cuda:1, cpu …"),
     json: JsonOption = False,
 ) -> None:
-    """Each configuration by itself. Steps per second and their spread, utilization, memory.
+    """Measure each configuration alone: steps per second, utilization and memory.
 
-    It can be stopped and run again: fairlead profile alone --out h200.jsonl --budget 600. What cannot run here is kept with the
-    problem. Families take turns, so that a part of the list is a fair part.
+    Example:
+
+      fairlead profile alone --out h200.jsonl --budget 600
+
+    Run the same command again to continue. A configuration that cannot run here is recorded with its error. Model families
+    alternate, so a partial run covers all of them.
     """
     about = _about(device)
     measuring: Any = import_module("fairlead.profiling.profile_alone")
@@ -158,36 +168,39 @@ def alone(
                 lacking.add(problem.name or str(problem))
             bar.advance()
     if lacking:
-        note(f"some were left out, since they need what is not installed: {', '.join(sorted(lacking))}")
+        note(f"some configurations were skipped; these packages are not installed: {', '.join(sorted(lacking))}")
     _tell(results, done, len(left) - done, json)
 
 
 @profile_app.command()
 def pairs(
-    to: Path = typer.Option(..., "--out", help="Where results are kept; what is there is not measured again."),
-    of: str = typer.Option("", help="Names, with commas between; else those that span the set that ships."),
-    span: SelectionMetric = typer.Option(SelectionMetric.UTILIZATION, help="What they span: utilization, or the share filled."),
-    sharing: SharingMode = typer.Option(SharingMode.TIME_SLICING, help="How the two share the accelerator."),
-    budget_s: float = typer.Option(3600.0, "--budget", help="Seconds after which nothing new is begun.", min=1.0),
-    window_s: float = typer.Option(0.3, "--window", help="Seconds of both at once, in each look.", min=0.01),
-    alone_s: float = typer.Option(0.2, "--alone", help="Seconds of each alone, in each look.", min=0.01),
-    looks: int = typer.Option(2, help="How often a pair is looked at, in a row.", min=1, max=100),
-    warm_s: float = typer.Option(0.1, "--warm", help="Seconds before the first.", min=0.0),
-    solos: int = typer.Option(1, help="How often each is measured by itself too.", min=1, max=100),
-    again: int = typer.Option(0, help="How many pairs are measured again, to tell noise.", min=0),
-    times: int = typer.Option(2, help="How often these are, in all.", min=2, max=100),
-    noisy: int = typer.Option(
-        0, "--noisiest", help="How many of the pairs kept, those that varied most, are measured twice.", min=0
+    to: Path = typer.Option(..., "--out", help="The file of results. Configurations that it has are not measured again."),
+    of: str = typer.Option("", help="Names, separated by commas. [default: a selection that spans the measured set]"),
+    span: SelectionMetric = typer.Option(
+        SelectionMetric.UTILIZATION, help="What the selection spans: utilization, or occupied multiprocessors."
     ),
+    sharing: SharingMode = typer.Option(SharingMode.TIME_SLICING, help="How the two jobs share the GPU."),
+    budget_s: float = typer.Option(3600.0, "--budget", help="Seconds after which no new measurement starts.", min=1.0),
+    window_s: float = typer.Option(0.3, "--window", help="Seconds of both jobs together, in each repetition.", min=0.01),
+    alone_s: float = typer.Option(0.2, "--alone", help="Seconds of each job alone, in each repetition.", min=0.01),
+    looks: int = typer.Option(2, help="Repetitions of each pair, in a row.", min=1, max=100),
+    warm_s: float = typer.Option(0.1, "--warm", help="Seconds of warm-up before the first repetition.", min=0.0),
+    solos: int = typer.Option(1, help="How often each configuration is measured alone.", min=1, max=100),
+    again: int = typer.Option(0, help="Number of pairs to measure again, to estimate noise.", min=0),
+    times: int = typer.Option(2, help="How often these pairs are measured in total.", min=2, max=100),
+    noisy: int = typer.Option(0, "--noisiest", help="Number of pairs, those that varied most, to measure twice.", min=0),
     device: str = typer.Option("cuda", help="cuda, cuda:1, cpu …"),
     json: JsonOption = False,
 ) -> None:
-    """Every two of some configurations at once. Each with its like too: steps per second of both, and of each alone.
+    """Measure pairs of configurations on one GPU: steps per second of both together, and of each alone.
 
-    A look is the one alone, both, and the other alone, within a second, so that a host that gets slower does so for all.
+    Example:
 
-    It can be stopped and run again: fairlead profile pairs --out pairs.jsonl --budget 600. Two processes hold all models at
-    once. All take turns, so that a part of the pairs is a fair part.
+      fairlead profile pairs --out pairs.jsonl --budget 600
+
+    A repetition measures the first alone, both together, and the second alone within a second, so that drift of the host
+    affects all three. Run the same command again to continue. Two processes hold all models. Pairs alternate between
+    configurations, so a partial run covers all of them.
     """
     _seconds(window=window_s, alone=alone_s, warm=warm_s)
     timing = PairTiming(warm_s, alone_s, window_s, looks)
@@ -226,14 +239,20 @@ profile_app.command()(table)
 
 @profile_app.command()
 def module(
-    spelled: str = typer.Argument(..., help="A file and a function in it, as in mine.py:training; it is run."),
-    device: str = typer.Option("cuda", help="Where it is tried, if it has to be."),
+    spelled: str = typer.Argument(..., help="A file and a function in it, as in mine.py:training. The function is run."),
+    device: str = typer.Option("cuda", help="Device of the trial, if one is needed."),
     json: JsonOption = False,
 ) -> None:
-    """What a training of your own takes. From its graph, or from a short trial where it has none that can be read: then on the
-    accelerator at hand, else on the one whose measurements were learned from; which, is said.
+    """Predict GPU utilization and memory of your own training.
 
-    The function returns a PyTorch model, inputs, targets, and a loss unless it is cross entropy, all on the CPU.
+    Example:
+
+      fairlead profile module mine.py:training
+
+    The prediction uses the model's graph and is for the GPU that the predictor was trained on. If the graph cannot be read,
+    a short trial runs on this machine's GPU. The output names the device and the method.
+
+    The function returns a PyTorch model, inputs, targets and, unless it is cross entropy, a loss, all on the CPU.
     """
     trial = _needs_torch("fairlead.prediction.module_trial")
     model, inputs, targets, *loss = trial.training_in(spelled)
@@ -244,20 +263,24 @@ def module(
     told = [f"{found.utilization:.0f} % utilization"] if found.utilization is not None else []
     told += [f"{found.memory_mb:,.0f} MB"] if found.memory_mb is not None else []
     by = f"by a trial on {found.device}" if found.why else f"by its graph, on {found.device}"
-    out.print(f"{by}: {', '.join(told) or 'it tells neither utilization nor memory'}")
+    out.print(f"{by}: {', '.join(told) or 'neither utilization nor memory is known'}")
     if found.why:
-        note(f"it was tried, at {found.steps_per_s:.1f} steps per second, since {found.why}")
+        note(f"measured by a trial at {found.steps_per_s:.1f} steps per second, because {found.why}")
 
 
 @profile_app.command()
 def features(
-    to: Path = typer.Option(..., "--out", help="Where features are kept; what is there is not computed again."),
-    only: str = typer.Option("*", help="Names to look at, as in 'resnet*@224:*'."),
+    to: Path = typer.Option(..., "--out", help="The file of features. Configurations that it has are not computed again."),
+    only: str = typer.Option("*", help="Names to export, as in 'resnet*@224:*'."),
     json: JsonOption = False,
 ) -> None:
-    """What is known of each configuration before it runs. Its model is exported to ONNX and its graph read, on the CPU.
+    """Compute the features of each configuration from its graph, on the CPU.
 
-    This is what predictions of utilization and memory learn from: fairlead profile features --out features.jsonl
+    Example:
+
+      fairlead profile features --out features.jsonl
+
+    The model is exported to ONNX, and its graph is read. Predictors of utilization and memory learn from these features.
     """
     about = {**_about("cpu"), "onnx": _onnx()}
     exporting: Any = import_module("fairlead.profiling.onnx_export")

@@ -27,13 +27,16 @@ def export(
     ),
     json: JsonOption = False,
 ) -> None:
-    """Write measured throughputs as a table for the simulator. As in: fairlead rates export --out rates.csv, then
-    fairlead simulate --throughputs rates.csv --trace ….
+    """Write measured throughputs as a table for the simulator.
 
-    The table has steps per second by job type, workers, GPU type, and consolidated or spread placement. A job type that was not
-    measured on a GPU type does not run there in a simulation, unless --all-types is given. Jobs of one type should do the same
-    work: set kind: in the task file; otherwise it is the script's name. Exit codes: 0 written, 2 nothing measured yet, or not
-    written.
+    Examples:
+
+      fairlead rates export --out rates.csv
+      fairlead simulate --policy las --throughputs rates.csv --trace jobs.csv
+
+    The table has steps per second by job type, workers, GPU type, and consolidated or spread placement. A simulation does not
+    place a job on a GPU type for which its job type was not measured, unless you pass --all-types. Jobs of one type should do
+    the same work: set 'kind' in the task file. The default is the name of the script.
     """
     told = control_plane().rates()
     if json:
@@ -45,9 +48,9 @@ def export(
     ]
     draft = draft_table(rates, told["types"] if all_types else (), to)
     write_throughputs(draft.finish(), to)
-    note(f"{to}: rates: {len(draft.alone)}, of kinds and gang sizes: {len(draft.sources)}")
+    note(f"wrote {to}: {len(draft.alone)} rates of {len(draft.sources)} job types and gang sizes")
     pairs = [(kind, workers, name) for kind, workers in draft.sources for name in told["types"]]
     unseen = [f"{kind} on {name}" for kind, workers, name in pairs if ((kind, workers), name) not in draft.alone]
     if unseen:
         some = ", ".join(unseen[:5]) + (" …" if len(unseen) > 5 else "")
-        note(f"never measured, so 0 in the table: {some}; --all-types fills them in")
+        note(f"not measured, so 0 in the table: {some}; --all-types fills them in")

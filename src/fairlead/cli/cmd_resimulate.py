@@ -81,12 +81,12 @@ def resimulate_command(
         out.print(comparison_table(rows, title=f"{given.cluster}", width=out.width))
         out.print(check.text)
         if run.world.guessed:
-            note(f"never measured, so assumed as fast as on other GPU types: {'; '.join(run.world.guessed)}")
+            note(f"not measured, so assumed to be the mean of the other GPU types: {'; '.join(run.world.guessed)}")
     if check.warning:
         note(f"warning: {check.warning}")
     shown = resimulation_records(run, given, outcomes)
     if report is not None:
-        title, notes = "A recorded run under other policies", [check.text, *filter(None, [check.warning])]
+        title, notes = "Recorded run under other policies", [check.text, *filter(None, [check.warning])]
         note(f"report: {write_report(shown, report, metrics, title=title, notes=notes)}")
     if png is not None:
         note(f"plots: {', '.join(map(str, write_figures(shown, png, metrics)))}")
@@ -94,16 +94,18 @@ def resimulate_command(
 
 @opt.option_groups
 def report_command(
-    journals: list[Path] = typer.Argument(..., help="Event logs, as written by 'fairlead simulate --events'."),
+    journals: list[Path] = typer.Argument(..., help="Event logs of 'fairlead simulate --events', or journals of a cluster."),
     *,
     output: Path = typer.Option(Path("report.html"), "--out", "--output", "-o", help="The HTML file to write."),
-    png: Path | None = typer.Option(None, help="Write the plots as PNG files into this folder too."),
+    png: Path | None = typer.Option(None, help="Also write the plots as PNG files into this folder."),
     title: str = typer.Option("Fairlead report", help="The report's title."),
-    measure: str | None = opt.MEASURE,
+    measure: str | None = typer.Option(
+        None, help="Measure only these jobs, by submission order, as in 50:150.", rich_help_panel=opt.METRICS
+    ),
     definitions: opt.DefinitionOptions,
     json: opt.JsonOption = False,
 ) -> None:
-    """Write an HTML report of event logs. It is one file, of one run or several; --png adds plots.
+    """Write an HTML report of one or several event logs.
 
     Example:
 

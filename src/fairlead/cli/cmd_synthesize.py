@@ -35,7 +35,7 @@ from fairlead.runtime.http_client import CONFLICT, ControlPlaneClient, RefusedRe
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.throughput_tables import ThroughputTable
 
-EVERY = typer.Option(10, help="Rounds between two decisions of the advisor.", min=1)
+EVERY = typer.Option(10, help="Rounds between two decisions.", min=1)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class AdvisorOptions:
     policies: str = typer.Option("fifo,srtf,las", help="Policies to choose from, separated by commas.")
     admissions: str = typer.Option(
         "accept-all,accept-up-to:factor=1.2,accept-up-to:factor=1.4",
-        help="Admissions to combine them with, as in 'accept-all,accept-up-to:factor=1.2'.",
+        help="Admission stages to combine them with, as in 'accept-all,accept-up-to:factor=1.2'.",
     )
     placements: str = typer.Option("", help="Placements to combine them with. [default: the current one]")
     metric: str = typer.Option(
@@ -102,7 +102,9 @@ def _forecast_table(advice: Advice) -> Table:
     for label, found in advice.forecasts:
         least = "" if found.complete else "> "
         marks = [
-            mark for mark, holds in (("runs", label == advice.running.label), ("best", label == advice.chosen.label)) if holds
+            mark
+            for mark, holds in (("current", label == advice.running.label), ("best", label == advice.chosen.label))
+            if holds
         ]
         if found.problem:
             table.add_row(label, "", "", found.problem)
@@ -135,7 +137,7 @@ def synthesize_command(
     *,
     asked: AdvisorOptions,
     every: int = EVERY,
-    alone: bool = typer.Option(True, "--alone/--no-alone", help="Run every combination by itself too, to compare with."),
+    alone: bool = typer.Option(True, "--alone/--no-alone", help="Also simulate every combination alone, to compare with."),
     workload: opt.WorkloadOptions,
     cluster: opt.ClusterOption = opt.DEFAULT_CLUSTER,
     round: float | None = opt.ROUND,
@@ -147,10 +149,10 @@ def synthesize_command(
     report: Path | None = opt.REPORT,
     json: opt.JsonOption = False,
 ) -> None:
-    """Choose the best scheduler every few rounds. Every candidate is simulated ahead from the current state.
+    """Choose the best scheduler every few rounds, by simulating each candidate ahead from the current state.
 
-    The candidates are every policy with every admission (and placement, where several are given). A switch is an event in the
-    log, with what was expected of it. `fairlead advise` does the same for a running cluster.
+    The candidates are all combinations of --policies, --admissions and --placements. Each switch is an event in the log, with
+    its expected gain. 'fairlead advise' does the same for a running cluster.
 
     Examples:
 
@@ -218,17 +220,20 @@ def advise_command(
     throughputs: Path | None = opt.THROUGHPUTS,
     cost: opt.CostOptions,
     simulations: int | None = typer.Option(
-        None, help="How often to simulate the candidates; 0: until Ctrl-C. [default: 1; 0 with --switch]", min=0
+        None, help="Number of decisions; 0: until Ctrl-C. [default: 1; 0 with --switch]", min=0
     ),
     switch: bool = typer.Option(False, "--switch/--dry-run", help="Switch the cluster's scheduler, or only print the advice."),
-    json: opt.JsonOption = False,
+    json: bool = typer.Option(
+        False, "--json", help="Print one JSON object per decision, each on its own line.", rich_help_panel=opt.OUTPUT
+    ),
 ) -> None:
-    """Advise which scheduler is best for a running cluster. It simulates ahead from the cluster's state; with --switch it
-    repeats this every few rounds and switches to the best. It needs an admin token.
+    """Recommend a scheduler for a running cluster, by simulating candidates ahead from its state.
 
-    Throughputs are those that the cluster has measured, or --throughputs; a job type that was never measured is assumed to run
-    for an hour. Starts and checkpoints cost nothing unless costs are given. With --json, it prints one line per decision.
-    `fairlead scheduler show` prints the current scheduler; the journal has the reasons of switches.
+    With --switch it repeats this every few rounds and switches to the best candidate. It needs an admin token.
+
+    Throughputs are those that the cluster has measured, or those of --throughputs. A job of a type that was never measured is
+    assumed to run for an hour. Starts and checkpoints cost nothing unless you give costs. 'fairlead scheduler show' prints the
+    current scheduler; the journal records why it was switched.
 
     Examples:
 
@@ -266,7 +271,7 @@ def advise_command(
         elif advice.switch:
             note(f"better: {advice.why}")
         elif not alive:
-            note("no jobs, so no scheduler is better")
+            note("there are no jobs, so no scheduler is better")
         else:
             note(f"no scheduler is better by more than {asked.margin:.0%}")
         made += 1
@@ -283,7 +288,7 @@ def _switched(plane: ControlPlaneClient, chosen: Mapping[str, Any], why: str, in
     except RefusedRequest as answer:
         if answer.status != CONFLICT:
             raise
-        return f"not switched, as a user switched the scheduler meanwhile; the advice was: {why}"
+        return f"not switched, because a user switched the scheduler in the meantime; the advice was: {why}"
     except Unreachable as problem:
         return f"it is unknown whether the switch succeeded: {problem}"
     return f"switched: {why}"

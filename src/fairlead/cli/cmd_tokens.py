@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fairlead.runtime.control.tokens import Tokens
 
 token_app = typer.Typer(help="Manage API tokens.", no_args_is_help=True, rich_markup_mode=None)
-ROOT = typer.Option(Path(".fairlead"), help="The control plane's root.")
+ROOT = typer.Option(Path(".fairlead"), help="The root folder of the control plane (--root of up or serve).")
 NameOfToken = Annotated[str, typer.Argument(help="The user's name; any name for agents.")]
 
 
@@ -25,13 +25,18 @@ NameOfToken = Annotated[str, typer.Argument(help="The user's name; any name for 
 def add(
     name: NameOfToken,
     role: str = typer.Option("user", help="user (own jobs), admin (everything) or agent (nodes)."),
-    account: str = typer.Option("", "--account", "--entity", help="The account of all their jobs. '*': any."),
+    account: str = typer.Option("", "--account", "--entity", help="The account of the user's jobs; '*': any."),
     root: Path = ROOT,
     json: JsonOption = False,
 ) -> None:
     """Create a token and print it. Only its digest is stored.
 
-    export FAIRLEAD_TOKEN=$(fairlead token add ann). A user can have several tokens, such as one for each machine.
+    Examples:
+
+      export FAIRLEAD_TOKEN=$(fairlead token add ann)
+      fairlead token add node-7 --role agent
+
+    A user can have several tokens, such as one for each machine.
     """
     from fairlead.runtime.control.tokens import ANY, Role
 

@@ -33,7 +33,6 @@ def top_command(
     decisions. It waits while the control plane is unreachable. Ctrl-C ends it.
 
     With an admin token it shows the jobs of all users, otherwise your own. --json prints one object and exits.
-    Exit codes: 0 done, 2 no control plane, 130 interrupted.
     """
     seen = control_plane().overview()
     if json:

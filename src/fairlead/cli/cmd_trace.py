@@ -30,7 +30,7 @@ SourceArgument = Annotated[Path, typer.Argument(help="The trace file.")]
 OUTPUT = typer.Option(..., "--out", "--output", "-o", help="The file to write: .csv or .parquet, native format.")
 REFERENCE_TYPE = "v100"
 REFERENCE = typer.Option(
-    None, help=f"Durations are run times on this type of the throughput table. [default: {REFERENCE_TYPE}, or the only one]"
+    None, help=f"GPU type of the throughput table that durations refer to. [default: {REFERENCE_TYPE}, or the only type]"
 )
 
 
@@ -47,7 +47,7 @@ def generate(
     workers: opt.WorkersOption = "single",
     priorities: float = typer.Option(0.0, help="Share of jobs with high priority."),
     accounts: str = typer.Option("", "--accounts", "--entities", help="Accounts and shares, as in 'a=0.5,b=0.5'."),
-    users: int = typer.Option(0, help="How many users the jobs belong to."),
+    users: int = typer.Option(0, help="Number of users."),
     slos: str = typer.Option("", help="Deadlines as multiples of the duration, as in '1.2,2,10'."),
     modes: str = typer.Option(
         "", help="Shares of batch-size modes: static, accordion, gns, expert, as in 'static=0.5,gns=0.5'."
@@ -57,7 +57,7 @@ def generate(
     seed: int = opt.SEED,
     json: opt.JsonOption = False,
 ) -> None:
-    """Generate a workload after Gavel §7.1 or Shockwave §8.1.
+    """Generate a trace as in Gavel §7.1 or Shockwave §8.1.
 
     Example:
 
@@ -96,7 +96,7 @@ def convert(
     skip_bad: bool = opt.SKIP_BAD,
     json: opt.JsonOption = False,
 ) -> None:
-    """Write a trace of any known format in the native one.
+    """Convert a trace of any known format to the native format.
 
     Example:
 
@@ -113,26 +113,28 @@ def transform(
     output: Path = OUTPUT,
     format: str | None = opt.FORMAT,
     skip_bad: bool = opt.SKIP_BAD,
-    keep_workers: str = typer.Option("", help="Only gangs of these sizes, as in '1,2,4,8'."),
-    slice: str | None = typer.Option(None, help="Jobs by submission order, as in 0:1000."),
-    window: str | None = typer.Option(None, help="Jobs by submission time, as in 0:86400 seconds."),
+    keep_workers: str = typer.Option("", help="Keep only jobs with these numbers of workers, as in '1,2,4,8'."),
+    slice: str | None = typer.Option(None, help="Keep jobs by submission order, as in 0:1000."),
+    window: str | None = typer.Option(None, help="Keep jobs by submission time in seconds, as in 0:86400."),
     thin: float | None = typer.Option(None, help="Keep this share of the jobs, at random."),
-    scale_time: float | None = typer.Option(None, help="Multiply submission times."),
-    load: float | None = typer.Option(None, help="Re-time to so many jobs per hour, Poisson."),
+    scale_time: float | None = typer.Option(None, help="Multiply submission times by this factor."),
+    load: float | None = typer.Option(None, help="Replace submission times by a Poisson process with this many jobs per hour."),
     daily_spike: str | None = typer.Option(None, help="Extra jobs in one hour of each day, as jobs@hour: '16@9'."),
-    bursts: float | None = typer.Option(None, help="Short jobs for two hours in four, at twice this many jobs per hour."),
+    bursts: float | None = typer.Option(
+        None, help="Add bursts of short jobs: two of every four hours, at twice this many jobs per hour."
+    ),
     random_kinds: bool = typer.Option(
         False, "--random-kinds", help="Give each job a job type of the throughput table; its duration stays."
     ),
     throughputs: Path | None = opt.THROUGHPUTS,
     reference_type: str | None = REFERENCE,
     loss_curves: str | None = typer.Option(
-        None, help="Jobs report losses; a share converges at a share of its steps, as in '0.75@0.4'."
+        None, help="Jobs report losses. In '0.75@0.4', 75 % of the jobs converge after 40 % of their steps."
     ),
     seed: int = opt.SEED,
     json: opt.JsonOption = False,
 ) -> None:
-    """Transform a trace. Options are applied in the order in which they are listed here.
+    """Transform a trace. Options apply in the order of this list.
 
     Example:
 

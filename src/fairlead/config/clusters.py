@@ -108,7 +108,7 @@ def cluster_from(value: Value, known: Sequence[AcceleratorType] = ()) -> Cluster
     for entry in fields["nodes"].items():
         nodes.extend(_nodes(entry, len(nodes)))
         if sum(node.accelerators for node in nodes) > MOST_ACCELERATORS:
-            raise entry.error(f"at most {MOST_ACCELERATORS:,} accelerators in all")
+            raise entry.error(f"at most {MOST_ACCELERATORS:,} GPUs in all")
     if not nodes:
         raise fields["nodes"].error("at least one node")
     twice = [name for name, times in Counter(node.name for node in nodes).items() if times > 1]
@@ -131,11 +131,11 @@ def _nodes(entry: Value, already: int) -> list[Node]:
     for required in ("type", "accelerators"):
         if required not in fields:
             raise InputError(entry.source, "a value; every node has one", line=entry.line, field=required)
-    type_name = fields["type"].text("an accelerator type, such as v100").lower()
+    type_name = fields["type"].text("a GPU type, such as v100").lower()
     size = fields["accelerators"].whole("a whole number of at least 1", 1)
     count = fields["count"].whole("a whole number of at least 1", 1) if "count" in fields else 1
     if size * count > MOST_ACCELERATORS:
-        raise fields["accelerators"].error(f"at most {MOST_ACCELERATORS:,} accelerators")
+        raise fields["accelerators"].error(f"at most {MOST_ACCELERATORS:,} GPUs")
     numbers = {
         name: fields[name].number("a number from 0 on") if name in fields else default
         for name, default in (("cpus", float("inf")), ("memory_gb", float("inf")), ("network_gbps", 0.0))
@@ -153,7 +153,7 @@ def _links(value: Value, size: int) -> tuple[tuple[float, ...], ...]:
         if named is None:
             raise value.error(f"a matrix of Gb/s, or a machine whose links are known ({near_or_all(value.data, LINKS)})")
         if len(named) != size:
-            raise value.error(f"a machine of {size} accelerators; this one has {len(named)}")
+            raise value.error(f"a machine of {size} GPUs; this one has {len(named)}")
         return named
     rows = tuple(tuple(cell.number("Gb/s from 0 on") for cell in row.items()) for row in value.items())
     if len(rows) != size or any(len(row) != size for row in rows):

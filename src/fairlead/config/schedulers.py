@@ -130,7 +130,7 @@ class SchedulerConfig:
         require("policy" in fields, value.source, "the name of a policy, as in 'policy: fifo', or of a preset", "policy")
         for name in _FOR_PEOPLE:
             if name in fields:
-                fields[name].text("a line for people")
+                fields[name].text("one line of text")
         changes: dict[str, Any] = {name: _part(fields[name], name) for name in _PARTS if name in fields}
         if "rounds" in fields:
             changes["round_s"] = _rounds(fields["rounds"])

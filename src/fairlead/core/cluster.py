@@ -76,7 +76,7 @@ class Cluster:
         for part in text.split(","):
             match = re.fullmatch(rf"\s*(\d+)\s*[x×]\s*({_TYPE})\s*(?::\s*(\d+))?\s*", part)
             if not match or int(match[1]) < 1 or (match[3] and int(match[3]) < 1):
-                wanted = "accelerators×type:per-node, as in '8xv100:4,16xp100:4'"
+                wanted = "GPUs×type:per-node, as in '8xv100:4,16xp100:4'"
                 raise InputError("cluster", wanted, field="cluster", value=part)
             total, type_name, per_node = int(match[1]), match[2].lower(), int(match[3] or 8)
             require(total <= 1_000_000, "cluster", "at most 1,000,000 GPUs", "cluster", part)

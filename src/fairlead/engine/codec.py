@@ -322,7 +322,7 @@ def _to_planned(record: Mapping[str, Any]) -> ev.RoundPlanned:
 def _to_launches(record: Mapping[str, Any]) -> Launches:
     offsets, accelerators = offsets_of(_column_of(np.int64, record["workers"])), _column_of(np.int64, record["accelerators"])
     if len(accelerators) != offsets[-1]:
-        raise ValueError("accelerators and workers do not match")
+        raise ValueError("the numbers of GPUs and workers differ")
     jobs, types = _indices("jobs", record["jobs"]), _indices("types", record["types"], _MAX_ACCELERATORS)
     sizes = _column_of(np.int64, record["batch_sizes"]) if "batch_sizes" in record else None
     cpus, memory = (_amounts(name, record[name], jobs) if name in record else None for name in _OPTIONAL[1:])
@@ -332,7 +332,7 @@ def _to_launches(record: Mapping[str, Any]) -> Launches:
 def _to_route(accelerators: Any, parts: Any, batch: Any, rate: Any) -> Route:
     places = tuple(_integer("routes: accelerator", place, 0, _MAX_ACCELERATORS - 1) for place in accelerators)
     if len(parts) != len(places):
-        raise ValueError(f"routes: there are {len(parts)} parts for {len(places)} accelerators")
+        raise ValueError(f"routes: there are {len(parts)} parts for {len(places)} GPUs")
     shares, requests = tuple(_finite("routes: part", part) for part in parts), _finite("routes: rate", rate)
     return Route(places, shares, _integer("routes: batch", batch, 1, _MAX_INTEGER), requests)
 

@@ -121,8 +121,8 @@ class ColocationModel:
             "jobs with durations have no kind to predict for": TIMED in present,
             f"nothing is predicted for {_listed(lacking) if known else 'any job'}": lacking,
             f"no job is of {_listed(no_job)}, which 'usage' names": no_job,
-            f"no accelerator is of {_listed(no_type)}, which 'types' names": no_type,
-            f"{_listed(large)} would need more memory than the {room:g} GB of an accelerator": large if covered else [],
+            f"no GPU is of {_listed(no_type)}, which 'types' names": no_type,
+            f"{_listed(large)} would need more memory than the {room:g} GB of a GPU": large if covered else [],
         }
         reasons = [text for text, holds_ in gaps.items() if holds_]
         alone = len(present) - len(found) + len(lacking) + len(large)

@@ -37,7 +37,7 @@ COLUMNS: tuple[Column, ...] = (
         "Responsiveness: mean wait from submission to the first start.",
     ),
     Column("average_queueing_s", "queueing", "duration", "low", "JCT less the time spent running; mean."),
-    Column("utilization", "use", "share", "high", "Accelerator-seconds held, of those there were during the run."),
+    Column("utilization", "use", "share", "high", "GPU-seconds held, of those there were during the run."),
     Column(
         "average_ftf",
         "avg ρ",
@@ -48,7 +48,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("worst_ftf", "worst ρ", "ratio", "low", "The finish-time fairness of the job treated worst."),
     Column("unfair_fraction", "unfair", "share", "low", "Share of finished jobs whose ρ is above the threshold."),
     Column("deadline_misses", "missed", "count", "low", "Jobs with a deadline that did not finish by it."),
-    Column("cost", "cost", "money", "low", "Accelerator-hours held, at the price of their type."),
+    Column("cost", "cost", "money", "low", "GPU-hours held, at the price of their type."),
     Column("preemptions", "preempted", "count", "low", "Times a job was suspended by a decision, to wait."),
     Column("moves", "moved", "count", "low", "Times a job was moved to another type or place, or changed in size."),
     Column("restarts", "restarts", "count", "low", "Starts after a job's first, whatever the cause."),

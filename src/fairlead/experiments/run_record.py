@@ -222,7 +222,7 @@ def _check_starts(launches: Launches, state: State) -> None:
         if number not in state.job_of:
             raise InvalidPlan(f"a plan starts job number {number}, which was never submitted")
     if len(places) and not (places.min() >= 0 and places.max() < state.cluster.size):
-        raise InvalidPlan(f"a plan names an accelerator that is not there; they are 0 to {state.cluster.size - 1}")
+        raise InvalidPlan(f"a plan names a GPU that does not exist; GPUs are 0 to {state.cluster.size - 1}")
 
 
 def _row_of(state: State) -> dict[int, int]:

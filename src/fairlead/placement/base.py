@@ -267,7 +267,7 @@ def _place_new(
             pinned.add(index)
             wanted = selection.pinned[job]
             if len(wanted) != workers[index]:
-                raise InvalidPlan(f"job {job} asks for {workers[index]} accelerators and is pinned to {len(wanted)}")
+                raise InvalidPlan(f"job {job} asks for {workers[index]} GPUs and is pinned to {len(wanted)}")
             if devices.give(job, wanted):
                 flat[starts.item(index) : starts.item(index) + len(wanted)] = wanted.tolist()
             else:

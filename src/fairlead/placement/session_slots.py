@@ -24,7 +24,7 @@ def place_sessions_first(selection: Selection, view: Snapshot, place_rest: Calla
     jobs = view.jobs.of(sessions.jobs)
     for row, (job, place) in enumerate(routes.items()):
         if not view.up[place].all():
-            unplaced[job] = Reasons.not_placed("accelerators of its route are not up")
+            unplaced[job] = Reasons.not_placed("GPUs of its route are down")
             continue
         taken[place] = True
         same = jobs.held[row] == len(place) and np.array_equal(view.device_map.of(job), place)

@@ -52,7 +52,9 @@ def _bytes(path: Path) -> bytes:
     try:
         size = path.stat().st_size
         if size > MOST_BYTES:
-            raise _bad(path, f"a file of at most {MOST_BYTES:,} bytes; weights may lie beside it, they are not needed", size)
+            raise _bad(
+                path, f"a file of at most {MOST_BYTES:,} bytes; weights may be in other files, which are not needed", size
+            )
         data = path.read_bytes() if path.is_file() else b""
     except OSError as problem:
         raise _bad(path, f"a file that can be read: {problem.strerror}") from None
@@ -194,9 +196,9 @@ def _inferred(path: Path, onnx: Any, model: Any) -> Any:
         try:
             model = onnx.shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
         except MemoryError:
-            raise _bad(path, "a graph whose shapes can be told in little memory") from None
+            raise _bad(path, "a graph whose shapes can be inferred in little memory") from None
         except Exception as problem:  # inference raises errors of several kinds, none of them documented
-            raise _bad(path, f"a graph whose shapes can be told: {' '.join(str(problem).split())[:200]}") from None
+            raise _bad(path, f"a graph whose shapes can be inferred: {' '.join(str(problem).split())[:200]}") from None
         shapes = {
             value.name: _known_dims(value) for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)
         }

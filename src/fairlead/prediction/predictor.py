@@ -177,7 +177,7 @@ class Predictor:
         if device is not None and _plain(device) not in (_plain(self.device), _plain(self.device.split()[-1])):
             raise InputError(
                 "predictor",
-                f"{self.device}, on which it was measured; measure there and train anew",
+                f"{self.device}, on which it was measured; to predict for another device, measure there and train again",
                 field="device",
                 value=device,
             )

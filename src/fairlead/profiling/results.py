@@ -169,7 +169,7 @@ def read_pairs(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     modes = [mode.value for mode in SharingMode]
     if (sharing := about.get("sharing")) not in modes:
         raise InputError(
-            path, f"how the two share the accelerator ({near_or_all(str(sharing), modes)})", field="sharing", value=sharing
+            path, f"how the two share the GPU ({near_or_all(str(sharing), modes)})", field="sharing", value=sharing
         )
     if wrong := _wrong_pair(rows):
         line, field, expected = wrong

@@ -91,7 +91,7 @@ def write_figures(records: Sequence[RunRecord], folder: Path, options: MetricOpt
     figures: dict[str, Callable[[], Any]] = {
         "jct_cdf.png": lambda: _jct_cdf(runs, options),
         "ftf_cdf.png": lambda: _ftf_cdf(runs, options),
-        "use.png": lambda: _over_time(runs, in_use, "Cluster use", "accelerators in use"),
+        "use.png": lambda: _over_time(runs, in_use, "Cluster use", "GPUs in use"),
         "queue.png": lambda: _over_time(runs, waiting, "Queue", "jobs waiting"),
         "responsiveness.png": lambda: _averages(runs, options),
         "gantt.png": lambda: _gantts([run for run in runs if run[1].device_intervals is not None]),
@@ -209,7 +209,7 @@ def _gantts(runs: Runs) -> Any:
     rows = max(record.cluster.size for _, record in runs)
     longest_s = max(last_seen_s(record) for _, record in runs)
     figure, axes = canvas(11, len(runs) * min(4.5, 1.2 + 0.045 * rows), len(runs))
-    figure.suptitle("a row for each accelerator, a colour for each job", x=0.01, ha="left", fontsize=9, color="#55626f")
+    figure.suptitle("a row for each GPU, a colour for each job", x=0.01, ha="left", fontsize=9, color="#55626f")
     for place, (label, record) in zip(axes, runs):
         _gantt(place, label, record, longest_s)
     low, high = zip(*(place.get_xlim() for place in axes))

@@ -62,9 +62,9 @@ def _options(options: MetricOptions) -> list[str]:
     """The definitions in force, in words."""
     measured = "all jobs" if options.measure is None else f"jobs {options.measure[0]} to {options.measure[1]}, exclusive"
     contention = {
-        "average": "jobs present per accelerator, averaged over the job's stay",
-        "static": "jobs in the trace per accelerator",
-        "demand": "accelerators asked for per accelerator, averaged over the job's stay",
+        "average": "jobs present per GPU, averaged over the job's stay",
+        "static": "jobs in the trace per GPU",
+        "demand": "GPUs asked for per GPU, averaged over the job's stay",
     }[options.contention]
     return [
         f"measured: {measured}, by order of submission",

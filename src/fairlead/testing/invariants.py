@@ -60,8 +60,8 @@ def check_state(state: State, *, residents: int = 1) -> None:
         if phase != Phase.RUNNING:
             _require(len(places) == 0 and size == 0, f"{name} is {Phase(phase).name.lower()} and holds {places.tolist()}")
             continue
-        _require(len(places) == size > 0, f"{name} runs with {len(places)} accelerators instead of {size}: not a whole gang")
-        _require(len(set(places.tolist())) == size, f"{name} holds an accelerator twice: {places.tolist()}")
+        _require(len(places) == size > 0, f"{name} runs with {len(places)} GPUs instead of {size}: not a whole gang")
+        _require(len(set(places.tolist())) == size, f"{name} holds a GPU twice: {places.tolist()}")
         _require(bool((state.cluster.type_of[places] == type_).all()), f"{name} runs on several types")
         held[places] += 1
         if (route := state.routes.get(number)) is not None:
@@ -70,8 +70,8 @@ def check_state(state: State, *, residents: int = 1) -> None:
     _require(set(state.routes) <= set(state.running.tolist()), "a job has a route and does not run")
     _require(bool((held == state.device_map.occupancy).all()), "occupancy does not add up")
     held -= np.maximum(serving - 1, 0)
-    _require(int(held.max(initial=0)) <= residents, f"an accelerator holds {held.max(initial=0)} jobs, at most {residents}")
-    _require(not ((serving > 0) & (held > 1)).any(), "an accelerator that serves holds other jobs too")
+    _require(int(held.max(initial=0)) <= residents, f"a GPU holds {held.max(initial=0)} jobs, at most {residents}")
+    _require(not ((serving > 0) & (held > 1)).any(), "a GPU that serves holds other jobs too")
     alive = jobs.number[jobs.phase <= int(Phase.RUNNING)]
     known = np.sort(np.concatenate((state.live, state.queue)))
     _require(np.array_equal(alive, known), "the lists of live and queued jobs do not match their phases")
@@ -95,7 +95,7 @@ def check_reasons(plan: RoundPlan, view: Snapshot) -> None:
     """Every waiting job has a reason with a text, and the numbers in it are right."""
     if np.isin(plan.launches.jobs, view.jobs.runners.number).all():  # no job failed as it started
         idle = np.bincount(view.cluster.type_of[view.up & (view.device_map.occupancy == 0)], minlength=len(plan.free)).tolist()
-        _require(list(plan.free) == idle, f"a plan says that {list(plan.free)} accelerators are free, by type, and {idle} are")
+        _require(list(plan.free) == idle, f"a plan says that {list(plan.free)} GPUs are free, by type, and {idle} are")
     waiting = [*view.queued.number.tolist(), *view.jobs.number[~view.jobs.running].tolist()]
     for number in waiting:
         reason = why_waiting(plan, number, view.job_of[number], view)

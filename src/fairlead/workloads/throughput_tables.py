@@ -82,7 +82,7 @@ class ThroughputTable:
         position = {name: column for column, name in enumerate(self.types)}
         for name in names:
             if name not in position:
-                raise UnknownName("accelerator type in the throughput table", name, self.types)
+                raise UnknownName("GPU type in the throughput table", name, self.types)
         columns = [position[name] for name in names]
         alone, spread, paired = (np.ascontiguousarray(r[..., columns]) for r in (self.alone, self.spread, self.paired))
         return replace(self, types=tuple(names), alone=alone, spread=spread, paired=paired)

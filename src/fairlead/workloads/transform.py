@@ -40,7 +40,7 @@ def with_random_kinds(
     """Give each job one of the job types that run with its number of workers, all equally likely, with as many steps as take
     its run time on the reference type (Blox §4). Without a list, all job types of the table are used."""
     if reference_type not in table.types:
-        raise UnknownName("accelerator type", reference_type, table.types)
+        raise UnknownName("GPU type", reference_type, table.types)
     unknown = next((kind for kind in kinds or () if kind not in table.kinds), None)
     if unknown is not None:
         raise UnknownName("kind of job", unknown, table.kinds)

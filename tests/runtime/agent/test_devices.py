@@ -112,7 +112,7 @@ def test_two_types_none_and_no_library_are_faults(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(NodeError, match="k80, v100: a node has GPUs of one type"):
         NodeAccelerators.detect({})
     assert NodeAccelerators.detect({"CUDA_VISIBLE_DEVICES": "1"}).type_name == "k80"
-    with pytest.raises(NodeError, match="found no accelerator"):
+    with pytest.raises(NodeError, match="found no GPU"):
         NodeAccelerators.detect({"CUDA_VISIBLE_DEVICES": ""})
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(NodeError, match="--accelerators"):

@@ -191,9 +191,9 @@ def test_a_new_generation_waits_for_the_old_one_to_end(node: Node) -> None:
     [
         ({"command": ()}, "no command"),
         ({"ranks": ()}, "no workers"),
-        ({"accelerators": (4,)}, "this node has 4 accelerators"),
-        ({"accelerators": (-1,)}, "this node has 4 accelerators"),
-        ({"accelerators": (0, 1)}, "one accelerator for each"),
+        ({"accelerators": (4,)}, "this node has 4 GPUs"),
+        ({"accelerators": (-1,)}, "this node has 4 GPUs"),
+        ({"accelerators": (0, 1)}, "one GPU for each"),
         ({"world_size": 0}, "not below its 0"),
         ({"directory": "../up"}, "not absolute"),
         ({"checkpoints": "saved"}, "not absolute"),

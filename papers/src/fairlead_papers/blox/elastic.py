@@ -216,7 +216,7 @@ def read_jct(scale: Scale, answers: Answers) -> Findings:
         f"the paper's claims: Pollux has the shortest JCT under {BUSY:g} jobs/hr, and above {CROWDED:g} one similar to FIFO's",
         f"why not: no more jobs can end than {ACCELERATORS} an hour over the accelerator-hours of a job, and under Pollux they"
         " need fewer: it shrinks jobs until each has an accelerator, and they tune their batch sizes",
-        f"nobody waits under Pollux before there are more than {ACCELERATORS} jobs at once, as there are in the long stream",
+        f"no job waits under Pollux before there are more than {ACCELERATORS} jobs at once, as there are in the long stream",
     ]
     shown = given.against_load(answers, "fig8", "Average JCT, Pollux' jobs", "average JCT, hours", average_jct)
     return Findings(rows, (shown,), notes)

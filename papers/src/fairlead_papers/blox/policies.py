@@ -133,7 +133,7 @@ def read_responsiveness(scale: Scale, answers: Answers) -> Findings:
     notes = [
         "the paper's claims: at high load FIFO has the worst responsiveness, Optimus a longer one than Tiresias, and LAS a good"
         " one (§4.2)",
-        "Optimus is not among the others: it gives everybody one worker first, however many were asked for",
+        "Optimus is left out: it first gives every job one worker, however many the job asks for",
     ]
     shown = _pictures(scale, answers, "fig7", "Responsiveness", "first start − submission, hours", responsiveness)
     return Findings(rows, shown, notes)

@@ -109,12 +109,12 @@ SCALES = {
               _choosing(Choosing(8, (3, 9), (1.2,)), Choosing(8, (3, 9), (1.2,))), (0,)),
         Scale("small", 32, (225, 300), (0, 1, 2), (2.0, 8.0), (0.9,), (5, 8),
               _choosing(Choosing(16, (150, 200), (4.0,)), Choosing(16, (10, 40), (1.2,))), (0, 1, 2, 3, 4),
-              "some 18 minutes of one core"),
+              "about 18 minutes of one core"),
         Scale("medium", 64, (1500, 2000), (0, 1, 2), (1.0, 3.0, 5.0, 7.0, 8.0), (0.9, 1.2), (5, 6, 7, 8),
               _choosing(Choosing(32, (400, 500), (2.0,)), Choosing(32, (200, 300), (0.9, 1.2))), (0, 1, 2, 3, 4),
-              "some seven hours of one core, as a few of its cases tell"),
+              "about seven hours of one core, extrapolated from a few cases"),
         Scale("full", 128, (3000, 4000), (0, 1, 2), (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0), (0.5, 0.7, 0.9, 1.0, 1.2),
               (5, 6, 7, 8), _choosing(Choosing(128, (3000, 4000), (1.2, 1.5)), Choosing(128, (3000, 4000), (0.9, 1.2))),
-              (0, 1, 2, 3, 4), "days of one core, most of them for the synthesizer; nobody has run it yet"),
+              (0, 1, 2, 3, 4), "days of one core, most of them for the synthesizer; not run yet"),
     )
 }  # fmt: skip

@@ -73,7 +73,7 @@ def read(scale: Scale, answers: Answers) -> Findings:
     ]
     notes = [
         f"{scale.cost_jobs:,} jobs, half {KINDS[0]}, half {KINDS[1]}, arriving at {LOAD} per hour (the paper does not say how)",
-        "prices per hour: V100 2.48, P100 1.46, K80 0.45; the cost of accelerators while somebody holds them",
+        "prices per hour: V100 2.48, P100 1.46, K80 0.45; the cost of GPUs while jobs hold them",
         *given.notes(answers),
     ]
     return Findings(rows, (), notes)

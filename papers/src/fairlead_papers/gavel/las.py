@@ -77,7 +77,7 @@ def read_priorities(scale: Scale, answers: Answers) -> Findings:
     notes = [
         "gangs as in Figure 10; 20 % of jobs have weight 5, the others 1",
         "LAS and Gavel both fill by weight until nothing is left; without water filling weights count up to the lowest level,"
-        " and what is beyond it goes to whoever makes the most of it",
+        " and what is beyond it goes to the jobs that gain the most from it",
         *given.notes(answers),
     ]
     return Findings(rows, (), notes)

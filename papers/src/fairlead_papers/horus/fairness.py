@@ -45,7 +45,7 @@ def each(scale: Scale, answers: Answers, arm: Arm, pick: Callable[[Answer], floa
 def over(scale: Scale, answers: Answers, worse: Arm, better: Arm, pick: Callable[[Answer], float]) -> list[float]:
     sides = list(zip(each(scale, answers, worse, pick), each(scale, answers, better, pick)))
     if not all(better for _, better in sides):
-        raise CaseFailed("nobody had to wait")
+        raise CaseFailed("no job had to wait")
     return [one / other for one, other in sides]
 
 

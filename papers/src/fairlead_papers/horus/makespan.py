@@ -75,7 +75,7 @@ def read_makespan(scale: Scale, answers: Answers) -> Findings:
 
 
 _NOTE = (
-    "The packers here lose less than the paper's: nobody runs out of memory on 141 GB with these trainings, and two heavy ones"
+    "The packers here lose less than the paper's: no job runs out of memory on 141 GB with these trainings, and two heavy ones"
     " that take turns on an accelerator still do a little more together than one after the other. After the first minutes one"
     " place becomes free at a time; Algorithm 1 gives it to the next in line, as OBP does. Horus here chooses among the β in"
     " front (`match`), and two heavy ones hardly meet; then what a makespan hangs on is who begins last. For makespan, jobs go"
@@ -118,7 +118,7 @@ def read_utilization(scale: Scale, answers: Answers) -> Findings:
         title = f"Utilization of the cluster, {workload}, seed {scale.seeds[0]}"
         pictures.append(Lines(f"fig9-{workload.lower()}", title, "minutes", "percent", lines))
     note = (
-        "A job keeps an accelerator busy for the same time in all, whoever is beside it: the mean utilization is that work over"
+        "A job keeps a GPU busy for the same total time, whatever it is co-located with: the mean utilization is that work over"
         " the makespan, and gains are those of the makespan."
     )
     return Findings(rows, pictures, (note,))

@@ -59,7 +59,7 @@ BEST = ", ".join(learners.BEST_FIRST)
 
 
 def evaluate(set_: str = SET, json: JsonOption = False) -> None:
-    """How far off predictions are on what they have not seen. Families, rows and pairs are left out in turn."""
+    """Evaluate predictions on unseen data, by leaving out families, rows and pairs in turn."""
     data, known, _ = training_data(set_)
     note_missing_learners()
     active = multiprocessors_by_name(known)
@@ -163,20 +163,24 @@ def _print_errors(what: str, of: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def pairs(
-    path: Annotated[Path, typer.Argument(help="A file of `profile pairs`, of configurations of the set that ships.")],
-    many: Annotated[int, typer.Option("--show", help="How many to show of either end.", min=1)] = 3,
+    path: Annotated[Path, typer.Argument(help="A file of `profile pairs` with configurations of the measured set.")],
+    many: Annotated[int, typer.Option("--show", help="How many of the best and of the worst pairs to show.", min=1)] = 3,
     learner: Annotated[
         str | None,
-        typer.Option("--learner", help=f"By which utilization is predicted. [default: of {BEST}, the first that is installed]"),
+        typer.Option("--learner", help=f"The learner that predicts utilization. [default: the first installed of {BEST}]"),
     ] = None,
     with_: Path | None = WITH,
     json: JsonOption = False,
 ) -> None:
-    """Pairs that no fit has seen, predicted and measured. Shown are those that a scheduler advises most, and those that it
-    advises most against, each training in two of them at most, with both slowdowns side by side; and of two alike the same.
+    """Compare predicted and measured slowdowns of pairs that no predictor was trained on.
 
-    Utilization, and through MPS multiprocessors, are predicted from graphs, each by what other families tell; slowdowns by the
-    predictor, which must not have seen these pairs: fairlead predict pairs unseen.jsonl
+    Example:
+
+      fairlead predict pairs unseen.jsonl
+
+    It lists the pairs with the lowest and the highest predicted slowdown. Each training occurs in at most two of them.
+    Utilization (for mps, also multiprocessors) is predicted from graphs by a learner that was trained on other families.
+    Slowdowns are predicted by the predictor of --with, which must not have been trained on these pairs.
     """
     chosen_here, learner = learner is None, learner or learners.best_installed()
     if learner not in learners.installed_learners():
@@ -188,7 +192,7 @@ def pairs(
     if (device := device_of(about)) != known.device:
         raise InputError(
             path,
-            f"pairs measured on {known.device}, of which others tell",
+            f"pairs measured on {known.device}",
             line=1,
             field="device",
             value=device,
@@ -196,9 +200,7 @@ def pairs(
     there = memory_mb_of(known.device) or math.inf
     sharing, together = next(iter(profiles_of(measured_set(SHIPPED), {path: (about, rows)}, SHIPPED).pairs.items()))
     if sharing not in predictor.slowdown:
-        raise InputError(
-            path, f"a way of sharing that was measured: {near_or_all(sharing, predictor.slowdown)}", field="sharing"
-        )
+        raise InputError(path, f"a sharing mode that was measured: {near_or_all(sharing, predictor.slowdown)}", field="sharing")
     of_the_fit = shipped_profiles(SHIPPED, None).pairs.get(sharing, {})
     data = dataset(measured_set(SHIPPED)[1], measured_set(f"{SHIPPED}_features")[1])
     counted = {name: one.multiprocessors for name, one in known.alone.items() if one.multiprocessors is not None}

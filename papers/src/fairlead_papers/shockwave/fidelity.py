@@ -154,7 +154,7 @@ def read(scale: Scale, answers: Answers) -> Findings:
     figures = (("makespan", part(makespan)), ("average JCT", part(average_jct)), ("unfair jobs", unfair_apart))
     clouds = [(what, places, [apart(found) for _, _, found in known]) for what, apart in figures if known]
     notes = [MEASURED, *(f"{arm.label}, seed {seed}: {_figures(found)}" for arm, seed, found in known)]
-    picture = Points("table3", "Simulated beside real, by policy", "", "apart, %", clouds, ticks=labels)
+    picture = Points("table3", "Simulated and real, by policy", "", "apart, %", clouds, ticks=labels)
     return Findings(rows, (picture,), notes)
 
 
@@ -175,4 +175,4 @@ def _figures(found: Answer) -> str:
     return f"real / simulated {', '.join(told)}, {preemptions}; {starts}"
 
 
-STUDIES = (Study("table3", "Table 3: simulated beside real", cases, read, lambda scale: BY_SCALE[scale.name].told),)
+STUDIES = (Study("table3", "Table 3: simulated and real", cases, read, lambda scale: BY_SCALE[scale.name].told),)

@@ -171,6 +171,6 @@ def _told(scale: Scale, accelerators: int) -> str:
 
 
 STUDIES = (
-    Study("fig11", "Figure 11: beside Pollux", beside_pollux, read_pollux, lambda scale: _told(scale, OWN)),
+    Study("fig11", "Figure 11: compared with Pollux", beside_pollux, read_pollux, lambda scale: _told(scale, OWN)),
     Study("fig17", "Figure 17: Pollux' jobs", beside_others, read_others, lambda scale: _told(scale, FEWER)),
 )

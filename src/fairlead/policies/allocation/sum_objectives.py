@@ -97,7 +97,7 @@ class MinCostSlo(MinCost):
         kept, over = _kept(model, need, reachable)
         missed = {
             "it is out of reach": wanted & ~reachable,
-            "others' deadlines need the accelerators": reachable & ~kept,
+            "others' deadlines need the GPUs": reachable & ~kept,
         }
         reasons = {
             int(jobs.number[i]): Reasons.deadline_infeasible(

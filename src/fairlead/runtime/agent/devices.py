@@ -72,7 +72,7 @@ class NodeAccelerators:
         except nvml.NVMLError as error:
             raise NodeError("NVML", f"{error}; pass --accelerators on a node without GPUs") from error
         if len(names) != 1:
-            types = ", ".join(sorted(names)) or "no accelerator"
+            types = ", ".join(sorted(names)) or "no GPU"
             raise NodeError("NVML", f"found {types}: a node has GPUs of one type; choose with CUDA_VISIBLE_DEVICES")
         return cls(names.pop(), devices, nvml, handles)
 

@@ -106,8 +106,8 @@ class Launcher:
             f"its ranks are not below its {launch.world_size} workers": any(
                 not 0 <= rank < launch.world_size for rank in launch.ranks
             ),
-            "it does not have one accelerator for each worker": len(launch.accelerators) != len(launch.ranks),
-            f"this node has {len(self.accelerators)} accelerators": any(
+            "it does not have one GPU for each worker": len(launch.accelerators) != len(launch.ranks),
+            f"this node has {len(self.accelerators)} GPUs": any(
                 not 0 <= accelerator < len(self.accelerators) for accelerator in launch.accelerators
             ),
             "a word of it holds a zero byte": any("\0" in word for word in words),

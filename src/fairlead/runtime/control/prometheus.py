@@ -125,7 +125,7 @@ class ControlPlaneMetrics(Collector):
         yield jobs
         names = ("fairlead_accelerators_up", "fairlead_accelerators_allocated")
         for name, what, counts in zip(names, ("that are up", "that jobs hold"), by_type):
-            gauge = GaugeMetricFamily(name, f"Accelerators {what}, by type.", labels=["type"])
+            gauge = GaugeMetricFamily(name, f"GPUs {what}, by type.", labels=["type"])
             for type_name, count in zip(state.cluster.type_names, counts.tolist()):
                 gauge.add_metric([type_name], count)
             yield gauge

@@ -133,7 +133,7 @@ class PolicyContract(_StageContract):
         types, workers = (column[alone][heads] for column in (selection.types, selection.workers))
         used = np.bincount(types, weights=workers, minlength=len(view.capacity))
         used += np.bincount(view.cluster.type_of[serving], minlength=len(view.capacity))
-        assert (used <= view.capacity).all(), f"{used.tolist()} accelerators selected, {view.capacity.tolist()} there are"
+        assert (used <= view.capacity).all(), f"{used.tolist()} GPUs selected, {view.capacity.tolist()} there are"
 
 
 class PlacementContract(_StageContract):

@@ -96,7 +96,7 @@ class HeliosTrace(_CsvTrace):
             gpu_num, submitted, duration, job_id, job_name, user, cluster, cpus = table.cells(row)
             gpus, duration_s = parse_accelerators("gpu_num", gpu_num), parse_seconds("duration", duration)
             if gpus == 0:
-                raise LeftOut("gpu_num", gpu_num, "a job with accelerators")
+                raise LeftOut("gpu_num", gpu_num, "a job with GPUs")
             if duration_s == 0:
                 raise LeftOut("duration", duration, "a job that ran")
             if dated is None:  # Lucid's own tables count seconds instead

@@ -39,7 +39,7 @@ class PaiTrace:
     have not ended are listed as left out."""
 
     name = "pai"
-    summary = "Alibaba PAI 2020: pai_job_table.csv with pai_task_table.csv beside it, or their folder"
+    summary = "Alibaba PAI 2020: pai_job_table.csv with pai_task_table.csv in the same folder, or that folder"
 
     def sniff(self, path: Path, head: str) -> bool:
         """Whether the names of files, the header or the first row are of this format."""
@@ -151,7 +151,7 @@ def _job(row: Sequence[str], demands: dict[str, _TaskDemand]) -> Job:
     # Slightly less, so that 3 × 33.333… percent are one accelerator and not two.
     workers = max(1, math.ceil(demand.percent_of_accelerators / 100 - 1e-6))
     if workers > MAX_WORKERS:
-        raise BadField("job_name", name, f"at most {MAX_WORKERS:,} accelerators")
+        raise BadField("job_name", name, f"at most {MAX_WORKERS:,} GPUs")
     return timed_job(
         name,
         submitted_s,

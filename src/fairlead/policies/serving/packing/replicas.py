@@ -87,7 +87,7 @@ def divide_load(demands: Sequence[SessionDemand], replicas: ReplicaMap) -> tuple
     load, pairs = np.array([one.load for one in demands]), len(rows)
     present = np.unique(rows)
     program = Program(
-        "accelerators that answer requests",
+        "GPUs that answer requests",
         Model(
             cost=np.append(np.zeros(pairs), -1.0),
             lower=np.zeros(pairs + 1),
@@ -189,7 +189,7 @@ def _unserved(demands: Sequence[SessionDemand], replicas: ReplicaMap, level: flo
         return load, {}
     pairs = np.arange(len(rows))
     program = Program(
-        "requests that accelerators can answer",
+        "requests that GPUs can answer",
         Model(
             cost=1 + 0.1 * smallness[rows],
             lower=np.zeros(len(rows)),
