@@ -127,6 +127,6 @@ def test_who_has_no_company_since_predictions_are_of_others_is_told_in_one_line(
     for command in (("simulate",), ("compare", "--policies", "fifo")):
         done = fairlead(*command, *asked)
         assert done.returncode == 0, done.stderr
-        lines = [line for line in done.stderr.splitlines() if "docs/sharing.md" in line]
+        lines = [line for line in done.stderr.splitlines() if "docs/guides/gpu-sharing.md" in line]
         assert len(lines) == bool(told)
-        assert all(f": {told}; see docs/sharing.md" in line for line in lines)
+        assert all(f": {told}; see docs/guides/gpu-sharing.md" in line for line in lines)

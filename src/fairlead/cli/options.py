@@ -406,7 +406,7 @@ def note_missing_predictions(schedulers: Iterable[SchedulerConfig], cluster: Clu
         if why := estimator.coverage_gaps(kinds, cluster.types):
             by_reason.setdefault(why, []).append(scheduler.label)
     for why, labels in by_reason.items():
-        note(f"{', '.join(labels)}: {why}; see docs/sharing.md")
+        note(f"{', '.join(labels)}: {why}; see docs/guides/gpu-sharing.md")
 
 
 def note_unmonitored(scheduler: SchedulerConfig) -> None:
@@ -417,7 +417,7 @@ def note_unmonitored(scheduler: SchedulerConfig) -> None:
         note(
             f"{scheduler.label}: no job is predicted, so no job shares a GPU before an agent has measured its job type through"
             " NVML (agents with simulated GPUs never do); give predictions with"
-            " --estimator 'monitored:usage={KIND: [PERCENT, GB]}', see docs/sharing.md"
+            " --estimator 'monitored:usage={KIND: [PERCENT, GB]}', see docs/guides/gpu-sharing.md"
         )
 
 
