@@ -218,7 +218,7 @@ def test_what_cannot_be_written_is_an_error_of_one_line(tmp_path, monkeypatch, w
 def test_tables_of_several_loads_have_files_of_their_own(tmp_path):
     result = fairlead.compare(JOBS, CLUSTER, ["fifo", "las"], loads=[30.0, 300.0], processes=1)
     names = [path.stem for path in result.to_parquet(tmp_path)]
-    assert names == ["runs", *(f"jobs-{one}-load-{load}" for load in ("30.0", "300.0") for one in ("fifo", "las"))]
+    assert names == ["runs", *(f"jobs-{one}-load-{load}-seed-0" for load in (30, 300) for one in ("fifo", "las"))]
     assert "worst_ftf" in result._repr_html_()
     with pytest.raises(FairleadError, match="one of jobs, finished"):
         result.paired("las", "fifo", "scheduler")
@@ -239,7 +239,7 @@ def test_a_recorded_run_takes_the_same_schedulers_as_a_comparison(tmp_path):
     (tmp_path / "mine.yaml").write_text("policy: fifo\nname: mine\n")
     given = [Signed(1.0), fairlead.Scheduler(Signed(-1.0), name="own"), str(tmp_path / "mine.yaml"), "gavel", "srtf"]
     result = fairlead.resimulate(tmp_path / "run.jsonl", given, processes=1)
-    assert result.schedulers[1:] == ["signed", "own", "mine", "gavel", "srtf"]
+    assert result.schedulers[2:] == ["signed", "own", "mine", "gavel", "srtf"]
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(FairleadError, match="it is empty"):
         fairlead.resimulate(tmp_path / "empty.jsonl")

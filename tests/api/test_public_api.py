@@ -157,7 +157,11 @@ def test_comparisons_are_paired_by_seed_and_load(tmp_path):
     assert paired["difference"] == pytest.approx(sum(differences) / 6)
     assert [row["seeds"] for row in result.summary] == [3] * 4
     assert result.report(tmp_path / "x.html").is_file()
-    assert {path.name for path in result.to_parquet(tmp_path)} >= {"runs.parquet", "jobs-las-load-10.0.parquet"}
+    assert {path.name for path in result.to_parquet(tmp_path)} >= {
+        "runs.parquet",
+        "jobs-las-load-10-seed-0.parquet",
+        "jobs-las-load-20-seed-2.parquet",
+    }
     assert "±" in result._repr_html_()
     with pytest.raises(FairleadError, match="one of fifo, las"):
         result.paired("las", "srtf")

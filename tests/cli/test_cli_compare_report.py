@@ -53,7 +53,7 @@ def test_what_all_schedulers_share_is_told_once_and_not_in_their_names(tmp_path)
     assert told["shared"] == {"estimator": "predicted(usage: 1)"}
     assert "2 × v100, all with estimator=predicted(usage: 1)\n" in fairlead(*asked, cwd=tmp_path).stdout
     page = (tmp_path / "o.html").read_text(encoding="utf-8")
-    assert "<title>Fairlead: schedulers compared, all with estimator=predicted(usage: 1)</title>" in page
+    assert "<title>Schedulers compared, all with estimator=predicted(usage: 1)</title>" in page
     assert '"label":"horus"' in page
 
 
@@ -84,3 +84,34 @@ def test_a_report_is_made_of_event_logs(tmp_path):
     page = (tmp_path / "both.html").read_text(encoding="utf-8")
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "<script src=" not in page
+
+
+def test_differences_are_paired_by_seed_or_by_window_and_say_so(tmp_path):
+    given = ("compare", "--policies", "fifo,las,srtf", "--cluster", "4xv100:4", "--jobs", "40", "--processes", "1")
+    seeds = (*given, "--loads", "1,2", "--seeds", "2x")
+    found = answer(*seeds, "--baseline", "las", cwd=tmp_path)
+    assert (found["differences"]["baseline"], found["differences"]["method"]) == (
+        "las",
+        "paired by seed, Student's t over 2 seeds",
+    )
+    assert [(row["scheduler"], row["load"]) for row in found["differences"]["results"]] == [
+        *(("fifo", 1.0), ("srtf", 1.0), ("fifo", 2.0), ("srtf", 2.0)),
+    ]
+    jct = {(row["scheduler"], row["load"], row["seed"]): row["average_jct_s"] for row in found["cases"]}
+    one = found["differences"]["results"][0]["metrics"]["average_jct_s"]
+    pairs = [jct["fifo", 1.0, seed] - jct["las", 1.0, seed] for seed in (0, 1)]
+    assert (one["pairs"], one["difference"]) == (2, pytest.approx(sum(pairs) / 2))
+    assert one["low"] < one["difference"] < one["high"]
+    printed = fairlead(*seeds, "--out", "tables", "--report", "page.html", cwd=tmp_path)
+    assert "Difference to fifo" in printed.stdout
+    assert "tables: 13 files in tables" in printed.stderr
+    assert {"jobs-las-load-1-seed-1.parquet", "runs.parquet"} <= {path.name for path in (tmp_path / "tables").iterdir()}
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "load 1, 2 jobs/h; mean over seeds 0, 1 ± half the 95 % interval" in page
+    assert 'data-name="2 jobs/h, seed 1"' in page
+    assert "<code>fairlead compare --policies fifo,las,srtf" in page
+    alone = answer(*given, cwd=tmp_path)["differences"]
+    assert alone["method"] == "paired by window, Student's t over 4 windows of the jobs by submission"
+    assert "makespan_s" not in alone["results"][0]["metrics"]
+    wrong = fairlead(*given, "--baseline", "lass", cwd=tmp_path)
+    assert (wrong.returncode, "--baseline" in wrong.stderr, "fifo, las, srtf" in wrong.stderr) == (2, True, True)

@@ -192,7 +192,7 @@ def test_the_control_replays_scheduler_switches_and_ends_every_job_at_the_same_s
 
 @pytest.mark.parametrize("reports", [True, False])
 def test_a_job_is_not_preempted_in_the_control_before_it_reported(reports: bool) -> None:
-    """With rounds of 1 s a real job is protected until its first report, 2.5 s after launch; one that never reports, 120 s."""
+    """A cluster protects a job until its first report, here 2.5 s after its launch; a job that never reports, for 120 s."""
     opened = ev.JournalOpened(
         0.0, Cluster.parse("1xv100:1"), {"policy": "las", "estimator": "measured", "rounds": 1.0, "first_step_s": 120.0}
     )

@@ -260,4 +260,4 @@ def test_in_a_narrow_terminal_names_stay_and_figures_go(finished, tmp_path, monk
     done = CliRunner().invoke(app, ["compare", "--sweep", "mine.yaml", "--out", str(finished[0])])
     assert "scheduler load (jobs/h) admission.factor" in " ".join(done.stdout.split())
     assert "…" not in done.stdout
-    assert "no room here for avg JCT, use" in " ".join(done.stdout.split())
+    assert "no room here for avg JCT, utilization" in " ".join(done.stdout.split())

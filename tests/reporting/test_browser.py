@@ -12,9 +12,10 @@ import pytest
 from made_up import device_intervals, outcomes, played, record
 from test_report_html import EVIL, Outline
 
-from fairlead.experiments.metric_columns import format_values
+import fairlead
+from fairlead.experiments.metric_columns import format_column, format_values
 from fairlead.experiments.metrics import summarize
-from fairlead.reporting.html import report_html, write_report
+from fairlead.reporting.html import PageSource, report_html, write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine to open the page in")
@@ -28,7 +29,6 @@ ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
     "--enable-logging=stderr",
-    "--window-size=1400,2400",
     "--virtual-time-budget=3000",
     "--dump-dom",
 )
@@ -55,7 +55,7 @@ setTimeout(() => {
     () => { wheel(-200); wheel(-200); },
     () => { said.zoomed = canvas.dataset.to - canvas.dataset.from; change(by("jobs-search"), "job-0007", "input"); },
     () => { said.found = by("jobs-table").dataset.rows; by("legend").children[0].click(); },
-    () => { said.lines = by("chart-jct").dataset.lines; by("summary-table").querySelectorAll("th")[3].click(); },
+    () => { said.lines = by("chart-jct").dataset.lines; by("summary-table").querySelectorAll("th")[1].click(); },
     () => { said.first = by("summary-table").querySelector("tbody td").textContent; by("theme").click(); },
     () => { said.theme = document.documentElement.dataset.theme; document.body.dataset.said = JSON.stringify(said); },
   ]);
@@ -63,11 +63,17 @@ setTimeout(() => {
 </script></body>"""
 
 
-def opened(text: str, folder: Path, query: str = "") -> tuple[dict[str, dict[str, str]], str]:
+def opened(text: str, folder: Path, query: str = "", width: int = 1400) -> tuple[dict[str, dict[str, str]], str]:
     """Elements by id (or tag, of a few) after the page has run, and what the browser's console said."""
     path = folder / "report.html"
     path.write_text(text, encoding="utf-8")
-    command = [str(CHROMIUM), *ARGUMENTS, f"--user-data-dir={folder / 'profile'}", path.as_uri() + query]
+    command = [
+        str(CHROMIUM),
+        *ARGUMENTS,
+        f"--window-size={width},2400",
+        f"--user-data-dir={folder / 'profile'}",
+        path.as_uri() + query,
+    ]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     elements = {
         attributes.get("id") or tag: {name: value or "" for name, value in attributes.items()}
@@ -154,11 +160,12 @@ def test_durations_of_a_column_have_one_unit(tmp_path, hours):
     head, _, tail = report_html(runs).replace("</head>", FRAMES, 1).rpartition("</body>")
     elements, _ = opened(head + READS + tail, tmp_path)
     *_, tiles, summary, parts = json.loads(elements["body"]["data-said"])
-    texts = format_values([3600 * each for each in hours], "duration")
+    values = [3600.0 * each for each in hours]
+    texts, (unit, cells) = format_values(values, "duration"), format_column(values, "duration")
     assert all(text in tiles for text in texts[:2])
-    for text in texts:
-        assert text in summary
-        assert text in parts
+    assert all(text in parts for text in texts)
+    assert f"avg JCT ({unit})" in summary
+    assert all(cell in summary for cell in cells)
 
 
 WIDTHS = """<script>
@@ -185,6 +192,45 @@ def test_a_long_name_runs_over_no_figure_and_pushes_no_column_out(tmp_path):
     assert told == long
 
 
+FITS = """<script>
+setTimeout(() => {
+  const wide = [...document.querySelectorAll(".card, .bar, .source, .chooser")].map((box) => box.scrollWidth - box.clientWidth);
+  const cut = [...document.querySelectorAll(".figures")].map((table) => table.getBoundingClientRect().right - innerWidth);
+  const tables = document.querySelectorAll("#summary-table table").length;
+  const best = [...document.querySelectorAll("#summary-table .best")].map((cell) => cell.dataset.label);
+  const over = Math.max(...wide, document.documentElement.scrollWidth - innerWidth, ...cut);
+  document.body.dataset.said = JSON.stringify({ over, tables, best });
+}, 300);
+</script></body>"""
+
+
+@pytest.mark.parametrize("width", [1440, 1024, 500])
+def test_a_comparison_is_cut_at_no_width_and_no_preemptions_are_no_distinction(tmp_path, width):
+    trace = fairlead.Generator(jobs=40, jobs_per_hour=40.0, durations=(600.0, 36000.0))
+    result = fairlead.compare(
+        trace, "4xv100:4", ["fifo", "las", "srtf", "max-min-fairness"], seeds=[0, 1], loads=[20, 40], processes=1
+    )
+    text = result.report(
+        tmp_path / "compared.html", source=PageSource("fairlead compare --seeds 2x", "1.2.3", "2026-01-02")
+    ).read_text()
+    for said in (
+        "<code>fairlead compare --seeds 2x</code>",
+        "Fairlead 1.2.3 · 2026-01-02",
+        "load 20, 40 jobs/h; mean over seeds 0, 1 ±",
+    ):
+        assert said in text
+    assert text.count('class="data"') == 4
+    assert "Differences to fifo" in text
+    assert "paired by seed" in text
+    head, _, tail = text.replace("</head>", FRAMES, 1).rpartition("</body>")
+    elements, console = opened(head + FITS + tail, tmp_path, width=width)
+    assert (console, elements["part"].get("hidden")) == ("", None)
+    said = json.loads(elements["body"]["data-said"])
+    assert said["over"] <= 0
+    assert not [label for label in said["best"] if label in ("preempted", "moved", "restarts")]
+    assert said["tables"] == {1440: 2, 1024: 3, 500: 1}[width]
+
+
 def test_names_made_to_break_the_page_are_shown_as_text(tmp_path):
     jobs = outcomes([0, 1], [0, 2], [500, 900], names=[EVIL, "plain"], users=[EVIL, EVIL])
     run = record(jobs, device_intervals=device_intervals([(0, 0, 0, 500), (1, 0, 100, 400), (1, 1, 400, 900)]))
@@ -207,6 +253,6 @@ def test_a_page_in_parts_shows_the_one_that_is_asked_for(tmp_path, query, runs):
     parts = {EVIL: [played(name, 20) for name in ("fifo", "srtf")], "others": [played(name, 30) for name in ("a", "b", "c")]}
     text = write_report(parts, tmp_path / "parts.html").read_text(encoding="utf-8")
     elements, console = opened(text, tmp_path, query)
-    assert (console, elements["body"]["data-ready"], "hidden" in elements["part"]) == ("", "true", False)
+    assert (console, elements["body"]["data-ready"], "hidden" in elements["chooser"]) == ("", "true", False)
     assert elements["chart-jct"]["data-lines"] == runs
     assert "b" not in elements

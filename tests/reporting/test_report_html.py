@@ -132,7 +132,7 @@ def test_the_options_in_force_are_told():
     data = payload([played("fifo", 30)], MetricOptions(measure=(5, 20), contention="static", unfair_above=1.0))
     told = "; ".join(data["options"])
     assert "jobs 5 to 20" in told
-    assert "jobs in the trace per accelerator" in told
+    assert "jobs in the trace per GPU" in told
     assert data["runs"][0]["summary"]["jobs"] == 15
 
 

@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 
 from fairlead.cli import options as opt
-from fairlead.cli.output import check_paths, note, out, print_json, progress, say_resumable
+from fairlead.cli.output import check_paths, note, out, page_source, print_json, progress, say_resumable
 from fairlead.core.errors import InputError
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead_papers import PUBLIC, TABLE, TRIAL, GavelInputs, Paper, Reproduction
@@ -214,7 +214,11 @@ def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:
     check_paths([], [], [given.folder])
     with say_resumable(given.folder / "cases"), progress(len(given.cases()), "running", quiet=json) as bar:
         outcome = run_reproduction(
-            given, processes=processes, on_done=lambda _: bar.advance(), report=lambda what: bar.show(what=what)
+            given,
+            processes=processes,
+            on_done=lambda _: bar.advance(),
+            report=lambda what: bar.show(what=what),
+            source=page_source(),
         )
     if json:
         rows = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,8 +11,8 @@ from typing import Any
 
 from fairlead.core.errors import InputError
 from fairlead.files import atomic_write
+from fairlead.reporting.html import Cell, PageSource, PageTable, document, image
 from fairlead.reporting.pictures import png
-from fairlead.reporting.sweep_page import document
 from fairlead_papers.findings import Findings, Row, Wants
 from fairlead_papers.study import BatchSizeFilter, Study
 
@@ -50,15 +49,17 @@ def check_folder(folder: Path, paper: str, scale: str) -> None:
 
 def heading(study: Study[Any]) -> Section:
     """What a study's section begins with, and is found by."""
-    return Section(f"## {study.title}\n", f'<h2 id="{html.escape(study.name)}">{html.escape(study.title)}</h2>')
+    return Section(
+        f"## {study.title}\n", f'<section class="card" id="{html.escape(study.name)}"><h2>{html.escape(study.title)}</h2>'
+    )
 
 
 def sections(folder: Path, studies: Iterable[Study[Any]], introduction: Sequence[str]) -> dict[str, Section]:
     """Of these studies, by name, what the report that is there tells. Where another introduction holds for it than for the new
     one, such as other rates or fewer seeds, the section says so from now on."""
-    whole, page = _text(folder / MARKDOWN), _text(folder / PAGE).partition("</body>")[0]
+    whole, page = _text(folder / MARKDOWN), _text(folder / PAGE).partition("</main>")[0]
     opening, *texts = re.split(r"^(?=## )", whole, flags=re.MULTILINE)
-    parts = re.split(r"(?=<h2 id=)", page)
+    parts = re.split(r'(?=<section class="card" id=)', page)
     others = " ".join(line for line in opening.splitlines()[3:] if line and line not in introduction)
     found = {}
     for study in studies:
@@ -66,7 +67,7 @@ def sections(folder: Path, studies: Iterable[Study[Any]], introduction: Sequence
         text = next((text for text in texts if text.startswith(begins.markdown)), None)
         part = next((part for part in parts if part.startswith(begins.html)), None)
         if text is not None and part is not None:
-            found[study.name] = _otherwise(begins, Section(text.rstrip("\n") + "\n", part), others)
+            found[study.name] = _otherwise(begins, Section(text.rstrip("\n") + "\n", part.rstrip("\n")), others)
     return found
 
 
@@ -143,16 +144,16 @@ def paragraphs(introduction: Sequence[str]) -> list[str]:
     return [*introduction, VERDICTS]
 
 
-def write_pages(report: Report, folder: Path) -> list[Path]:
+def write_pages(report: Report, folder: Path, source: PageSource | None = None) -> list[Path]:
     """Write report.html, report.md and the pictures; say which."""
     folder.mkdir(parents=True, exist_ok=True)
     pictures = {picture.name: png(picture) for one in report.told for picture in one.findings.pictures}
     drop_pictures(folder, {*pictures, *pictures_in(report.kept.values())})
     written = []
-    for name, image in pictures.items():
+    for name, drawn in pictures.items():
         written.append(folder / f"{name}.png")
-        atomic_write(written[-1], image)
-    for name, text in ((MARKDOWN, markdown(report)), (PAGE, page(report, pictures))):
+        atomic_write(written[-1], drawn)
+    for name, text in ((MARKDOWN, markdown(report)), (PAGE, page(report, pictures, source))):
         atomic_write(folder / name, text.encode("utf-8"))
         written.insert(0, folder / name)
     return written
@@ -205,29 +206,23 @@ def _markdown_row(values: Sequence[str]) -> str:
     return "| " + " | ".join(value.replace("|", "\\|") for value in values) + " |"
 
 
-def page(report: Report, pictures: dict[str, bytes]) -> str:
-    introduction = "".join(f"<p>{html.escape(paragraph)}</p>" for paragraph in report.paragraphs)
+def page(report: Report, pictures: dict[str, bytes], source: PageSource | None = None) -> str:
+    introduction = "".join(f'<p class="prose">{html.escape(paragraph)}</p>' for paragraph in report.paragraphs)
     new = {one.study.name: _html_section(one, report.scale, pictures) for one in report.told}
     parts = report.in_order(new, {name: section.html for name, section in report.kept.items()})
-    top = f"<h1>{html.escape(report.title)}'s evaluation, reproduced</h1>{introduction}"
-    return document(f"{report.title}, reproduced", "".join([top, *parts]))
+    return document(f"{report.title}: the evaluation reproduced", "".join([introduction, *parts]), source)
+
+
+_VERDICT_KINDS = {"met": "good", "not met": "bad", "failed": "bad", "in part": "open", "open": "open"}
 
 
 def _html_section(one: Told, scale: BatchSizeFilter, pictures: dict[str, bytes]) -> str:
-    head = "".join(f"<th{' class=n' if name in NUMBERS else ''}>{name}</th>" for name in HEADINGS)
-    body = "".join(_html_row(row, scale, one.study) for row in one.findings.rows)
+    verdict = HEADINGS.index("verdict")
+    rows: list[list[str | Cell]] = [list(cells(row, scale, one.study)) for row in one.findings.rows]
+    for row, found in zip(rows, one.findings.rows, strict=True):
+        row[verdict] = Cell(found.verdict, _VERDICT_KINDS.get(found.verdict, "muted"))
+    table = PageTable(HEADINGS, rows, [HEADINGS.index(name) for name in NUMBERS]).to_html()
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in one.findings.notes)
-    images = "".join(
-        f'<img alt="{html.escape(p.title)}" src="data:image/png;base64,{base64.b64encode(pictures[p.name]).decode()}">'
-        for p in one.findings.pictures
-    )
-    tables = f"<table><tr>{head}</tr>{body}</table><ul>{notes}</ul><div class=pictures>{images}</div>"
-    return heading(one.study).html + tables
-
-
-def _html_row(row: Row, scale: BatchSizeFilter, study: Study[Any]) -> str:
-    shown = [html.escape(cell) for cell in cells(row, scale, study)]
-    kind = row.verdict.replace(" ", "-")
-    parts = [f'<td class="n">{cell}</td>' if 1 <= index <= 3 else f"<td>{cell}</td>" for index, cell in enumerate(shown)]
-    parts[4] = f'<td class="{kind}">{shown[4]}</td>'
-    return f"<tr>{''.join(parts)}</tr>"
+    images = "".join(image(picture, pictures[picture.name]) for picture in one.findings.pictures)
+    listed = f"<ul>{notes}</ul>" if notes else ""
+    return f'{heading(one.study).html}{table}{listed}<div class="pictures">{images}</div></section>'

@@ -9,6 +9,7 @@ from typing import Any, Generic
 
 from fairlead.experiments.cases import Answers, Case, CaseStore, ReportProgress, distinct_cases, run_cases, silent
 from fairlead.experiments.inputs import ExperimentInputs
+from fairlead.reporting.html import PageSource
 from fairlead_papers.findings import Findings, Row
 from fairlead_papers.pages import Report, Told, check_folder, paragraphs, sections, write_pages
 from fairlead_papers.study import Paper, S, Study
@@ -52,9 +53,10 @@ def reproduce(
     processes: int | None = None,
     on_done: Callable[[bool], None] | None = None,
     report: ReportProgress = silent,
+    source: PageSource | None = None,
 ) -> Outcome:
-    """Answer what is not answered yet, and write the report; `on_done` is told of each case whether it had to be run, and
-    `report` what long ones say meanwhile."""
+    """Run the cases that have not run yet, and write the report. `on_done` gets for each case whether it had to run, `report`
+    the progress of long ones. The page shows `source`."""
     ran = 0
 
     def note(new: bool) -> None:
@@ -72,7 +74,7 @@ def reproduce(
     kept = sections(given.folder, others, paragraphs(introduction))
     order = [study.name for study in given.paper.studies]
     pages = Report(given.paper.title, given.scale, introduction, told, kept, order)
-    return Outcome(told, write_pages(pages, given.folder), ran, [*kept])
+    return Outcome(told, write_pages(pages, given.folder, source), ran, [*kept])
 
 
 def _read(study: Study[S], scale: S, answers: Answers) -> Findings:

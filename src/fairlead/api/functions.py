@@ -104,7 +104,7 @@ def compare(
             unless `loads` re-times it.
         cluster: As for `simulate`.
         schedulers: Names, scheduler files or `Scheduler` objects. Policy objects of your own run in this process.
-        seeds: Seeds; intervals in the result are over these.
+        seeds: Seeds; intervals in the result are over these. With one seed, `differences` has intervals over windows of jobs.
         loads: Jobs per hour to which arrivals are re-timed; None keeps the trace's arrivals.
         round_s: Round length for all schedulers; None keeps each one's own.
         throughputs: As for `simulate`.
@@ -112,10 +112,10 @@ def compare(
         faults: As for `simulate`.
         measure: As for `simulate`.
         processes: Number of processes; default: one per core.
-        keep_records: Keep the records of the first seed for `result.report`.
+        keep_records: Keep the records of the first seeds, of at most 12 pairs of load and seed, for `result.report`.
 
     Returns:
-        The runs, with `summary`, `paired`, `runs` and `report`.
+        The runs, with `summary`, `differences`, `paired`, `runs` and `report`.
 
     Raises:
         FairleadError: An input is wrong.
@@ -136,9 +136,7 @@ def compare(
     costs, faults = convert.instance_or_default("costs", costs, Costs), convert.instance_or_default("faults", faults, Faults)
     machine = convert.to_cluster(cluster)
     given = Comparison(Workload(source, table), machine, configs, loads, seeds, costs, faults, measure, options)
-    outcomes = _run(given, made, processes, keep_records)
-    rows = [one.row(given) for one in outcomes]
-    return ComparisonResult(rows, [one.record for one in outcomes if one.record is not None], given.metrics)
+    return ComparisonResult.of(given, _run(given, made, processes, keep_records))
 
 
 def _run(given: Comparison, made: Sequence[Scheduler], processes: int | None, keep_records: bool) -> list[CaseOutcome]:

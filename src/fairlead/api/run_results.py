@@ -8,23 +8,33 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from fairlead.core.errors import FairleadError, InputError
+from fairlead.core.errors import FairleadError
 from fairlead.core.events import Event, RoundPlanned
 from fairlead.core.job import Phase
 from fairlead.experiments import metrics
+from fairlead.experiments.compare import CaseOutcome, Comparison
+from fairlead.experiments.differences import (
+    DIFFERENCE_METRICS,
+    KEYS,
+    Differences,
+    PairedDifference,
+    WindowMeans,
+    paired_differences,
+    paired_values,
+)
 from fairlead.experiments.run_record import RunRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_KEYS = ("scheduler", "load", "seed")
+    from fairlead.reporting.html import PageSource
 
 
 class _Tabular:
@@ -103,7 +113,8 @@ class ComparisonResult(_Tabular):
 
     Attributes:
         rows: One mapping per run: scheduler, load, seed, and every metric.
-        records: Records of the first seed, for reports.
+        records: Records of the first seeds, for reports; `record_keys` has the load and seed of each.
+        windows: Of each row, for comparisons of one seed: means over windows of the jobs, by metric.
         control_errors: Of `resimulate`: the relative error of the control by metric; None where the recorded value is 0.
         notes: What reports say above the tables.
     """
@@ -114,6 +125,24 @@ class ComparisonResult(_Tabular):
     options: metrics.MetricOptions = metrics.DEFAULTS
     control_errors: Mapping[str, float | None] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    windows: Sequence[WindowMeans] = field(default=(), repr=False)
+    record_keys: Sequence[tuple[float | None, int]] = ()
+
+    @classmethod
+    def of(cls, given: Comparison, outcomes: Sequence[CaseOutcome]) -> ComparisonResult:
+        """The result of a comparison that has run."""
+        kept = [
+            (replace(one.record, scheduler=given.schedulers[one.case.scheduler].label), one.case)
+            for one in outcomes
+            if one.record
+        ]
+        return cls(
+            [one.row(given) for one in outcomes],
+            [record for record, _ in kept],
+            given.metrics,
+            windows=[one.windows for one in outcomes],
+            record_keys=[(case.load, case.seed) for _, case in kept],
+        )
 
     @property
     def schedulers(self) -> list[str]:
@@ -139,7 +168,7 @@ class ComparisonResult(_Tabular):
     def _mean(self, scheduler: str, load: float | None, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         result: dict[str, Any] = {"scheduler": scheduler, "load": load, "seeds": len(rows)}
         for name in rows[0]:
-            if name in _KEYS:
+            if name in KEYS:
                 continue
             values = [row[name] for row in rows]
             mean, half = (math.nan, math.nan) if None in values else metrics.interval([float(v) for v in values])
@@ -161,49 +190,75 @@ class ComparisonResult(_Tabular):
         Raises:
             FairleadError: A label or the metric is unknown, or no pair has a value.
         """
-        sides: list[dict[tuple[Any, Any], float]] = []
-        for label in (first, second):
-            if label not in self.schedulers:
-                raise InputError("paired", f"one of {', '.join(self.schedulers)}", field="scheduler", value=label)
-            mine = [row for row in self.rows if row["scheduler"] == label]
-            if metric not in (known := [name for name in mine[0] if name not in _KEYS]):
-                raise InputError("paired", f"one of {', '.join(known)}", field="metric", value=metric)
-            sides.append({(row["load"], row["seed"]): float(row[metric]) for row in mine if row[metric] is not None})
-        pairs = [(sides[0][key], sides[1][key]) for key in sides[0] if key in sides[1]]
-        if not pairs:
-            raise FairleadError(f"no pair of runs of {first!r} and {second!r} has a value for {metric}")
-        differences = [a - b for a, b in pairs]
-        difference, difference_half = metrics.interval(differences)
-        ratio, ratio_half = metrics.interval([a / b for a, b in pairs if b])
+        pairs = paired_values(self.rows, first, second, metric)
+        found = PairedDifference.of(pairs)
         return {
             "metric": metric,
-            "pairs": len(pairs),
-            "difference": difference,
-            "difference_ci95": difference_half,
-            "ratio": ratio,
-            "ratio_ci95": ratio_half,
-            "differences": differences,
+            "pairs": found.pairs,
+            "difference": found.difference,
+            "difference_ci95": found.half_width,
+            "ratio": found.ratio,
+            "ratio_ci95": found.ratio_half_width,
+            "differences": [a - b for a, b in pairs],
         }
 
+    def differences(self, baseline: str | None = None, metrics: Sequence[str] = DIFFERENCE_METRICS) -> Differences:
+        """Compare every scheduler with a baseline, with 95 % intervals of the paired differences.
+
+        The pairs are runs of the same seed; with one seed, windows of the jobs by submission. `method` says which.
+
+        Args:
+            baseline: Label of a scheduler; default: the first.
+            metrics: Names of metrics in `summary`.
+
+        Returns:
+            `baseline`, `method` and `rows`: by scheduler, load and metric, the difference, its half width and the ratio.
+
+        Raises:
+            FairleadError: The label is unknown.
+        """
+        return paired_differences(self.rows, metrics, baseline, self.windows)
+
     def to_parquet(self, folder: str | Path) -> list[Path]:
-        """Write `runs.parquet`, and `jobs-<scheduler>.parquet` for every run of which records were kept; with several loads,
-        `jobs-<scheduler>-load-<load>.parquet`."""
-        tables, loads = {"runs": self.runs}, list(dict.fromkeys(row["load"] for row in self.rows))
-        for place, record in enumerate(self.records):
+        """Write `runs.parquet`, and `jobs-<scheduler>.parquet` for every run of which records were kept. Where the runs have
+        several loads or seeds, the file name has both: `jobs-<scheduler>-load-<load>-seed-<seed>.parquet`."""
+        tables, several = {"runs": self.runs}, len({(row["load"], row["seed"]) for row in self.rows}) > 1
+        for record, (load, seed) in zip(self.records, self.record_keys or [(None, 0)] * len(self.records)):
             label = re.sub(r"[^\w.-]+", "-", record.scheduler).strip("-")
-            if len(self.records) > len(self.schedulers):  # by load, then scheduler
-                label += f"-load-{loads[place // len(self.schedulers)] or 'as-is'}"
+            if several:
+                label += f"-load-{'as-is' if load is None else f'{load:g}'}-seed-{seed}"
             tables[f"jobs-{label}"] = job_table(record, self.options)
         return _write_tables(Path(folder), tables)
 
-    def report(self, path: str | Path) -> Path:
-        """Write an HTML report of the runs of the first seed, side by side."""
+    def report(
+        self,
+        path: str | Path,
+        *,
+        title: str = "Schedulers compared",
+        baseline: str | None = None,
+        source: PageSource | None = None,
+    ) -> Path:
+        """Write an HTML report: means over the seeds, paired differences, and the runs side by side, by load and seed.
+
+        Args:
+            path: The file to write.
+            title: Title of the page.
+            baseline: Label of the scheduler to which differences are shown; default: the first.
+            source: What the page says it was made by; default: the version and the date.
+
+        Raises:
+            FairleadError: No records were kept, or the file cannot be written.
+        """
+        from fairlead.reporting.comparison_page import comparison_sections, runs_by_name
         from fairlead.reporting.html import write_report
 
         if not self.records:
             raise FairleadError("no records were kept: pass keep_records=True to compare")
+        seeds, keys = list(dict.fromkeys(row["seed"] for row in self.rows)), self.record_keys or [(None, 0)] * len(self.records)
+        sections = comparison_sections(self.summary, seeds, self.differences(baseline), len(set(keys)))
+        runs = runs_by_name(self.records, keys)
         with _writing(path):
-            return write_report(list(self.records), Path(path), self.options, notes=self.notes)
+            return write_report(runs, Path(path), self.options, title, notes=self.notes, source=source, sections=sections)
 
     def __repr__(self) -> str:
         return f"ComparisonResult({', '.join(self.schedulers)}; {len(self.rows)} runs)"

@@ -11,22 +11,35 @@ from rich.table import Table
 
 from fairlead.api.run_results import ComparisonResult
 from fairlead.cli import options as opt
-from fairlead.cli.output import check_paths, fitted_table, note, option_error, out, print_json, progress, say_resumable
+from fairlead.cli.output import (
+    check_paths,
+    fitted_table,
+    note,
+    option_error,
+    out,
+    page_source,
+    print_json,
+    progress,
+    say_resumable,
+)
 from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import parse_part
 from fairlead.config.workload_files import read_hosts
 from fairlead.core.errors import InputError
 from fairlead.experiments.compare import Aggregate, Comparison, Workload, aggregate_outcomes, run_comparison
+from fairlead.experiments.differences import Differences
 from fairlead.experiments.inputs import check_host_profiles
 from fairlead.experiments.metric_columns import COLUMNS, format_with_error
 from fairlead.experiments.sweep import SweepResult, read_sweep, run_sweep
+from fairlead.reporting.comparison_page import difference_columns, run_name
 from fairlead.reporting.figures import write_figures
-from fairlead.reporting.html import write_report
 from fairlead.reporting.sweep_page import headings, rows, write_page
 from fairlead.reporting.tables import comparison_table
 
 POLICIES = "fifo,sjf,srtf,las,tiresias"
 DEFAULT_LOAD = 6.0
+MAX_NAMED = 8
+"""Written files that a note lists by name."""
 FIGURES = ("average_jct_s", "p99_jct_s", "average_responsiveness_s", "utilization", "average_ftf", "unfair_fraction")
 
 
@@ -56,10 +69,11 @@ def compare_command(
     fault: opt.FaultOptions,
     definitions: opt.DefinitionOptions,
     measure: str | None = opt.MEASURE,
-    processes: int | None = opt.PROCESSES,
-    report: Path | None = typer.Option(
-        None, help="Write an HTML report of the first seed to this file.", rich_help_panel=opt.OUTPUT
+    baseline: str | None = typer.Option(
+        None, help="The scheduler to which differences are printed, by its label. [default: the first]"
     ),
+    processes: int | None = opt.PROCESSES,
+    report: Path | None = typer.Option(None, help="Write an HTML report to this file.", rich_help_panel=opt.OUTPUT),
     png: Path | None = opt.PNG,
     sweep: Path | None = typer.Option(
         None, help="A sweep in YAML: schedulers over loads, clusters, seeds and parameters; resumable (docs/guides/sweeps.md)."
@@ -72,7 +86,11 @@ def compare_command(
     ),
     json: opt.JsonOption = False,
 ) -> None:
-    """Compare schedulers on the same jobs. Over several seeds it gives 95 % confidence intervals.
+    """Compare schedulers on the same jobs, with 95 % confidence intervals.
+
+    All schedulers get the same jobs, so the command also prints paired differences to the first scheduler, or to --baseline.
+    Over several seeds the pairs are runs of the same seed. With one seed they are windows: equal parts of the jobs, in the
+    order of their submission.
 
     Examples:
 
@@ -102,6 +120,9 @@ def compare_command(
     for base, scheduler in zip(bases, schedulers, strict=True):
         shared |= opt.changed_parts(base, scheduler)
         scheduler.build(None)
+    labels = [scheduler.label for scheduler in schedulers]
+    if baseline is not None and baseline not in labels:
+        raise option_error("baseline", f"one of {', '.join(labels)}", baseline)
     table, hosts = workload.table(), {} if workload.hosts is None else read_hosts(workload.hosts)
     generator = workload.generator(DEFAULT_LOAD)
     source, costs, faults = Workload(workload.file() or generator, table, hosts), cost.read(), fault.read(machine)
@@ -125,32 +146,34 @@ def compare_command(
     pictures = report is not None or png is not None or folder is not None
     with progress(len(given.cases()), "simulating", quiet=json) as bar:
         outcomes = run_comparison(given, processes=processes, keep_records=pictures, on_done=lambda _: bar.advance())
-    arms = aggregate_outcomes(given, outcomes)
-    labels = [schedulers[outcome.case.scheduler].label for outcome in outcomes]
+    arms, result = aggregate_outcomes(given, outcomes), ComparisonResult.of(given, outcomes)
+    differences = result.differences(baseline)
     all_with = f", all with {opt.in_words(shared)}" if shared else ""
-    cases = [outcome.row(given) for outcome in outcomes]
     if json:
         results = [
             {"scheduler": a.label, "load": a.load, "seeds": a.seeds, "mean": a.mean, "half_width": a.half_width} for a in arms
         ]
-        print_json({"cluster": str(machine), "shared": shared, "results": results, "cases": cases})
-    elif len(outcomes) == len(schedulers):
-        summaries = [(label, outcome.summary) for label, outcome in zip(labels, outcomes)]
-        out.print(comparison_table(summaries, title=f"{machine}{all_with}", width=out.width))
+        about = {"cluster": str(machine), "shared": shared, "results": results}
+        print_json({**about, "differences": differences.to_dict(), "cases": result.rows})
     else:
-        out.print(_table(arms, f"{machine}{all_with}"))
-    records = [
-        replace(o.record, scheduler=label)
-        for label, o in zip(labels, outcomes)
-        if o.record is not None and o.case.load == given.loads[-1]
-    ]
+        if len(outcomes) == len(schedulers):
+            summaries = [(schedulers[one.case.scheduler].label, one.summary) for one in outcomes]
+            out.print(comparison_table(summaries, title=f"{machine}{all_with}", width=out.width))
+        else:
+            out.print(_table(arms, f"{machine}{all_with}"))
+        if differences.rows:
+            out.print(_difference_table(differences))
     if folder is not None:
-        written = ComparisonResult(cases, records, metrics).to_parquet(folder)
-        note(f"tables: {', '.join(map(str, written))}")
+        written = result.to_parquet(folder)
+        note(f"tables: {', '.join(map(str, written)) if len(written) <= MAX_NAMED else f'{len(written)} files in {folder}'}")
     if report is not None:
-        note(f"report: {write_report(records, report, metrics, title=f'Fairlead: schedulers compared{all_with}')}")
+        title = f"Schedulers compared{all_with}"
+        note(f"report: {result.report(report, title=title, baseline=baseline, source=page_source())}")
     if png is not None:
-        note(f"plots: {', '.join(str(p) for p in write_figures(records, png, metrics))}")
+        shown = given.loads[-1], given.seeds[0]
+        records = [record for record, key in zip(result.records, result.record_keys, strict=True) if key == shown]
+        of = "" if len(given.loads) * len(given.seeds) == 1 else f" ({run_name(*shown)})"
+        note(f"plots{of}: {', '.join(str(p) for p in write_figures(records, png, metrics))}")
 
 
 def _table(arms: list[Aggregate], title: str) -> Table:
@@ -164,6 +187,17 @@ def _table(arms: list[Aggregate], title: str) -> Table:
     rows = [(*name, *row) for name, row in zip(names, zip(*cells, strict=True), strict=True)]
     caption = f"mean ± half the 95 % interval over {arms[0].seeds} seeds"
     return fitted_table(title, ("scheduler", "jobs/h", *(column.heading for column in columns)), rows, 2, caption)
+
+
+def _difference_table(found: Differences) -> Table:
+    """One row per scheduler and load, less the baseline. A star marks an interval that excludes 0."""
+    columns = difference_columns(found)
+    cells = [[f"{text}{'*' if sure else ' '}" for text, sure in column] for _, column in columns]
+    names = [(row.scheduler, "as is" if row.load is None else f"{row.load:g}") for row in found.rows]
+    rows = [(*name, *row) for name, row in zip(names, zip(*cells, strict=True), strict=True)]
+    caption = f"difference ± half the 95 % interval; {found.method}; * the interval excludes 0"
+    title = f"Difference to {found.baseline}"
+    return fitted_table(title, ("scheduler", "jobs/h", *(f"{heading} " for heading, _ in columns)), rows, 2, caption)
 
 
 def _seeds(text: str) -> Sequence[int]:
@@ -188,7 +222,7 @@ def _run_sweep(path: Path, folder: Path | None, context: typer.Context, *, proce
     check_paths([path], [], [place])
     with say_resumable(place / "cases"), progress(len(given.points()) * len(given.seeds), "simulating", quiet=json) as bar:
         swept = run_sweep(given, place, processes=processes, on_done=lambda _: bar.advance())
-    report = write_page(swept, place)
+    report = write_page(swept, place, page_source())
     if json:
         print_json(_sweep_data(swept))
     else:

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from fairlead.cli import options as opt
-from fairlead.cli.output import check_paths, note, option_error, out, print_json, progress
+from fairlead.cli.output import check_paths, note, option_error, out, page_source, print_json, progress
 from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import parse_part
 from fairlead.core.errors import require
@@ -87,7 +87,7 @@ def resimulate_command(
     shown = resimulation_records(run, given, outcomes)
     if report is not None:
         title, notes = "Recorded run under other policies", [check.text, *filter(None, [check.warning])]
-        note(f"report: {write_report(shown, report, metrics, title=title, notes=notes)}")
+        note(f"report: {write_report(shown, report, metrics, title=title, notes=notes, source=page_source())}")
     if png is not None:
         note(f"plots: {', '.join(map(str, write_figures(shown, png, metrics)))}")
 
@@ -115,7 +115,7 @@ def report_command(
     metrics = definitions.read(measure)
     records = [record_from_journal(path) for path in journals]
     summaries = [(record.scheduler, summarize(record, metrics)) for record in records]
-    path = write_report(records, output, metrics, title=title)
+    path = write_report(records, output, metrics, title=title, source=page_source())
     figures = write_figures(records, png, metrics) if png is not None else []
     if json:
         runs = [{"scheduler": label, "journal": str(j), **s.to_dict()} for j, (label, s) in zip(journals, summaries)]

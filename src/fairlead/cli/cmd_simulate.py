@@ -11,7 +11,7 @@ import typer
 
 from fairlead.api.run_results import Run
 from fairlead.cli import options as opt
-from fairlead.cli.output import check_paths, event_log, note, out, print_json, progress
+from fairlead.cli.output import check_paths, event_log, note, out, page_source, print_json, progress
 from fairlead.config.workload_files import read_request_rates
 from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.metrics import summarize
@@ -129,7 +129,7 @@ def simulate_command(
         if flagged:
             note(f"jobs that did not behave as declared: {len(flagged)} (--json lists them)")
     if report is not None:
-        path = write_report([run.record], report, metrics, title=f"{scheduler.label} on {trace.name}")
+        path = write_report([run.record], report, metrics, title=f"{scheduler.label} on {trace.name}", source=page_source())
         note(f"report: {path}")
     if png is not None:
         note(f"plots: {', '.join(str(p) for p in write_figures([run.record], png, metrics))}")

@@ -28,6 +28,7 @@ from rich.text import Text
 
 from fairlead.core.errors import InputError, JournalError
 from fairlead.journal.jsonl import JsonlJournal
+from fairlead.reporting.html import PageSource
 from fairlead.reporting.tables import no_room, room_for_names
 
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel="Output")]
@@ -111,6 +112,11 @@ def say_resumable(folder: object) -> Iterator[None]:
     except KeyboardInterrupt:
         note(f"finished runs are kept in {folder}; run the same command again to resume")
         raise
+
+
+def page_source() -> PageSource:
+    """Return what pages say they were made by: this command, Fairlead's version and the date."""
+    return PageSource.now(sys.argv[1:])
 
 
 def note(text: str) -> None:

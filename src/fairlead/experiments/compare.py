@@ -1,4 +1,4 @@
-"""Compare schedulers × loads × seeds, with confidence intervals over seeds."""
+"""Compare schedulers × loads × seeds, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, check_number
 from fairlead.core.events import SchedulerSwitched
 from fairlead.experiments.cases import run_in_processes
+from fairlead.experiments.differences import WindowMeans, window_means
 from fairlead.experiments.inputs import TraceFile
 from fairlead.experiments.metrics import DEFAULTS, MetricOptions, Summary, interval, summarize
 from fairlead.experiments.run_record import RunRecord
@@ -32,6 +33,8 @@ from fairlead.workloads.trace import Trace
 from fairlead.workloads.transform import retime_poisson, with_host_sensitivity
 
 MAX_SEEDS = 100_000
+MAX_KEPT = 12
+"""Pairs of load and seed whose runs a report can show one by one."""
 MIN_LOAD, MAX_LOAD = 1e-6, 1e6
 
 
@@ -100,10 +103,16 @@ class Comparison:
                 mend = "each scheduler once, or another name for one of the two (`name: …` in its file, name=… of a Scheduler)"
                 raise InputError("schedulers", mend, field="scheduler", value=label)
 
+    @property
+    def kept_seeds(self) -> Sequence[int]:
+        """The first seeds, whose records are kept for reports: of at most `MAX_KEPT` pairs of load and seed."""
+        return self.seeds[: max(1, MAX_KEPT // len(self.loads))]
+
     def cases(self, keep_records: bool = False) -> list[ComparisonCase]:
-        """By load, then seed, then scheduler; `keep_records` applies to the first seed."""
+        """By load, then seed, then scheduler; `keep_records` applies to `kept_seeds`."""
+        kept = set(self.kept_seeds) if keep_records else ()
         return [
-            ComparisonCase(index, load, seed, keep_records and seed == self.seeds[0])
+            ComparisonCase(index, load, seed, seed in kept)
             for load in self.loads
             for seed in self.seeds
             for index in range(len(self.schedulers))
@@ -138,7 +147,8 @@ class ComparisonCase:
         )
         registry = given.registries[self.scheduler] if given.registries else None
         record = run_simulation(simulation, registry=registry, gantt=self.keep_record).record
-        return CaseOutcome(self, summarize(record, given.metrics), record if self.keep_record else None)
+        windows = window_means(record, given.metrics) if len(given.seeds) == 1 else {}
+        return CaseOutcome(self, summarize(record, given.metrics), record if self.keep_record else None, windows)
 
 
 @dataclass(frozen=True)
@@ -148,6 +158,7 @@ class CaseOutcome:
     case: ComparisonCase
     summary: Summary
     record: RunRecord | None = None
+    windows: WindowMeans = field(default_factory=dict)  # of comparisons of one seed
 
     def row(self, given: Comparison) -> dict[str, Any]:
         """The scheduler's label, the load, the seed and every metric."""
@@ -173,7 +184,7 @@ def run_comparison(
     keep_records: bool = False,
     on_done: Callable[[CaseOutcome], None] | None = None,
 ) -> list[CaseOutcome]:
-    """Run every case; returns outcomes in the order of `given.cases()`. Records are kept of the first seed only."""
+    """Run every case; returns outcomes in the order of `given.cases()`. Records are kept of `given.kept_seeds`."""
     cases = given.cases(keep_records)
     outcomes: dict[int, CaseOutcome] = {}
 

@@ -23,8 +23,8 @@ class Column:
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column("jobs", "jobs", "count", "", "Jobs that the figures are taken over."),
-    Column("finished", "finished", "count", "high", "Jobs that ran to their end."),
+    Column("jobs", "jobs", "count", "", "Jobs that the metrics are computed over."),
+    Column("finished", "finished", "count", "high", "Jobs that finished."),
     Column("average_jct_s", "avg JCT", "duration", "low", "Job completion time, submission to end; mean."),
     Column("median_jct_s", "median JCT", "duration", "low", "Half of the finished jobs took no longer than this."),
     Column("p99_jct_s", "p99 JCT", "duration", "low", "99 % of the finished jobs took no longer than this."),
@@ -37,30 +37,30 @@ COLUMNS: tuple[Column, ...] = (
         "Responsiveness: mean wait from submission to the first start.",
     ),
     Column("average_queueing_s", "queueing", "duration", "low", "JCT less the time spent running; mean."),
-    Column("utilization", "use", "share", "high", "GPU-seconds held, of those there were during the run."),
+    Column("utilization", "utilization", "share", "high", "GPU time held by jobs, as a share of all GPU time of the run."),
     Column(
         "average_ftf",
         "avg ρ",
         "ratio",
         "low",
-        "Finish-time fairness: JCT over the time an equal share would have taken; mean. Above 1: slower than fair.",
+        "Finish-time fairness: JCT divided by the JCT with an equal share of the cluster; mean. Above 1: slower than fair.",
     ),
-    Column("worst_ftf", "worst ρ", "ratio", "low", "The finish-time fairness of the job treated worst."),
+    Column("worst_ftf", "worst ρ", "ratio", "low", "The largest finish-time fairness of a job."),
     Column("unfair_fraction", "unfair", "share", "low", "Share of finished jobs whose ρ is above the threshold."),
     Column("deadline_misses", "missed", "count", "low", "Jobs with a deadline that did not finish by it."),
-    Column("cost", "cost", "money", "low", "GPU-hours held, at the price of their type."),
-    Column("preemptions", "preempted", "count", "low", "Times a job was suspended by a decision, to wait."),
-    Column("moves", "moved", "count", "low", "Times a job was moved to another type or place, or changed in size."),
-    Column("restarts", "restarts", "count", "low", "Starts after a job's first, whatever the cause."),
-    Column("failed", "failed", "count", "low", "Jobs that gave up."),
+    Column("cost", "cost", "money", "low", "GPU hours held, at the price of the GPU type."),
+    Column("preemptions", "preempted", "count", "", "Times a decision suspended a job, which then waited."),
+    Column("moves", "moved", "count", "", "Times a decision moved a job to other GPUs or changed its number of workers."),
+    Column("restarts", "restarts", "count", "", "Starts of a job after its first one, for any reason."),
+    Column("failed", "failed", "count", "low", "Jobs that failed for good."),
     Column("refused", "refused", "count", "low", "Jobs that could never run on this cluster."),
-    Column("cancelled", "cancelled", "count", "", "Jobs withdrawn by their owner."),
-    Column("unfinished", "unfinished", "count", "low", "Jobs still in the system when the record ends."),
+    Column("cancelled", "cancelled", "count", "", "Jobs cancelled by their user."),
+    Column("unfinished", "unfinished", "count", "low", "Jobs that have not ended when the run ends."),
     Column("rounds", "rounds", "count", "", "Rounds that passed; without rounds, decisions."),
-    Column("decisions", "decisions", "count", "", "Decisions taken; rounds in which nothing could change are skipped."),
-    Column("decide_s", "deciding", "duration", "", "Processor time spent deciding."),
-    Column("wall_s", "wall time", "duration", "", "Time the whole run took."),
-    Column("peak_rss_mb", "peak memory", "memory", "", "Most memory the process held."),
+    Column("decisions", "decisions", "count", "", "Decisions made. Rounds in which nothing can change need none."),
+    Column("decide_s", "deciding", "duration", "", "Time spent on decisions."),
+    Column("wall_s", "wall time", "duration", "", "Time that the simulation took."),
+    Column("peak_rss_mb", "peak memory", "memory", "", "Largest memory of the process."),
 )
 
 _PRINCIPAL = (  # for a terminal, most important first: columns that do not fit are dropped from the end
@@ -87,11 +87,12 @@ def principal_columns(columns: Sequence[Column]) -> list[Column]:
 
 
 def best_value(column: Column, rows: Iterable[Row]) -> float | None:
-    """The best value of a column among several runs; None if neither direction is better, or all are equal."""
+    """The best value of a column. None: neither direction is better, all are equal, or the best is a count of 0."""
     known = [float(v) for row in rows if (v := row.get(column.key)) is not None]
     if not column.better or len(known) < 2 or min(known) == max(known):
         return None
-    return min(known) if column.better == "low" else max(known)
+    best = min(known) if column.better == "low" else max(known)
+    return None if best == 0 and column.shows == "count" else best
 
 
 def format_value(value: float | int | None, shows: Shows) -> str:
@@ -136,6 +137,57 @@ def format_with_error(values: Sequence[float | None], widths: Sequence[float | N
         else:
             cells.append(f"{text} ± {format_value(width, shows)}")
     return cells
+
+
+def format_column(
+    values: Sequence[float | int | None], shows: Shows, widths: Sequence[float | None] = ()
+) -> tuple[str, list[str]]:
+    """The unit for a column's heading, and its cells with the same number of decimals, each with its error where that is known.
+    The unit is empty where the cells need units of their own."""
+    known = sorted(float(v) for v in values if v is not None and math.isfinite(v) and v > 0)
+    unit, factor, decimals = {"share": ("%", 0.01, 1), "memory": ("MB", 1.0, 0), "ratio": ("", 1.0, 2)}.get(shows, ("", 1.0, 0))
+    errors = widths or [None] * len(values)
+    if shows == "count" and any(v != round(v) for v in known):
+        decimals = 1
+    elif shows == "money":
+        unit, decimals = "$", 0 if known and known[-1] >= 1000 else 2
+    elif shows == "duration":
+        apart = bool(known) and known[-1] > 100 * known[0]
+        typical = 0.0 if not known else known[-1] if apart else known[len(known) // 2]
+        factor, unit = _unit(typical)
+        if not known or known[0] < (factor if apart else 0.1 * factor):
+            return "", format_with_error(values, errors, shows)
+        decimals = 0 if typical >= 100 * factor else 1
+
+    def cell(value: float | None, error: float | None) -> str:
+        if value is None or not math.isfinite(value):
+            return "–"
+        text = f"{value / factor:,.{decimals}f}"
+        return text if error is None or not math.isfinite(error) else f"{text} ± {error / factor:,.{decimals}f}"
+
+    return unit, [cell(value, error) for value, error in zip(values, errors, strict=True)]
+
+
+def format_differences(values: Sequence[float | None], widths: Sequence[float | None], shows: Shows) -> tuple[str, list[str]]:
+    """The unit for a column's heading, and differences with their errors, as in `"−1.2 ± 0.4"`. Differences of shares are in
+    percentage points."""
+    known = [abs(v) for v in values if v is not None and math.isfinite(v)]
+    factor, unit = (0.01, "pp") if shows == "share" else (1.0, "")
+    if shows == "duration":
+        factor, unit = _unit(max(known, default=0.0))
+    decimals = max(_decimals(max(known, default=0.0) / factor), 2 if shows == "ratio" else 0)
+
+    def cell(value: float | None, width: float | None) -> str:
+        if value is None or not math.isfinite(value):
+            return "–"
+        text = f"{value / factor:+.{decimals}f}".replace("-", "−")
+        return text if width is None or not math.isfinite(width) else f"{text} ± {width / factor:.{decimals}f}"
+
+    return unit, [cell(value, width) for value, width in zip(values, widths, strict=True)]
+
+
+def _decimals(size: float) -> int:
+    return 0 if size >= 100 else 1 if size >= 1 else 2
 
 
 _SIZES = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "%": 0.01, "MB": 1.0}

@@ -45,7 +45,7 @@ def payload(records: Sequence[RunRecord], options: MetricOptions, max_bars: int 
     return {
         "columns": [
             {"key": c.key, "heading": c.heading, "shows": c.shows, "better": c.better, "meaning": c.meaning}
-            for c in relevant_columns(summaries)
+            for c in sorted(relevant_columns(summaries), key=lambda column: column.shows == "count")
         ],
         "phases": [phase.name.lower() for phase in Phase],
         "colours": list(COLOURS),
@@ -64,7 +64,7 @@ def _options(options: MetricOptions) -> list[str]:
     contention = {
         "average": "jobs present per GPU, averaged over the job's stay",
         "static": "jobs in the trace per GPU",
-        "demand": "GPUs asked for per GPU, averaged over the job's stay",
+        "demand": "GPUs requested per GPU, averaged over the job's stay",
     }[options.contention]
     return [
         f"measured: {measured}, by order of submission",

@@ -3,50 +3,53 @@ axis that the sweep goes along. It computes nothing."""
 
 from __future__ import annotations
 
-import base64
 import html
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairlead.experiments.metric_columns import COLUMNS, Column, format_with_error
+from fairlead.experiments.metric_columns import COLUMNS, Column, format_column, format_with_error
 from fairlead.experiments.sweep.sweep_run import Axis, PointResult, Sweep, SweepResult
 from fairlead.experiments.sweep.sweep_run import format_axis_value as shown_value
 from fairlead.files import atomic_write
-from fairlead.reporting.pictures import Lines, PlotLine, png
+from fairlead.reporting.html import Cell, PageSource, PageTable, card, document, image
+from fairlead.reporting.pictures import Lines, PlotLine
 
-HOUR = 3600.0
-_STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;color:#22303c;max-width:70rem;margin:2rem auto;padding:0 1rem}
-table{border-collapse:collapse;width:100%;margin:.6rem 0}
-td,th{padding:.3rem .6rem;border-bottom:1px solid #dde3e8;text-align:left}
-td.n,th.n{text-align:right;white-space:nowrap}.pictures{display:flex;flex-wrap:wrap;gap:1rem}
-.pictures img{max-width:100%;width:33rem}
-.met{color:#00734f}.not-met,.failed{color:#b3261e}.in-part,.open{color:#8a5a00}.no-data,.not-installed{color:#66717d}li{color:#55626f}
-"""
+_PLOTTED = {"duration": (3600.0, "h"), "share": (0.01, "%")}
+"""Units of the plots."""
 _NAMES = {"load": "load (jobs/h)", "rounds": "round (s)"}
 
 
-def write_page(swept: SweepResult, folder: Path) -> Path:
+def write_page(swept: SweepResult, folder: Path, source: PageSource | None = None) -> Path:
     """Write the report of a sweep into its folder."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.html"
-    atomic_write(path, sweep_html(swept).encode("utf-8"))
+    atomic_write(path, sweep_html(swept, source or PageSource.now()).encode("utf-8"))
     return path
 
 
-def sweep_html(swept: SweepResult) -> str:
+def sweep_html(swept: SweepResult, source: PageSource | None = None) -> str:
     """The report as text."""
-    sweep = swept.sweep
-    images = "".join(
-        f'<img alt="{html.escape(picture.title)}" src="data:image/png;base64,{base64.b64encode(png(picture)).decode()}">'
-        for picture in sweep_pictures(swept)
-    )
-    numbers = ("",) * (1 + len(sweep.axes)) + (" class=n",) * len(columns(sweep))
-    head = "".join(f"<th{kind}>{html.escape(heading)}</th>" for kind, heading in zip(numbers, headings(sweep), strict=True))
-    body = "".join(_row(sweep, result, cells) for result, cells in zip(swept.results, rows(swept), strict=True))
-    told = "".join(f"<p>{html.escape(line)}</p>" for line in introduction(sweep))
-    table = f"<table><tr>{head}</tr>{body}</table>"
-    return document(sweep.title, f"<h1>{html.escape(sweep.title)}</h1>{told}<div class=pictures>{images}</div>{table}")
+    sweep, told = swept.sweep, swept.sweep.title
+    drawn = "".join(image(picture) for picture in sweep_pictures(swept))
+    pictures = card("Plots", f'<div class="pictures">{drawn}</div>') if drawn else ""
+    about = "".join(f'<p class="prose">{html.escape(line)}</p>' for line in introduction(sweep))
+    return document(told, f"{about}{pictures}{card('All points', page_table(swept).to_html())}", source)
+
+
+def page_table(swept: SweepResult) -> PageTable:
+    """One row per point, with units in the headings; a point that failed has its reason in place of metrics."""
+    sweep, results = swept.sweep, swept.results
+    first, head, by_column = 1 + len(sweep.axes), headings(sweep), []
+    for place, column in enumerate(columns(sweep), 1 + len(sweep.axes)):
+        means, widths = ([getattr(one, name).get(column.key) for one in results] for name in ("mean", "half_width"))
+        unit, texts = format_column(means, column.shows, widths)
+        head[place] += f" ({unit})" if unit else ""
+        by_column.append(texts)
+    found = [
+        [*cells[:first], *([Cell(cells[first], "bad")] if result.failed else [texts[number] for texts in by_column])]
+        for number, (result, cells) in enumerate(zip(results, rows(swept), strict=True))
+    ]
+    return PageTable(head, found, range(1, len(head)))
 
 
 def introduction(sweep: Sweep) -> list[str]:
@@ -58,7 +61,9 @@ def introduction(sweep: Sweep) -> list[str]:
         fixed.append(f"at {sweep.load:g} jobs per hour")
     seeds = len(sweep.seeds)
     told = (
-        f"Mean ± half the 95 % interval over {seeds} seeds; bands in the pictures are the same." if seeds > 1 else "One seed."
+        f"Mean ± half the 95 % interval over {seeds} seeds; bands in the plots are the same intervals."
+        if seeds > 1
+        else "One seed."
     )
     return [f"{', '.join([jobs, *fixed])}; {sweep.inputs.rates_note}.", told]
 
@@ -114,7 +119,7 @@ def sweep_pictures(swept: SweepResult) -> list[Lines]:
 
 def _lines(swept: SweepResult, along: int, column: Column) -> list[PlotLine]:
     sweep = swept.sweep
-    unit = HOUR if column.shows == "duration" else 1.0
+    unit = _PLOTTED.get(column.shows, (1.0, ""))[0]
     axis = sweep.axes[along]
     places = [float(value.data) if axis.numbers else float(index) for index, value in enumerate(axis.values)]
     points: dict[str, list[tuple[float, float, float]]] = {}
@@ -143,21 +148,5 @@ def _label(sweep: Sweep, result: PointResult, along: int) -> str:
 
 
 def _unit(column: Column) -> str:
-    return f"{column.heading} (h)" if column.shows == "duration" else column.heading
-
-
-def _row(sweep: Sweep, result: PointResult, cells: Sequence[str]) -> str:
-    first = 1 + len(sweep.axes)
-    kind = f'class="failed" colspan="{len(sweep.metrics)}"' if result.failed else 'class="n"'
-    named = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells[:first])
-    return f"<tr>{named}{''.join(f'<td {kind}>{html.escape(cell)}</td>' for cell in cells[first:])}</tr>"
-
-
-def document(title: str, body: str) -> str:
-    """A page that needs nothing else and asks for nothing."""
-    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>{body}</body></html>\n"
-    )
+    unit = _PLOTTED.get(column.shows, (1.0, ""))[1]
+    return f"{column.heading} ({unit})" if unit else column.heading

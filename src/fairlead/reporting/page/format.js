@@ -44,6 +44,24 @@ function showAlike(values, how) {
   return values.map((v) => (Number.isFinite(v) && v >= least ? `${digits(v / unit)} ${name}` : show(v, how)));
 }
 
+// The values of a table's column with as many decimals each, and the unit for its heading; no unit where the cells need their own.
+function showColumn(values, how) {
+  const known = values.filter((v) => Number.isFinite(v) && v > 0).sort((a, b) => a - b);
+  const fixed = (factor, decimals) => values.map((v) => (Number.isFinite(v)
+    ? (v / factor).toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals }) : "–"));
+  if (how === "duration") {
+    if (!known.length) return { unit: "", texts: values.map((v) => show(v, how)) };
+    const apart = known.at(-1) > 100 * known[0], typical = apart ? known.at(-1) : known[Math.floor(known.length / 2)];
+    const [, unit, name] = units.find(([limit]) => typical < limit);
+    if (known[0] < (apart ? unit : 0.1 * unit)) return { unit: "", texts: showAlike(values, how) };
+    return { unit: name, texts: fixed(unit, typical >= 100 * unit ? 0 : 1) };
+  }
+  if (how === "share") return { unit: "%", texts: fixed(0.01, 1) };
+  if (how === "memory") return { unit: "MB", texts: fixed(1, 0) };
+  if (how === "money") return { unit: "$", texts: fixed(1, known.at(-1) >= 1000 ? 0 : 2) };
+  return { unit: "", texts: fixed(1, how === "ratio" ? 2 : 0) };
+}
+
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {

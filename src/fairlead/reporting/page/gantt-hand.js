@@ -56,12 +56,12 @@ function attachGantt(canvas, gantt) {
   function hover(event, x, y) {
     const hit = gantt.stretchAt(x, y);
     if (!hit) return hideTip();
-    const where = [["accelerator", `${hit.band.name} / ${hit.row - hit.band.first} (${hit.band.type})`]];
+    const where = [["GPU", `${hit.band.name} / ${hit.row - hit.band.first} (${hit.band.type})`]];
     if (hit.stretch === null) return showTip(event, "idle", [...where, ["time", moment(hit.at, view.to - view.from)]]);
     const bars = gantt.columns(), job = bars.job[hit.stretch], { table, jobs } = view.run;
     const start = bars.start[hit.stretch], end = bars.end[hit.stretch], exactly = (seconds) => moment(seconds, Math.min(end - start, 86400));
     showTip(event, table.names[job], [
-      ["kind", table.kinds[table.kind[job]] || "timed"],
+      ["job type", table.kinds[table.kind[job]] || "–"],
       ["user", table.users[table.user[job]] || "–"],
       ["workers", String(table.workers[job])],
       ...where,

@@ -8,23 +8,11 @@ function fail(message) {
   document.body.dataset.errors = String(Number(document.body.dataset.errors || 0) + 1);
 }
 
-function startTheme(data, redraw) {
-  const wanted = new URLSearchParams(location.search).get("theme"), root = document.documentElement;
-  const system = window.matchMedia("(prefers-color-scheme: dark)");
-  let chosen = wanted === "dark" || wanted === "light" ? wanted : null;
-  const apply = () => {
-    root.dataset.theme = chosen || (system.matches ? "dark" : "light");
-    // The runs' colours were chosen for white paper; on a dark ground they need some light of their own.
-    data.colours.forEach((colour, i) => {
-      root.style.setProperty(`--run-${i}`, root.dataset.theme === "dark" ? `color-mix(in srgb, ${colour} 74%, white)` : colour);
-    });
-  };
-  apply();
-  system.addEventListener("change", () => { apply(); redraw(); });
-  document.getElementById("theme").addEventListener("click", () => {
-    chosen = root.dataset.theme === "dark" ? "light" : "dark";
-    apply();
-    redraw();
+// The runs' colours were chosen for white paper; on a dark ground they are mixed with white.
+function colourRuns(data) {
+  const root = document.documentElement;
+  data.colours.forEach((colour, i) => {
+    root.style.setProperty(`--run-${i}`, root.dataset.theme === "dark" ? `color-mix(in srgb, ${colour} 74%, white)` : colour);
   });
 }
 
@@ -34,7 +22,7 @@ function drawFacts(data) {
   const spans = data.runs.map((run) => run.table.submitted).filter((s) => s.length).map((s) => s[s.length - 1] - s[0]);
   const facts = [
     ["cluster", distinct(data.clusters.map((c) => c.text))],
-    ["accelerators", distinct(data.clusters.map((c) => `${c.size.toLocaleString("en")} on ${c.nodes.length.toLocaleString("en")} ${c.nodes.length === 1 ? "node" : "nodes"}`))],
+    ["GPUs", distinct(data.clusters.map((c) => `${c.size.toLocaleString("en")} on ${c.nodes.length.toLocaleString("en")} ${c.nodes.length === 1 ? "node" : "nodes"}`))],
     ["trace", distinct(data.runs.map((run) => run.trace))],
     ["jobs", jobs.toLocaleString("en")],
     ["submitted over", spans.length ? duration(Math.max(...spans)) : "–"],
@@ -45,8 +33,8 @@ function drawFacts(data) {
 }
 
 function drawTiles(data) {
-  const wanted = [["average_jct_s", "Shortest average completion time"], ["average_responsiveness_s", "Quickest first start"],
-    ["utilization", "Highest use of the cluster"], ["worst_ftf", "Fairest to its worst-off job (ρ)"]];
+  const wanted = [["average_jct_s", "Shortest average JCT"], ["average_responsiveness_s", "Shortest wait for the first start"],
+    ["utilization", "Highest utilization"], ["worst_ftf", "Lowest ρ of the worst job"]];
   const tiles = wanted.map(([key, what]) => {
     const column = data.columns.find((c) => c.key === key), sign = column.better === "low" ? 1 : -1;
     const known = data.runs.filter((run) => run.summary[key] !== null).sort((a, b) => sign * (a.summary[key] - b.summary[key]));
@@ -85,19 +73,19 @@ function offerParts() {
   if (names.length < 2) return;
   chooser.replaceChildren(...names.map((name, number) => make("option", { value: String(number), text: name })));
   chooser.value = String(chosen);
-  chooser.hidden = false;
+  document.getElementById("chooser").hidden = false;
   chooser.addEventListener("change", () => {
     const search = new URLSearchParams(location.search);
     search.set("part", chooser.value);
-    location.search = search;
+    location.assign(`${location.pathname}?${search}#chooser`);
   });
 }
 
 function noteOn(run) {
-  if (!run.gantt) return "this run kept no record of who held what";
+  if (!run.gantt) return "this run has no record of GPU intervals";
   const { count, total, until, low } = run.gantt, all = total.toLocaleString("en");
-  if (count === total) return `${all} stretches`;
-  return `the first ${duration(until - low)} of the run: ${count.toLocaleString("en")} of ${all} stretches; later ones are left out to keep the page light`;
+  if (count === total) return `${all} intervals`;
+  return `the first ${duration(until - low)} of the run: ${count.toLocaleString("en")} of ${all} intervals; the rest is left out to keep the page small`;
 }
 
 function start() {
@@ -125,18 +113,17 @@ function start() {
     line.hidden = job < 0;
     jobs.mark(job);
     if (job < 0) return;
-    line.replaceChildren(make("strong", { text: table.names[job] }), `${table.kinds[table.kind[job]] || "timed"} · ${table.users[table.user[job]] || "–"} · `
+    line.replaceChildren(make("strong", { text: table.names[job] }), `${table.kinds[table.kind[job]] || "no job type"} · ${table.users[table.user[job]] || "–"} · `
       + `${table.workers[job]} workers · first start after ${duration(run.jobs.wait[job])} · JCT ${duration(run.jobs.jct[job])} · running ${duration(run.jobs.run[job])}`,
-    make("button", { type: "button", text: "Let go", onclick: () => gantt.pick(job) }));
+    make("button", { type: "button", text: "Clear", onclick: () => gantt.pick(job) }));
   }
 
-  const redraw = () => { drawCharts(data); gantt.paint(); };
-  startTheme(data, redraw);
+  const sorting = { key: null, up: true };
+  startTheme(() => { colourRuns(data); drawCharts(data); gantt.paint(); });
   drawFacts(data);
   drawTiles(data);
-  drawSummary(data, { key: null, up: true });
+  drawSummary(data, sorting);
   drawLegend(data, () => drawCharts(data));
-  drawCharts(data);
   for (const chooser of choosers) {
     chooser.replaceChildren(...data.runs.map((run) => make("option", { value: run.number, text: run.label })));
     chooser.addEventListener("change", () => chooseRun(data.runs[Number(chooser.value)]));
@@ -147,9 +134,9 @@ function start() {
   document.getElementById("gantt-reset").addEventListener("click", () => gantt.reset());
   chooseRun(data.runs[0]);
   document.getElementById("definitions").replaceChildren(...data.columns.map((c) => make("div", {}, make("dt", { text: c.heading }), make("dd", { text: c.meaning }))));
-  const spread = data.runs.some((run) => !run.exact) ? " Runs without a record of stretches show use and queue spread evenly over each job's run." : "";
-  document.getElementById("options").textContent = `In force here: ${data.options.join("; ")}.${spread}`;
-  onResize(document.querySelector("main"), () => drawCharts(data));
+  const spread = data.runs.some((run) => !run.exact) ? " Runs without a record of GPU intervals show GPUs in use and waiting jobs spread evenly over each job's run." : "";
+  document.getElementById("options").textContent = `Options: ${data.options.join("; ")}.${spread}`;
+  onResize(document.querySelector("main"), () => { drawSummary(data, sorting); drawCharts(data); });
   document.body.dataset.ready = "true";
 }
 

@@ -1,0 +1,185 @@
+"""Paired differences between schedulers, with 95 % confidence intervals.
+
+Two schedulers of a comparison get the same jobs, so their results are paired. Over several seeds, the pairs are the runs of one
+seed. With one seed (a fixed trace), the pairs are windows: equal parts of the jobs, in the order of their submission. In both
+cases the interval is Student's t of the differences. Windows are long, so that neighbouring ones hardly depend on each other
+(the method of batch means); they give intervals for means over jobs only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fairlead.core.cluster import Floats
+from fairlead.core.errors import FairleadError, InputError
+from fairlead.core.job import Phase
+from fairlead.experiments.metrics import MetricOptions, completion_times, finish_time_fairness, interval, measured_rows
+from fairlead.experiments.run_record import RunRecord
+
+WINDOWS = 10
+MIN_JOBS_PER_WINDOW = 10
+
+DIFFERENCE_METRICS = ("average_jct_s", "p99_jct_s", "makespan_s", "average_responsiveness_s", "utilization", "average_ftf")
+"""The metrics that are compared by default; windows give some of them."""
+
+KEYS = ("scheduler", "load", "seed")
+"""The columns of a comparison's rows that are no metrics."""
+
+WindowMeans: TypeAlias = Mapping[str, Sequence[float]]
+"""Of one run: a metric's mean in each window."""
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """The mean of first − second and of first / second over pairs, with the half widths of their 95 % intervals; NaN where
+    there is one pair."""
+
+    pairs: int
+    difference: float
+    half_width: float
+    ratio: float
+    ratio_half_width: float
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[float, float]]) -> PairedDifference:
+        """From pairs of values: first, second."""
+        difference, half_width = interval([first - second for first, second in pairs])
+        ratio, ratio_half_width = interval([first / second for first, second in pairs if second])
+        return cls(len(pairs), difference, half_width, ratio, ratio_half_width)
+
+    @property
+    def significant(self) -> bool:
+        """Whether the interval excludes 0."""
+        return abs(self.difference) > self.half_width
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A scheduler less the baseline at one load, by metric."""
+
+    scheduler: str
+    load: float | None
+    metrics: Mapping[str, PairedDifference]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: by metric the difference, the ends of its interval, and the ratio to the baseline."""
+        found = {
+            name: {
+                "difference": one.difference,
+                "low": one.difference - one.half_width,
+                "high": one.difference + one.half_width,
+                "ratio": one.ratio,
+                "pairs": one.pairs,
+            }
+            for name, one in self.metrics.items()
+        }
+        return {"scheduler": self.scheduler, "load": self.load, "metrics": found}
+
+
+@dataclass(frozen=True)
+class Differences:
+    """The differences of all schedulers to the baseline, and the method of their intervals, in words."""
+
+    baseline: str
+    method: str
+    rows: Sequence[Difference]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"baseline": self.baseline, "method": self.method, "results": [row.to_dict() for row in self.rows]}
+
+
+def paired_differences(
+    rows: Sequence[Mapping[str, Any]], metrics: Sequence[str], baseline: str | None = None, windows: Sequence[WindowMeans] = ()
+) -> Differences:
+    """Compare every scheduler of a comparison with one of them, the first by default, at each load.
+
+    Args:
+        rows: The runs, by load, seed and scheduler.
+        metrics: Names of metrics; one without a value in some run is left out there.
+        windows: Of each row, for comparisons of one seed; without them these have no differences.
+
+    Raises:
+        InputError: No scheduler has the label `baseline`.
+    """
+    labels = list(dict.fromkeys(str(row["scheduler"]) for row in rows))
+    baseline = labels[0] if baseline is None else baseline
+    if baseline not in labels:
+        raise InputError("compare", f"one of {', '.join(labels)}", field="baseline", value=baseline)
+    seeds = len({row["seed"] for row in rows})
+    if seeds > 1:
+        method = f"paired by seed, Student's t over {seeds} seeds"
+        by_seed: dict[tuple[Any, Any], dict[str, dict[Any, Any]]] = {}
+        for row in rows:
+            values = by_seed.setdefault((row["load"], row["scheduler"]), {name: {} for name in metrics})
+            for name in metrics:
+                if row.get(name) is not None:
+                    values[name][row["seed"]] = float(row[name])
+        samples: dict[tuple[Any, Any], dict[str, dict[Any, Any]]] = by_seed
+    else:
+        parts = max((len(values) for one in windows for values in one.values()), default=0)
+        method = f"paired by window, Student's t over {parts} windows of the jobs by submission" if parts else ""
+        samples = {
+            (row["load"], row["scheduler"]): {name: dict(enumerate(means[name])) for name in metrics if name in means}
+            for row, means in zip(rows, windows)
+        }
+    found = []
+    for load in dict.fromkeys(row["load"] for row in rows):
+        for label in labels:
+            mine, base = samples.get((load, label), {}), samples.get((load, baseline), {})
+            if label == baseline or not mine or not base:
+                continue
+            pairs = {name: [(mine[name][k], base[name][k]) for k in mine[name] if k in base.get(name, {})] for name in mine}
+            found.append(Difference(label, load, {name: PairedDifference.of(both) for name, both in pairs.items() if both}))
+    return Differences(baseline, method if found else "", found)
+
+
+def paired_values(rows: Sequence[Mapping[str, Any]], first: str, second: str, metric: str) -> list[tuple[float, float]]:
+    """The values of a metric in the runs of two schedulers with the same load and seed.
+
+    Raises:
+        InputError: A label or the metric is unknown.
+        FairleadError: No pair has a value.
+    """
+    labels = list(dict.fromkeys(str(row["scheduler"]) for row in rows))
+    sides: list[dict[tuple[Any, Any], float]] = []
+    for label in (first, second):
+        if label not in labels:
+            raise InputError("paired", f"one of {', '.join(labels)}", field="scheduler", value=label)
+        mine = [row for row in rows if row["scheduler"] == label]
+        if metric not in (known := [name for name in mine[0] if name not in KEYS]):
+            raise InputError("paired", f"one of {', '.join(known)}", field="metric", value=metric)
+        sides.append({(row["load"], row["seed"]): float(row[metric]) for row in mine if row[metric] is not None})
+    pairs = [(sides[0][key], sides[1][key]) for key in sides[0] if key in sides[1]]
+    if not pairs:
+        raise FairleadError(f"no pair of runs of {first!r} and {second!r} has a value for {metric}")
+    return pairs
+
+
+def window_means(record: RunRecord, options: MetricOptions) -> dict[str, tuple[float, ...]]:
+    """The means of a run's metrics over its finished jobs in each window; empty where there are too few jobs for three."""
+    jobs = record.jobs
+    rows = np.flatnonzero(measured_rows(record, options))
+    rows = rows[np.argsort(jobs.submitted_s[rows], kind="stable")]
+    count = min(WINDOWS, len(rows) // MIN_JOBS_PER_WINDOW)
+    if count < 3:
+        return {}
+    jct, ftf = completion_times(jobs, options), finish_time_fairness(record, options.contention)
+    done = jobs.phase == Phase.FINISHED
+    by_job = {
+        "average_jct_s": jct,
+        "average_responsiveness_s": np.where(done, jobs.first_started_s - jobs.submitted_s, np.nan),
+        "average_queueing_s": jct - jobs.run_s,
+        "average_ftf": ftf,
+        "unfair_fraction": np.where(np.isfinite(ftf), (ftf > options.unfair_above).astype(float), np.nan),
+    }
+    found = {name: tuple(_mean(values[part]) for part in np.array_split(rows, count)) for name, values in by_job.items()}
+    return {name: means for name, means in found.items() if np.isfinite(means).all()}
+
+
+def _mean(values: Floats) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else float("nan")

@@ -1,0 +1,3 @@
+// A page without charts of its own.
+startTheme(() => {});
+document.body.dataset.ready = "true";
