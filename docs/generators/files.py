@@ -28,9 +28,9 @@ def task_file() -> str:
 
 
 def _model_rows(model: Any) -> list[list[str]]:
-    hints = typing.get_type_hints(model)
+    hints, said = typing.get_type_hints(model), meanings(model)
     return [
-        [code(name), _model_type(hints[name], field), _model_default(field), _model_meaning(field)]
+        [code(name), _model_type(hints[name], field), _model_default(field), _model_meaning(field, said.get(name, ""))]
         for name, field in model.model_fields.items()
     ]
 
@@ -48,7 +48,7 @@ def _model_default(field: FieldInfo) -> str:
     return code(shown) if shown not in ("", "[]", "{}", "1e+06") and "=" not in shown else ""
 
 
-def _model_meaning(field: FieldInfo) -> str:
+def _model_meaning(field: FieldInfo, said: str) -> str:
     least = greatest = above = below = None
     for rule in field.metadata:
         least, greatest = getattr(rule, "ge", least), getattr(rule, "le", greatest)
@@ -58,7 +58,16 @@ def _model_meaning(field: FieldInfo) -> str:
         limits = f" From {least:,g} to {greatest:,g}."
     elif above == 0:
         limits = " Above 0."
-    return sentence(prose(field.description or "")) + limits
+    inside = [getattr(one, "description", None) for one in _metadata(field.annotation)]
+    described = field.description or next((one for one in inside if one), "")
+    text = sentence(prose(said)) + " " + sentence(prose(described))
+    return (text.strip() + limits).strip()
+
+
+def _metadata(hint: Any) -> list[Any]:
+    """What is annotated inside a union, as in `Annotated[float, …] | None`."""
+    found = list(getattr(hint, "__metadata__", ()))
+    return found + [one for each in typing.get_args(hint) if not isinstance(each, str) for one in _metadata(each)]
 
 
 def scheduler_keys() -> str:

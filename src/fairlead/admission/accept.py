@@ -28,7 +28,7 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class AcceptUpTo:
-    """Admit jobs while Σ workers of admitted jobs ≤ factor × accelerators that are up; first come, first served (Blox §5.1).
+    """Admit jobs while Σ workers of admitted jobs ≤ factor × GPUs that are up; first come, first served (Blox §5.1).
 
     A job larger than the limit is admitted when no other job is, so that it does not wait forever.
     """

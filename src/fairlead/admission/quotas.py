@@ -62,7 +62,7 @@ class UserJobQuota(_LimitsByName):
 
 @dataclass(frozen=True)
 class UserResourceQuota(_LimitsByName):
-    """Limit the accelerators that the admitted jobs of each user request in sum (Blox §6.1)."""
+    """Limit the GPUs that the admitted jobs of each user request in sum (Blox §6.1)."""
 
     part: ClassVar[str] = "user-resource-quota"
 
@@ -92,7 +92,7 @@ class JobTypeQuota(_LimitsByName):
 
 @dataclass(frozen=True)
 class JobResourceQuota:
-    """Limit the admitted jobs that request `at_least` accelerators or more; smaller jobs are not limited (Blox §6.1)."""
+    """Limit the admitted jobs that request `at_least` GPUs or more; smaller jobs are not limited (Blox §6.1)."""
 
     at_least: int = 8  # GPUs from which on a job counts
     limit: int = 1  # jobs of that size that may be admitted at the same time

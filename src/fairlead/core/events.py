@@ -130,7 +130,7 @@ class MetricsReported:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSwitched:
-    """Another scheduler decides from the next round on; `why` says who or what requested it."""
+    """Another scheduler decides from the next round on; `why` is the reason that was given."""
 
     time: float
     scheduler: Mapping[str, Any]  # the new scheduler, as in a scheduler file
@@ -200,7 +200,7 @@ class JobsFailed:
 
 @dataclass(frozen=True, slots=True)
 class JobsInterrupted:
-    """Jobs lost their accelerators and fell back to `steps`; `own_fault` where it counts against their retry limit. `why`,
+    """Jobs lost their GPUs and fell back to `steps`; `own_fault` where it counts against their retry limit. `why`,
     `code`, `node` and `rank` are those of a `Failure`, where something is known of it. `stopped_s` is when they stopped, if
     that was earlier than the event's time: the control plane may have been away."""
 

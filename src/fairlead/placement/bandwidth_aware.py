@@ -97,7 +97,7 @@ def any_links(cluster: Cluster) -> bool:
 
 @dataclass(frozen=True)
 class BandwidthAware:
-    """Consolidate, and within a node take the accelerators with the most bandwidth between them (Blox §5.3).
+    """Consolidate, and within a node take the GPUs with the most bandwidth between them (Blox §5.3).
 
     With `wait`, a gang that would be spread over more nodes than it needs waits instead.
     """

@@ -43,7 +43,7 @@ class GandivaFair:
     paper: ClassVar[str] = "Gandiva-Fair (Chaudhary et al., EuroSys'20)"
     tickets: Mapping[str, float] = field(default_factory=dict)  # tickets of each user; default: 1
     trade: bool = True  # users may trade fast GPUs for more slow ones
-    by: Literal["user", "account", "entity"] = "user"  # entity: the old name of account
+    by: Literal["user", "account", "entity"] = "user"  # what gets an equal part; `entity` is the former name of `account`
 
     def __post_init__(self) -> None:
         for name, count in self.tickets.items():

@@ -175,7 +175,7 @@ def _why_alone(slots: SlotFinder, job: JobSignature, usable_types: list[int]) ->
 
 @dataclass(frozen=True)
 class Horus:
-    """Share accelerators where that is predicted to cost least; queues of similar jobs take turns.
+    """Co-locate jobs on GPUs where that is predicted to cost least; queues of similar jobs alternate.
 
     `queues` is k; `beta` jobs are picked at a time, before queues are weighed again. `memory_weight` and `slowdown_weight` are
     ω₁ and ω₂. At most `max_jobs` share an accelerator, with a predicted utilization of at most `max_utilization` percent and

@@ -30,7 +30,7 @@ from fairlead.policies.colocation.pairing.slowdown_monitor import ColocationMemo
 
 @dataclass(frozen=True)
 class OpportunisticPacking:
-    """Place jobs on the accelerator with the most memory left, if the predicted memory fits; at most `max_jobs` on each."""
+    """Place jobs on the GPU with the most memory left, if the predicted memory fits; at most `max_jobs` on each."""
 
     paper: ClassVar[str] = "Horus §5, OBP (Yeung et al., TPDS'21)"
     max_jobs: int = 2  # jobs on one GPU, at most

@@ -20,7 +20,7 @@ from fairlead.policies.ranking.base import first_crossing, in_order
 
 @dataclass(frozen=True)
 class LeastAttainedService:
-    """Run the job with the least attained service first, by accelerator time or by time, per weight."""
+    """Run the job with the least attained service first, by GPU time or by time, per weight."""
 
     paper: ClassVar[str] = "Tiresias §3.2 (Gu et al., NSDI'19); Gavel §4.1"
     by: Literal["accelerator-time", "time"] = "accelerator-time"  # service is run time times GPUs, or run time alone

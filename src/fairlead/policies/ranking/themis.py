@@ -97,7 +97,7 @@ _BEHIND = 1e-9
 
 @dataclass(frozen=True)
 class Themis:
-    """Auction free accelerators among the jobs with the worst finish-time fairness; winners hold them for a lease.
+    """Auction free GPUs among the jobs with the worst finish-time fairness; winners hold them for a lease.
 
     Of the jobs without a lease, the fraction `visible` with the highest ρ bids with its 1/ρ at the end of a lease, and the
     division is proportionally fair. Payments are cut from leases. What no bidder can use goes to the other jobs, the worst off

@@ -26,7 +26,7 @@ _EPOCH = float(2**32)
 
 @dataclass(frozen=True)
 class Tiresias:
-    """Run the lowest queue of attained accelerator time first; first come, first served inside a queue."""
+    """Run the lowest queue of attained GPU time first; first come, first served inside a queue."""
 
     paper: ClassVar[str] = "Tiresias §4 (Gu et al., NSDI'19)"
     thresholds: tuple[float, ...] = (3250.0, 7200.0)  # GPU-seconds of attained service at which a job moves to the next queue

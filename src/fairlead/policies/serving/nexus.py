@@ -68,7 +68,7 @@ class SessionSpec:
 
 @dataclass(frozen=True)
 class Nexus:
-    """Inference sessions have the accelerators they need, training jobs the rest, in the order of `training`.
+    """Inference sessions get the GPUs that they need, training jobs the rest, in the order of `training`.
 
     `sessions` describes a session by the job's name: `slo_ms`, `rate`, and for its model `batches` and, by type, `latency_ms`.
     Sessions share accelerators by `wait`, `headroom` and `neighbours`; these change only where they are not enough, or more

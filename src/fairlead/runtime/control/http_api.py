@@ -81,7 +81,7 @@ class SchedulerSwitch(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     scheduler: Annotated[dict[str, Any], Field(description="As in a scheduler file.")]
-    why: Annotated[str, Field(max_length=500)] = ""
+    why: Annotated[str, Field(max_length=500, description="A reason, for the journal.")] = ""
     instead_of: Annotated[
         dict[str, Any] | None, Field(description="Switch only if this scheduler, from GET, is still in use; otherwise 409.")
     ] = None
@@ -203,7 +203,7 @@ def create_app(
                 raise HTTPException(422, f"job {job!r} is {phase.name.lower()} and will never finish: no job can depend on it")
         return numbers
 
-    JobName = Annotated[str, Path(max_length=128)]
+    JobName = Annotated[str, Path(max_length=128, description="Name or number of the job.")]
 
     @app.get("/v1/health")
     async def health() -> dict[str, Any]:
@@ -279,7 +279,7 @@ def create_app(
         name: JobName,
         caller: Caller,
         launch: Annotated[int, Query(ge=0, le=10**9, description="counted from 1; 0: the last")] = 0,
-        rank: Annotated[int, Query(ge=0, le=100_000)] = 0,
+        rank: Annotated[int, Query(ge=0, le=100_000, description="rank of the worker in a gang")] = 0,
         offset: Annotated[int, Query(ge=-(1 << 40), le=1 << 40, description="below 0: from the end")] = 0,
     ) -> dict[str, Any]:
         """A chunk of a worker's log. Continue at `next` until `over` is true and `text` is empty."""
@@ -291,7 +291,7 @@ def create_app(
         except LogMissing as problem:
             raise HTTPException(404, str(problem)) from None
 
-    Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
+    Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 digest of the archive.")]
 
     @app.get("/v1/code/{digest}", responses={404: {}})
     async def has_code(digest: Digest, caller: Caller) -> dict[str, Any]:
@@ -355,7 +355,7 @@ def create_app(
 
     @app.get("/v1/overview")
     async def overview(caller: Caller) -> dict[str, Any]:
-        """The cluster at one moment: the jobs on each accelerator, the queue, the last decisions."""
+        """The cluster at one moment: the jobs on each GPU, the queue, the last decisions."""
         return await read(lambda: views.overview(plane, caller.visible_user))
 
     @app.get("/v1/usage")

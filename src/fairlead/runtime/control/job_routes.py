@@ -43,8 +43,8 @@ class JobUpdate(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str = ""
-    account: Annotated[str, Field(max_length=128)] = ""
+    name: Annotated[str, Field(description="new name")] = ""
+    account: Annotated[str, Field(max_length=128, description="team or project that the job counts for")] = ""
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     weight: Annotated[float, Field(ge=MIN_WEIGHT, le=MAX_WEIGHT)] = 1.0
     time_limit_s: Annotated[float | None, Field(gt=0, lt=1e15, description="of all launches together")] = None
@@ -71,14 +71,14 @@ class JobRequeue(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    hold: bool = False
+    hold: Annotated[bool, Field(description="also hold the job")] = False
 
 
 def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Requests) -> APIRouter:
     """Return the routes that change submitted jobs."""
     router = APIRouter()
     Caller = Annotated[Bearer, Depends(bearer)]
-    JobName = Annotated[str, Path(max_length=128)]
+    JobName = Annotated[str, Path(max_length=128, description="Name or number of the job.")]
 
     async def found(name: str, caller: Bearer) -> tuple[int, Phase]:
         def read() -> tuple[int, Phase]:

@@ -133,8 +133,8 @@ _Word = Annotated[str, StringConstraints(max_length=128)]
 class JobQuery(BaseModel):
     """The parameters of a request for jobs."""
 
-    phase: Annotated[list[str] | None, Field(max_length=10)] = None
-    all_users: bool = False
+    phase: Annotated[list[str] | None, Field(max_length=10, description="only jobs in these phases")] = None
+    all_users: Annotated[bool, Field(description="jobs of all users; needs an admin token")] = False
     everybody: Annotated[bool, Field(deprecated=True, description="former name of all_users")] = False
     limit: Annotated[int, Field(ge=1, le=10_000)] = 1000
     select: Annotated[
@@ -251,8 +251,8 @@ class Submission(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    jobs: Annotated[list[TaskSpec], Field(min_length=1, max_length=MAX_JOBS)]
-    dry_run: bool = False
+    jobs: Annotated[list[TaskSpec], Field(min_length=1, max_length=MAX_JOBS, description="Tasks, as in task files.")]
+    dry_run: Annotated[bool, Field(description="Only check the jobs.")] = False
 
 
 def reserve_names(

@@ -128,6 +128,7 @@ class LeaseSpec(Spec):
     max_steps: Annotated[int, Field(ge=0, le=10**12, description="0: no bound")] = 0
     max_duration_s: Annotated[float, Field(ge=0, lt=1e9, description="0: no bound")] = 0.0
     renewal: Literal["optimistic", "central"] = "optimistic"
+    """Whether the job continues at a bound until it hears otherwise, or waits for an answer."""
 
     @model_validator(mode="after")
     def _central_needs_bound(self) -> LeaseSpec:
@@ -145,29 +146,33 @@ class TaskSpec(Spec):
     """One job, or an array of jobs, as its user describes it. `run` is the command: a list is a program with its arguments,
     executed as it is; a string runs in a shell (bash, or sh on a node without bash), so `a && b` runs both."""
 
-    name: str = ""
+    name: str = ""  # name of the job; default: job- and its number
     run: Annotated[list[str] | str, Field(description="a program and its arguments, or a string for a shell")]
-    kind: Label = ""
-    workers: Annotated[int, Field(ge=1, le=100_000)] = 1
+    kind: Label = ""  # job type, for throughputs; default: name of the script or program
+    workers: Annotated[int, Field(ge=1, le=100_000)] = 1  # number of workers, each with one GPU; all run or none (a gang)
     mode: Annotated[
         Literal["static", "accordion", "gns", "expert", "elastic"],
         Field(description="how its batch size changes; elastic: the number of workers may change too"),
     ] = "static"
-    steps: Positive = UNKNOWN_STEPS
+    steps: Positive = UNKNOWN_STEPS  # total number of steps, if known; policies that need run times use it
     schedule: Annotated[str, Field(description="for mode expert: batch sizes and shares of steps, as in 32@0.3|256@0.7")] = ""
-    weight: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0
-    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
-    account: Label = ""
-    types: Annotated[list[Label], Field(max_length=64)] = []
-    memory_gb: Amount = 0.0
-    cpus: Amount = 0.0
-    host_memory_gb: Amount = 0.0
+    weight: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0  # weight of the job in policies that weigh jobs
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0  # higher goes first, in policies that use priorities
+    account: Label = ""  # team or project that the job counts for; default: that of the token
+    types: Annotated[list[Label], Field(max_length=64)] = []  # GPU types that the job may use; default: any
+    memory_gb: Amount = 0.0  # memory that the job needs on each GPU
+    cpus: Amount = 0.0  # CPU cores that each worker needs
+    host_memory_gb: Amount = 0.0  # host memory that each worker needs
     deadline_s: Annotated[Seconds, Field(gt=0, lt=1e15, description="or deadline: 2h")] | None = None
+    """Deadline in seconds after submission."""
     time_limit_s: Annotated[Seconds, Field(gt=0, lt=1e15, description="or time_limit: 2h")] | None = None
+    """Run time in seconds after which the job is ended; waiting does not count."""
     retries: Annotated[int, Field(ge=0, le=1000)] = 3
+    """Failures of its own after which the job is started again; lost nodes do not count."""
     min_run_s: Annotated[Seconds, Field(ge=0, lt=1e9, description="or min_run: 10m")] = 0.0
+    """Seconds for which a started job is not preempted."""
     group: Annotated[Label, Field(description="trials of one search; the worst may be stopped early")] = ""
-    group_order: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    group_order: Annotated[int, Field(ge=0, le=1_000_000)] = 0  # place of the job in its group
     after: Annotated[list[StrictStr | StrictInt], Field(max_length=MAX_AFTER, description="jobs that must finish first")] = []
     max_slowdown: Annotated[
         float | None, Field(ge=1, lt=1e15, description="tolerated slowdown by co-location, relative to running alone; 1: none")
@@ -179,17 +184,19 @@ class TaskSpec(Spec):
         dict[str, list[Word]], Field(description="one job for each combination of values, as in {lr: [0.1, 0.01]}")
     ] = {}
     env: Annotated[dict[str, Word], Field(description="variables; numbers are allowed, true and false are written so")] = {}
-    directory: Annotated[str, AfterValidator(_absolute)] = ""
+    directory: Annotated[str, AfterValidator(_absolute)] = ""  # directory on the nodes in which the job runs, an absolute path
     code: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    prefix: Annotated[list[Word], Field(max_length=MAX_WORDS)] = []
-    cooperative: bool = True
+    """In a task file: a directory or zip file to send along; in the HTTP API: the digest of a stored archive."""
+    prefix: Annotated[list[Word], Field(max_length=MAX_WORDS)] = []  # words before the command, such as a container runtime
+    cooperative: bool = True  # the job uses a lease; false: a plain program that gets SIGTERM
     grace_s: Annotated[Seconds, Field(ge=0, le=3600, description="or grace: 2m")] = 30.0
+    """Seconds that a job has to save its state when it is stopped."""
     output: Annotated[
         str,
         AfterValidator(_output),
         Field(description="a file of the node that also gets the output; %j: number, %x: name, %a: array index, %t: rank"),
     ] = ""
-    lease: LeaseSpec = LeaseSpec()
+    lease: LeaseSpec = LeaseSpec()  # bounds of the lease
 
     @model_validator(mode="before")
     @classmethod
