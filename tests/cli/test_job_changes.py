@@ -142,3 +142,25 @@ def test_a_node_is_drained_and_used_again_by_pattern(folder: Path) -> None:
     assert [node["drained"] for node in answer("nodes", cwd=folder)["nodes"]] == [False]
     for command in ("nodes", "drain", "undrain"):
         assert fairlead(command, "nowhere", cwd=folder).returncode == 3
+
+
+def test_history_and_usage_account_for_what_ran(folder: Path) -> None:
+    submit(folder, "counted")
+    until(lambda: len(steps(folder, "counted")) > 2, folder)
+    finish(folder, "counted")
+    (job,) = [job for job in answer("history", "--since", "1h", cwd=folder)["jobs"] if job["name"] == "counted"]
+    assert (job["state"], job["exit_code"], job["gpus"]) == ("finished", 0, 1)
+    assert job["submitted_at"] <= job["started_at"] < job["ended_at"]
+    assert 3600 * job["gpu_hours"] == pytest.approx(job["ran_s"])
+    heading, *rows = fairlead("history", "--csv", "--state", "finished", cwd=folder).stdout.splitlines()
+    assert heading.startswith("number,name,user,account,state,exit_code")
+    assert any(",counted," in row for row in rows)
+    assert "counted" in fairlead("history", cwd=folder).stdout
+    (row,) = [
+        row for row in answer("usage", "--since", "1h", "--by", "job,gpu-type", cwd=folder)["usage"] if row["job"] == "counted"
+    ]
+    assert (row["gpu-type"], row["gpu_hours"]) == ("v100", pytest.approx(job["gpu_hours"]))
+    total = sum(row["gpu_hours"] for row in answer("usage", "--by", "user,day", cwd=folder)["usage"])
+    assert total == pytest.approx(sum(row["gpu_hours"] for row in answer("usage", cwd=folder)["usage"]))
+    assert fairlead("usage", "--by", "colour", cwd=folder).returncode == 2
+    assert fairlead("history", "--since", "soonish", cwd=folder).returncode == 2

@@ -1,4 +1,4 @@
-"""`fairlead nodes`, `drain` and `usage`: requests about nodes and users to a control plane."""
+"""`fairlead nodes`, `drain` and `undrain`: requests about nodes to a control plane."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairlead.cli.job_tables import legible
 from fairlead.cli.output import JsonOption, out, print_json
 from fairlead.cli.selectors import control_plane
 from fairlead.core.errors import NOT_FOUND, FairleadError, near_or_all
-from fairlead.experiments.metric_columns import format_delay, format_duration
+from fairlead.experiments.metric_columns import format_delay
 
 NodesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[NODE]...", help="Names or patterns ('v100-*').", show_default=False)
@@ -102,15 +102,3 @@ def _drain(words: Sequence[str], *, undo: bool, json: bool) -> None:
     for node in answers:
         left = f"; jobs to move at the next round: {', '.join(node['jobs'])}" if node["jobs"] else "; no job runs on it"
         out.print(f"{node['name']} is used again" if undo else f"{node['name']} is drained{left}")
-
-
-def usage_command(json: JsonOption = False) -> None:
-    """Show GPU time by user and account. A GPU that two jobs share counts for both."""
-    found = control_plane().usage()
-    if json:
-        print_json({"usage": found})
-        return
-    table = Table("user", "account", "jobs", "GPU time", box=box.SIMPLE)
-    for row in found:
-        table.add_row(row["user"], row["account"], str(row["jobs"]), format_duration(3600 * row["accelerator_hours"]))
-    out.print(table)

@@ -250,6 +250,14 @@ class ControlPlaneClient:
         """Return accelerator hours by user and account."""
         return list(self._ask("GET", "/v1/usage")["usage"])
 
+    def history(self, since: float = 0.0, until: float = 1e12) -> list[dict[str, Any]]:
+        """Return the jobs that ended within a window of Unix times, in the order of their ends."""
+        return list(self._ask("GET", f"/v1/history?since={since!r}&until={until!r}")["jobs"])
+
+    def runs(self, since: float = 0.0, until: float = 1e12) -> dict[str, Any]:
+        """Return when jobs held GPUs within a window of Unix times, and since when that is known."""
+        return self._ask("GET", f"/v1/runs?since={since!r}&until={until!r}")
+
     def scheduler(self) -> dict[str, Any]:
         """Return the scheduler in use."""
         return dict(self._ask("GET", "/v1/scheduler")["scheduler"])

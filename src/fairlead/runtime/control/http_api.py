@@ -21,6 +21,7 @@ from fairlead.core.errors import FairleadError, near_or_all
 from fairlead.core.job import ENDED, Job, Phase
 from fairlead.engine.state_codec import freeze
 from fairlead.runtime.control import views
+from fairlead.runtime.control.accounting import accounting_routes
 from fairlead.runtime.control.cluster_backend import StateBusy
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.job_logs import LogMissing, LogReader, LogUnreachable
@@ -400,6 +401,7 @@ def create_app(
     app.include_router(
         job_routes(plane, bearer, SimpleNamespace(names=names, find=find, read=read, in_the_journal=in_the_journal))
     )
+    app.include_router(accounting_routes(plane, bearer, read))
     if lookahead is not None:
         app.include_router(when_routes(plane, bearer, lookahead))
     return app

@@ -121,10 +121,10 @@ def job_task(plane: ControlPlane, number: int) -> dict[str, Any]:
         "gpus": _gpus(state, number) if phase is Phase.RUNNING else {},
         "last_node": state.cluster.nodes[int(state.cluster.node_of[last])].name if a["starts"][number] else None,
         "exit_code": ended.get(phase),
-        "submitted_at": _clock(plane, a["submitted_s"][number]),
-        "started_at": _clock(plane, a["first_started_s"][number]),
-        "ended_at": _clock(plane, a["ended_s"][number]),
-        "deadline_at": _clock(plane, a["submitted_s"][number] + job.deadline_s),
+        "submitted_at": clock(plane, a["submitted_s"][number]),
+        "started_at": clock(plane, a["first_started_s"][number]),
+        "ended_at": clock(plane, a["ended_s"][number]),
+        "deadline_at": clock(plane, a["submitted_s"][number] + job.deadline_s),
         "run_s": run_s,
         "limited_s": run_s - (uncounted_s if math.isfinite(uncounted_s) else 0.0),
         "time_limit_s": _finite(job.time_limit_s),
@@ -138,7 +138,7 @@ def job_task(plane: ControlPlane, number: int) -> dict[str, Any]:
     }
 
 
-def _clock(plane: ControlPlane, second: float) -> float | None:
+def clock(plane: ControlPlane, second: float) -> float | None:
     """A second as Unix time."""
     return _finite(plane.origin + float(second))
 

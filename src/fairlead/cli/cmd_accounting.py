@@ -1,0 +1,200 @@
+"""`fairlead history` and `fairlead usage`: accounting, like Slurm's sacct and sreport."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from fairlead.cli.job_info import local_time
+from fairlead.cli.output import JsonOption, note, option_error, out, print_json
+from fairlead.cli.selectors import StateOption, UserOption, control_plane, states_of
+from fairlead.core.durations import parse_duration
+from fairlead.experiments.metric_columns import format_duration
+
+SINCE = typer.Option("", help="Begin: 2026-11-01, '2026-11-01 08:00', or 7d and 12h for so long ago.", show_default=False)
+UNTIL = typer.Option("now", help="End, in the same form.")
+CSV = typer.Option(False, "--csv", help="Print CSV.")
+MOMENT = "a date (2026-11-01), a time ('2026-11-01 08:00'), a duration (7d, 12h) or now"
+
+_HISTORY = (
+    ("number", "number"),
+    ("name", "name"),
+    ("user", "user"),
+    ("account", "account"),
+    ("state", "state"),
+    ("exit_code", "exit"),
+    ("submitted_at", "submitted"),
+    ("started_at", "started"),
+    ("ended_at", "ended"),
+    ("waited_s", "waited"),
+    ("ran_s", "ran"),
+    ("gpus", "GPUs"),
+    ("gpu_hours", "GPU hours"),
+)
+
+
+def history_command(
+    since: str = SINCE,
+    until: str = UNTIL,
+    user: UserOption = "",
+    state: StateOption = None,
+    account: str = typer.Option("", help="Only jobs of this account.", show_default=False),
+    limit: int = typer.Option(100, help="At most this many jobs, the last ones.", min=1),
+    as_csv: bool = CSV,
+    json: JsonOption = False,
+) -> None:
+    """List jobs that have ended, like sacct.
+
+    fairlead history --since 7d --state failed. Shows when each job was submitted, started and ended, how long it waited and
+    ran, and its GPU hours. With --csv or --json, times are Unix times and durations are seconds. Exit codes: 0 done, 2 a wrong
+    value.
+    """
+    begin, end = _window(since, until)
+    states = states_of(state)
+    jobs = [
+        job
+        for job in control_plane().history(begin, end)
+        if user in ("", job["user"]) and account in ("", job["account"]) and (not states or job["state"] in states)
+    ][-limit:]
+    if json:
+        print_json({"jobs": jobs})
+    elif as_csv:
+        _print_csv([name for name, _ in _HISTORY], jobs)
+    elif not jobs:
+        out.print("no jobs ended in this window")
+    else:
+        table = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
+        for name, heading in _HISTORY:
+            table.add_column(
+                heading, overflow="fold", justify="right" if name in _NUMBERS else "left", no_wrap=name in _NUMBERS
+            )
+        for job in jobs:
+            table.add_row(*(Text(_cell(name, job[name])) for name, _ in _HISTORY))
+        out.print(table)
+
+
+_NUMBERS = ("number", "exit_code", "waited_s", "ran_s", "gpus", "gpu_hours")
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name.endswith("_at"):
+        return local_time(value)
+    if name.endswith("_s"):
+        return format_duration(value)
+    return f"{value:.3f}" if name == "gpu_hours" else str(value)
+
+
+def _day(moment: datetime) -> datetime:
+    return moment.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+_PERIODS: dict[str, tuple[Callable[[datetime], datetime], Callable[[datetime], datetime]]] = {
+    "day": (_day, lambda start: start + timedelta(days=1)),
+    "week": (lambda moment: _day(moment) - timedelta(days=moment.weekday()), lambda start: start + timedelta(days=7)),
+    "month": (lambda moment: _day(moment).replace(day=1), lambda start: (start + timedelta(days=32)).replace(day=1)),
+}
+"""The beginning of the period of a moment, in local time, and the beginning of the next one."""
+
+_FIELDS = {"user": "user", "account": "account", "job-type": "job_type", "gpu-type": "gpu_type", "job": "name"}
+
+
+def usage_command(
+    since: str = SINCE,
+    until: str = UNTIL,
+    by: str = typer.Option("user,account", help="Columns: user, account, job, job-type, gpu-type, day, week, month."),
+    as_csv: bool = CSV,
+    json: JsonOption = False,
+) -> None:
+    """Show GPU time by user and account, or other columns, like sreport.
+
+    fairlead usage --since 7d --by user,week. GPU hours are those within the window: a job that ran across its edge counts in
+    part. A GPU that two jobs share counts for both. Without --since, the whole history of the cluster counts. Weeks begin on
+    Monday; days, weeks and months are in local time. Exit codes: 0 done, 2 a wrong value.
+    """
+    names = [name.strip() for name in by.split(",") if name.strip()]
+    if unknown := [name for name in names if name not in (*_FIELDS, *_PERIODS)]:
+        raise option_error("by", f"some of {', '.join((*_FIELDS, *_PERIODS))}", unknown[0])
+    plane = control_plane()
+    if not since and until == "now" and names == ["user", "account"]:
+        rows = [{**row, "gpu_hours": row["accelerator_hours"]} for row in plane.usage()]
+    else:
+        begin, end = _window(since, until)
+        found = plane.runs(begin, end)
+        if begin < found["known_since"] and begin > 0:
+            note(f"GPU time is known from {local_time(found['known_since'])} on; the cluster has no earlier events")
+        rows = usage_rows(found["runs"], names)
+    if json:
+        print_json({"usage": rows})
+        return
+    if as_csv:
+        _print_csv([*names, "jobs", "gpu_hours"], rows)
+        return
+    table = Table(box=box.SIMPLE)
+    for name in (*names, "jobs", "GPU time"):
+        table.add_column(name, justify="right" if name in ("jobs", "GPU time") else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(row[name])) for name in (*names, "jobs")), format_duration(3600 * row["gpu_hours"]))
+    out.print(table)
+
+
+def usage_rows(runs: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return GPU hours and the number of jobs for each combination of the named columns. Runs are cut where periods begin."""
+    periods = [name for name in names if name in _PERIODS]
+    hours: dict[tuple[str, ...], float] = {}
+    jobs: dict[tuple[str, ...], set[int]] = {}
+    for run in runs:
+        for start, end in _pieces(run["start"], run["end"], periods):
+            moment = datetime.fromtimestamp(start)
+            period = {name: _PERIODS[name][0](moment).strftime("%Y-%m" if name == "month" else "%Y-%m-%d") for name in periods}
+            key = tuple(period[name] if name in period else str(run[_FIELDS[name]]) for name in names)
+            hours[key] = hours.get(key, 0.0) + run["gpus"] * (end - start) / 3600
+            jobs.setdefault(key, set()).add(run["number"])
+    return [{**dict(zip(names, key)), "jobs": len(jobs[key]), "gpu_hours": hours[key]} for key in sorted(hours)]
+
+
+def _pieces(start: float, end: float, periods: Sequence[str]) -> Iterator[tuple[float, float]]:
+    while start < end:
+        moment = datetime.fromtimestamp(start)
+        until = min([end, *(_PERIODS[name][1](_PERIODS[name][0](moment)).timestamp() for name in periods)])
+        yield start, until
+        start = until
+
+
+def _window(since: str, until: str) -> tuple[float, float]:
+    """Return --since and --until in Unix time."""
+    now = time.time()
+    begin = 0.0 if not since else _moment("since", since, now)
+    end = _moment("until", until, now)
+    if begin >= end:
+        raise option_error("since", "a moment before --until", since)
+    return begin, end
+
+
+def _moment(option: str, text: str, now: float) -> float:
+    if text == "now":
+        return now
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        pass
+    try:
+        return now - parse_duration(text)
+    except ValueError:
+        raise option_error(option, MOMENT, text) from None
+
+
+def _print_csv(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([name.replace("-", "_") for name in names])
+    writer.writerows(["" if row[name] is None else row[name] for name in names] for row in rows)

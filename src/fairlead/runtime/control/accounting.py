@@ -1,0 +1,177 @@
+"""Accounting: which jobs have ended, and which GPUs jobs held, from when to when. Ended jobs come from the state, which keeps
+all of them. Times on GPUs come from the events of the journal; what it has dropped is not known any more. (No postponed
+annotations here: FastAPI reads them.)"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import APIRouter, Depends, Query
+
+from fairlead.core import events as ev
+from fairlead.core.job import ENDED, Phase
+from fairlead.engine.state import State
+from fairlead.runtime.control import views
+from fairlead.runtime.control.control_plane import ControlPlane
+from fairlead.runtime.control.tokens import Bearer
+from fairlead.runtime.protocol.task_array import array_of
+
+MAX_HISTORY = 100_000
+
+
+class GpuRun(NamedTuple):
+    """A stretch of time in which a job held GPUs of one type."""
+
+    number: int
+    type: int
+    gpus: int
+    start_s: float
+    end_s: float
+
+
+def gpu_runs(events: Iterable[ev.Event], state: State, now: float) -> tuple[float, list[GpuRun]]:
+    """Return all stretches in which jobs held GPUs, and the second from which on they are known. `state` is the state after the
+    events; a journal that has dropped its first events leaves stretches that began before cut at the first one that is left."""
+    recorder = _Recorder(state)
+    for event in events:
+        recorder.observe(event)
+    return recorder.finish(now)
+
+
+class _Recorder:
+    def __init__(self, state: State) -> None:
+        self._state, self._known_s = state, -1.0
+        self._open: dict[int, tuple[int, int, float]] = {}  # type, GPUs and start
+        self._launched: set[int] = set()
+        self._runs: list[GpuRun] = []
+
+    def observe(self, event: ev.Event) -> None:
+        if self._known_s < 0:
+            self._known_s = 0.0 if isinstance(event, ev.JournalOpened) else event.time
+        match event:
+            case ev.RoundPlanned(plan):
+                for number in (*plan.ended.tolist(), *plan.suspended.tolist()):
+                    self._close(number, plan.time, held=number in plan.suspended)
+                starts = plan.launches
+                for number, type_, gpus in zip(starts.jobs.tolist(), starts.types.tolist(), starts.workers.tolist()):
+                    self._open[number] = type_, gpus, plan.time
+                    self._launched.add(number)
+            case ev.JobsFinished(_, jobs, at) | ev.JobsFailed(_, jobs, at):
+                for number, second in zip(jobs.tolist(), at.tolist()):
+                    self._close(number, second)
+            case ev.JobsInterrupted():
+                for number in event.jobs.tolist():
+                    self._close(number, event.at_s)
+            case ev.JobCancelled(time, number) | ev.JobRequeued(time, number):
+                self._close(number, time)
+
+    def finish(self, now: float) -> tuple[float, list[GpuRun]]:
+        known_s, a = max(self._known_s, 0.0), self._state.columns
+        for number in self._state.running.tolist():  # a launch that was dropped from the journal
+            begun = int(a["type"][number]), int(a["held"][number]), float(a["run_started_s"][number])
+            self._open.setdefault(number, begun)
+        for number in sorted(self._open):
+            self._close(number, now)
+        return known_s, sorted(self._runs, key=lambda run: (run.start_s, run.number))
+
+    def _close(self, number: int, second: float, *, held: bool = False) -> None:
+        begun = self._open.pop(number, None)
+        if begun is None and held and number not in self._launched and self._known_s > 0 and number in self._state.job_of:
+            begun = int(self._state.columns["type"][number]), self._state.job_of[number].workers, self._known_s
+        if begun is not None and second > begun[2]:
+            self._runs.append(GpuRun(number, *begun, second))
+
+
+def cut(run: GpuRun, since_s: float, until_s: float) -> GpuRun | None:
+    """Return the part of a run within a window; None if there is none."""
+    start_s, end_s = max(run.start_s, since_s), min(run.end_s, until_s)
+    return run._replace(start_s=start_s, end_s=end_s) if start_s < end_s else None
+
+
+def history_record(plane: ControlPlane, number: int) -> dict[str, Any]:
+    """Return what accounting knows of an ended job."""
+    state, job, a = plane.loop.state, plane.loop.state.job_of[number], plane.loop.state.columns
+    phase, failure = Phase(int(a["phase"][number])), state.last_failure.get(number)
+    submitted_s, started_s, ended_s = (float(a[name][number]) for name in ("submitted_s", "first_started_s", "ended_s"))
+    codes = {Phase.FINISHED: 0, Phase.FAILED: None if failure is None else failure.code}
+    return {
+        "number": number,
+        "name": job.name,
+        "user": job.user,
+        "account": job.account,
+        "job_type": job.kind,
+        "array": array_of(job),
+        "state": phase.name.lower(),
+        "exit_code": codes.get(phase),
+        "submitted_at": views.clock(plane, submitted_s),
+        "started_at": views.clock(plane, started_s),
+        "ended_at": views.clock(plane, ended_s),
+        "waited_s": (ended_s if math.isnan(started_s) else started_s) - submitted_s,
+        "ran_s": float(a["settled_run_s"][number]),
+        "gpus": job.workers,
+        "gpu_hours": float(a["settled_accelerator_s"][number]) / 3600,
+    }
+
+
+def accounting_routes(
+    plane: ControlPlane, bearer: Callable[..., Any], read: Callable[[Callable[[], Any]], Awaitable[Any]]
+) -> APIRouter:
+    """Return the routes `/v1/history` and `/v1/runs`."""
+    router = APIRouter()
+    Caller = Annotated[Bearer, Depends(bearer)]
+    Moment = Annotated[float, Query(ge=0, le=1e12, description="Unix time")]
+
+    @router.get("/v1/history")
+    async def history(
+        caller: Caller,
+        since: Moment = 0.0,
+        until: Moment = 1e12,
+        limit: Annotated[int, Query(ge=1, le=MAX_HISTORY)] = MAX_HISTORY,
+    ) -> dict[str, Any]:
+        """Jobs that ended within a window, in the order of their ends; of more than `limit`, the last ones."""
+
+        def collect() -> list[dict[str, Any]]:
+            state, a = plane.loop.state, plane.loop.state.columns
+            ended = [
+                number
+                for number, job in state.job_of.items()
+                if Phase(int(a["phase"][number])) in ENDED
+                and caller.visible_user in (None, job.user)
+                and since <= plane.origin + float(a["ended_s"][number]) < until
+            ]
+            ended.sort(key=lambda number: (float(a["ended_s"][number]), number))
+            return [history_record(plane, number) for number in ended[-limit:]]
+
+        return {"jobs": await read(collect)}
+
+    @router.get("/v1/runs")
+    async def runs(caller: Caller, since: Moment = 0.0, until: Moment = 1e12) -> dict[str, Any]:
+        """The stretches of a window in which jobs held GPUs, cut at its edges, in Unix time. The journal's events begin at
+        `known_since`: of earlier times nothing is known. A GPU that two jobs share is in the stretches of both."""
+        events = await asyncio.to_thread(lambda: list(plane.journal))
+        names = plane.cluster.type_names
+
+        def collect() -> dict[str, Any]:
+            state = plane.loop.state
+            known_s, found = gpu_runs(events, state, min(plane.backend.now, plane.progress_until_s))
+            parts = (cut(run, since - plane.origin, until - plane.origin) for run in found)
+            rows = []
+            for part in parts:
+                job = None if part is None else state.job_of[part.number]
+                if part is None or job is None or caller.visible_user not in (None, job.user):
+                    continue
+                about = {
+                    "number": part.number,
+                    "name": job.name,
+                    "user": job.user,
+                    "account": job.account,
+                    "job_type": job.kind,
+                }
+                where = {"gpu_type": names[part.type], "gpus": part.gpus}
+                rows.append({**about, **where, "start": plane.origin + part.start_s, "end": plane.origin + part.end_s})
+            return {"known_since": plane.origin + known_s, "now": plane.origin + plane.backend.now, "runs": rows}
+
+        return dict(await read(collect))
+
+    return router

@@ -1,0 +1,116 @@
+"""GPU time within a window, from the journal's events, against a sum over all events, one after the other."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime
+
+import pytest
+from serving import served
+
+from fairlead.cli.cmd_accounting import usage_rows
+from fairlead.config import SchedulerConfig
+from fairlead.config.registry import Registry
+from fairlead.core import events as ev
+from fairlead.core.job import Job
+from fairlead.engine.journal import MemoryJournal
+from fairlead.engine.loop import Loop
+from fairlead.engine.state import State
+from fairlead.runtime.control.accounting import cut, gpu_runs
+from fairlead.runtime.http_client import ControlPlaneClient
+from fairlead.simulator.backend import SimulatedBackend
+from fairlead.simulator.faults import Outage, outage_events
+from fairlead.testing.builders import cluster
+from fairlead.workloads.throughput_tables import ThroughputTable
+
+
+def eventful(seed: int) -> list[ev.Event]:
+    """A simulation with gangs, preemptions, a lost node, a hold, a requeue and a cancellation."""
+    draw, machines = random.Random(seed), cluster("v100:4,v100:4,k80:2")
+    table, journal = ThroughputTable.timed(machines.type_names), MemoryJournal()
+    jobs = [Job(f"j{n}", draw.uniform(0, 900), draw.uniform(50, 900), workers=draw.choice([1, 1, 2, 4])) for n in range(30)]
+    others = (ev.JobHeld(400.0, 3, "ann"), ev.JobReleased(900.0, 3), ev.JobRequeued(500.0, 1), ev.JobCancelled(600.0, 2))
+    faults = outage_events([Outage(0, 300.0, 500.0)])
+    backend = SimulatedBackend(machines, table, sorted(jobs, key=lambda job: job.submitted_s), others=others, faults=faults)
+    stages = SchedulerConfig.from_data({"policy": "las", "rounds": 60.0}).build(table, Registry.installed())
+    loop = Loop(State(machines), backend, stages, journal=journal)
+    loop.record(ev.JournalOpened(0.0, machines, {"policy": "las", "rounds": 60.0}))
+    loop.run()
+    return journal.events
+
+
+def brute_force(events: list[ev.Event], since_s: float, until_s: float) -> dict[int, float]:
+    """GPU seconds by job: between two events every job holds what it holds; an end that is reported late is taken back."""
+    state, spent, before = State.replay(events[:1]), dict[int, float](), 0.0
+
+    def add(number: int, gpus: int, start_s: float, end_s: float, sign: float = 1.0) -> None:
+        spent[number] = spent.get(number, 0.0) + sign * gpus * max(0.0, min(end_s, until_s) - max(start_s, since_s))
+
+    for event in events[1:]:
+        for number in state.running.tolist():
+            add(number, int(state.columns["held"][number]), before, event.time)
+        if isinstance(event, (ev.JobsFinished, ev.JobsFailed)):
+            for number, at in zip(event.jobs.tolist(), event.at.tolist()):
+                add(number, int(state.columns["held"][number]), at, event.time, -1.0)
+        state.apply(event)
+        before = event.time
+    return {number: seconds for number, seconds in spent.items() if abs(seconds) > 1e-9}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gpu_time_in_a_window_is_the_sum_over_all_events_cut_at_its_edges(seed: int) -> None:
+    events = eventful(seed)
+    state = State.replay(events)
+    known_s, runs = gpu_runs(events, state, state.time)
+    assert known_s == 0.0
+    for since_s, until_s in ((0.0, 1e9), (310.0, 640.0), (0.0, 123.4), (1000.0, 1001.0)):
+        found: dict[int, float] = {}
+        for run in runs:
+            if (part := cut(run, since_s, until_s)) is not None:
+                found[part.number] = found.get(part.number, 0.0) + part.gpus * (part.end_s - part.start_s)
+        assert found == pytest.approx(brute_force(events, since_s, until_s))
+    total = {
+        number: sum(run.gpus * (run.end_s - run.start_s) for run in runs if run.number == number) for number in state.job_of
+    }
+    assert [total[number] for number in sorted(total)] == pytest.approx(state.all_jobs().accelerator_s.tolist())
+
+
+def test_a_journal_that_has_dropped_its_beginning_tells_the_time_from_its_first_event_on() -> None:
+    events = eventful(0)
+    half = len(events) // 2
+    state = State.replay(events)
+    known_s, runs = gpu_runs(events[half:], state, state.time)
+    assert known_s == events[half].time
+    whole = gpu_runs(events, state, state.time)[1]
+    begun_later = [run for run in whole if run.start_s > known_s]
+    assert [run for run in runs if run.start_s > known_s] == begun_later
+
+
+def test_usage_is_split_where_days_begin_in_local_time() -> None:
+    noon = datetime(2026, 11, 1, 12).timestamp()
+    run = {"number": 1, "name": "a", "user": "ann", "account": "", "job_type": "", "gpu_type": "v100", "gpus": 2}
+    rows = usage_rows([{**run, "start": noon, "end": noon + 24 * 3600}], ["user", "day"])
+    assert rows == [
+        {"user": "ann", "day": "2026-11-01", "jobs": 1, "gpu_hours": 24.0},
+        {"user": "ann", "day": "2026-11-02", "jobs": 1, "gpu_hours": 24.0},
+    ]
+    (week,) = usage_rows([{**run, "start": noon + 86400, "end": noon + 2 * 86400}], ["week"])
+    assert (week["week"], week["gpu_hours"]) == ("2026-11-02", 48.0)
+    months = usage_rows([{**run, "start": noon - 86400, "end": noon}], ["month", "gpu-type"])
+    assert [row["month"] for row in months] == ["2026-10", "2026-11"]
+
+
+def test_users_see_their_own_history_and_runs() -> None:
+    machines = cluster("v100:1")
+    state = State(machines)
+    state.apply(ev.JournalOpened(0.0, machines, {"policy": "las", "estimator": "measured", "rounds": 0.2}, journal="x"))
+    state.apply(ev.JobSubmitted(1.0, 0, Job("mine", 1.0, user="ann", command='{"run": ["true"]}')))
+    state.apply(ev.JobSubmitted(1.0, 1, Job("other", 1.0, user="bob", command='{"run": ["true"]}')))
+    state.apply(ev.JobCancelled(3.0, 0))
+    state.apply(ev.JobCancelled(4.0, 1))
+    with served("v100:1", state) as control:
+        mine = ControlPlaneClient(control.url, control.user).history()
+        every = ControlPlaneClient(control.url, control.token).history()
+        assert ControlPlaneClient(control.url, control.user).runs()["runs"] == []
+    assert [(job["name"], job["state"], job["waited_s"], job["gpu_hours"]) for job in mine] == [("mine", "cancelled", 2.0, 0.0)]
+    assert [job["name"] for job in every] == ["mine", "other"]
