@@ -123,7 +123,7 @@ def test_waiting_ends_with_the_result_of_all_and_gives_up_in_time(folder):
     done = fairlead("wait", "long", "--timeout", "0.2s", cwd=folder)
     assert (done.returncode, "not ended within 0.2 s: long-0, long-1" in done.stderr) == (1, True)
     cancelled = fairlead("cancel", "long", cwd=folder)
-    assert (cancelled.returncode, cancelled.stdout.count("is cancelled")) == (0, 2)
+    assert (cancelled.returncode, cancelled.stdout) == (0, "long: 2 jobs are cancelled\n")
     assert fairlead("wait", "long-*", cwd=folder).returncode == 1
     assert fairlead("wait", "nothing", cwd=folder).returncode == 3
     assert fairlead("cancel", "long", cwd=folder).returncode == 4
@@ -142,3 +142,21 @@ def test_waiting_ends_with_the_result_of_all_and_gives_up_in_time(folder):
 )
 def test_what_cannot_be_meant_is_an_error_of_usage(folder, words):
     assert fairlead("submit", *words, cwd=folder).returncode == 2
+
+
+def test_an_array_is_one_row_and_one_object(folder):
+    line = "if [ $FAIRLEAD_ARRAY_INDEX = 1 ]; then exit 3; elif [ $FAIRLEAD_ARRAY_INDEX = 2 ]; then sleep 600; fi"
+    assert fairlead("submit", "--name", "sweep", "--array", 3, "--retries", 0, line, cwd=folder).returncode == 0
+    assert fairlead("wait", "sweep[0-1]", cwd=folder).returncode == 1
+    rows = [row for row in fairlead("queue", cwd=folder).stdout.splitlines() if "sweep" in row]
+    assert len(rows) == 1
+    assert "3 jobs: " in rows[0]
+    assert "1 finished, 1 failed" in rows[0]
+    expanded = fairlead("queue", "--expand", cwd=folder).stdout
+    assert ("sweep-2" in expanded, "sweep-1" in expanded) == (True, False)
+    whole = answer("info", "sweep", cwd=folder)
+    assert (whole["jobs"], whole["phases"]["finished"], whole["failed"], len(whole["members"])) == (3, 1, ["sweep-1"], 3)
+    assert "1 finished, 1 failed" in fairlead("info", "sweep", cwd=folder).stdout
+    assert "sweep, member 1 of 3" in fairlead("info", "sweep-1", cwd=folder).stdout
+    assert fairlead("cancel", "sweep", cwd=folder).stdout == "sweep: 1 jobs are cancelled\n"
+    assert fairlead("logs", "sweep", cwd=folder).returncode == 2

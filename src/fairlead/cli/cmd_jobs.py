@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fairlead.cli.cmd_wait import follow_job, print_log
-from fairlead.cli.job_info import detail_lines
-from fairlead.cli.job_tables import jobs_table, legible
+from fairlead.cli.job_info import array_lines, detail_lines
+from fairlead.cli.job_tables import array_record, jobs_table, legible, with_arrays
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.cli.selectors import (
     LIVE,
@@ -43,19 +43,22 @@ def queue_command(
     state: StateOption = None,
     array: ArrayOption = "",
     all_users: bool = typer.Option(False, "--all", help="Jobs of all users (admin), and jobs that have ended."),
+    expand: bool = typer.Option(False, "--expand", help="List the jobs of arrays and grids one by one."),
     json: JsonOption = False,
 ) -> None:
     """List the jobs that have not ended. Shows what each waits for.
 
-    fairlead queue 'train-*' --state waiting lists only some. With --state, --all or the name of a job, jobs that have ended are
-    listed too.
+    An array or a grid is one row; --expand lists its jobs. fairlead queue 'train-*' --state waiting lists only some jobs. With
+    --state, --all or the name of a job, jobs that have ended are listed too. --json lists every job.
     """
     plane = control_plane()
     states = states_of(state) or (() if all_users or words else LIVE)
     if words or user or state or array:
         jobs = select_jobs(plane, words, user=user, states=states, array=array, all_users=all_users)
+    elif all_users:
+        jobs = plane.jobs(states, all_users=True)
     else:
-        jobs = plane.jobs(states, all_users=all_users)
+        jobs = plane.find_jobs(phases=states)
     if json:
         print_json({"jobs": jobs})
         return
@@ -63,15 +66,37 @@ def queue_command(
         others = 0 if all_users else len(plane.jobs(LIVE, all_users=True))  # 0 without the right to see them
         out.print(f"no jobs of yours; --all shows all {others:,} active jobs" if others else "no jobs")
         return
-    out.print(jobs_table(jobs, out.width, users=all_users))
-    if len(jobs) == MAX_LISTED and not (words or user or state or array):
+    rows = jobs if expand else with_arrays(jobs, lambda array: _members(plane, array, jobs))
+    out.print(jobs_table(rows, out.width, users=all_users))
+    if all_users and len(jobs) == MAX_LISTED and not (words or user or state or array):
         note(f"only running and the most recent jobs are shown, {MAX_LISTED:,} in all")
 
 
+def _members(plane: ControlPlaneClient, array: Mapping[str, Any], known: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The jobs of an array, also those that a list leaves out."""
+    there = [job for job in known if job["array"] and job["array"]["id"] == array["id"]]
+    if len(there) == array["size"]:
+        return there
+    every = plane.find_jobs(array=array["name"], all_users=True)
+    return [job for job in every if job["array"]["id"] == array["id"]]
+
+
 def info_command(words: JobsArgument, json: JsonOption = False) -> None:
-    """Show everything about a job, or about several. For a failed job, also the last lines of its log."""
+    """Show everything about a job, or about several. For a failed job, also the last lines of its log.
+
+    The name of an array or a grid shows it as one object, with the number of its jobs in each phase.
+    """
     plane = control_plane()
-    jobs = [_with_last_lines(plane, job) for job in jobs_in_detail(plane, words)]
+    found = jobs_in_detail(plane, words)
+    if len(words) == 1 and found[0]["array"] and words[0] == found[0]["array"]["name"]:
+        array = array_record(found)
+        if json:
+            print_json({**array, "members": found})
+            return
+        for line in array_lines(array):
+            out.print(line, soft_wrap=True)
+        return
+    jobs = [_with_last_lines(plane, job) for job in found]
     if json:
         print_json(jobs[0] if len(jobs) == 1 else {"jobs": jobs})
         return
@@ -158,8 +183,11 @@ def cancel_command(
     if json:
         print_json(answers[0] if len(answers) == 1 else {"jobs": answers})
         return
-    for job in live:
-        out.print(f"{job['name']} (number {job['number']}) is cancelled")
+    for row in with_arrays(live, lambda array: [job for job in live if job["array"] and job["array"]["id"] == array["id"]]):
+        if "array" in row and isinstance(row["array"], str):
+            out.print(f"{row['array']}: {sum(row['phases'].values()):,} jobs are cancelled")
+        else:
+            out.print(f"{row['name']} (number {row['number']}) is cancelled")
 
 
 def logs_command(

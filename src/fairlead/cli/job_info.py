@@ -50,6 +50,29 @@ def detail_lines(job: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {label:<{COLUMN}}{text}"
 
 
+def array_lines(array: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of `fairlead info` about an array or a grid (`array_record`)."""
+    since = {label: array["now_s"] - array[name] for name, label in _MOMENTS.items() if array[name] is not None}
+    lines = {
+        "array": array["array"],
+        "jobs": f"{array['jobs']:,} (numbers {array['numbers'][0]} to {array['numbers'][1]})",
+        "states": ", ".join(f"{count:,} {phase}" for phase, count in array["phases"].items()),
+        **{label: str(array[label]) for label in ("user", "account")},
+        "job type": array["kind"],
+        "workers": f"{array['workers']} each",
+        **{label: f"{format_duration(ago_s)} ago" for label, ago_s in since.items()},
+        "GPU time": format_duration(array["accelerator_s"]),
+        "failed": ", ".join(array["failed"]),
+    }
+    yield "Array"
+    for label, text in lines.items():
+        if text:
+            yield f"  {label:<{COLUMN}}{legible(text)}"
+
+
+_MOMENTS = {"submitted_s": "submitted", "first_started_s": "first start", "ended_s": "ended"}
+
+
 def _identity(job: Mapping[str, Any]) -> Iterator[Line]:
     yield "name", legible(str(job["name"]))
     yield "number", str(job["number"])

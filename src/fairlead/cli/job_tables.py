@@ -4,7 +4,8 @@ A job's name and its nodes, or why it does not run, are always shown; other colu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -12,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.cli.output import CONTROLS
-from fairlead.core.job import ELASTIC
+from fairlead.core.job import ELASTIC, Phase
 from fairlead.experiments.metric_columns import format_duration
 
 WIDE = 110
@@ -72,6 +73,60 @@ def jobs_table(jobs: Sequence[Mapping[str, Any]], width: int, *, users: bool = F
         }
         table.add_row(*(Text(cells[heading]) for heading, there in shown.items() if there), Text(nodes_or_reason(job)))
     return table
+
+
+def array_record(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return an array or a grid as one object: how many of its jobs are in each phase, when, and what they used."""
+    first, array = members[0], members[0]["array"]
+    phases = Counter(str(job["phase"]) for job in members)
+    starts = [job["first_started_s"] for job in members if job["first_started_s"] is not None]
+    ends = [job["ended_s"] for job in members]
+    return {
+        "array": array["name"],
+        "id": array["id"],
+        "jobs": array["size"],
+        "numbers": [first["number"], members[-1]["number"]],
+        "phases": {phase.name.lower(): phases[phase.name.lower()] for phase in Phase if phases[phase.name.lower()]},
+        **{key: first[key] for key in ("user", "account", "kind", "workers", "priority", "now_s", "submitted_s")},
+        "first_started_s": min(starts, default=None),
+        "ended_s": None if None in ends else max(ends),
+        "accelerator_s": sum(job["accelerator_s"] for job in members),
+        "failed": [job["name"] for job in members if job["phase"] == "failed"],
+    }
+
+
+def array_row(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return an array as one row of a table of jobs."""
+    record = array_record(members)
+    phases = record["phases"]
+    counts = ", ".join(f"{count:,} {phase}" for phase, count in phases.items())
+    live = [phase for phase in ("running", "waiting", "queued") if phase in phases]
+    return {
+        **record,
+        "number": record["numbers"][0],
+        "name": record["array"],
+        "phase": live[0] if live else max(phases, key=lambda phase: phases[phase]),
+        "steps_known": True,
+        "steps": record["jobs"],
+        "steps_done": phases.get("finished", 0),
+        "rate": 0.0,
+        "nodes": [],
+        "accelerators": [],
+        "reason": {"text": f"{record['jobs']:,} jobs: {counts}"},
+    }
+
+
+def with_arrays(
+    jobs: Sequence[Mapping[str, Any]], members_of: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]]
+) -> list[Mapping[str, Any]]:
+    """Return jobs with one row for each array, at the place of its first job; `members_of` finds all jobs of an array."""
+    rows: dict[str | int, Mapping[str, Any]] = {}
+    for job in jobs:
+        if (array := job.get("array")) is None:
+            rows[job["number"]] = job
+        elif array["id"] not in rows:
+            rows[array["id"]] = array_row(members_of(array))
+    return list(rows.values())
 
 
 def progress_text(job: Mapping[str, Any]) -> str:

@@ -40,7 +40,7 @@ JobsArgument = Annotated[
 JobsOrNoneArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[JOB]...",
+        metavar="[JOB...]",
         help="Names, numbers, patterns ('train-*'), arrays (sweep) or members of an array ('sweep[0-4]').",
         show_default=False,
     ),
