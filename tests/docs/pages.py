@@ -171,8 +171,8 @@ class PageRunner:
         self.background.append(process)
         if not any(re.match(r"fairlead (up|serve)\b", command) for command in commands(block.text)):
             return
-        deadline, ask = time.monotonic() + BLOCK_WITHIN_S, f"source {self.state}\nfairlead nodes >/dev/null 2>&1"
-        while subprocess.run(["bash", "-c", ask], env=self.env, cwd=self.work, check=False).returncode != 0:
+        deadline = time.monotonic() + BLOCK_WITHIN_S
+        while b"HTTP API: " not in self.log.read_bytes():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise self._failed(block, "the cluster does not start")
             time.sleep(0.1)
