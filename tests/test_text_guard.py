@@ -19,6 +19,7 @@ import pytest
 import typer
 
 from fairlead.cli.main import app
+from fairlead.config.registry import GROUPS, Registry, presets
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "fairlead"
@@ -229,6 +230,12 @@ def test_a_page_has_plain_words_and_short_sentences(page: str):
 @pytest.mark.parametrize("command", [command for command in help_texts() if command not in NOT_YET])
 def test_help_has_plain_words_and_short_sentences(command: str):
     assert not lines(command, hits_of_help(command))
+
+
+def test_descriptions_of_parts_and_presets_have_plain_words():
+    about = {f"{part.what} {part.name}": part.summary for kind in GROUPS for part in Registry.installed().of(kind)}
+    about |= {f"preset {preset.name}": preset.about for preset in presets().values()}
+    assert not [line for name, text in about.items() for line in lines(name, [*banned_words(text), *long_sentences(text, 1)])]
 
 
 def test_messages_have_plain_words():

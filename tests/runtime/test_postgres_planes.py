@@ -53,7 +53,7 @@ def test_an_embedded_cluster_outlives_its_plane_and_waits_for_its_database(tmp_p
         server.start()
         waits.join()
         jobs = cluster.until("it runs", lambda jobs: jobs["third"]["phase"] == "finished")
-        assert (jobs["long"]["starts"], said(cluster, "journal is back")) == (2, True)
+        assert (jobs["long"]["starts"], said(cluster, "journal answers again")) == (2, True)
         told = cluster.metrics()
         assert (told["fairlead_journal_unreachable_seconds"], told['fairlead_jobs{phase="running"}']) == (0, 1)
         cluster.hurry("long")

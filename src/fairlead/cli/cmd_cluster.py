@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LOG_FORMAT = typer.Option("text", help="Format of log lines: text or JSON.")
 INSECURE = typer.Option(
-    False, "--insecure", help="Allow addresses beyond this machine without TLS; tokens travel in the clear."
+    False, "--insecure", help="Allow addresses beyond this machine without TLS. Tokens are then sent unencrypted."
 )
 LEASHED = typer.Option(False, "--leashed", hidden=True, help="End with standard input; wait for a process that is ending.")
 
@@ -35,6 +35,8 @@ LEASHED = typer.Option(False, "--leashed", hidden=True, help="End with standard 
 @dataclass(frozen=True)
 class LiveSchedulerOptions:
     """The scheduler of a real cluster: a file, or a preset or policy with single parts."""
+
+    panel = opt.SCHEDULER
 
     policy: str | None = typer.Option(None, help="A policy; see `fairlead policies`. [default: las]")
     preset: str | None = opt.PRESET
@@ -45,7 +47,7 @@ class LiveSchedulerOptions:
     admission: str | None = opt.ADMISSION
     placement: str | None = opt.PLACEMENT
     estimator: str | None = typer.Option(
-        None, help="Throughput estimator. [default: measured; monitored where a preset predicts]"
+        None, help="Throughput estimator. [default: measured; monitored for presets that predict]"
     )
 
     def read(self, default_round_s: float) -> SchedulerConfig:
@@ -72,8 +74,10 @@ class LiveSchedulerOptions:
 class PlaneOptions:
     """Where a control plane keeps its files, and where it listens."""
 
-    root: Path = typer.Option(Path(".fairlead"), help="Folder of the journal, tokens, checkpoints and logs.")
-    journal: str = typer.Option("", help="x.sqlite or postgresql://…  [default: in --root]")
+    panel = "Files and addresses"
+
+    root: Path = typer.Option(Path(".fairlead"), help="Folder for the journal, tokens, checkpoints and logs.")
+    journal: str = typer.Option("", help="x.sqlite or postgresql://… [default: ROOT/journal.sqlite]")
     http: str = typer.Option("127.0.0.1:7420", help="Address of the HTTP API and the console; port 0 picks a free one.")
     agents: str = typer.Option("127.0.0.1:7421", help="Address for agents.")
     metrics_open: bool = typer.Option(False, "--metrics-open", help="Serve /metrics without a token.")
@@ -88,8 +92,8 @@ def serve_command(
     plane: PlaneOptions,
     lease: float = typer.Option(15.0, help="Lease duration of an agent in seconds.", min=1.0),
     grace: float = typer.Option(35.0, help="Seconds after the lease in which jobs checkpoint and end.", min=1.0),
-    tls_cert: Path | None = typer.Option(None, help="The server's certificate (PEM), for both addresses."),
-    tls_key: Path | None = typer.Option(None, help="Its key (PEM)."),
+    tls_cert: Path | None = typer.Option(None, help="Certificate (PEM) of both addresses."),
+    tls_key: Path | None = typer.Option(None, help="Key (PEM) of the certificate."),
     insecure: bool = INSECURE,
     checkpoints: Path | None = typer.Option(
         None, help="Folder of checkpoints, the same on all nodes. [default: ROOT/checkpoints]"
@@ -99,17 +103,22 @@ def serve_command(
     snapshot_minutes: float = typer.Option(30.0, help="… or after this many minutes.", min=0.01),
     keep_snapshots: int = typer.Option(3, help="How many snapshots to keep.", min=1),
     keep_days: float | None = typer.Option(
-        None, help="Drop events that are older and in a snapshot. [default: keep all]", min=0.001
+        None, help="Drop events that are older than this many days and part of a snapshot. [default: keep all]", min=0.001
     ),
 ) -> None:
     """Run the control plane of a cluster. Jobs keep running when it stops; start it again to resume.
 
-    The first start creates an admin token and an agent token, in ROOT/admin.token and ROOT/agent.token; fairlead token creates
-    more. Beyond this machine it requires a certificate: fairlead serve --http 0.0.0.0:7420 --agents 0.0.0.0:7421
-    --tls-cert server.pem --tls-key server.key. Agents then need --tls-ca, and clients need FAIRLEAD_CA.
+    Examples:
 
-    SIGHUP reads --config again. A scheduler with a mistake is refused in the log, and the current one stays. Without --config,
-    a control plane that starts again resumes with the scheduler of its journal; `fairlead scheduler set` changes it.
+      fairlead serve --cluster cluster.yaml --policy las
+      fairlead serve --cluster cluster.yaml --config scheduler.yaml --http 0.0.0.0:7420 --agents 0.0.0.0:7421 \\
+          --tls-cert server.pem --tls-key server.key
+
+    The first start creates an admin token and an agent token, in ROOT/admin.token and ROOT/agent.token; 'fairlead token add'
+    creates more. Addresses beyond this machine need a certificate. Agents then need --tls-ca, and clients need FAIRLEAD_CA.
+
+    SIGHUP reads --config again. An invalid scheduler is refused in the log, and the current one stays. Without --config, a
+    control plane that starts again uses the scheduler of its journal; 'fairlead scheduler set' changes it.
     """
     from fairlead.experiments.lookahead_process import forecast_in_process
     from fairlead.runtime.bootstrap import ServeSettings, serve_control_plane
@@ -156,20 +165,26 @@ def agent_command(
     control: str = typer.Option("127.0.0.1:7421", help="The control plane's address for agents."),
     node: str = typer.Option(os.uname().nodename, help="This node's name in the cluster."),
     accelerators: str = typer.Option("", help="GPUs of this node, as in v100:4. [default: detected by NVML]"),
-    root: Path = typer.Option(Path(".fairlead-agent"), help="Folder of the jobs' files and logs."),
+    root: Path = typer.Option(Path(".fairlead-agent"), help="Folder for files and logs of jobs."),
     token_file: Path | None = typer.Option(None, help="A file with an agent token."),
-    address: str = typer.Option("", help="Address of this node for other nodes. [default: that of the route to --control]"),
-    user: str = typer.Option("", help="The user that jobs run as, where the agent is root."),
-    end_jobs: bool = typer.Option(False, "--end-jobs", help="When the agent ends, let its jobs checkpoint and end them too."),
+    address: str = typer.Option(
+        "", help="Address of this node for other nodes. [default: the local address of the route to --control]"
+    ),
+    user: str = typer.Option("", help="The Unix user that jobs run as, if the agent runs as root."),
+    end_jobs: bool = typer.Option(False, "--end-jobs", help="When the agent ends, let its jobs checkpoint, and end them."),
     log_format: LogFormat = LOG_FORMAT,
     tls_ca: Path | None = typer.Option(None, help="The authority (PEM) that signed the control plane's certificate."),
     insecure: bool = INSECURE,
     keep_logs: float = typer.Option(7 * 86400.0, help="Seconds to keep the logs of a launch that has ended.", min=0.0),
     leashed: bool = LEASHED,
 ) -> None:
-    """Run the agent of this node. It starts and stops jobs for the control plane, and stops them itself if it is cut off.
+    """Run the agent of this node. It starts and stops jobs for the control plane, and stops them if it loses contact.
 
-    Jobs keep running when the agent stops, unless --end-jobs is given. Start it again with the same --root to resume.
+    Example:
+
+      fairlead agent --control head:7421 --node node-7 --token-file agent.token --tls-ca ca.pem
+
+    Jobs keep running when the agent stops, unless you pass --end-jobs. Start it again with the same --root to resume.
     """
     from fairlead.runtime.agent.agent_service import Agent
     from fairlead.runtime.agent.devices import NodeAccelerators
@@ -202,12 +217,22 @@ def up_command(
     plane: PlaneOptions,
     leashed: bool = LEASHED,
 ) -> None:
-    """Run a whole cluster on this machine. It has a control plane and an agent for each node.
+    """Run a cluster on this machine: a control plane, and an agent for each node.
 
-    Ctrl-C lets jobs checkpoint, and ends it.
+    Examples:
 
-    Then, in another terminal in this directory: fairlead submit -- python train.py; fairlead queue; fairlead nodes. With
-    another --root, it first prints the variables to set there.
+      fairlead up
+      fairlead up --cluster 4xv100:4 --policy srtf --round 30
+
+    Then, in another terminal in this directory:
+
+      fairlead submit -- python train.py
+      fairlead queue
+
+    If --cluster is one node with exactly this machine's GPUs, jobs use them; otherwise GPUs are simulated.
+
+    Ctrl-C lets jobs checkpoint and ends the cluster. With
+    another --root, the command prints the variables to set in other terminals.
     """
     from fairlead.experiments.lookahead_process import forecast_in_process
     from fairlead.runtime.bootstrap import ServeSettings, end_with_stdin, run_local_cluster

@@ -22,7 +22,7 @@ scheduler_app = typer.Typer(help="Show or change the scheduler of a cluster.", n
 
 @scheduler_app.command("show")
 def show_scheduler(json: JsonOption = False) -> None:
-    """Print the current scheduler as a scheduler file. If it cannot decide at present, also why.
+    """Print the current scheduler as a scheduler file. If it cannot decide now, also print why.
 
     Examples:
 
@@ -36,17 +36,23 @@ def show_scheduler(json: JsonOption = False) -> None:
 
 @scheduler_app.command(name="set")
 def set_scheduler(
-    file: Path | None = typer.Argument(None, help="A scheduler as YAML."),
-    preset: str = typer.Option("", help="A scheduler that ships with Fairlead, in place of a file; see `fairlead presets`."),
-    policy: str = typer.Option("", help="Change only the policy; see `fairlead policies`."),
+    file: Path | None = typer.Argument(None, help="A scheduler file in YAML."),
+    preset: str = typer.Option("", help="A scheduler that ships with Fairlead, instead of a file; see 'fairlead presets'."),
+    policy: str = typer.Option("", help="Change only the policy; see 'fairlead policies'."),
     round_s: float | None = typer.Option(None, "--round", help="Change only the length of rounds, in seconds.", min=0.1),
-    why: str = typer.Option("", help="A reason, for the journal."),
+    why: str = typer.Option("", help="The reason, for the journal."),
     json: JsonOption = False,
 ) -> None:
-    """Change the scheduler from the next round on. As in: fairlead scheduler set scheduler.yaml, or --policy srtf.
+    """Change the scheduler of a running cluster, from the next round on.
 
-    Jobs keep running. The memory of the old policy is dropped; measured throughputs stay. A scheduler with a mistake is refused
-    with the reason, and the old one stays. With --policy or --round alone, everything else stays as it is.
+    Examples:
+
+      fairlead scheduler set scheduler.yaml --why "try tiresias"
+      fairlead scheduler set --preset tiresias
+      fairlead scheduler set --policy srtf --round 30
+
+    Jobs keep running. The state of the old policy is dropped; measured throughputs are kept. An invalid scheduler is refused
+    with the reason, and the current one stays. --policy and --round change only that part.
     """
     from fairlead.cli.options import note_unmonitored  # slow to import
 
@@ -73,7 +79,7 @@ def _tell(config: SchedulerConfig, json: bool, trouble: str = "") -> None:
         return
     out.print(config.to_yaml(), end="", soft_wrap=True)
     if trouble:
-        note(f"the scheduler cannot decide at present, so the last plan stays: {trouble}")
+        note(f"the scheduler cannot decide now, so the last plan stays in effect: {trouble}")
 
 
 KINDS = {**{kind: kind for kind in GROUPS}, **{f"{kind}s": kind for kind in GROUPS}, "policies": "policy", **FORMER_KINDS}
@@ -81,10 +87,12 @@ KINDS = {**{kind: kind for kind in GROUPS}, **{f"{kind}s": kind for kind in GROU
 
 
 def policies_command(
-    what: str = typer.Argument("policy", help=f"A kind ({', '.join(GROUPS)}), all of them (all), or the name of one part."),
+    what: str = typer.Argument(
+        "policy", metavar="PART", help=f"A kind ({', '.join(GROUPS)}), 'all' of them, or the name of one part."
+    ),
     json: JsonOption = False,
 ) -> None:
-    """List policies and other parts, or describe one. A description has the parameters and the paper.
+    """List policies and other parts of schedulers, or describe one with its parameters and its paper.
 
     Examples:
 
@@ -154,12 +162,12 @@ def _part_data(entry: Registered) -> dict[str, Any]:
     }
 
 
-presets_app = typer.Typer(help="List the schedulers that ship with Fairlead, or show one.", invoke_without_command=True)
+presets_app = typer.Typer(invoke_without_command=True)
 
 
 @presets_app.callback()
 def presets_command(context: typer.Context, json: JsonOption = False) -> None:
-    """List the schedulers that ship with Fairlead, or show one. Each is a named set of parts.
+    """List the schedulers that ship with Fairlead, or show one as a scheduler file.
 
     Examples:
 
@@ -181,10 +189,15 @@ def presets_command(context: typer.Context, json: JsonOption = False) -> None:
 
 @presets_app.command("show")
 def show_preset(
-    name: str = typer.Argument(..., help="A preset; `fairlead presets` lists them."),
+    name: str = typer.Argument(..., metavar="PRESET", help="A preset; 'fairlead presets' lists them."),
     json: JsonOption = False,
 ) -> None:
-    """Print a preset as a scheduler file. It is for --config, or a start for your own."""
+    """Print a preset as a scheduler file. Use it with --config, or change it.
+
+    Example:
+
+      fairlead presets show tiresias > mine.yaml
+    """
     preset = preset_named(name)
     if json:
         print_json(_preset_data(preset))

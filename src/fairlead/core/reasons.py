@@ -65,7 +65,7 @@ _TEXT = {
     Code.DEADLINE_INFEASIBLE: "Its deadline in {left_s:g} s cannot be met: {what} ({needed_s:g} s of work on its fastest type)",
     Code.WAITING_FOR_JOBS: "Waiting until {job} has finished",
     Code.DEPENDENCY_FAILED: "It depends on {job}, which {how}",
-    Code.NO_DECISION: "No new job starts for now, the last decision stands: {what}",
+    Code.NO_DECISION: "No new job starts for now, because the last plan stays in effect: {what}",
     Code.PLANNED_LATER: "Planned in {rounds:g} of {window:g} rounds{when}; it is predicted to end at {rho:.2f} times"
     " its fair end, and a round costs {cost:.2g} of its budget",
     Code.NOT_SELECTED: "Not selected in this round: needs {needed:gpus}; {free:g}{of} eligible GPUs are free",

@@ -32,7 +32,7 @@ _MAX_CONFIGURATIONS = 64
 
 @dataclass(frozen=True)
 class Fitted:
-    """Models of steps and losses from what jobs report; the table's throughputs for the sizes they asked for."""
+    """Fit models of step time and loss to what jobs report; the table has throughputs for the requested sizes."""
 
     table: RateTable
 

@@ -34,7 +34,7 @@ EXTRAPOLATED = 1.0
 
 @dataclass(frozen=True)
 class Measured:
-    """Throughputs are what running jobs report; `speeds` are guesses of types' relative speeds until then."""
+    """Use throughputs that running jobs report; until then, `speeds` are assumed relative speeds of GPU types."""
 
     speeds: dict[str, float] = field(default_factory=dict)  # relative speed of each GPU type, used until rates are measured
 

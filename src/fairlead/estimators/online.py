@@ -36,7 +36,7 @@ WHERE = "estimator online"
 
 @dataclass(frozen=True)
 class Online:
-    """Throughputs are guessed from other kinds of jobs, and observed as jobs run.
+    """Estimate throughputs from other job types, and observe them while jobs run.
 
     `speeds` are guesses of each type's relative speed and `colocated` of the fraction of a rate under co-location; without them
     both are means over the `references` (all kinds, those named, or a random fraction of them). A measurement has a relative

@@ -28,7 +28,7 @@ class _WithTable:
 
 @dataclass(frozen=True)
 class Predicted(ColocationModel, _WithTable):
-    """Utilization and memory are predicted by kind, and the slowdown of two co-located jobs follows from them.
+    """Predict utilization and memory by job type, and derive the slowdown of two co-located jobs from them.
 
     `usage` has, by kind or model, the utilization of an accelerator in percent and the memory in GB of one worker. The slowdown
     is a polynomial of the two utilizations, fitted to measured pairs that shared as `sharing` says: `time-slicing` or `mps`.
@@ -68,7 +68,7 @@ NEVER = -1.0
 
 @dataclass(frozen=True)
 class Monitored(ColocationModel, Measured):
-    """Throughputs are what running jobs report; the slowdown of co-located jobs follows from the usage that agents measure.
+    """Use throughputs that jobs report, and derive the slowdown of co-located jobs from the usage that agents measure.
 
     `speeds` are guesses of the types' relative speeds until a kind has run there. `usage`, `sm_usage`, `profiles`, `sharing`,
     `below`, `above` and `types` are as for `predicted` and hold until a kind was measured with an accelerator to itself. A kind

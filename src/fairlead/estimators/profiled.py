@@ -42,7 +42,7 @@ PROFILE = "profile "
 
 @dataclass(frozen=True)
 class Profiled:
-    """A new kind of job is measured in a part of its combinations and assumed to be like the closest reference job.
+    """Measure a new job type in some combinations, and take the other rates from the closest reference job.
 
     A random `share` of its combinations with reference jobs is timed, `profile_s` each, on `accelerators` of each type that are
     no part of the cluster. Kinds are profiled one after the other; until then a kind has the mean of the references.

@@ -15,7 +15,7 @@ from fairlead.placement.base import FreeDevices, gangs_from_order, place_jobs
 
 @dataclass(frozen=True)
 class FirstFree:
-    """Take the free accelerators with the lowest numbers, on any nodes."""
+    """Take the free GPUs with the lowest numbers, on any nodes."""
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
         return place_jobs(selection, view, gangs_from_order(FreeDevices.free_of_type), FreeDevices.free_of_type, sticky=False)
@@ -55,7 +55,7 @@ def fullest_node_first(devices: FreeDevices, type_: int) -> Ints:
 
 @dataclass(frozen=True)
 class SpreadPlacement:
-    """Place one worker on each node before any node gets a second; nodes with the most free accelerators first."""
+    """Place one worker on each node before any node gets a second; nodes with the most free GPUs first."""
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
         return place_jobs(selection, view, gangs_from_order(_round_robin), _round_robin)

@@ -215,7 +215,7 @@ def _follow_scheduler_file(plane: ControlPlane, path: Path | None) -> None:
 
     def reload(why: str) -> None:
         if path is None:
-            log.warning("nothing to reload", extra={"why": "there is no --config"})
+            log.warning("nothing to reload", extra={"why": "the control plane was started without --config"})
             return
         try:
             wanted = read_scheduler(path)
@@ -225,7 +225,7 @@ def _follow_scheduler_file(plane: ControlPlane, path: Path | None) -> None:
                 return
             plane.switch(wanted.to_data(), why)
         except (FairleadError, OSError) as problem:
-            log.error("scheduler refused, the old one stays", extra={"why": str(problem)})
+            log.error("scheduler refused; the current one stays", extra={"why": str(problem)})
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload, "SIGHUP")
     if path is not None:

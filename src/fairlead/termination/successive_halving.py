@@ -93,7 +93,7 @@ class _GroupTermination(ABC):
 
 @dataclass(frozen=True)
 class SuccessiveHalving(_GroupTermination):
-    """Of a group of n trials, n / eta^k continue at rung k, the last at 1/eta of the steps (Jamieson and Talwalkar 2016)."""
+    """Of n trials in a group, continue n / eta^k at rung k; the last rung is at 1/eta of the steps (Jamieson 2016)."""
 
     part: ClassVar[str] = "successive-halving"
 
@@ -106,7 +106,7 @@ class SuccessiveHalving(_GroupTermination):
 
 @dataclass(frozen=True)
 class HyperBand(_GroupTermination):
-    """Brackets of successive halving, from many trials with early rungs to few that run all their steps (Li et al. 2018).
+    """Run brackets of successive halving: from many trials with early rungs to few that run all steps (Li et al. 2018).
 
     Bracket s, from `brackets` − 1 down to 0, has ⌈brackets · eta^s / (s + 1)⌉ trials and s rungs. The position of a job in its
     group (`group_order`, from 0) determines its bracket; a larger group begins again with the first bracket.

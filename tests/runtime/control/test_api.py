@@ -217,7 +217,7 @@ def test_nobody_is_of_anothers_entity_by_saying_so():
             return answer.status_code, answer.json()
 
         status, told = await submitted(ann, account="vision")
-        assert (status, told["detail"]) == (422, "this token's jobs are of account 'ann', not 'vision'")
+        assert (status, told["detail"]) == (422, "jobs of this token belong to account 'ann', not 'vision'")
         assert [(await submitted(ann, account="ann"))[0], (await submitted(ann))[0]] == [201, 201]
         assert (await submitted(root, account="vision"))[0] == 201
         assert [job.account for job in plane.loop.state.job_of.values()] == ["ann", "", "vision"]

@@ -146,7 +146,7 @@ def test_who_leaves_because_another_did_and_drains_are_told_as_what_they_are(cap
     seen = [(record.getMessage(), record.__dict__.get("job")) for record in caplog.records]
     assert ("job cancelled", "then") in seen
     assert ("job refused", "then") not in seen
-    assert [what for what, _ in seen if what.startswith("node")] == ["node drained", "node used again"]
+    assert [what for what, _ in seen if what.startswith("node")] == ["node drained", "node undrained"]
 
 
 def test_metrics_are_for_admins_unless_they_are_open():
@@ -178,7 +178,7 @@ def test_what_happens_is_logged_with_its_fields_and_without_secrets(caplog):
         ("job finished", "good"),
         ("job failed", "bad"),
         ("job cancelled", "gone"),
-        ("node given up", second),
+        ("node lost", second),
     }
     started, failed = (next(line for line in lines if line["event"] == f"job {what}") for what in ("started", "failed"))
     assert failed["node"] == started["node"] == first

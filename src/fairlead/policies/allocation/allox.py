@@ -37,7 +37,7 @@ MIN_REDUCED_COST = 1e-8
 
 @dataclass(frozen=True)
 class AlloX:
-    """Minimal average completion time, by matching single-worker jobs to queue places on each type.
+    """Minimize the average completion time, by matching single-worker jobs to queue positions on each GPU type.
 
     Of the waiting jobs, the part `alpha` that was submitted first is matched, so that short jobs do not pass a long one for
     ever. These are at least as many as free accelerators and, where more than one type is free, at most `max_depth` times as

@@ -32,7 +32,7 @@ from fairlead.policies.allocation.lp.weighted_sum import WarmStart, maximize_wei
 
 @dataclass(frozen=True)
 class FifoPerf(SharingOptions):
-    """The earliest job gets its fastest type, where that increases the sum weighted by arrival.
+    """Give earlier jobs their fastest GPU type first: maximize throughput, weighted by order of arrival.
 
     `sticky`: as in Gavel's simulator, a job takes the fastest type with room and keeps it. The queue stops at the first job
     without room. With `space_sharing`, such jobs are co-located where the combined throughput is highest."""
@@ -104,7 +104,7 @@ def _alone(view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
 
 @dataclass(frozen=True)
 class ShortestJobFirstPerf(SharingOptions):
-    """The job that can finish first gets its fastest type; then the next job takes its fastest type with room.
+    """Start the job that can finish first on its fastest GPU type, then the next on its fastest type with room.
 
     With `space_sharing`, a job without room is co-located where the combined throughput is highest, but not with the first
     job. With `placement_sensitive`, a gang without consolidated room may do better on another type."""

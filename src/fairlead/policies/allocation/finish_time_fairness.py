@@ -31,7 +31,7 @@ PAPER = "Themis (Mahajan et al., NSDI'20); Gavel §4.2 (Narayanan et al., OSDI'2
 
 @dataclass(frozen=True)
 class FinishTimeFairness:
-    """Minimal worst finish time relative to a 1/n share, agnostic of types: finish-time fairness (Themis)."""
+    """Minimize the worst finish time relative to a 1/n share, without regard to GPU types (Themis)."""
 
     paper: ClassVar[str] = PAPER
     optimum: Optimum = "throughput"
@@ -43,7 +43,7 @@ class FinishTimeFairness:
 
 @dataclass(frozen=True)
 class FinishTimeFairnessPerf(SharingOptions):
-    """Minimal worst finish time relative to a 1/n share, heterogeneity-aware: finish-time fairness.
+    """Minimize the worst finish time relative to a 1/n share; heterogeneity-aware.
 
     A 1/n share is always that of a job alone on types at full speed."""
 

@@ -35,7 +35,7 @@ _MAX_TICKETS = 1e9
 
 @dataclass(frozen=True)
 class GandivaFair:
-    """An equal part of each type for every user, then trades of fast for slow between users who gain from it.
+    """Give every user an equal part of each GPU type, then trade fast GPUs for slow ones between users who gain.
 
     `tickets` gives some users more or less than 1. `trade=false` stops after the equal parts. With `by=account`, accounts take
     the place of users."""

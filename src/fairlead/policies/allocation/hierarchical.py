@@ -20,7 +20,7 @@ from fairlead.policies.allocation.lp.water_filling_model import ShareGroups
 
 @dataclass(frozen=True)
 class Hierarchical:
-    """Time by weight among accounts, and inside each by fairness or FIFO, agnostic of types.
+    """Divide time among accounts by weight, and inside an account by fairness or FIFO, without regard to GPU types.
 
     `weights` of accounts by name (default 1); `inside` says how accounts divide among their jobs, and `but` names exceptions.
     Jobs without an account form one with an empty name."""
@@ -42,7 +42,7 @@ class Hierarchical:
 
 @dataclass(frozen=True)
 class HierarchicalPerf(SharingOptions, Hierarchical):
-    """Progress by weight among accounts, and inside each by fairness or FIFO: heterogeneity-aware hierarchical fairness.
+    """Divide progress among accounts by weight, and inside an account by fairness or FIFO; heterogeneity-aware.
 
     `weights` of accounts by name (default 1); `inside` says how accounts divide among their jobs, and `but` names exceptions.
     Jobs without an account form one with an empty name."""

@@ -22,7 +22,7 @@ from fairlead.policies.allocation.lp.job_classes import classes_of, no_allocatio
 
 @dataclass(frozen=True)
 class MinTotalDuration:
-    """All jobs done as soon as possible, agnostic of types: the makespan of an open shop scheduling problem (OSSP)."""
+    """Minimize the makespan as an open shop scheduling problem (OSSP), without regard to GPU types."""
 
     paper: ClassVar[str] = "Gonzalez and Sahni, JACM'76 (open shop); Gavel §4.2 (Narayanan et al., OSDI'20)"
     optimum: Optimum = "throughput"
@@ -34,7 +34,7 @@ class MinTotalDuration:
 
 @dataclass(frozen=True)
 class MinTotalDurationPerf(SharingOptions):
-    """All jobs done as soon as possible: heterogeneity-aware makespan."""
+    """Minimize the makespan; heterogeneity-aware."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     optimum: Optimum = "throughput"

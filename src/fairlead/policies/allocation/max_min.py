@@ -33,7 +33,7 @@ from fairlead.policies.allocation.lp.max_min_program import MaxMinProgram, divid
 
 @dataclass(frozen=True)
 class MaxMinFairness:
-    """Equal, weighted shares of time for all jobs: max-min fairness, agnostic of types.
+    """Give all jobs equal time by weight (max-min fairness), without regard to GPU types.
 
     Which `optimum`: `throughput` leaves nothing idle (water filling), `centre` is where an interior-point solver ends."""
 
@@ -55,7 +55,7 @@ class MaxMinFairness:
 
 @dataclass(frozen=True)
 class MaxMinFairnessPerf(SharingOptions):
-    """Equal, weighted progress for all jobs: heterogeneity-aware max-min fairness.
+    """Give all jobs equal progress by weight: heterogeneity-aware max-min fairness.
 
     `optimum`: `throughput` has the highest total progress, `centre` is where an interior-point solver (as Gavel's) ends."""
 

@@ -24,7 +24,7 @@ from fairlead.policies.allocation.lp.job_classes import classes_of, even_mix, fi
 
 @dataclass(frozen=True)
 class Isolated:
-    """The n-th part of every type for each job, as if it were alone on a cluster of that size."""
+    """Give each of n jobs 1/n of every GPU type, as if it ran alone on a cluster of that size."""
 
     paper: ClassVar[str] = "Gavel §4.4 (Narayanan et al., OSDI'20)"
 
@@ -37,7 +37,7 @@ class Isolated:
 
 @dataclass(frozen=True)
 class Proportional:
-    """The same time on every accelerator of the cluster for each job."""
+    """Give each job the same time on every GPU of the cluster."""
 
     paper: ClassVar[str] = "Gavel §4.1 (Narayanan et al., OSDI'20)"
 
@@ -50,7 +50,7 @@ class Proportional:
 
 @dataclass(frozen=True)
 class StaticPartition:
-    """A fixed part of every type for each account by its weight, divided evenly inside; accounts do not lend.
+    """Give each account a fixed part of every GPU type by its weight, divided evenly among its jobs; accounts do not lend.
 
     `weights` of accounts by name (default 1). An account named there keeps its part while it has no jobs."""
 

@@ -110,7 +110,7 @@ _AT_ONCE = 64
 
 @dataclass(frozen=True)
 class StrategyProofPerf:
-    """Proportionally fair progress, less what a job's presence costs the others: no job gains by misreporting its rates.
+    """Proportionally fair progress, minus what a job costs the others, so that no user gains by misreporting rates.
 
     Not work conserving: up to 1 − 1/e of a job's time is left idle. A round mechanism that backfills (`leftovers`, on by
     default) uses this time, and voids the guarantee."""

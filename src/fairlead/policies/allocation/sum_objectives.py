@@ -34,7 +34,7 @@ _FREE = 1e-3
 
 @dataclass(frozen=True)
 class MaxSumThroughputPerf(SharingOptions):
-    """Maximal total steps per second; `normalized`: each job's in units of its fastest type's."""
+    """Maximize the total steps per second; `normalized`: relative to each job's fastest GPU type."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     normalized: bool = False  # count each job in units of the rate on its fastest type
@@ -55,7 +55,7 @@ class MaxSumThroughputPerf(SharingOptions):
 
 @dataclass(frozen=True)
 class MinCost(SharingOptions):
-    """Maximal throughput per cost, at each type's price per hour; where no type has a price, all cost the same."""
+    """Maximize throughput per cost, at each GPU type's price per hour; without prices, all types cost the same."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     normalized: bool = True  # count each job in units of its best throughput per cost
@@ -72,7 +72,7 @@ class MinCost(SharingOptions):
 
 @dataclass(frozen=True)
 class MinCostSlo(MinCost):
-    """Maximal throughput per cost such that deadlines are kept.
+    """Maximize throughput per cost while meeting deadlines.
 
     Deadlines out of reach do not bind. Where the others are too much for the cluster, the jobs whose deadlines cost most at the
     prices of the bottlenecks lose theirs first, so that the fewest do. Each gets a reason. Since rounds realise shares only

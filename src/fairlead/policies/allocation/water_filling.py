@@ -17,7 +17,7 @@ from fairlead.policies.allocation.lp.water_filling_model import ShareGroups
 
 @dataclass(frozen=True)
 class MaxMinFairnessWaterFilling:
-    """Equal, weighted time for all jobs; what some cannot use goes to the others: water filling, agnostic of types."""
+    """Max-min fairness of time by water filling: jobs share what other jobs cannot use, without regard to GPU types."""
 
     paper: ClassVar[str] = "Gavel §4.3 (Narayanan et al., OSDI'20)"
 
@@ -27,7 +27,7 @@ class MaxMinFairnessWaterFilling:
 
 @dataclass(frozen=True)
 class MaxMinFairnessWaterFillingPerf(SharingOptions):
-    """Equal, weighted progress for all jobs; what some cannot use goes to the others: heterogeneity-aware water filling.
+    """Max-min fairness of progress by water filling: jobs share what other jobs cannot use; heterogeneity-aware.
 
     Pareto efficient: no job's throughput can be raised without lowering another's."""
 

@@ -30,7 +30,7 @@ _EMPTY: Floats = np.zeros(0)
 
 @dataclass(frozen=True)
 class GandivaPacking:
-    """Equal shares of time, with random pairs of co-located jobs that are kept if they help.
+    """Give all jobs equal time; co-locate random pairs of jobs, and keep the pairs that help.
 
     A pair helps if its progress, in units of running alone, sums to more than `min_gain`. Pairs are evaluated when shares are
     computed the next time after they have run. A pair that did not help is not tried again. `seed` draws the pairs.

@@ -26,7 +26,7 @@ from fairlead.models.convergence import steps_to_converge
 
 @dataclass(frozen=True)
 class Optimus:
-    """One worker for each job, soonest end first; the others where they shorten run times most."""
+    """Give each job one worker, soonest end first; then add workers where they shorten run times the most."""
 
     paper: ClassVar[str] = "Optimus §4.1 (Peng et al., EuroSys'18)"
     oracle: bool = False  # use declared steps also for jobs that report their loss

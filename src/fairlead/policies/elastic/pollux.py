@@ -34,7 +34,7 @@ _STANDSTILL = 1e-3
 
 @dataclass(frozen=True)
 class Pollux:
-    """Goodput for all jobs, fairer with lower `power`; elastic jobs change their workers and their batch size."""
+    """Maximize goodput, fairer with lower `power`; elastic jobs change their workers and their batch size."""
 
     paper: ClassVar[str] = "Pollux §4 (Qiao et al., OSDI'21)"
     power: float = -1.0  # exponent of the mean over jobs; lower is fairer

@@ -35,7 +35,7 @@ _STAYS = 1e-6
 
 @dataclass(frozen=True)
 class Sia:
-    """Types and sizes for all jobs together that make the most of their speeds, fairer with lower `power`."""
+    """Choose GPU types and sizes of all jobs together for the most goodput, fairer with lower `power`."""
 
     paper: ClassVar[str] = "Sia §3.4 (Jayaram Subramanya et al., SOSP'23)"
     power: float = -0.5  # exponent of the mean over jobs; lower is fairer

@@ -43,7 +43,7 @@ class FifoPriority:
 
 @dataclass(frozen=True)
 class FifoAnyType:
-    """Run jobs in the order of their submission, each on a random type with room: FIFO, agnostic of types.
+    """Run jobs in the order of their submission, each on a random GPU type with room.
 
     Order: by submission, strict. A job stays on its type until it ends (the baseline of Gavel §7.3). The draw is the job's
     own."""

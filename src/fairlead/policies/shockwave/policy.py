@@ -117,7 +117,7 @@ Program = Literal["text", "published"]
 
 @dataclass(frozen=True)
 class Shockwave:
-    """Plan a window of rounds for the most Nash welfare over time; jobs with poor forecast fairness have a larger weight.
+    """Plan a window of rounds that maximizes Nash welfare over time; jobs with poor forecast fairness weigh more.
 
     A penalty on a bound of the makespan lets long jobs run in time.
     """

@@ -133,7 +133,7 @@ class Agent:
                 self._session()
             except _ConnectionLost as problem:
                 if not self.stopping.is_set():
-                    log.warning("no control plane: %s", problem)
+                    log.warning("control plane unreachable: %s", problem)
             except _WrongJournal as other:
                 self._change_journal(str(other))
             pause = POLL_S if self._welcomed else min(2 * pause, _MAX_PAUSE_S)
@@ -180,7 +180,7 @@ class Agent:
 
     def _change_journal(self, journal: str) -> None:
         """From now on the same numbers mean other jobs: running jobs save and end without a report."""
-        log.warning("the control plane has another journal; jobs of the old one save and end", extra={"journal": journal})
+        log.warning("the control plane has another journal; jobs of the old one checkpoint and end", extra={"journal": journal})
         self._deliveries = CodeDeliveries(self.supervisor)
         self.supervisor.stop_all()
         while self.supervisor.running():
@@ -189,7 +189,7 @@ class Agent:
             self.supervisor.wait(POLL_S)
             self.supervisor.poll()
         place = self.supervisor.set_aside()
-        log.warning("launches of the old journal were set aside", extra={"place": str(place)})
+        log.warning("launches of the old journal were moved", extra={"place": str(place)})
         self._unacknowledged, self._metrics_sent, self._throttle = {}, {}, ReportThrottle()
         self._set_journal(journal)
 
@@ -288,7 +288,7 @@ class Agent:
     def _poll(self, *, connected: bool = True) -> list[od.Report]:
         """New reports; also checks the agent's lease and cleans up."""
         if self._lease is not None and self._lease.is_over(self.clock()) and not self._expired:
-            log.warning("the lease of this agent is over: its jobs are stopped")
+            log.warning("the agent's lease expired; its jobs are stopped")
             self._expired = True
             self.supervisor.end_leases(self._grace_s)
         if self.clock() >= self._next_sweep:

@@ -59,14 +59,14 @@ class DecisionHealth:
         summary = f"the {stage} failed: {type(problem).__name__}"
         message = f"{summary}: {problem}"[:MAX_MESSAGE]
         if message != self.message:
-            log.error("%s failed, the last decision stands", stage, exc_info=problem, extra={"why": message})
+            log.error("%s failed; the last plan stays in effect", stage, exc_info=problem, extra={"why": message})
         self._report("failed", summary, message)
 
     def late(self, stage: str) -> None:
         """Record that a stage takes longer than it may."""
         message = f"the {stage} takes longer than a round"
         if message != self.message:
-            log.warning("%s is late, the last decision stands", stage)
+            log.warning("%s is late; the last plan stays in effect", stage)
         self._report("late", message, message)
 
     def decision_late(self) -> None:
@@ -75,7 +75,7 @@ class DecisionHealth:
             if not self._in_progress or self._reported:
                 return
             if not self.message:
-                log.warning("decision is late, the last one stands")
+                log.warning("decision is late; the last plan stays in effect")
                 self.message = self.summary = "a decision takes longer than a round"
         self._count("late")
 
@@ -95,7 +95,7 @@ class DecisionHealth:
             self._in_progress -= 1
             self.decisions += 1
             if self.message and not self._reported:
-                log.info("decisions are made again", extra={"why": self.message})
+                log.info("decisions resumed", extra={"why": self.message})
                 self.message = self.summary = ""
 
     def _report(self, how: str, summary: str, message: str) -> None:

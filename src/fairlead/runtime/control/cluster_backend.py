@@ -354,7 +354,7 @@ class ClusterBackend:
         self._present.discard(node)
         failures = self.node_backoff.begin(node, now)
         details = {"node": self.cluster.nodes[node].name, "seconds": failures.until_s - now, "why": failures.why}
-        log.warning("node backs off: it could not start its jobs", extra=details)
+        log.warning("node in back-off: it could not start its jobs", extra=details)
         return [ev.NodeBackedOff(now, node, failures.until_s, failures.why)]
 
     def _end_backoffs(self) -> list[ev.Event]:

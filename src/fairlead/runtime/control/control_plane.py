@@ -178,7 +178,7 @@ class ControlPlane:
             self.failure = problem
         except BaseException as problem:
             self.failure = problem
-            log.exception("the loop has failed")
+            log.exception("the scheduling loop failed")
         finally:
             self.stopping = True  # open requests must not wait for the loop
             if self._events is not None and self._ended is not None:

@@ -56,11 +56,11 @@ class EventLog:
                 case ev.JobUpdated():
                     self._jobs("job updated", [event.number], fields=sorted(event.changes))
                 case ev.NodeLost() if event.time > 0:  # a new journal begins without nodes
-                    log.warning("node given up", extra=self._node(event.node))
+                    log.warning("node lost", extra=self._node(event.node))
                 case ev.NodeRepaired():
                     log.info("node joined", extra=self._node(event.node))
                 case ev.NodeDrained():
-                    log.info("node used again" if event.undo else "node drained", extra=self._node(event.node))
+                    log.info("node undrained" if event.undo else "node drained", extra=self._node(event.node))
                 case ev.SchedulerSwitched():
                     log.warning("scheduler switched", extra={"policy": policy_of(event.scheduler), "why": event.why})
                 case ev.RoundPlanned():

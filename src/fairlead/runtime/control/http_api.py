@@ -111,14 +111,18 @@ def create_app(
     async def bearer(given: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]) -> Bearer:
         found = None if given is None else tokens.bearer(given.credentials)
         if found is None or found.role is Role.AGENT:
-            raise HTTPException(401, "a valid token is needed: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"})
+            raise HTTPException(
+                401,
+                "this request needs a valid token in the header 'Authorization: Bearer TOKEN'",
+                {"WWW-Authenticate": "Bearer"},
+            )
         return found
 
     Caller = Annotated[Bearer, Depends(bearer)]
 
     def admin(caller: Caller) -> Bearer:
         if caller.role is not Role.ADMIN:
-            raise HTTPException(403, "this needs an admin's token")
+            raise HTTPException(403, "this request needs an admin token")
         return caller
 
     Admin = Annotated[Bearer, Depends(admin)]
@@ -171,7 +175,7 @@ def create_app(
         if result in done:
             return result.result()
         why = f": {plane.failure}" if plane.failure is not None else ""
-        raise HTTPException(503, f"not known whether it was accepted, check the queue later{why}")
+        raise HTTPException(503, f"it is unknown whether the request was accepted; check 'fairlead queue' later{why}")
 
     def find(name: str, caller: Bearer) -> int:
         """Return a job by number, or the most recent one by name, that a user may see."""
@@ -225,7 +229,7 @@ def create_app(
         for task in body.jobs:
             if caller.account_of(task.account) is None:
                 theirs = caller.account or caller.user
-                raise HTTPException(422, f"this token's jobs are of account {theirs!r}, not {task.account!r}")
+                raise HTTPException(422, f"jobs of this token belong to account {theirs!r}, not {task.account!r}")
         jobs = [
             replace(job, account=caller.account_of(job.account) or "")
             for job in jobs_of(((expanded[place], others) for place, others in zip(order, after)), caller.user)
@@ -298,14 +302,14 @@ def create_app(
     async def has_code(digest: Digest, caller: Caller) -> dict[str, Any]:
         """Whether an archive with this SHA-256 digest is stored already."""
         if plane.code is None or not plane.code.has(digest):
-            raise HTTPException(404, "there is no such archive")
+            raise HTTPException(404, "no archive with this digest")
         return {"digest": digest}
 
     @app.put("/v1/code/{digest}", status_code=201, responses={411: {}, 413: {}, 422: {}})
     async def send_code(digest: Digest, request: Request, caller: Caller) -> dict[str, Any]:
         """Store a zip archive with a job's code under its SHA-256 digest."""
         if plane.code is None:
-            raise HTTPException(422, "this control plane stores no code")
+            raise HTTPException(422, "this control plane does not store code")
         archive = await request.body()
         try:
             await asyncio.to_thread(plane.code.add, archive, digest)
@@ -318,9 +322,9 @@ def create_app(
         """Cancel a job."""
         number = await read(lambda: find(name, caller))
         if await read(lambda: plane.loop.state.columns["phase"][number] > int(Phase.RUNNING)):
-            raise HTTPException(409, "it has ended already")
+            raise HTTPException(409, "the job has already ended")
         if not await in_the_journal(lambda answer: plane.backend.cancel(number, answer)):
-            raise HTTPException(409, "it has ended already")
+            raise HTTPException(409, "the job has already ended")
         return {"number": number, "cancelled": True}
 
     @app.get("/v1/nodes")
@@ -330,7 +334,7 @@ def create_app(
 
     async def set_drained(name: str, caller: Bearer, undo: bool) -> dict[str, Any]:
         if caller.role is not Role.ADMIN:
-            raise HTTPException(403, "draining nodes needs an admin's token")
+            raise HTTPException(403, "draining a node needs an admin token")
         numbers = {node.name: number for number, node in enumerate(plane.cluster.nodes)}
         if name not in numbers:
             raise HTTPException(404, f"there is no node {name[:80]!r}; {near_or_all(name, numbers)}")
@@ -387,7 +391,7 @@ def create_app(
             raise HTTPException(422, str(problem)) from None
         why = body.why or f"requested by {caller.user}"
         if not await in_the_journal(lambda answer: plane.backend.switch(body.scheduler, why, answer, body.instead_of)):
-            raise HTTPException(409, "the scheduler was switched meanwhile; fetch it again")
+            raise HTTPException(409, "the scheduler was switched in the meantime; fetch it again")
         return {"scheduler": body.scheduler}
 
     @app.get("/v1/state", responses={403: {}}, response_class=Response)

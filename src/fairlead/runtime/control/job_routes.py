@@ -17,7 +17,7 @@ from fairlead.runtime.protocol.task_file import TaskSpec
 
 T = TypeVar("T")
 Ask = Callable[[Callable[[Sequence[ev.Event]], None]], None]
-ENDED_ALREADY = "it has ended already"
+ENDED_ALREADY = "the job has already ended"
 
 
 class Requests(Protocol):
@@ -96,7 +96,7 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
         if phase is Phase.RUNNING or not await requests.in_the_journal(
             lambda answer: plane.backend.changes.hold(number, caller.user, answer)
         ):
-            raise HTTPException(409, "it runs: use requeue --hold")
+            raise HTTPException(409, "the job is running: use requeue --hold")
         return {"number": number, "held_by": caller.user}
 
     @router.delete("/v1/jobs/{name}/hold", responses={404: {}, 409: {}})
@@ -104,7 +104,7 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
         """Release a held job."""
         number, _ = await found(name, caller)
         if not await requests.read(lambda: number in plane.loop.state.held):
-            raise HTTPException(409, "it is not held")
+            raise HTTPException(409, "the job is not held")
         await requests.in_the_journal(lambda answer: plane.backend.changes.release(number, answer))
         return {"number": number, "held_by": None}
 
@@ -113,11 +113,11 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
         """Requeue a job: a running one saves and stops, an ended one runs again, a finished one from its first step."""
         number, phase = await found(name, caller)
         if phase < Phase.RUNNING and not body.hold:
-            raise HTTPException(409, "it waits already")
+            raise HTTPException(409, "the job is already waiting")
         if not await requests.in_the_journal(
             lambda answer: plane.backend.changes.requeue(number, body.hold, caller.user, answer)
         ):
-            raise HTTPException(409, "it has just stopped or ended; try again")
+            raise HTTPException(409, "the job has just stopped or ended; try again")
         return {"number": number, "phase": Phase.QUEUED.name.lower(), "held_by": caller.user if body.hold else None}
 
     @router.patch("/v1/jobs/{name}", responses={404: {}, 409: {}, 411: {}, 422: {}})
@@ -125,14 +125,14 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
         """Change fields of a job. Of an ended job, only its name and account."""
         changes = body.changes()
         if not changes:
-            raise HTTPException(422, f"at least one of {', '.join(JobUpdate.model_fields)}")
+            raise HTTPException(422, f"expected at least one of {', '.join(JobUpdate.model_fields)}")
         number, phase = await found(name, caller)
         if phase > Phase.RUNNING and not set(changes) <= set(UPDATABLE[:2]):
             raise HTTPException(409, f"{ENDED_ALREADY}; only its name and account can be changed")
         if "account" in changes and caller.account_of(changes["account"]) is None:
-            raise HTTPException(422, f"this token's jobs are of account {caller.account or caller.user!r}")
+            raise HTTPException(422, f"jobs of this token belong to account {caller.account or caller.user!r}")
         if changes.get("name") == "":
-            raise HTTPException(422, "name: a name with a letter in it")
+            raise HTTPException(422, "name: expected a name with at least one letter")
         if "name" in changes and await requests.read(lambda: requests.names.taken(plane.loop.state, changes["name"])):
             raise HTTPException(409, f"a job named {changes['name']!r} has not ended")
         old = await requests.read(lambda: plane.loop.state.job_of[number].name)

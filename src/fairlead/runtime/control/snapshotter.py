@@ -93,7 +93,7 @@ class Snapshotter:
             try:
                 self.take()
             except JournalError as problem:  # the loop reports what concerns events
-                log.warning("no snapshot", extra={"why": str(problem)})
+                log.warning("snapshot failed", extra={"why": str(problem)})
                 self._taken, self._taken_at = self._journal.last, time.monotonic()
 
 
@@ -137,11 +137,11 @@ class ObservedJournal:
                 now = time.monotonic()
                 self._since = now if self._since is None else self._since
                 if now >= remind:
-                    log.error("journal unreachable, nothing is decided until it is back", extra={"why": str(problem)})
+                    log.error("journal unreachable; no decisions until it answers", extra={"why": str(problem)})
                     remind = now + REMIND_EVERY_S
             time.sleep(RETRY_EVERY_S)
         if self._since is not None:
-            log.warning("journal is back", extra={"seconds": round(self.unreachable_s, 1)})
+            log.warning("journal answers again", extra={"seconds": round(self.unreachable_s, 1)})
             self._since = None
 
     def __iter__(self) -> Iterator[Event]:

@@ -156,7 +156,7 @@ class JobQuery(BaseModel):
     def numbers(self, state: State, names: JobNames, caller: Bearer) -> list[int]:
         """Return the jobs that a caller asks for, in the order of their numbers; use it under the control plane's lock."""
         if self.user is not None and caller.visible_user not in (None, self.user):
-            raise HTTPException(403, "the jobs of other users need an admin's token")
+            raise HTTPException(403, "jobs of other users need an admin token")
         former = self.model_dump(include={"everybody"})["everybody"]  # reading the field itself would warn
         may_see, among = visibility(state, caller, all_users=self.all_users or former or self.user is not None)
         if self.select is None:
@@ -267,10 +267,12 @@ def reserve_names(
     for job in jobs:
         code = task_of(job).code
         if code and (plane.code is None or not plane.code.has(code)):
-            raise HTTPException(422, f"the code of {job.name or 'it'} was not sent: PUT /v1/code/{code} first")
+            raise HTTPException(422, f"the code of {job.name or 'the job'} was not sent: PUT /v1/code/{code} first")
         mask = feasible_types(job, state.cluster)
         if not mask:
-            raise HTTPException(422, f"{job.name or 'it'} can never run here: {infeasible_reason(job, state.cluster).text}")
+            raise HTTPException(
+                422, f"{job.name or 'the job'} can never run on this cluster: {infeasible_reason(job, state.cluster).text}"
+            )
         array = array_of(job) or {"name": "", "id": ""}
         for name in (job.name, array["name"] if array["id"] not in arrays else ""):
             if name and (name in seen or name in pending or names.taken(state, name)):

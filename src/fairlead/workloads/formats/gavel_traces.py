@@ -59,7 +59,7 @@ class GavelTrace(_TabTrace):
     run_time: RunTime | None = None
 
     name = "gavel"
-    summary = "Gavel .trace: 10 (older: 7) columns parted by tabs, kinds and steps"
+    summary = "Gavel .trace: 10 (older: 7) columns separated by tabs, with job types and steps"
     widths = (GAVEL_COLUMNS, OLDER_GAVEL_COLUMNS)
 
     def _job(self, line: int, row: list[str]) -> Job:
@@ -85,7 +85,7 @@ class ShockwaveTrace(_TabTrace):
     arrival."""
 
     name = "shockwave"
-    summary = "Shockwave .trace: 12 columns parted by tabs, with the mode in which the batch size changes"
+    summary = "Shockwave .trace: 12 columns separated by tabs, with the batch-size mode"
     widths = (SHOCKWAVE_COLUMNS,)
 
     def _job(self, line: int, row: list[str]) -> Job:

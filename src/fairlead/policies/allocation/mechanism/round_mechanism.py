@@ -107,7 +107,7 @@ REVISIT_S = 360.0
 
 @dataclass(frozen=True)
 class RoundMechanism:
-    """Realise time fractions round by round, by priority; recompute them when jobs or nodes come or leave.
+    """Realize time fractions round by round, by priority; recompute them when jobs or nodes come or leave.
 
     Recomputations are at least `min_interval_s` apart. Until the next one, `newcomers` get an equal `share`, may backfill
     (`leftovers`), or `wait`. `work_conserving=false` turns backfill off. `types` are filled `together` by priority, `in-order`
