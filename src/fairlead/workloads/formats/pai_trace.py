@@ -35,7 +35,7 @@ _ANY_TYPE = ("", "misc", "cpu")
 
 
 class PaiTrace:
-    """The path is the table of jobs, or the folder of both tables. Jobs without accelerators, jobs that never ran and jobs that
+    """The path is the table of jobs, or the folder of both tables. Jobs without GPUs, jobs that never ran and jobs that
     have not ended are listed as left out."""
 
     name = "pai"

@@ -81,7 +81,7 @@ _CLOCK = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{1,2})(?:\.\d+)
 
 
 class SacctTrace:
-    """Job steps (`123.batch`) are parts of their jobs. Jobs without accelerators, jobs that never ran and jobs that have not
+    """Job steps (`123.batch`) are parts of their jobs. Jobs without GPUs, jobs that never ran and jobs that have not
     ended are listed as left out."""
 
     name = "sacct"
