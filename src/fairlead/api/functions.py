@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
@@ -32,6 +32,7 @@ def simulate(
     *,
     round_s: float | None = None,
     throughputs: TableLike = None,
+    columns: Mapping[str, str] | None = None,
     costs: Costs | None = None,
     faults: Faults | None = None,
     measure: tuple[int, int] | None = None,
@@ -47,6 +48,7 @@ def simulate(
         policy: A policy or preset by name, a `Scheduler`, a scheduler file, or a policy object of your own.
         round_s: Round length in seconds; 0 decides at every event.
         throughputs: A throughput table or its file; default: the bundled catalogue, or the trace's durations.
+        columns: Own column names of a CSV or Parquet file or a data frame, as in `{"submit": "submitted_s"}`.
         costs: Time to launch, restart and checkpoint a job.
         faults: Node outages.
         measure: Measure the jobs `first` to `end - 1` of a pair (first, end), by submission, and stop when they have ended.
@@ -73,7 +75,7 @@ def simulate(
     whole: Any = seed
     good = isinstance(whole, Integral) and 0 <= int(whole) <= LARGEST_SEED
     require(good, convert.ARGUMENTS, f"a whole number from 0 to {LARGEST_SEED}", "seed", str(seed))
-    jobs = convert.to_trace(trace, table, seed)
+    jobs = convert.to_trace(trace, table, seed, columns)
     options.check_measure(len(jobs))
     costs, faults = convert.instance_or_default("costs", costs, Costs), convert.instance_or_default("faults", faults, Faults)
     given = Simulation(jobs, convert.to_cluster(cluster), scheduler.config, table, costs, faults, seed, measure)
@@ -91,6 +93,7 @@ def compare(
     loads: Sequence[float | None] = (None,),
     round_s: float | None = None,
     throughputs: TableLike = None,
+    columns: Mapping[str, str] | None = None,
     costs: Costs | None = None,
     faults: Faults | None = None,
     measure: tuple[int, int] | None = None,
@@ -108,6 +111,7 @@ def compare(
         loads: Jobs per hour to which arrivals are re-timed; None keeps the trace's arrivals.
         round_s: Round length for all schedulers; None keeps each one's own.
         throughputs: As for `simulate`.
+        columns: As for `simulate`.
         costs: As for `simulate`.
         faults: As for `simulate`.
         measure: As for `simulate`.
@@ -129,7 +133,7 @@ def compare(
     """
     table = convert.to_table(throughputs)
     made = convert.to_schedulers(schedulers, round_s)
-    source = trace if isinstance(trace, Generator) else convert.to_trace(trace, table, 0)
+    source = trace if isinstance(trace, Generator) else convert.to_trace(trace, table, 0, columns)
     options = replace(metrics.DEFAULTS, measure=measure)
     options.check_measure(source.jobs if isinstance(source, Generator) else len(source))
     configs, seeds = [one.config for one in made], checked_seeds(seeds)

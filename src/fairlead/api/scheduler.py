@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -201,17 +201,20 @@ def to_table(value: TableLike) -> ThroughputTable | None:
     return read_table(Path(value)) if isinstance(value, str | Path) else value
 
 
-def to_trace(value: TraceLike, table: ThroughputTable | None, seed: int) -> Trace:
-    """Return the jobs of a file, a data frame, a generator or a list."""
+def to_trace(value: TraceLike, table: ThroughputTable | None, seed: int, columns: Mapping[str, str] | None = None) -> Trace:
+    """Return the jobs of a file, a data frame, a generator or a list; `columns` has own names of a table's columns."""
+    own = {} if columns is None else columns
+    if not isinstance(own, Mapping) or not all(isinstance(one, str) for pair in own.items() for one in pair):
+        raise InputError(ARGUMENTS, "a mapping of own names to native columns", field="columns", value=columns)
     if isinstance(value, Trace):
         _checked(value.jobs)
         return value
     if isinstance(value, Generator):
         return value.trace(seed)
     if isinstance(value, str | Path):
-        return TraceFile(Path(value)).read(table)
+        return TraceFile(Path(value), columns=own).read(table)
     if hasattr(value, "__arrow_c_stream__") or hasattr(value, "to_arrow") or type(value).__name__ == "DataFrame":
-        return _from_frame(value, table)
+        return _from_frame(value, table, own)
     jobs = tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(job, Job) for job in jobs):
         wanted = "a path, a data frame, a Trace, a Generator or jobs"
@@ -238,8 +241,8 @@ def _located(source: str, unit: str) -> Iterator[None]:
         raise InputError(place, error.expected, field=error.field, value=error.value) from None
 
 
-def _from_frame(frame: Any, table: ThroughputTable | None) -> Trace:
-    """Read a pandas, polars or pyarrow table whose columns are those of Fairlead's own trace format."""
+def _from_frame(frame: Any, table: ThroughputTable | None, columns: Mapping[str, str]) -> Trace:
+    """Read a pandas, polars or pyarrow table; `columns` has own names of the native format's columns."""
     import pyarrow
     import pyarrow.parquet
 
@@ -252,16 +255,23 @@ def _from_frame(frame: Any, table: ThroughputTable | None) -> Trace:
             pyarrow.parquet.write_table(rows, path)
         except (ValueError, TypeError, AttributeError, NotImplementedError) as error:  # as Arrow's errors are
             raise InputError("data frame", f"columns of text or numbers ({str(error).splitlines()[0]})") from None
-        return TraceFile(path, "native").read(table)
+        return TraceFile(path, "native", columns=columns).read(table)
 
 
-def read_trace(path: str | Path, *, throughputs: TableLike = None, format: str | None = None) -> Trace:
+def read_trace(
+    path: str | Path,
+    *,
+    throughputs: TableLike = None,
+    format: str | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> Trace:
     """Read a trace file.
 
     Args:
         path: A trace in any known format (`fairlead trace --help` lists them).
         throughputs: A throughput table or its file, for formats that count work in steps.
         format: The name of the format; default: recognised by its content.
+        columns: Own column names of a CSV or Parquet file and the native columns, as in `{"submit": "submitted_s"}`.
 
     Returns:
         The jobs in the order of their submission.
@@ -269,4 +279,4 @@ def read_trace(path: str | Path, *, throughputs: TableLike = None, format: str |
     Raises:
         FairleadError: The file is wrong; the message names file, line and field.
     """
-    return TraceFile(Path(path), format).read(to_table(throughputs))
+    return TraceFile(Path(path), format, columns=columns or {}).read(to_table(throughputs))

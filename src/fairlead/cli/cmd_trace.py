@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -18,6 +19,7 @@ from fairlead.experiments.metrics import measure_from
 from fairlead.workloads import transform as change
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.formats import write_trace
+from fairlead.workloads.formats.own_columns import parse_columns
 from fairlead.workloads.generate import Generator
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace, trace_stats
@@ -91,6 +93,7 @@ def convert(
     source: SourceArgument,
     output: Path = OUTPUT,
     format: str | None = opt.FORMAT,
+    columns: str | None = opt.COLUMNS,
     regimes: Path | None = opt.REGIMES,
     throughputs: Path | None = opt.THROUGHPUTS,
     skip_bad: bool = opt.SKIP_BAD,
@@ -102,7 +105,7 @@ def convert(
 
       fairlead trace convert philly.csv -o philly.parquet
     """
-    trace = TraceFile(source, format, skip_bad, regimes).read(read_table(throughputs))
+    trace = TraceFile(source, format, skip_bad, regimes, columns=_columns(columns)).read(read_table(throughputs))
     opt.note_skipped(trace, quiet=json)
     _write(trace, output, json)
 
@@ -112,6 +115,7 @@ def transform(
     source: SourceArgument,
     output: Path = OUTPUT,
     format: str | None = opt.FORMAT,
+    columns: str | None = opt.COLUMNS,
     skip_bad: bool = opt.SKIP_BAD,
     keep_workers: str = typer.Option("", help="Keep only jobs with these numbers of workers, as in '1,2,4,8'."),
     slice: str | None = typer.Option(None, help="Keep jobs by submission order, as in 0:1000."),
@@ -141,7 +145,7 @@ def transform(
       fairlead trace transform philly.csv --keep-workers 1,2,4,8 --load 8 --random-kinds -o blox.csv
     """
     table = read_table(throughputs)
-    trace = TraceFile(source, format, skip_bad).read(table)
+    trace = TraceFile(source, format, skip_bad, columns=_columns(columns)).read(table)
     opt.note_skipped(trace, quiet=json)
     if keep_workers:
         sizes = opt.parse_numbers("--keep-workers", keep_workers)
@@ -175,6 +179,7 @@ def transform(
 def stats(
     source: SourceArgument,
     format: str | None = opt.FORMAT,
+    columns: str | None = opt.COLUMNS,
     throughputs: Path | None = opt.THROUGHPUTS,
     skip_bad: bool = opt.SKIP_BAD,
     accelerators: int | None = typer.Option(None, help="Print the load on this many GPUs.", min=1),
@@ -186,7 +191,7 @@ def stats(
 
       fairlead trace stats philly.csv --accelerators 400
     """
-    trace = TraceFile(source, format, skip_bad).read(read_table(throughputs))
+    trace = TraceFile(source, format, skip_bad, columns=_columns(columns)).read(read_table(throughputs))
     found = trace_stats(trace, accelerators)
     if json:
         print_json(found.to_dict())
@@ -212,16 +217,17 @@ def stats(
 def check(
     source: SourceArgument,
     format: str | None = opt.FORMAT,
+    columns: str | None = opt.COLUMNS,
     throughputs: Path | None = opt.THROUGHPUTS,
     json: opt.JsonOption = False,
 ) -> None:
-    """Check a trace: list every bad line. Exit code 1 if there are any.
+    """Check a trace. Lists its errors, equal ones once with their lines. Exit code 1 if there are any.
 
     Example:
 
       fairlead trace check jobs.csv
     """
-    trace = TraceFile(source, format, skip_bad=True).read(read_table(throughputs))
+    trace = TraceFile(source, format, skip_bad=True, columns=_columns(columns)).read(read_table(throughputs))
     if json:
         problems = [
             {"file": p.source, "line": p.line, "field": p.field, "value": p.value, "expected": p.expected}
@@ -229,11 +235,33 @@ def check(
         ]
         print_json({"file": str(source), "jobs": len(trace), "problems": problems})
     else:
-        for problem in trace.skipped:
-            out.print(str(problem), soft_wrap=True)
+        for line in _grouped(trace.skipped):
+            out.print(line, soft_wrap=True)
         out.print(f"{source}: {len(trace):,} jobs; lines skipped: {len(trace.skipped):,}", soft_wrap=True)
     if trace.skipped:
         raise typer.Exit(1)
+
+
+MAX_LINES_NAMED = 5
+
+
+def _grouped(problems: Sequence[InputError]) -> list[str]:
+    """One line of text for equal errors: the first of them, their number, and their first lines."""
+    groups: dict[tuple[str, str | None, str], list[InputError]] = {}
+    for problem in problems:
+        groups.setdefault((problem.source, problem.field, problem.expected), []).append(problem)
+    texts = []
+    for found in groups.values():
+        lines = [str(one.line) for one in found if one.line is not None]
+        more = ", …" if len(lines) > MAX_LINES_NAMED else ""
+        texts.append(
+            str(found[0]) + (f" ({len(found):,} lines: {', '.join(lines[:MAX_LINES_NAMED])}{more})" if len(lines) > 1 else "")
+        )
+    return texts
+
+
+def _columns(text: str | None) -> dict[str, str]:
+    return {} if text is None else parse_columns(text)
 
 
 def _write(trace: Trace, output: Path, json: bool) -> None:

@@ -44,6 +44,7 @@ from fairlead.experiments.simulate import Faults
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage
 from fairlead.workloads.catalogue import accelerator_types
+from fairlead.workloads.formats.own_columns import parse_columns
 from fairlead.workloads.generate import GENERATOR, Generator
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
@@ -55,6 +56,7 @@ SCHEDULER, CLUSTER, WORKLOAD, METRICS, OUTPUT = "Scheduler", "Cluster", "Workloa
 """Panels of options in the help of a command."""
 
 FORMAT = typer.Option(None, help="Format of the trace ('fairlead policies format' lists them). [default: detected]")
+COLUMNS = typer.Option(None, help="Own column names of a CSV or Parquet trace, as in 'submit=submitted_s,gpus=workers'.")
 REGIMES = typer.Option(None, help="How the batch sizes of the trace's jobs change: a JSON file, as in Shockwave's traces.")
 SKIP_BAD = typer.Option(False, "--skip-bad", help="Skip bad lines of the trace, and report how many were skipped and which.")
 THROUGHPUTS = typer.Option(None, help="Steps per second by job type and GPU type: CSV, Parquet, or Gavel's JSON.")
@@ -222,6 +224,7 @@ class WorkloadOptions:
     panel = WORKLOAD
     trace: Path | None = typer.Option(None, help="A trace file. [default: jobs are generated from the bundled catalogue]")
     format: str | None = FORMAT
+    columns: str | None = COLUMNS
     regimes: Path | None = REGIMES
     hosts: Path | None = typer.Option(None, help="Speed of models by CPUs and host memory per worker: a YAML file.")
     applications: Path | None = typer.Option(
@@ -242,12 +245,13 @@ class WorkloadOptions:
 
     def file(self) -> TraceFile | None:
         """Return the trace file, or None where jobs are generated."""
-        for name, with_trace in (("regimes", self.regimes), ("applications", self.applications)):
+        for name, with_trace in (("regimes", self.regimes), ("applications", self.applications), ("columns", self.columns)):
             if self.trace is None and with_trace is not None:
                 raise InputError(f"--{name}", "--trace FILE to go with it", field=name, value=str(with_trace))
-        return (
-            None if self.trace is None else TraceFile(self.trace, self.format, self.skip_bad, self.regimes, self.applications)
-        )
+        if self.trace is None:
+            return None
+        columns = parse_columns(self.columns) if self.columns is not None else {}
+        return TraceFile(self.trace, self.format, self.skip_bad, self.regimes, self.applications, columns)
 
     def table(self) -> ThroughputTable | None:
         """Return the throughput table, or None for the bundled one."""

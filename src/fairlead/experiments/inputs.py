@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 from fairlead.config.registry import Registry
 from fairlead.core.cluster import Cluster
-from fairlead.core.errors import InputError, near_or_all
+from fairlead.core.errors import InputError, near_or_all, require
 from fairlead.core.job import TIMED, Job, kind_of, model_of
 from fairlead.files import is_stream
 from fairlead.workloads.applications import application_table, read_applications, with_applications
@@ -18,6 +18,7 @@ from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.dynamics import JobDynamics, Regimes, RunConditions, run_time_s
 from fairlead.workloads.formats import BUILT_IN, Format, read_trace_file, read_trace_skipping_bad
 from fairlead.workloads.formats.gavel_traces import GavelTrace, RunTime, with_regimes
+from fairlead.workloads.formats.native_trace import NativeTrace
 from fairlead.workloads.table_files import fill_workers, read_throughputs
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import MAX_TIME_S, Trace
@@ -38,15 +39,19 @@ class TraceFile:
     skip_bad: bool = False
     regimes: Path | None = None  # how batch sizes of its jobs change
     applications: Path | None = None  # measured applications that its jobs train
+    columns: Mapping[str, str] = field(default_factory=dict, hash=False)  # own names of columns, and the native ones
 
     def read(self, table: ThroughputTable | None = None, registry: Registry | None = None) -> Trace:
         if is_stream(self.path):
             raise InputError(self.path, "a regular file")
-        formats = known_formats(registry, table)
+        formats, name = known_formats(registry, table), self.format
+        if self.columns:
+            require(name in (None, NativeTrace.name), "--columns", "the native format, or none, as --format", "format", name)
+            formats, name = {NativeTrace.name: NativeTrace(self.columns)}, NativeTrace.name
         if self.skip_bad:
-            trace = read_trace_skipping_bad(self.path, self.format, formats)
+            trace = read_trace_skipping_bad(self.path, name, formats)
         else:
-            trace = read_trace_file(self.path, self.format, formats=formats)
+            trace = read_trace_file(self.path, name, formats=formats)
         if self.applications is not None:
             trace = with_applications(trace, read_applications(self.applications))
         return trace if self.regimes is None else with_regimes(trace, self.regimes)

@@ -10,9 +10,11 @@ from types import MappingProxyType
 from typing import Protocol
 
 from fairlead.core.errors import InputError, UnknownName
+from fairlead.workloads.formats.base import first_row
 from fairlead.workloads.formats.csv_traces import HeliosTrace, PhillyTrace, PolluxTrace, TiresiasTrace
 from fairlead.workloads.formats.gavel_traces import GavelTrace, ShockwaveTrace
 from fairlead.workloads.formats.native_trace import NativeTrace, write_trace
+from fairlead.workloads.formats.own_columns import proposed_columns
 from fairlead.workloads.formats.pai_trace import PaiTrace
 from fairlead.workloads.formats.sacct_trace import SacctTrace
 from fairlead.workloads.formats.swf_trace import SwfTrace
@@ -88,4 +90,5 @@ def _recognised(path: Path, formats: Mapping[str, Format]) -> Format:
             return each
     if folder:
         raise InputError(path, "a trace file; this is a folder")
-    raise InputError(path, f"a trace of a known format ({', '.join(formats)}); name it if it is one of them")
+    hint = proposed_columns(first_row(head), complete=True) or "; name it with --format, or your columns with --columns"
+    raise InputError(path, f"a trace of a known format ({', '.join(formats)}){hint}")

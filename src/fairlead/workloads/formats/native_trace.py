@@ -22,6 +22,7 @@ from fairlead.workloads.dynamics import (
     parse_regimes,
 )
 from fairlead.workloads.formats.base import JobList, first_row, full_lines
+from fairlead.workloads.formats.own_columns import proposed_columns, with_native_names
 from fairlead.workloads.formats.text_fields import (
     PARQUET_MAGIC,
     BadField,
@@ -219,7 +220,15 @@ ORIGIN_METADATA = b"fairlead.origin"
 
 
 class NativeTrace:
-    """Fairlead's own format."""
+    """Fairlead's own format.
+
+    Args:
+        columns: Names of columns in the file, and the native columns that they are. Where it is given, columns that it does
+            not name and the format does not know are not read.
+    """
+
+    def __init__(self, columns: Mapping[str, str] | None = None) -> None:
+        self._columns = dict(columns or {})
 
     name = "native"
     summary = "Fairlead's own, CSV or Parquet: submitted_s, steps or duration_s, and any other field of a job"
@@ -238,10 +247,10 @@ class NativeTrace:
                 parquet = file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
         except OSError as why:
             raise unreadable(path, why) from None
-        return _from_parquet(path, on_bad) if parquet else _from_csv(path, on_bad)
+        return _from_parquet(path, on_bad, self._columns) if parquet else _from_csv(path, on_bad, self._columns)
 
 
-def _from_csv(path: Path, on_bad: OnBad) -> Trace:
+def _from_csv(path: Path, on_bad: OnBad, columns: Mapping[str, str]) -> Trace:
     rows = table_rows(path, on_bad)
     origin: str | None = None
     for line, row in rows:
@@ -253,27 +262,37 @@ def _from_csv(path: Path, on_bad: OnBad) -> Trace:
         rows = chain([(line, row)], rows)
         break
     header_line, names = header_of(rows, path)
-    return _jobs(path, on_bad, names, rows, header_line).trace(origin=origin)
+    return _jobs(path, on_bad, names, rows, header_line, columns).trace(origin=origin)
 
 
-def _from_parquet(path: Path, on_bad: OnBad) -> Trace:
+def _from_parquet(path: Path, on_bad: OnBad, columns: Mapping[str, str]) -> Trace:
     """A row of the table counts as a line, from 1 on."""
     names, rows, metadata = parquet_rows(path)
     written = metadata.get(ORIGIN_METADATA)
     origin = None if written is None else _checked_origin(written.decode("utf-8", errors="replace"), path, None)
-    return _jobs(path, on_bad, names, rows, None).trace(origin=origin)
+    return _jobs(path, on_bad, names, rows, None, columns).trace(origin=origin)
 
 
 def _jobs(
-    path: Path, on_bad: OnBad, header: Iterable[str], rows: Iterable[tuple[int, Sequence[Cell]]], header_line: int | None
+    path: Path,
+    on_bad: OnBad,
+    header: Iterable[str],
+    rows: Iterable[tuple[int, Sequence[Cell]]],
+    header_line: int | None,
+    columns: Mapping[str, str],
 ) -> JobList:
     names = [FORMER_FIELDS.get(name, name) for name in header]
-    _check_columns(names, path, header_line)
+    if columns:
+        names = with_native_names(names, columns, COLUMNS, path, header_line)
+    read = [place for place, name in enumerate(names) if name or not columns]
+    wanted, whole = [names[place] for place in read], len(read) == len(names)
+    _check_columns(wanted, path, header_line)
     jobs = JobList(path, on_bad)
     for line, row in rows:
         try:
             check_width(row, len(names))
-            job, curve, regimes = job_of(names, row, line - (header_line or 0) - 1)
+            cells = row if whole else [row[place] for place in read]
+            job, curve, regimes = job_of(wanted, cells, line - (header_line or 0) - 1)
             jobs.add(job, line, curve, regimes)
         except BadField as bad:
             on_bad(bad.at(path, line))
@@ -284,10 +303,11 @@ def _check_columns(names: Sequence[str], path: Path, line: int | None) -> None:
     check_names(names, path, line)
     for name in names:
         if name not in COLUMNS:
-            raise InputError(path, f"a column of the native format ({near_or_all(name, COLUMNS)})", line=line, field=name)
+            wanted = f"a column of the native format ({near_or_all(name, COLUMNS)}){proposed_columns(names)}"
+            raise InputError(path, wanted, line=line, field=name)
     for needed in (("submitted_s",), ("steps", DURATION)):
         if not set(needed) & set(names):
-            raise InputError(path, f"a column {' or '.join(needed)}", line=line, field=needed[0])
+            raise InputError(path, f"a column {' or '.join(needed)}{proposed_columns(names)}", line=line, field=needed[0])
 
 
 def _checked_origin(text: str, path: Path, line: int | None) -> str:
