@@ -70,7 +70,6 @@ _PERSON_BEFORE = re.compile(rf"\b{PERSONS}(?: \w+)?,? $", re.IGNORECASE)
 NOT_YET: frozenset[str] = frozenset(
     each.strip()
     for each in """
-    CONTRIBUTING.md
     README.md
     """.strip().splitlines()
 )
