@@ -9,6 +9,10 @@ import pytest
 from cluster_up import cluster_up
 from command import Done, answer, fairlead
 
+from fairlead.api.connection import ClusterConnection, connect
+from fairlead.core.errors import InputError
+from fairlead.runtime.protocol.code_archive import pack_code
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -160,3 +164,57 @@ def test_an_array_is_one_row_and_one_object(folder):
     assert "sweep, member 1 of 3" in fairlead("info", "sweep-1", cwd=folder).stdout
     assert fairlead("cancel", "sweep", cwd=folder).stdout == "sweep: 1 jobs are cancelled\n"
     assert fairlead("logs", "sweep", cwd=folder).returncode == 2
+
+
+def test_declared_outputs_are_kept_and_brought_back(folder, tmp_path: Path):
+    place = folder / "trained"
+    place.mkdir()
+    line = (
+        "mkdir -p logs/deep && head -c 600000 /dev/zero > model.pt && echo a,b > logs/deep/x.csv && echo no > other.txt"
+        " && ln -s /etc/hostname link.csv"
+    )
+    options = ("--name", "trained", "--dir", place, "--outputs", "model.pt", "--outputs", "**/*.csv", "--outputs", "absent")
+    assert fairlead("submit", *options, line, "--wait", cwd=folder).returncode == 0
+    (place / "model.pt").write_text("changed later")
+    done = fairlead("fetch", "trained", "--to", tmp_path / "to", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "link.csv was left out: a link" in done.stderr
+    found = sorted(str(file.relative_to(tmp_path / "to")) for file in (tmp_path / "to").rglob("*") if file.is_file())
+    assert found == ["logs/deep/x.csv", "model.pt"]
+    assert (tmp_path / "to" / "model.pt").stat().st_size == 600_000
+
+
+def test_each_member_of_an_array_has_a_folder_of_its_own(folder, tmp_path: Path):
+    (folder / "code").mkdir()
+    (folder / "code" / "train.py").write_text("import os; open('out.txt', 'w').write(os.environ['FAIRLEAD_ARRAY_INDEX'])")
+    (folder / "kept.yaml").write_text("run: python train.py\nname: kept\ncode: code\narray: 0-1\noutputs: out.txt\n")
+    assert fairlead("submit", "kept.yaml", "--wait", cwd=folder).returncode == 0
+    done = answer("fetch", "kept", "--to", tmp_path, cwd=folder)
+    assert [job["name"] for job in done["jobs"]] == ["kept-0", "kept-1"]
+    assert [(tmp_path / f"kept-{n}" / "out.txt").read_text() for n in (0, 1)] == ["0", "1"]
+
+
+def test_what_was_not_kept_is_an_error(folder, tmp_path: Path):
+    assert fairlead("submit", "--name", "plain", "--wait", "--", "true", cwd=folder).returncode == 0
+    done = fairlead("fetch", "plain", "--to", tmp_path, cwd=folder)
+    assert (done.returncode, "no outputs are kept of plain" in done.stderr) == (1, True)
+    for wrong in ("/etc/passwd", "../x", "a/../../b"):
+        assert fairlead("submit", "--outputs", wrong, "--", "true", cwd=folder).returncode == 2
+
+
+def test_the_python_api_submits_arrays_waits_and_fetches(folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(folder)
+    cluster = connect()
+    jobs = cluster.submit_array(
+        "echo $SEED > out.txt", grid={"seed": [3, 4]}, name="api", code=_sent(cluster, tmp_path), outputs="*.txt"
+    )
+    assert [job.wait(60, 0.1)["phase"] for job in jobs] == ["finished"] * 2
+    assert [[file.read_text() for file in job.fetch(tmp_path / job.name)] for job in jobs] == [["3\n"], ["4\n"]]
+    with pytest.raises(InputError, match="submit_array"):
+        cluster.submit("true", array=2)
+
+
+def _sent(cluster: ClusterConnection, folder: Path) -> str:
+    (folder / "code").mkdir()
+    (folder / "code" / "readme").write_text("code")
+    return cluster.client.send_code(pack_code(folder / "code"))

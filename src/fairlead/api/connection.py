@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairlead.core.errors import check_number, require
@@ -62,8 +63,20 @@ class ClusterConnection:
             FairleadError: The control plane refused the job, or does not answer.
         """
         task = dict(run) if isinstance(run, Mapping) else {"run": run if isinstance(run, str) else list(run)}
+        many = {**task, **fields}.keys() & {"array", "grid"}
+        require(not many, "submit", "one job; submit_array submits arrays and grids", *many)
         [answer] = self.client.submit([{**task, **fields}])
         return JobHandle(self.client, str(answer["name"]), int(answer["number"]))
+
+    def submit_array(self, run: str | Sequence[str] | Mapping[str, Any], **fields: Any) -> list[JobHandle]:
+        """Submit an array or a grid (`array="0-19"`, or `grid={"lr": [0.1, 0.01]}`): all jobs or none.
+
+        Returns:
+            A handle of each job, in the order of the indices.
+        """
+        task = dict(run) if isinstance(run, Mapping) else {"run": run if isinstance(run, str) else list(run)}
+        answers = self.client.submit([{**task, **fields}])
+        return [JobHandle(self.client, str(answer["name"]), int(answer["number"])) for answer in answers]
 
     def job(self, name: str) -> JobHandle:
         """Return a handle of the most recent job with this name or number."""
@@ -129,6 +142,10 @@ class JobHandle:
         """Yield what the job printed, piece by piece; with `follow`, until it ends."""
         for piece in self.client.logs(str(self.number), follow=follow, tail=tail):
             yield str(piece["text"])
+
+    def fetch(self, to: str | Path) -> list[Path]:
+        """Write the declared outputs of the ended job below a folder, and return their paths."""
+        return self.client.fetch(str(self.number), Path(to))
 
     def cancel(self) -> dict[str, Any]:
         """Cancel the job."""

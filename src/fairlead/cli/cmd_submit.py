@@ -41,6 +41,9 @@ def submit_command(
         help="A file of the node that also gets the output. %j is the job's number, %x its name, %a its index, %t the rank.",
         rich_help_panel=_JOB,
     ),
+    outputs: list[str] | None = typer.Option(
+        None, help="Files to keep for 'fairlead fetch': a path or pattern in the directory; repeatable.", rich_help_panel=_JOB
+    ),
     kind: str = typer.Option(
         "", help="Job type, as in 'resnet (batch size 32)'.  [default: the name of the script or program]", rich_help_panel=_JOB
     ),

@@ -1,10 +1,11 @@
-"""`fairlead wait`, and waiting for jobs in other commands: the exit code is the jobs' result."""
+"""`fairlead wait` and `fetch`, and waiting for jobs in other commands: the exit code is the jobs' result."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,7 +15,7 @@ from fairlead.cli.selectors import JobsArgument, control_plane, select_jobs
 from fairlead.core.durations import parse_duration
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import ENDED
-from fairlead.runtime.http_client import FOLLOW_WITHOUT_ANSWER_S, POLL_S, is_temporary
+from fairlead.runtime.http_client import FOLLOW_WITHOUT_ANSWER_S, MISSING, POLL_S, RefusedRequest, is_temporary
 
 if TYPE_CHECKING:
     from fairlead.runtime.http_client import ControlPlaneClient
@@ -53,6 +54,47 @@ def wait_command(
         check_finished(jobs)
     else:
         wait_for_jobs(plane, numbers, timeout_s)
+
+
+def fetch_command(
+    words: JobsArgument,
+    to: Path | None = typer.Option(None, help="Folder to write to.  [default: the name of the job]", show_default=False),
+    json: JsonOption = False,
+) -> None:
+    """Copy the declared outputs of ended jobs to this machine: fairlead fetch train --to results.
+
+    A task declares them with outputs: [model.pt, 'logs/*.csv'], or --outputs. Each of several jobs, such as those of an array,
+    has a folder of its own. Files of the same name are replaced.
+
+    Exit codes: 0 fetched, 1 a job has no outputs, 3 no such job, 4 the node of the outputs is unreachable, 5 the control plane
+    is unreachable.
+    """
+    plane = control_plane()
+    jobs = select_jobs(plane, words)
+    answers, empty = list[dict[str, Any]](), list[str]()
+    for job in jobs:
+        folder = to if to is not None and len(jobs) == 1 else (to or Path()) / job["name"]
+        try:
+            files = plane.fetch(str(job["number"]), folder)
+        except RefusedRequest as refused:
+            if refused.status != MISSING:
+                raise
+            files = []
+        else:
+            for left in plane.outputs(str(job["number"]))["left_out"]:
+                note(f"{job['name']}: {left['path']} was left out: {left['why']}")
+        answers.append({"name": job["name"], "number": job["number"], "files": [str(file) for file in files]})
+        empty += [] if files else [job["name"]]
+        if not json:
+            for file in files:
+                out.print(str(file))
+    if json:
+        print_json({"jobs": answers})
+    if empty:
+        more = f" and {len(empty) - 3:,} more" if len(empty) > 3 else ""
+        raise JobNotFinished(
+            f"no outputs are kept of {', '.join(empty[:3])}{more}: declare them with --outputs before the job runs"
+        )
 
 
 def wait_for_jobs(

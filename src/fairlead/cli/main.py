@@ -42,6 +42,7 @@ COMMANDS = {
     "why": Entry(_JOBS, "fairlead.cli.cmd_jobs:why_command", "Explain why a job waits, or why it failed."),
     "when": Entry(_JOBS, "fairlead.cli.cmd_when:when_command", "Forecast when a job starts and ends."),
     "wait": Entry(_JOBS, "fairlead.cli.cmd_wait:wait_command", "Wait until jobs have ended; the exit code is their result."),
+    "fetch": Entry(_JOBS, "fairlead.cli.cmd_wait:fetch_command", "Copy the declared outputs of jobs to this machine."),
     "cancel": Entry(_JOBS, "fairlead.cli.cmd_jobs:cancel_command", "Cancel a job."),
     "hold": Entry(_JOBS, "fairlead.cli.cmd_control:hold_command", "Hold waiting jobs."),
     "release": Entry(_JOBS, "fairlead.cli.cmd_control:release_command", "Release held jobs."),

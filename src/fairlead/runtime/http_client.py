@@ -12,7 +12,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
@@ -229,6 +229,34 @@ class ControlPlaneClient:
             return found
 
         return read_logs(chunk, launch, tail=tail, follow=follow)
+
+    def outputs(self, name: str) -> dict[str, Any]:
+        """Return the files that a job has kept (`files`: path and size), and what was left out and why (`left_out`)."""
+        listed = b""
+        while data := self._answer("GET", f"/v1/jobs/{_part(name)}/outputs?offset={len(listed)}").content:
+            listed += data
+        return dict(orjson.loads(listed))
+
+    def fetch(self, name: str, to: Path) -> list[Path]:
+        """Write the files that a job has kept below a folder, and return their paths. A file appears when it is complete."""
+        number, written = str(self.job(name)["number"]), list[Path]()
+        for file in self.outputs(number)["files"]:
+            inside = PurePosixPath(file["path"])
+            if inside.is_absolute() or ".." in inside.parts:
+                raise FairleadError(f"{name}: {file['path']!r} is not a path inside of a folder")
+            place = to / inside
+            place.parent.mkdir(parents=True, exist_ok=True)
+            draft = place.with_name(f".{place.name}.part")
+            with open(draft, "wb") as target:
+                query = urlencode({"path": file["path"]})
+                while target.tell() < file["size"]:
+                    path = f"/v1/jobs/{number}/outputs?{query}&offset={target.tell()}"
+                    if not (data := self._answer("GET", path).content):
+                        raise FairleadError(f"{name}: {file['path']!r} ends before its {file['size']:,} bytes")
+                    target.write(data)
+            draft.replace(place)
+            written.append(place)
+        return written
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return all nodes."""

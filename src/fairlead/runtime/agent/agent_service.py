@@ -258,6 +258,10 @@ class Agent:
 
     def _log_chunk(self, wanted: ms.LogRequest) -> ms.LogChunk:
         try:
+            if wanted.rank < 0:
+                limit = min(wanted.limit, ms.CHUNK_BYTES)
+                data = self.supervisor.read_output(wanted.job, wanted.generation, wanted.path, wanted.offset, limit)
+                return ms.LogChunk(wanted.number, wanted.offset, base64.b64encode(data).decode())
             found = self.supervisor.read_log(
                 wanted.job, wanted.generation, wanted.rank, wanted.offset, min(wanted.limit, ms.CHUNK_BYTES)
             )

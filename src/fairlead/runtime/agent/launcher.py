@@ -210,6 +210,7 @@ class Launcher:
             cooperative=launch.task.cooperative,
             page=page if launch.task.cooperative and launch.ranks[local_rank] == 0 else "",
             output=_output(launch, launch.ranks[local_rank]),
+            outputs=list(launch.task.outputs) if launch.ranks[local_rank] == 0 else [],
         )
 
     def _make_folder(self, path: Path) -> None:

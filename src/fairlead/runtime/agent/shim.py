@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from fairlead.runtime.agent.kept_outputs import DIRECTORY, keep_outputs, with_rights_of
 from fairlead.runtime.agent.processes import descendants, find_process, kill_all
 from fairlead.runtime.agent.worker_logs import LogWriter
 
@@ -101,6 +102,7 @@ class LaunchSpec(NamedTuple):
     cooperative: bool = True
     page: str = ""  # the lease page to revoke at the deadline; empty: none, or the worker gets SIGTERM
     output: str = ""  # a file that also gets the output; relative to `directory`
+    outputs: list[str] | tuple[()] = ()  # patterns of files to keep when it has ended; empty: none
 
 
 class Exit(NamedTuple):
@@ -145,7 +147,27 @@ def _run(spec: LaunchSpec) -> int:
     code, at_ns = _supervise(pid, output, waking, received, log, fencing)
     log.close()
     why = CUT_OFF if fencing.over else ""
+    if spec.outputs and END not in received and not _yielded(spec):
+        with contextlib.suppress(OSError, ValueError):
+            keep_outputs(spec.directory, list(spec.outputs), directory / DIRECTORY, lambda: with_rights_of(spec.user))
     return _leave(directory, draft, Exit(code, at_ns, why, lost=log.lost))
+
+
+def _yielded(spec: LaunchSpec) -> bool:
+    """Whether the worker left because its lease was over: it will resume, and its outputs are not complete."""
+    if not spec.page:
+        return False
+    from fairlead.client.lease_page import Stage  # only with outputs, and slow to import
+    from fairlead.runtime.agent.lease_file import LeaseFile
+
+    try:
+        lease = LeaseFile(Path(spec.page))
+    except OSError:
+        return False
+    try:
+        return bool(lease.status().stage == Stage.YIELDED)
+    finally:
+        lease.close()
 
 
 def _why_not_started(spec: LaunchSpec, error: Exception) -> str:
@@ -164,20 +186,10 @@ class _OutputError(OSError):
 
 def _open_as_user(spec: LaunchSpec) -> int:
     """Open the file for the output with the rights of the job's user, to append to it."""
-    groups = os.getgroups()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not block the shim
     try:
-        if spec.user:
-            os.setgroups(spec.user[2:])
-            os.setegid(spec.user[1])
-            os.seteuid(spec.user[0])
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not block the shim
+        with with_rights_of(spec.user):
             file = os.open(os.path.join(spec.directory, spec.output), flags, 0o644)
-        finally:
-            if spec.user:
-                os.seteuid(os.getuid())
-                os.setegid(os.getgid())
-                os.setgroups(groups)
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
             raise OSError(errno.EINVAL, "not a plain file")

@@ -17,6 +17,7 @@ from pathlib import Path
 from fairlead.files import make_folder, remove, remove_empty
 from fairlead.runtime.agent.agent_errors import DirectoryInUse, NodeError, OrderRefused, node_errors
 from fairlead.runtime.agent.devices import MultiProcessService, NodeAccelerators
+from fairlead.runtime.agent.kept_outputs import DIRECTORY, read_output
 from fairlead.runtime.agent.launch import (
     RECORD,
     SETTLED,
@@ -205,6 +206,14 @@ class Supervisor:
             raise OrderRefused(f"job {job}, generation {generation}: worker {rank} was not launched here, or is forgotten")
         with node_errors(directory):
             return read_log_files(directory / LOG, offset, max(0, min(limit, _MAX_READ)))
+
+    def read_output(self, job: int, generation: int, path: str, offset: int, limit: int) -> bytes:
+        """A part of a file that a launch has kept, or of the list of them for an empty path."""
+        place = self._jobs / str(int(job)) / str(int(generation)) / "0" / DIRECTORY
+        try:
+            return read_output(place, path, offset, max(0, min(limit, _MAX_READ)))
+        except (OSError, ValueError):
+            raise OrderRefused(f"job {job}, launch {generation}: no such output is kept here") from None
 
     def ignored_reports(self) -> int:
         return sum(launch.ignored_reports for launch in self._launches.values())

@@ -4,7 +4,8 @@ when it is in the journal. (No postponed annotations here: FastAPI reads them, a
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Annotated, Any, TypeVar
@@ -289,12 +290,22 @@ def create_app(
     ) -> dict[str, Any]:
         """A chunk of a worker's log. Continue at `next` until `over` is true and `text` is empty."""
         number = await read(lambda: find(name, caller))
-        try:
+        with log_errors():
             return await logs.read(number, launch, rank, offset)
-        except LogUnreachable as problem:
-            raise HTTPException(409, str(problem)) from None
-        except LogMissing as problem:
-            raise HTTPException(404, str(problem)) from None
+
+    @app.get("/v1/jobs/{name}/outputs", responses={404: {}, 409: {}}, response_class=Response)
+    async def outputs(
+        name: JobName,
+        caller: Caller,
+        path: Annotated[str, Query(max_length=1024, description="empty: the list of all outputs, in JSON")] = "",
+        offset: Annotated[int, Query(ge=0, le=1 << 40)] = 0,
+    ) -> Response:
+        """A chunk of a file that a job has kept (`outputs` in its task). Continue behind it until the chunk is empty."""
+        number = await read(lambda: find(name, caller))
+        with log_errors():
+            launch, data = await logs.read_output(number, path, offset)
+        headers = {"fairlead-launch": str(launch)}
+        return Response(data, media_type="application/octet-stream", headers=headers)
 
     Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 digest of the archive.")]
 
@@ -409,6 +420,17 @@ def create_app(
     if lookahead is not None:
         app.include_router(when_routes(plane, bearer, lookahead))
     return app
+
+
+@contextmanager
+def log_errors() -> Iterator[None]:
+    """Errors of reading from nodes as answers."""
+    try:
+        yield
+    except LogUnreachable as problem:
+        raise HTTPException(409, str(problem)) from None
+    except LogMissing as problem:
+        raise HTTPException(404, str(problem)) from None
 
 
 def _array(job: Job) -> dict[str, Any]:

@@ -49,6 +49,20 @@ class LogReader:
         text, used = _text(base64.b64decode(chunk.data), final=record["over"])
         return {**record, "offset": chunk.offset, "next": chunk.offset + used, "text": text}
 
+    async def read_output(self, number: int, path: str, offset: int) -> tuple[int, bytes]:
+        """Return the last launch of a job, and a chunk of one of its kept outputs; of the list of them for an empty path.
+
+        Raises:
+            LogUnreachable: Its node does not answer.
+            LogMissing: There is no such output.
+        """
+        record, _ = await asyncio.to_thread(self._launch, number, 0, 0)
+        if record["launch"] == 0 or not record["over"]:
+            raise LogMissing("its outputs can be fetched when it has ended")
+        request = LogRequest(0, number, record["launch"], -1, offset, CHUNK_BYTES, path)
+        chunk = await self._chunk(-1, request, over=True)
+        return record["launch"], base64.b64decode(chunk.data)
+
     def _launch(self, number: int, launch: int, rank: int) -> tuple[dict[str, Any], int]:
         """A launch in the state, and its node (-1: unknown). It is read before the log: if nothing of the launch runs by then
         (`over`), the log is complete."""
@@ -91,6 +105,8 @@ class LogReader:
         silent = [nodes[one].name for one, answer in zip(here, answers) if answer is None]
         away = silent + [node.name for one, node in enumerate(nodes) if one not in here]
         what = f"the log of worker {request.rank} in launch {request.generation}"
+        if request.rank < 0:
+            what = f"the output {request.path!r} of launch {request.generation}" if request.path else "a list of its outputs"
         if away:
             raise LogUnreachable(
                 f"{what} is on no node that answers; away: {', '.join(away[:5])}{' …' if len(away) > 5 else ''}"

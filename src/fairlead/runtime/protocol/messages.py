@@ -123,7 +123,8 @@ class Acknowledged:
 
 @_message
 class LogRequest:
-    """Read a worker's log: at most `limit` bytes from `offset` on; a negative offset counts from the end."""
+    """Read a worker's log: at most `limit` bytes from `offset` on; a negative offset counts from the end. With `rank` -1, read
+    the kept output `path`, or the list of outputs for an empty path."""
 
     number: int
     job: int
@@ -131,6 +132,7 @@ class LogRequest:
     rank: int
     offset: int
     limit: int
+    path: str = ""
 
 
 @_message

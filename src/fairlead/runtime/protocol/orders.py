@@ -29,6 +29,7 @@ class Task:
     central: bool = False  # at its bounds it waits for the control plane's answer instead of leaving
     shell: bool = False  # `command` begins with bash; a node without it uses sh
     output: str = ""  # a file that also gets the output, relative to the working directory; empty: only the log
+    outputs: tuple[str, ...] = ()  # patterns of files to keep when it has ended
 
 
 @dataclass(frozen=True, slots=True)

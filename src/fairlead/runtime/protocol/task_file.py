@@ -78,6 +78,12 @@ def _output(path: str) -> str:
     return path
 
 
+def _pattern(text: str) -> str:
+    if not text or len(text) > 1024 or not text.isprintable() or text.startswith("/") or ".." in text.split("/"):
+        raise ValueError("a path or pattern inside of the work directory, such as model.pt or logs/*.csv")
+    return text
+
+
 def _seconds(value: Any) -> Any:
     """A duration such as `2h` in seconds; other values are left to the validation."""
     return parse_duration(value) if isinstance(value, str) else value
@@ -191,6 +197,10 @@ class TaskSpec(Spec):
     cooperative: bool = True  # the job uses a lease; false: a plain program that gets SIGTERM
     grace_s: Annotated[Seconds, Field(ge=0, le=3600, description="or grace: 2m")] = 30.0
     """Seconds that a job has to save its state when it is stopped."""
+    outputs: Annotated[
+        list[Annotated[str, AfterValidator(_pattern)]],
+        Field(max_length=100, description="files of the work directory to keep for `fairlead fetch`: paths or patterns"),
+    ] = []
     output: Annotated[
         str,
         AfterValidator(_output),
@@ -248,7 +258,7 @@ class TaskSpec(Spec):
             raise ValueError("no schedule without `steps`: its shares are shares of the steps")
         return schedule
 
-    @field_validator("after", mode="before")
+    @field_validator("after", "outputs", mode="before")
     @classmethod
     def _after_as_list(cls, after: object) -> object:
         return _as_list(after)
@@ -339,7 +349,7 @@ class TaskSpec(Spec):
     def _command(self, member: ArrayMember | None = None) -> str:
         words, shell = command_words(self.run if member is None else member.filled(self.run))
         task: dict[str, Any] = {"run": words, "shell": True} if shell else {"run": words}
-        for name in ("env", "directory", "code", "prefix", "cooperative", "grace_s", "output"):
+        for name in ("env", "directory", "code", "prefix", "cooperative", "grace_s", "output", "outputs"):
             value = getattr(self, name)
             if value != type(self).model_fields[name].default:
                 task[name] = value
@@ -368,6 +378,7 @@ def task_of(job: Job) -> Task:
         lease.get("renewal") == "central",
         task.get("shell", False),
         task.get("output", ""),
+        tuple(task.get("outputs", ())),
     )
 
 

@@ -1,0 +1,128 @@
+"""Files that a job declares as outputs: copied when its command has ended, and read in pieces later. Standard library only: the
+shim copies, with the rights of the job's user for reading; the agent reads. Links are not followed, nor paths out of the job's
+directory."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+MAX_BYTES = 1 << 30
+"""Bytes of all outputs of one launch."""
+
+MAX_FILES = 1000
+
+DIRECTORY, _LIST = "outputs", "list.json"
+
+_COPY = 1 << 20
+
+
+def keep_outputs(directory: str, patterns: list[str], place: Path, as_user: Callable[[], AbstractContextManager[None]]) -> None:
+    """Copy the files of a directory that match patterns to `place`, with a list of them and of what was left out and why."""
+    place.mkdir(mode=0o700, exist_ok=True)
+    files: list[dict[str, object]] = []
+    left_out: list[dict[str, str]] = []
+    left = MAX_BYTES
+    with as_user():
+        found = sorted({path for pattern in patterns for path in _matching(directory, pattern)})
+    for path in found:
+        if len(files) >= MAX_FILES:
+            left_out.append({"path": path, "why": f"more than {MAX_FILES:,} files"})
+            break
+        try:
+            with as_user():
+                source = _open_inside(directory, path)
+            try:
+                size = os.fstat(source).st_size
+                if size > left:
+                    raise OSError(0, f"the outputs of a job have at most {MAX_BYTES:,} bytes")
+                _copy(source, place / str(len(files)))
+            finally:
+                os.close(source)
+        except OSError as error:
+            left_out.append({"path": path, "why": error.strerror or str(error)})
+            continue
+        size = (place / str(len(files))).stat().st_size
+        files.append({"path": path, "size": size})
+        left -= size
+    (place / _LIST).write_text(json.dumps({"files": files, "left_out": left_out}))
+
+
+def _matching(directory: str, pattern: str) -> Iterator[str]:
+    """Relative paths of the plain files that a pattern matches; a folder means all files in it."""
+    for path in glob.iglob(pattern, root_dir=directory, recursive=True):
+        whole = os.path.join(directory, path)
+        if os.path.isdir(whole) and not os.path.islink(whole):
+            for folder, _, names in os.walk(whole):
+                yield from (os.path.relpath(os.path.join(folder, name), directory) for name in names)
+        else:
+            yield os.path.normpath(path)
+
+
+def _open_inside(directory: str, path: str) -> int:
+    """Open a plain file below a directory; no part of its path may be a link."""
+    here = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        *folders, name = Path(path).parts
+        if Path(path).is_absolute() or ".." in folders or name == "..":
+            raise OSError(0, "outside of the job's directory")
+        for folder in folders:
+            inner = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            os.close(here)
+            here = inner
+        if stat.S_ISLNK(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
+            raise OSError(0, "a link")
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here)
+    finally:
+        os.close(here)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(0, "not a plain file")
+    return file
+
+
+def _copy(source: int, target: Path) -> None:
+    with open(target, "wb") as file:
+        written = 0
+        while data := os.read(source, _COPY):
+            written += len(data)
+            if written > MAX_BYTES:  # it still grows
+                raise OSError(0, f"the outputs of a job have at most {MAX_BYTES:,} bytes")
+            file.write(data)
+
+
+def read_output(place: Path, path: str, offset: int, limit: int) -> bytes:
+    """Return a piece of a kept file, or of the list of them for an empty path. Raises `FileNotFoundError`: it was not kept."""
+    name = _LIST
+    if path:
+        listed = json.loads((place / _LIST).read_text())["files"]
+        name = next((str(at) for at, file in enumerate(listed) if file["path"] == path), "")
+        if not name:
+            raise FileNotFoundError(path)
+    with open(place / name, "rb") as file:
+        file.seek(max(0, offset))
+        return file.read(limit)
+
+
+@contextlib.contextmanager
+def with_rights_of(user: list[int]) -> Iterator[None]:
+    """Act with the ids of a user, its group and its other groups; empty: with one's own."""
+    if not user:
+        yield
+        return
+    groups = os.getgroups()
+    os.setgroups(user[2:])
+    os.setegid(user[1])
+    os.seteuid(user[0])
+    try:
+        yield
+    finally:
+        os.seteuid(os.getuid())
+        os.setegid(os.getgid())
+        os.setgroups(groups)
