@@ -61,7 +61,9 @@ def job(**more: Any) -> dict[str, Any]:
 def test_jobs_reasons_and_nodes_are_printed_as_they_are(monkeypatch: pytest.MonkeyPatch):
     node = {"name": ODD, "type": ODD, "accelerators": 4, "free": 4, "drained": False, "connected": True, "jobs": [ODD]}
     node |= {"up": True, "launch_error": ODD, "backoff_s": 0.0}
-    plane = SimpleNamespace(jobs=lambda *_, **__: [job()], job=lambda _: job(), nodes=lambda: [node])
+    plane = SimpleNamespace(
+        find_jobs=lambda *_, **__: [job()], jobs=lambda *_, **__: [job()], job=lambda _: job(), nodes=lambda: [node]
+    )
     for module in (cmd_jobs, cmd_nodes):
         monkeypatch.setattr(module, "control_plane", lambda: plane)
     for words, times in ((["queue"], 2), (["why", "0"], 3), (["info", "0"], 4), (["nodes"], 4)):

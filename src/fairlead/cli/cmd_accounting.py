@@ -20,7 +20,7 @@ from fairlead.cli.selectors import StateOption, UserOption, control_plane, state
 from fairlead.core.durations import parse_duration
 from fairlead.experiments.metric_columns import format_duration
 
-SINCE = typer.Option("", help="Begin: 2026-11-01, '2026-11-01 08:00', or 7d and 12h for so long ago.", show_default=False)
+SINCE = typer.Option("", help="Begin: 2026-11-01, '2026-11-01 08:00', or 7d or 12h ago.", show_default=False)
 UNTIL = typer.Option("now", help="End, in the same form.")
 CSV = typer.Option(False, "--csv", help="Print CSV.")
 MOMENT = "a date (2026-11-01), a time ('2026-11-01 08:00'), a duration (7d, 12h) or now"
@@ -54,7 +54,11 @@ def history_command(
 ) -> None:
     """List jobs that have ended, like sacct.
 
-    fairlead history --since 7d --state failed. Shows when each job was submitted, started and ended, how long it waited and
+    Example:
+
+      fairlead history --since 7d --state failed
+
+    Shows when each job was submitted, started and ended, how long it waited and
     ran, and its GPU hours. With --csv or --json, times are Unix times and durations are seconds. Exit codes: 0 done, 2 a wrong
     value.
     """
@@ -118,9 +122,13 @@ def usage_command(
 ) -> None:
     """Show GPU time by user and account, or other columns, like sreport.
 
-    fairlead usage --since 7d --by user,week. GPU hours are those within the window: a job that ran across its edge counts in
-    part. A GPU that two jobs share counts for both. Without --since, the whole history of the cluster counts. Weeks begin on
-    Monday; days, weeks and months are in local time. Exit codes: 0 done, 2 a wrong value.
+    Example:
+
+      fairlead usage --since 7d --by user,week
+
+    GPU hours are those between --since and --until; of a job that ran longer, only this part counts. A GPU that two jobs
+    share counts for both. Without --since, the whole history of the cluster counts.
+    Weeks begin on Monday; days, weeks and months are in local time. Exit codes: 0 done, 2 a wrong value.
     """
     names = [name.strip() for name in by.split(",") if name.strip()]
     if unknown := [name for name in names if name not in (*_FIELDS, *_PERIODS)]:

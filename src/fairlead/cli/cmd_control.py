@@ -36,8 +36,12 @@ def hold_command(
 ) -> None:
     """Hold waiting jobs: they do not start until you release them.
 
-    fairlead hold train-1, fairlead hold 'sweep[5-9]', or fairlead hold --array sweep. A running job cannot be held: use
-    fairlead requeue --hold. Exit codes: 0 done, 3 no such job, 4 a job runs or has ended.
+    Examples:
+
+      fairlead hold train-1
+      fairlead hold 'sweep[5-9]'
+
+    A running job cannot be held: use 'fairlead requeue --hold'. Exit codes: 0 done, 3 no such job, 4 a job runs or has ended.
     """
     plane, jobs = _chosen("hold", words, user, states_of(state), array, WAITING)
     _apply(plane.hold, jobs, "is held", json)
@@ -52,7 +56,12 @@ def release_command(
 ) -> None:
     """Release held jobs.
 
-    fairlead release train-1, or fairlead release --array sweep. Exit codes: 0 done, 3 no such job, 4 a job is not held.
+    Examples:
+
+      fairlead release train-1
+      fairlead release --array sweep
+
+    Exit codes: 0 done, 3 no such job, 4 a job is not held.
     """
     plane, jobs = _chosen("release", words, user, states_of(state), array, WAITING)
     if not words or len(jobs) > 1:
@@ -70,8 +79,13 @@ def requeue_command(
 ) -> None:
     """Put jobs back into the queue: a running job checkpoints and stops; an ended job runs again.
 
-    A failed or cancelled job resumes from its last checkpoint, with all its retries and its whole time limit. A finished job
-    starts from its first step, and its old checkpoints are removed. Exit codes: 0 done, 3 no such job, 4 a job waits already.
+    Examples:
+
+      fairlead requeue train-1
+      fairlead requeue train-1 --hold
+
+    A failed or cancelled job resumes from its last checkpoint, with all its retries and its full time limit. A finished job
+    starts from its first step, and its old checkpoints are removed. Exit codes: 0 done, 3 no such job, 4 a job already waits.
     """
     plane, jobs = _chosen("requeue", words, user, states_of(state), array, RUNNING)
     _apply(lambda name: plane.requeue(name, hold=hold), jobs, "is requeued and held" if hold else "is requeued", json)
@@ -86,12 +100,16 @@ def update_command(
     weight: float | None = typer.Option(None, help="Weight, from 0.001 to 1000.", show_default=False),
     time: str = typer.Option("", help="Time limit of all launches together, as in 2h; none removes it.", show_default=False),
     deadline: str = typer.Option("", help="Deadline after submission, as in 1d; none removes it.", show_default=False),
-    retries: int | None = typer.Option(None, help="How many failures of its own a job survives.", show_default=False),
+    retries: int | None = typer.Option(None, help="Failures after which the job is started again.", show_default=False),
     name: str = typer.Option("", help="New name, for one job.", show_default=False),
     account: str = typer.Option("", help="New account.", show_default=False),
     json: JsonOption = False,
 ) -> None:
-    """Change jobs that were submitted: fairlead update train-1 --priority 5 --time 4h.
+    """Change fields of submitted jobs.
+
+    Example:
+
+      fairlead update train-1 --priority 5 --time 4h
 
     The next decision uses the new values. The time limit of a running job counts from the start of its first launch. An ended
     job only takes a new name or account. Exit codes: 0 done, 2 a wrong value, 3 no such job, 4 a job has ended.

@@ -169,7 +169,13 @@ def cancel_command(
     array: ArrayOption = "",
     json: JsonOption = False,
 ) -> None:
-    """Cancel jobs: fairlead cancel train, fairlead cancel 'sweep[5-9]', fairlead cancel --state waiting.
+    """Cancel jobs.
+
+    Examples:
+
+      fairlead cancel train
+      fairlead cancel 'sweep[5-9]'
+      fairlead cancel --state waiting
 
     Of several jobs, those that have ended are left as they are. Checkpoints are kept for a while.
     Exit codes: 0 cancelled, 3 no such job, 4 all of them have ended.
@@ -196,16 +202,20 @@ def logs_command(
     rank: int = typer.Option(0, help="Rank of the worker in a gang.", min=0),
     launch: int = typer.Option(0, help="Number of the launch, from 1.  [default: the last]", min=0, show_default=False),
     tail: int | None = typer.Option(None, help="Only this many lines from the end.", min=0),
-    json: JsonOption = False,
+    json: bool = typer.Option(False, "--json", help="Print one JSON object per line, for each piece of the log."),
 ) -> None:
-    """Print the log of a job: fairlead logs -f JOB.
+    """Print the log of a job.
+
+    Examples:
+
+      fairlead logs -f train
+      fairlead logs train --launch 1 --tail 100
 
     Prints standard output and error of the last launch. With -f it follows the job from launch to launch, over preemptions and
-    migrations; --launch 1 begins at the first. Logs are kept on the nodes that ran the job; an unreachable node has to return
-    first. With --json, it prints one object per line for each piece of the log.
+    migrations; --launch 1 begins at the first. Logs are kept on the nodes that ran the job, so the node must be reachable.
 
-    Exit codes: 0 printed (with -f: the job has finished), 1 with -f: the job failed or was cancelled, 3 no such job or log,
-    4 the node of the log is unreachable, 5 the control plane is unreachable, 130 interrupted.
+    Exit codes: 0 printed, 3 no such job or log, 4 the node of the log is unreachable, 5 the control plane is unreachable,
+    130 interrupted. With -f, 0 means that the job has finished, and 1 that it failed or was cancelled.
     """
     plane = control_plane()
     if follow:

@@ -25,7 +25,12 @@ NodesArgument = Annotated[
 def nodes_command(words: NodesArgument = None, json: JsonOption = False) -> None:
     """List the nodes of the cluster. Shows their GPUs, agents and jobs.
 
-    fairlead nodes 'v100-*' lists only some. Exit codes: 0 done, 3 no such node.
+    Examples:
+
+      fairlead nodes
+      fairlead nodes 'v100-*'
+
+    Exit codes: 0 done, 3 no such node.
     """
     found = select_nodes(control_plane().nodes(), words)
     if json:
@@ -35,7 +40,9 @@ def nodes_command(words: NodesArgument = None, json: JsonOption = False) -> None
     table.add_column("name", overflow="fold")
     counted = ("accelerators", "free", *(["shared"] if any(node.get("shared") for node in found) else ()))
     for heading in ("type", *counted, "up", "agent"):
-        table.add_column(heading, no_wrap=True, justify="right" if heading in counted else "left")
+        table.add_column(
+            "GPUs" if heading == "accelerators" else heading, no_wrap=True, justify="right" if heading in counted else "left"
+        )
     table.add_column("jobs", overflow="fold", min_width=16)
     for node in found:
         there = "connected" if node["connected"] else "unreachable"
@@ -74,7 +81,11 @@ def undrain_command(
 ) -> None:
     """Use drained nodes again.
 
-    fairlead undrain n1. Needs an admin token. Exit codes: 0 done, 3 no such node, 4 not allowed.
+    Example:
+
+      fairlead undrain n1
+
+    It needs an admin token. Exit codes: 0 done, 3 no such node, 4 not allowed.
     """
     _drain(words, undo=True, json=json)
 
@@ -84,11 +95,16 @@ def drain_command(
     undo: bool = typer.Option(False, "--undo", help="As fairlead undrain.", hidden=True),
     json: JsonOption = False,
 ) -> None:
-    """Drain a node: its jobs resume elsewhere.
+    """Drain nodes: no new job starts there, and their jobs resume on other nodes.
 
-    fairlead drain n1, and after the maintenance fairlead undrain n1. At the next round the node's jobs checkpoint and
-    resume elsewhere, or wait for room, and no job is placed on the node. fairlead nodes shows when it is empty. The node stays
-    drained over restarts. Needs an admin token. Exit codes: 0 done, 3 no such node, 4 not allowed.
+    Examples:
+
+      fairlead drain n1
+      fairlead undrain n1     # after the maintenance
+
+    At the next round the jobs of the node checkpoint, and resume on other nodes or wait for free GPUs. 'fairlead nodes' shows
+    when the node is empty. It stays drained over restarts. The command needs an admin token.
+    Exit codes: 0 done, 3 no such node, 4 not allowed.
     """
     _drain(words, undo=undo, json=json)
 

@@ -23,11 +23,11 @@ _OTHERS = "·"  # a job of another user
 
 
 def top_command(
-    once: bool = typer.Option(False, "--once", help="Print it once and exit, as without a terminal."),
+    once: bool = typer.Option(False, "--once", help="Print the view once and exit; the default without a terminal."),
     every: float = typer.Option(2.0, help="Seconds between two updates.", min=0.2),
     json: JsonOption = False,
 ) -> None:
-    """Watch the cluster live: nodes, jobs, decisions.
+    """Show a live view of nodes, jobs and decisions.
 
     It shows the GPUs of each node with their jobs and utilization, jobs with their progress, speed and time left, and the last
     decisions. It waits while the control plane is unreachable. Ctrl-C ends it.

@@ -37,7 +37,12 @@ def wait_command(
     timeout: str = typer.Option("", help="Give up after this time, such as 90s, 10m or 2h.", show_default=False),
     json: JsonOption = False,
 ) -> None:
-    """Wait until jobs have ended: fairlead wait train, fairlead wait 'sweep[0-4]'.
+    """Wait until jobs have ended. The exit code is their result.
+
+    Examples:
+
+      fairlead wait train
+      fairlead wait 'sweep[0-4]' --timeout 2h
 
     The name of an array waits for all its jobs. Exit codes: 0 all have finished, 1 one failed, was cancelled or has not ended
     in time, 3 no such job, 5 unreachable.

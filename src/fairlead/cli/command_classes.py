@@ -27,6 +27,14 @@ FEW_OPTIONS = 12
 
 _TYPES = re.compile(r"<(?:list\[)?(str|path|file|int|float)( range)?\]?>", re.IGNORECASE)
 
+_RANGE = re.compile(r"([\d.]+)<=x<=([\d.]+)")
+
+
+def _argument(param: Any) -> str:
+    """Return an argument as the usage line has it: JOB, [JOB], JOB... or [JOB]..."""
+    name = (param.metavar or param.name.upper()).strip("[].")
+    return (name if param.required else f"[{name}]") + ("..." if param.nargs != 1 else "")
+
 
 def _metavar(found: re.Match[str]) -> str:
     return {"str": "TEXT", "int": "N", "float": "NUMBER"}.get(found[1], found[1].upper())
@@ -40,6 +48,9 @@ class PanelCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         write_parameters(self, ctx, formatter)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return ["[OPTIONS]", *(_argument(param) for param in self.params if param.param_type_name == "argument")]
 
     def make_parser(self, ctx: Any) -> Any:
         parser = super().make_parser(ctx)
@@ -89,7 +100,8 @@ def write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
     for param, (name, text) in given:
         default = "Arguments" if param.param_type_name == "argument" else "Options"
         panel = getattr(param, "rich_help_panel", None) if len(given) > FEW_OPTIONS else None
-        panels.setdefault(panel or default, []).append((_TYPES.sub(_metavar, name), text.replace("x>=", "at least ")))
+        name = _argument(param).strip("[].") if default == "Arguments" else _TYPES.sub(_metavar, name)
+        panels.setdefault(panel or default, []).append((name, _RANGE.sub(r"\1 to \2", text.replace("x>=", "at least "))))
     for name in LAST_PANELS:
         panels[name] = panels.pop(name, [])
     write_panels(panels.items(), formatter)
