@@ -18,17 +18,10 @@ import pytest
 import yaml
 from pages import Block, PageRunner, blocks, commands, name_of, pages
 
-OLD = ["journal"]
-"""Pages of the former documentation that have not been rewritten yet; they are not run."""
-
 MARKS = {"not run", "file", "background", "exit", "generated"}
 PARSED = {"yaml": yaml.safe_load, "json": json.loads}
 
-BLOCKS = {
-    page: blocks(page.read_text(encoding="utf-8"))
-    for page in pages()
-    if name_of(page) not in {f"docs/{name}.md" for name in OLD}
-}
+BLOCKS = {page: blocks(page.read_text(encoding="utf-8")) for page in pages()}
 RUN = {
     page: found
     for page, found in BLOCKS.items()
@@ -37,15 +30,35 @@ RUN = {
 NOT_RUN = {page: [block for block in found if "not run" in block.marks] for page, found in BLOCKS.items()}
 
 
-@pytest.mark.parametrize("page", RUN, ids=name_of)
-def test_the_blocks_of_a_page_run(page: Path, address: Path, tmp_path: Path) -> None:
-    runner = PageRunner(page, tmp_path, address)
+def run_page(page: Path, address: Path, folder: Path) -> None:
+    runner = PageRunner(page, folder, address)
     try:
         for block in RUN[page]:
             if "not run" not in block.marks:
                 runner.run(block)
     finally:
         runner.close()
+
+
+# Classes run at the same time on the workers of a test run, and pages mostly wait.
+
+
+@pytest.mark.parametrize("page", list(RUN)[0::3], ids=name_of)
+class TestBlocksOfTheFirstThird:
+    def test_run(self, page: Path, address: Path, tmp_path: Path) -> None:
+        run_page(page, address, tmp_path)
+
+
+@pytest.mark.parametrize("page", list(RUN)[1::3], ids=name_of)
+class TestBlocksOfTheSecondThird:
+    def test_run(self, page: Path, address: Path, tmp_path: Path) -> None:
+        run_page(page, address, tmp_path)
+
+
+@pytest.mark.parametrize("page", list(RUN)[2::3], ids=name_of)
+class TestBlocksOfTheLastThird:
+    def test_run(self, page: Path, address: Path, tmp_path: Path) -> None:
+        run_page(page, address, tmp_path)
 
 
 @pytest.mark.parametrize("page", [page for page, found in NOT_RUN.items() if found], ids=name_of)
