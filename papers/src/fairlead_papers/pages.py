@@ -99,11 +99,10 @@ def _text(file: Path) -> str:
 
 
 VERDICTS = (
-    "A gain is met from nine tenths of the paper's factor on, and met in part where there is a gain at all; a value is met"
-    " within a tenth, a bound where it is kept. An order (>) is met, or not met, where no seed says otherwise, alike where no"
-    " seed differs by more than 1 %, and open where seeds disagree; of many seeds, an order of means is met where the interval"
-    " lies beyond it. ± is the half width of the 95 % confidence interval"
-    " of the mean over seeds."
+    "Verdicts: a gain is met from nine tenths of the paper's factor on, and met in part if there is any gain. A value is met"
+    " within 10 %. A bound is met if it is kept. An order (>) is met or not met if all seeds agree, alike if no seed differs by"
+    " more than 1 %, and open if seeds disagree. With many seeds, an order of means is met if the interval lies beyond it."
+    " ± is half the width of the 95 % confidence interval of the mean over seeds."
 )
 
 HEADINGS = ("claim", "paper", "ours", "ours / paper", "verdict", "scale", "remark")
