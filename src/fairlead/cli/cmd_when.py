@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from operator import attrgetter
 from pathlib import Path
@@ -66,7 +67,8 @@ def when_command(
 
     Throughputs are those that the cluster has measured, or --throughputs. The throughput of a job type that was measured with
     another number of workers is scaled in proportion. A job type that was never measured is assumed to run for an hour. A job
-    without a number of steps (submit --steps), or beyond it, is assumed to run for another hour.
+    without a number of steps (submit --steps), or beyond it, is assumed to run as long as finished jobs of the same array, or
+    of the same user and job type. If no such job has finished, its end is unknown.
 
     Examples:
 
@@ -149,12 +151,13 @@ def _tell(
 ) -> None:
     found, made, asked = ahead.jobs, ahead.completed, ahead.options.simulations
     budget = format_duration(ahead.options.budget_s)
-    why = {number: legible(str(reason["text"])) for number, reason in reasons.items()}
+    why = {number: _POSITION.sub("", legible(str(reason["text"]))) for number, reason in reasons.items()}
     if wanted is not None:
-        told = _sentence(found[0], ahead.history_s, wanted["starts"] > 0, why.get(wanted["number"], ""))
+        unknown = found[0].number in ahead.unknown
+        told = _sentence(found[0], ahead.history_s, wanted["starts"] > 0, why.get(wanted["number"], ""), unknown=unknown)
         out.print(told, soft_wrap=True)
     else:
-        out.print(_table(found))
+        out.print(_table(found, ahead.unknown))
         for line in _no_times(found, why):
             out.print(line, soft_wrap=True)
         if len(found) > MAX_SHOWN:
@@ -170,7 +173,10 @@ def _tell(
 
 _UNMEASURED = "never measured, so assumed to run for an hour"
 _SCALED = "measured with other numbers of workers, so scaled in proportion"
-_OPEN_ENDED = "without a number of steps, or beyond it, so assumed to run for another hour"
+_OPEN_ENDED = "the end is unknown, and assumed in an hour for the start of other jobs: no job of this kind has finished yet"
+_PRIOR = "without a number of steps, so assumed to run as long as finished jobs of the same array or job type"
+_POSITION = re.compile(r"; position \d+ of \d+")  # jobs with the same reason are listed together
+UNKNOWN = "unknown: no job of this kind has finished yet"
 
 
 def _guesses(ahead: ClusterForecast, one: JobForecast | None, here: bool) -> Iterator[str]:
@@ -182,18 +188,19 @@ def _guesses(ahead: ClusterForecast, one: JobForecast | None, here: bool) -> Ite
         if named := sorted({kind for number, kind in kinds.items() if one is None or number == one.number}):
             yield f"{what}: {', '.join([*map(legible, named[:MAX_NAMED]), *['…'] * (len(named) > MAX_NAMED)])}"
     if one is None:
-        if open_ended:
-            yield f"{_OPEN_ENDED}: {len(open_ended)} of the jobs"
+        for what, numbers in ((_OPEN_ENDED, ahead.unknown), (_PRIOR, ahead.priors)):
+            if numbers:
+                yield f"{what}: {len(numbers)} of the jobs"
         return
-    if one.number in open_ended:
-        yield _OPEN_ENDED
+    if one.number in ahead.priors:
+        yield f"{_PRIOR}: {ahead.priors[one.number]} of them"
     others = {*guesses.unmeasured, *guesses.scaled, *open_ended} - {one.number}
     if others and one.without_arrivals.starts_s > 0:
         many = f"{len(others):,} other {'job' if len(others) == 1 else 'jobs'}" + " of yours" * (not here)
         yield f"its start may depend on assumptions about {many}; `fairlead when` lists them"
 
 
-def _sentence(one: JobForecast, history_s: float, again: bool, why: str = "") -> str:
+def _sentence(one: JobForecast, history_s: float, again: bool, why: str = "", *, unknown: bool = False) -> str:
     begins = "resume" if again else "start"
     if one.without_arrivals.never_starts:
         return f"{legible(one.name)} should never {begins}: it is refused or cancelled {_span(one, _end)}"
@@ -208,6 +215,8 @@ def _sentence(one: JobForecast, history_s: float, again: bool, why: str = "") ->
             return f"{name} should not {begins} {within}, with arrivals as in the last {format_seconds(history_s)}; {alone}"
         return f"{name} should not {begins} {within} at present" + (f": {why}" if why else "")
     told = f"{legible(one.name)} " + ("runs" if one.running else f"should {begins} {_span(one, _start)}")
+    if unknown:
+        return f"{told}; its end is {UNKNOWN}"
     told += f" and should have ended {_span(one, _end)}"
     if not one.with_arrivals:
         return told
@@ -230,7 +239,7 @@ def _no_times(found: Iterable[JobForecast], why: Mapping[int, str]) -> Iterator[
         yield f"no forecast for {', '.join(names[:MAX_NAMED])}{more}: {reason}"
 
 
-def _table(found: Iterable[JobForecast]) -> Table:
+def _table(found: Iterable[JobForecast], unknown: Collection[int] = ()) -> Table:
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
     table.add_column("name", overflow="fold")
     for heading in ("starts in", "from", "to", "ends in", "from", "to"):
@@ -242,6 +251,8 @@ def _table(found: Iterable[JobForecast]) -> Table:
             between = ["", ""] if least == most else [least, most]
             if of is _start and (one.running or one.without_arrivals.never_starts):
                 middle, between = "runs" if one.running else "never", ["", ""]
+            elif of is _end and one.number in unknown:
+                middle, between = "unknown", ["", ""]
             cells += [middle, *between]
         table.add_row(Text(legible(one.name)), *cells)
     return table
@@ -267,7 +278,12 @@ def _in(seconds: float, horizon_s: float = HORIZON_S) -> str:
 
 def _data(ahead: ClusterForecast, reasons: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     guesses = ahead.guesses
-    kinds = {"open_ended": ahead.open_ended, "unmeasured": guesses.unmeasured, "scaled": guesses.scaled}
+    kinds = {
+        "unknown": ahead.unknown,
+        "finished_jobs": ahead.priors,
+        "unmeasured": guesses.unmeasured,
+        "scaled": guesses.scaled,
+    }
     return {
         "jobs": [
             {
@@ -275,7 +291,7 @@ def _data(ahead: ClusterForecast, reasons: Mapping[int, Mapping[str, Any]]) -> d
                 "name": one.name,
                 "runs": one.running,
                 "starts_s": one.range(_start),
-                "ends_s": one.range(_end),
+                "ends_s": None if one.number in ahead.unknown else one.range(_end),
                 "without_arrivals": asdict(one.without_arrivals),
                 "assumed": next((kind for kind, numbers in kinds.items() if one.number in numbers), None),
                 "reason": reasons.get(one.number),
@@ -283,6 +299,7 @@ def _data(ahead: ClusterForecast, reasons: Mapping[int, Mapping[str, Any]]) -> d
             for one in ahead.jobs
         ],
         "open_ended": len(ahead.open_ended),
+        "unknown": len(ahead.unknown),
         "unmeasured_kinds": sorted({*guesses.unmeasured.values()}),
         "scaled_kinds": sorted({*guesses.scaled.values()}),
         "simulations": max(ahead.completed - 1, 0),

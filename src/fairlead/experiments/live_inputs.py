@@ -3,6 +3,7 @@ It does not know what is simulated."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,17 +15,19 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.config.schedulers import make, scheduler_of
 from fairlead.core.cluster import Floats
-from fairlead.core.job import TIMED, Job
+from fairlead.core.job import TIMED, Job, Phase
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load
 from fairlead.estimators.colocated_rates import ColocationModel
 from fairlead.runtime.http_client import ControlPlaneClient
+from fairlead.runtime.protocol.task_array import array_of
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 from fairlead.workloads.throughput_tables import MeasuredRate, ThroughputTable, draft_table
 
 ASSUMED_RUN_S = 3600.0
-"""Assumed run time of a job type without measurements, and assumed remaining time of a job with unknown steps."""
+"""Assumed run time of a job type without measurements, and assumed remaining time of a job with unknown steps of
+whose kind no job has finished."""
 
 
 def fetch_state(plane: ControlPlaneClient) -> State:
@@ -115,22 +118,61 @@ def open_ended_jobs(state: State) -> list[int]:
     return [n for n in alive if (steps := state.job_of[n].steps) == UNKNOWN_STEPS or done[n] > steps]
 
 
-def with_assumed_ends(state: State, table: ThroughputTable) -> State:
-    """The same state, changed in place: each open-ended job ends after `ASSUMED_RUN_S` more. A job that has ended, and may be
-    forecast to arrive again, has this run time in all."""
+@dataclass(frozen=True)
+class RunTimePrior:
+    """How long an open-ended job should still run: `left_s`, by the run times of `finished` jobs of its kind."""
+
+    left_s: float
+    finished: int
+
+
+def run_time_priors(state: State) -> dict[int, RunTimePrior]:
+    """By number, for open-ended jobs of which a job of the same array, or else of the same user and job type, has finished."""
+    open_ended = open_ended_jobs(state)
+    if not open_ended:
+        return {}
     a = state.columns
+    took: dict[tuple[str, ...], list[float]] = {}
+    for number, job in state.job_of.items():
+        if a["phase"][number] == int(Phase.FINISHED) and a["settled_run_s"][number] > 0:
+            for key in _peers(job):
+                took.setdefault(key, []).append(float(a["settled_run_s"][number]))
+    found: dict[int, RunTimePrior] = {}
+    for number in open_ended:
+        ran_s = float(a["settled_run_s"][number])
+        ran_s += max(0.0, state.time - float(a["run_started_s"][number])) if a["held"][number] else 0.0
+        runs = next((took[key] for key in _peers(state.job_of[number]) if key in took), [])
+        if runs:
+            longer = [run_s - ran_s for run_s in runs if run_s > ran_s]
+            found[number] = RunTimePrior(statistics.median(longer) if longer else ran_s, len(runs))
+    return found
+
+
+def _peers(job: Job) -> Iterator[tuple[str, ...]]:
+    """The groups of jobs that should run about as long, the closest first."""
+    if array := array_of(job):
+        yield "array", array["id"]
+    if job.kind != TIMED:
+        yield "kind", job.user, job.kind
+
+
+def with_assumed_ends(state: State, table: ThroughputTable) -> State:
+    """The same state, changed in place: each open-ended job ends when jobs of its kind did, or after `ASSUMED_RUN_S` more. A
+    job that has ended, and may be forecast to arrive again, has the run time that it had, or this one if it did not finish."""
+    a, priors = state.columns, run_time_priors(state)
     for number in open_ended_jobs(state):
-        job = state.job_of[number]
         done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, state.time - a["since_s"][number]))
-        state.assume_steps(number, done + _assumed_steps(job, table))
-    for job_number, job in state.job_of.items():
+        left_s = priors[number].left_s if number in priors else ASSUMED_RUN_S
+        state.assume_steps(number, done + left_s * _fastest(state.job_of[number], table))
+    for number, job in state.job_of.items():
         if job.steps == UNKNOWN_STEPS and (job.kind == TIMED or (job.kind, job.workers) in table.row_of):
-            state.job_of[job_number] = replace(job, steps=_assumed_steps(job, table))
+            ran_s = float(a["settled_run_s"][number]) if a["phase"][number] == int(Phase.FINISHED) else 0.0
+            state.job_of[number] = replace(job, steps=(ran_s or ASSUMED_RUN_S) * _fastest(job, table))
     return state
 
 
-def _assumed_steps(job: Job, table: ThroughputTable) -> float:
-    return ASSUMED_RUN_S * float(table.alone[table.row(job.kind, job.workers)].max())
+def _fastest(job: Job, table: ThroughputTable) -> float:
+    return float(table.alone[table.row(job.kind, job.workers)].max())
 
 
 def with_estimated_interference(table: ThroughputTable, state: State, scheduler: SchedulerConfig) -> ThroughputTable:

@@ -31,6 +31,7 @@ from fairlead.experiments.live_inputs import (
     open_ended_jobs,
     rate_guesses,
     recent_jobs,
+    run_time_priors,
     with_assumed_ends,
     with_colocated_rates,
 )
@@ -239,7 +240,8 @@ def forecast_jobs(
 @dataclass(frozen=True)
 class ClusterForecast:
     """A forecast of a cluster's jobs. `completed` counts the simulations, the one without arrivals included. `open_ended` jobs
-    have unknown steps. `missed` jobs arrived or stopped meanwhile, and have no forecast."""
+    have unknown steps. For those in `priors`, so many jobs of their kind have finished, and they should run as long. The ends
+    of the others are unknown. `missed` jobs arrived or stopped meanwhile, and have no forecast."""
 
     jobs: tuple[JobForecast, ...]
     completed: int
@@ -248,6 +250,12 @@ class ClusterForecast:
     guesses: RateGuesses = field(default_factory=RateGuesses)
     open_ended: tuple[int, ...] = ()
     missed: int = 0
+    priors: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def unknown(self) -> frozenset[int]:
+        """The jobs whose end is unknown: they have no steps, and no job of their kind has finished."""
+        return frozenset(self.open_ended) - self.priors.keys()
 
 
 OnSimulated = Callable[[int, float], None]
@@ -266,6 +274,7 @@ def forecast(
     else:
         table, guesses = measured_table(rates, state), rate_guesses(rates, state)
     table = with_colocated_rates(table, state)
+    priors = {number: prior.finished for number, prior in run_time_priors(state).items()}
     open_ended, now, budget = open_ended_jobs(state), state.time, _Budget(options.budget_s, on_simulated)
     try:
         found = forecast_jobs(
@@ -277,7 +286,8 @@ def forecast(
         )
     except Exception as problem:  # a faulty part, or jobs that would never end
         raise FairleadError(f"cannot simulate ahead from this state: {type(problem).__name__}: {problem}") from problem
-    return ClusterForecast(found, budget.completed, options, min(options.window_s, now), guesses, tuple(open_ended))
+    history_s = min(options.window_s, now)
+    return ClusterForecast(found, budget.completed, options, history_s, guesses, tuple(open_ended), priors=priors)
 
 
 def without_simulation(state: State, options: ForecastOptions) -> ClusterForecast:
@@ -349,6 +359,7 @@ def forecast_to_json(found: ClusterForecast) -> dict[str, Any]:
         "unmeasured": list(found.guesses.unmeasured.items()),
         "open_ended": list(found.open_ended),
         "missed": found.missed,
+        "priors": list(found.priors.items()),
     }
 
 
@@ -367,7 +378,8 @@ def forecast_from_json(data: Mapping[str, Any]) -> ClusterForecast:
         data["history_s"],
         RateGuesses(dict(data["scaled"]), dict(data["unmeasured"])),
         tuple(data["open_ended"]),
-        data.get("missed", 0),  # older control planes lack it
+        data.get("missed", 0),  # older control planes lack these
+        dict(data.get("priors", ())),
     )
 
 

@@ -169,7 +169,7 @@ def test_a_switch_that_a_person_made_during_the_look_stands(busy, monkeypatch):
     asked = ["advise", "--policies", "fifo,srtf", "--admissions", "accept-all", "--looks", "1", "--processes", "1", "--switch"]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, (done.output, done.exception)
-    assert "not switched, as a user switched" in " ".join(done.stderr.split())
+    assert "not switched, because a user switched" in " ".join(done.stderr.split())
     assert plane.scheduler()["policy"] == "las"
     assert [event.why for event in cluster.journal if isinstance(event, SchedulerSwitched)][1:] == ["a person"]
 
@@ -280,12 +280,12 @@ def test_of_one_job_it_is_told_what_is_guessed_of_it_and_that_others_are(busy):
         "never measured, so assumed to run for an hour: odd "
         "its start may depend on assumptions about 5 other jobs; `fairlead when` lists them"
     )
-    assert notes("open") == (
-        "without a number of steps, or beyond it, so assumed to run for another hour "
-        "its start may depend on assumptions about 5 other jobs; `fairlead when` lists them"
-    )
+    assert notes("open") == "its start may depend on assumptions about 5 other jobs; `fairlead when` lists them"
+    said = " ".join(CliRunner().invoke(app, ["when", "open", "--simulations", "0"]).stdout.split())
+    assert said.endswith("; its end is unknown: no job of this kind has finished yet")
+    assert "unknown" in CliRunner().invoke(app, ["when", "--simulations", "0"]).stdout
     guesses = {one["name"]: one["assumed"] for one in json.loads(CliRunner().invoke(app, ["when", "--json"]).stdout)["jobs"]}
-    assert (guesses["long"], guesses["open"]) == ("unmeasured", "open_ended")
+    assert (guesses["long"], guesses["open"]) == ("unmeasured", "unknown")
 
 
 def test_who_ended_between_two_questions_is_told_as_ended(busy, monkeypatch):
