@@ -162,7 +162,7 @@ def test_an_array_is_one_row_and_one_object(folder):
     assert (whole["jobs"], whole["phases"]["finished"], whole["failed"], len(whole["members"])) == (3, 1, ["sweep-1"], 3)
     assert "1 finished, 1 failed" in fairlead("info", "sweep", cwd=folder).stdout
     assert "sweep, member 1 of 3" in fairlead("info", "sweep-1", cwd=folder).stdout
-    assert fairlead("cancel", "sweep", cwd=folder).stdout == "sweep: 1 jobs are cancelled\n"
+    assert fairlead("cancel", "sweep", cwd=folder).stdout == "sweep: 1 job is cancelled\n"
     assert fairlead("logs", "sweep", cwd=folder).returncode == 2
 
 

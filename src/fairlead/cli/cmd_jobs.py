@@ -191,7 +191,8 @@ def cancel_command(
         return
     for row in with_arrays(live, lambda array: [job for job in live if job["array"] and job["array"]["id"] == array["id"]]):
         if "array" in row and isinstance(row["array"], str):
-            out.print(f"{row['array']}: {sum(row['phases'].values()):,} jobs are cancelled")
+            many = sum(row["phases"].values())
+            out.print(f"{row['array']}: {many:,} {'job is' if many == 1 else 'jobs are'} cancelled")
         else:
             out.print(f"{row['name']} (number {row['number']}) is cancelled")
 
