@@ -1,0 +1,72 @@
+"""The help of `fairlead` in panels, without slow imports, and the values that the shell completes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cluster_up import cluster_up
+from command import environment, fairlead
+
+from fairlead.cli.main import COMMANDS, PANELS
+
+
+def completed(line: str, cwd: Path) -> list[str]:
+    """What bash completes at the end of a line."""
+    words = line.split(" ")
+    asked = {"_FAIRLEAD_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    program = "import sys; sys.argv[0] = 'fairlead'; from fairlead.cli.main import app; app(prog_name='fairlead')"
+    env = {**environment(), **asked, "HOME": os.fspath(cwd)}
+    done = subprocess.run([sys.executable, "-c", program], cwd=cwd, env=env, capture_output=True, encoding="utf-8", check=False)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_help_has_examples_and_every_command_in_its_panel():
+    text = fairlead("--help").stdout
+    assert text.splitlines()[2].startswith("  Fairlead schedules GPU clusters.")
+    assert text.count("\n    fairlead ") == 3
+    places = [text.index(f"\n{panel}:\n") for panel in PANELS[:-1]]
+    assert places == sorted(places)
+    for name, entry in COMMANDS.items():
+        line = text.index(f"\n  {name} ")
+        assert max(place for place in places if place < line) == places[PANELS.index(entry.panel)], name
+        assert entry.summary.endswith(".")
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+def test_options_stand_in_groups_and_examples_are_not_wrapped(command: str):
+    text = fairlead(command, "--help").stdout
+    places = [text.index(f"\n{panel}:\n") for panel in ("Scheduler", "Workload", "Cluster", "Metrics", "Output", "Options")]
+    assert places[-2:] == sorted(places)[-2:]
+    assert "range>" not in text
+    assert f"\n    fairlead {command} --trace philly.csv" in text or "--report out.html --json\n" in text
+
+
+def test_the_list_of_commands_imports_none_of_them():
+    program = (
+        "import sys\nfrom fairlead.cli.main import app\nsys.argv = ['fairlead', '--help']\n"
+        "try:\n    app()\nexcept SystemExit:\n    pass\n"
+        "print(sorted({'rich', 'numpy', 'httpx', 'fairlead.cli.cmd_jobs'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, encoding="utf-8", check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_shell_completes_names_of_parts(tmp_path: Path):
+    assert "las" in completed("fairlead simulate --policy la", tmp_path)
+    assert "fifo,las" in completed("fairlead compare --policies fifo,la", tmp_path)
+    assert "tiresias-plus" in completed("fairlead simulate --preset tire", tmp_path)
+    assert "philly" in completed("fairlead trace check x.csv --format ph", tmp_path)
+    assert completed("fairlead info t", tmp_path) == []  # without a control plane, silently
+
+
+def test_the_shell_completes_names_of_jobs_and_nodes(tmp_path: Path):
+    with cluster_up(tmp_path, cluster="1xv100:1"):
+        assert fairlead("submit", "--name", "train-7", "--", "sleep", 30, cwd=tmp_path).returncode == 0
+        for command in ("info", "logs", "why", "cancel", "wait"):
+            assert completed(f"fairlead {command} tr", tmp_path) == ["train-7"], command
+        assert completed("fairlead drain v1", tmp_path) == ["v100-0"]
