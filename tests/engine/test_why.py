@@ -23,6 +23,7 @@ from fairlead.engine.explain import why_not_running
 from fairlead.engine.state import State
 from fairlead.engine.validate import revalidate_plan
 from fairlead.testing import Harness, job
+from scenes import state_of
 
 ONE = np.array([0])
 STARTS = Launches(ONE, ONE * 0, np.array([0, 1]), ONE)
@@ -191,3 +192,16 @@ def test_a_waiting_job_has_its_position_in_the_order_of_the_policy(harness: Harn
     texts = {state.job_of[n].name: str(why_not_running(state, plan, n, state.time)) for n in range(1, 4)}
     needs = "policy: Waiting for resources: needs 1 GPU; 0 of the 1 eligible GPUs are free; position"
     assert texts == {"short": f"{needs} 1 of 3", "middle": f"{needs} 2 of 3", "long": f"{needs} 3 of 3"}
+
+
+def test_a_job_whose_gpus_became_free_since_the_last_decision_waits_for_the_next_one():
+    machines = Cluster.parse("1xv100:1")
+    state = state_of(machines, [Job("runs", steps=10.0), Job("waits", steps=10.0)], {0: [0]})
+    plan = RoundPlan(state.time, free=(0,), up=(1,))
+    before = why_not_running(state, plan, 1, state.time)
+    assert before is not None
+    assert before.code is Code.WAITING_FOR_RESOURCES
+    state.apply(ev.JobsFinished(state.time + 1.0, np.array([0]), np.array([state.time + 1.0])))
+    after = why_not_running(state, plan, 1, state.time)
+    assert after is not None
+    assert after.code is Code.NEXT_DECISION

@@ -79,7 +79,9 @@ def _nodes(nodes: list[dict[str, Any]]) -> Table:
         cells = []
         for place, holders in enumerate(node["holders"]):
             used = f" {100 * use[place][0]:.0f} % {use[place][1]:.0f} GB" if place < len(use) else ""
-            cells.append(f"[{'+'.join(name or _OTHERS for name in holders) or 'free'}{used}]")
+            usable = node.get("up", True) and not node["drained"] and node["connected"]
+            empty = "free" if usable else "not usable"
+            cells.append(f"[{'+'.join(name or _OTHERS for name in holders) or empty}{used}]")
         there = "drained" if node["drained"] else "connected" if node["connected"] else "unreachable"
         table.add_row(node["name"], node["type"], there, Text(" ".join(cells)))
     return table

@@ -34,6 +34,9 @@ def why_not_running(state: State, plan: RoundPlan | None, number: int, now: floa
     if number in state.held:
         return Reasons.held(state.held[number])
     reason = why_waiting(plan, number, state.job_of[number], state.snapshot(max(now, state.time)))
+    later = plan is not None and state.time > plan.time
+    if later and reason.code is Code.WAITING_FOR_RESOURCES and _has_room(state, number):
+        reason = Reasons.next_decision()  # GPUs became free since the last one
     if plan is not None and plan.order is not None and (place := _position(state, plan.order, number)) is not None:
         reason = reason.at_position(*place)
     if failure is None or failure.start != state.store.arrays["starts"][number]:  # it has run since
@@ -43,6 +46,13 @@ def why_not_running(state: State, plan: RoundPlan | None, number: int, now: floa
         return Reasons.launch_failed(*launch) if reason.code is Code.NEXT_DECISION else reason.after_failed_launch(*launch)
     about = (failure, *_attempts(state, number), node_of(state, failure))
     return Reasons.retrying(*about) if reason.code is Code.NEXT_DECISION else reason.after_failure(*about)
+
+
+def _has_room(state: State, number: int) -> bool:
+    """Whether enough GPUs of one type that suits a job are free now."""
+    free = np.bincount(state.cluster.type_of[state.up & (state.device_map.occupancy == 0)], minlength=len(state.cluster.types))
+    fits = int(state.columns["fits"][number])
+    return any(fits >> type_ & 1 and count >= state.job_of[number].workers for type_, count in enumerate(free.tolist()))
 
 
 def _position(state: State, order: QueueOrder, number: int) -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -53,3 +54,12 @@ def test_no_request_breaks_the_server_or_the_document(control: Served, mode: Gen
             all_is_well()
     assert control.plane.failure is None
     assert State.replay(control.journal).next_number == control.plane.loop.state.next_number
+
+
+def test_the_pages_of_the_server_load_nothing_from_elsewhere():
+    with served("v100:1") as control:
+        pages = {path: httpx.get(control.url + path, trust_env=False) for path in ("/", "/docs")}
+    assert {page.status_code for page in pages.values()} == {200}
+    assert 'href="/docs"' in pages["/"].text
+    assert "PUT /v1/jobs/{name}/hold" in pages["/docs"].text
+    assert not any("http" in page.text.replace("HTTP", "") or "<script" in page.text for page in pages.values())

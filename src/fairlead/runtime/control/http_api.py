@@ -23,6 +23,8 @@ from fairlead.core.job import ENDED, Job, Phase
 from fairlead.engine.state_codec import freeze
 from fairlead.runtime.control import views
 from fairlead.runtime.control.accounting import accounting_routes
+from fairlead.runtime.control.api_errors import ERROR_RESPONSES, validation_sentence
+from fairlead.runtime.control.api_pages import add_pages
 from fairlead.runtime.control.cluster_backend import StateBusy
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.job_logs import LogMissing, LogReader, LogUnreachable
@@ -51,32 +53,6 @@ ANSWER_WITHIN_S = 30.0
 T = TypeVar("T")
 
 
-MAX_DETAIL = 1000
-
-
-class ErrorResponse(BaseModel):
-    """The body of every error."""
-
-    detail: str
-
-
-DESCRIPTIONS = {
-    400: "a body that cannot be read at all",
-    401: "no valid token",
-    403: "not allowed with this role",
-    404: "not there, or another user's",
-    409: "not possible in the present state",
-    411: "a body without its length",
-    413: "a body that is too large",
-    422: "an invalid request",
-    503: "not known yet whether it was accepted, or the state cannot be read now",
-}
-
-ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorResponse, "description": why} for status, why in DESCRIPTIONS.items()
-}
-
-
 class SchedulerSwitch(BaseModel):
     """A request to switch the scheduler."""
 
@@ -94,11 +70,14 @@ def create_app(
 ) -> FastAPI:
     """Return the application; `/metrics` needs no token if `metrics_open`."""
     about = "A scheduler for deep-learning clusters."
-    app = FastAPI(title="Fairlead", version=VERSION, description=about, responses=ERROR_RESPONSES)
+    app = FastAPI(
+        title="Fairlead", version=VERSION, description=about, responses=ERROR_RESPONSES, docs_url=None, redoc_url=None
+    )
+    add_pages(app)
 
     @app.exception_handler(RequestValidationError)
     async def refuse(request: Request, problem: RequestValidationError) -> JSONResponse:
-        return JSONResponse({"detail": _sentence(problem.errors()[0])}, 422)
+        return JSONResponse({"detail": validation_sentence(problem.errors()[0])}, 422)
 
     @app.exception_handler(StateBusy)
     async def later(request: Request, problem: StateBusy) -> JSONResponse:
@@ -437,13 +416,3 @@ def _array(job: Job) -> dict[str, Any]:
     """The array of a job in an answer to its submission; nothing for other jobs."""
     array = array_of(job)
     return {} if array is None else {"array": array}
-
-
-def _sentence(error: Any) -> str:
-    """The field and what is wrong with it."""
-    if error["type"] == "json_invalid":
-        return "the body is not JSON"
-    where = ".".join(str(part) for part in error["loc"] if part not in ("body", "query", "path"))
-    message = str(error["msg"]).removeprefix("Value error, ")
-    text = f"{where}: {message}" if where else message
-    return text.encode("utf-8", "backslashreplace").decode()[:MAX_DETAIL]

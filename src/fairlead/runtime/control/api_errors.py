@@ -1,0 +1,40 @@
+"""The errors of the HTTP API: their statuses, their body, and the sentence about an invalid request."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+MAX_DETAIL = 1000
+
+
+class ErrorResponse(BaseModel):
+    """The body of every error."""
+
+    detail: str
+
+
+DESCRIPTIONS = {
+    400: "a body that cannot be read at all",
+    401: "no valid token",
+    403: "not allowed with this role",
+    404: "not there, or another user's",
+    409: "not possible in the present state",
+    411: "a body without its length",
+    413: "a body that is too large",
+    422: "an invalid request",
+    503: "not known yet whether it was accepted, or the state cannot be read now",
+}
+
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorResponse, "description": why} for status, why in DESCRIPTIONS.items()
+}
+
+
+def validation_sentence(error: Any) -> str:
+    """The field and what is wrong with it."""
+    if error["type"] == "json_invalid":
+        return "the body is not JSON"
+    where = ".".join(str(part) for part in error["loc"] if part not in ("body", "query", "path"))
+    message = str(error["msg"]).removeprefix("Value error, ")
+    text = f"{where}: {message}" if where else message
+    return text.encode("utf-8", "backslashreplace").decode()[:MAX_DETAIL]
