@@ -69,6 +69,11 @@ class PanelGroup(TyperGroup):
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         write_help_text(self.help, formatter)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, command.get_short_help_str(1000)) for name, command in found if command and not command.hidden]
+        write_panels([("Commands", rows)], formatter)
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         self.format_commands(ctx, formatter)
         write_parameters(self, ctx, formatter)
