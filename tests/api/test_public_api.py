@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import doctest
-import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -197,17 +195,15 @@ def test_connect_says_when_no_cluster_is_known(tmp_path, monkeypatch):
         fairlead.connect()
 
 
-def test_the_example_in_the_readme_runs_as_written(tmp_path, monkeypatch, capsys):
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-    [code] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    table = re.search(r"```\n(name,submitted_s.*?)```", readme, re.DOTALL)
-    assert table is not None
-    (tmp_path / "jobs.csv").write_text(table[1])
-    monkeypatch.chdir(tmp_path)
-    exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
-    jct, difference = capsys.readouterr().out.split()
-    assert float(jct) > 0
-    assert float(difference) == pytest.approx(float(difference))
+def test_a_script_without_a_main_guard_compares_in_several_processes(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import fairlead\n"
+        "jobs = [fairlead.Job(f'job-{n}', submitted_s=60.0 * n, steps=600.0) for n in range(8)]\n"
+        "print(len(fairlead.compare(jobs, '4xv100:4', ['fifo', 'las'], processes=2).runs))\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
 
 
 def test_commands_write_the_same_tables(tmp_path):

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -18,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from multiprocessing.connection import wait
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import orjson
@@ -57,7 +58,7 @@ class ProcessPool:
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
         """Call a function in a worker."""
-        with _interrupts_blocked():
+        with _interrupts_blocked(), _main_script_hidden():
             return self._pool.submit(function, *arguments)
 
 
@@ -89,6 +90,16 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if came:
             signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def _main_script_hidden() -> Iterator[None]:
+    """Processes that start meanwhile do not import the script: without `if __name__ == "__main__"` it would run again."""
+    script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def run_in_processes(
