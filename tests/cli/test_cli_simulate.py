@@ -239,8 +239,11 @@ def test_who_still_waits_when_nothing_can_happen_any_more_is_told_for_what(tmp_p
     how = ("simulate", "--policy", "fifo", "--trace", trace, "--cluster", "8xv100:4", "--outage", "0:0:")
     behind = "policy: Waiting behind the head of the queue, job wide, which needs 8 GPUs"
     waits = [
-        {"name": "wide", "reason": "placement: Waiting for nodes: needs 8 GPUs; 4 eligible GPUs are up"},
-        {"name": "narrow", "reason": f"{behind}; only 4 eligible for it are up, so no job behind it starts until more are"},
+        {"name": "wide", "reason": "placement: Waiting for nodes: needs 8 GPUs; 4 eligible GPUs are up; position 1 of 2"},
+        {
+            "name": "narrow",
+            "reason": f"{behind}; only 4 eligible for it are up, so no job behind it starts until more are; position 2 of 2",
+        },
     ]
     assert answer(*how)["waiting_jobs"] == waits
     assert "still waiting: narrow: Waiting behind the head" in fairlead(*how).stderr
