@@ -9,6 +9,7 @@ import pytest
 
 from fairlead.runtime import http_client as people
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest, Unreachable
+from fairlead.runtime.protocol.messages import CHUNK_BYTES
 
 
 def piece(text: str, at: int, *, over: bool = False) -> dict[str, Any]:
@@ -61,3 +62,12 @@ def test_it_is_the_same_job_all_the_while_whoever_has_its_name_later() -> None:
     list(plane.logs("x", follow=True))
     assert plane.asked[0] == "/v1/jobs/x"
     assert all(path.startswith("/v1/jobs/7/logs") for path in plane.asked[1:])
+
+
+def test_a_log_that_grows_all_the_time_is_read_to_where_it_ended_at_the_request() -> None:
+    full = {**piece("a" * CHUNK_BYTES, 0), "offset": 0}
+    last = {**piece("b\n", CHUNK_BYTES), "offset": CHUNK_BYTES}
+    plane = Played(answers=[full, last, piece("more\n", CHUNK_BYTES + 2)])
+    assert "".join(found["text"] for found in plane.logs("x")).endswith("ab\n")
+    plane = Played(answers=[piece("a\nb\n", 0), piece("more\n", 4)])
+    assert "".join(found["text"] for found in plane.logs("x", tail=1)) == "b\n"

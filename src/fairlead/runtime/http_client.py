@@ -20,6 +20,7 @@ import orjson
 
 from fairlead.core.errors import NOT_FOUND, REFUSED, UNREACHABLE, FairleadError
 from fairlead.runtime.protocol.code_archive import archive_digest
+from fairlead.runtime.protocol.messages import CHUNK_BYTES
 
 if TYPE_CHECKING:
     import httpx
@@ -34,6 +35,7 @@ CONNECTION = Path(".fairlead") / "connection.json"  # where `fairlead up` writes
 POLL_S = 0.5  # between two requests for a log that may still grow
 PAGE = 1000  # jobs in one answer when all are asked for
 MAX_SELECTED = 100  # words in one request for jobs
+_CUT_BYTES = 4  # of a character that is cut off at the end of a chunk
 _LINE = 4096  # expected bytes of a line when the last lines are read
 
 
@@ -53,12 +55,16 @@ def read_logs(
         launch, offset = found["launch"], found["next"]
         if found["text"]:
             yield found
+        if not follow:
+            return
     while True:
         found = chunk(launch, offset)
         launch = launch or found["launch"]
         if found["text"]:
             offset = found["next"]
             yield found
+            if not follow and _reaches_end(found):
+                return
         elif follow and found["over"] and found["launches"] > launch:
             launch, offset = launch + 1, 0
         elif not follow or (found["over"] and found["ended"]):
@@ -72,12 +78,18 @@ def _tail(chunk: Callable[[int, int], dict[str, Any]], launch: int, lines: int) 
     room = _LINE * max(1, lines)
     found = chunk(launch, -room)
     begins_whole = found.get("offset", 0) == 0
-    while more := (following := chunk(found["launch"], found["next"]))["text"] if found["launch"] else "":
-        found = {**following, "text": found["text"] + more}
+    while found["launch"] and not _reaches_end(found):
+        following = chunk(found["launch"], found["next"])
+        found = {**following, "text": found["text"] + following["text"]}
     kept = found["text"].splitlines(keepends=True)
     if not begins_whole:
         kept = kept[1:] or kept  # the first was cut
     return {**found, "text": "".join(kept[-lines:] if lines else [])}
+
+
+def _reaches_end(found: Mapping[str, Any]) -> bool:
+    """Whether a chunk has all that there was of a log: it is not full. More may have come since, from a job that runs."""
+    return bool(found["next"] - found.get("offset", 0) < CHUNK_BYTES - _CUT_BYTES)
 
 
 class RefusedRequest(FairleadError):
