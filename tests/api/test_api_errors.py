@@ -178,7 +178,7 @@ def test_a_cluster_needs_a_gpu_and_its_errors_name_the_parameter():
     ],
 )
 def test_schedulers_with_one_label_are_refused(schedulers):
-    refused("each scheduler once, or another name", fairlead.compare, JOBS, CLUSTER, schedulers, processes=1)
+    refused("each scheduler only once, or another name", fairlead.compare, JOBS, CLUSTER, schedulers, processes=1)
 
 
 def test_objects_keep_their_state_and_classes_of_one_name_stay_apart():

@@ -23,4 +23,4 @@ def test_applications_need_a_trace(tmp_path):
     done = fairlead("simulate", "--policy", "fifo", "--applications", tmp_path)
     assert done.returncode != 0
     assert "--applications" in done.stderr
-    assert "--trace FILE to go with it" in done.stderr
+    assert "--trace FILE together with this option" in done.stderr

@@ -76,7 +76,7 @@ def test_an_address_that_is_in_use_is_told(fairlead: Fairlead, option: str, othe
 def test_people_and_agents_do_not_share_an_address(fairlead: Fairlead) -> None:
     with busy() as address:
         pass
-    assert "another address than --http" in fairlead("--http", address, "--agents", address)
+    assert "an address other than that of --http" in fairlead("--http", address, "--agents", address)
     assert left() == []
 
 
@@ -119,7 +119,7 @@ def test_a_file_where_agents_have_their_folders_is_told_before_anything_starts(f
     path.write_text("mine")
     before = left()
     assert fairlead(*PORTS, "--root", "root") == (
-        f"--root: field 'agents' is '{path}': expected a folder that can be written, or nothing yet"
+        f"--root: field 'agents' is '{path}': expected a writable folder, or a path that does not exist yet"
     )
     assert (left(), path.read_text()) == (before, "mine")
 
@@ -129,7 +129,7 @@ def test_a_file_where_agents_have_their_folders_is_told_before_anything_starts(f
 def test_a_place_for_checkpoints_that_is_no_folder_is_told(fairlead: Fairlead, place: str) -> None:
     Path("afile").write_text("mine")
     said = fairlead(*PORTS, "--root", "root", "--checkpoints", place)
-    assert said == f"--checkpoints: field 'folder' is '{place}': expected a folder that can be written"
+    assert said == f"--checkpoints: field 'folder' is '{place}': expected a writable folder"
     assert left() == ["afile"]
 
 

@@ -103,7 +103,7 @@ def test_differences_are_paired_by_seed_or_by_window_and_say_so(tmp_path):
     assert (one["pairs"], one["difference"]) == (2, pytest.approx(sum(pairs) / 2))
     assert one["low"] < one["difference"] < one["high"]
     printed = fairlead(*seeds, "--out", "tables", "--report", "page.html", cwd=tmp_path)
-    assert "Difference to fifo" in printed.stdout
+    assert "Difference from fifo" in printed.stdout
     assert "tables: 13 files in tables" in printed.stderr
     assert {"jobs-las-load-1-seed-1.parquet", "runs.parquet"} <= {path.name for path in (tmp_path / "tables").iterdir()}
     page = (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -124,7 +124,7 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
             + '{"e":"planned","t":2.0,"admitted":[0],"launched":[0],"types":[0],"workers":[1],"accelerators":[99]}\n'
         },
         ("report", "e.jsonl"),
-        ("e.jsonl:3", "accelerator that is not there"),
+        ("e.jsonl:3", "a GPU that does not exist"),
     ),
     "a journal that has lost the submission of a job that it launches": (
         {
@@ -162,13 +162,13 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
     "an event log that cannot be written": (
         {"no": "a file"},
         (*SIMULATE, "--jobs", "2", "--events", "no/e.jsonl"),
-        ("no/e.jsonl", "a place to write to"),
+        ("no/e.jsonl", "a writable path"),
     ),
     **{
         f"tables of {verb[0]} that cannot be written": (
             {"no": "a file"},
             (*verb, "--jobs", "2", "--out", "no/tables"),
-            ("no/tables", "a place to write to"),
+            ("no/tables", "a writable path"),
         )
         for verb in (SIMULATE, ("compare",))
     },
@@ -182,7 +182,7 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
     "a scheduler that is compared with itself": (
         {},
         ("compare", "--policies", "fifo,las,fifo"),
-        ("'scheduler' is 'fifo'", "each scheduler once"),
+        ("'scheduler' is 'fifo'", "each scheduler only once"),
     ),
     "two schedulers of one name": (
         {"s.yaml": "policy: fifo\nplacement: spread\n"},

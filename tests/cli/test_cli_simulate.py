@@ -242,7 +242,7 @@ def test_who_still_waits_when_nothing_can_happen_any_more_is_told_for_what(tmp_p
         {"name": "wide", "reason": "placement: Waiting for nodes: needs 8 GPUs; 4 eligible GPUs are up; position 1 of 2"},
         {
             "name": "narrow",
-            "reason": f"{behind}; only 4 eligible for it are up, so no job behind it starts until more are; position 2 of 2",
+            "reason": f"{behind}; only 4 eligible GPUs are up, so no job behind it starts until more are up; position 2 of 2",
         },
     ]
     assert answer(*how)["waiting_jobs"] == waits

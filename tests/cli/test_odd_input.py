@@ -88,7 +88,7 @@ def test_a_folder_that_cannot_be_made_is_told_before_the_work(tmp_path: Path, mo
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for place in ("file", "file/below", "link", "link/below"):
-        assert f"is '{place}': expected a place to write to; " in refused(*words, place)
+        assert f"is '{place}': expected a writable path; " in refused(*words, place)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "sweep.yaml"]
 
 
@@ -123,7 +123,7 @@ def test_a_file_below_a_file_is_told_before_the_work(tmp_path: Path, option: str
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "y")
     for place in ("file/x", "link", "link/x"):
-        assert "a place to write to" in refused("synthesize", "--jobs", "3", option, str(tmp_path / place))
+        assert "a writable path" in refused("synthesize", "--jobs", "3", option, str(tmp_path / place))
 
 
 def test_an_event_log_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

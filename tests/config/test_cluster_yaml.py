@@ -72,8 +72,8 @@ WRONG = {
         "types:\n  v100:\n    memory: 4\nnodes: []\n",
         "cluster.yaml:3: field 'memory': expected a known field",
     ),
-    "no type": ("nodes:\n  - {accelerators: 4}\n", "cluster.yaml:2: field 'type': expected a value; every node has one"),
-    "no size": ("nodes:\n  - {type: v100}\n", "cluster.yaml:2: field 'accelerators': expected a value; every node has one"),
+    "no type": ("nodes:\n  - {accelerators: 4}\n", "cluster.yaml:2: field 'type': expected a value; every node needs one"),
+    "no size": ("nodes:\n  - {type: v100}\n", "cluster.yaml:2: field 'accelerators': expected a value; every node needs one"),
     "half an accelerator": (
         "nodes:\n  - {type: v100, accelerators: 2.5}\n",
         "cluster.yaml:2: field 'accelerators' is 2.5: expected a whole number",
@@ -93,10 +93,10 @@ WRONG = {
         "cluster.yaml:2: field 'accelerators' is ",
     ),
     "no nodes of a kind": (NODE % ", count: 0", "cluster.yaml:2: field 'count' is 0: expected a whole number of at least 1"),
-    "negative memory": (NODE % ", memory_gb: -1", "cluster.yaml:2: field 'memory_gb' is -1: expected a number from 0 on"),
+    "negative memory": (NODE % ", memory_gb: -1", "cluster.yaml:2: field 'memory_gb' is -1: expected a number of at least 0"),
     "memory that is no number": (
         NODE % ", memory_gb: .nan",
-        "cluster.yaml:2: field 'memory_gb' is nan: expected a number from 0 on",
+        "cluster.yaml:2: field 'memory_gb' is nan: expected a number of at least 0",
     ),
     "a type without memory": (
         "types: {v100: {memory_gb: 0}}\nnodes: []\n",
@@ -122,7 +122,7 @@ WRONG = {
     "links in words": ("nodes:\n  - {type: a, accelerators: 1, links: [[fast]]}\n", "cluster.yaml:2: field "),
     "two nodes of one name": (
         "nodes: [{name: a, type: b, accelerators: 1}, {name: a, type: b, accelerators: 1}]\n",
-        "cluster.yaml: field 'name' is 'a': expected another name for each node",
+        "cluster.yaml: field 'name' is 'a': expected a unique name for each node",
     ),
     "nothing": ("", "cluster.yaml: expected some content; the file is empty"),
     "a list": ("- 1\n", "cluster.yaml:1: field 'file' is [1]: expected a mapping"),

@@ -140,7 +140,7 @@ WRONG = {
     ),
     "twice the same field": (
         "policy: fifo\nrounds: 3\npolicy: las\n",
-        "scheduler.yaml:3: field 'policy': expected each field once",
+        "scheduler.yaml:3: field 'policy': expected each field only once",
     ),
     "no policy": ("rounds: 300\n", "scheduler.yaml: field 'policy': expected the name of a policy, as in 'policy: fifo'"),
     "a list": (
@@ -206,7 +206,7 @@ WRONG = {
     ),
     "a session without a field": (
         SESSION.replace("      slo_ms: 100\n", ""),
-        "scheduler.yaml:4: policy 'nexus': field 'sessions.photos.slo_ms': expected a value; it is needed",
+        "scheduler.yaml:4: policy 'nexus': field 'sessions.photos.slo_ms': expected a value; the field is required",
     ),
     "a session that the policy refuses": (
         SESSION.replace("rate: 7", "rate: 0"),

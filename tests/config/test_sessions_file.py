@@ -48,7 +48,7 @@ def test_the_example_can_be_read():
         ("[6, 10]", "[6]", "sessions.yaml:4: field 'V100' is .*expected 2 latencies"),
         ("[6, 10]", "[6, 0]", "sessions.yaml:4: field 'V100.1.' is 0: expected milliseconds above 0"),
         ("{V100: [6, 10]}", "{}", "sessions.yaml:4: field 'latency_ms'.*at least one type"),
-        ("{V100: [6, 10]}", "{V100: [6, 10], v100: [1, 2]}", "sessions.yaml:4: field 'v100' is .*expected each type once"),
+        ("{V100: [6, 10]}", "{V100: [6, 10], v100: [1, 2]}", "sessions.yaml:4: field 'v100' is .*expected each type only once"),
         ("models:", "model:", "sessions.yaml:1: field 'model': expected a known field"),
     ],
 )

@@ -50,13 +50,13 @@ def test_who_waits_behind_a_head_that_has_nothing_up_to_run_on_is_told_so(harnes
     assert now.reason("head") == Reasons.nodes_down(1, up=0)
     assert now.reason("behind") == Reasons.behind("head", needed=1, up=0)
     assert now.reason("behind").text == (
-        "Waiting behind the head of the queue, job head, which needs 1 GPU; only 0 eligible for it are up, so no job"
-        " behind it starts until more are"
+        "Waiting behind the head of the queue, job head, which needs 1 GPU; only 0 eligible GPUs are up, so no job"
+        " behind it starts until more are up"
     )
     number = harness.state.next_number - 2
     harness.loop.record(ev.JobCancelled(harness.state.time, number))
     last = why_not_running(harness.state, harness.loop.plan, number + 1, harness.state.time)
-    assert last == Reasons.behind("head", needed=1), "who has gone since needs nothing any more"
+    assert last == Reasons.behind("head", needed=1).at_position(1, 1), "a head that has left needs nothing any more"
 
 
 def test_a_job_inside_its_minimum_run_leaves_too(harness):

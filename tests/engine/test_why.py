@@ -149,7 +149,7 @@ def test_lines_of_before_are_read_and_what_says_nothing_new_is_spelled_as_before
     for old in (line, failed):
         assert encode(decode(old)) == old
     state = State.replay(events(decode(line)))
-    assert told(state, LAUNCHED) == "loop: The last attempt failed: no more is known; attempt 2 of 2 at the next decision"
+    assert told(state, LAUNCHED) == "loop: The last attempt failed: no details are known; attempt 2 of 2 at the next decision"
     state.apply(FAILS_FOR_GOOD[0])
     state.apply(decode(failed))
     assert told(state, LAUNCHED) == "backend: time limit, in attempt 2 of 2"

@@ -137,7 +137,7 @@ def test_a_point_that_fails_is_told_and_the_others_stand(tmp_path, monkeypatch):
 
 def test_jobs_without_rates_are_told_before_anything_runs(tmp_path):
     (tmp_path / "jobs.csv").write_text("name,submitted_s,duration_s,kind,steps\na,0,,no-such-kind,10\n")
-    with pytest.raises(FairleadError, match="field 'kind' is 'no-such-kind': expected a kind that the throughput table has"):
+    with pytest.raises(FairleadError, match="field 'kind' is 'no-such-kind': expected a job type in the throughput table"):
         read(tmp_path, "schedulers: [fifo]\ntrace: jobs.csv\n")
 
 
@@ -181,7 +181,7 @@ WRONG = {
         "schedulers: [las]\nover: {load: [2, 0]}\n",
         "sweep.yaml:2: field 'load[1]' is 0: expected jobs per hour",
     ),
-    "a value twice": ("schedulers: [las]\nover: {load: [2, 2]}\n", "field 'load[1]' is 2: expected each value once"),
+    "a value twice": ("schedulers: [las]\nover: {load: [2, 2]}\n", "field 'load[1]' is 2: expected each value only once"),
     "no list": ("schedulers: [las]\nover: {load: 2}\n", "sweep.yaml:2: field 'load' is 2: expected a list"),
     "a wrong cluster": (
         "schedulers: [las]\nover: {cluster: [8xv100, many]}\n",
@@ -189,7 +189,7 @@ WRONG = {
     ),
     "a cost below nothing": (
         "schedulers: [las]\nover: {costs.restart_s: [-1]}\n",
-        "field 'costs.restart_s[0]' is -1: expected seconds from 0 on",
+        "field 'costs.restart_s[0]' is -1: expected seconds, at least 0",
     ),
     "a wrong seed": ("schedulers: [las]\nseeds: [1, x]\n", "sweep.yaml:2: field 'seeds[1]' is 'x': expected a whole number"),
     "a metric of nobody": (
@@ -250,7 +250,7 @@ def test_from_the_command_line_it_is_a_table_a_report_and_one_object(finished, t
 
 def test_other_options_beside_a_sweep_are_refused(tmp_path):
     both = CliRunner().invoke(app, ["compare", "--sweep", "mine.yaml", "--jobs", "3"]).exception
-    assert str(both) == "--jobs: expected this in mine.yaml, with the rest of the sweep"
+    assert str(both) == "--jobs: expected this setting in mine.yaml, not on the command line"
 
 
 def test_in_a_narrow_terminal_names_stay_and_figures_go(finished, tmp_path, monkeypatch):

@@ -101,7 +101,7 @@ def test_weights_choose_between_ending_soon_and_beginning_soon():
 
 def test_rounds_are_needed_and_counted_from_one():
     simulation, advisor = behind_long_ones(), Advisor(SIX, ONE_TYPE)
-    with pytest.raises(InputError, match="field 'every' is 0: expected a whole number of rounds from 1 on"):
+    with pytest.raises(InputError, match="field 'every' is 0: expected a whole number of rounds, at least 1"):
         synthesize(simulation, advisor, every=0)
     with pytest.raises(InputError, match="field 'rounds' is 'event-driven': expected a scheduler with rounds"):
         synthesize(replace(simulation, scheduler=replace(SIX[0], round_s=0.0)), advisor)

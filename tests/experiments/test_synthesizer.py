@@ -191,14 +191,17 @@ def test_an_outlook_of_nobody_is_no_reason_to_switch():
     ("make", "told"),
     [
         (lambda: Advisor((), ONE_TYPE), "field 'candidates': expected at least one candidate"),
-        (lambda: Advisor(SIX, ONE_TYPE, margin=-1.0), "field 'margin' is -1.0: expected a share from 0 on"),
+        (lambda: Advisor(SIX, ONE_TYPE, margin=-1.0), "field 'margin' is -1.0: expected a share of at least 0"),
         (lambda: Objective({"jtc": 1.0}), "field 'metric' is 'jtc': expected a metric .near: 'jct'"),
         (lambda: Objective({"jct": 0.0}), "field 'jct' is 0.0: expected a weight above 0"),
         (lambda: Objective({}), "at least one metric"),
         (lambda: ArrivalForecast("tomorrow"), "none or recent"),
         (lambda: ArrivalForecast("recent", 0.0), "field 'window_s' is 0.0: expected seconds above 0"),
         (lambda: combinations(SchedulerConfig(), ()), "field 'policies': expected at least one policy"),
-        (lambda: combinations(SchedulerConfig(), THREE[:1] * 2), "field 'candidates' is 'fifo': expected every candidate once"),
+        (
+            lambda: combinations(SchedulerConfig(), THREE[:1] * 2),
+            "field 'candidates' is 'fifo': expected each candidate only once",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_told(make, told):

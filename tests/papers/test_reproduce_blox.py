@@ -183,7 +183,7 @@ def test_a_folder_without_the_traces_is_told_before_anything_runs(tmp_path):
 
 def test_the_command_tells_its_studies_and_writes_the_report(tmp_path):
     told = " ".join(fairlead("reproduce", "blox", "--help").stdout.split())
-    for word in ("128 V100", "32 V100", "3 seeds", "minutes of one core", "fig20", "--data"):
+    for word in ("128 V100", "32 V100", "3 seeds", "minutes on one core", "fig20", "--data"):
         assert word in told
     done = fairlead("reproduce", "blox", "--scale", "tiny", "--only", "table3", "--out", tmp_path, "--processes", 1)
     assert done.returncode == 0, done.stderr

@@ -116,5 +116,5 @@ def test_parameters_out_of_range_are_told():
         TiresiasPlacement(skews={"LM": -1})
     with pytest.raises(InputError, match=r"field 'skews.threshold' is 7"):  # a model of that name
         TiresiasPlacement(skews={"threshold": 7})
-    with pytest.raises(InputError, match=r"placement tiresias-plus: field 'threshold' is nan: expected a number from 0 on"):
+    with pytest.raises(InputError, match=r"placement tiresias-plus: field 'threshold' is nan: expected a number of at least 0"):
         TiresiasPlusPlacement(threshold=math.nan)

@@ -220,7 +220,7 @@ def test_a_comparison_is_cut_at_no_width_and_no_preemptions_are_no_distinction(t
     ):
         assert said in text
     assert text.count('class="data"') == 4
-    assert "Differences to fifo" in text
+    assert "Differences from fifo" in text
     assert "paired by seed" in text
     head, _, tail = text.replace("</head>", FRAMES, 1).rpartition("</body>")
     elements, console = opened(head + FITS + tail, tmp_path, width=width)

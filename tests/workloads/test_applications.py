@@ -138,7 +138,7 @@ def test_what_is_wrong_is_told_by_file_and_field(tmp_path):
         with_applications(Trace.of([Job("a", kind="toy (batch size 8)")]), apps)
     placements = folder / "toy" / "placements.csv"
     placements.write_text("placement,local_bsz,step_time,sync_time\n1,8,fast,0\n")
-    with pytest.raises(InputError, match=r"placements\.csv:2: field 'step_time' is 'fast': expected a number from 0 on"):
+    with pytest.raises(InputError, match=r"placements\.csv:2: field 'step_time' is 'fast': expected a number of at least 0"):
         read_applications(folder)
     placements.write_text("placement,local_bsz,step_time\n1,8,0.1\n")
     with pytest.raises(InputError, match="field 'sync_time'"):

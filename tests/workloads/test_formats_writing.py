@@ -163,10 +163,10 @@ def test_the_suffix_says_how_to_write(tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a place that can be written to"):
+    with pytest.raises(InputError, match="a writable path"):
         write_trace(Trace.of([Job("a")]), tmp_path / "nowhere" / "jobs.csv")
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(InputError, match="a place that can be written to"):
+    with pytest.raises(InputError, match="a writable path"):
         write_trace(Trace.of([Job("a")]), tmp_path / "folder.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["folder.csv"]
 

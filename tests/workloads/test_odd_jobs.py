@@ -63,7 +63,7 @@ def test_a_job_is_in_a_file_of_regimes_once(tmp_path: Path):
     path = tmp_path / "regimes.json"
     one = {"job": 0, "samples_per_epoch": 80, "regimes": [{"batch_size": 8, "epochs": 1}]}
     path.write_text(json.dumps([one, one]))
-    with pytest.raises(InputError, match=r"regimes\.json:2: field 'job' is 0: expected each job once; entry 1 has it too"):
+    with pytest.raises(InputError, match=r"regimes\.json:2: field 'job' is 0: expected each job only once; entry 1 has it too"):
         with_regimes(Trace.of([Job("job-0", 0.0, 10.0, NET)]), path)
 
 

@@ -111,5 +111,5 @@ def test_measurements_are_not_overwritten_by_the_table_that_is_made_of_them(tmp_
     asked = [word for option, path in files.items() for word in (option, str(path))]
     done = CliRunner().invoke(app, ["profile", "table", *asked, "--out", str(files[which])])
     assert isinstance(done.exception, InputError)
-    assert "a file that is not another input or output" in str(done.exception)
+    assert "a path that is not also another input or output" in str(done.exception)
     assert files[which].read_bytes() == before

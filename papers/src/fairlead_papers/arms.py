@@ -32,7 +32,7 @@ class Sweep(Generic[A]):
     loads: tuple[float, ...]
     seeds: tuple[int, ...]
     make: Callable[[A, float, int], Case]
-    loads_are: str = "jobs per hour (for 36 accelerators of each type)"
+    loads_are: str = "jobs per hour (for 36 GPUs of each type)"
 
     def cases(self) -> Iterable[Case]:
         return (self.make(arm, load, seed) for load in self.loads for arm in self.arms for seed in self.seeds)

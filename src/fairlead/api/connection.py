@@ -120,8 +120,8 @@ class JobHandle:
         """
         from fairlead.runtime.http_client import Unreachable
 
-        check_number("wait", "timeout_s", timeout_s, "seconds from 0 on")
-        check_number("wait", "poll_s", poll_s, "seconds from 0 on")
+        check_number("wait", "timeout_s", timeout_s, "seconds, at least 0")
+        check_number("wait", "poll_s", poll_s, "seconds, at least 0")
         deadline, known = time.monotonic() + timeout_s, "the control plane does not answer"
         while True:
             within_s = min(self.client.timeout_s, max(MIN_REQUEST_S, deadline - time.monotonic()))

@@ -146,7 +146,7 @@ def compare(
 def _run(given: Comparison, made: Sequence[Scheduler], processes: int | None, keep_records: bool) -> list[CaseOutcome]:
     """Run a comparison. Classes of a script or a notebook do not travel: schedulers with one run in this process."""
     good = processes is None or (isinstance(processes, int) and processes >= 1)
-    require(good, convert.ARGUMENTS, "a whole number from 1 on", "processes", processes)
+    require(good, convert.ARGUMENTS, "a whole number of at least 1", "processes", processes)
     if any(one.registry is not Registry.installed() for one in made):
         given, processes = replace(given, registries=[one.registry for one in made]), 1
     return run_comparison(given, processes=processes, keep_records=keep_records)

@@ -205,7 +205,7 @@ def to_trace(value: TraceLike, table: ThroughputTable | None, seed: int, columns
     """Return the jobs of a file, a data frame, a generator or a list; `columns` has own names of a table's columns."""
     own = {} if columns is None else columns
     if not isinstance(own, Mapping) or not all(isinstance(one, str) for pair in own.items() for one in pair):
-        raise InputError(ARGUMENTS, "a mapping of own names to native columns", field="columns", value=columns)
+        raise InputError(ARGUMENTS, "a mapping from your column names to native columns", field="columns", value=columns)
     if isinstance(value, Trace):
         _checked(value.jobs)
         return value

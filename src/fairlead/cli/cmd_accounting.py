@@ -20,7 +20,7 @@ from fairlead.cli.selectors import StateOption, UserOption, control_plane, state
 from fairlead.core.durations import parse_duration
 from fairlead.experiments.metric_columns import format_duration
 
-SINCE = typer.Option("", help="Begin: 2026-11-01, '2026-11-01 08:00', or 7d or 12h ago.", show_default=False)
+SINCE = typer.Option("", help="Start: 2026-11-01, '2026-11-01 08:00', or 7d or 12h ago.", show_default=False)
 UNTIL = typer.Option("now", help="End, in the same form.")
 CSV = typer.Option(False, "--csv", help="Print CSV.")
 MOMENT = "a date (2026-11-01), a time ('2026-11-01 08:00'), a duration (7d, 12h) or now"
@@ -126,7 +126,7 @@ def usage_command(
 
       fairlead usage --since 7d --by user,week
 
-    GPU hours are those between --since and --until; of a job that ran longer, only this part counts. A GPU that two jobs
+    GPU hours are those between --since and --until; a job that ran longer counts only for this time. A GPU that two jobs
     share counts for both. Without --since, the whole history of the cluster counts.
     Weeks begin on Monday; days, weeks and months are in local time. Exit codes: 0 done, 2 a wrong value.
     """

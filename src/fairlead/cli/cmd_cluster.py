@@ -117,7 +117,7 @@ def serve_command(
     The first start creates an admin token and an agent token, in ROOT/admin.token and ROOT/agent.token; 'fairlead token add'
     creates more. Addresses beyond this machine need a certificate. Agents then need --tls-ca, and clients need FAIRLEAD_CA.
 
-    SIGHUP reads --config again. An invalid scheduler is refused in the log, and the current one stays. Without --config, a
+    SIGHUP reads --config again. If it is invalid, the log says why, and the current one stays. Without --config, a
     control plane that starts again uses the scheduler of its journal; 'fairlead scheduler set' changes it.
     """
     from fairlead.experiments.lookahead_process import forecast_in_process

@@ -70,7 +70,7 @@ def compare_command(
     definitions: opt.DefinitionOptions,
     measure: str | None = opt.MEASURE,
     baseline: str | None = typer.Option(
-        None, help="The scheduler to which differences are printed, by its label. [default: the first]"
+        None, help="The label of the scheduler that the others are compared with. [default: the first]"
     ),
     processes: int | None = opt.PROCESSES,
     report: Path | None = typer.Option(None, help="Write an HTML report to this file.", rich_help_panel=opt.OUTPUT),
@@ -88,9 +88,9 @@ def compare_command(
 ) -> None:
     """Compare schedulers on the same jobs, with 95 % confidence intervals.
 
-    All schedulers get the same jobs, so the command also prints paired differences to the first scheduler, or to --baseline.
-    Over several seeds the pairs are runs of the same seed. With one seed they are windows: equal parts of the jobs, in the
-    order of their submission.
+    All schedulers get the same jobs, so the command also prints paired differences from the first scheduler, or from
+    --baseline. Over several seeds the pairs are runs of the same seed. With one seed they are windows: equal parts of the jobs,
+    in the order of their submission.
 
     Examples:
 
@@ -196,7 +196,7 @@ def _difference_table(found: Differences) -> Table:
     names = [(row.scheduler, "as is" if row.load is None else f"{row.load:g}") for row in found.rows]
     rows = [(*name, *row) for name, row in zip(names, zip(*cells, strict=True), strict=True)]
     caption = f"difference ± half the 95 % interval; {found.method}; * the interval excludes 0"
-    title = f"Difference to {found.baseline}"
+    title = f"Difference from {found.baseline}"
     return fitted_table(title, ("scheduler", "jobs/h", *(f"{heading} " for heading, _ in columns)), rows, 2, caption)
 
 
@@ -216,7 +216,7 @@ def _run_sweep(path: Path, folder: Path | None, context: typer.Context, *, proce
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
         if option.name not in _WITH_SWEEP and source is not None and source.name == "COMMANDLINE":
-            raise InputError(f"--{(option.name or '').replace('_', '-')}", f"this in {path}, with the rest of the sweep")
+            raise InputError(f"--{(option.name or '').replace('_', '-')}", f"this setting in {path}, not on the command line")
     given = read_sweep(path)
     place = folder or Path("out") / path.stem
     check_paths([path], [], [place])

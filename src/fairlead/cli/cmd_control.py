@@ -100,7 +100,7 @@ def update_command(
     weight: float | None = typer.Option(None, help="Weight, from 0.001 to 1000.", show_default=False),
     time: str = typer.Option("", help="Time limit of all launches together, as in 2h; none removes it.", show_default=False),
     deadline: str = typer.Option("", help="Deadline after submission, as in 1d; none removes it.", show_default=False),
-    retries: int | None = typer.Option(None, help="Failures after which the job is started again.", show_default=False),
+    retries: int | None = typer.Option(None, help="How many times a failed job is retried.", show_default=False),
     name: str = typer.Option("", help="New name, for one job.", show_default=False),
     account: str = typer.Option("", help="New account.", show_default=False),
     json: JsonOption = False,

@@ -212,8 +212,8 @@ def logs_command(
       fairlead logs -f train
       fairlead logs train --launch 1 --tail 100
 
-    Prints standard output and error of the last launch. With -f it follows the job from launch to launch, over preemptions and
-    migrations; --launch 1 begins at the first. Logs are kept on the nodes that ran the job, so the node must be reachable.
+    Prints standard output and error of the last launch. With -f it follows the job from launch to launch, across preemptions
+    and migrations; --launch 1 begins at the first. Logs are kept on the nodes that ran the job, so the node must be reachable.
 
     Exit codes: 0 printed, 3 no such job or log, 4 the node of the log is unreachable, 5 the control plane is unreachable,
     130 interrupted. With -f, 0 means that the job has finished, and 1 that it failed or was cancelled.

@@ -92,7 +92,7 @@ def undrain_command(
 
 def drain_command(
     words: Annotated[list[str], typer.Argument(metavar="NODE...", help="Names or patterns ('v100-*').")],
-    undo: bool = typer.Option(False, "--undo", help="As fairlead undrain.", hidden=True),
+    undo: bool = typer.Option(False, "--undo", help="The same as 'fairlead undrain'.", hidden=True),
     json: JsonOption = False,
 ) -> None:
     """Drain nodes: no new job starts there, and their jobs resume on other nodes.
@@ -103,7 +103,7 @@ def drain_command(
       fairlead undrain n1     # after the maintenance
 
     At the next round the jobs of the node checkpoint, and resume on other nodes or wait for free GPUs. 'fairlead nodes' shows
-    when the node is empty. It stays drained over restarts. The command needs an admin token.
+    when the node is empty. It stays drained across restarts. The command needs an admin token.
     Exit codes: 0 done, 3 no such node, 4 not allowed.
     """
     _drain(words, undo=undo, json=json)

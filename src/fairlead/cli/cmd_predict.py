@@ -69,7 +69,7 @@ def _print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[st
         out.print(table)
 
 
-predict_app = typer.Typer(help="Predict GPU utilization, memory and interference of trainings.", no_args_is_help=True)
+predict_app = typer.Typer(help="Predict GPU utilization, memory and interference of training jobs.", no_args_is_help=True)
 
 AT_ONCE = (SharingMode.MPS.value,)  # where kernels of several jobs run side by side
 SET = typer.Option("h200", "--set", help="The measured set to learn from.")
@@ -101,9 +101,9 @@ def train(
         for family in without:
             if family not in data.families:
                 offered = near_or_all(family, sorted(set(data.families)))
-                raise InputError("predict train", f"a family of the set; {offered}", field="without", value=family)
+                raise InputError("predict train", f"a model family in the set; {offered}", field="without", value=family)
         if len({*data.families} - {*without}) < 2:
-            raise InputError("predict train", "at least two families that are left", field="without", value=", ".join(without))
+            raise InputError("predict train", "at least two families to train on", field="without", value=", ".join(without))
         families = {name: one.family for name, one in known.alone.items()}
         data, pairs = training.without_families(data, pairs, without, families)
         about |= {"configurations": str(len(data)), "pairs": _told(pairs), "without": ", ".join(sorted(set(without)))}

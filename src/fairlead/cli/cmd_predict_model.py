@@ -34,7 +34,7 @@ from fairlead.workloads.catalogue import accelerator_types
 
 WITH = typer.Option(None, "--with", help="A predictor of `predict train`. [default: the one that ships with Fairlead]")
 SIZE = typer.Option(
-    None, metavar="NAME=N", help="An open size of the file other than the batch, as in sequence=128; repeatable."
+    None, metavar="NAME=N", help="A dynamic dimension of the file other than the batch, as in sequence=128; repeatable."
 )
 SHIPPED = "h200"
 LARGEST = 10**9
@@ -49,7 +49,7 @@ def model(
     with_: Path | None = WITH,
     json: JsonOption = False,
 ) -> None:
-    """Predict GPU utilization and memory of a training, from the graph of an ONNX file or of a configuration.
+    """Predict GPU utilization and memory of a training job, from the graph of an ONNX file or of a configuration.
 
     Examples:
 
@@ -64,7 +64,7 @@ def model(
     if seen is not None:
         for name, given in (("batch", batch), ("size", size)):
             if given is not None:
-                raise InputError("predict model", "an ONNX file; a configuration has its own", field=name, value=given)
+                raise InputError("predict model", "an ONNX file; a configuration has fixed sizes", field=name, value=given)
         rows = measured_set(f"{SHIPPED}_features")[1]
         known = next(stored_features(row) for row in rows if row["name"] == what)
         found, taken = predictor.predict(known, device), ""
@@ -307,7 +307,7 @@ def _batches(are_files: Sequence[bool], batch: Sequence[int] | None, size: Seque
     """Of each: one that is said counts for all files."""
     for name, said in (("batch", batch), ("size", size)):
         if said and not any(are_files):
-            raise InputError(WHO, "an ONNX file; a configuration has its own", field=name, value=list(said))
+            raise InputError(WHO, "an ONNX file; a configuration has fixed sizes", field=name, value=list(said))
     if batch and len(batch) not in (1, sum(are_files)):
         raise InputError(WHO, "one for all ONNX files, or one for each", field="batch", value=list(batch))
     left = cycle(batch or [None])

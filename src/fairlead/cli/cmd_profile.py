@@ -49,7 +49,7 @@ def table(
     together: bool = typer.Option(
         False,
         "--together",
-        help="Keep only configurations that were all measured in pairs with each other, for schedulers that co-locate any two.",
+        help="Keep only configurations that were measured in pairs with all others, for schedulers that co-locate any two.",
     ),
     type_name: str = typer.Option("", "--type", help="Name of the GPU type. [default: from the device]"),
     json: JsonOption = False,
@@ -66,7 +66,7 @@ def table(
     interference, such as Horus, co-locate any two jobs: use --together for them.
     """
     if type_name and not is_type_name(type_name):
-        raise InputError("profile table", "a type's name, as a cluster has it: h200", field="type", value=type_name)
+        raise InputError("profile table", "the name of a GPU type, such as h200", field="type", value=type_name)
     check_paths([alone, *(pairs or [])], [to])
     known = _known(alone, pairs or [], set_)
     slowdowns = known.pairs.get(sharing.value, {})
@@ -109,7 +109,10 @@ def _known(alone: Path | None, pairs: list[Path], shipped: str) -> Profiles:
     if alone is None and not pairs:
         if shipped not in devices():
             raise InputError(
-                "profile table", f"a set that ships ({near_or_all(shipped, devices())})", field="set", value=shipped
+                "profile table",
+                f"a set that ships with Fairlead ({near_or_all(shipped, devices())})",
+                field="set",
+                value=shipped,
             )
         return shipped_profiles(shipped, None)
     if alone is None:
@@ -121,7 +124,7 @@ def _known(alone: Path | None, pairs: list[Path], shipped: str) -> Profiles:
 
 LONGEST_S = 3600.0  # that a pair is looked at
 
-profile_app = typer.Typer(help="Measure trainings on this machine's GPU. Needs the extra torch.", no_args_is_help=True)
+profile_app = typer.Typer(help="Measure training jobs on this machine's GPU. Needs the extra torch.", no_args_is_help=True)
 
 
 @profile_app.command(name="list")
@@ -239,11 +242,13 @@ profile_app.command()(table)
 
 @profile_app.command()
 def module(
-    spelled: str = typer.Argument(..., help="A file and a function in it, as in mine.py:training. The function is run."),
+    spelled: str = typer.Argument(
+        ..., help="A file and a function in it, as in mine.py:training. Fairlead calls the function."
+    ),
     device: str = typer.Option("cuda", help="Device of the trial, if one is needed."),
     json: JsonOption = False,
 ) -> None:
-    """Predict GPU utilization and memory of your own training.
+    """Predict GPU utilization and memory of your own training job.
 
     Example:
 

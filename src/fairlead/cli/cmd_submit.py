@@ -38,7 +38,7 @@ def submit_command(
     output: str = typer.Option(
         "",
         metavar="FILE",
-        help="A file of the node that also gets the output. %j is the job's number, %x its name, %a its index, %t the rank.",
+        help="A file on the node that also gets the output. %j is the job's number, %x its name, %a its index, %t the rank.",
         rich_help_panel=_JOB,
     ),
     outputs: list[str] | None = typer.Option(
@@ -61,7 +61,7 @@ def submit_command(
     cpus: float = typer.Option(0.0, help="CPU cores for each worker.", min=0, rich_help_panel=_RESOURCES),
     host_memory_gb: float = typer.Option(0.0, help="Host memory for each worker.", min=0, rich_help_panel=_RESOURCES),
     time: str = typer.Option("", help="Time limit of the run: 90m, 2h, 1d, 1-02:00:00.", rich_help_panel=_SCHEDULING),
-    retries: int = typer.Option(3, help="Failures after which the job is started again.", min=0, rich_help_panel=_SCHEDULING),
+    retries: int = typer.Option(3, help="How many times a failed job is retried.", min=0, rich_help_panel=_SCHEDULING),
     priority: int = typer.Option(0, help="From -1000 to 1000; higher goes first.", rich_help_panel=_SCHEDULING),
     weight: float = typer.Option(1.0, help="Share of the job in fair policies.", rich_help_panel=_SCHEDULING),
     account: str = typer.Option("", help="Account (team) of the job.", rich_help_panel=_SCHEDULING),
@@ -82,7 +82,7 @@ def submit_command(
         rich_help_panel=_SCHEDULING,
     ),
     max_slowdown: float | None = typer.Option(
-        None, help="Tolerated slowdown when the job shares a GPU; 1: it shares none.", min=1, rich_help_panel=_SCHEDULING
+        None, help="Tolerated slowdown when the job shares a GPU; with 1 it shares none.", min=1, rich_help_panel=_SCHEDULING
     ),
     cooperative: bool = typer.Option(
         True, help="Whether the job reads its lease; otherwise it gets SIGTERM.", rich_help_panel=_SCHEDULING
@@ -127,8 +127,8 @@ def submit_command(
     Without --code, the job runs in this directory, which the nodes must have too. With --code DIR (or code: DIR in the file),
     the directory is sent and unpacked on the node.
 
-    Several task files, an array or a grid are one submission: all jobs are accepted or none. A job that another job waits for
-    (--after) and that fails cancels that job too.
+    Several task files, an array or a grid are one submission: all jobs are accepted or none. If a job fails, the jobs
+    that wait for it (--after) are cancelled.
 
     Exit codes: 0 accepted (with --wait or --follow: finished), 1 the job failed or was cancelled, 2 wrong usage or input,
     4 refused, 5 unreachable.

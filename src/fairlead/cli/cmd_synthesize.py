@@ -52,8 +52,10 @@ class AdvisorOptions:
         "jct", help="What to minimize: jct, responsiveness, or a weighted sum: 'jct=2,responsiveness=1'."
     )
     forecast: str = typer.Option("none", help="Jobs that will arrive: 'none', or as in the 'recent' past.")
-    window: float = typer.Option(6.0, help="With --forecast recent: hours of the past, and of the future.", min=0.01)
-    margin: float = typer.Option(0.01, help="Switch only where it is better by more than this share.", min=0.0)
+    window: float = typer.Option(
+        6.0, help="With --forecast recent: arrivals of this many past hours are expected again in as many hours.", min=0.01
+    )
+    margin: float = typer.Option(0.01, help="Switch only if the expected gain is larger than this share.", min=0.0)
     processes: int | None = opt.PROCESSES
 
     def __post_init__(self) -> None:

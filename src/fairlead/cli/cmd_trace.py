@@ -45,7 +45,9 @@ def generate(
     throughputs: Path | None = opt.THROUGHPUTS,
     kinds: str = typer.Option("", help="Job types or models, separated by commas. [default: all]"),
     reference_type: str | None = REFERENCE,
-    durations: str = typer.Option("gavel", help="'gavel' (10^x minutes), 'shockwave' (size classes), or seconds by commas."),
+    durations: str = typer.Option(
+        "gavel", help="'gavel' (10^x minutes), 'shockwave' (size classes), or seconds separated by commas."
+    ),
     workers: opt.WorkersOption = "single",
     priorities: float = typer.Option(0.0, help="Share of jobs with high priority."),
     accounts: str = typer.Option("", "--accounts", "--entities", help="Accounts and shares, as in 'a=0.5,b=0.5'."),
@@ -150,7 +152,7 @@ def transform(
     if keep_workers:
         sizes = opt.parse_numbers("--keep-workers", keep_workers)
         if not all(size >= 1 and size == int(size) for size in sizes if size < float("inf")) or float("inf") in sizes:
-            raise option_error("keep-workers", "whole numbers from 1 on", keep_workers)
+            raise option_error("keep-workers", "whole numbers of at least 1", keep_workers)
         trace = change.keep_workers(trace, [int(size) for size in sizes])
     if slice is not None:
         trace = change.slice_jobs(trace, *measure_from(slice))
@@ -221,7 +223,7 @@ def check(
     throughputs: Path | None = opt.THROUGHPUTS,
     json: opt.JsonOption = False,
 ) -> None:
-    """Check a trace. Lists its errors, equal ones once with their lines. Exit code 1 if there are any.
+    """Check a trace. Lists its errors; equal errors are listed once, with their lines. The exit code is 1 if there are any.
 
     Example:
 

@@ -48,9 +48,12 @@ def when_command(
         None, metavar="JOB", help="Number of a job, or its name (the most recent job of that name). [default: all]"
     ),
     simulations: int = typer.Option(
-        5, help="Simulations with arrivals as in the recent past; 0: only without.", min=0, max=100
+        5,
+        help="Number of simulations with arrivals as in the recent past; 0 simulates only without new arrivals.",
+        min=0,
+        max=100,
     ),
-    window: float = typer.Option(6.0, help="Hours of the recent past.", min=0.01, max=100000.0),
+    window: float = typer.Option(6.0, help="Hours of the recent past from which arrivals are drawn.", min=0.01, max=100000.0),
     budget: float = typer.Option(
         60.0, help="Seconds for all simulations; one that would take longer is not begun, or is stopped.", min=0.0
     ),

@@ -79,7 +79,7 @@ COMMANDS = {
         _SIMULATE, "fairlead.cli.cmd_scheduler:policies_command", "List policies and other parts, or describe one."
     ),
     "presets": Entry(_SIMULATE, "fairlead.cli.cmd_scheduler:presets_app", "List the schedulers that ship with Fairlead."),
-    "profile": Entry(_PROFILE, "fairlead.cli.cmd_profile:profile_app", "Measure trainings on this machine's GPU."),
+    "profile": Entry(_PROFILE, "fairlead.cli.cmd_profile:profile_app", "Measure training jobs on this machine's GPU."),
     "predict": Entry(_PROFILE, "fairlead.cli.cmd_predict:predict_app", "Predict GPU utilization, memory and co-location."),
 }
 """The built-in commands by name, in the order of `--help`. A command's module is imported when the command is used."""

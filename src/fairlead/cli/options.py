@@ -56,7 +56,9 @@ SCHEDULER, CLUSTER, WORKLOAD, METRICS, OUTPUT = "Scheduler", "Cluster", "Workloa
 """Panels of options in the help of a command."""
 
 FORMAT = typer.Option(None, help="Format of the trace ('fairlead policies format' lists them). [default: detected]")
-COLUMNS = typer.Option(None, help="Own column names of a CSV or Parquet trace, as in 'submit=submitted_s,gpus=workers'.")
+COLUMNS = typer.Option(
+    None, help="Your column names in a CSV or Parquet trace and their native names, as in 'submit=submitted_s,gpus=workers'."
+)
 REGIMES = typer.Option(None, help="How the batch sizes of the trace's jobs change: a JSON file, as in Shockwave's traces.")
 SKIP_BAD = typer.Option(False, "--skip-bad", help="Skip bad lines of the trace, and report how many were skipped and which.")
 THROUGHPUTS = typer.Option(None, help="Steps per second by job type and GPU type: CSV, Parquet, or Gavel's JSON.")
@@ -247,7 +249,7 @@ class WorkloadOptions:
         """Return the trace file, or None where jobs are generated."""
         for name, with_trace in (("regimes", self.regimes), ("applications", self.applications), ("columns", self.columns)):
             if self.trace is None and with_trace is not None:
-                raise InputError(f"--{name}", "--trace FILE to go with it", field=name, value=str(with_trace))
+                raise InputError(f"--{name}", "--trace FILE together with this option", field=name, value=str(with_trace))
         if self.trace is None:
             return None
         columns = parse_columns(self.columns) if self.columns is not None else {}

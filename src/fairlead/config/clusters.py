@@ -113,7 +113,7 @@ def cluster_from(value: Value, known: Sequence[AcceleratorType] = ()) -> Cluster
         raise fields["nodes"].error("at least one node")
     twice = [name for name, times in Counter(node.name for node in nodes).items() if times > 1]
     if twice:
-        raise InputError(value.source, "another name for each node", field="name", value=twice[0])
+        raise InputError(value.source, "a unique name for each node", field="name", value=twice[0])
     used = dict.fromkeys(node.type for node in nodes)
     return Cluster(tuple(nodes), tuple(types.get(name, AcceleratorType(name)) for name in used))
 
@@ -122,7 +122,7 @@ def _type(name: str, entry: Value, before: AcceleratorType | None) -> Accelerato
     fields = entry.mapping(TYPE_KEYS)
     old = before or AcceleratorType(name)
     memory = fields["memory_gb"].number("GB above 0", above=True) if "memory_gb" in fields else old.memory_gb
-    price = fields["price_per_hour"].number("a price from 0 on") if "price_per_hour" in fields else old.price_per_hour
+    price = fields["price_per_hour"].number("a price of at least 0") if "price_per_hour" in fields else old.price_per_hour
     return AcceleratorType(name, memory, price)
 
 
@@ -130,14 +130,14 @@ def _nodes(entry: Value, already: int) -> list[Node]:
     fields = entry.mapping(NODE_KEYS)
     for required in ("type", "accelerators"):
         if required not in fields:
-            raise InputError(entry.source, "a value; every node has one", line=entry.line, field=required)
+            raise InputError(entry.source, "a value; every node needs one", line=entry.line, field=required)
     type_name = fields["type"].text("a GPU type, such as v100").lower()
     size = fields["accelerators"].whole("a whole number of at least 1", 1)
     count = fields["count"].whole("a whole number of at least 1", 1) if "count" in fields else 1
     if size * count > MOST_ACCELERATORS:
         raise fields["accelerators"].error(f"at most {MOST_ACCELERATORS:,} GPUs")
     numbers = {
-        name: fields[name].number("a number from 0 on") if name in fields else default
+        name: fields[name].number("a number of at least 0") if name in fields else default
         for name, default in (("cpus", float("inf")), ("memory_gb", float("inf")), ("network_gbps", 0.0))
     }
     links = _links(fields["links"], size) if "links" in fields else ()
@@ -155,7 +155,7 @@ def _links(value: Value, size: int) -> tuple[tuple[float, ...], ...]:
         if len(named) != size:
             raise value.error(f"a machine of {size} GPUs; this one has {len(named)}")
         return named
-    rows = tuple(tuple(cell.number("Gb/s from 0 on") for cell in row.items()) for row in value.items())
+    rows = tuple(tuple(cell.number("Gb/s of at least 0") for cell in row.items()) for row in value.items())
     if len(rows) != size or any(len(row) != size for row in rows):
         raise value.error(f"a {size} × {size} matrix of Gb/s")
     return rows

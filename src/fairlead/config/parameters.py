@@ -45,7 +45,7 @@ def with_present_names(parameters: Mapping[str, Any], known: Collection[str], so
         new = name if name in known else FORMER_PARAMETERS.get(name, name)
         name = new if new in known else name
         if name in present:
-            raise InputError(source(name), "one value, not two under a former and the present name", field=name)
+            raise InputError(source(name), "one value, under either the old or the new name", field=name)
         present[name] = "throughput" if (name, value) == ("optimum", "most") else value  # the value's former name
     return present
 
@@ -60,7 +60,7 @@ def checked(name: str, value: Any, hint: Any, source: Callable[..., str]) -> Any
         inside, there = _inside(value, first["loc"][1:], first["type"])
         wanted = str(first["msg"]).removeprefix("Input should be ")
         if first["type"] == _MISSING:
-            wanted = "a value; it is needed"
+            wanted = "a value; the field is required"
         elif first["type"] == _UNKNOWN and inside:
             wanted, there = f"a known field ({near_or_all(inside[-1], _fields(hint, len(inside) - 1))})", None
         path = (name, *inside)

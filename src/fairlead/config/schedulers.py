@@ -137,7 +137,7 @@ class SchedulerConfig:
         if "run_to_completion" in fields:
             changes["run_to_completion"] = fields["run_to_completion"].yes_or_no()
         if "first_step_s" in fields:
-            changes["first_step_s"] = fields["first_step_s"].number("seconds from 0 on", least=0.0)
+            changes["first_step_s"] = fields["first_step_s"].number("seconds, at least 0", least=0.0)
         if "name" in fields:
             changes["name"] = fields["name"].text("a short name for tables and plots")
         elif "preset" in fields:

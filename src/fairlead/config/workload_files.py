@@ -80,7 +80,7 @@ def _curve(value: Value) -> Curve:
 #
 # photos: [[0, 700], [3600, 2100], [7200, 900]]     # [from second, requests per second]
 
-_SECOND, _RATE = "a second from 0 on", f"requests per second above 0, at most {MAX_REQUESTS_PER_S:,.0f}"
+_SECOND, _RATE = "a second of at least 0", f"requests per second above 0, at most {MAX_REQUESTS_PER_S:,.0f}"
 
 
 def read_request_rates(path: Path | str, sessions: Collection[str]) -> dict[str, tuple[tuple[float, float], ...]]:
@@ -158,7 +158,7 @@ def _model(entry: Value) -> Mapping[str, Floats]:
         if len(seconds) != len(batches):
             raise column.error(f"{len(batches)} latencies, one for each of the batches")
         if name.lower() in known:
-            raise column.error(f"each type once; {name.lower()!r} is there already")
+            raise column.error(f"each type only once; {name.lower()!r} is there already")
         known[name.lower()] = latencies(batches, seconds)
     if not known:
         raise fields["latency_ms"].error("latencies on at least one type")
@@ -181,5 +181,5 @@ def _all_of(entry: Value, names: tuple[str, ...]) -> dict[str, Value]:
     fields = entry.mapping(names)
     for name in names:
         if name not in fields:
-            raise InputError(entry.source, "a value; it is needed", line=entry.line, field=name)
+            raise InputError(entry.source, "a value; the field is required", line=entry.line, field=name)
     return fields

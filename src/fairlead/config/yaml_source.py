@@ -61,7 +61,10 @@ class Value:
             current = renamed.get(value.field, value.field)
             if current in fields:
                 raise InputError(
-                    self.source, f"it once: '{value.field}' is now '{current}'", line=value.line, field=value.field
+                    self.source,
+                    f"only one of '{value.field}' and '{current}', its new name",
+                    line=value.line,
+                    field=value.field,
                 )
             fields[current] = value
         for name, value in fields.items():
@@ -169,7 +172,7 @@ def _note_lines(node: Any, path: tuple[str | int, ...], lines: dict[tuple[str | 
             _check_plain(key, source)
             name = str(getattr(key, "value", key))
             if name in seen:
-                raise InputError(source, "each field once", line=key.start_mark.line + 1, field=name)
+                raise InputError(source, "each field only once", line=key.start_mark.line + 1, field=name)
             seen.add(name)
             _note_lines(value, (*path, name), lines, source)
             lines[(*path, name)] = key.start_mark.line + 1

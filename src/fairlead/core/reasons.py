@@ -66,8 +66,8 @@ _TEXT = {
     Code.WAITING_FOR_JOBS: "Waiting until {job} has finished",
     Code.DEPENDENCY_FAILED: "It depends on {job}, which {how}",
     Code.NO_DECISION: "No new job starts for now, because the last plan stays in effect: {what}",
-    Code.PLANNED_LATER: "Planned in {rounds:g} of {window:g} rounds{when}; it is predicted to end at {rho:.2f} times"
-    " its fair end, and a round costs {cost:.2g} of its budget",
+    Code.PLANNED_LATER: "Planned in {rounds:g} of {window:g} rounds{when}; it is predicted to take {rho:.2f} times"
+    " its fair completion time, and a round costs {cost:.2g} of its budget",
     Code.NOT_SELECTED: "Not selected in this round: needs {needed:gpus}; {free:g}{of} eligible GPUs are free",
     Code.RETRYING: "The last attempt failed: {how}; attempt {next:g} of {attempts:g} at the next decision{due}",
     Code.FAILED: "{how}, in attempt {at:g} of {attempts:g}",
@@ -78,7 +78,7 @@ _TEXT = {
 _QUEUED = (Code.WAITING_FOR_RESOURCES, Code.NOT_SELECTED, Code.BEHIND_HEAD, Code.NOT_PLACED, Code.NODES_DOWN)
 """Reasons of jobs that wait for GPUs in the order of a policy."""
 
-_STUCK = "; only {up:g} eligible for it are up, so no job behind it starts until more are"
+_STUCK = "; only {up:g} eligible GPUs are up, so no job behind it starts until more are up"
 
 
 class _Number(float):
@@ -116,12 +116,12 @@ class Reason:
 
     def after_failure(self, failure: Failure, failures: int, attempts: int, node: str = "") -> Reason:
         """The same reason for a job whose last attempt failed, with that failure."""
-        (_, how), *facts = _failure_facts(failure, node, "no more is known")
+        (_, how), *facts = _failure_facts(failure, node, "no details are known")
         return Reason(self.by, self.code, (*self.facts, ("failed", f"in attempt {failures} of {attempts}: {how}"), *facts))
 
     def after_failed_launch(self, failure: Failure, node: str = "") -> Reason:
         """The same reason for a job that had a place, and whose node could not start it."""
-        (_, how), *facts = _failure_facts(failure, node, "no more is known")
+        (_, how), *facts = _failure_facts(failure, node, "no details are known")
         return Reason(self.by, self.code, (*self.facts, ("launch_failed", how), *facts))
 
     def at_position(self, position: int, waiting: int) -> Reason:
@@ -210,12 +210,12 @@ class Reasons:
 
     @staticmethod
     def retrying(failure: Failure, failures: int, attempts: int, node: str = "") -> Reason:
-        facts = _failure_facts(failure, node, "no more is known")
+        facts = _failure_facts(failure, node, "no details are known")
         return Reason("loop", Code.RETRYING, (*facts, ("next", failures + 1), ("attempts", attempts)))
 
     @staticmethod
     def launch_failed(failure: Failure, node: str = "") -> Reason:
-        return Reason("backend", Code.LAUNCH_FAILED, _failure_facts(failure, node, "no more is known"))
+        return Reason("backend", Code.LAUNCH_FAILED, _failure_facts(failure, node, "no details are known"))
 
     @staticmethod
     def failed(failure: Failure, failures: int, attempts: int, node: str = "") -> Reason:

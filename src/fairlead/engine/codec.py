@@ -99,7 +99,7 @@ def _amount(name: str, value: Any) -> float:
 def _finite(name: str, value: Any) -> float:
     number = float(value)
     if not 0 <= number < math.inf:
-        raise ValueError(f"{name} is {number:g}, not a finite number from 0 on")
+        raise ValueError(f"{name} is {number:g}, not a finite number of at least 0")
     return number
 
 

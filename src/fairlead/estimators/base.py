@@ -135,7 +135,7 @@ def check_measuring(where: str, noise: float, measurements: int, references: tup
     require(0 <= noise < 1, where, "a relative error from 0 to less than 1", "noise", noise)
     require(measurements >= 1, where, "at least 1", "measurements", measurements)
     if isinstance(references, (int, float)) and not 0 < references <= 1:
-        raise InputError(where, "a fraction above 0 and up to 1, or names of kinds", field="references", value=references)
+        raise InputError(where, "a fraction above 0 and up to 1, or names of job types", field="references", value=references)
     require(references != (), where, "at least one kind", "references", "[]")
 
 
@@ -145,7 +145,7 @@ def reference_rows(keys: tuple[tuple[str, int], ...], chosen: tuple[str, ...] | 
     if isinstance(chosen, tuple):
         unknown = [kind for kind in chosen if kind not in kinds]
         if unknown:
-            raise InputError(where, "kinds that the throughput table has", field="references", value=unknown[0])
+            raise InputError(where, "job types in the throughput table", field="references", value=unknown[0])
         kinds = [kind for kind in kinds if kind in chosen]
     elif chosen is not None:
         drawn = stream(seed, "references").permutation(len(kinds))[: int(np.ceil(chosen * len(kinds)))]

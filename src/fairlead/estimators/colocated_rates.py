@@ -83,7 +83,7 @@ class ColocationModel:
             raise InputError(self.where, expected, field="profiles", value=self.profiles)
         modes = shipped_predictor(self.profiles or DEFAULT_DEVICE).slowdown
         if self.sharing not in modes:
-            expected = f"a way of sharing that was measured; {near_or_all(self.sharing, modes)}"
+            expected = f"a sharing mode that was measured; {near_or_all(self.sharing, modes)}"
             raise InputError(self.where, expected, field="sharing", value=self.sharing)
         counts = {"below": len(BELOW), "above": len(ABOVE)}
         given = {name: getattr(self, name) for name in counts if self.below or self.above}

@@ -70,7 +70,7 @@ class Profiled:
     def __post_init__(self) -> None:
         check_measuring(WHERE, self.noise, self.measurements, self.references)
         require(0 < self.share <= 1, WHERE, "a fraction above 0 and up to 1", "share", self.share)
-        require(0 <= self.profile_s < math.inf, WHERE, "seconds from 0 on", "profile_s", self.profile_s)
+        require(0 <= self.profile_s < math.inf, WHERE, "seconds, at least 0", "profile_s", self.profile_s)
         require(self.accelerators >= 1, WHERE, "at least 1", "accelerators", self.accelerators)
         require(self.rank >= 1, WHERE, "at least 1", "rank", self.rank)
         require(0 < self.penalty < math.inf, WHERE, "a number above 0", "penalty", self.penalty)

@@ -39,13 +39,13 @@ MIN_LOAD, MAX_LOAD = 1e-6, 1e6
 
 
 def checked_seeds(seeds: Iterable[Any]) -> tuple[int, ...]:
-    """Return seeds. Raises InputError unless they are whole numbers from 0 on, each once, and at least one."""
+    """Return seeds. Raises InputError unless they are whole numbers of at least 0, each once, and at least one."""
     try:
         found = tuple(map(operator.index, islice(seeds, MAX_SEEDS + 1)))
     except TypeError:
         found = ()
     if not found or min(found) < 0 or len(set(found)) < len(found) or len(found) > MAX_SEEDS or max(found) > LARGEST_SEED:
-        wanted = f"one to {MAX_SEEDS:,} whole numbers from 0 on, each once"
+        wanted = f"one to {MAX_SEEDS:,} whole numbers of at least 0, each once"
         raise InputError("compare", wanted, field="seeds", value=seeds)
     return found
 
@@ -100,7 +100,9 @@ class Comparison:
                 check_number("compare", "loads", load, f"numbers from {MIN_LOAD:f} to {MAX_LOAD:,.0f}", MIN_LOAD, MAX_LOAD)
         for label, count in Counter(one.label for one in self.schedulers).items():
             if count > 1:  # rows and curves are named by labels
-                mend = "each scheduler once, or another name for one of the two (`name: …` in its file, name=… of a Scheduler)"
+                mend = (
+                    "each scheduler only once, or another name for one of them (`name: …` in its file, name=… of a Scheduler)"
+                )
                 raise InputError("schedulers", mend, field="scheduler", value=label)
 
     @property

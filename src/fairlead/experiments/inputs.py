@@ -119,7 +119,7 @@ def check_host_profiles(source: object, names: Iterable[str], jobs: Iterable[Job
     known = dict.fromkeys(name for kind in kinds for name in (model_of(kind), kind))
     for name in names:
         if name not in known:
-            raise InputError(source, f"a model or kind of the trace or the table ({near_or_all(name, known)})", field=name)
+            raise InputError(source, f"a model or job type in the trace or the table ({near_or_all(name, known)})", field=name)
 
 
 def used_rates(jobs: Iterable[Job], table: ThroughputTable) -> dict[str, tuple[float, ...]]:
@@ -193,7 +193,7 @@ def _explain_missing(trace: Trace, table: ThroughputTable, kind: str, workers: i
     sizes = table.workers_of(kind)
     if not sizes:
         raise InputError(
-            where, f"a kind that the throughput table has ({near_or_all(kind, table.kinds)})", field="kind", value=kind
+            where, f"a job type in the throughput table ({near_or_all(kind, table.kinds)})", field="kind", value=kind
         )
     listed = ", ".join(map(str, sizes))
     mend = f"a gang size that the throughput table has for {kind!r} ({listed}), or --fill-workers to model the others"

@@ -168,7 +168,7 @@ def _with_distinct_names(candidates: Sequence[SchedulerConfig]) -> tuple[Schedul
     named: list[SchedulerConfig] = []
     for one in candidates:
         if any(replace(other, name="") == replace(one, name="") for other in named):
-            raise InputError("synthesize", "every candidate once", field="candidates", value=one.label)
+            raise InputError("synthesize", "each candidate only once", field="candidates", value=one.label)
         taken, label = {other.label for other in named}, one.label
         names = (label, *(f"{label} ({count})" for count in range(2, len(named) + 2)))
         name = next(name for name in names if name not in taken)
@@ -233,7 +233,7 @@ class Advisor:
         processes: int = 1,
     ) -> None:
         require(candidates, "synthesize", "at least one candidate", "candidates")
-        require(0 <= margin < math.inf, "synthesize", "a share from 0 on, as in 0.01", "margin", margin)
+        require(0 <= margin < math.inf, "synthesize", "a share of at least 0, as in 0.01", "margin", margin)
         for candidate in candidates:
             candidate.build(table)  # reports errors now
         self.candidates, self.table = _with_distinct_names(candidates), table
@@ -369,7 +369,7 @@ def synthesize(
     candidate. A switch is an event in the journal."""
     length = given.scheduler.round_s
     require(length != 0, "synthesize", "a scheduler with rounds", "rounds", "event-driven")
-    require(every >= 1, "synthesize", "a whole number of rounds from 1 on", "every", every)
+    require(every >= 1, "synthesize", "a whole number of rounds, at least 1", "every", every)
     if gantt and journal is None:
         journal = MemoryJournal()
     begun = begin(given, journal or NoJournal(), registry)

@@ -127,7 +127,7 @@ class TiresiasPlusPlacement:
     paper: ClassVar[str] = "Blox §4.3"
 
     def __post_init__(self) -> None:
-        require(self.threshold >= 0, "placement tiresias-plus", "a number from 0 on", "threshold", self.threshold)
+        require(self.threshold >= 0, "placement tiresias-plus", "a number of at least 0", "threshold", self.threshold)
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
         return consolidate_selectively(selection, view, self._wishes)

@@ -93,7 +93,7 @@ def profiles_of(
     rows = [one for one in found if "problem" not in one]
     lacking = next((name for name in SOLO_FIELDS for one in rows if name not in one), None if rows else SOLO_FIELDS[0])
     if lacking is not None:
-        raise InputError(source, "configurations measured alone, with what NVML says of them", field=lacking)
+        raise InputError(source, "configurations measured alone, with the values that NVML reports", field=lacking)
     known = {
         one["name"]: SoloProfile(
             one["name"],

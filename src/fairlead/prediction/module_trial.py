@@ -88,7 +88,9 @@ def training_in(spelled: str) -> tuple[Any, ...]:
         raise InputError("profile module", wanted, field="module", value=spelled)
     made = _run(make, spelled=spelled)
     if not isinstance(made, tuple) or len(made) not in (3, 4):
-        raise InputError("profile module", "a model, inputs and targets, and maybe a loss, from the function", field="module")
+        raise InputError(
+            "profile module", "a function that returns a model, inputs, targets and, optionally, a loss", field="module"
+        )
     if not isinstance(made[0], torch.nn.Module):
         raise InputError("profile module", "a PyTorch model (torch.nn.Module) first", field="module", value=made[0])
     return made

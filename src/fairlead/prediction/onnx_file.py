@@ -145,7 +145,7 @@ def _close(path: Path, graph: Any, sizes: Mapping[str, int]) -> frozenset[str]:
     names = {dim.dim_param for value in inputs for dim in _dims_of(value) if dim.dim_value <= 0 and dim.dim_param}
     if unknown := next((name for name in sizes if name not in names), None):
         known = near_or_all(unknown, sorted(name[:60] for name in names if name.isprintable()))
-        raise InputError(path, f"a size that the file leaves open; {known}", field="size", value=unknown)
+        raise InputError(path, f"a dynamic dimension of the file; {known}", field="size", value=unknown)
     for value in (*inputs, *graph.output, *graph.value_info):
         for dim in _dims_of(value):
             if dim.dim_value <= 0 and dim.dim_param in sizes:

@@ -50,7 +50,7 @@ def load_graph_in_process(path: Path, sizes: Mapping[str, int] | None = None) ->
     if "graph" not in answer:
         raise InputError(
             path,
-            f"a model that can be read in {memory / 2**30:.0f} GB of memory; its reader ended with {found.returncode}",
+            f"a model that can be read in {memory / 2**30:.0f} GB of memory; reading it ended with status {found.returncode}",
             field="model",
         )
     return Graph(**{**answer["graph"], "operators": tuple(Operator(*one) for one in answer["graph"]["operators"])})

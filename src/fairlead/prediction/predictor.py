@@ -60,7 +60,7 @@ class Memory:
         except (TypeError, ValueError, AttributeError):
             raise InputError(source, "activations, loss, margin and overhead_mb, as numbers", field="memory") from None
         if not sane(numbers := list(asdict(found).values())) or min(numbers) < 0:
-            raise InputError(source, "finite numbers from 0 on", field="memory")
+            raise InputError(source, "finite numbers of at least 0", field="memory")
         return found
 
 
@@ -114,7 +114,7 @@ class Utilization:
             names = tuple(str(name) for name in data["names"])
             learner, learned = str(data["learner"]), data["learned"]
         except (KeyError, TypeError):
-            raise InputError(source, "learner, names and learned", field="utilization") from None
+            raise InputError(source, "the keys learner, names and learned", field="utilization") from None
         return cls(learner, names, model_from_data(learned, len(names), source))
 
 
@@ -203,7 +203,7 @@ class Predictor:
         if sharing not in self.slowdown:
             known = near_or_all(sharing, self.slowdown)
             raise InputError(
-                f"predictor for {self.device}", f"a way of sharing that was measured; {known}", field="sharing", value=sharing
+                f"predictor for {self.device}", f"a sharing mode that was measured; {known}", field="sharing", value=sharing
             )
         if multiprocessors is not None and sharing in self.at_once:
             return self.at_once[sharing].slowdowns(np.asarray(utilization, dtype=float), multiprocessors, kernel_s)
@@ -234,7 +234,7 @@ def load_predictor(path: Path) -> Predictor:
     except orjson.JSONDecodeError as problem:
         raise InputError(path, f"JSON: {problem}", field="predictor") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise InputError(path, f"a file that says format: {FORMAT}", field="format")
+        raise InputError(path, f"a file with 'format: {FORMAT}'", field="format")
     try:
         about = {str(name): str(value) for name, value in data["about"].items()}
         slowdown, at_once = (
@@ -252,7 +252,7 @@ def load_predictor(path: Path) -> Predictor:
     busy, held = _of_graph(utilization, path), data.get("multiprocessors")
     texts = (*about, *about.values(), *slowdown, *at_once, busy.learner)
     if unprintable := next((text for text in texts if not text.isprintable()), None):
-        raise InputError(path, "words, with nothing in them that a terminal would act on", field="predictor", value=unprintable)
+        raise InputError(path, "text without control characters", field="predictor", value=unprintable)
     return Predictor(
         about,
         busy,
@@ -266,7 +266,7 @@ def load_predictor(path: Path) -> Predictor:
 def _of_graph(data: Any, path: Path) -> Utilization:
     found = Utilization.from_data(data, path)
     if (unknown := next((name for name in found.names if name not in NAMES), None)) is not None:
-        raise InputError(path, "features that a graph has", field="names", value=unknown)
+        raise InputError(path, "features that can be computed from a graph", field="names", value=unknown)
     return found
 
 

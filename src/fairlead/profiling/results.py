@@ -25,21 +25,21 @@ def _wrong_field(row: Mapping[str, Any]) -> tuple[str, str] | None:
         return "pair", "the names of two configurations"
     for name in _NUMBERS:
         if name in row and not _number(row[name]):
-            return name, "a number from 0 on"
+            return name, "a number of at least 0"
     for name in _TEXTS:
         if name in row and not isinstance(row[name], str):
             return name, "text"
     if "session" in row and not (_number(row["session"]) and isinstance(row["session"], int)):
         return "session", "a whole number"
     if "steps_per_s" in row and not _speed(row["steps_per_s"], paired):
-        return "steps_per_s", f"{'two numbers' if paired else 'a number'} from 0 on"
+        return "steps_per_s", f"{'two numbers' if paired else 'a number'} of at least 0"
     if "undisturbed_steps_per_s" in row and not (
         _two(row["undisturbed_steps_per_s"], _number) and min(row["undisturbed_steps_per_s"]) > 0
     ):
         return "undisturbed_steps_per_s", "two numbers above 0"
     windows = row.get("windows", 1)  # their number, or the rates of each
     if not isinstance(windows, int) and not (isinstance(windows, list) and windows and all(_speed(w, paired) for w in windows)):
-        return "windows", f"steps per second of each, {'two numbers' if paired else 'a number'} from 0 on"
+        return "windows", f"steps per second of each, {'two numbers' if paired else 'a number'} of at least 0"
     return None
 
 
@@ -168,9 +168,7 @@ def read_pairs(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise InputError(path, "pairs that were measured, as `profile pairs` writes them", field="pair")
     modes = [mode.value for mode in SharingMode]
     if (sharing := about.get("sharing")) not in modes:
-        raise InputError(
-            path, f"how the two share the GPU ({near_or_all(str(sharing), modes)})", field="sharing", value=sharing
-        )
+        raise InputError(path, f"a sharing mode ({near_or_all(str(sharing), modes)})", field="sharing", value=sharing)
     if wrong := _wrong_pair(rows):
         line, field, expected = wrong
         raise InputError(path, expected, line=line, field=field, value=rows[line].get(field))

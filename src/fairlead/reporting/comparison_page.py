@@ -52,7 +52,7 @@ def comparison_sections(summary: Sequence[Mapping[str, Any]], seeds: Sequence[in
         sections.append(card("All runs", _means(summary, loads).to_html(), f"{_loads_in_words(loads)}; {over}{of}", "means"))
     if found.rows:
         note = f"difference ± half the 95 % interval; {found.method}; bold: the interval excludes 0"
-        sections.append(card(f"Differences to {found.baseline}", _differences(found, loads).to_html(), note, "differences"))
+        sections.append(card(f"Differences from {found.baseline}", _differences(found, loads).to_html(), note, "differences"))
     return sections
 
 

@@ -96,7 +96,7 @@ def serve_control_plane(
             held.enter_context(listener)
         port = port_of("--agents", settings.agents)
         if port and port == listeners[0].getsockname()[1] and host_of(settings.agents) == host_of(settings.http):
-            raise InputError("--agents", "another address than --http", field="address", value=settings.agents)
+            raise InputError("--agents", "an address other than that of --http", field="address", value=settings.agents)
         check_address_free("--agents", settings.agents)
         if settings.checkpoints is not None:
             _check_writable(settings.checkpoints)
@@ -105,7 +105,7 @@ def serve_control_plane(
         try:
             state = None if is_new(journal) else recover(journal)[0]
             if state is not None and state.cluster != settings.cluster:
-                raise InputError("--cluster", "the cluster that the journal is about; another one needs a journal of its own")
+                raise InputError("--cluster", "the cluster of the journal; another cluster needs its own journal")
         except BaseException:
             journal.close()
             raise
@@ -128,7 +128,7 @@ def _check_writable(checkpoints: Path) -> None:
     """The folder itself is created with the first checkpoint."""
     there = next(path for path in (checkpoints.absolute(), *checkpoints.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise InputError("--checkpoints", "a folder that can be written", field="folder", value=str(checkpoints))
+        raise InputError("--checkpoints", "a writable folder", field="folder", value=str(checkpoints))
 
 
 async def _serve(
@@ -281,7 +281,9 @@ def _check_agent_folders(*folders: Path) -> None:
     for folder in folders:
         new = not folder.exists() and not folder.is_symlink()
         if not new and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-            raise InputError("--root", "a folder that can be written, or nothing yet", field="agents", value=str(folder))
+            raise InputError(
+                "--root", "a writable folder, or a path that does not exist yet", field="agents", value=str(folder)
+            )
 
 
 def _start_agents(settings: ServeSettings, address: str, log_format: LogFormat) -> Iterator[subprocess.Popen[bytes]]:

@@ -287,7 +287,7 @@ def _rows(path: Path, wanted: tuple[str, ...]) -> Iterator[tuple[float, ...]]:
             except (TypeError, ValueError):
                 value = math.nan
             if not 0 <= value < math.inf:
-                raise InputError(path, "a number from 0 on", line=rows.line_num, field=name, value=row[name])
+                raise InputError(path, "a number of at least 0", line=rows.line_num, field=name, value=row[name])
             values.append(value)
         yield tuple(values)
 

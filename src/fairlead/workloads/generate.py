@@ -167,13 +167,13 @@ class Generator:
         if isinstance(self.workers, str):
             _check(self.workers in GANG_SHARES, "workers", self.workers, "single, multiple, or shares of gang sizes")
         for size in self._gang_shares():
-            _check(isinstance(size, int) and size >= 1, "workers", size, "gang sizes from 1 on")
+            _check(isinstance(size, int) and size >= 1, "workers", size, "gang sizes of at least 1")
         _check_shares("workers", self._gang_shares())
         _check(0 <= self.priorities <= 1, "priorities", self.priorities, "a share between 0 and 1")
         _check(0 < self.high_weight < math.inf, "high_weight", self.high_weight, "a number above 0")
         if self.accounts:
             _check_shares("accounts", self.accounts)
-        _check(isinstance(self.users, int) and self.users >= 0, "users", self.users, "a whole number from 0 on")
+        _check(isinstance(self.users, int) and self.users >= 0, "users", self.users, "a whole number of at least 0")
         _check(all(0 < m < math.inf for m in self.slos), "slos", self.slos, "multiples of the duration above 0")
         for mode in self.modes:
             _check(mode in MODES, "modes", mode, f"one of {', '.join(MODES)}")
@@ -193,7 +193,7 @@ class Generator:
 
     def trace(self, seed: int) -> Trace:
         """The jobs of one seed, in the order of their arrival."""
-        _check(isinstance(seed, int) and seed >= 0, "seed", seed, "a whole number from 0 on")
+        _check(isinstance(seed, int) and seed >= 0, "seed", seed, "a whole number of at least 0")
         arrivals = self._arrivals(seed)
         durations, workers = self._durations_and_workers(seed)
         kinds = self._kinds(seed, workers)
@@ -250,7 +250,7 @@ class Generator:
             found = [kind for kind in known if name in (kind, model_of(kind))]
             if not found:
                 hint = near_or_all(name, dict.fromkeys((*map(model_of, known), *known)))
-                raise InputError(GENERATOR, f"a kind or model of the table ({hint})", field="kinds", value=name)
+                raise InputError(GENERATOR, f"a job type or model in the table ({hint})", field="kinds", value=name)
             chosen.update(dict.fromkeys(found))
         return tuple(chosen)
 
@@ -331,7 +331,7 @@ def _memory_of(kind: str) -> float:
     try:
         return memory_gb_of(kind)
     except UnknownName:
-        raise InputError(GENERATOR, "a kind of the catalogue, whose memory is known", field="memory", value=kind) from None
+        raise InputError(GENERATOR, "a job type of the catalogue, whose memory is known", field="memory", value=kind) from None
 
 
 def _check(good: bool, name: str, value: object, expected: str) -> None:

@@ -50,9 +50,9 @@ def parse_gavel_table(path: Path, text: bytes) -> ThroughputTable:
     except json.JSONDecodeError as problem:
         raise InputError(path, f"JSON ({problem.msg}, column {problem.colno})", line=problem.lineno) from None
     except _DuplicateKey as problem:
-        raise InputError(path, "each name once in an object", field="key", value=str(problem)) from None
+        raise InputError(path, "each name only once in an object", field="key", value=str(problem)) from None
     except (ValueError, RecursionError) as problem:
-        raise InputError(path, f"JSON of rates ({type(problem).__name__})") from None
+        raise InputError(path, f"a JSON object with rates ({type(problem).__name__})") from None
     draft = TableDraft(path)
     others: dict[tuple[Key, Key, str], float] = {}
     sections = _object(path, "types", content)
@@ -65,7 +65,7 @@ def parse_gavel_table(path: Path, text: bytes) -> ThroughputTable:
             key, place = _key(path, section, written), f"{section} / {written}"
             rates = _object(path, place, entry)
             if "null" not in rates or (key, name) in alone:
-                raise InputError(path, 'each key once, with its rate alone under "null"', field=section, value=written)
+                raise InputError(path, 'each key only once, with its rate alone under "null"', field=section, value=written)
             draft.sources.setdefault(key, {})[path.name] = None
             alone[key, name] = _rate(path, f"{place} / null", rates["null"])
             for partner, value in rates.items():
@@ -73,7 +73,7 @@ def parse_gavel_table(path: Path, text: bytes) -> ThroughputTable:
                     continue
                 other, inner = _key(path, place, partner), f"{place} / {partner}"
                 if not isinstance(value, list) or len(value) != 2:
-                    raise InputError(path, "two rates, [mine, the other's]", field=inner, value=value)
+                    raise InputError(path, "two rates, [this job's, the other job's]", field=inner, value=value)
                 mine, theirs = _rate(path, inner, value[0]), _rate(path, inner, value[1])
                 if not is_spread:  # pairs of a table are consolidated
                     draft.paired[key, other, name] = (mine, None)
@@ -176,7 +176,7 @@ def fill_workers(table: ThroughputTable, wanted: Iterable[Key]) -> ThroughputTab
         return table
     alone, spread = [], []
     for kind, workers in missing:
-        require(workers >= 1, "throughputs", "a whole number of workers from 1 on", "workers", workers)
+        require(workers >= 1, "throughputs", "a whole number of workers, at least 1", "workers", workers)
         sizes = sorted(table.workers_of(kind))
         if not sizes:
             raise UnknownName("kind of job", kind, table.kinds)
@@ -253,4 +253,4 @@ def _add_rate(draft: TableDraft, cells: dict[str, str], line: int) -> None:
         duplicate = (key, type_name) in rates
         rates[key, type_name] = rate
     if duplicate:
-        raise BadField("kind", key[0], "each rate once")
+        raise BadField("kind", key[0], "each rate only once")

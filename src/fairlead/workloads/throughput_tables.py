@@ -114,7 +114,7 @@ class TableDraft:
         require(len(keys) != 1, self.path, "at least one rate")
         if len(keys) ** 2 * len(types) > MAX_RATES:
             limit = math.isqrt(MAX_RATES // len(types))
-            raise InputError(self.path, f"at most {limit:,} kinds and gang sizes", field="kind", value=len(keys) - 1)
+            raise InputError(self.path, f"at most {limit:,} job types and gang sizes", field="kind", value=len(keys) - 1)
         row_of, column_of = {key: r for r, key in enumerate(keys)}, {name: c for c, name in enumerate(types)}
         alone, paired = np.zeros((len(keys), len(types))), np.zeros((len(keys), len(keys), len(types)))
         for (key, name), rate in self.alone.items():
@@ -128,7 +128,9 @@ class TableDraft:
         for (key, partner, name), (rate, line) in self.paired.items():
             for member in (key, partner):
                 if (member, name) not in self.alone:
-                    raise InputError(self.path, "a pair whose rates alone are listed", line=line, field=name, value=member)
+                    raise InputError(
+                        self.path, "a pair of job types whose rates alone are listed too", line=line, field=name, value=member
+                    )
             paired[row_of[key], row_of[partner], column_of[name]] = rate
         alone[0] = spread[0] = 1.0
         by_row = ("", *("; ".join(self.sources[key]) for key in keys[1:]))

@@ -28,7 +28,7 @@ _WEIGHT = f"a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
 _WITHIN = f"seconds from 0 to {MAX_TIME_S:g}"
 _STEPS = f"a number above 0, at most {MAX_STEPS:g}"
 _POSITIVE = "a number above 0"
-_AMOUNT = "a number from 0 on"
+_AMOUNT = "a number of at least 0"
 
 
 def raise_bad_line(problem: InputError) -> None:
@@ -112,11 +112,11 @@ def _wrong_field(job: Job) -> tuple[str, str] | None:
     if not job.time_limit_s > 0:
         return "time_limit_s", _POSITIVE
     if not job.retry_limit >= 0:
-        return "retry_limit", "a whole number from 0 on"
+        return "retry_limit", "a whole number of at least 0"
     if not 0 <= job.min_run_s < math.inf:
         return "min_run_s", _AMOUNT
     if not job.max_slowdown >= 1:
-        return "max_slowdown", "a number from 1 on"
+        return "max_slowdown", "a number of at least 1"
     if job.schedule and (expected := wrong_schedule(job.schedule, job.mode)):
         return "schedule", expected
     return None

@@ -65,7 +65,7 @@ def with_random_kinds(
 def daily_spike(trace: Trace, jobs: int, hour: int, seed: int) -> Trace:
     """Add jobs at uniformly random times within one hour of each day (Blox §5.1: 16 jobs). They are copies of jobs of the
     trace. Days and hours count from second 0."""
-    require(jobs >= 0, "daily_spike", "a whole number from 0 on", "jobs", jobs)
+    require(jobs >= 0, "daily_spike", "a whole number of at least 0", "jobs", jobs)
     require(0 <= hour <= 23, "daily_spike", "an hour from 0 to 23", "hour", hour)
     rng, names = stream(seed, "spike"), _new_names(trace, "spike")
     extra: list[Job] = []

@@ -156,4 +156,4 @@ def test_who_waits_is_told_when_its_turn_is_how_unfair_that_will_be_and_what_a_r
         assert (reason.by, str(reason.code), facts["rho"]) == ("policy", "planned-later", 1.0)
         assert 0 < facts["rounds"] < facts["window"] == 10
         assert 0 < facts["cost"] < 1
-        assert "predicted to end at 1.00 times its fair end" in reason.text
+        assert "predicted to take 1.00 times its fair completion time" in reason.text

@@ -18,7 +18,7 @@ def introduction(scale: Scale, inputs: ExperimentInputs) -> list[str]:
         f"Scale {scale.description}.",
         f"{inputs.rates_note[0].upper()}{inputs.rates_note[1:]}.",
         "V100s, four to a node, rounds of five minutes, no costs of preemption unless a row says otherwise, gangs of 1, 2, 4"
-        " and 8. Loads are those of the paper's 128 accelerators; a smaller cluster gets its part.",
+        " and 8. Loads are those of the paper's 128 GPUs; a smaller cluster gets its part.",
         f"At {HIGH:g} jobs per hour the measured jobs come in hours {hours[0]:.0f} to {hours[1]:.0f}, the paper's in hours 375"
         " to 500. Where a queue grows without end, gains depend on how late they are measured. Jobs keep coming until there are"
         " twice as many as with the last measured one.",
@@ -44,5 +44,5 @@ BLOX = Paper(
     ),
     SCALES,
     introduction,
-    {"tiny": "ten seconds of one core without the public traces"},
+    {"tiny": "ten seconds on one core without the public traces"},
 )

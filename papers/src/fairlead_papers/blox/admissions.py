@@ -65,7 +65,7 @@ def read(spike: int, scale: Scale, answers: Answers) -> Findings:
     notes = ["the paper says by how much the average JCT is shorter; here as a factor: 15 % shorter is 1.18×"]
     if spike:
         here = f"{round(scale.load(SPIKE))} on {scale.accelerators}"
-        notes.append(f"{SPIKE} jobs more on 128 accelerators, {here}; they are copies of jobs of the trace")
+        notes.append(f"{SPIKE} jobs more on 128 GPUs, {here}; they are copies of jobs of the trace")
     return Findings(rows, pictures, notes)
 
 

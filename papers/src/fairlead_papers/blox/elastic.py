@@ -183,7 +183,7 @@ def sweep(scale: Scale) -> Sweep[Arm]:
         mine.loads,
         numbers,
         partial(under_load, mine),
-        f"jobs per hour ({ACCELERATORS} accelerators)",
+        f"jobs per hour ({ACCELERATORS} GPUs)",
     )
 
 
@@ -254,7 +254,7 @@ def _reasons(told: str, ask: Callable[[], list[Answer]], scale: str = "") -> lis
         ("accelerator-hours of a job", "h", lambda answer: float(answer["accelerator_h"])),
         ("workers of a running job", "workers", lambda answer: float(answer["workers"])),
         ("most jobs at once", "jobs", lambda answer: float(answer["at_once"])),
-        ("accelerators in use", "%", lambda answer: 100.0 * figure(answer, "utilization")),
+        ("GPUs in use", "%", lambda answer: 100.0 * figure(answer, "utilization")),
     )
     return [row(f"{what}, {told}", None, partial(figures, pick), unit, scale=scale) for what, unit, pick in parts]
 

@@ -87,7 +87,7 @@ def hosted(scale: Scale, durations: str, hungry: bool, arm: Arm, load: float, se
 def sweep(scale: Scale, durations: str, hungry: bool) -> Sweep[Arm]:
     arms = (PROPORTIONAL, TUNE, OPTIMAL) if hungry else (PROPORTIONAL, TUNE)
     make = partial(hosted, scale, durations, hungry)
-    return Sweep(arms, (at_share(durations, SHARE),), own_clusters(scale).hosts_seeds, make, "jobs per hour (128 accelerators)")
+    return Sweep(arms, (at_share(durations, SHARE),), own_clusters(scale).hosts_seeds, make, "jobs per hour (128 GPUs)")
 
 
 def cases(scale: Scale) -> Iterable[Case]:

@@ -111,7 +111,7 @@ def read_bandwidth(scale: Scale, answers: Answers) -> Findings:
             for how, paper in TABLE_4.items():
                 rows.append(row(f"bandwidth, {how}: {told}", paper, partial(found, how), "Gb/s", Wants.NOTHING))
     notes = [
-        "between two accelerators of gangs on one node, at their start; FIFO, consolidated",
+        "between two GPUs of gangs on one node, at their start; FIFO, consolidated",
         "on a machine of four no choice can give more than 4/3 of chance: pairs have two of six links that are twice as fast",
     ]
     return Findings(rows, (), notes)

@@ -50,7 +50,7 @@ class OwnClusters:
     def description(self) -> str:
         loads = ", ".join(f"{load:g}" for load in self.loads)
         sizes = (self.arrivals_size, f"{loads} jobs per hour", self.stream_size, self.hosts_size)
-        return f"{'; '.join(sizes)}; about {self.takes} of one core"
+        return f"{'; '.join(sizes)}; about {self.takes} on one core"
 
     @property
     def _workloads(self) -> str:

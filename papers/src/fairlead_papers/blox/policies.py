@@ -24,7 +24,7 @@ RESTART_S = 60.0
 LOW = 4.0
 """Jobs per hour below which the paper has Optimus with the shortest JCT."""
 
-LOADS_ARE = "jobs per hour (for 128 accelerators)"
+LOADS_ARE = "jobs per hour (for 128 GPUs)"
 
 
 def sweep(scale: Scale, durations: str) -> Sweep[Arm]:

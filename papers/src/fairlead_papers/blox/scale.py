@@ -43,7 +43,7 @@ class Scale:
     sensitive: tuple[int, ...]  # models of eight, in Figure 11
     choosing: Mapping[str, Choosing]  # by durations
     choosing_seeds: tuple[int, ...]
-    takes: str = ""  # of one core
+    takes: str = ""  # on one core
 
     @property
     def cluster(self) -> str:
@@ -109,12 +109,12 @@ SCALES = {
               _choosing(Choosing(8, (3, 9), (1.2,)), Choosing(8, (3, 9), (1.2,))), (0,)),
         Scale("small", 32, (225, 300), (0, 1, 2), (2.0, 8.0), (0.9,), (5, 8),
               _choosing(Choosing(16, (150, 200), (4.0,)), Choosing(16, (10, 40), (1.2,))), (0, 1, 2, 3, 4),
-              "about 18 minutes of one core"),
+              "about 18 minutes on one core"),
         Scale("medium", 64, (1500, 2000), (0, 1, 2), (1.0, 3.0, 5.0, 7.0, 8.0), (0.9, 1.2), (5, 6, 7, 8),
               _choosing(Choosing(32, (400, 500), (2.0,)), Choosing(32, (200, 300), (0.9, 1.2))), (0, 1, 2, 3, 4),
-              "about seven hours of one core, extrapolated from a few cases"),
+              "about seven hours on one core, extrapolated from a few cases"),
         Scale("full", 128, (3000, 4000), (0, 1, 2), (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0), (0.5, 0.7, 0.9, 1.0, 1.2),
               (5, 6, 7, 8), _choosing(Choosing(128, (3000, 4000), (1.2, 1.5)), Choosing(128, (3000, 4000), (0.9, 1.2))),
-              (0, 1, 2, 3, 4), "days of one core, most of them for the synthesizer; not run yet"),
+              (0, 1, 2, 3, 4), "days on one core, most of them for the synthesizer; not run yet"),
     )
 }  # fmt: skip

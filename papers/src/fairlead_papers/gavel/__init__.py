@@ -17,7 +17,7 @@ def introduction(scale: Scale, inputs: ExperimentInputs) -> list[str]:
         f"Scale {scale.description}.",
         f"{inputs.rates_note[0].upper()}{inputs.rates_note[1:]}.",
         "Rounds of six minutes and no costs of preemption, unless a study says otherwise. Both sides of a comparison have the"
-        " same jobs and the same options. Loads are those of the paper's 108 accelerators; a smaller cluster gets its part.",
+        " same jobs and the same options. Loads are those of the paper's 108 GPUs; a smaller cluster gets its part.",
         f"At {HIGH_LOAD} jobs per hour the measured jobs come in hours {first:.0f} to {last:.0f}; the paper's in hours"
         f" {from_h:.0f} to {to_h:.0f}. Where one side cannot carry the load, its queue keeps growing all that time: gains at"
         " high load depend on how late they are measured.",
@@ -40,8 +40,8 @@ GAVEL = Paper(
     SCALES,
     introduction,
     {
-        "small": "about ten minutes of one core",
-        "medium": "about an hour of one core, a quarter of it for fig10",
-        "tiny": "a quarter of a minute of one core",
+        "small": "about ten minutes on one core",
+        "medium": "about an hour on one core, a quarter of it for fig10",
+        "tiny": "a quarter of a minute on one core",
     },
 )

@@ -24,7 +24,7 @@ from fairlead_papers.gavel.scale import Scale, cluster_of
 from fairlead_papers.study import Study
 
 WEIGHTS = {"entity-0": 1.0, "entity-1": 2.0, "entity-2": 3.0}
-SIZE = "3 + 3 + 3 accelerators"
+SIZE = "3 + 3 + 3 GPUs"
 EACH = 6
 EVERY = 4
 _GIVEN = "weights={" + ", ".join(f"{name}: {weight:g}" for name, weight in WEIGHTS.items()) + "}"

@@ -32,7 +32,7 @@ def sweep(scale: Scale) -> Sweep[Arm]:
 
 def _size(scale: Scale) -> str:
     first, last = scale.few_measure
-    return f"4 + 4 + 4 accelerators, jobs {first:,}–{last - 1:,} measured, seeds: {len(scale.seeds)}"
+    return f"4 + 4 + 4 GPUs, jobs {first:,}–{last - 1:,} measured, seeds: {len(scale.seeds)}"
 
 
 def read(scale: Scale, answers: Answers) -> Findings:

@@ -30,7 +30,7 @@ def read(scale: Scale, answers: Answers) -> Findings:
         row(f"average FTF, agnostic / Gavel, at {high} jobs/hr", 2.8, lambda: given.gain(answers, *pair, own),
             note="n: jobs in the system while the job is there, in its own run"),
         row("the same, with one n for both", None, lambda: given.gain(answers, *pair, alike),
-            note="n: the number of accelerators"),
+            note="n: the number of GPUs"),
     ]  # fmt: skip
     pictures = (
         given.against_load(answers, "fig11-jct", "Average JCT against load", "average JCT, hours", average_jct),

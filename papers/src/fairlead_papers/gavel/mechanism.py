@@ -61,7 +61,7 @@ def read_lengths(scale: Scale, answers: Answers) -> Findings:
         if points:
             x, y = zip(*points)
             lines.append(PlotLine(f"{length_s / 60:g} minutes", x, y))
-    axis = "jobs per hour (for 36 accelerators of each type)"
+    axis = "jobs per hour (for 36 GPUs of each type)"
     return Findings(rows, (Lines("fig15a", "Length of rounds", axis, "average JCT, hours", lines),))
 
 

@@ -64,7 +64,7 @@ class Scale:
         shares, others = (", ".join(f"{100 * share:.0f}" for share in some) for some in (self.load_shares, self.other_shares))
         return (
             f"{self.name}: {self.size}; loads at {shares} % (Figures 9, 10) and {others} % (the others) of the paper's high"
-            f" load per accelerator; makespan of"
+            f" load per GPU; makespan of"
             f" {self.static_jobs:,} jobs; cost of {self.cost_jobs:,} jobs; policies timed up to {self.active_jobs[-1]:,} jobs"
         )
 

@@ -88,7 +88,7 @@ def read(scale: Scale, answers: Answers) -> Findings:
             x, y = zip(*points)
             lines.append(PlotLine(label, x, y))
     picture = Lines("fig14", "Time to compute an allocation", "active jobs", "CPU time, ms", lines, log_x=True, log_y=True)
-    return Findings(rows, (picture,), ["26 kinds with one worker each; half an accelerator a job; three entities of weight 1"])
+    return Findings(rows, (picture,), ["26 kinds with one worker each; half a GPU per job; three entities of weight 1"])
 
 
 STUDIES = (

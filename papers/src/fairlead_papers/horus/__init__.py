@@ -21,7 +21,7 @@ def introduction(scale: Scale, inputs: ExperimentInputs) -> list[str]:
         "W-Large is 30 % short and light, 15 % short and heavy, 35 % long and light, 20 % long and heavy; W-Small 55, 20, 20"
         " and 5 %. Short is 3 to 13 minutes alone, long 13 minutes to 2 hours, log-uniform; light is below 60 % utilization.",
         "The month of the large simulation is not published. Here its jobs last 300 minutes in the median and 500 in the mean,"
-        " and want 3.9 times the accelerators there are, in gangs of 1 to 64, half of them single workers: so many that at the"
+        " and request 3.9 times the GPUs of the cluster, in gangs of 1 to 64, half of them single workers: so many that at the"
         " paper's size FIFO's mean wait, in minutes, is the paper's in its steps.",
     ]
 
@@ -36,5 +36,5 @@ STUDIES = (
     *slo.STUDIES,
 )
 HORUS = Paper(
-    "Horus", STUDIES, SCALES, introduction, {"small": "two or three minutes of one core", "tiny": "ten seconds of one core"}
+    "Horus", STUDIES, SCALES, introduction, {"small": "two or three minutes on one core", "tiny": "ten seconds on one core"}
 )

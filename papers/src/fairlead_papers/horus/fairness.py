@@ -70,7 +70,7 @@ def read_waits(scale: Scale, answers: Answers) -> Findings:
 
 _NOTE = (
     "FIFO lets nobody pass a gang that finds no room; FIFO, passing, does. What Horus gains over the latter it owes to sharing."
-    " Only gangs of one size share accelerators here."
+    " Only gangs of one size share GPUs here."
 )
 
 

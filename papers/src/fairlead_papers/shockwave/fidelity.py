@@ -86,7 +86,7 @@ class Reals:
 
     @property
     def told(self) -> str:
-        jobs = f"{self.real.jobs} jobs on {self.real.accelerators} accelerators in real time"
+        jobs = f"{self.real.jobs} jobs on {self.real.accelerators} GPUs in real time"
         return f"{jobs}, rounds of {self.real.round_s:g} s: {', '.join(arm.label for arm in self.arms)}"
 
 

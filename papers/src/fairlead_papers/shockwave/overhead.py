@@ -206,7 +206,7 @@ def _harm(scale: Scale, answers: Answers) -> Lines:
 
 
 def _told(scale: Scale) -> str:
-    return f"{scale.windows} windows of {ROUNDS} rounds, {scale.planned_on} accelerators"
+    return f"{scale.windows} windows of {ROUNDS} rounds, {scale.planned_on} GPUs"
 
 
 STUDIES = (Study("fig12", "Figure 12: what planning takes", cases, read, _told),)

@@ -167,7 +167,7 @@ def _distribution(answers: Answers, name: str, sides: Iterable[tuple[str, Iterab
 def _told(scale: Scale, accelerators: int) -> str:
     jobs = f"one in {scale.every} jobs" if scale.every > 1 else "all jobs"
     which = ", ".join(map(str, scale.workloads))
-    return f"{jobs} of Pollux' workload {which} on {accelerators // scale.every} accelerators"
+    return f"{jobs} of Pollux' workload {which} on {accelerators // scale.every} GPUs"
 
 
 STUDIES = (

@@ -46,12 +46,12 @@ class Scale:
     @property
     def size(self) -> str:
         seeds = "1 seed" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
-        return f"{self.jobs} generated jobs on {self.accelerators} accelerators, {seeds}"
+        return f"{self.jobs} generated jobs on {self.accelerators} GPUs, {seeds}"
 
     @property
     def description(self) -> str:
         small, *large = (f"{jobs} on {accelerators_for(jobs)}" for jobs in (self.physical, *self.large))
-        return f"{self.name}: traces of {small} accelerators and {', '.join(large)}; {self.size}"
+        return f"{self.name}: traces of {small} GPUs and {', '.join(large)}; {self.size}"
 
 
 SCALES = {

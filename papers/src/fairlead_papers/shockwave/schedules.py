@@ -87,7 +87,7 @@ def read(scale: Scale, answers: Answers) -> Findings:
 
 def _told(scale: Scale) -> str:
     given = made(scale, SHOCKWAVE)
-    return f"{given.jobs} generated jobs on {given.accelerators} accelerators"
+    return f"{given.jobs} generated jobs on {given.accelerators} GPUs"
 
 
 STUDIES = (Study("fig8", "Figure 8: a closer look at a schedule", cases, read, _told),)

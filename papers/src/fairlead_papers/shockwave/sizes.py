@@ -131,6 +131,6 @@ def _told(scale: Scale) -> str:
 
 
 STUDIES = (
-    Study("fig7", "Figure 7: 120 jobs on 32 accelerators", cases_small, read_small, _told),
+    Study("fig7", "Figure 7: 120 jobs on 32 GPUs", cases_small, read_small, _told),
     Study("fig9", "Figure 9: larger clusters", cases_large, read_large),
 )

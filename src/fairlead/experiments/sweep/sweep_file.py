@@ -149,7 +149,7 @@ def _axes(over: Value) -> tuple[Axis, ...]:
         seen: list[Any] = []
         for one in given:
             if one.data in seen:
-                raise one.error("each value once")
+                raise one.error("each value only once")
             seen.append(one.data)
         axes.append(Axis(name, given))
     return tuple(axes)
@@ -173,7 +173,7 @@ def _check_axes(given: Sweep, axes: Sequence[Axis], entries: Sequence[Value], re
                     raise value.error("no number of jobs where there is a trace")
             elif axis.name.startswith("costs."):
                 field = axis.name.removeprefix("costs.")
-                value.number("seconds from 0 on", above=field == OF_COSTS[-1])
+                value.number("seconds, at least 0", above=field == OF_COSTS[-1])
     for point in given.points():
         try:
             SchedulerConfig.from_data(given.scheduler(point)).build(None, registry)
@@ -181,7 +181,7 @@ def _check_axes(given: Sweep, axes: Sequence[Axis], entries: Sequence[Value], re
             at = ", ".join(f"{axis.name} {given.value(point, index)}" for index, axis in enumerate(axes))
             entry = entries[point.arm]
             raise InputError(
-                entry.source, f"parts that go together at {at} ({error})", line=entry.line, field="over"
+                entry.source, f"stages that can be combined at {at} ({error})", line=entry.line, field="over"
             ) from error
 
 
@@ -242,7 +242,7 @@ def _seeds(value: Value) -> tuple[int, ...]:
         if (count := value.whole("a count of at least 1, or a list of seeds", 1)) > MAX_RUNS:
             raise value.error(f"at most {MAX_RUNS:,} seeds")
         return tuple(range(count))
-    seeds = tuple(entry.whole("a whole number from 0 on", 0) for entry in value.items())
+    seeds = tuple(entry.whole("a whole number of at least 0", 0) for entry in value.items())
     if not seeds or len(set(seeds)) < len(seeds) or max(seeds) > LARGEST_SEED:
         raise value.error(f"at least one seed, each once, none above {LARGEST_SEED}")
     return seeds

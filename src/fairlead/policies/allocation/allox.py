@@ -55,7 +55,7 @@ class AlloX:
 
     def __post_init__(self) -> None:
         require(0 < self.alpha <= 1, "policy allox", "a number above 0, up to 1", "alpha", self.alpha)
-        require(self.max_depth >= 1, "policy allox", "a whole number from 1 on", "max_depth", self.max_depth)
+        require(self.max_depth >= 1, "policy allox", "a whole number of at least 1", "max_depth", self.max_depth)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         jobs, rates = view.jobs, view.rates

@@ -81,7 +81,7 @@ class MinCostSlo(MinCost):
     margin_s: float = 1800.0  # jobs aim to finish this many seconds before their deadlines
 
     def __post_init__(self) -> None:
-        require(0 <= self.margin_s < math.inf, "policy min-cost-slo", "seconds from 0 on", "margin_s", self.margin_s)
+        require(0 <= self.margin_s < math.inf, "policy min-cost-slo", "seconds, at least 0", "margin_s", self.margin_s)
 
     def _cheapest(self, view: Snapshot, model: DemandModel) -> ModelAnswer:
         jobs, fastest = view.jobs.only(model.present), model.fastest

@@ -210,11 +210,11 @@ class Horus:
         for name in ("queues", "beta", "max_jobs", "local_from"):
             check(getattr(self, name) >= 1, name, "at least 1")
         for name in ("memory_weight", "slowdown_weight"):
-            check(0 <= getattr(self, name) < math.inf, name, "a weight from 0 on")
+            check(0 <= getattr(self, name) < math.inf, name, "a weight of at least 0")
         check(self.max_utilization > 0, "max_utilization", "percent above 0")
         check(0 < self.max_memory < math.inf, "max_memory", "a fraction above 0 of a GPU's memory")
         for name in ("slo", "unpack"):
-            check(getattr(self, name) >= 1, name, "times the run time alone, from 1 on")
+            check(getattr(self, name) >= 1, name, "times the run time alone, at least 1")
         check(self.starving_s > 0, "starving_s", "seconds above 0")
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:

@@ -66,7 +66,7 @@ class PerformanceAwarePacking:
         where = "policy performance-aware-packing"
         _check_max_jobs(where, self.max_jobs)
         require(0 < self.drop < 1, where, "a fraction between 0 and 1", "drop", self.drop)
-        require(0 <= self.warm_up_s < math.inf, where, "seconds from 0 on", "warm_up_s", self.warm_up_s)
+        require(0 <= self.warm_up_s < math.inf, where, "seconds, at least 0", "warm_up_s", self.warm_up_s)
         require(self.trials >= 1, where, "at least 1", "trials", self.trials)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:

@@ -42,7 +42,7 @@ class Pollux:
 
     def __post_init__(self) -> None:
         require(-100 <= self.power <= 1, "policy pollux", "a number from -100 to 1", "power", self.power)
-        require(0 <= self.restart_s < math.inf, "policy pollux", "seconds from 0 on", "restart_s", self.restart_s)
+        require(0 <= self.restart_s < math.inf, "policy pollux", "seconds, at least 0", "restart_s", self.restart_s)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs = view.jobs

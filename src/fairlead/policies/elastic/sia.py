@@ -46,7 +46,7 @@ class Sia:
         require(-10 <= self.power < 0, "policy sia", "a number from -10 to below 0", "power", self.power)
         if not 1 < self.penalty <= _MAX_PENALTY:
             raise InputError("policy sia", f"a number above 1, at most {_MAX_PENALTY:g}", field="penalty", value=self.penalty)
-        require(0 <= self.restart_s < math.inf, "policy sia", "seconds from 0 on", "restart_s", self.restart_s)
+        require(0 <= self.restart_s < math.inf, "policy sia", "seconds, at least 0", "restart_s", self.restart_s)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):

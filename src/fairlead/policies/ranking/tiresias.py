@@ -67,7 +67,7 @@ class Gittins:
 
     def __post_init__(self) -> None:
         _check("policy gittins", self.thresholds, self.promote_after)
-        require(self.min_history >= 1, "policy gittins", "a whole number from 1 on", "min_history", self.min_history)
+        require(self.min_history >= 1, "policy gittins", "a whole number of at least 1", "min_history", self.min_history)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs = view.jobs

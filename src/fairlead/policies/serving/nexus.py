@@ -89,7 +89,7 @@ class Nexus:
             _check(name, spec)
         PoolingOptions(self.wait, self.headroom, self.neighbours)  # validates them
         if not isinstance(self.spare, int) or self.spare < 0:
-            raise InputError("policy nexus", "a whole number from 0 on", field="spare", value=self.spare)
+            raise InputError("policy nexus", "a whole number of at least 0", field="spare", value=self.spare)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         serving = self._serving(view)

@@ -86,7 +86,7 @@ def fairness_deadlines(
 def published_program(window: Window, ends: FairnessDeadlines, rho_max: float, power: float) -> Window:
     """The program of Shockwave's published results: a job's projected end is at most ρ_max times its fair end or, where that is
     infeasible, jobs that violate it are weighted by their ratio to a power."""
-    require(power >= 0, "shockwave planner", "a number from 0 on", "power", power)
+    require(power >= 0, "shockwave planner", "a number of at least 0", "power", power)
     if not ends.late.any() and int(ends.min_rounds @ window.workers) <= window.room:
         return window.at_least(ends.min_rounds)
     factor = np.where(ends.ratio > rho_max, ends.ratio**power, 1.0)

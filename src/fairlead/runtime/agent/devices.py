@@ -48,7 +48,7 @@ class NodeAccelerators:
         """The accelerators of a text such as "v100:4"."""
         match = _TYPE_AND_COUNT.fullmatch(text)
         if match is None:
-            raise InputError("--accelerators", "a type and how many, as in 'v100:4'", value=text, field="accelerators")
+            raise InputError("--accelerators", "TYPE:COUNT, as in 'v100:4'", value=text, field="accelerators")
         return cls(match[1], tuple(Accelerator(str(number)) for number in range(int(match[2]))))
 
     @classmethod

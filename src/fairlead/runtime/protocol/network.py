@@ -124,7 +124,7 @@ class Certificate:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
         except (ssl.SSLError, OSError) as problem:
-            raise InputError(certificate, f"a certificate as PEM, with the key {key} ({problem})") from None
+            raise InputError(certificate, f"a PEM certificate that matches the key {key} ({problem})") from None
         return cls(certificate, key)
 
     def for_agents(self) -> grpc.ServerCredentials:
@@ -138,5 +138,5 @@ def channel_credentials(authority: Path | None) -> grpc.ChannelCredentials | Non
     try:
         ssl.create_default_context(cafile=str(authority))
     except (ssl.SSLError, OSError) as problem:
-        raise InputError(authority, f"a certificate authority as PEM ({problem})") from None
+        raise InputError(authority, f"a PEM certificate authority ({problem})") from None
     return grpc.ssl_channel_credentials(authority.read_bytes())

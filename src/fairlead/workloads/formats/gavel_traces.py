@@ -149,7 +149,9 @@ def with_regimes(trace: Trace, path: Path) -> Trace:
         if at is None:
             raise InputError(path, f"the number of a job of {trace.name}", line=entry, field="job", value=record["job"])
         if (before := entry_of.setdefault(at, entry)) != entry:
-            raise InputError(path, f"each job once; entry {before} has it too", line=entry, field="job", value=record["job"])
+            raise InputError(
+                path, f"each job only once; entry {before} has it too", line=entry, field="job", value=record["job"]
+            )
         job = jobs[at]
         size = batch_size_of(job.kind)
         if size is None or record.get("job_type", job.kind) != job.kind:

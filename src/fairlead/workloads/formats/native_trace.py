@@ -79,7 +79,7 @@ def job_of(names: Sequence[str], cells: Sequence[Cell], position: int) -> tuple[
     given = {name: _READ[name](name, cell) for name, cell in zip(names, cells) if cell is not None and cell != ""}
     given.setdefault("name", f"job-{position}")
     if "submitted_s" not in given:
-        raise BadField("submitted_s", "", "seconds from 0 on")
+        raise BadField("submitted_s", "", "seconds, at least 0")
     if DURATION in given:
         if "steps" in given or "kind" in given:
             raise BadField(DURATION, given[DURATION], "either seconds here, or steps and kind, not both")

@@ -62,7 +62,7 @@ def parse_number(field: str, text: str, expected: str = "a number", least: float
 
 def parse_seconds(field: str, text: str) -> float:
     """A point or a length of time, from 0 on."""
-    return parse_number(field, text, "seconds from 0 on", 0.0)
+    return parse_number(field, text, "seconds, at least 0", 0.0)
 
 
 def parse_positive(field: str, text: str, expected: str = "a number above 0") -> float:
@@ -71,8 +71,8 @@ def parse_positive(field: str, text: str, expected: str = "a number above 0") ->
 
 
 def parse_amount(field: str, text: str) -> float:
-    """A number from 0 on."""
-    return parse_number(field, text, "a number from 0 on", 0.0)
+    """A number of at least 0."""
+    return parse_number(field, text, "a number of at least 0", 0.0)
 
 
 def parse_name(field: str, text: str, expected: str = "a name") -> str:
@@ -252,7 +252,7 @@ def check_names(names: Sequence[str], path: Path, line: int | None) -> None:
         if not name.isprintable() or len(name) > _LONGEST_NAME:
             raise InputError(path, f"column names of at most {_LONGEST_NAME} letters", line=line, field="header", value=name)
         if name and name in names[:place]:
-            raise InputError(path, "each column once in the header", line=line, field=name)
+            raise InputError(path, "each column only once in the header", line=line, field=name)
 
 
 def column_positions(names: Sequence[str], wanted: Iterable[str], path: Path, line: int) -> list[int]:
@@ -271,7 +271,7 @@ def check_width(row: Sequence[object], width: int) -> None:
 
 
 def parquet_rows(path: Path) -> tuple[list[str], Iterator[tuple[int, Sequence[Any]]], Mapping[bytes, bytes]]:
-    """The column names, the rows with their numbers from 1 on, and the metadata of a Parquet file."""
+    """The column names, the rows with their numbers of at least 1, and the metadata of a Parquet file."""
     import pyarrow as pa  # slow to import, and rarely needed
     import pyarrow.parquet as pq
 
@@ -298,7 +298,7 @@ def write_table(
     try:
         atomic_write(path, content)
     except OSError as why:
-        raise InputError(path, f"a place that can be written to ({why.strerror or why})") from None
+        raise InputError(path, f"a writable path ({why.strerror or why})") from None
 
 
 def is_parquet_name(path: Path) -> bool:

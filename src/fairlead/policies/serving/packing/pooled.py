@@ -43,12 +43,12 @@ class PoolingOptions:
     neighbours: int = 3
 
     def __post_init__(self) -> None:
-        require(0 <= self.wait < math.inf, "packing pooled", "a number from 0 on", "wait", self.wait)
+        require(0 <= self.wait < math.inf, "packing pooled", "a number of at least 0", "wait", self.wait)
         if not 0 <= self.headroom <= _MAX_HEADROOM:
             expected = f"a number from 0 to {_MAX_HEADROOM:g}"
             raise InputError("packing pooled", expected, field="headroom", value=self.headroom)
         if not isinstance(self.neighbours, int) or self.neighbours < 0:
-            raise InputError("packing pooled", "a whole number from 0 on", field="neighbours", value=self.neighbours)
+            raise InputError("packing pooled", "a whole number of at least 0", field="neighbours", value=self.neighbours)
 
 
 DEFAULT_POOLING = PoolingOptions()

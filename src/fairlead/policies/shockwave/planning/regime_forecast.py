@@ -32,7 +32,7 @@ def next_batch_sizes(mode: str, batch_size: int, limit: int) -> tuple[int, ...]:
     """The batch sizes that may follow under a mode: GNS doubles up to its limit, Accordion goes to its large size."""
     if batch_size < 1 or limit < 1:
         field, value = ("batch_size", batch_size) if batch_size < 1 else ("limit", limit)
-        raise InputError("forecast", "a whole number from 1 on", field=field, value=value)
+        raise InputError("forecast", "a whole number of at least 1", field=field, value=value)
     match mode:
         case "static":
             return ()

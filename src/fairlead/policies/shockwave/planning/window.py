@@ -87,8 +87,8 @@ def make_window(
     the run time that each has left; `makespan` is λ and `scale_s` Z_0, the sum of the jobs' run times."""
     for field, value in (("round_s", round_s), ("scale_s", scale_s), ("epsilon", epsilon)):
         require(value > 0, "shockwave planner", "a number above 0", field, value)
-    require(makespan >= 0, "shockwave planner", "a number from 0 on", "makespan", makespan)
-    require(accelerators >= 1, "shockwave planner", "a whole number from 1 on", "accelerators", accelerators)
+    require(makespan >= 0, "shockwave planner", "a number of at least 0", "makespan", makespan)
+    require(accelerators >= 1, "shockwave planner", "a whole number of at least 1", "accelerators", accelerators)
     jobs, rounds = len(workers), progress.shape[1] - 1
     useful = np.clip(np.ceil(left_s / round_s - _ROUNDING), 0, rounds).astype(np.int64)
     max_rounds = np.where(workers <= accelerators, useful, 0)
