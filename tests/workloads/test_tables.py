@@ -162,7 +162,7 @@ def test_files_that_are_no_tables_are_named(tmp_path):
     for name, expected in (("torn.parquet", "a Parquet file"), ("latin.csv", "UTF-8"), ("nowhere.csv", "can be read")):
         with pytest.raises(InputError, match=expected):
             read_throughputs(tmp_path / name)
-    with pytest.raises(InputError, match="can be written"):
+    with pytest.raises(InputError, match="a writable path"):
         write_throughputs(catalogue(), tmp_path / "no" / "such" / "folder.csv")
 
 
