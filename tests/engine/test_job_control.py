@@ -129,8 +129,16 @@ def test_an_update_reaches_the_columns_and_only_some_fields_can_be_changed() -> 
     with pytest.raises(InvalidPlan, match="'workers' of a job cannot be changed"):
         state.apply(ev.JobUpdated(2.0, 0, {"workers": 2}))
     state.apply(ev.JobCancelled(3.0, 0))
-    with pytest.raises(InvalidPlan, match="'priority' of a job that has ended"):
-        state.apply(ev.JobUpdated(4.0, 0, {"priority": 2}))
+    state.apply(ev.JobUpdated(4.0, 0, {"priority": 2, "account": "late"}))
+    assert (state.job_of[0].priority, state.job_of[0].account) == (7, "late"), "it ended before the request arrived"
+
+
+def test_a_simulated_job_that_ends_before_a_recorded_update_stays_as_it_is() -> None:
+    table = ThroughputTable.timed(TWO.type_names)
+    backend = SimulatedBackend(TWO, table, [Job("a", steps=50.0)], others=(ev.JobUpdated(100.0, 0, {"priority": 5}),))
+    loop = Loop(State(TWO), backend, SchedulerConfig.from_data({"policy": "fifo"}).build(table, Registry.installed()))
+    loop.run()
+    assert (loop.state.all_jobs().phase.tolist(), loop.state.job_of[0].priority) == ([Phase.FINISHED], 0)
 
 
 ACTIONS = ("hold", "release", "requeue", "requeue --hold", "update", "cancel", "launch", "finish", "interrupt")
@@ -152,7 +160,7 @@ def test_whatever_users_do_the_state_is_sound_and_the_journal_and_the_snapshot_g
             event = ev.JobRequeued(now, number, "hold" in action, "ann")
         elif action == "release":
             event = ev.JobReleased(now, number)
-        elif action == "update" and phase <= Phase.RUNNING:
+        elif action == "update":
             event = ev.JobUpdated(now, number, {"priority": second, "account": f"a{second % 3}"})
         elif action == "cancel":
             event = ev.JobCancelled(now, number)

@@ -147,8 +147,11 @@ class Job:
     schedule: Schedule = ()  # for mode expert: planned batch sizes and their shares of the steps
 
 
-UPDATABLE = ("name", "account", "priority", "weight", "time_limit_s", "deadline_s", "retry_limit")
-"""Fields of a submitted job that can be changed; of an ended job, only the first two."""
+UPDATABLE_ENDED = ("name", "account")
+"""Fields of an ended job that can be changed."""
+
+UPDATABLE = (*UPDATABLE_ENDED, "priority", "weight", "time_limit_s", "deadline_s", "retry_limit")
+"""Fields of a submitted job that can be changed."""
 
 FORMER_FIELDS = {"entity": "account", "most_slowdown": "max_slowdown"}
 """Former names of a job's fields, which traces, task files and journals may still use, and the present names."""

@@ -13,7 +13,7 @@ import numpy as np
 from fairlead.core import events as ev
 from fairlead.core.columns import as_scalar_array, without
 from fairlead.core.errors import InvalidPlan
-from fairlead.core.job import UPDATABLE, Job
+from fairlead.core.job import UPDATABLE, UPDATABLE_ENDED, Job
 from fairlead.engine import transitions as tr
 
 if TYPE_CHECKING:
@@ -52,10 +52,11 @@ def _requeued(state: State, event: ev.JobRequeued) -> None:
 
 def _updated(state: State, event: ev.JobUpdated) -> None:
     number, changes, a = event.number, dict(event.changes), state.store.arrays
-    ended = _phase(state, number) > tr.RUNNING
     for name in changes:
-        if name not in (UPDATABLE[:2] if ended else UPDATABLE):
-            raise InvalidPlan(f"{name!r} of a job{' that has ended' if ended else ''} cannot be changed")
+        if name not in UPDATABLE:
+            raise InvalidPlan(f"{name!r} of a job cannot be changed")
+    if _phase(state, number) > tr.RUNNING:  # it may have ended before the request arrived
+        changes = {name: value for name, value in changes.items() if name in UPDATABLE_ENDED}
     before = state.job_of[number]
     job = state.job_of[number] = replace(before, **changes)
     a["priority"][number], a["weight"][number], a["deadline_s"][number] = job.priority, job.weight, job.deadline_s

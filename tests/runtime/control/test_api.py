@@ -32,7 +32,7 @@ def with_plane(scene: Callable[..., Any], **about: Any) -> MemoryJournal:
         plane = ControlPlane(cluster("v100:2,v100:2"), SCHEDULER, compose, journal, **about)
         tokens = Tokens()
         people = {name: tokens.issue(Role.USER, name) for name in ("ann", "bob")}
-        people["root"] = tokens.issue(Role.ADMIN, "root")
+        people["root"], people["eve"] = tokens.issue(Role.ADMIN, "root"), tokens.issue(Role.USER, "eve", "vision")
         people["agent"] = tokens.issue(Role.AGENT, "agent")
         await plane.start()
         try:
@@ -221,6 +221,18 @@ def test_nobody_is_of_anothers_entity_by_saying_so():
         assert [(await submitted(ann, account="ann"))[0], (await submitted(ann))[0]] == [201, 201]
         assert (await submitted(root, account="vision"))[0] == 201
         assert [job.account for job in plane.loop.state.job_of.values()] == ["ann", "", "vision"]
+
+    with_plane(scene)
+
+
+def test_a_job_does_not_leave_its_account_by_an_update():
+    async def scene(plane, who):
+        eve = who("eve")
+        await eve.post("/v1/jobs", json={"jobs": [{"name": "a", "run": ["true"]}]})
+        assert (await eve.patch("/v1/jobs/a", json={"account": "speech"})).status_code == 422
+        assert (await eve.patch("/v1/jobs/a", json={"account": "a\n"})).status_code == 422
+        assert (await eve.patch("/v1/jobs/a", json={"account": ""})).json() == {"number": 0, "account": "vision"}
+        assert plane.loop.state.job_of[0].account == "vision"
 
     with_plane(scene)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fairlead.core import events as ev
 from fairlead.core.errors import FairleadError
-from fairlead.core.job import Phase
+from fairlead.core.job import UPDATABLE_ENDED, Phase
 from fairlead.engine.state import State
 from fairlead.files import remove
 from fairlead.runtime.control.inbox import Answer, Inbox
@@ -79,13 +79,16 @@ class JobChanges:
         self.inbox.put(handle, stop)
 
     def update(self, number: int, changes: Mapping[str, Any], answer: Answer = lambda events: None) -> None:
-        """Change fields of a job; the time limit of a running job counts from the start of its first launch."""
+        """Change fields of a job; the time limit of a running job counts from the start of its first launch. A job that has
+        ended meanwhile gets no event, unless these fields can still be changed."""
 
         def handle(now: float) -> list[ev.Event]:
-            a, tracked = self._state().columns, self.jobs.get(number)
+            state, tracked = self._state(), self.jobs.get(number)
+            if tracked is None and not set(changes) <= set(UPDATABLE_ENDED):
+                return []
             if tracked is not None:
-                before, tracked.job = tracked.job, replace(tracked.job, **changes)
-                requeued_s = float(a["time_limit_s"][number]) - before.time_limit_s  # run time that does not count
+                a, tracked.job = state.columns, replace(tracked.job, **changes)
+                requeued_s = float(a["time_limit_s"][number]) - state.job_of[number].time_limit_s  # does not count
                 ran_s = float(a["settled_run_s"][number]) - (requeued_s if math.isfinite(requeued_s) else 0.0)
                 started_s = float(a["run_started_s"][number]) if self._runs(number) else None
                 self.jobs.limits.change(number, tracked.job.time_limit_s, ran_s, started_s)

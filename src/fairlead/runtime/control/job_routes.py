@@ -9,11 +9,11 @@ from fastapi import APIRouter, Depends, HTTPException, Path
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fairlead.core import events as ev
-from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT, UPDATABLE, Phase
+from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT, UPDATABLE_ENDED, Phase
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.submissions import JobNames
 from fairlead.runtime.control.tokens import Bearer
-from fairlead.runtime.protocol.task_file import TaskSpec
+from fairlead.runtime.protocol.task_file import Label, TaskSpec
 
 T = TypeVar("T")
 Ask = Callable[[Callable[[Sequence[ev.Event]], None]], None]
@@ -44,7 +44,7 @@ class JobUpdate(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: Annotated[str, Field(description="new name")] = ""
-    account: Annotated[str, Field(max_length=128, description="team or project that the job counts for")] = ""
+    account: Annotated[Label, Field(description="team or project that the job counts for")] = ""
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     weight: Annotated[float, Field(ge=MIN_WEIGHT, le=MAX_WEIGHT)] = 1.0
     time_limit_s: Annotated[float | None, Field(gt=0, lt=1e15, description="of all launches together")] = None
@@ -127,18 +127,23 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
         if not changes:
             raise HTTPException(422, f"expected at least one of {', '.join(JobUpdate.model_fields)}")
         number, phase = await found(name, caller)
-        if phase > Phase.RUNNING and not set(changes) <= set(UPDATABLE[:2]):
-            raise HTTPException(409, f"{ENDED_ALREADY}; only its name and account can be changed")
-        if "account" in changes and caller.account_of(changes["account"]) is None:
-            raise HTTPException(422, f"jobs of this token belong to account {caller.account or caller.user!r}")
+        ended = HTTPException(409, f"{ENDED_ALREADY}; only its name and account can be changed")
+        if phase > Phase.RUNNING and not set(changes) <= set(UPDATABLE_ENDED):
+            raise ended
+        if "account" in changes:
+            if (account := caller.account_of(changes["account"])) is None:
+                raise HTTPException(422, f"jobs of this token belong to account {caller.account or caller.user!r}")
+            changes["account"] = account
         if changes.get("name") == "":
             raise HTTPException(422, "name: expected a name with at least one letter")
         if "name" in changes and await requests.read(lambda: requests.names.taken(plane.loop.state, changes["name"])):
             raise HTTPException(409, f"a job named {changes['name']!r} has not ended")
         old = await requests.read(lambda: plane.loop.state.job_of[number].name)
-        await requests.in_the_journal(lambda answer: plane.backend.changes.update(number, changes, answer))
+        if not await requests.in_the_journal(lambda answer: plane.backend.changes.update(number, changes, answer)):
+            raise ended
         if "name" in changes:
             await requests.read(lambda: requests.names.rename(plane.loop.state, number, old))
-        return {"number": number, **body.model_dump(include=body.model_fields_set)}
+        given = body.model_dump(include=body.model_fields_set)
+        return {"number": number, **given, **{name: changes[name] for name in ("account",) if name in changes}}
 
     return router
