@@ -86,6 +86,25 @@ def test_a_journal_that_has_dropped_its_beginning_tells_the_time_from_its_first_
     assert [run for run in runs if run.start_s > known_s] == begun_later
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_jobs_that_began_before_the_first_event_that_is_left_count_from_there_on(seed: int) -> None:
+    events = eventful(seed)
+    state = State.replay(events)
+    whole = gpu_runs(events, state, state.time)[1]
+    for first in range(0, len(events), 7):
+        known_s, runs = gpu_runs(events[first:], state, state.time)
+        in_doubt = {event.number for event in events[first:] if isinstance(event, (ev.JobCancelled, ev.JobRequeued))}
+        expected, found = (
+            sorted(
+                (part.number, part.gpus, part.start_s, part.end_s)
+                for run in some
+                if (part := cut(run, known_s, 1e9)) is not None and part.number not in in_doubt
+            )
+            for some in (whole, runs)
+        )
+        assert found == expected
+
+
 def test_usage_is_split_where_days_begin_in_local_time() -> None:
     noon = datetime(2026, 11, 1, 12).timestamp()
     run = {"number": 1, "name": "a", "user": "ann", "account": "", "job_type": "", "gpu_type": "v100", "gpus": 2}

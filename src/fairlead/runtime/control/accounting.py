@@ -43,7 +43,7 @@ class _Recorder:
     def __init__(self, state: State) -> None:
         self._state, self._known_s = state, -1.0
         self._open: dict[int, tuple[int, int, float]] = {}  # type, GPUs and start
-        self._launched: set[int] = set()
+        self._launched: set[int] = set()  # or stopped: their first launch is not from before the events
         self._runs: list[GpuRun] = []
 
     def observe(self, event: ev.Event) -> None:
@@ -52,17 +52,17 @@ class _Recorder:
         match event:
             case ev.RoundPlanned(plan):
                 for number in (*plan.ended.tolist(), *plan.suspended.tolist()):
-                    self._close(number, plan.time, held=number in plan.suspended)
+                    self._close(number, plan.time, held=number in plan.suspended)  # a waiting job may be ended
                 starts = plan.launches
                 for number, type_, gpus in zip(starts.jobs.tolist(), starts.types.tolist(), starts.workers.tolist()):
                     self._open[number] = type_, gpus, plan.time
                     self._launched.add(number)
             case ev.JobsFinished(_, jobs, at) | ev.JobsFailed(_, jobs, at):
                 for number, second in zip(jobs.tolist(), at.tolist()):
-                    self._close(number, second)
+                    self._close(number, second, held=True)
             case ev.JobsInterrupted():
                 for number in event.jobs.tolist():
-                    self._close(number, event.at_s)
+                    self._close(number, event.at_s, held=True)
             case ev.JobCancelled(time, number) | ev.JobRequeued(time, number):
                 self._close(number, time)
 
@@ -79,6 +79,7 @@ class _Recorder:
         begun = self._open.pop(number, None)
         if begun is None and held and number not in self._launched and self._known_s > 0 and number in self._state.job_of:
             begun = int(self._state.columns["type"][number]), self._state.job_of[number].workers, self._known_s
+        self._launched.add(number)
         if begun is not None and second > begun[2]:
             self._runs.append(GpuRun(number, *begun, second))
 
