@@ -42,6 +42,8 @@ def script(folder: Path, *lines: str, first: str = "#!/bin/bash", name: str = "j
         (["--requeue"], []),
         (["--no-requeue"], ["--retries", "0"]),
         (["--nice=50"], ["--priority", "-50"]),
+        (["--nice=-5"], ["--priority", "5"]),
+        (["--nice"], ["--priority", "-100"]),
         (["--priority=10"], ["--priority", "10"]),
     ],
 )
@@ -79,7 +81,7 @@ def test_a_script_runs_in_its_shell_and_keeps_its_lines(tmp_path: Path):
     assert len(slurm.text.splitlines()) == 3
 
 
-@pytest.mark.parametrize("line", ["--time=soon", "--ntasks=two", "--mem=much", "word"])
+@pytest.mark.parametrize("line", ["--time=soon", "--ntasks=two", "--mem=much", "--nice=abc", "word"])
 def test_a_line_that_cannot_be_read_is_an_error(tmp_path: Path, line):
     with pytest.raises(InputError, match=r"job\.sh"):
         script(tmp_path, f"#SBATCH {line}")

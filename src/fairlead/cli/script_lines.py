@@ -182,8 +182,8 @@ def slurm_to_options(slurm: Mapping[str, str], path: Path) -> tuple[list[str], l
     if given.pop("no-requeue", None) is not None:
         add("--retries", "0")
     if "nice" in given or (given.get("priority", "").isdecimal() and int(given["priority"]) <= 1000):
-        nice = given.pop("nice", None)
-        wanted = int(take("priority", _whole) or 0) if nice is None else -int(nice or 100)
+        wanted = int(take("priority", _whole) or 0) if "nice" not in given else -int(take("nice", _integer) or 100)
+        given.pop("nice", None)
         add("--priority", str(max(-1000, min(1000, wanted))))
     if given:
         warnings.append(f"ignored #SBATCH options: {', '.join(f'--{name}' for name in sorted(given))}")
@@ -219,6 +219,10 @@ def _whole(text: str) -> str:
     if not text.isdecimal():
         raise ValueError("a whole number")
     return text
+
+
+def _integer(text: str) -> str:
+    return f"-{_whole(text[1:])}" if text.startswith("-") else _whole(text)
 
 
 def _gigabytes(text: str) -> str:
