@@ -27,6 +27,21 @@ def test_the_youngest_of_a_name_is_found_and_the_others_are_told_by_number():
         ]
 
 
+def test_a_requeued_job_does_not_share_its_name_with_another_that_has_not_ended():
+    with served("v100:4") as cluster:
+        plane = ControlPlaneClient(cluster.url, cluster.token)
+        for _ in range(2):
+            plane.submit([{"name": "train", "run": "true"}])
+            plane.cancel("train")
+        plane.requeue("0")
+        with pytest.raises(RefusedRequest, match="another job named 'train' has not ended"):
+            plane.requeue("1")
+        with pytest.raises(RefusedRequest, match="the name 'train' is taken"):
+            plane.submit([{"name": "train", "run": "true"}])
+        plane.update("1", {"name": "second"})
+        assert plane.requeue("second")["number"] == 1
+
+
 def test_a_name_that_nobody_has_is_answered_with_the_near_ones():
     with served("v100:4") as cluster:
         plane = ControlPlaneClient(cluster.url, cluster.token)

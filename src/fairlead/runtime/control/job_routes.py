@@ -114,6 +114,10 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
         number, phase = await found(name, caller)
         if phase < Phase.RUNNING and not body.hold:
             raise HTTPException(409, "the job is already waiting")
+        if phase > Phase.RUNNING:
+            same = await requests.read(lambda: plane.loop.state.job_of[number].name)
+            if await requests.read(lambda: requests.names.taken(plane.loop.state, same)):
+                raise HTTPException(409, f"another job named {same!r} has not ended; rename one with 'fairlead update --name'")
         if not await requests.in_the_journal(
             lambda answer: plane.backend.changes.requeue(number, body.hold, caller.user, answer)
         ):
