@@ -53,6 +53,13 @@ def test_a_grid_has_one_job_for_each_combination():
     assert (len(found), found[5]["array"]["size"]) == (6, 6)
 
 
+def test_values_are_filled_in_once_and_variables_of_the_shell_stay():
+    [found] = members(run="train --seed ${SEED} {SEED} {a} | tee log", grid={"SEED": [3], "a": ["{SEED}; x"]})
+    assert found["run"] == ["bash", "-c", "train --seed ${SEED} 3 '{SEED}; x' | tee log"]
+    [found] = members(run=["bash", "-c", "echo ${SEED}{SEED}"], grid={"SEED": [3]})
+    assert found["run"] == ["bash", "-c", "echo ${SEED}3"]
+
+
 def test_variables_may_be_numbers_and_truth_values():
     task = TaskSpec.model_validate({"run": "x", "env": {"SEED": 1, "LR": 0.5, "ON": True, "OFF": False, "NAME": "a"}})
     assert task.env == {"SEED": "1", "LR": "0.5", "ON": "true", "OFF": "false", "NAME": "a"}
@@ -73,6 +80,7 @@ def test_variables_may_be_numbers_and_truth_values():
         {"grid": {"no name": [1]}},
         {"grid": {"a": list(range(200)), "b": list(range(200))}},
         {"name": "x" * 127, "array": 100},
+        {"run": ["echo", *(8 * ["{a}" * 100])], "grid": {"a": ["x" * 30_000]}},
     ],
 )
 def test_arrays_and_grids_that_cannot_be_are_refused(task):
@@ -99,6 +107,10 @@ def test_an_array_is_one_submission_and_can_be_depended_on():
         assert first["name"] == f"array-{first['array']['id']}-0"
         with pytest.raises(RefusedRequest, match="at most 10,000 jobs"):
             plane.submit([{"run": "true", "array": 6000}, {"run": "true", "array": 6000}])
+        with pytest.raises(RefusedRequest, match="depend on at most 1,000,000 jobs in all"):
+            plane.submit(
+                [{"name": "a", "run": "x", "array": 1100}, {"name": "b", "run": "x", "array": 1000, "after": "a"}], dry_run=True
+            )
         state = cluster.plane.loop.state
         assert array_of(state.job_of[answer[1]["number"]]) == answer[1]["array"]
         assert task_of(state.job_of[answer[1]["number"]]).environment["JOB_INDEX"] == "1"

@@ -28,6 +28,8 @@ MAX_SEARCHED = 10_000  # the most recent jobs, among which these are looked for
 
 MAX_JOBS = 1000
 
+MAX_DEPENDENCIES = 1_000_000  # of all jobs of a submission: every one is stored, and the loop waits while they are resolved
+
 MAX_SUBMISSION_BYTES = 64 << 20  # of all tasks of a submission, with the members of arrays
 
 _MEMBERS = re.compile(r"(?P<name>[^\[\]*?]+)\[(?P<indices>[\d,:-]+)\]\Z")  # sweep[0-4]
@@ -112,8 +114,8 @@ class JobNames:
 
     def taken(self, state: State, name: str) -> bool:
         """Return whether a job or an array with this name has not ended."""
-        numbers = [*self.numbers(state, name)[-1:], *self.members(state, name, lambda number: True).values()]
-        return any(state.columns["phase"][number] <= Phase.RUNNING for number in numbers)
+        numbers = [*self.numbers(state, name), *self.members(state, name, lambda number: True).values()]
+        return bool((state.columns["phase"][numbers] <= int(Phase.RUNNING)).any()) if numbers else False
 
 
 def visibility(state: State, caller: Bearer, *, all_users: bool = False) -> tuple[Callable[[int], bool], Callable[[int], bool]]:
@@ -191,9 +193,10 @@ class SubmittedJob:
 
 def expand_arrays(tasks: Sequence[TaskSpec], new_id: Callable[[], str]) -> list[SubmittedJob]:
     """Return the jobs of a submission, with the members of its arrays and grids. Too many are refused."""
-    expanded = [SubmittedJob(task, member) for task in tasks for member in task.members(new_id())]
+    members = (SubmittedJob(task, member) for task in tasks for member in task.members(new_id()))
+    expanded = list(islice(members, MAX_ARRAY + 1))
     if len(expanded) > MAX_ARRAY:
-        raise HTTPException(422, f"a submission has at most {MAX_ARRAY:,} jobs, this one has {len(expanded):,}")
+        raise HTTPException(422, f"a submission has at most {MAX_ARRAY:,} jobs, with those of its arrays; submit fewer at once")
     return expanded
 
 
@@ -210,6 +213,7 @@ def submission_order(
     order: list[int] = []
     at: dict[int, int] = {}  # positions in the order
     after: dict[int, tuple[int, ...]] = {}
+    count = 0  # of all dependencies
 
     for begin in range(len(jobs)):
         path = [begin]
@@ -226,6 +230,12 @@ def submission_order(
                     [-1 - at[place] for place in places_of[name]] if name in places_of else known(name) for name in names
                 )
                 after[here] = tuple(dict.fromkeys(number for several in numbers for number in several))
+                if (count := count + len(after[here])) > MAX_DEPENDENCIES:
+                    raise HTTPException(
+                        422,
+                        f"after: the jobs of a submission depend on at most {MAX_DEPENDENCIES:,} jobs in all, counted for each;"
+                        " let the jobs of an array depend on one job that depends on the other array",
+                    )
                 path.pop()
             elif missing in path:
                 cycle = [*path[path.index(missing) :], missing]

@@ -42,15 +42,14 @@ class ArrayMember:
         return {"FAIRLEAD_ARRAY_INDEX": index, "JOB_INDEX": index, **values}
 
     def filled(self, run: list[str] | str) -> list[str] | str:
-        """Return a command with `{name}` replaced by the value of that parameter, quoted where a shell reads it."""
+        """Return a command with `{name}` replaced by the value of that parameter, quoted where a shell reads it. `${name}` is a
+        variable of the shell and stays."""
+        if not self.values:
+            return run
+        names = re.compile(r"(?<!\$)\{(" + "|".join(map(re.escape, self.values)) + r")\}")
         if isinstance(run, list):
-            return [self._filled(word, self.values) for word in run]
-        return self._filled(run, {name: shlex.quote(value) for name, value in self.values.items()})
-
-    def _filled(self, text: str, values: Mapping[str, str]) -> str:
-        for name, value in values.items():
-            text = text.replace(f"{{{name}}}", value)
-        return text
+            return [names.sub(lambda found: self.values[found[1]], word) for word in run]
+        return names.sub(lambda found: shlex.quote(self.values[found[1]]), run)
 
     def to_json(self) -> dict[str, Any]:
         """Return the member as the task in a journal and the HTTP API have it."""

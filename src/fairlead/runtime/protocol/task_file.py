@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -219,15 +220,15 @@ class TaskSpec(Spec):
 
     @model_validator(mode="after")
     def _fields_agree(self) -> TaskSpec:
-        if len(self._command()) > MAX_TASK_BYTES:
+        if len(self._command()) + self._growth() > MAX_TASK_BYTES:
             raise ValueError(f"arguments, variables and paths of a task together have at most {MAX_TASK_BYTES:,} bytes")
         if not self.cooperative and self.lease != LeaseSpec():
             raise ValueError("a lease with bounds is for cooperative jobs; time_limit_s bounds every job")
         if self.array != "" and self.grid:
             raise ValueError("either an array or a grid, not both")
-        longest = max((member.job_name for member in self.members("0" * 8) if member), key=len, default="")
-        if longest and not is_job_name(longest):
-            raise ValueError(f"a shorter name: the jobs of the array are called {longest[:40]}…")
+        last = self.members("0" * 8)[-1]  # none has a longer name
+        if last is not None and not is_job_name(last.job_name):
+            raise ValueError(f"a shorter name: the jobs of the array are called {last.job_name[:40]}…")
         if self.code and self.directory:
             raise ValueError("either a directory on the nodes or code that is sent along, not both")
         return self
@@ -306,6 +307,11 @@ class TaskSpec(Spec):
             if name.startswith("FAIRLEAD_") or name in ("CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE"):
                 raise ValueError(f"{name} is set by Fairlead")
         return env
+
+    def _growth(self) -> int:
+        """The most characters by which the command of a grid's member is longer than this one's."""
+        text = self.run if isinstance(self.run, str) else "\n".join(self.run)
+        return sum(text.count(f"{{{name}}}") * len(shlex.quote(max(values, key=len))) for name, values in self.grid.items())
 
     def members(self, array_id: str) -> list[ArrayMember | None]:
         """The members of the array or grid that this task describes; [None] where it is one job."""
