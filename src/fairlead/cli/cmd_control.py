@@ -13,6 +13,7 @@ from fairlead.cli.selectors import (
     JobsOrNoneArgument,
     StateOption,
     UserOption,
+    change_jobs,
     control_plane,
     select_jobs,
     states_of,
@@ -149,11 +150,12 @@ def _chosen(
 
 
 def _apply(change: Callable[[str], dict[str, Any]], jobs: Sequence[dict[str, Any]], what: str, json: bool) -> None:
-    """Change each job and print it; the first refusal ends the command."""
-    answers = []
-    for job in jobs:
-        answers.append({"name": job["name"], **change(str(job["number"]))})
-        if not json:
-            out.print(f"{job['name']} (number {job['number']}) {what}")
-    if json:
-        print_json(answers[0] if len(answers) == 1 else {"jobs": answers})
+    """Change each job and print it; then raise if one was refused."""
+    changed, refusal = change_jobs(change, jobs)
+    answers = [{"name": job["name"], **answer} for job, answer in changed]
+    if json and (answers or refusal is None):
+        print_json(answers[0] if len(jobs) == 1 else {"jobs": answers})
+    for job, _ in () if json else changed:
+        out.print(f"{job['name']} (number {job['number']}) {what}")
+    if refusal is not None:
+        raise refusal

@@ -19,6 +19,7 @@ from fairlead.cli.selectors import (
     NameArgument,
     StateOption,
     UserOption,
+    change_jobs,
     control_plane,
     select_jobs,
     states_of,
@@ -185,7 +186,10 @@ def cancel_command(
     plane = control_plane()
     jobs = select_jobs(plane, words, user=user, states=states_of(state) or (() if words else LIVE), array=array)
     live = [job for job in jobs if job["phase"] in LIVE]
-    answers = [plane.cancel(str(job["number"])) for job in live or jobs[:1]]  # refused if all have ended
+    changed, refusal = change_jobs(plane.cancel, live or jobs[:1])
+    if refusal is not None and not changed:  # all have ended
+        raise refusal
+    live, answers = [job for job, _ in changed], [answer for _, answer in changed]
     if json:
         print_json(answers[0] if len(answers) == 1 else {"jobs": answers})
         return

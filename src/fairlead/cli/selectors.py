@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -102,6 +102,31 @@ def select_jobs(
         limits = (", ".join(words or ()), f"user {user}" * bool(user), f"array {array}" * bool(array), " or ".join(states))
         raise NoSuchJob(f"no job matches: {'; '.join(filter(None, limits)) or 'you have none'}")
     return found
+
+
+def change_jobs(
+    change: Callable[[str], dict[str, Any]], jobs: Sequence[dict[str, Any]]
+) -> tuple[list[tuple[dict[str, Any], dict[str, Any]]], FairleadError | None]:
+    """Change each job, by number. Jobs may end, start or stop meanwhile: a refusal does not keep the others from being changed.
+
+    Returns:
+        The jobs that were changed, with the answers; and the error to raise at the end, None if no job was refused.
+    """
+    from fairlead.runtime.http_client import CONFLICT, RefusedRequest
+
+    changed: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    refusals: list[str] = []
+    for job in jobs:
+        try:
+            changed.append((job, change(str(job["number"]))))
+        except RefusedRequest as refused:
+            if refused.status != CONFLICT:
+                raise
+            refusals.append(str(refused) if len(jobs) == 1 else f"{job['name']}: {refused}")
+    if not refusals:
+        return changed, None
+    several = f"{len(refusals):,} of {len(jobs):,} jobs refused; " if len(jobs) > 1 else ""
+    return changed, RefusedRequest(CONFLICT, several + refusals[0])
 
 
 def control_plane() -> ControlPlaneClient:

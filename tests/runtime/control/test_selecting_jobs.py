@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 from serving import served
+from typer.testing import CliRunner
 
-from fairlead.cli.selectors import NoSuchJob, select_jobs
+from fairlead.cli.main import app
+from fairlead.cli.selectors import NoSuchJob, change_jobs, select_jobs
 from fairlead.core.errors import NOT_FOUND, REFUSED
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 
@@ -95,7 +97,7 @@ def test_no_match_is_an_error_that_ends_with_3(planes, words, limits, why):
 
 def test_the_jobs_of_another_user_are_refused(planes):
     _, ann = planes
-    with pytest.raises(RefusedRequest, match="need an admin's token") as told:
+    with pytest.raises(RefusedRequest, match="need an admin token") as told:
         select_jobs(ann, user="root")
     assert told.value.exit_code == REFUSED
 
@@ -107,3 +109,35 @@ def test_a_live_array_keeps_its_name_and_one_name_means_one_job(planes):
             ann.submit([task])
     with pytest.raises(RefusedRequest, match="sweep is an array of 1,500 jobs; name one, such as sweep-0"):
         ann.job("sweep")
+
+
+def test_a_job_that_is_refused_keeps_no_other_from_being_changed(monkeypatch):
+    with served("v100:4") as cluster:
+        plane = ControlPlaneClient(cluster.url, cluster.token)
+        plane.submit([{"name": "sweep", "run": "true", "array": 3}])
+        plane.cancel("sweep-0")
+        monkeypatch.setenv("FAIRLEAD_URL", cluster.url)
+        monkeypatch.setenv("FAIRLEAD_TOKEN", cluster.token)
+        for command in ("hold", "requeue --hold", "update --priority 2"):
+            words = command.split()
+            done = CliRunner().invoke(app, [words[0], "sweep", *words[1:]], standalone_mode=False)
+            changed = [job["name"] for job in plane.find_jobs(["sweep"]) if job["held_by"] or job["priority"]]
+            if command.startswith("requeue"):  # an ended job runs again
+                assert (done.exception, changed) == (None, ["sweep-0", "sweep-1", "sweep-2"])
+                plane.cancel("sweep-0")
+                continue
+            assert isinstance(done.exception, RefusedRequest)
+            assert str(done.exception).startswith("1 of 3 jobs refused; sweep-0: the job has already ended")
+            assert (done.exception.exit_code, changed) == (4, ["sweep-1", "sweep-2"])
+
+
+def test_jobs_that_end_while_others_are_cancelled_are_left_as_they_are():
+    def cancel(number: str) -> dict:
+        if number == "1":
+            raise RefusedRequest(409, "the job has already ended")
+        return {"number": int(number)}
+
+    jobs = [{"number": number, "name": f"j{number}"} for number in range(3)]
+    changed, refusal = change_jobs(cancel, jobs)
+    assert [answer["number"] for _, answer in changed] == [0, 2]
+    assert str(refusal) == "1 of 3 jobs refused; j1: the job has already ended"
