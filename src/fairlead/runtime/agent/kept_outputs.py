@@ -39,16 +39,12 @@ def keep_outputs(directory: str, patterns: list[str], place: Path, as_user: Call
             with as_user():
                 source = _open_inside(directory, path)
             try:
-                size = os.fstat(source).st_size
-                if size > left:
-                    raise OSError(0, f"the outputs of a job have at most {MAX_BYTES:,} bytes")
-                _copy(source, place / str(len(files)))
+                size = _copy(source, place / str(len(files)), left)
             finally:
                 os.close(source)
         except OSError as error:
             left_out.append({"path": path, "why": error.strerror or str(error)})
             continue
-        size = (place / str(len(files))).stat().st_size
         files.append({"path": path, "size": size})
         left -= size
     (place / _LIST).write_text(json.dumps({"files": files, "left_out": left_out}))
@@ -87,14 +83,22 @@ def _open_inside(directory: str, path: str) -> int:
     return file
 
 
-def _copy(source: int, target: Path) -> None:
-    with open(target, "wb") as file:
-        written = 0
-        while data := os.read(source, _COPY):
-            written += len(data)
-            if written > MAX_BYTES:  # it still grows
-                raise OSError(0, f"the outputs of a job have at most {MAX_BYTES:,} bytes")
-            file.write(data)
+def _copy(source: int, target: Path, limit: int) -> int:
+    """Copy a file of at most `limit` bytes, which may still grow; return its size."""
+    written = 0
+    try:
+        if os.fstat(source).st_size > limit:
+            raise OSError(0, f"the outputs of a job have at most {MAX_BYTES:,} bytes")
+        with open(target, "wb") as file:
+            while data := os.read(source, _COPY):
+                written += len(data)
+                if written > limit:
+                    raise OSError(0, f"the outputs of a job have at most {MAX_BYTES:,} bytes")
+                file.write(data)
+    except OSError:
+        target.unlink(missing_ok=True)
+        raise
+    return written
 
 
 def read_output(place: Path, path: str, offset: int, limit: int) -> bytes:
