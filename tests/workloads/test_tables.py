@@ -168,7 +168,7 @@ def test_files_that_are_no_tables_are_named(tmp_path):
 
 def test_a_table_too_wide_for_memory_is_refused(tmp_path):
     rows = "".join(f"kind-{i},1,v100,1\n" for i in range(10_001))
-    with pytest.raises(InputError, match="at most 10,000 kinds"):
+    with pytest.raises(InputError, match="at most 10,000 job types"):
         read_throughputs(written(tmp_path, "kind,workers,type,steps_per_s\n" + rows))
 
 
