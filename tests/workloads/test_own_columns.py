@@ -81,3 +81,9 @@ def test_equal_errors_are_told_once_with_their_lines(tmp_path):
     assert other.startswith("many.csv:302: field 'submitted_s'")
     assert last == "many.csv: 0 jobs; lines skipped: 301"
     assert len(json.loads(command("trace", "check", "many.csv", "--json", cwd=tmp_path).stdout)["problems"]) == 301
+
+
+def test_own_columns_may_hold_unix_times(tmp_path):
+    (tmp_path / "own.csv").write_text(TABLE.replace("a,0", "a,1700000300").replace("b,60", "b,1700000000"))
+    run = fairlead.simulate(tmp_path / "own.csv", "4xv100:4", "las", columns=COLUMNS)
+    assert dict(zip(run.jobs["name"].to_pylist(), run.jobs["submitted_s"].to_pylist())) == {"a": 300.0, "b": 0.0}

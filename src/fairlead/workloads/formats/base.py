@@ -86,12 +86,20 @@ class JobList:
         found = self._parsed(rows, job_of)
         if rebase:
             jobs = list(found)
-            self._earliest_s = min((job.submitted_s for _, job in jobs), default=None)
-            for _, job in jobs:
-                object.__setattr__(job, "submitted_s", job.submitted_s - (self._earliest_s or 0.0))
+            self._start_at_earliest([job for _, job in jobs])
             found = iter(jobs)
         for line, job in found:
             self.add(job, line)
+        return self
+
+    def _start_at_earliest(self, jobs: Sequence[Job]) -> None:
+        self._earliest_s = min((job.submitted_s for job in jobs), default=None)
+        for job in jobs:
+            object.__setattr__(job, "submitted_s", job.submitted_s - (self._earliest_s or 0.0))
+
+    def rebased(self) -> JobList:
+        """Make the earliest submission second 0: the file's times may have any origin."""
+        self._start_at_earliest(self._jobs)
         return self
 
     def _parsed(self, rows: Iterable[Row], job_of: Callable[[int, list[str]], Job | None]) -> Iterator[tuple[int, Job]]:

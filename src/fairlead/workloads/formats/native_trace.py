@@ -296,7 +296,7 @@ def _jobs(
             jobs.add(job, line, curve, regimes)
         except BadField as bad:
             on_bad(bad.at(path, line))
-    return jobs
+    return jobs.rebased() if columns else jobs
 
 
 def _check_columns(names: Sequence[str], path: Path, line: int | None) -> None:
