@@ -14,7 +14,7 @@ from command import environment, fairlead
 
 from certificates import certificates
 from fairlead.cli.main import app
-from fairlead.core.errors import InputError
+from fairlead.core.errors import FairleadError
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest, Unreachable
 from foundry import PATIENCE_S, free_port, running
 
@@ -92,6 +92,6 @@ def test_people_and_agents_speak_tls_and_tokens_are_made_and_revoked_while_it_ru
 def test_what_would_not_be_safe_is_refused(tmp_path, monkeypatch, words, said):
     (tmp_path / "some.txt").write_text("no certificate")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=re.escape(said)):
+    with pytest.raises(FairleadError, match=re.escape(said)):
         app(words, standalone_mode=False)
     assert not (tmp_path / ".fairlead").exists()
