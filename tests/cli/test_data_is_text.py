@@ -22,12 +22,13 @@ CONTROL = "a\x1b[31mb\x07\x9bc"
 
 
 def printed(*objects: Any, **how: Any) -> str:
-    screen = Out(file=io.StringIO(), force_terminal=True, color_system=None, width=200, **how)
+    screen = Out(file=io.StringIO(), force_terminal=True, color_system=None, width=200, height=50, **how)
     screen.print(*objects, soft_wrap=True)
     return screen.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_text_is_printed_as_it_is_alone_and_in_tables():
+def test_text_is_printed_as_it_is_alone_and_in_tables(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fairlead.cli.output.out", Out(width=400, height=50))
     table = Table(ODD, title=ODD, caption=ODD)
     table.add_row(ODD)
     table.add_row(Text(ODD))
@@ -66,6 +67,7 @@ def test_jobs_reasons_and_nodes_are_printed_as_they_are(monkeypatch: pytest.Monk
     )
     for module in (cmd_jobs, cmd_nodes):
         monkeypatch.setattr(module, "control_plane", lambda: plane)
+        monkeypatch.setattr(module, "out", Out(width=200, height=50))
     for words, times in ((["queue"], 2), (["why", "0"], 3), (["info", "0"], 4), (["nodes"], 4)):
         done = CliRunner().invoke(app, words)
         assert done.exception is None

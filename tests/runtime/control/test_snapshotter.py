@@ -138,7 +138,7 @@ def test_a_snapshot_that_fails_is_told_of_and_the_loop_goes_on(tmp_path, monkeyp
         raise JournalError("journal.sqlite: the disk is full")
 
     monkeypatch.setattr(DatabaseJournal, "begin_snapshot", full)
-    told = lambda journal: "no snapshot" in caplog.text  # noqa: E731
+    told = lambda journal: "snapshot failed" in caplog.text  # noqa: E731
     state = run_plane(tmp_path, Retention(every_events=5), 10, told)
     assert state.next_number == 10
     assert "the disk is full" in {getattr(record, "why", "").partition(": ")[2] for record in caplog.records}
