@@ -75,7 +75,7 @@ def test_a_plan_that_only_routes_changes_something():
         ("[0,[1],[1.0],1.5,3]", "batch is 1.5"),
         ("[0,[1],[1.0],8,-4]", "rate is -4"),
         ("[0,[1],[-3.0],8,3]", "part is -3"),
-        ("[0,[1],[1.0,1.0],8,3]", "2 parts for 1 accelerators"),
+        ("[0,[1],[1.0,1.0],8,3]", "2 parts for 1 GPUs"),
         ("[0,[-1],[1.0],8,3]", "accelerator is -1"),
     ],
 )

@@ -59,7 +59,8 @@ def test_the_mean_over_seeds_comes_with_its_width():
     assert aggregate_outcomes(single, run_comparison(single, processes=1))[0].half_width["average_jct_s"] is None
 
 
-def test_records_are_kept_of_the_first_seed_where_they_are_asked_for():
+def test_records_are_kept_of_the_first_seeds_where_they_are_asked_for(monkeypatch):
+    monkeypatch.setattr("fairlead.experiments.compare.MAX_KEPT", 1)
     outcomes = run_comparison(comparison(), processes=1, keep_records=True)
     assert [outcome.record is not None for outcome in outcomes] == [o.case.seed == 0 for o in outcomes]
     assert outcomes[0].record.device_intervals is not None

@@ -67,7 +67,11 @@ def read_script(word: str) -> JobScript | None:
         InputError: It is too long, or one of its lines cannot be read.
     """
     path = Path(word)
-    if not path.name.endswith(SUFFIXES) or not path.is_file():
+    if not path.name.endswith(SUFFIXES) or any(map(str.isspace, word)):
+        return None
+    if not path.is_file():
+        if path.name == word:  # no node would find it either
+            raise InputError(path, "a job script in this directory; put the command of a node after --, with its path")
         return None
     try:
         text = path.read_text(encoding="utf-8")

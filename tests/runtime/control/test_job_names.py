@@ -61,3 +61,18 @@ def test_a_wrong_name_costs_no_look_at_all_jobs_of_others():
     looked_at = list[int]()
     assert JobNames().near(state, "trian", lambda number: bool(looked_at.append(number))) == []
     assert (len(looked_at), looked_at[0]) == (MAX_SEARCHED, state.next_number - 1), "the youngest"
+
+
+def test_a_user_does_not_lift_the_hold_of_an_operator():
+    with served("v100:4") as cluster:
+        operator = ControlPlaneClient(cluster.url, cluster.token)
+        ann = ControlPlaneClient(cluster.url, cluster.user)
+        ann.submit([{"name": "train", "run": "true"}])
+        operator.hold("train")
+        for change in (ann.release, ann.hold, lambda name: ann.requeue(name, hold=True)):
+            with pytest.raises(RefusedRequest, match="the job is held by") as refused:
+                change("train")
+            assert refused.value.status == 403
+        operator.release("train")
+        assert ann.hold("train")["held_by"] == "ann"
+        ann.release("train")

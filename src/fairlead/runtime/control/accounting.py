@@ -95,7 +95,6 @@ def history_record(plane: ControlPlane, number: int) -> dict[str, Any]:
     state, job, a = plane.loop.state, plane.loop.state.job_of[number], plane.loop.state.columns
     phase, failure = Phase(int(a["phase"][number])), state.last_failure.get(number)
     submitted_s, started_s, ended_s = (float(a[name][number]) for name in ("submitted_s", "first_started_s", "ended_s"))
-    codes = {Phase.FINISHED: 0, Phase.FAILED: None if failure is None else failure.code}
     return {
         "number": number,
         "name": job.name,
@@ -104,7 +103,7 @@ def history_record(plane: ControlPlane, number: int) -> dict[str, Any]:
         "job_type": job.kind,
         "array": array_of(job),
         "state": phase.name.lower(),
-        "exit_code": codes.get(phase),
+        "exit_code": views.exit_code(phase, failure),
         "submitted_at": views.clock(plane, submitted_s),
         "started_at": views.clock(plane, started_s),
         "ended_at": views.clock(plane, ended_s),

@@ -87,10 +87,17 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
 
         return await requests.read(read)
 
-    @router.put("/v1/jobs/{name}/hold", responses={404: {}, 409: {}, 411: {}})
+    async def check_hold(number: int, caller: Bearer) -> None:
+        """Refuse to let a user lift or take over a hold of another, such as an operator."""
+        holder = await requests.read(lambda: plane.loop.state.held.get(number))
+        if holder is not None and caller.visible_user not in (None, holder):
+            raise HTTPException(403, f"the job is held by {holder}, who has to release it")
+
+    @router.put("/v1/jobs/{name}/hold", responses={403: {}, 404: {}, 409: {}, 411: {}})
     async def hold(name: JobName, caller: Caller) -> dict[str, Any]:
         """Hold a waiting job: it does not start until it is released."""
         number, phase = await found(name, caller)
+        await check_hold(number, caller)
         if phase > Phase.RUNNING:
             raise HTTPException(409, ENDED_ALREADY)
         if phase is Phase.RUNNING or not await requests.in_the_journal(
@@ -99,19 +106,21 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
             raise HTTPException(409, "the job is running: use requeue --hold")
         return {"number": number, "held_by": caller.user}
 
-    @router.delete("/v1/jobs/{name}/hold", responses={404: {}, 409: {}})
+    @router.delete("/v1/jobs/{name}/hold", responses={403: {}, 404: {}, 409: {}})
     async def release(name: JobName, caller: Caller) -> dict[str, Any]:
         """Release a held job."""
         number, _ = await found(name, caller)
         if not await requests.read(lambda: number in plane.loop.state.held):
             raise HTTPException(409, "the job is not held")
+        await check_hold(number, caller)
         await requests.in_the_journal(lambda answer: plane.backend.changes.release(number, answer))
         return {"number": number, "held_by": None}
 
-    @router.post("/v1/jobs/{name}/requeue", responses={404: {}, 409: {}, 411: {}, 422: {}})
+    @router.post("/v1/jobs/{name}/requeue", responses={403: {}, 404: {}, 409: {}, 411: {}, 422: {}})
     async def requeue(name: JobName, body: JobRequeue, caller: Caller) -> dict[str, Any]:
         """Requeue a job: a running one saves and stops, an ended one runs again, a finished one from its first step."""
         number, phase = await found(name, caller)
+        await check_hold(number, caller)
         if phase < Phase.RUNNING and not body.hold:
             raise HTTPException(409, "the job is already waiting")
         if phase > Phase.RUNNING:

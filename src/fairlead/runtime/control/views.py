@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairlead.core.cluster import Ints
-from fairlead.core.job import Phase, flags_of
+from fairlead.core.job import Failure, Phase, flags_of
 from fairlead.engine.explain import node_of, why_in
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
@@ -97,6 +97,11 @@ def job_record(
     return record
 
 
+def exit_code(phase: Phase, failure: Failure | None) -> int | None:
+    """Return the exit code of an ended job; None if no process of it failed by itself, as at a time limit."""
+    return 0 if phase is Phase.FINISHED else (failure.code or None) if phase is Phase.FAILED and failure else None
+
+
 def job_task(plane: ControlPlane, number: int) -> dict[str, Any]:
     """Return what a record of one job has besides: its task, clock times, limits, checkpoint, metrics and exit code. Of its
     environment only the names are shown."""
@@ -108,7 +113,6 @@ def job_task(plane: ControlPlane, number: int) -> dict[str, Any]:
     if a["held"][number]:
         run_s += max(0.0, min(plane.backend.now, plane.progress_until_s) - float(a["run_started_s"][number]))
     uncounted_s = float(a["time_limit_s"][number]) - job.time_limit_s  # run time from before a requeue
-    ended = {Phase.FINISHED: 0, Phase.FAILED: None if failure is None else failure.code}
     return {
         "command": list(task.command),
         "directory": task.directory,
@@ -120,7 +124,7 @@ def job_task(plane: ControlPlane, number: int) -> dict[str, Any]:
         "host_memory_gb": job.host_memory_gb,
         "gpus": _gpus(state, number) if phase is Phase.RUNNING else {},
         "last_node": state.cluster.nodes[int(state.cluster.node_of[last])].name if a["starts"][number] else None,
-        "exit_code": ended.get(phase),
+        "exit_code": exit_code(phase, failure),
         "submitted_at": clock(plane, a["submitted_s"][number]),
         "started_at": clock(plane, a["first_started_s"][number]),
         "ended_at": clock(plane, a["ended_s"][number]),
