@@ -11,7 +11,8 @@ from unittest.mock import MagicMock
 
 from fairlead.core import events as ev
 from fairlead.core.errors import NOT_FOUND, REFUSED, UNREACHABLE
-from fairlead.runtime.control.http_api import DESCRIPTIONS, create_app
+from fairlead.runtime.control.api_errors import DESCRIPTIONS
+from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.prometheus import ControlPlaneMetrics
 from fairlead.testing import Harness, job
 from generators.markdown import code, meanings, prose, sentence, table
