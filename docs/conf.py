@@ -38,6 +38,7 @@ NAVIGATION = {
         "guides/several-machines",
         "guides/training-script",
         "guides/manage-jobs",
+        "guides/move-from-slurm",
         "guides/gangs",
         "guides/elastic-jobs",
         "guides/gpu-sharing",

@@ -239,7 +239,7 @@ def test_the_command_tells_its_sizes_and_its_studies(tmp_path):
         "3 seeds",
         "takes about an hour",
         "takes about ten minutes",
-        "tiny: so small that it only shows that all of it runs",
+        "tiny: a trial run that checks that everything works",
         "fig15b",
         "--throughputs",
         "--processes",
