@@ -120,7 +120,7 @@ def test_without_a_right_token_nothing_is_told_or_done(control, token):
         ("POST", "/v1/jobs", task(name="new")),
     ):
         status, said = ask(control, method, path, body, token)
-        assert (status, said["detail"][:13]) == (401, "a valid token")
+        assert (status, "valid token" in said["detail"]) == (401, True)
     assert lines(control) == before
 
 

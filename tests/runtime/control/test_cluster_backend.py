@@ -113,7 +113,8 @@ def test_who_could_not_be_begun_is_told_by_which_node_and_why():
             could_not = "its node could not start it: /full: No space left on device on v100-0"
             assert told.text == f"I{could_not[1:]}; another attempt at the next decision, in 8 s"
     scene.at(40.0)
-    assert why_in(scene.loop, 0, 40.0).text == f"Waiting for nodes: needs 1 GPU; 0 eligible GPUs are up; {could_not}"
+    waits = "Waiting for nodes: needs 1 GPU; 0 eligible GPUs are up; position 1 of 1"
+    assert why_in(scene.loop, 0, 40.0).text == f"{waits}; {could_not}"
     assert scene.loop.state.columns["failures"][0] == 0
     scene.check()
 
