@@ -148,8 +148,8 @@ def test_a_lazy_one_keeps_its_plan_to_the_end_of_the_window_and_what_was_not_dec
         monkeypatch.setenv("FAIRLEAD_TOKEN", (tmp_path / "plane" / "admin.token").read_text())
         app(["info", "grows"], standalone_mode=False)
         said = " ".join(capsys.readouterr().out.split())
-        assert re.search(rf"regimes batch size {SMALL} from step \d+, batch size {LARGE} from step \d+", said)
-        assert "did more steps than it declared, declared static" in said
+        assert re.search(rf"batch sizes {SMALL} from step \d+, {LARGE} from step \d+", said)
+        assert "did more steps than it declared; declared static" in said
         before = len(planned(cluster))
         cluster.until("there is another plan", lambda jobs: len(planned(cluster)) > before)
         end(cluster)

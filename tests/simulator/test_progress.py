@@ -199,7 +199,7 @@ def test_shared_runs_pass_the_invariants_with_two_residents():
 
 def test_an_accelerator_with_two_jobs_breaks_the_invariant_where_one_is_allowed():
     made = Harness(EVENTS, table=shared_table()).cluster(Cluster.parse("1xfast:1")).policy(Together())
-    with pytest.raises(AssertionError, match="an accelerator holds 2 jobs, at most 1"):
+    with pytest.raises(AssertionError, match="a GPU holds 2 jobs, at most 1"):
         made.submit(Job("a", 0.0, 10.0, "m"), Job("b", 0.0, 10.0, "m")).run()
 
 

@@ -96,14 +96,14 @@ def test_a_journal_that_does_not_begin_with_the_cluster_is_seen():
 
 def test_two_jobs_on_one_accelerator_are_seen():
     events = [OPENED, *submitted(2), launched(1.0, {0: [0], 1: [0]}, admitted=np.array([0, 1]))]
-    with pytest.raises(InvariantBroken, match="an accelerator holds 2 jobs, at most 1"):
+    with pytest.raises(InvariantBroken, match="a GPU holds 2 jobs, at most 1"):
         check_events(events)
     check_events(events, residents=2)
 
 
 def test_an_accelerator_given_twice_to_one_job_is_seen():
     events = [OPENED, *submitted(1, workers=2), launched(1.0, {0: [1, 1]}, admitted=np.array([0]))]
-    with pytest.raises(InvariantBroken, match="j0 runs with 1 accelerators instead of 2"):
+    with pytest.raises(InvariantBroken, match="j0 runs with 1 GPUs instead of 2"):
         check_events(events, residents=2)
 
 
@@ -143,7 +143,7 @@ def test_whoever_waits_can_be_told_why_by_the_plan_or_from_its_numbers():
     check_reasons(told, view)
     with pytest.raises(InvariantBroken, match="waits for no reason: policy: Waiting for resources"):
         check_reasons(replace(told, reasons={1: Reasons.waiting(1, free=2)}), view)
-    with pytest.raises(InvariantBroken, match=r"says that \[1\] accelerators are free, by type, and \[0\] are"):
+    with pytest.raises(InvariantBroken, match=r"says that \[1\] GPUs are free, by type, and \[0\] are"):
         check_reasons(replace(told, free=(1,)), view)
 
 

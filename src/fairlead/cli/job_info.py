@@ -130,7 +130,7 @@ def _progress(job: Mapping[str, Any]) -> Iterator[Line]:
     yield "steps done", "" if job.get("steps_done") is None else f"{job['steps_done']:,.0f}"
     yield "rate", f"{job['rate']:.3g} steps/s" if job.get("rate") else ""
     regimes = job.get("regimes") or ()
-    yield "batch sizes", ", ".join(f"batch size {one['batch_size']} from step {one['from_steps']:,.0f}" for one in regimes)
+    yield "batch sizes", ", ".join(f"{one['batch_size']} from step {one['from_steps']:,.0f}" for one in regimes)
     planned = job.get("schedule") or ()
     yield "schedule", ", ".join(f"batch size {one['batch_size']} for {one['share']:.0%} of its steps" for one in planned)
     for name, value in list((job.get("metrics") or {}).items())[:MAX_METRICS]:

@@ -115,6 +115,8 @@ def _check_progress(state: State, event: ev.Event, before: Floats, saved: Floats
         return
     if isinstance(event, ev.JobsFailed):  # reported a little after it happened; until then they seemed to run
         lost[np.isin(state.all_jobs().number[: len(before)], event.jobs)] = False
+    if isinstance(event, ev.JobRequeued):  # a finished job begins again
+        lost[state.all_jobs().number[: len(before)] == event.number] = False
     allowed = isinstance(event, (ev.JobsInterrupted, ev.ProgressReported)) or not lost.any()
     _require(allowed, f"{type(event).__name__} took steps away from {np.flatnonzero(lost).tolist()}")
     beyond = same < saved - 1e-6 * np.maximum(saved, 1.0)

@@ -91,7 +91,7 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
         """Refuse to let a user lift or take over a hold of another, such as an operator."""
         holder = await requests.read(lambda: plane.loop.state.held.get(number))
         if holder is not None and caller.visible_user not in (None, holder):
-            raise HTTPException(403, f"the job is held by {holder}, who has to release it")
+            raise HTTPException(403, f"the job is held by {holder}; ask {holder} to release it")
 
     @router.put("/v1/jobs/{name}/hold", responses={403: {}, 404: {}, 409: {}, 411: {}})
     async def hold(name: JobName, caller: Caller) -> dict[str, Any]:
