@@ -22,6 +22,9 @@ from foundry import SOURCE, environment
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+SLEEP_S = 3
+"""A `sleep` at the start of a line is for readers who want to see more happen; in a test it is this short."""
+
 BLOCK_WITHIN_S = 120.0
 """For a block of a page, on a busy machine."""
 
@@ -142,7 +145,8 @@ class PageRunner:
             self._python(block)
 
     def _script(self, block: Block) -> str:
-        return f"source {self.state}\n" + "\n".join(commands(block.text)) + "\n"
+        lines = (re.sub(r"^sleep \d+", f"sleep {SLEEP_S}", command) for command in commands(block.text))
+        return f"source {self.state}\n" + "\n".join(lines) + "\n"
 
     def _shell(self, block: Block) -> None:
         expected = int(block.marks.get("exit", "0"))
