@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import httpx
+import pytest
 from cluster_up import LOG, until
 
 from fairlead.config.clusters import read_cluster
@@ -21,7 +22,8 @@ from foundry import free_port, running
 def test_a_journal_of_which_only_a_snapshot_is_left_is_gone_on_with(tmp_path: Path) -> None:
     machines, journal = read_cluster("1xv100:1", accelerator_types()), SqliteJournal(tmp_path / "journal.sqlite")
     state, job = State(machines), Job("old", command='{"run":["true"]}', user="admin")
-    for event in (ev.JournalOpened(0.0, machines, {"policy": "las"}), ev.NodeLost(0.0, 0), ev.JobSubmitted(1.0, 0, job)):
+    opened = ev.JournalOpened(0.0, machines, {"policy": "las"}, origin=1e9)
+    for event in (opened, ev.NodeLost(0.0, 0), ev.JobSubmitted(1.0, 0, job)):
         journal.append(event)
         state.apply(event)
     journal.snapshot(state)
@@ -40,4 +42,5 @@ def test_a_journal_of_which_only_a_snapshot_is_left_is_gone_on_with(tmp_path: Pa
 
         answer = until(told, tmp_path)
         assert (answer.status_code, answer.json()["number"]) == (200, 0)
+        assert answer.json()["submitted_at"] == pytest.approx(1e9 + 1, abs=0.01)  # by the journal alone
     assert "Traceback" not in (tmp_path / LOG).read_text()

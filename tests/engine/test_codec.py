@@ -160,6 +160,8 @@ events = st.one_of(
         mappings,
         words,
         st.none() | st.dictionaries(words, st.lists(done, max_size=3).map(tuple), max_size=3),
+        words,
+        moments,
     ),
     moments.flatmap(lambda t: st.builds(ev.JobSubmitted, st.just(t), numbers, jobs(t))),
     st.builds(ev.JobCancelled, moments, numbers),

@@ -26,6 +26,7 @@ class JournalOpened:
     trace: str = ""  # name of the trace, in a simulation
     rates: Mapping[str, tuple[float, ...]] | None = None  # true rates by job type and workers, in a simulation
     journal: str = ""  # unique name of the journal
+    origin: float = 0.0  # Unix time of second 0, on a cluster; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -368,6 +368,7 @@ _FIELDS: dict[str, _Field] = {
     "trace": _TEXT,
     "rates": _EACH,
     "journal": _TEXT._replace(optional=True),
+    "origin": _Field(lambda name, value, _: _finite(name, value), None, True),
     "number": _whole(0),
     "job": _Field(lambda name, value, known: _to_job(value, known["time"]), _job),
     "node": _whole(0),

@@ -94,7 +94,7 @@ class State:
         self.held: dict[int, str] = {}  # by number, queued jobs that are not admitted, and who holds them
         self.refusals: dict[int, Reason] = {}
         self.last_failure: dict[int, Failure] = {}  # of failed jobs, and of jobs that are retried
-        self.journal = ""  # its name, where it has one
+        self.journal, self.origin = "", 0.0  # its name, and the Unix time of second 0, where it has them
         self.any_min_run, self.weighted = False, False
         self.has_launch_overrides = False  # whether a plan has set a job's batch size, CPUs or memory
         self.groups = Groups()

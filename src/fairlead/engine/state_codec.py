@@ -85,7 +85,7 @@ def _checksum(body: bytes) -> bytes:
 def _state_as_events(state: State) -> tuple[ev.Event, ...]:
     """The parts of a state that are neither jobs nor arrays, as events that restore them."""
     return (
-        ev.JournalOpened(0.0, state.cluster, state.scheduler, journal=state.journal),
+        ev.JournalOpened(0.0, state.cluster, state.scheduler, journal=state.journal, origin=state.origin),
         ev.MemoChanged(0.0, state.memo),
         ev.ObservationsRecorded(0.0, state.observations),
         ev.RoundPlanned(RoundPlan(0.0, refused=tuple(state.refusals.items()), routes=state.routes)),
@@ -143,7 +143,7 @@ def _state(arrays: Arrays, *, migrate: bool) -> State:
         raise ValueError("its events are not in the expected order")
     state = State(opened.cluster)
     state.time, state.any_min_run, state.observation_count = about["time"], about["any_min_run"], about["observation_count"]
-    state.scheduler, state.memo = opened.scheduler, memo.memo
+    state.scheduler, state.memo, state.origin = opened.scheduler, memo.memo, opened.origin
     state.journal, state.has_launch_overrides = opened.journal, about.get("given", True)
     state.refusals, state.routes = dict(planned.plan.refused), planned.plan.routes
     state.last_failure = {int(number): Failure(*how) for number, how in about.get("last_failure", {}).items()}

@@ -39,7 +39,7 @@ _LEGAL_FROM = {int(new): np.array([new in LEGAL[old] for old in Phase]) for new 
 def _opened(state: State, event: ev.JournalOpened) -> None:
     if state.job_of:
         raise InvalidPlan("a journal is opened once, before anything else")
-    state.scheduler, state.journal = event.scheduler, event.journal
+    state.scheduler, state.journal, state.origin = event.scheduler, event.journal, event.origin
     state.time = event.time
 
 

@@ -204,7 +204,7 @@ def _control_plane(settings: ServeSettings, journal: Journal, state: State | Non
         code=CodeStore(settings.root / "code"),
         keep_ended_s=settings.keep_ended_s,
         may_join=lambda token: (found := tokens.bearer(token)) is not None and found.role is Role.AGENT,
-        origin=origin_of(settings.root / "origin"),
+        origin=origin_of(settings.root / "origin", state.origin if state else 0.0),
         alive=AliveMark(settings.root / "alive"),
         retention=settings.retention,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from serving import served
@@ -16,7 +17,9 @@ from fairlead.core.job import Job
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.engine.state_codec import load, save
 from fairlead.runtime.control.accounting import cut, gpu_runs
+from fairlead.runtime.control.wall_clock import origin_of
 from fairlead.runtime.http_client import ControlPlaneClient
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.faults import Outage, outage_events
@@ -131,5 +134,13 @@ def test_users_see_their_own_history_and_runs() -> None:
         mine = ControlPlaneClient(control.url, control.user).history()
         every = ControlPlaneClient(control.url, control.token).history()
         assert ControlPlaneClient(control.url, control.user).runs()["runs"] == []
+        assert control.plane.loop.state.origin == control.plane.origin  # of a journal that began without it
     assert [(job["name"], job["state"], job["waited_s"], job["gpu_hours"]) for job in mine] == [("mine", "cancelled", 2.0, 0.0)]
     assert [job["name"] for job in every] == ["mine", "other"]
+
+
+def test_a_journal_alone_gives_the_clock_times_of_its_cluster(tmp_path: Path) -> None:
+    with served("v100:1") as control:
+        ControlPlaneClient(control.url, control.token).nodes()  # the journal has been opened
+    state = State.replay(control.journal)
+    assert origin_of(tmp_path / "origin", load(save(state)).origin) == pytest.approx(control.plane.origin, abs=1.0)

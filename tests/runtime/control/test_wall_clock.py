@@ -19,18 +19,23 @@ def test_a_clock_that_is_set_back_does_not_go_back():
 
 def test_a_calendar_that_is_set_while_nobody_runs_takes_second_0_along(tmp_path):
     calendar = [1000.0]
-    first = origin_of(tmp_path / "origin", lambda: calendar[0])
+    first = origin_of(tmp_path / "origin", 0.0, lambda: calendar[0])
     assert first == pytest.approx(1000.0, abs=1.0)
     calendar[0] = 90_000.0
-    assert origin_of(tmp_path / "origin", lambda: calendar[0]) == pytest.approx(90_000.0, abs=1.0)
+    assert origin_of(tmp_path / "origin", 0.0, lambda: calendar[0]) == pytest.approx(90_000.0, abs=1.0)
     (tmp_path / "origin").write_text("500.0 another-boot 7.0")  # the machine was started anew: only the calendar is left
-    assert origin_of(tmp_path / "origin", lambda: calendar[0]) == 500.0
+    assert origin_of(tmp_path / "origin", 0.0, lambda: calendar[0]) == 500.0
+
+
+def test_without_its_file_second_0_is_that_of_the_journal(tmp_path):
+    for _ in range(2):  # the second time from the file that the first wrote
+        assert origin_of(tmp_path / "origin", 600.0, lambda: 1000.0) == pytest.approx(600.0, abs=1.0)
 
 
 @pytest.mark.parametrize("said", [b"", b"abc", b"nan", b"1e999 x 1", b"\xff\xfe"])
 def test_an_origin_that_is_damaged_is_told_with_what_becomes_of_its_removal(tmp_path, said):
     (tmp_path / "origin").write_bytes(said)
-    with pytest.raises(InputError, match=r"origin.*without the file, seconds resume from the journal's last"):
+    with pytest.raises(InputError, match=r"origin.*without the file, the time in the journal is used"):
         origin_of(tmp_path / "origin")
 
 

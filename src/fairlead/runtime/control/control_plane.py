@@ -62,6 +62,7 @@ class ControlPlane:
         state = self.state or State(self.cluster)
         self.name = state.journal if recovered else secrets.token_hex(8)  # of the journal
         self.hub = AgentHub(self.cluster, self.lease_s, self.grace_s, self.may_join, code=self.code, journal=self.name)
+        state.origin = state.origin or self.origin  # snapshots of journals that began without it keep it
         clock = WallClock(self.origin, state.time)
         self.backend = ClusterBackend(self.cluster, self.hub, clock, task_of, state.next_number, self._checkpoints())
         self.backend.last_alive_s = min(max(state.time, self.alive.last_s(self.origin)), clock.now())
@@ -169,7 +170,7 @@ class ControlPlane:
                     self._record(self.backend.reconcile(view, self._record))
                     self.progress_until_s = math.inf
                 else:
-                    loop.record(ev.JournalOpened(0.0, self.cluster, dict(self.scheduler), journal=self.name))
+                    loop.record(ev.JournalOpened(0.0, self.cluster, dict(self.scheduler), journal=self.name, origin=self.origin))
                     for node in range(len(self.cluster.nodes)):
                         loop.record(ev.NodeLost(0.0, node))
                     loop.journal.commit()

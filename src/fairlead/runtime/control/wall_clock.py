@@ -55,12 +55,14 @@ class AliveMark:
             await asyncio.sleep(1.0)
 
 
-def origin_of(path: Path, system_time: Callable[[], float] = time.time) -> float:
-    """Return the Unix time of second 0, from a file that is created if missing. Until the machine reboots, a change of the
-    system time between two runs of a control plane moves second 0 along."""
+def origin_of(path: Path, journaled: float = 0.0, system_time: Callable[[], float] = time.time) -> float:
+    """Return the Unix time of second 0, from a file. If it is missing, it is created with the time in the journal, or with the
+    present time if that is 0. Until the machine reboots, a change of the system time between two runs of a control plane moves
+    second 0 along."""
     boot, monotonic = _BOOT.read_text().strip() if _BOOT.exists() else "", time.clock_gettime(time.CLOCK_BOOTTIME)
     if not path.exists():
-        atomic_write(path, f"{system_time()!r} {boot} {monotonic!r}\n".encode(), private=True)
+        age_s = system_time() - journaled if journaled else 0.0
+        atomic_write(path, f"{system_time() - age_s!r} {boot} {monotonic - age_s!r}\n".encode(), private=True)
     text = path.read_text(errors="replace")
     try:
         origin, *rest = text.split()
@@ -68,6 +70,6 @@ def origin_of(path: Path, system_time: Callable[[], float] = time.time) -> float
     except (ValueError, IndexError):
         found = math.nan
     if not math.isfinite(found):
-        expected = "second 0 in Unix time, as Fairlead wrote it; without the file, seconds resume from the journal's last"
+        expected = "second 0 in Unix time, as Fairlead wrote it; without the file, the time in the journal is used"
         raise InputError(path, expected, field="origin", value=text[:80])
     return found
