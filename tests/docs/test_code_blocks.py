@@ -19,6 +19,9 @@ import yaml
 from pages import Block, PageRunner, blocks, commands, name_of, pages
 
 MARKS = {"not run", "file", "background", "exit", "generated"}
+MAX_NOT_RUN = 45
+"""Blocks that need a GPU, PyTorch, another machine or minutes."""
+
 PARSED = {"yaml": yaml.safe_load, "json": json.loads}
 
 BLOCKS = {page: blocks(page.read_text(encoding="utf-8")) for page in pages()}
@@ -61,12 +64,10 @@ class TestBlocksOfTheLastThird:
         run_page(page, address, tmp_path)
 
 
-@pytest.mark.parametrize("page", [page for page, found in NOT_RUN.items() if found], ids=name_of)
-def test_blocks_that_cannot_run_here_say_why(page: Path) -> None:
-    found = NOT_RUN[page]
-    assert all(block.marks["not run"] for block in found)
-    why = "; ".join(f"line {block.line}: {block.marks['not run']}" for block in found)
-    pytest.skip(f"{len(found)} blocks of {name_of(page)} are not run: {why}")
+def test_blocks_that_cannot_run_here_say_why_and_are_few() -> None:
+    skipped = [(f"{name_of(page)}:{block.line}", block.marks["not run"]) for page, found in NOT_RUN.items() for block in found]
+    assert [place for place, why in skipped if not why] == []
+    assert len(skipped) <= MAX_NOT_RUN, f"{len(skipped)} blocks are not run: {skipped}"
 
 
 @pytest.mark.parametrize("page", BLOCKS, ids=name_of)
