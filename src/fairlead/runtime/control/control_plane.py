@@ -170,7 +170,9 @@ class ControlPlane:
                     self._record(self.backend.reconcile(view, self._record))
                     self.progress_until_s = math.inf
                 else:
-                    loop.record(ev.JournalOpened(0.0, self.cluster, dict(self.scheduler), journal=self.name, origin=self.origin))
+                    loop.record(
+                        ev.JournalOpened(0.0, self.cluster, dict(self.scheduler), journal=self.name, origin=self.origin)
+                    )
                     for node in range(len(self.cluster.nodes)):
                         loop.record(ev.NodeLost(0.0, node))
                     loop.journal.commit()
