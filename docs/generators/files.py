@@ -170,12 +170,12 @@ def _column_default(value: object) -> str:
 
 
 def trace_formats() -> str:
-    """All formats that are recognised, with their columns."""
+    """All formats that are recognized, with their columns."""
     rows = []
     for name, one in BUILT_IN.items():
         needed = ", ".join(code(each) for each in getattr(one, "needed", ()))
         rows.append([code(name), prose(one.summary), needed])
-    return table(["format", "what the file looks like", "columns that must be there"], rows)
+    return table(["format", "what the file looks like", "required columns"], rows)
 
 
 def _doc(found: Any) -> str:

@@ -72,18 +72,18 @@ LINKS: Mapping[str, Links] = {
 
 
 TYPE_KEYS: Mapping[str, str] = {
-    "memory_gb": "Memory of one GPU in GB.",
-    "price_per_hour": "Price of one GPU for an hour, for costs in results.",
+    "memory_gb": "Memory of one GPU in GB. Default: the catalogue's, or unlimited.",
+    "price_per_hour": "Price of one GPU for an hour, for the metric `cost`. Default: the catalogue's, or 0.",
 }
 NODE_KEYS: Mapping[str, str] = {
     "type": "GPU type of the node, such as `v100`. Required.",
-    "accelerators": "Number of GPUs of the node. Required.",
-    "name": "Name of the node. Default: the type with a number. With `count`, each name gets a number.",
-    "count": "How many such nodes there are. Default: 1.",
+    "accelerators": "Number of GPUs or similar devices of the node. Required.",
+    "name": "Name of the node. Default: the type and a number. With `count`, the prefix of the names.",
+    "count": "Number of nodes like this. Default: 1.",
     "cpus": "CPU cores of the node. Default: unlimited.",
     "memory_gb": "Host memory of the node in GB. Default: unlimited.",
     "network_gbps": "Network bandwidth of the node in Gb/s. Default: 0, which means unknown.",
-    "links": "Bandwidths between the GPUs: a matrix in Gb/s, or a machine such as `p3.16xlarge`.",
+    "links": "Gb/s between the GPUs, one way: a square matrix, or a machine such as `p3.16xlarge`.",
 }
 """The keys of a type and of a node in a cluster file, and what each means."""
 MOST_ACCELERATORS = 1_000_000

@@ -36,16 +36,16 @@ _PARTS = ("admission", "estimator", "policy", "mechanism", "placement", "termina
 _FOR_PEOPLE = ("about", "paper")
 KEYS: Mapping[str, str] = {
     "policy": "Which jobs run. Required, unless there is a `preset`.",
-    "admission": "Which jobs may enter the queue. A list is a chain: each part sees the jobs that the part before let through.",
+    "admission": "Which jobs may enter the queue. A list is a chain: a job must pass every part.",
     "placement": "Which GPUs a job gets.",
-    "estimator": "What the policy knows about throughputs.",
-    "mechanism": "How fractions of time become rounds. Only allocation policies use it.",
+    "estimator": "What the policy knows about throughputs. Default on a real cluster: `measured`.",
+    "mechanism": "How time fractions become rounds. Only allocation policies use it.",
     "termination": "Which jobs end before their last step.",
     "rounds": "Length of a round in seconds, or `event-driven` to decide at every arrival and completion.",
     "run_to_completion": "With `true`, a running job is never preempted.",
     "first_step_s": "A job is not preempted before its first step, for at most this many seconds; 0 turns this off.",
     "preset": "A preset whose keys apply where this file has none.",
-    "name": "What tables and plots call the scheduler.",
+    "name": "Label of the scheduler in tables and plots. Default: the policy with its parameters.",
     "about": "A description for readers. It has no effect.",
     "paper": "The source, for readers. It has no effect.",
 }

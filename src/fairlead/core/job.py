@@ -121,13 +121,13 @@ class Job:
     seconds of run time. What is left at its default was not asked for.
     """
 
-    name: str  # unique in a trace; default: job- and its position
+    name: str  # unique in a trace; default: `job-` and the row's number from 0
     submitted_s: float = 0.0  # second of submission
     steps: float = 1.0  # work of the whole gang in steps; for a job without a `kind`, seconds of run time
     kind: str = TIMED  # model and batch size, as in "ResNet-50 (batch size 64)"
-    workers: int = 1  # gang size: all workers run, or none
-    weight: float = 1.0  # in policies that weigh jobs
-    priority: int = 0  # higher goes first, in policies that use priorities
+    workers: int = 1  # gang size, 1 to 1,000,000: all workers run, or none
+    weight: float = 1.0  # 0.001 to 1,000; used by policies that weigh jobs
+    priority: int = 0  # a higher priority goes first, in policies that use priorities
     user: str = ""  # for quotas and for results by user
     account: str = ""  # the team or project that the job counts for
     deadline_s: float = math.inf  # deadline in seconds after submission; default: none
@@ -135,15 +135,15 @@ class Job:
     memory_gb: float = 0.0  # memory that the job needs on each GPU
     cpus: float = 0.0  # CPU cores that each worker needs
     host_memory_gb: float = 0.0  # host memory that each worker needs
-    time_limit_s: float = math.inf  # run time after which the job is ended; waiting does not count. Default: none
-    retry_limit: int = 3  # failures of its own that the job survives; lost nodes do not count
+    time_limit_s: float = math.inf  # run time after which the job fails; waiting does not count. Default: none
+    retry_limit: int = 3  # how often the job is retried after a failure of its own; lost nodes do not count
     min_run_s: float = 0.0  # once started, the job is not preempted for this many seconds
-    group: str = ""  # trials of one search; a termination may stop the worst
+    group: str = ""  # group of trials of one search; a termination may stop the worst
     group_order: int = 0  # place of the job in its group
     mode: str = "static"  # how the batch size changes: static, accordion, gns, expert; or elastic
     command: str = ""  # the task of a job on a real cluster, as JSON
-    after: tuple[int, ...] = ()  # numbers of earlier jobs that must finish first
-    max_slowdown: float = math.inf  # tolerated slowdown by co-location; 1: never co-locate the job
+    after: tuple[int, ...] = ()  # jobs that must finish first: places in the order of submission, from 0
+    max_slowdown: float = math.inf  # tolerated slowdown by co-location, from 1 on; 1 refuses co-location
     schedule: Schedule = ()  # for mode expert: planned batch sizes and their shares of the steps
 
 

@@ -60,8 +60,8 @@ SCHEDULE = "schedule"
 DEFAULTS: Mapping[str, Any] = {column.name: column.default for column in fields(Job)}
 EXTRA_COLUMNS: Mapping[str, str] = {
     DURATION: "Run time in seconds on any GPU type, in place of `steps` and `kind`.",
-    LOSS_CURVE: "Loss of the job over its steps as `start|floor|scale`. Only the simulator reads it.",
-    REGIMES: "Batch sizes of the job with their share of the work, as `32@0.3|256@0.7`. Only the simulator reads it.",
+    LOSS_CURVE: "Loss of the job over its steps in a simulation: `start|floor|scale`.",
+    REGIMES: "Batch sizes of the job in a simulation, with their shares of the steps: `32@0.3|256@0.7`.",
 }
 """Columns that are no fields of a job, and what each means."""
 COLUMNS = (*DEFAULTS, *EXTRA_COLUMNS)
