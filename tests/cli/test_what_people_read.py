@@ -173,8 +173,10 @@ def test_why_tells_when_a_job_may_be_decided_on_and_when_it_is_at_the_latest(mon
 
 def test_an_admin_without_jobs_is_told_of_others_and_a_user_of_none(monkeypatch: pytest.MonkeyPatch):
     def asked(others: list[dict]) -> str:
-        plane = SimpleNamespace(jobs=lambda phases, all_users: others, find_jobs=lambda phases: [])
+        plane = SimpleNamespace(jobs=lambda phases, all_users: others, find_jobs=lambda **_: [])
         monkeypatch.setattr(cmd_jobs, "control_plane", lambda: plane)
+        chosen = CliRunner().invoke(app, ["queue", "--state", "failed", "--array", "none"])
+        assert (chosen.exit_code, chosen.stdout) == (0, "no jobs\n")
         return CliRunner().invoke(app, ["queue"]).stdout
 
     assert asked([{}] * 6) == "no jobs of yours; --all shows all 6 active jobs\n"

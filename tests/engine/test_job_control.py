@@ -12,7 +12,7 @@ from fairlead.config.registry import Registry
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InvalidPlan
-from fairlead.core.job import Job, Phase
+from fairlead.core.job import EndedRun, Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.explain import why_not_running
@@ -95,6 +95,8 @@ def test_an_ended_job_that_is_requeued_has_all_its_attempts_and_its_whole_time_l
     assert jobs.steps_done.tolist() == [0.0 if how == "finished" else 20.0]
     assert (jobs.run_s.tolist(), jobs.time_limit_s.tolist()) == ([20.0], [70.0])
     assert not state.last_failure
+    assert state.ended_runs == {0: (EndedRun(Phase[how.upper()], 3 * (how == "failed"), 0.0, 20.0, 20.0, 20.0, 30.0),)}
+    assert load(save(state)).ended_runs == state.ended_runs
     state.apply(ev.JobUpdated(31.0, 0, {"time_limit_s": 90.0}))
     assert state.all_jobs().time_limit_s.tolist() == [110.0]
     check_state(state)

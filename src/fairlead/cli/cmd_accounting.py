@@ -48,7 +48,7 @@ def history_command(
     user: UserOption = "",
     state: StateOption = None,
     account: str = typer.Option("", help="Only jobs of this account.", show_default=False),
-    limit: int = typer.Option(100, help="At most this many jobs, the last ones.", min=1),
+    limit: int = typer.Option(100, help="At most this many lines, the last ones.", min=1),
     as_csv: bool = CSV,
     json: JsonOption = False,
 ) -> None:
@@ -58,9 +58,9 @@ def history_command(
 
       fairlead history --since 7d --state failed
 
-    Shows when each job was submitted, started and ended, how long it waited and
-    ran, and its GPU hours. With --csv or --json, times are Unix times and durations are seconds. Exit codes: 0 done, 2 a wrong
-    value.
+    Shows when each job was submitted, started and ended, how long it waited and ran, and its GPU hours. A job that was
+    requeued has a line for each time that it ended. With --csv or --json, times are Unix times and durations are seconds.
+    Exit codes: 0 done, 2 a wrong value.
     """
     begin, end = _window(since, until)
     states = states_of(state)
@@ -126,8 +126,9 @@ def usage_command(
 
       fairlead usage --since 7d --by user,week
 
-    GPU hours are those between --since and --until; a job that ran longer counts only for this time. A GPU that two jobs
-    share counts for both. Without --since, the whole history of the cluster counts.
+    GPU hours are those between --since and --until; a job that ran longer counts only for this time. The column jobs counts
+    the jobs that held GPUs in this time. A GPU that two jobs share counts for both. Without --since, the whole history of the
+    cluster counts.
     Weeks begin on Monday; days, weeks and months are in local time. Exit codes: 0 done, 2 a wrong value.
     """
     names = [name.strip() for name in by.split(",") if name.strip()]

@@ -54,22 +54,23 @@ def queue_command(
     """
     plane = control_plane()
     states = states_of(state) or (() if all_users or words else LIVE)
-    if words or user or state or array:
+    chosen = bool(words or user or state or array)
+    if words:
         jobs = select_jobs(plane, words, user=user, states=states, array=array, all_users=all_users)
-    elif all_users:
+    elif all_users and not chosen:
         jobs = plane.jobs(states, all_users=True)
     else:
-        jobs = plane.find_jobs(phases=states)
+        jobs = plane.find_jobs(user=user, phases=states, array=array, all_users=all_users)
     if json:
         print_json({"jobs": jobs})
         return
     if not jobs:
-        others = 0 if all_users else len(plane.jobs(LIVE, all_users=True))  # 0 without the right to see them
+        others = 0 if all_users or chosen else len(plane.jobs(LIVE, all_users=True))  # 0 without the right to see them
         out.print(f"no jobs of yours; --all shows all {others:,} active jobs" if others else "no jobs")
         return
     rows = jobs if expand else with_arrays(jobs, lambda array: _members(plane, array, jobs))
     out.print(jobs_table(rows, out.width, users=all_users))
-    if all_users and len(jobs) == MAX_LISTED and not (words or user or state or array):
+    if all_users and len(jobs) == MAX_LISTED and not chosen:
         note(f"only running and the most recent jobs are shown, {MAX_LISTED:,} in all")
 
 

@@ -281,6 +281,19 @@ LAUNCH_FAILED = 126
 
 
 @dataclass(frozen=True, slots=True)
+class EndedRun:
+    """How a job ended before it was requeued, for accounting. Run time and GPU seconds count from the job's first start."""
+
+    phase: int
+    code: int  # exit status of a failure, or 0
+    started_s: float | None
+    ended_s: float
+    run_s: float
+    accelerator_s: float
+    requeued_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """How an attempt of a job failed, for users; no decision depends on it.
 

@@ -13,7 +13,7 @@ import numpy as np
 from fairlead.core import events as ev
 from fairlead.core.columns import as_scalar_array, without
 from fairlead.core.errors import InvalidPlan
-from fairlead.core.job import UPDATABLE, UPDATABLE_ENDED, Job
+from fairlead.core.job import UPDATABLE, UPDATABLE_ENDED, EndedRun, Job
 from fairlead.engine import transitions as tr
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _requeued(state: State, event: ev.JobRequeued) -> None:
         tr.keep_progress(state, one, now)
         tr.stop_and_account(state, one, now)
     elif phase > tr.RUNNING:
-        _revive(state, number, phase)
+        _revive(state, number, phase, event.time)
     _to_queue(state, number, event.time)
     if event.hold:
         _hold(state, number, event.by)
@@ -82,9 +82,11 @@ def _uncounted_s(job: Job, limit_s: float) -> float:
     return limit_s - job.time_limit_s if math.isfinite(job.time_limit_s) else 0.0
 
 
-def _revive(state: State, number: int, phase: int) -> None:
+def _revive(state: State, number: int, phase: int, now: float) -> None:
     """Let an ended job run again: with all its attempts and its whole time limit, a finished job from its first step."""
     a, job = state.store.arrays, state.job_of[number]
+    state.ended_runs[number] = (*state.ended_runs.get(number, ()), last_run(state, number, now))
+    state.rerun_started_s.pop(number, None)
     a["ended_s"][number], a["failures"][number] = math.nan, 0
     if phase == tr.FINISHED:
         a["base_steps"][number] = 0.0
@@ -96,6 +98,16 @@ def _revive(state: State, number: int, phase: int) -> None:
         members = [n for n, other in state.job_of.items() if other.group == job.group and n >= state.groups.since[group]]
         through = {n for n in members if a["phase"][n] == tr.FINISHED and a["base_steps"][n] >= a["steps"][n]}
         state.groups.enter_again(group, through - {number})
+
+
+def last_run(state: State, number: int, requeued_s: float = math.inf) -> EndedRun:
+    """Return how an ended job ended, since it was last requeued."""
+    a, failure = state.columns, state.last_failure.get(number)
+    again = number in state.ended_runs
+    started_s = state.rerun_started_s.get(number, math.nan) if again else float(a["first_started_s"][number])
+    amounts = (float(a[name][number]) for name in ("ended_s", "settled_run_s", "settled_accelerator_s"))
+    started = None if math.isnan(started_s) else started_s
+    return EndedRun(int(a["phase"][number]), failure.code if failure else 0, started, *amounts, requeued_s)
 
 
 def _to_queue(state: State, number: int, time: float) -> None:

@@ -17,7 +17,7 @@ from fairlead.core.cluster import BackoffPeriod, Bools, Cluster, Floats, Ints
 from fairlead.core.columns import ALL_COLUMNS, ColumnStore, JobColumns
 from fairlead.core.device_map import NONE, DeviceMap
 from fairlead.core.errors import FairleadError
-from fairlead.core.job import NO_BLOCKED_JOBS, Adaptations, BlockedJobs, Failure, Job, Phase, blocked_by, flags_of
+from fairlead.core.job import NO_BLOCKED_JOBS, Adaptations, BlockedJobs, EndedRun, Failure, Job, Phase, blocked_by, flags_of
 from fairlead.core.plan import NO_OBSERVATIONS, ObservedValues
 from fairlead.core.reasons import Reason
 from fairlead.core.routes import NO_ROUTES, Routes
@@ -94,6 +94,8 @@ class State:
         self.held: dict[int, str] = {}  # by number, queued jobs that are not admitted, and who holds them
         self.refusals: dict[int, Reason] = {}
         self.last_failure: dict[int, Failure] = {}  # of failed jobs, and of jobs that are retried
+        self.ended_runs: dict[int, tuple[EndedRun, ...]] = {}  # of requeued jobs, oldest first
+        self.rerun_started_s: dict[int, float] = {}  # when a requeued job first started again
         self.journal, self.origin = "", 0.0  # its name, and the Unix time of second 0, where it has them
         self.any_min_run, self.weighted = False, False
         self.has_launch_overrides = False  # whether a plan has set a job's batch size, CPUs or memory

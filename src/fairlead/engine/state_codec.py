@@ -22,7 +22,7 @@ from fairlead.core.cluster import BackoffPeriod
 from fairlead.core.columns import FLOAT_COLUMNS, INT_COLUMNS
 from fairlead.core.device_map import DeviceMap
 from fairlead.core.errors import FairleadError, JournalError
-from fairlead.core.job import Adaptations, Failure, Phase
+from fairlead.core.job import Adaptations, EndedRun, Failure, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import NameTable
 from fairlead.engine.codec import decode, encode
@@ -104,6 +104,8 @@ def _arrays(state: State) -> Arrays:
         "metrics": metrics,
         "adaptations": state.adaptations.to_data(),
         "last_failure": {str(number): astuple(failure) for number, failure in sorted(state.last_failure.items())},
+        "ended_runs": {str(number): list(map(astuple, runs)) for number, runs in sorted(state.ended_runs.items())},
+        "rerun_started_s": {str(number): second for number, second in sorted(state.rerun_started_s.items())},
         "held": {str(number): by for number, by in sorted(state.held.items())},
         "backoffs": {str(node): list(backoff) for node, backoff in sorted(state.backoffs.items())},
         "groups_since": {str(group): number for group, number in state.groups.since.items()},
@@ -147,6 +149,9 @@ def _state(arrays: Arrays, *, migrate: bool) -> State:
     state.journal, state.has_launch_overrides = opened.journal, about.get("given", True)
     state.refusals, state.routes = dict(planned.plan.refused), planned.plan.routes
     state.last_failure = {int(number): Failure(*how) for number, how in about.get("last_failure", {}).items()}
+    runs_of = about.get("ended_runs", {}).items()
+    state.ended_runs = {int(number): tuple(EndedRun(*run) for run in runs) for number, runs in runs_of}
+    state.rerun_started_s = {int(number): second for number, second in about.get("rerun_started_s", {}).items()}
     state.job_of = {event.number: event.job for event in submitted if isinstance(event, ev.JobSubmitted)}
     size = arrays["ints"].shape[1]
     state.next_number = size

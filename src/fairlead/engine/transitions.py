@@ -196,6 +196,8 @@ def _launch(state: State, launches: Launches, time: Floats) -> None:
     first = a["first_started_s"]
     first[jobs] = np.fmin(first[jobs], time)
     a["starts"][jobs] += ONE
+    for number in state.ended_runs.keys() & set(jobs.tolist()) if state.ended_runs else ():
+        state.rerun_started_s.setdefault(number, float(time))
     if state.store.metrics:
         for name in MEASURED_METRICS & state.store.metrics.keys():  # measured on the GPUs that the jobs had before
             state.store.metrics[name][jobs] = np.nan

@@ -6,6 +6,7 @@ import random
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 from serving import served
 
@@ -14,6 +15,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.core import events as ev
 from fairlead.core.job import Job
+from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
@@ -144,3 +146,31 @@ def test_a_journal_alone_gives_the_clock_times_of_its_cluster(tmp_path: Path) ->
         ControlPlaneClient(control.url, control.token).nodes()  # the journal has been opened
     state = State.replay(control.journal)
     assert origin_of(tmp_path / "origin", load(save(state)).origin) == pytest.approx(control.plane.origin, abs=1.0)
+
+
+def test_history_has_each_run_of_a_requeued_job_and_usage_counts_the_jobs_that_ran() -> None:
+    machines, one = cluster("v100:1"), np.array([0])
+    state = State(machines)
+    state.apply(ev.JournalOpened(0.0, machines, {"policy": "las", "estimator": "measured", "rounds": 0.2}, journal="x"))
+    for number in range(2):
+        state.apply(ev.JobSubmitted(1.0, number, Job(f"j{number}", 1.0, user="ann", command='{"run": ["true"]}')))
+    for second in (10.0, 110.0):
+        launches = Launches(one, one * 0, np.array([0, 1]), one)
+        state.apply(ev.RoundPlanned(RoundPlan(second, admitted=one, launches=launches)))
+        state.apply(ev.JobsFailed(second + 36.0, one, np.array([second + 36.0]), "status 3", 3))
+        state.apply(ev.JobRequeued(100.0 if second < 100 else 200.0, 0))
+    state.apply(ev.JobCancelled(201.0, 0))
+    state.apply(ev.JobCancelled(202.0, 1))
+    state = load(save(state))
+    with served("v100:1", state) as control:
+        client = ControlPlaneClient(control.url, control.user)
+        *runs, _ = client.history()
+        usage = client.usage()
+    zero = control.plane.origin
+    assert [(run["state"], run["exit_code"], round(run["ended_at"] - zero, 3)) for run in runs] == [
+        ("failed", 3, 46.0),
+        ("failed", 3, 146.0),
+        ("cancelled", None, 201.0),
+    ]
+    assert [(run["waited_s"], run["ran_s"], run["gpu_hours"]) for run in runs] == [(9, 36, 0.01), (10, 36, 0.01), (1, 0, 0)]
+    assert [row["jobs"] for row in usage] == [1], "the other job has not run"

@@ -3,14 +3,14 @@ all of them. Times on GPUs come from the events of the journal; what it has drop
 annotations here: FastAPI reads them.)"""
 
 import asyncio
-import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Query
 
 from fairlead.core import events as ev
 from fairlead.core.job import ENDED, Phase
+from fairlead.engine.job_control import last_run
 from fairlead.engine.state import State
 from fairlead.runtime.control import views
 from fairlead.runtime.control.control_plane import ControlPlane
@@ -90,28 +90,31 @@ def cut(run: GpuRun, since_s: float, until_s: float) -> GpuRun | None:
     return run._replace(start_s=start_s, end_s=end_s) if start_s < end_s else None
 
 
-def history_record(plane: ControlPlane, number: int) -> dict[str, Any]:
-    """Return what accounting knows of an ended job."""
-    state, job, a = plane.loop.state, plane.loop.state.job_of[number], plane.loop.state.columns
-    phase, failure = Phase(int(a["phase"][number])), state.last_failure.get(number)
-    submitted_s, started_s, ended_s = (float(a[name][number]) for name in ("submitted_s", "first_started_s", "ended_s"))
-    return {
-        "number": number,
-        "name": job.name,
-        "user": job.user,
-        "account": job.account,
-        "job_type": job.kind,
-        "array": array_of(job),
-        "state": phase.name.lower(),
-        "exit_code": views.exit_code(phase, failure),
-        "submitted_at": views.clock(plane, submitted_s),
-        "started_at": views.clock(plane, started_s),
-        "ended_at": views.clock(plane, ended_s),
-        "waited_s": (ended_s if math.isnan(started_s) else started_s) - submitted_s,
-        "ran_s": float(a["settled_run_s"][number]),
-        "gpus": job.workers,
-        "gpu_hours": float(a["settled_accelerator_s"][number]) / 3600,
-    }
+def history_records(plane: ControlPlane, number: int) -> Iterator[dict[str, Any]]:
+    """Yield what accounting knows of each ended run of a job. A run after the first was submitted when the job was requeued."""
+    state, job = plane.loop.state, plane.loop.state.job_of[number]
+    ended = Phase(int(state.columns["phase"][number])) in ENDED
+    submitted_s, run_s, accelerator_s = float(state.columns["submitted_s"][number]), 0.0, 0.0
+    for run in (*state.ended_runs.get(number, ()), *((last_run(state, number),) if ended else ())):
+        phase = Phase(run.phase)
+        yield {
+            "number": number,
+            "name": job.name,
+            "user": job.user,
+            "account": job.account,
+            "job_type": job.kind,
+            "array": array_of(job),
+            "state": phase.name.lower(),
+            "exit_code": views.exit_code(phase, run.code),
+            "submitted_at": views.clock(plane, submitted_s),
+            "started_at": None if run.started_s is None else views.clock(plane, run.started_s),
+            "ended_at": views.clock(plane, run.ended_s),
+            "waited_s": (run.ended_s if run.started_s is None else run.started_s) - submitted_s,
+            "ran_s": run.run_s - run_s,
+            "gpus": job.workers,
+            "gpu_hours": (run.accelerator_s - accelerator_s) / 3600,
+        }
+        submitted_s, run_s, accelerator_s = run.requeued_s, run.run_s, run.accelerator_s
 
 
 def accounting_routes(
@@ -129,19 +132,15 @@ def accounting_routes(
         until: Moment = 1e12,
         limit: Annotated[int, Query(ge=1, le=MAX_HISTORY)] = MAX_HISTORY,
     ) -> dict[str, Any]:
-        """Jobs that ended within a window, in the order of their ends; of more than `limit`, the last ones."""
+        """Jobs that ended within a window, in the order of their ends; of more than `limit`, the last ones. A job that was
+        requeued is there once for each time that it ended."""
 
         def collect() -> list[dict[str, Any]]:
-            state, a = plane.loop.state, plane.loop.state.columns
-            ended = [
-                number
-                for number, job in state.job_of.items()
-                if Phase(int(a["phase"][number])) in ENDED
-                and caller.visible_user in (None, job.user)
-                and since <= plane.origin + float(a["ended_s"][number]) < until
-            ]
-            ended.sort(key=lambda number: (float(a["ended_s"][number]), number))
-            return [history_record(plane, number) for number in ended[-limit:]]
+            state, ended_s = plane.loop.state, plane.loop.state.columns["ended_s"]
+            ended = [n for n in state.job_of if n in state.ended_runs or since <= plane.origin + ended_s[n] < until]
+            visible = [n for n in ended if caller.visible_user in (None, state.job_of[n].user)]
+            found = [run for n in visible for run in history_records(plane, n) if since <= run["ended_at"] < until]
+            return sorted(found, key=lambda run: (run["ended_at"], run["number"]))[-limit:]
 
         return {"jobs": await read(collect)}
 

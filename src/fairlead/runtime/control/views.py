@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairlead.core.cluster import Ints
-from fairlead.core.job import Failure, Phase, flags_of
+from fairlead.core.job import Phase, flags_of
 from fairlead.engine.explain import node_of, why_in
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
@@ -97,9 +97,9 @@ def job_record(
     return record
 
 
-def exit_code(phase: Phase, failure: Failure | None) -> int | None:
+def exit_code(phase: Phase, status: int) -> int | None:
     """Return the exit code of an ended job; None if no process of it failed by itself, as at a time limit."""
-    return 0 if phase is Phase.FINISHED else (failure.code or None) if phase is Phase.FAILED and failure else None
+    return 0 if phase is Phase.FINISHED else (status or None) if phase is Phase.FAILED else None
 
 
 def job_task(plane: ControlPlane, number: int) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def job_task(plane: ControlPlane, number: int) -> dict[str, Any]:
         "host_memory_gb": job.host_memory_gb,
         "gpus": _gpus(state, number) if phase is Phase.RUNNING else {},
         "last_node": state.cluster.nodes[int(state.cluster.node_of[last])].name if a["starts"][number] else None,
-        "exit_code": exit_code(phase, failure),
+        "exit_code": exit_code(phase, failure.code if failure else 0),
         "submitted_at": clock(plane, a["submitted_s"][number]),
         "started_at": clock(plane, a["first_started_s"][number]),
         "ended_at": clock(plane, a["ended_s"][number]),
@@ -259,12 +259,13 @@ def overview(plane: ControlPlane, visible_to: str | None) -> dict[str, Any]:
 
 
 def usage(state: State, now: float) -> list[dict[str, Any]]:
-    """Return accelerator hours by user and account. Each co-located job counts fully."""
+    """Return accelerator hours by user and account, and how many jobs used them. Each co-located job counts fully."""
     hours: dict[tuple[str, str], list[float]] = {}
     for number, job in state.job_of.items():
-        entry = hours.setdefault((job.user, job.account), [0, 0.0])
-        entry[0] += 1
-        entry[1] += service_of(state, number, now) / 3600
+        if spent_s := service_of(state, number, now):
+            entry = hours.setdefault((job.user, job.account), [0, 0.0])
+            entry[0] += 1
+            entry[1] += spent_s / 3600
     return [
         {"user": user, "account": account, "jobs": int(jobs), "accelerator_hours": spent}
         for (user, account), (jobs, spent) in sorted(hours.items())
