@@ -105,9 +105,10 @@ def last_run(state: State, number: int, requeued_s: float = math.inf) -> EndedRu
     a, failure = state.columns, state.last_failure.get(number)
     again = number in state.ended_runs
     started_s = state.rerun_started_s.get(number, math.nan) if again else float(a["first_started_s"][number])
-    amounts = (float(a[name][number]) for name in ("ended_s", "settled_run_s", "settled_accelerator_s"))
+    ended_s, run_s, accelerator_s = (float(a[name][number]) for name in ("ended_s", "settled_run_s", "settled_accelerator_s"))
     started = None if math.isnan(started_s) else started_s
-    return EndedRun(int(a["phase"][number]), failure.code if failure else 0, started, *amounts, requeued_s)
+    code = failure.code if failure else 0
+    return EndedRun(int(a["phase"][number]), code, started, ended_s, run_s, accelerator_s, requeued_s)
 
 
 def _to_queue(state: State, number: int, time: float) -> None:

@@ -111,14 +111,15 @@ class DatabaseJournal:
 
     def __iter__(self) -> Iterator[Event]:
         """All events there are; where some were dropped, those that are left."""
-        return self._events(None)
+        return (event for _, event in self.numbered())
 
     def after(self, seq: int) -> Iterator[Event]:
         """The events behind one, in order and without a gap."""
-        return self._events(seq)
+        return (event for _, event in self.numbered(seq))
 
-    def _events(self, seq: int | None) -> Iterator[Event]:
-        """The events behind `seq`, or (None) from the first one that a single query finds: others may be dropped meanwhile."""
+    def numbered(self, seq: int | None = None) -> Iterator[tuple[int, Event]]:
+        """The events behind `seq` with their numbers, or (None) from the first one that a single query finds: others may be
+        dropped meanwhile."""
         self._flush()
         while True:
             with self._lock:
@@ -131,7 +132,7 @@ class DatabaseJournal:
                 if number != seq:
                     raise JournalError(f"{self.where}: event {seq} is missing; the next one is {number}: restore a backup")
                 try:
-                    yield decode(body)
+                    yield number, decode(body)
                 except JournalError as error:
                     raise JournalError(f"{self.where}: event {number}: {error}") from error
             if len(rows) < _PAGE:

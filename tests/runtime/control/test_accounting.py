@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,8 @@ from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
-from fairlead.runtime.control.accounting import cut, gpu_runs
+from fairlead.journal.sqlite import SqliteJournal
+from fairlead.runtime.control.accounting import GpuRun, GpuRunRecorder, cut
 from fairlead.runtime.control.wall_clock import origin_of
 from fairlead.runtime.http_client import ControlPlaneClient
 from fairlead.simulator.backend import SimulatedBackend
@@ -42,6 +44,13 @@ def eventful(seed: int) -> list[ev.Event]:
     loop.record(ev.JournalOpened(0.0, machines, {"policy": "las", "rounds": 60.0}))
     loop.run()
     return journal.events
+
+
+def gpu_runs(events: list[ev.Event], state: State, now: float) -> tuple[float, list[GpuRun]]:
+    recorder = GpuRunRecorder(state)
+    for number, event in enumerate(events, 1):
+        recorder.observe_all([(number, event)])
+    return recorder.runs(now)
 
 
 def brute_force(events: list[ev.Event], since_s: float, until_s: float) -> dict[int, float]:
@@ -174,3 +183,21 @@ def test_history_has_each_run_of_a_requeued_job_and_usage_counts_the_jobs_that_r
     ]
     assert [(run["waited_s"], run["ran_s"], run["gpu_hours"]) for run in runs] == [(9, 36, 0.01), (10, 36, 0.01), (1, 0, 0)]
     assert [row["jobs"] for row in usage] == [1], "the other job has not run"
+
+
+@pytest.mark.parametrize("journal", ["sqlite", "memory"])
+def test_runs_are_recorded_as_events_come_and_each_event_is_observed_once(journal: str, tmp_path: Path) -> None:
+    events = eventful(1)
+    state, half = State.replay(events), len(events) // 2
+    kept: Any = SqliteJournal(tmp_path / "j.sqlite") if journal == "sqlite" else MemoryJournal()
+    recorder, seen = GpuRunRecorder(state), 0
+    for part in (events[:half], events[half:], []):
+        for event in part:
+            kept.append(event)
+        unseen = list(recorder.unseen(kept))
+        assert [number for number, _ in unseen] == list(range(seen + 1, seen + len(part) + 1))
+        recorder.observe_all(unseen)
+        recorder.runs(state.time)  # leaves no trace
+        seen += len(part)
+    assert recorder.runs(state.time) == gpu_runs(events, state, state.time)
+    kept.close()

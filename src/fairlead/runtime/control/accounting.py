@@ -4,20 +4,26 @@ annotations here: FastAPI reads them.)"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Query
 
 from fairlead.core import events as ev
+from fairlead.core.errors import JournalError
 from fairlead.core.job import ENDED, Phase
 from fairlead.engine.job_control import last_run
+from fairlead.engine.journal import Journal
 from fairlead.engine.state import State
+from fairlead.journal.sql_journal import DatabaseJournal
 from fairlead.runtime.control import views
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.tokens import Bearer
 from fairlead.runtime.protocol.task_array import array_of
 
 MAX_HISTORY = 100_000
+BATCH = 10_000  # events that are observed while the loop waits
 
 
 class GpuRun(NamedTuple):
@@ -30,23 +36,29 @@ class GpuRun(NamedTuple):
     end_s: float
 
 
-def gpu_runs(events: Iterable[ev.Event], state: State, now: float) -> tuple[float, list[GpuRun]]:
-    """Return all stretches in which jobs held GPUs, and the second from which on they are known. `state` is the state after the
-    events; a journal that has dropped its first events leaves stretches that began before cut at the first one that is left."""
-    recorder = _Recorder(state)
-    for event in events:
-        recorder.observe(event)
-    return recorder.finish(now)
+class GpuRunRecorder:
+    """The stretches in which jobs held GPUs, from the events of a journal, each observed once. `state` is the state after them;
+    if the journal has dropped its first events, stretches that began before are cut at the first one that is left."""
 
-
-class _Recorder:
     def __init__(self, state: State) -> None:
+        self.seen: int | None = None  # the number of the last event, or how many there were
         self._state, self._known_s = state, -1.0
         self._open: dict[int, tuple[int, int, float]] = {}  # type, GPUs and start
         self._launched: set[int] = set()  # or stopped: their first launch is not from before the events
         self._runs: list[GpuRun] = []
 
-    def observe(self, event: ev.Event) -> None:
+    def unseen(self, journal: Journal) -> Iterator[tuple[int, ev.Event]]:
+        """Return the journal's events that were not observed yet, with their numbers."""
+        if isinstance(journal, DatabaseJournal):
+            return journal.numbered(self.seen)
+        return islice(enumerate(journal, 1), self.seen or 0, None)
+
+    def observe_all(self, events: Iterable[tuple[int, ev.Event]]) -> None:
+        """Observe events with their numbers, in order."""
+        for self.seen, event in events:
+            self._observe(event)
+
+    def _observe(self, event: ev.Event) -> None:
         if self._known_s < 0:
             self._known_s = 0.0 if isinstance(event, ev.JournalOpened) else event.time
         match event:
@@ -66,14 +78,13 @@ class _Recorder:
             case ev.JobCancelled(time, number) | ev.JobRequeued(time, number):
                 self._close(number, time)
 
-    def finish(self, now: float) -> tuple[float, list[GpuRun]]:
-        known_s, a = max(self._known_s, 0.0), self._state.columns
+    def runs(self, now: float) -> tuple[float, list[GpuRun]]:
+        """Return the second from which on stretches are known, and all of them up to `now`, in the order of their starts."""
+        a, unfinished = self._state.columns, dict(self._open)
         for number in self._state.running.tolist():  # a launch that was dropped from the journal
-            begun = int(a["type"][number]), int(a["held"][number]), float(a["run_started_s"][number])
-            self._open.setdefault(number, begun)
-        for number in sorted(self._open):
-            self._close(number, now)
-        return known_s, sorted(self._runs, key=lambda run: (run.start_s, run.number))
+            unfinished.setdefault(number, (int(a["type"][number]), int(a["held"][number]), float(a["run_started_s"][number])))
+        going_on = [GpuRun(number, *begun, now) for number, begun in unfinished.items() if now > begun[2]]
+        return max(self._known_s, 0.0), sorted((*self._runs, *going_on), key=lambda run: (run.start_s, run.number))
 
     def _close(self, number: int, second: float, *, held: bool = False) -> None:
         begun = self._open.pop(number, None)
@@ -144,16 +155,33 @@ def accounting_routes(
 
         return {"jobs": await read(collect)}
 
+    recorder, catching_up = GpuRunRecorder(plane.loop.state), asyncio.Lock()
+
+    async def observe_unseen() -> None:
+        """Let the recorder observe the events since the last request. They are read outside the control plane's lock."""
+        unseen = recorder.unseen(plane.journal)
+        while batch := await asyncio.to_thread(lambda: list(islice(unseen, BATCH))):
+            await read(partial(recorder.observe_all, batch))
+
+    async def catch_up() -> None:
+        nonlocal recorder
+        async with catching_up:
+            try:
+                await observe_unseen()
+            except JournalError:  # events were dropped before they were observed: begin again with those that are left
+                recorder = GpuRunRecorder(plane.loop.state)
+                await observe_unseen()
+
     @router.get("/v1/runs")
     async def runs(caller: Caller, since: Moment = 0.0, until: Moment = 1e12) -> dict[str, Any]:
         """The stretches of a window in which jobs held GPUs, cut at its edges, in Unix time. The journal's events begin at
         `known_since`: of earlier times nothing is known. A GPU that two jobs share is in the stretches of both."""
-        events = await asyncio.to_thread(lambda: list(plane.journal))
         names = plane.cluster.type_names
+        await catch_up()
 
         def collect() -> dict[str, Any]:
             state = plane.loop.state
-            known_s, found = gpu_runs(events, state, min(plane.backend.now, plane.progress_until_s))
+            known_s, found = recorder.runs(min(plane.backend.now, plane.progress_until_s))
             parts = (cut(run, since - plane.origin, until - plane.origin) for run in found)
             rows = []
             for part in parts:
