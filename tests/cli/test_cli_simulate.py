@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command import answer, environment, fairlead
 from typer.testing import CliRunner
 
+import fairlead as fairlead_api
 from fairlead import __version__
 from fairlead.cli.main import app
 from fairlead.engine.state import State
@@ -269,3 +271,19 @@ def test_that_starts_longer_than_rounds_are_left_alone_is_told(tmp_path: Path) -
     several = fairlead("compare", "--policies", "las,fifo", "--event-driven", *asked)
     assert several.stderr.count(f"decisions at every event, and {alone}") == 1, several.stderr
     assert "left alone" not in fairlead("simulate", "--policy", "las", "--round", 12, *asked).stderr
+
+
+def test_generated_jobs_have_the_same_users_on_the_command_line_and_in_python() -> None:
+    common = ("simulate", "--policy", "gandiva-fair", "--jobs", 30, "--cluster", "8xv100:4,8xk80:4")
+    trace = fairlead_api.Generator(jobs=30, jobs_per_hour=6.0, workers="multiple")
+    in_python = fairlead_api.simulate(trace, "8xv100:4,8xk80:4", "gandiva-fair").summary
+    assert answer(*common)["average_jct_s"] == pytest.approx(in_python["average_jct_s"])
+    alone = fairlead_api.simulate(replace(trace, users=0), "8xv100:4,8xk80:4", "gandiva-fair").summary
+    assert alone["average_jct_s"] != pytest.approx(in_python["average_jct_s"])
+    assert answer(*common, "--users", 0)["average_jct_s"] == pytest.approx(alone["average_jct_s"])
+
+
+def test_a_generated_trace_has_as_many_users_as_the_python_default(tmp_path: Path) -> None:
+    assert fairlead("trace", "generate", "--jobs", 400, "-o", tmp_path / "jobs.csv").returncode == 0
+    found = {job.user for job in fairlead_api.read_trace(tmp_path / "jobs.csv").jobs}
+    assert found == {f"user-{n:02d}" for n in range(12)} == {job.user for job in fairlead_api.Generator(jobs=400).trace(0).jobs}

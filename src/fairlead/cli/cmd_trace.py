@@ -20,7 +20,7 @@ from fairlead.workloads import transform as change
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.formats import write_trace
 from fairlead.workloads.formats.own_columns import parse_columns
-from fairlead.workloads.generate import Generator
+from fairlead.workloads.generate import USERS, Generator
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace, trace_stats
 
@@ -51,7 +51,7 @@ def generate(
     workers: opt.WorkersOption = "single",
     priorities: float = typer.Option(0.0, help="Share of jobs with high priority."),
     accounts: str = typer.Option("", "--accounts", "--entities", help="Accounts and shares, as in 'a=0.5,b=0.5'."),
-    users: int = typer.Option(0, help="Number of users."),
+    users: opt.UsersOption = USERS,
     slos: str = typer.Option("", help="Deadlines as multiples of the duration, as in '1.2,2,10'."),
     modes: str = typer.Option(
         "", help="Shares of batch-size modes: static, accordion, gns, expert, as in 'static=0.5,gns=0.5'."

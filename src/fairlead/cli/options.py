@@ -23,6 +23,7 @@ from typer.models import OptionInfo
 from fairlead.cli.output import JsonOption as JsonOption
 from fairlead.cli.output import note, option_error
 from fairlead.config import Part, SchedulerConfig, read_cluster, read_costs
+from fairlead.config.registry import Registry
 from fairlead.config.schedulers import (
     EVENT_DRIVEN,
     FIRST_STEP_S,
@@ -45,7 +46,7 @@ from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage
 from fairlead.workloads.catalogue import accelerator_types
 from fairlead.workloads.formats.own_columns import parse_columns
-from fairlead.workloads.generate import GENERATOR, Generator
+from fairlead.workloads.generate import GENERATOR, USERS, Generator
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
 from fairlead.workloads.transform import with_host_sensitivity
@@ -89,16 +90,15 @@ PROCESSES = typer.Option(None, help="Parallel processes. [default: all cores]", 
 LOAD = typer.Option(6.0, help="Jobs per hour of a generated workload.", rich_help_panel=WORKLOAD)
 EVENTS = typer.Option(None, help="Write the event log (JSON lines) to this file.", rich_help_panel=OUTPUT)
 OUT = typer.Option(
-    None,
-    "--out",
-    help="Write tables of jobs and rounds, or of runs, as Parquet files into this folder.",
-    rich_help_panel=OUTPUT,
+    None, "--out", help="Write tables of jobs and rounds as Parquet files into this folder.", rich_help_panel=OUTPUT
 )
 REPORT = typer.Option(None, help="Write an HTML report to this file.", rich_help_panel=OUTPUT)
 PNG = typer.Option(None, help="Write the plots as PNG files into this folder.", rich_help_panel=OUTPUT)
 WorkersOption: TypeAlias = Annotated[
     str, typer.Option("--workers", help="Generated gangs: 'single', or 'multiple' (70 % 1, 10 % 2, 15 % 4, 5 % 8).")
 ]
+
+UsersOption: TypeAlias = Annotated[int, typer.Option("--users", help="Users of generated jobs; 0: jobs have no user.", min=0)]
 
 
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -239,6 +239,7 @@ class WorkloadOptions:
     )
     jobs: JobsOption = 200
     workers: WorkersOption = "multiple"
+    users: UsersOption = USERS
 
     @property
     def inputs(self) -> list[Path | None]:
@@ -262,7 +263,7 @@ class WorkloadOptions:
     def generator(self, load: float | None) -> Generator:
         """Return the generator of jobs."""
         with errors_by_option():
-            return Generator(jobs=self.jobs, jobs_per_hour=load, workers=self.workers, users=12)
+            return Generator(jobs=self.jobs, jobs_per_hour=load, workers=self.workers, users=self.users)
 
     def read(self, load: float | None, seed: int, table: ThroughputTable | None) -> Trace:
         """Return the jobs of the trace, or generated ones."""
@@ -402,14 +403,14 @@ def note_unknown_types(cluster: Cluster, trace: Trace) -> None:
             )
 
 
-def note_missing_predictions(schedulers: Iterable[SchedulerConfig], cluster: Cluster, kinds: Collection[str]) -> None:
+def note_missing_predictions(
+    schedulers: Iterable[SchedulerConfig], cluster: Cluster, kinds: Collection[str], registry: Registry
+) -> None:
     """Name schedulers that co-locate by predictions and lack predictions for these jobs, which then never share a GPU."""
     by_reason: dict[str, list[str]] = {}
     for scheduler in schedulers:
-        estimator = scheduler.build(None).estimator
-        if not isinstance(estimator, ColocationModel):
-            continue
-        if why := estimator.coverage_gaps(kinds, cluster.types):
+        estimator = scheduler.build(None, registry).estimator
+        if isinstance(estimator, ColocationModel) and (why := estimator.coverage_gaps(kinds, cluster.types)):
             by_reason.setdefault(why, []).append(scheduler.label)
     for why, labels in by_reason.items():
         note(f"{', '.join(labels)}: {why}; see docs/guides/gpu-sharing.md")

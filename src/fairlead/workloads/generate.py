@@ -120,6 +120,9 @@ MIN_HOURS, MAX_HOURS = 0.2, 5.0
 
 MAX_JOBS = 10_000_000
 
+USERS = 12
+"""Number of users of generated jobs, on the command line, in sweeps and in Python."""
+
 GENERATOR = "generator"
 """The source of errors about parameters."""
 
@@ -145,7 +148,7 @@ class Generator:
     priorities: float = 0.0  # the share of jobs of high priority: priority 1 and `high_weight`
     high_weight: float = 5.0
     accounts: Mapping[str, float] = field(default_factory=dict)  # name → share; empty: no accounts
-    users: int = 0  # how many, drawn uniformly; 0: no users
+    users: int = USERS  # how many, drawn uniformly; 0: no users
     slos: tuple[float, ...] = ()  # multiples of the duration, drawn uniformly: the deadline; empty: none
     modes: Mapping[str, float] = field(default_factory=lambda: {"static": 1.0})  # job types without batch size stay static
     schedule: Multiples = ()  # of mode expert: (multiple of the declared batch size, share of the steps)

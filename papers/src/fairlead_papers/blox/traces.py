@@ -104,7 +104,7 @@ class PublicTraces(ExperimentInputs):
         if asked.durations == "philly":
             trace = retime_poisson(self._drawn(count, seed), asked.load, seed)
         else:
-            trace = Generator(count, asked.load, table=table, workers="multiple").trace(seed)
+            trace = Generator(count, asked.load, table=table, workers="multiple", users=0).trace(seed)
         if asked.spike:
             trace = daily_spike(trace, asked.spike, SPIKE_HOUR, seed)
         if asked.bursts:

@@ -70,6 +70,7 @@ class Jobs:
             durations=self.durations_s or "gavel",
             workers=self.workers,
             priorities=self.priorities,
+            users=0,
             slos=self.slos,
         )
         return generator.trace(seed)

@@ -74,6 +74,7 @@ class AdaptiveJobs(ExperimentInputs):
             reference_type="v100",
             durations=DURATIONS_S,
             workers=GANGS,
+            users=0,
             modes={"static": static, "accordion": adapts, "gns": adapts},
         )
         return made.trace(seed), table

@@ -60,6 +60,7 @@ class Real:
             reference_type=TYPE,
             durations=tuple(np.geomspace(least, most, 100).tolist()),
             workers=gangs,
+            users=0,
             modes={"accordion": 0.5, "gns": 0.5},
             name="table3",
         ).trace(seed)

@@ -110,10 +110,6 @@ def _mapping(part: Any) -> dict[str, Any]:
     return dict(part) if isinstance(part, Mapping) else {"name": part}
 
 
-USERS = 12
-"""Number of users of generated jobs, as in `fairlead compare`."""
-
-
 @dataclass(frozen=True)
 class SweepInputs(ExperimentInputs):
     """What all runs of a sweep share: the rates, and the trace if there is one."""
@@ -168,7 +164,7 @@ class SweepRun:
         read = inputs.jobs()
         if read is not None:
             return read if self.load is None else retime_poisson(read, self.load, self.seed)
-        made = Generator(self.jobs, self.load, table=inputs.table, workers=self.workers, users=USERS)
+        made = Generator(self.jobs, self.load, table=inputs.table, workers=self.workers)
         return made.trace(self.seed)
 
 
