@@ -23,7 +23,7 @@ from fairlead.cli.output import (
     say_resumable,
 )
 from fairlead.config import SchedulerConfig
-from fairlead.config.schedulers import parse_part
+from fairlead.config.schedulers import parse_part, with_policy_files
 from fairlead.config.workload_files import read_hosts
 from fairlead.core.errors import InputError
 from fairlead.experiments.compare import Aggregate, Comparison, Workload, aggregate_outcomes, run_comparison
@@ -49,7 +49,8 @@ def compare_command(
     *,
     policies: str | None = typer.Option(
         None,
-        help=f"Policies, separated by commas; parameters as in 'las:by=time'. [default: {POLICIES}; none with --preset]",
+        help="Policies, separated by commas; parameters as in 'las:by=time'; your own as 'mine.py:MyPolicy'. "
+        f"[default: {POLICIES}; none with --preset]",
         rich_help_panel=opt.SCHEDULER,
     ),
     preset: list[str] | None = typer.Option(
@@ -100,6 +101,8 @@ def compare_command(
 
       fairlead compare --preset tiresias --preset gavel --preset themis --cluster 16xv100:4,16xk80:4
 
+      fairlead compare --policies las,mine.py:MyPolicy --seeds 5x
+
       fairlead compare --sweep sweep.yaml --out out/sweep
 
       fairlead compare --trace philly.csv --cluster 400xv100:8 --policies fifo,srtf --config mine.yaml
@@ -110,7 +113,8 @@ def compare_command(
     metrics = definitions.read(measure)
     machine = opt.cluster_of(cluster)
     named = policies if policies is not None else "" if preset else POLICIES
-    bases = [SchedulerConfig(parse_part(name)) for name in opt.split_names(named)]
+    names, registry = with_policy_files(opt.split_names(named))
+    bases = [SchedulerConfig(parse_part(name)) for name in names]
     bases += [SchedulerConfig.preset(name) for name in preset or ()]
     bases += [SchedulerConfig.from_file(path) for path in config or ()]
     if not bases:
@@ -119,7 +123,7 @@ def compare_command(
     shared: dict[str, str] = {}  # parts of the command line: all schedulers have them, so labels leave them out
     for base, scheduler in zip(bases, schedulers, strict=True):
         shared |= opt.changed_parts(base, scheduler)
-        scheduler.build(None)
+        scheduler.build(None, registry)
     labels = [scheduler.label for scheduler in schedulers]
     if baseline is not None and baseline not in labels:
         raise option_error("baseline", f"one of {', '.join(labels)}", baseline)
@@ -130,10 +134,11 @@ def compare_command(
     window, fill = metrics.measure, workload.fill_workers
     with opt.errors_by_option():
         given = Comparison(source, machine, schedulers, rates, _seeds(seeds), costs, faults, window, metrics, fill)
+        given = replace(given, registries=[registry] * len(schedulers))
     opt.note_protected_starts(given.costs, schedulers)
     trace = None if workload.trace is None else given.workload.trace(None, 0)
     kinds = generator.table.kinds if trace is None else {job.kind for job in trace.jobs}
-    opt.note_missing_predictions(schedulers, machine, kinds)
+    opt.note_missing_predictions(schedulers, machine, kinds, registry)
     if workload.hosts is not None:
         check_host_profiles(workload.hosts, hosts, () if trace is None else trace.jobs, table)
     if trace is not None:

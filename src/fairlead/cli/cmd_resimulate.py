@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from fairlead.cli import options as opt
 from fairlead.cli.output import check_paths, note, option_error, out, page_source, print_json, progress
 from fairlead.config import SchedulerConfig
-from fairlead.config.schedulers import parse_part
+from fairlead.config.schedulers import parse_part, with_policy_files
 from fairlead.core.errors import require
 from fairlead.experiments.compare import run_comparison
 from fairlead.experiments.metrics import summarize
@@ -31,7 +32,8 @@ def resimulate_command(
     journal: str = typer.Argument(..., help="x.sqlite, x.jsonl or postgresql://…; the cluster may be running."),
     *,
     policies: str = typer.Option(
-        "fifo,srtf,max-min-fairness-perf", help="Policies, separated by commas; parameters as in 'las:by=time'."
+        "fifo,srtf,max-min-fairness-perf",
+        help="Policies, separated by commas; parameters as in 'las:by=time'; your own as 'mine.py:MyPolicy'.",
     ),
     config: list[Path] | None = typer.Option(None, help="A scheduler file in YAML to simulate as well; repeatable."),
     definitions: opt.DefinitionOptions,
@@ -59,14 +61,16 @@ def resimulate_command(
     metrics = definitions.read()
     check_paths([Path(journal), *(config or ())], [report], [png])
     run = RecordedRun.read(journal)
-    schedulers = [run.under(parse_part(name)) for name in opt.split_names(policies)]
+    names, registry = with_policy_files(opt.split_names(policies))
+    schedulers = [run.under(parse_part(name)) for name in names]
     schedulers += [SchedulerConfig.from_file(path) for path in config or ()]
     if not schedulers:
         raise option_error("policies", "at least one policy", policies)
     for scheduler in schedulers:
-        scheduler.build(None)
+        scheduler.build(None, registry)
     require(run.world.trace.jobs, journal, "a journal with jobs in it")
     given = resimulation(run, schedulers, metrics)
+    given = replace(given, registries=[registry] * len(given.schedulers))
     pictures = report is not None or png is not None
     with progress(len(given.schedulers), "simulating", quiet=json) as bar:
         outcomes = run_comparison(given, processes=processes, keep_records=pictures, on_done=lambda _: bar.advance())

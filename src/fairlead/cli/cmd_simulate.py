@@ -12,6 +12,7 @@ import typer
 from fairlead.api.run_results import Run
 from fairlead.cli import options as opt
 from fairlead.cli.output import check_paths, event_log, note, out, page_source, print_json, progress
+from fairlead.config.schedulers import with_policy_files
 from fairlead.config.workload_files import read_request_rates
 from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.metrics import summarize
@@ -33,7 +34,7 @@ def simulate_command(
     policy: str | None = typer.Option(
         None,
         help="A policy by name ('fairlead policies' lists them), with its parameters: "
-        "'tiresias:thresholds=[3250,7200]'. Give this, --preset or --config.",
+        "'tiresias:thresholds=[3250,7200]', or your own as 'mine.py:MyPolicy'. Give this, --preset or --config.",
         rich_help_panel=opt.SCHEDULER,
     ),
     preset: str | None = opt.PRESET,
@@ -71,20 +72,23 @@ def simulate_command(
 
       fairlead simulate --preset tiresias --placement spread --round 60
 
+      fairlead simulate --policy mine.py:MyPolicy
+
       fairlead simulate --config scheduler.yaml --trace philly.csv --cluster 400xv100:8 --report out.html --json
     """
-    scheduler = parts.apply(opt.scheduler_from(policy, config, preset))
+    named, registry = with_policy_files([] if policy is None else [policy])
+    scheduler = parts.apply(opt.scheduler_from(*named or [None], config, preset))
     check_paths([*workload.inputs, config, cost.costs, request_rates], [events, report], [png, tables])
     metrics = definitions.read(measure)
     machine = opt.cluster_of(cluster)
     costs = cost.read()
     faults = fault.read(machine)
-    scheduler.build(None)  # names and parameters are checked before a long trace is read
+    scheduler.build(None, registry)  # names and parameters are checked before a long trace is read
     table = workload.table()
     trace = workload.read(load, seed, table)
     opt.note_skipped(trace, quiet=json)
     opt.note_unknown_types(machine, trace)
-    opt.note_missing_predictions([scheduler], machine, {job.kind for job in trace.jobs})
+    opt.note_missing_predictions([scheduler], machine, {job.kind for job in trace.jobs}, registry)
     opt.note_protected_starts(costs, [scheduler])
     opt.check_measure(metrics, len(trace))
     reports = []
@@ -97,7 +101,7 @@ def simulate_command(
     with event_log(events) as log, progress(None, f"{scheduler.label} on {trace.name}", quiet=json) as bar:
         journal = MemoryJournal() if log is None and tables is not None else log
         kept = pictures or tables is not None
-        run = run_simulation(given, journal=journal, gantt=kept, on_progress=bar.show)
+        run = run_simulation(given, journal=journal, registry=registry, gantt=kept, on_progress=bar.show)
         serving = requests_of(run, seed=seed)
     summary = summarize(run.record, metrics)
     refused = {run.state.job_of[n].name: why for n, why in sorted(run.state.refusals.items())}

@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
 from typing import Any
 
+from fairlead.config.policy_files import PolicyFile
 from fairlead.config.yaml_source import Value, parse_yaml
 from fairlead.core.errors import DuplicateName, FairleadError, UnknownName
 
@@ -46,9 +47,11 @@ class Registered:
     what: str
     name: str
     origin: str  # the package that announced it
-    source: EntryPoint | type[Any]  # or a function that is called like the class
+    source: EntryPoint | PolicyFile | type[Any]  # or a function that is called like the class
 
     def load(self) -> type[Any]:
+        if isinstance(self.source, PolicyFile):
+            return self.source.load()
         if not isinstance(self.source, EntryPoint):
             return self.source
         try:

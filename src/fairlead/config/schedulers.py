@@ -21,6 +21,7 @@ from typing import Any, get_type_hints
 
 from fairlead.admission.base import AdmissionChain
 from fairlead.config.parameters import FORMER_PARAMETERS, checked, with_present_names
+from fairlead.config.policy_files import PolicyFile
 from fairlead.config.registry import FORMER_KINDS, Registry, current_name, preset_named, presets
 from fairlead.config.yaml_source import Value, in_a_line, parse_yaml, read_yaml
 from fairlead.core.errors import FairleadError, InputError, UnknownName, check_number, near_or_all, require
@@ -213,6 +214,8 @@ def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] 
         given[name] = checked(name, value, hints[name], partial(_source, what, part))
     try:
         return found(**given)
+    except TypeError as error:  # one without a default is missing
+        raise InputError(_source(what, part), f"other parameters ({error})") from error
     except InputError as error:
         if error.line is not None or not part.places:
             raise
@@ -234,6 +237,24 @@ def parse_part(text: str) -> Part:
             raise InputError("scheduler", expected, field="scheduler part", value=text)
         parameters[key.strip()] = parse_yaml(written or "''", f"parameter {key.strip()!r}").data
     return Part(name.strip(), parameters)
+
+
+def with_policy_files(policies: Iterable[str]) -> tuple[list[str], Registry]:
+    """Return policies as `parse_part` reads them, and the installed parts with the classes of files among them:
+    `mine.py:MyPolicy:credit=10` becomes `MyPolicy:credit=10`, and the registry has `MyPolicy`."""
+    named, registry, files = list[str](), Registry.installed(), dict[str, PolicyFile]()
+    for text in policies:
+        file, *rest = (part.strip() for part in split_outside_brackets(text))
+        if file.endswith(".py"):
+            source = PolicyFile(Path(file).absolute(), rest[0] if rest and "=" not in rest[0] else "")
+            source.load()  # errors of the file come before a long trace is read
+            if source.name not in files:
+                registry = registry.plus("policy", source.name, source)
+            if files.setdefault(source.name, source) != source:
+                raise InputError(text, f"a class of another name: {files[source.name].path} has {source.name} too")
+            text = ":".join(rest)
+        named.append(text)
+    return named, registry
 
 
 def parse_chain(text: str) -> Part:
