@@ -53,7 +53,7 @@ def test_more_jobs_begin_with_the_same_jobs():
 
 
 def test_a_plain_job_asks_for_nothing_special():
-    for job in Generator(jobs=20).trace(0).jobs:
+    for job in Generator(jobs=20, users=0).trace(0).jobs:
         assert (job.workers, job.weight, job.priority, job.user, job.account) == (1, 1.0, 0, "", "")
         assert (job.deadline_s, job.memory_gb, job.mode) == (math.inf, 0.0, "static")
 
