@@ -77,7 +77,7 @@ def simulate_command(
       fairlead simulate --config scheduler.yaml --trace philly.csv --cluster 400xv100:8 --report out.html --json
     """
     named, registry = with_policy_files([] if policy is None else [policy])
-    scheduler = parts.apply(opt.scheduler_from(*named or [None], config, preset))
+    scheduler = parts.apply(opt.scheduler_from(named[0] if named else None, config, preset))
     check_paths([*workload.inputs, config, cost.costs, request_rates], [events, report], [png, tables])
     metrics = definitions.read(measure)
     machine = opt.cluster_of(cluster)
