@@ -15,67 +15,43 @@ Try it with `fairlead.simulate(trace, cluster, EarliestDeadlineFirst())`, check 
 
 from __future__ import annotations
 
-from fairlead.core.allocation import Allocation
-from fairlead.core.cluster import AcceleratorType, Cluster, Node
-from fairlead.core.device_map import ragged
-from fairlead.core.errors import FairleadError, InputError, InvalidPlan
-from fairlead.core.events import Event, Memo
-from fairlead.core.job import Job, Phase
-from fairlead.core.plan import Admitted, Launches, Observations, Placed, Rates, RoundPlan, Selection
-from fairlead.core.reasons import Code, Reason, Reasons, Unplaced
-from fairlead.core.rng import stream
-from fairlead.core.snapshot import Snapshot
-from fairlead.core.stages import (
-    Admission,
-    Allocator,
-    Backend,
-    Estimator,
-    LearningEstimator,
-    Mechanism,
-    Placement,
-    Policy,
-    Termination,
-)
-from fairlead.policies.ranking.base import in_order
-from fairlead.workloads.trace import OnBad, Trace, check_job
+from fairlead.core.allocation import Allocation as Allocation
+from fairlead.core.cluster import AcceleratorType as AcceleratorType
+from fairlead.core.cluster import Cluster as Cluster
+from fairlead.core.cluster import Node as Node
+from fairlead.core.device_map import ragged as ragged
+from fairlead.core.errors import FairleadError as FairleadError
+from fairlead.core.errors import InputError as InputError
+from fairlead.core.errors import InvalidPlan as InvalidPlan
+from fairlead.core.events import Event as Event
+from fairlead.core.events import Memo as Memo
+from fairlead.core.job import Job as Job
+from fairlead.core.job import Phase as Phase
+from fairlead.core.plan import Admitted as Admitted
+from fairlead.core.plan import Launches as Launches
+from fairlead.core.plan import Observations as Observations
+from fairlead.core.plan import Placed as Placed
+from fairlead.core.plan import Rates as Rates
+from fairlead.core.plan import RoundPlan as RoundPlan
+from fairlead.core.plan import Selection as Selection
+from fairlead.core.reasons import Code as Code
+from fairlead.core.reasons import Reason as Reason
+from fairlead.core.reasons import Reasons as Reasons
+from fairlead.core.reasons import Unplaced as Unplaced
+from fairlead.core.rng import stream as stream
+from fairlead.core.snapshot import Snapshot as Snapshot
+from fairlead.core.stages import Admission as Admission
+from fairlead.core.stages import Allocator as Allocator
+from fairlead.core.stages import Backend as Backend
+from fairlead.core.stages import Estimator as Estimator
+from fairlead.core.stages import LearningEstimator as LearningEstimator
+from fairlead.core.stages import Mechanism as Mechanism
+from fairlead.core.stages import Placement as Placement
+from fairlead.core.stages import Policy as Policy
+from fairlead.core.stages import Termination as Termination
+from fairlead.policies.ranking.base import in_order as in_order
+from fairlead.workloads.trace import OnBad as OnBad
+from fairlead.workloads.trace import Trace as Trace
+from fairlead.workloads.trace import check_job as check_job
 
-__all__ = [
-    "AcceleratorType",
-    "Admission",
-    "Admitted",
-    "Allocation",
-    "Allocator",
-    "Backend",
-    "Cluster",
-    "Code",
-    "Estimator",
-    "Event",
-    "FairleadError",
-    "InputError",
-    "InvalidPlan",
-    "Job",
-    "Launches",
-    "LearningEstimator",
-    "Mechanism",
-    "Memo",
-    "Node",
-    "Observations",
-    "OnBad",
-    "Phase",
-    "Placed",
-    "Placement",
-    "Policy",
-    "Rates",
-    "Reason",
-    "Reasons",
-    "RoundPlan",
-    "Selection",
-    "Snapshot",
-    "Termination",
-    "Trace",
-    "Unplaced",
-    "check_job",
-    "in_order",
-    "ragged",
-    "stream",
-]
+__all__ = sorted(name for name in globals() if name[0] != "_" and name != "annotations")

@@ -259,11 +259,7 @@ def _from_frame(frame: Any, table: ThroughputTable | None, columns: Mapping[str,
 
 
 def read_trace(
-    path: str | Path,
-    *,
-    throughputs: TableLike = None,
-    format: str | None = None,
-    columns: Mapping[str, str] | None = None,
+    path: str | Path, *, throughputs: TableLike = None, format: str | None = None, columns: Mapping[str, str] | None = None
 ) -> Trace:
     """Read a trace file.
 

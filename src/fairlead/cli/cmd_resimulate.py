@@ -14,13 +14,7 @@ from fairlead.config.schedulers import parse_part, with_policy_files
 from fairlead.core.errors import require
 from fairlead.experiments.compare import run_comparison
 from fairlead.experiments.metrics import summarize
-from fairlead.experiments.resimulate import (
-    ControlCheck,
-    RecordedRun,
-    comparison_rows,
-    resimulation,
-    resimulation_records,
-)
+from fairlead.experiments.resimulate import ControlCheck, RecordedRun, comparison_rows, resimulation, resimulation_records
 from fairlead.experiments.run_record import record_from_journal
 from fairlead.reporting.figures import write_figures
 from fairlead.reporting.html import write_report

@@ -45,16 +45,7 @@ def _switched(accelerators: int, gbps: float) -> Links:
 
 
 # Two squares with their diagonals, and a link from each corner to the other square; each V100 has six NVLinks in all.
-_HYBRID_CUBE_MESH = _by_nvlinks(
-    "01122000",
-    "10210200",
-    "12020010",
-    "21200001",
-    "20000112",
-    "02001021",
-    "00101202",
-    "00012120",
-)
+_HYBRID_CUBE_MESH = _by_nvlinks("01122000", "10210200", "12020010", "21200001", "20000112", "02001021", "00101202", "00012120")
 _ONE_SQUARE = tuple(row[:4] for row in _HYBRID_CUBE_MESH[:4])
 
 LINKS: Mapping[str, Links] = {

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from traceback import extract_tb
-from types import ModuleType
 from typing import Any
 
 from fairlead.core.allocation import Allocation
@@ -28,70 +29,53 @@ class PolicyFile:
     name: str
 
     def load(self) -> type[Any]:
-        """Return the class; its errors and wrong answers name the file. The file is executed once in each process.
-
-        Raises:
-            FairleadError: There is no such file or class, the file raises an error, or the class is not a policy.
-        """
-        module, file = sys.modules.get(self._module) or self._execute(), self.path.name
-        own = [name for name, value in vars(module).items() if _methods(value) and value.__module__ == self._module]
+        """Return the class; its errors and wrong answers are FairleadErrors that name the file. It is executed once."""
+        key, file = f"fairlead policy file {self.path}", self.path.name
+        if key not in sys.modules:
+            spec = spec_from_file_location(key, self.path)
+            if not self.path.is_file() or spec is None or spec.loader is None:
+                raise FairleadError(f"no file {file} in {self.path.parent}; a policy in a file is FILE.py:CLASS")
+            sys.modules[key] = module_from_spec(spec)  # dataclasses look for their module there
+            sys.path.append(str(self.path.parent))  # the file may import its neighbours
+            with self._errors():
+                spec.loader.exec_module(sys.modules[key])
+        known = vars(sys.modules[key])
+        own = [name for name, value in known.items() if _methods(value) and value.__module__ == key]
         if not self.name:
             raise InputError(file, f"a class of the file, as in {file}:{own[0] if own else 'MyPolicy'}")
-        if not hasattr(module, self.name):
+        if self.name not in known:
             raise UnknownName("class", self.name, own, f"{file}: ")
-        found = getattr(module, self.name)
-        if not (methods := _methods(found)):
-            raise InputError(
-                f"{file}: {self.name}", "a class with a method select(self, view, memo) that returns (selection, memo)"
-            )
-        for method in methods:
-            try:
-                inspect.signature(getattr(found, method)).bind(None, None, None)
-            except TypeError:
-                raise InputError(f"{file}: {self.name}.{method}", "the arguments (self, view, memo)") from None
-        body = {"__module__": self._module, "__doc__": found.__doc__}
-        return type(self.name, (found,), body | {method: self._checked(found, method) for method in methods})
-
-    @property
-    def _module(self) -> str:
-        return f"fairlead policy file {self.path}"
-
-    def _execute(self) -> ModuleType:
-        spec = spec_from_file_location(self._module, self.path)
-        if not self.path.is_file() or spec is None or spec.loader is None:
-            raise FairleadError(f"no file {self.path.name} in {self.path.parent}; a policy in a file is FILE.py:CLASS")
-        module = sys.modules[self._module] = module_from_spec(spec)  # dataclasses look for their module there
-        if str(self.path.parent) not in sys.path:
-            sys.path.append(str(self.path.parent))  # the file may import its neighbours
-        try:
-            spec.loader.exec_module(module)
-        except Exception as error:
-            del sys.modules[self._module]
-            raise self._error(error) from error
-        return module
+        found = known[self.name]
+        if not _methods(found):
+            wanted = "a class with a method select(self, view, memo) that returns (selection, memo)"
+            raise InputError(f"{file}: {self.name}", wanted)
+        checked = {method: self._checked(found, method) for method in _methods(found)}
+        return type(self.name, (found,), {"__module__": key, "__doc__": found.__doc__, **checked})
 
     def _checked(self, found: type[Any], method: str) -> Any:
+        where, kind, function = f"{self.path.name}: {self.name}.{method}", _ANSWERS[method], getattr(found, method)
+        if len(inspect.signature(function).parameters) != 3:
+            raise InputError(where, "the arguments (self, view, memo)")
+
         def call(policy: Any, view: Any, memo: Any) -> Any:
-            try:
-                answer = getattr(found, method)(policy, view, memo)
-            except FairleadError:
-                raise
-            except Exception as error:
-                raise self._error(error) from error
-            wanted = _ANSWERS[method]
-            if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], wanted)):
-                mend = f"a pair ({wanted.__name__}, memo), not a value of type {type(answer).__name__}"
-                raise InputError(f"{self.path.name}: the answer of {self.name}.{method}", mend)
+            with self._errors():
+                answer = function(policy, view, memo)
+            if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], kind)):
+                raise InputError(where, f"to return ({kind.__name__}, memo), not a value of type {type(answer).__name__}")
             return answer
 
         return call
 
-    def _error(self, error: Exception) -> FairleadError:
-        """The error in one line, with the last line of the file that was executed."""
-        lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(self.path)]
-        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 1
-        text = error.msg if isinstance(error, SyntaxError) else error
-        return FairleadError(f"{self.path.name}:{line}: {type(error).__name__}: {text}")
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn an error into one line, with the last line of the file that was executed."""
+        try:
+            yield
+        except FairleadError:
+            raise
+        except Exception as error:
+            lines = [f":{frame.lineno}" for frame in extract_tb(error.__traceback__) if frame.filename == str(self.path)]
+            raise FairleadError(f"{self.path.name}{''.join(lines[-1:])}: {type(error).__name__}: {error}") from error
 
 
 def _methods(value: Any) -> list[str]:

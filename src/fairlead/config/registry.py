@@ -28,10 +28,7 @@ GROUPS = {
 
 FORMER_KINDS = {"estimation": "estimator"}
 FORMER_GROUPS = {"estimator": "fairlead.estimations"}
-FORMER_NAMES: Mapping[str, Mapping[str, str]] = {
-    "mechanism": {"turns": "gavel-rounds"},
-    "estimator": {"watched": "monitored"},
-}
+FORMER_NAMES: Mapping[str, Mapping[str, str]] = {"mechanism": {"turns": "gavel-rounds"}, "estimator": {"watched": "monitored"}}
 """Names of earlier versions that scheduler files, journals and plug-ins may have; parameters' are in `parameters.py`."""
 
 
@@ -130,7 +127,8 @@ class Registry:
             raise UnknownName("kind of plug-in", what, GROUPS)
         if name in self.entries.get(what, {}):
             raise DuplicateName(f"{what} '{name}' is there already, from {self.entries[what][name][0].origin}")
-        mine = {**self.entries.get(what, {}), name: (Registered(what, name, found.__module__, found),)}
+        origin = str(found.path) if isinstance(found, PolicyFile) else found.__module__
+        mine = {**self.entries.get(what, {}), name: (Registered(what, name, origin, found),)}
         return Registry({**self.entries, what: mine})
 
 

@@ -242,17 +242,14 @@ def parse_part(text: str) -> Part:
 def with_policy_files(policies: Iterable[str]) -> tuple[list[str], Registry]:
     """Return policies as `parse_part` reads them, and the installed parts with the classes of files among them:
     `mine.py:MyPolicy:credit=10` becomes `MyPolicy:credit=10`, and the registry has `MyPolicy`."""
-    named, registry, files = list[str](), Registry.installed(), dict[str, PolicyFile]()
+    named, registry, files = list[str](), Registry.installed(), list[PolicyFile]()
     for text in policies:
         file, *rest = (part.strip() for part in split_outside_brackets(text))
         if file.endswith(".py"):
             source = PolicyFile(Path(file).absolute(), rest[0] if rest and "=" not in rest[0] else "")
-            source.load()  # errors of the file come before a long trace is read
-            if source.name not in files:
-                registry = registry.plus("policy", source.name, source)
-            if files.setdefault(source.name, source) != source:
-                raise InputError(text, f"a class of another name: {files[source.name].path} has {source.name} too")
-            text = ":".join(rest)
+            if source not in files:  # errors of the file come before a long trace is read
+                registry = registry.plus("policy", source.load().__name__, source)
+            files, text = [*files, source], ":".join(rest)
         named.append(text)
     return named, registry
 

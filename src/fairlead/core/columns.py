@@ -182,44 +182,44 @@ class _Column(_Kept[npt.NDArray[T]]):
 class JobColumns:
     """Some jobs, a row each, in order of submission. Every column is read-only and as long as the others."""
 
-    number = _Column(np.int64, -1)  # the job's number: its name to the engine
+    number = _Column(np.int64, -1)  # the job's number; `view.job_of[number]` has all its fields
     phase = _Column(np.int64, int(Phase.QUEUED))
-    workers = _Column(np.int64, 1)  # the gang it asked for
-    held = _Column(np.int64, 0)  # accelerators held now
-    type = _Column(np.int64, -1)  # their type; the last one while waiting
-    kind = _Column(np.int64, 0)  # code of the kind's name
-    user = _Column(np.int64, 0)
-    account = _Column(np.int64, 0)
-    group = _Column(np.int64, 0)
-    group_order = _Column(np.int64, 0)
-    priority = _Column(np.int64, 0)
-    fits = _Column(np.int64, -1)  # bit t is set where the job may run on type t
-    starts = _Column(np.int64, 0)
-    preemptions = _Column(np.int64, 0)  # suspended to wait
-    moves = _Column(np.int64, 0)  # suspended to run elsewhere, or at another size, at once
-    failures = _Column(np.int64, 0)
+    workers = _Column(np.int64, 1)  # GPUs that the job asks for
+    held = _Column(np.int64, 0)  # GPUs that the job holds now; 0 while it waits
+    type = _Column(np.int64, -1)  # code of the GPU type that it holds, or held last; -1: none yet
+    kind = _Column(np.int64, 0)  # code of the job type; `view.names.kinds` has the names
+    user = _Column(np.int64, 0)  # code of the user; `view.names.users` has the names
+    account = _Column(np.int64, 0)  # code of the account; `view.names.accounts` has the names
+    group = _Column(np.int64, 0)  # code of the group of trials; jobs of one search share it
+    group_order = _Column(np.int64, 0)  # position in the group
+    priority = _Column(np.int64, 0)  # priority; higher is more urgent
+    fits = _Column(np.int64, -1)  # bit t is set if the job may run on GPU type t
+    starts = _Column(np.int64, 0)  # how often the job has started
+    preemptions = _Column(np.int64, 0)  # how often it was suspended and had to wait
+    moves = _Column(np.int64, 0)  # how often it was suspended and resumed at once on other GPUs, or at another size
+    failures = _Column(np.int64, 0)  # how often it has failed
     batch_size = _Column(np.int64, 0)  # set by a plan; 0: the job type's own, -1: tuned by the job
-    submitted_s = _Column(np.float64, 0.0)
-    weight = _Column(np.float64, 1.0)
-    steps = _Column(np.float64, 0.0)
-    deadline_s = _Column(np.float64, np.inf)
-    min_run_s = _Column(np.float64, 0.0)
-    memory_gb = _Column(np.float64, 0.0)
-    cpus = _Column(np.float64, 0.0)
-    host_memory_gb = _Column(np.float64, 0.0)
-    time_limit_s = _Column(np.float64, np.inf)
+    submitted_s = _Column(np.float64, 0.0)  # time of the submission
+    weight = _Column(np.float64, 1.0)  # weight in fair shares
+    steps = _Column(np.float64, 0.0)  # steps that the job declares
+    deadline_s = _Column(np.float64, np.inf)  # deadline, counted from the submission; infinite: none
+    min_run_s = _Column(np.float64, 0.0)  # how long a started job may not be preempted
+    memory_gb = _Column(np.float64, 0.0)  # GPU memory that each worker needs; 0: unknown
+    cpus = _Column(np.float64, 0.0)  # CPUs that each worker asks for
+    host_memory_gb = _Column(np.float64, 0.0)  # host memory that each worker asks for
+    time_limit_s = _Column(np.float64, np.inf)  # limit of the run time; infinite: none
     base_steps = _Column(np.float64, 0.0)  # progress is (base, rate, since)
-    rate = _Column(np.float64, 0.0)
+    rate = _Column(np.float64, 0.0)  # progress now, in steps per second; 0 while it waits
     since_s = _Column(np.float64, 0.0)
     settled_run_s = _Column(np.float64, 0.0)  # run time before the present launch
     settled_accelerator_s = _Column(np.float64, 0.0)
     run_started_s = _Column(np.float64, 0.0)  # start of the present launch, if it runs
-    run_started_steps = _Column(np.float64, 0.0)  # steps done at that time
-    first_started_s = _Column(np.float64, np.nan)
-    waiting_since_s = _Column(np.float64, 0.0)
+    run_started_steps = _Column(np.float64, 0.0)  # steps that were done at that time
+    first_started_s = _Column(np.float64, np.nan)  # time of the first start; NaN: not started yet
+    waiting_since_s = _Column(np.float64, 0.0)  # time since which it waits
     ended_s = _Column(np.float64, np.nan)
-    cpus_given = _Column(np.float64, 0.0)  # by a plan, to each worker; 0: not set
-    memory_given_gb = _Column(np.float64, 0.0)
+    cpus_given = _Column(np.float64, 0.0)  # CPUs of each worker by the present plan; 0: not set
+    memory_given_gb = _Column(np.float64, 0.0)  # host memory of each worker by the present plan; 0: not set
 
     def __init__(self, store: ColumnStore, rows: Ints, now: float, running: Ints | None = None) -> None:
         """`running` are the rows of running jobs, where they are known."""
@@ -247,35 +247,38 @@ class JobColumns:
 
     @_Kept
     def running(self) -> Bools:
+        """Whether the job runs."""
         return self.held > NO
 
     @_Kept
     def steps_done(self) -> Floats:
+        """Steps done so far."""
         ran = np.maximum(as_scalar_array(self.now) - self.since_s, ZERO)
         return np.minimum(self.base_steps + self.rate * ran, self.steps)
 
     @_Kept
     def steps_left(self) -> Floats:
+        """Steps that are left."""
         return self.steps - self.steps_done
 
     @_Kept
     def overran(self) -> Bools:
-        """Whether a job runs on after all its declared steps, or did more of them before it ended."""
+        """Whether the job has done more than its declared steps."""
         return (self.base_steps > self.steps) | ((self.base_steps >= self.steps) & (self.phase <= Phase.RUNNING))
 
     @_Kept
     def run_s(self) -> Floats:
-        """Time spent holding accelerators so far."""
+        """Run time so far."""
         return self.settled_run_s + self.running * (as_scalar_array(self.now) - self.run_started_s)
 
     @_Kept
     def accelerator_s(self) -> Floats:
-        """Accelerator time received so far: run time × accelerators held."""
+        """GPU time so far: run time × GPUs held."""
         return self.settled_accelerator_s + self.held * (as_scalar_array(self.now) - self.run_started_s)
 
     @_Kept
     def waited_s(self) -> Floats:
-        """How long each has waited since it was submitted or last suspended; 0 while it runs."""
+        """How long the job has waited since its submission or last suspension; 0 while it runs."""
         return np.where(self.running, 0.0, self.now - self.waiting_since_s)
 
     def only(self, chosen: Bools | Ints | slice) -> JobColumns:

@@ -103,11 +103,7 @@ def _main_script_hidden() -> Iterator[None]:
 
 
 def run_in_processes(
-    function: Callable[..., T],
-    cases: Sequence[C],
-    inputs: object,
-    processes: int | None,
-    on_result: Callable[[int, T], None],
+    function: Callable[..., T], cases: Sequence[C], inputs: object, processes: int | None, on_result: Callable[[int, T], None]
 ) -> None:
     """Call `function(case, inputs)` for each case; `on_result` gets each result with its case's position as it comes. What the
     function raises ends all."""

@@ -147,10 +147,7 @@ class _Progress:
 
 
 def combinations(
-    base: SchedulerConfig,
-    policies: Sequence[Part],
-    admissions: Sequence[Part] = (),
-    placements: Sequence[Part] = (),
+    base: SchedulerConfig, policies: Sequence[Part], admissions: Sequence[Part] = (), placements: Sequence[Part] = ()
 ) -> tuple[SchedulerConfig, ...]:
     """`base` with each policy, admission and placement; where none are given, its own. All else stays as it is."""
     require(policies, "synthesize", "at least one policy", "policies")

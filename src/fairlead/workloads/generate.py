@@ -106,10 +106,7 @@ def _doubling(declared: int, larger: Sequence[int], draws: Floats) -> Parts:
     return tuple(zip(sizes, (gaps / gaps.sum()).tolist()))
 
 
-GANG_SHARES: Mapping[str, Mapping[int, float]] = {
-    "single": {1: 1.0},
-    "multiple": {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05},
-}
+GANG_SHARES: Mapping[str, Mapping[int, float]] = {"single": {1: 1.0}, "multiple": {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05}}
 
 SIZE_CLASSES = ((0.72, 0.2, 8.0), (0.20, 8.0, 16.0), (0.05, 16.0, 72.0), (0.03, 72.0, 144.0))
 """Shockwave's small, medium, large and extra large jobs: share, minimum and maximum accelerator-hours. The paper leaves the

@@ -78,10 +78,7 @@ def play_searches(
 
 
 def _run(
-    backend: SimulatedBackend,
-    stages: Stages,
-    skip: bool,
-    on_decision: Callable[[RoundPlan, Snapshot], None] | None = None,
+    backend: SimulatedBackend, stages: Stages, skip: bool, on_decision: Callable[[RoundPlan, Snapshot], None] | None = None
 ) -> tuple[State, list[ev.Event]]:
     machine, journal = backend.world.cluster, MemoryJournal()
     loop = Loop(State(machine), backend, stages, journal=journal, skip_quiet_rounds=skip)
