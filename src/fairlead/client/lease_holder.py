@@ -100,6 +100,7 @@ class LeaseHolder:
         self._saving = saving
         self._total = _NEVER if total is None else total
         self._numbers = Page(context.page).numbers if context.page else memoryview(bytearray(SIZE)).cast("Q")
+        self._numbers[Field.OPENED] = 1
         directory = context.checkpoints or saving.directory
         self._checkpoints = Checkpoints(Path(directory), keep=saving.keep, prefix=saving.prefix) if directory else None
         self._saved = 0

@@ -37,6 +37,7 @@ class Field(IntEnum):
     LAST_NS = 21  # monotonic, when the last step ended
     WANTS_MORE = 22  # the renewal that it requests when three quarters of the bounds are used: RENEWALS + 1, or 0
     BATCH_SIZE = 23  # the current one, 0: unknown
+    OPENED = 24  # 1: it reads this page; before that, and in a script without a lease, it has to be signalled
 
 
 class Stage(IntEnum):

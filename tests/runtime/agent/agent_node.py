@@ -21,10 +21,16 @@ RUNS_FOREVER = "import signal, sys; print('up', flush=True)\nwhile True: signal.
 
 IGNORES_SIGTERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + RUNS_FOREVER
 
-LEASED = """
-import os, sys, time
+OPENS = """
+import os
 from fairlead.client.lease_page import Field, Page, Stage
 page = Page(os.environ["FAIRLEAD_LEASE"])
+page[Field.OPENED] = 1
+"""
+
+LEASED = f"""
+import sys, time
+{OPENS}
 print("up", flush=True)
 page[Field.STAGE] = Stage.RUNNING
 page[Field.BEGAN_NS] = time.monotonic_ns()

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from agent_node import LEASED, PATIENCE_S, RUNS_FOREVER, Node, order
+from agent_node import LEASED, OPENS, PATIENCE_S, RUNS_FOREVER, Node, order
 
 from fairlead.runtime.agent.agent_errors import NodeError, OrderRefused
 from fairlead.runtime.agent.processes import find_process
@@ -123,7 +123,7 @@ def test_a_launch_that_has_ended_and_is_ordered_again_is_told_to_have_ended(node
 
 
 def test_a_grace_goes_on_under_the_next_agent(node: Node) -> None:
-    launch = node.starts(order(RUNS_FOREVER, grace_s=20))
+    launch = node.starts(order(OPENS + RUNS_FOREVER, grace_s=20))
     node.revoke(launch)
     node.clock.passes(15)
     node.restarts()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_node import IGNORES_SIGTERM, LEASED, RUNS_FOREVER, Node, order
+from agent_node import IGNORES_SIGTERM, LEASED, OPENS, RUNS_FOREVER, Node, order
 
 from fairlead.client.lease_page import Field, Page
 from fairlead.runtime.agent.processes import Process, find_process, send_signal
@@ -57,7 +57,7 @@ def test_a_cooperative_job_is_told_on_its_page_and_yields(node: Node) -> None:
 
 
 def test_only_the_first_worker_of_a_gang_is_told(node: Node) -> None:
-    gang = node.starts(order(RUNS_FOREVER, ranks=2))
+    gang = node.starts(order(OPENS + RUNS_FOREVER, ranks=2))
     rest = node.starts(replace(order(RUNS_FOREVER, job=2), ranks=(1,), world_size=2))
     node.revoke(gang)
     node.revoke(rest)
@@ -77,6 +77,23 @@ def test_a_script_that_knows_no_lease_gets_sigterm_and_may_save(node: Node) -> N
     end = node.ended(launch)
     assert (end.code, end.yielded) == (0, True)
     assert (node.root / "jobs/1/checkpoints/saved").read_text() == "42"
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_job_that_has_not_opened_its_lease_gets_sigterm_at_once_and_has_yielded(node: Node, status: int) -> None:
+    launch = node.starts(order(SAVES_WHEN_ASKED.replace("sys.exit(0)", f"sys.exit({status})")))
+    node.revoke(launch)
+    end = node.ended(launch)
+    assert (end.code, end.yielded) == (0, True)
+    assert (node.root / "jobs/1/checkpoints/saved").read_text() == "42"
+
+
+def test_a_job_that_has_opened_its_lease_may_make_its_first_step(node: Node) -> None:
+    launch = node.starts(order(OPENS + RUNS_FOREVER, grace_s=20))
+    node.revoke(launch)
+    node.clock.passes(19)
+    node.reports += node.supervisor.poll()
+    assert node.workers(launch)
 
 
 def test_a_script_that_dies_of_sigterm_has_yielded_too(node: Node) -> None:
@@ -311,7 +328,8 @@ def test_who_never_looked_at_its_lease_leaves_at_once_when_everything_is_to_stop
 
 
 def test_who_was_asked_before_it_looked_at_its_lease_leaves_too_when_everything_is_to_stop(node: Node) -> None:
-    asked, works = node.starts(order(RUNS_FOREVER)), node.starts(order(IGNORES_SIGTERM, job=2, cooperative=False, grace_s=20))
+    asked = node.starts(order(OPENS + RUNS_FOREVER))
+    works = node.starts(order(IGNORES_SIGTERM, job=2, cooperative=False, grace_s=20))
     for launch in (asked, works):
         node.revoke(launch)
         assert not _stop_file(node, launch)["signalled"]
@@ -348,10 +366,9 @@ def test_orders_for_what_was_never_here_do_nothing(node: Node) -> None:
 def test_who_fails_when_asked_has_failed_however_long_the_others_stay(node: Node) -> None:
     script = (
         "import os, time\n"
+        f"{OPENS}\n"
         "print('up', flush=True)\n"
-        "from fairlead.client.lease_page import Field, Page\n"
         "if os.environ['RANK'] == '0':\n"
-        "    page = Page(os.environ['FAIRLEAD_LEASE'])\n"
         "    while not page[Field.REVOKED]: time.sleep(0.01)\n"
         "    raise SystemExit(3)\n"
         "time.sleep(600)\n"

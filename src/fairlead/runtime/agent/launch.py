@@ -79,7 +79,7 @@ class _Stop:
     deadline: float
     why: str  # for users, when it is killed at the deadline
     asked: bool  # because a lease ended, and not because another worker failed
-    signalled: bool = False  # SIGTERM was sent although the job may know its lease: it had not looked at it yet
+    signalled: bool = False  # SIGTERM was sent although the job may know its lease: it had not opened it yet
 
 
 def read_ended(directory: Path) -> Ended | None:
@@ -162,10 +162,13 @@ class AgentLaunch:
         return self._reports.ignored if self._reports else 0
 
     def revoke(self, now: float, grace_s: float | None = None, *, for_good: bool = False) -> None:
-        """Ask it to stop; asking again can only bring the deadline closer. `for_good`: its first step is not wanted any more,
-        so a job that has not looked at its lease yet gets SIGTERM."""
+        """Ask it to stop; asking again can only bring the deadline closer. A job that has not opened its lease gets SIGTERM: it
+        has nothing to save, or has no lease at all. `for_good`: so does one that has not made its first step."""
         grace_s = self.record.grace_s if grace_s is None else grace_s
-        signalled = for_good and self.record.cooperative and all(_not_started(worker.status) for worker in self.workers)
+        # Workers of a gang on other nodes may have opened theirs, and would fail if they lost these.
+        whole = for_good or len(self.workers) == self.record.world_size
+        new = whole and all(_not_started(one.status) and (for_good or not one.status.opened) for one in self.workers)
+        signalled = self.record.cooperative and new
         stop = _Stop(now + grace_s, f"killed {grace_s:g} s after it was asked to stop", asked=True, signalled=signalled)
         before = self._stop
         if before is not None and before.asked:
@@ -265,8 +268,10 @@ class AgentLaunch:
         statuses = [worker.status for worker in self.workers]
         exits = [worker.exit for worker in self.workers if worker.exit is not None]
         asked = self._stop is not None and self._stop.asked
-        if self.record.cooperative and not (self._stop is not None and self._stop.signalled):
-            clean = all(exit.code == 0 for exit in exits)
+        clean = all(exit.code == 0 for exit in exits)
+        if self._stop is not None and self._stop.signalled:
+            yielded = not self._killed and not (clean and any(status.stage == Stage.FINISHED for status in statuses))
+        elif self.record.cooperative:
             yielded = clean and any(status.stage == Stage.YIELDED for status in statuses)
         else:
             yielded = asked and all(exit.code in _LEFT_AFTER_SIGTERM for exit in exits)

@@ -27,6 +27,7 @@ class WorkerStatus:
     batch_size: int = 0
     renewals: int = 0
     wants_more: int = 0  # the renewal that it asks for, 0: none
+    opened: int = 0  # 1: it reads its page
 
 
 _STATUS = {field.name: Field[field.name.upper()] for field in fields(WorkerStatus)}
