@@ -124,7 +124,8 @@ def test_reasons_with_the_same_facts_are_equal_and_told_as_plain_data():
         Reasons.next_decision(),
         Reasons.not_selected(1, free=1),
         Reasons.retrying(Failure(), 1, 4),
-        Reasons.failed(Failure("time limit"), 0, 1),
+        Reasons.failed(Failure("exit code 1"), 0, 1),
+        Reasons.time_limit(60.0),
     ],
     ids=lambda reason: str(reason.code),
 )

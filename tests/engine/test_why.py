@@ -152,7 +152,7 @@ def test_lines_of_before_are_read_and_what_says_nothing_new_is_spelled_as_before
     assert told(state, LAUNCHED) == "loop: The last attempt failed: no details are known; attempt 2 of 2 at the next decision"
     state.apply(FAILS_FOR_GOOD[0])
     state.apply(decode(failed))
-    assert told(state, LAUNCHED) == "backend: time limit, in attempt 2 of 2"
+    assert told(state, LAUNCHED) == "backend: reached its time limit"
 
 
 def test_a_snapshot_of_before_is_read_and_nobody_in_it_has_a_failure():

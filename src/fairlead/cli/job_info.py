@@ -144,7 +144,7 @@ def _scheduling(job: Mapping[str, Any]) -> Iterator[Line]:
     yield "weight", "" if job.get("weight") is None else f"{job['weight']:g}"
     yield "starts", str(job.get("starts", ""))
     yield "preemptions", str(job.get("preemptions", ""))
-    if job.get("failures") is not None:
+    if job.get("failures") or (job.get("failures") == 0 and job["phase"] != "failed"):  # not if it only reached its time limit
         limit = "" if job.get("retries") is None else f" of at most {job['retries'] + 1}"
         yield "failures", f"{job['failures']}{limit}"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 
+_NAMED = (("d", 86_400), ("h", 3600), ("min", 60))
+
 EXPECTED = "a duration such as 90m, 2h, 1d, 1-02:00:00 or 3600 (seconds)"
 
 _UNITS = {"w": 604_800.0, "d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
@@ -44,3 +46,10 @@ def parse_duration(text: str | float, *, plain_s: float = 1.0) -> float:
     if not math.isfinite(seconds):
         raise ValueError(EXPECTED)
     return seconds
+
+
+def exact_duration(seconds: float) -> str:
+    """Return a duration in its largest whole unit: `2 h`, `90 min`, `45 s`."""
+    whole = ((unit, seconds / size) for unit, size in _NAMED if seconds >= size and seconds % size == 0)
+    unit, amount = next(whole, ("s", seconds))
+    return f"{amount:g} {unit}"

@@ -276,6 +276,9 @@ def blocked_by(after: Iterable[int], phase_of: Callable[[int], Phase]) -> Blocke
     return Blocked(unfinished) if unfinished else None
 
 
+TIME_LIMIT = "time limit"
+"""The `why` of a job that was ended at its time limit."""
+
 LAUNCH_FAILED = 126
 """The exit status of a launch that was never begun."""
 

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from fairlead.core.durations import exact_duration
 from fairlead.core.job import Failure
 
 Fact: TypeAlias = tuple[str, float | str]
@@ -70,7 +71,7 @@ _TEXT = {
     " its fair completion time, and a round costs {cost:.2g} of its budget",
     Code.NOT_SELECTED: "Not selected in this round: needs {needed:gpus}; {free:g}{of} eligible GPUs are free",
     Code.RETRYING: "The last attempt failed: {how}; attempt {next:g} of {attempts:g} at the next decision{due}",
-    Code.FAILED: "{how}, in attempt {at:g} of {attempts:g}",
+    Code.FAILED: "{how}{attempt}",
     Code.LAUNCH_FAILED: "Its node could not start it: {how}; another attempt at the next decision{due}",
     Code.HELD: "Held by {user}; `fairlead release` lets it run",
 }
@@ -79,6 +80,8 @@ _QUEUED = (Code.WAITING_FOR_RESOURCES, Code.NOT_SELECTED, Code.BEHIND_HEAD, Code
 """Reasons of jobs that wait for GPUs in the order of a policy."""
 
 _STUCK = "; only {up:g} eligible GPUs are up, so no job behind it starts until more are up"
+
+_ATTEMPT = ", in attempt {at:g} of {attempts:g}"
 
 
 class _Number(float):
@@ -105,6 +108,7 @@ class Reason:
         facts = {"due": _due(given.get("in_s")), "of": "", **given, "there": f" ({given['there']})" if "there" in given else ""}
         if "eligible" in given:
             facts["of"] = f" of the {given['eligible']:g}"
+        facts["attempt"] = _ATTEMPT.format(**given) if "at" in given else ""
         facts["stuck"] = _STUCK.format(**given) if "up" in given else ""
         text = _TEXT[self.code].format(**facts)
         text += f"; position {facts['position']:g} of {facts['waiting']:g}" if "position" in facts else ""
@@ -219,9 +223,15 @@ class Reasons:
 
     @staticmethod
     def failed(failure: Failure, failures: int, attempts: int, node: str = "") -> Reason:
-        """The last of the attempts, or the one that used up the time limit of all."""
+        """The last of the attempts."""
         facts = _failure_facts(failure, node, "it failed")
         return Reason("backend", Code.FAILED, (*facts, ("at", failures + 1), ("attempts", attempts)))
+
+    @staticmethod
+    def time_limit(limit_s: float) -> Reason:
+        """There is no other attempt: the limit is that of all attempts together."""
+        of = f" of {exact_duration(limit_s)}" if math.isfinite(limit_s) else ""
+        return Reason("backend", Code.FAILED, (("how", f"reached its time limit{of}"),))
 
     @staticmethod
     def held(user: str) -> Reason:

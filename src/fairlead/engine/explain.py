@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairlead.core.job import Failure, Phase
+from fairlead.core.job import TIME_LIMIT, Failure, Phase
 from fairlead.core.plan import QueueOrder, RoundPlan
 from fairlead.core.reasons import Code, Reason, Reasons
 from fairlead.engine.decide import why_waiting
@@ -28,6 +28,8 @@ def why_not_running(state: State, plan: RoundPlan | None, number: int, now: floa
     if phase in (Phase.REFUSED, Phase.CANCELLED):
         return state.refusals.get(number)
     if phase is Phase.FAILED:
+        if failure is not None and failure.why == TIME_LIMIT:
+            return Reasons.time_limit(state.job_of[number].time_limit_s)
         return None if failure is None else Reasons.failed(failure, *_attempts(state, number), node_of(state, failure))
     if phase not in (Phase.QUEUED, Phase.WAITING):
         return None

@@ -13,7 +13,7 @@ import numpy as np
 from fairlead.core import events as ev
 from fairlead.core.columns import as_scalar_array, without
 from fairlead.core.errors import InvalidPlan
-from fairlead.core.job import UPDATABLE, UPDATABLE_ENDED, EndedRun, Job
+from fairlead.core.job import UPDATABLE, UPDATABLE_ENDED, EndedRun
 from fairlead.engine import transitions as tr
 
 if TYPE_CHECKING:
@@ -57,10 +57,9 @@ def _updated(state: State, event: ev.JobUpdated) -> None:
             raise InvalidPlan(f"{name!r} of a job cannot be changed")
     if _phase(state, number) > tr.RUNNING:  # it may have ended before the request arrived
         changes = {name: value for name, value in changes.items() if name in UPDATABLE_ENDED}
-    before = state.job_of[number]
-    job = state.job_of[number] = replace(before, **changes)
+    job = state.job_of[number] = replace(state.job_of[number], **changes)
     a["priority"][number], a["weight"][number], a["deadline_s"][number] = job.priority, job.weight, job.deadline_s
-    a["time_limit_s"][number] = job.time_limit_s + _uncounted_s(before, float(a["time_limit_s"][number]))
+    a["time_limit_s"][number] = job.time_limit_s + state.uncounted_s(number)
     a["account"][number] = tr.code_of(state, "account", job.account)
     state.weighted = state.weighted or job.weight != 1.0
     state._template = None
@@ -77,11 +76,6 @@ def _hold(state: State, number: int, by: str) -> None:
     state._template = None
 
 
-def _uncounted_s(job: Job, limit_s: float) -> float:
-    """The run time from before a requeue, which does not count towards the time limit."""
-    return limit_s - job.time_limit_s if math.isfinite(job.time_limit_s) else 0.0
-
-
 def _revive(state: State, number: int, phase: int, now: float) -> None:
     """Let an ended job run again: with all its attempts and its whole time limit, a finished job from its first step."""
     a, job = state.store.arrays, state.job_of[number]
@@ -90,7 +84,7 @@ def _revive(state: State, number: int, phase: int, now: float) -> None:
     a["ended_s"][number], a["failures"][number] = math.nan, 0
     if phase == tr.FINISHED:
         a["base_steps"][number] = 0.0
-    a["time_limit_s"][number] = job.time_limit_s + float(a["settled_run_s"][number])
+    a["time_limit_s"][number] = job.time_limit_s + state.uncounted_s(number)
     state.refusals.pop(number, None)
     state.last_failure.pop(number, None)
     if job.group:

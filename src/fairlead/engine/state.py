@@ -227,6 +227,11 @@ class State:
         self.job_of[number] = replace(self.job_of[number], steps=steps)
         self.store.arrays["steps"][number] = steps
 
+    def uncounted_s(self, number: int) -> float:
+        """Return the run time of a job before its last requeue, which does not count towards its time limit."""
+        runs = self.ended_runs.get(number)
+        return runs[-1].run_s if runs else 0.0
+
     def all_jobs(self) -> JobColumns:
         """All jobs, in order of submission."""
         return JobColumns(self.store, np.array(sorted(self.job_of), dtype=np.int64), self.time)

@@ -24,7 +24,7 @@ from fairlead.config import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, JournalError
-from fairlead.core.job import ELASTIC, TIMED, Job, Phase
+from fairlead.core.job import ELASTIC, TIME_LIMIT, TIMED, Job, Phase
 from fairlead.engine.state import State
 from fairlead.experiments.compare import CaseOutcome, Comparison, Workload
 from fairlead.experiments.inputs import used_rates
@@ -168,7 +168,7 @@ def _in_hindsight(observer: LaunchObserver, number: int, fastest: Mapping[Key, f
         job = replace(job, steps=work)
     else:
         job = replace(job, kind=TIMED, steps=ran_s if phase is Phase.FINISHED and ran_s > 0 else job.steps)
-    if phase is Phase.FAILED and ran_s > 0 and observer.failure_reasons[number] != "time limit":
+    if phase is Phase.FAILED and ran_s > 0 and observer.failure_reasons[number] != TIME_LIMIT:
         most = ran_s * fastest.get((job.kind, job.workers), 1.0)  # more than it can do before its limit
         job = replace(job, time_limit_s=ran_s, steps=max(job.steps, 2 * most))
     return replace(job, steps=job.steps + observer.repeated_steps[number])

@@ -15,7 +15,7 @@ import numpy as np
 from fairlead.core import events as ev
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.device_map import ragged
-from fairlead.core.job import Job
+from fairlead.core.job import TIME_LIMIT, Job
 from fairlead.core.plan import Launches, RoundPlan, boundary_after, boundary_at
 from fairlead.core.routes import Session
 from fairlead.core.snapshot import Snapshot
@@ -287,7 +287,7 @@ class SimulatedBackend:
                 happened.append(ev.ProgressReported(last, over, self.world.steps_at(over, ends), rates, ends))
             touched = self.world.end(ending)
             if late is not None and late.any():
-                happened.append(ev.JobsFailed(last, ending[late], at[late], "time limit"))
+                happened.append(ev.JobsFailed(last, ending[late], at[late], TIME_LIMIT))
                 ending, at = ending[~late], at[~late]
             if len(ending):
                 happened.append(ev.JobsFinished(last, ending, at))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from emulated_agents import Scene, begun, restarted, unable
+from emulated_agents import Scene, begun, unable
 
 from fairlead.core import events as ev
 from fairlead.core.job import Phase
@@ -365,26 +365,3 @@ def test_a_launch_that_is_taken_back_before_it_was_sent_changes_no_progress():
     assert launches.revoke(0) == []
     orders, (became,) = launches.ended(0, Ended(0, 1, 0, True, 33, 33))
     assert (orders, became.end, became.saved) == ([], LaunchEnd.YIELDED, 33)
-
-
-def test_a_job_that_has_used_its_time_limit_up_has_failed_and_is_killed():
-    scene = begun("limited", "v100:1", steps=1000.0, time_limit_s=25.0)
-    scene.backend.report(0, [Progress(0, 1, 10, 10, 1.0)])
-    scene.at(10.0)
-    scene.job("other", steps=1000.0)
-    assert scene.at(20.0) == [(0, Revoke(0, 1))]  # it has run for 20 s
-    scene.backend.report(0, [Ended(0, 1, 0, True, 20, 20)])
-    assert [order.job for _, order in scene.at(21.0)] == [1]
-    again = restarted(scene, "v100:1", 40.0)
-    again.backend.agent_joined(0, [(1, 1)])
-    again.reconcile()
-    again.backend.report(0, [Ended(1, 1, 0, False, 1000, 1000)])
-    assert [order.job for _, order in again.at(50.0)] == [0]
-    assert again.at(54.0) == []
-    assert again.phase(0) is Phase.RUNNING
-    again.at(56.0)
-    assert again.phase(0) is Phase.FAILED
-    assert again.at(57.0) == [(0, Kill(0, 2))]  # once it is in the journal
-    again.backend.report(0, [Ended(0, 2, -9, False, 25, 20)])
-    again.at(60.0)
-    again.check()

@@ -79,7 +79,9 @@ def test_a_job_that_ran_past_its_limit_while_the_plane_was_away_fails_once_agent
     scene.reconcile()
     scene.at(100.0)
     assert scene.phase(0) is Phase.RUNNING
-    scene.at(105.0)
+    assert scene.at(105.0) == [(0, Revoke(0, 1))]
+    scene.backend.report(0, [Ended(0, 1, 0, True, 90, 90)])
+    scene.at(106.0)
     assert scene.phase(0) is Phase.FAILED
     scene.check()
 
@@ -376,6 +378,8 @@ def test_a_held_job_is_still_held_after_a_restart_and_runs_after_its_release():
     scene.at(29.0)
     assert scene.phase(1) is Phase.RUNNING
     scene.at(31.0)
+    scene.backend.report(0, [Ended(1, 1, 0, True, 10, 10)])
+    scene.at(31.5)
     assert scene.phase(1) is Phase.FAILED
     scene.backend.changes.requeue(1, False, "ann")
     scene.at(32.0)

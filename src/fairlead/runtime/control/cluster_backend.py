@@ -384,13 +384,14 @@ class ClusterBackend:
                     self._metrics.add_measured(job, measured, self._jobs[job].job.user)
 
     def _enforce_limits(self) -> list[ev.Event]:
-        """Fail jobs at their time limit. They are killed when that is in the journal."""
+        """Ask jobs at their time limit to save and leave, as at a preemption. They fail when they have left."""
         now, events = self.now, list[ev.Event]()
         for job in self._jobs.limits.reached(now) if now >= self._limits_from_s else ():
-            orders = self.launches.drop(job)
-            self._reports.remove(job)
-            events.append(ev.JobsFailed(now, np.array([job], dtype=np.int64), np.array([now]), "time limit"))
-            self.inbox.defer_answer(lambda _, orders=orders: self._send(orders), events)  # type: ignore[misc]
+            self._jobs.limits.stop(job, now)
+            self._jobs[job].limit_reached = True
+            self._send(self.launches.revoke(job))
+            if self.launches.latest(job) is None:  # it had not begun
+                events.append(self._reports.end_at_limit(job, now, now))
         return events
 
     def _compare(self, found: Mapping[int, Collection[Key]], forgotten: Collection[int] = ()) -> list[ev.Event]:

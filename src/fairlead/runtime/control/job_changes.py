@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -88,8 +87,7 @@ class JobChanges:
                 return []
             if tracked is not None:
                 a, tracked.job = state.columns, replace(tracked.job, **changes)
-                requeued_s = float(a["time_limit_s"][number]) - state.job_of[number].time_limit_s  # does not count
-                ran_s = float(a["settled_run_s"][number]) - (requeued_s if math.isfinite(requeued_s) else 0.0)
+                ran_s = float(a["settled_run_s"][number]) - state.uncounted_s(number)
                 started_s = float(a["run_started_s"][number]) if self._runs(number) else None
                 self.jobs.limits.change(number, tracked.job.time_limit_s, ran_s, started_s)
             return [ev.JobUpdated(now, number, changes)]
@@ -97,6 +95,7 @@ class JobChanges:
         self.inbox.put(handle, answer)
 
     def _runs(self, number: int) -> bool:
-        """Whether a plan has started a job, and nothing has stopped it since."""
-        run = self.launches.latest(number)
-        return run is not None and not run.revoked and not run.dropped and not run.over
+        """Whether a plan has started a job, and nothing has stopped it since. At its time limit it runs until it has left."""
+        run, tracked = self.launches.latest(number), self.jobs.get(number)
+        leaves = run is not None and run.revoked and not (tracked is not None and tracked.limit_reached)
+        return run is not None and not leaves and not run.dropped and not run.over

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairlead.core import events as ev
-from fairlead.core.job import ELASTIC, Job, Phase, Regime
+from fairlead.core.job import ELASTIC, TIME_LIMIT, Job, Phase, Regime
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.state import State
 from fairlead.runtime.control.job_metrics import MetricBuffer, UtilizationTracker
@@ -117,6 +117,7 @@ class TrackedJob:
     rate: float = 0.0
     since: float = 0.0
     saved: int = 0  # steps in its last checkpoint, while it does not run
+    limit_reached: bool = False  # it was asked to stop at its time limit, and fails unless it finishes
     step_counter: StepCounter | None = None  # if it reports batch sizes
     batch_sizes: BatchSizeFilter = field(default_factory=BatchSizeFilter)
 
@@ -166,6 +167,10 @@ class TimeLimits:
     def remove(self, job: int) -> None:
         self._left_s.pop(job, None)
         self._until.pop(job, None)
+
+    def is_used_up(self, job: int) -> bool:
+        """Whether a job that does not run has no time left."""
+        return self._left_s.get(job, math.inf) <= 0
 
     @property
     def next_s(self) -> float:
@@ -279,6 +284,9 @@ class ReportHandler:
                 self.send(self.launches.drop(outcome.job))  # it may have been about to resume elsewhere
                 self.remove(outcome.job)
                 events.append(ev.JobsFinished(now, one, at))
+            elif outcome.end is not LaunchEnd.DROPPED and (job.limit_reached or self.jobs.limits.is_used_up(outcome.job)):
+                events.append(self._progress_event(outcome.job, done, 0.0, now))
+                events.append(self.end_at_limit(outcome.job, stopped_s, now))
             elif outcome.end is LaunchEnd.YIELDED:
                 events.append(self._progress_event(outcome.job, done, 0.0, now))
             elif outcome.end is LaunchEnd.LOST:
@@ -298,6 +306,12 @@ class ReportHandler:
                         events.append(self._progress_event(outcome.job, done, 0.0, now))
                     events.append(ev.JobsInterrupted(now, one, saved, True, *_failure(outcome), stopped_s=early))
         return events
+
+    def end_at_limit(self, job: int, at: float, now: float) -> ev.JobsFailed:
+        """End a job that left at its time limit, whatever its exit code; there is no other attempt."""
+        self.send(self.launches.drop(job))
+        self.remove(job)
+        return ev.JobsFailed(now, np.array([job], dtype=np.int64), np.array([at]), TIME_LIMIT)
 
     def remove(self, job: int) -> None:
         self.jobs.remove(job)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairlead.core.cluster import Ints
-from fairlead.core.job import Phase, flags_of
+from fairlead.core.job import TIME_LIMIT, Phase, flags_of
 from fairlead.engine.explain import node_of, why_in
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
@@ -84,10 +84,11 @@ def job_record(
         record["schedule"] = [{"batch_size": size, "share": share} for size, share in job.schedule]
     if flags := flags_of(job, regimes, overran, done, ended=phase > Phase.RUNNING):
         record["flags"] = list(flags)
-    if failure is not None:
-        where = {"node": node_of(state, failure), "rank": failure.rank, "launch": failure.start}
-        record["last_failure"] = {"why": failure.why, **dict(failure.facts), **where}
     reason = why(loop, number, now, visible_to)
+    if failure is not None:
+        told = reason["facts"]["how"] if reason is not None and failure.why == TIME_LIMIT else failure.why
+        where = {"node": node_of(state, failure), "rank": failure.rank, "launch": failure.start}
+        record["last_failure"] = {"why": told, **dict(failure.facts), **where}
     if reason is not None:
         record["reason"] = reason
     if phase in (Phase.QUEUED, Phase.WAITING):
@@ -112,7 +113,6 @@ def job_task(plane: ControlPlane, number: int) -> dict[str, Any]:
     run_s = float(a["settled_run_s"][number])
     if a["held"][number]:
         run_s += max(0.0, min(plane.backend.now, plane.progress_until_s) - float(a["run_started_s"][number]))
-    uncounted_s = float(a["time_limit_s"][number]) - job.time_limit_s  # run time from before a requeue
     return {
         "command": list(task.command),
         "directory": task.directory,
@@ -130,7 +130,7 @@ def job_task(plane: ControlPlane, number: int) -> dict[str, Any]:
         "ended_at": clock(plane, a["ended_s"][number]),
         "deadline_at": clock(plane, a["submitted_s"][number] + job.deadline_s),
         "run_s": run_s,
-        "limited_s": run_s - (uncounted_s if math.isfinite(uncounted_s) else 0.0),
+        "limited_s": run_s - state.uncounted_s(number),
         "time_limit_s": _finite(job.time_limit_s),
         "retries": job.retry_limit,
         "checkpoint": f"{plane.backend.checkpoints}/{number}" if plane.backend.checkpoints else None,

@@ -173,7 +173,7 @@ class TaskSpec(Spec):
     deadline_s: Annotated[Seconds, Field(gt=0, lt=1e15, description="or deadline: 2h")] | None = None
     """Deadline in seconds after submission."""
     time_limit_s: Annotated[Seconds, Field(gt=0, lt=1e15, description="or time_limit: 2h")] | None = None
-    """Run time in seconds after which the job is ended; waiting does not count."""
+    """Run time of all launches in seconds, after which the job is asked to stop and has `grace_s` to save."""
     retries: Annotated[int, Field(ge=0, le=1000)] = 3
     """Failures of its own after which the job is started again; lost nodes do not count."""
     min_run_s: Annotated[Seconds, Field(ge=0, lt=1e9, description="or min_run: 10m")] = 0.0
@@ -195,7 +195,7 @@ class TaskSpec(Spec):
     code: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     """In a task file: a directory or zip file to send along; in the HTTP API: the digest of a stored archive."""
     prefix: Annotated[list[Word], Field(max_length=MAX_WORDS)] = []  # words before the command, such as a container runtime
-    cooperative: bool = True  # the job uses a lease; false: a plain program that gets SIGTERM
+    cooperative: bool = True  # the job may use a lease; false: a plain program, which always gets SIGTERM
     grace_s: Annotated[Seconds, Field(ge=0, le=3600, description="or grace: 2m")] = 30.0
     """Seconds that a job has to save its state when it is stopped."""
     outputs: Annotated[
