@@ -24,7 +24,7 @@ NameOfToken = Annotated[str, typer.Argument(help="The user's name; any name for 
 @token_app.command()
 def add(
     name: NameOfToken,
-    role: str = typer.Option("user", help="user (own jobs), admin (everything) or agent (nodes)."),
+    role: str = typer.Option("user", help="user (own jobs), admin (everything), agent (nodes) or metrics (reads /metrics)."),
     account: str = typer.Option("", "--account", "--entity", help="The account of the user's jobs; '*': any."),
     root: Path = ROOT,
     json: JsonOption = False,
@@ -35,6 +35,7 @@ def add(
 
       export FAIRLEAD_TOKEN=$(fairlead token add ann)
       fairlead token add node-7 --role agent
+      fairlead token add prometheus --role metrics
 
     A user can have several tokens, such as one for each machine.
     """

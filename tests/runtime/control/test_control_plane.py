@@ -149,12 +149,32 @@ def test_who_leaves_because_another_did_and_drains_are_told_as_what_they_are(cap
     assert [what for what, _ in seen if what.startswith("node")] == ["node drained", "node undrained"]
 
 
+def test_a_probe_needs_no_token_and_is_told_nothing_but_whether_decisions_are_made():
+    scene = Scene()
+
+    async def asked() -> tuple[int, Any]:
+        answer = await scene.who("").get("/healthz")
+        return answer.status_code, answer.json()
+
+    async def story() -> None:
+        assert await asked() == (200, {"status": "ok"})
+        scene.plane.progress_until_s = 5.0  # as after a restart
+        assert await asked() == (200, {"status": "starting"})
+        scene.plane.decision_health.failed("policy", KeyError("secret"))
+        assert await asked() == (503, {"status": "unhealthy"})
+
+    scene.play(story)
+    assert not scene.plane.healthy
+
+
 def test_metrics_are_for_admins_unless_they_are_open():
     scene, open_scene = Scene(), Scene(metrics_open=True)
 
     async def closed() -> None:
-        answers = {name: (await scene.who(name).get("/metrics")).status_code for name in ("", "agent", "user", "admin")}
-        assert answers == {"": 401, "agent": 401, "user": 403, "admin": 200}
+        answers = {name: (await scene.who(name).get("/metrics")).status_code for name in ("", *Role)}
+        assert answers == {"": 401, "agent": 401, "user": 403, "admin": 200, "metrics": 200}
+        for path in ("/v1/jobs", "/v1/nodes", "/v1/digest", "/v1/usage"):
+            assert (await scene.who("metrics").get(path)).status_code == 403
 
     async def open_() -> None:
         assert (await open_scene.who("").get("/metrics")).status_code == 200

@@ -33,7 +33,7 @@ def add_pages(app: FastAPI) -> None:
 
 _ROOT = f"""<p>Version {VERSION}. This is the control plane of a GPU cluster.</p>
 <ul><li><a href="/docs">HTTP API</a></li><li><a href="/openapi.json">OpenAPI document</a></li>
-<li><a href="/metrics">Metrics for Prometheus</a> (needs an admin token, unless the server allows it without)</li></ul>
+<li><a href="/metrics">Metrics for Prometheus</a> (with a token for metrics, or of an admin)</li></ul>
 <p>Use it from a terminal:</p>
 <pre>export FAIRLEAD_URL=&lt;this address&gt; FAIRLEAD_TOKEN=&lt;your token&gt;
 fairlead queue

@@ -71,7 +71,9 @@ class ControlPlane:
         self.decision_health = DecisionHealth(self.metrics.skipped)
         stages = self._composed(state.scheduler if recovered else self.scheduler)
         event_log = EventLog(lambda: self.loop.state, lambda: self.loop.stages.round_s)
-        observed = ObservedJournal(self.journal, (self.metrics.observe_commit, event_log.observe), lambda: self.stopping)
+        observed = self._observed = ObservedJournal(
+            self.journal, (self.metrics.observe_commit, event_log.observe), lambda: self.stopping
+        )
         self.loop = Loop(state, self.backend, stages, journal=observed, compose=self._composed, allow_stalls=True)
         self.loop.stopwatch = time.perf_counter
         self.backend.changes.state = lambda: self.loop.state
@@ -129,6 +131,11 @@ class ControlPlane:
         self.hub.close()
         await self._server.stop(0.2)
         self.journal.close()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the loop runs and decides, and its journal can be written."""
+        return not (self.stopping or self.decision_health.message or self._observed.unreachable_s)
 
     @property
     def scheduler_in_use(self) -> Mapping[str, Any]:

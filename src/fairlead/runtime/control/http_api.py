@@ -3,6 +3,7 @@ when it is in the journal. (No postponed annotations here: FastAPI reads them, a
 `create_app`.)"""
 
 import asyncio
+import math
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -88,7 +89,7 @@ def create_app(
     pending: set[str] = set()  # names that are not in the journal yet
     logs = LogReader(plane)
 
-    async def bearer(given: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]) -> Bearer:
+    async def bearer(request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]) -> Bearer:
         found = None if given is None else tokens.bearer(given.credentials)
         if found is None or found.role is Role.AGENT:
             raise HTTPException(
@@ -96,14 +97,16 @@ def create_app(
                 "this request needs a valid token in the header 'Authorization: Bearer TOKEN'",
                 {"WWW-Authenticate": "Bearer"},
             )
+        if found.role is Role.METRICS and request.url.path != "/metrics":
+            raise HTTPException(403, "this token may only read /metrics; use the token of a user or an admin")
         return found
 
     Caller = Annotated[Bearer, Depends(bearer)]
 
     def admin(caller: Caller) -> Bearer:
-        if caller.role is not Role.ADMIN:
+        if caller.role not in (Role.ADMIN, Role.METRICS):
             raise HTTPException(403, "this request needs an admin token")
-        return caller
+        return caller  # one for metrics has come no further than /metrics
 
     Admin = Annotated[Bearer, Depends(admin)]
 
@@ -194,6 +197,15 @@ def create_app(
     async def health() -> dict[str, Any]:
         """The version and the present second."""
         return {"version": VERSION, "second": plane.backend.now}
+
+    @app.get("/healthz", responses={503: {}})
+    async def healthz(response: Response) -> dict[str, str]:
+        """For probes, without a token: `ok`; `starting` until the agents of an earlier run have reported; 503 and `unhealthy`
+        if the scheduling loop has ended, its decisions fail or are late, or the journal cannot be written."""
+        status = "starting" if plane.progress_until_s < math.inf else "ok"
+        if not plane.healthy:
+            response.status_code, status = 503, "unhealthy"
+        return {"status": status}
 
     @app.get("/v1/digest", responses={403: {}})
     async def digest(caller: Admin) -> dict[str, Any]:

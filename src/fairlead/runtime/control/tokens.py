@@ -30,6 +30,7 @@ class Role(StrEnum):
     ADMIN = "admin"  # everything
     USER = "user"  # its own jobs
     AGENT = "agent"  # connects nodes
+    METRICS = "metrics"  # reads /metrics
 
 
 @dataclass(frozen=True, slots=True)
