@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -121,6 +122,9 @@ def write_panels(panels: Iterable[tuple[str, Sequence[tuple[str, str]]]], format
             formatter.write_dl([(f"{name:<{width}}", text) for name, text in rows])
 
 
+ANSWER_WITHIN_S = 1.0
+"""How long a completion waits for the control plane. Without an answer there is no completion."""
+
 COMPLETED = {"JOB": "jobs", "NODE": "nodes", "PART": "parts", "PRESET": "presets", "--preset": "presets"}
 COMPLETED |= {"--policy": "policy", "--policies": "policy", "--format": "format", "--admission": "admission"}
 COMPLETED |= {f"--{kind}": kind for kind in ("placement", "estimator", "mechanism", "termination")}
@@ -137,8 +141,6 @@ def complete_values(command: Any) -> None:
 
 def _complete(what: str, ctx: Any, incomplete: str) -> list[Any]:
     """Return the completions of a value; of a list, those of its last member. Without an answer there are none."""
-    from fairlead.cli.completions import completions_of
-
     done, comma, last = incomplete.rpartition(",")
     found: list[Any] = []
     with suppress(Exception):  # an error here would disturb the user's prompt
@@ -148,3 +150,18 @@ def _complete(what: str, ctx: Any, incomplete: str) -> list[Any]:
             if value.startswith(last)
         ]
     return found
+
+
+def completions_of(what: str) -> Iterable[str]:
+    """Return the values of a kind: `jobs`, `nodes`, `presets`, `parts`, or the parts of one kind, such as `policy`."""
+    if what in ("jobs", "nodes"):
+        from fairlead.runtime.http_client import ControlPlaneClient  # needs the extra `cluster`
+
+        plane = replace(ControlPlaneClient.from_environment(), timeout_s=ANSWER_WITHIN_S)
+        return [str(found["name"]) for found in (plane.jobs() if what == "jobs" else plane.nodes())]
+    from fairlead.config.registry import GROUPS, Registry, presets
+
+    if what == "presets":
+        return sorted(presets())
+    entries = Registry.installed().entries
+    return sorted({*GROUPS, *(name for names in entries.values() for name in names)} if what == "parts" else entries[what])

@@ -110,31 +110,38 @@ def paired_differences(
     if baseline not in labels:
         raise InputError("compare", f"one of {', '.join(labels)}", field="baseline", value=baseline)
     seeds = len({row["seed"] for row in rows})
-    if seeds > 1:
-        method = f"paired by seed, Student's t over {seeds} seeds"
-        by_seed: dict[tuple[Any, Any], dict[str, dict[Any, Any]]] = {}
-        for row in rows:
-            values = by_seed.setdefault((row["load"], row["scheduler"]), {name: {} for name in metrics})
-            for name in metrics:
-                if row.get(name) is not None:
-                    values[name][row["seed"]] = float(row[name])
-        samples: dict[tuple[Any, Any], dict[str, dict[Any, Any]]] = by_seed
-    else:
+    method = f"paired by seed, Student's t over {seeds} seeds"
+    if seeds == 1:
         parts = max((len(values) for one in windows for values in one.values()), default=0)
-        method = f"paired by window, Student's t over {parts} windows of the jobs by submission" if parts else ""
-        samples = {
-            (row["load"], row["scheduler"]): {name: dict(enumerate(means[name])) for name in metrics if name in means}
-            for row, means in zip(rows, windows)
-        }
+        method = f"paired by window, Student's t over {parts} windows of the jobs by submission"
+        rows = [_window(row, means, part) for row, means in zip(rows, windows) for part in range(parts)]
     found = []
     for load in dict.fromkeys(row["load"] for row in rows):
-        for label in labels:
-            mine, base = samples.get((load, label), {}), samples.get((load, baseline), {})
-            if label == baseline or not mine or not base:
-                continue
-            pairs = {name: [(mine[name][k], base[name][k]) for k in mine[name] if k in base.get(name, {})] for name in mine}
-            found.append(Difference(label, load, {name: PairedDifference.of(both) for name, both in pairs.items() if both}))
+        here = [row for row in rows if row["load"] == load]
+        for label in (label for label in labels if label != baseline):
+            pairs = {name: _pairs(here, label, baseline, name) for name in metrics}
+            compared = {name: PairedDifference.of(both) for name, both in pairs.items() if both}
+            found += [Difference(label, load, compared)] if compared else []
     return Differences(baseline, method if found else "", found)
+
+
+def _window(row: Mapping[str, Any], means: WindowMeans, part: int) -> dict[str, Any]:
+    """One window of a run, as a row; the window takes the place of the seed."""
+    values = {name: each[part] for name, each in means.items() if part < len(each)}
+    return {"scheduler": row["scheduler"], "load": row["load"], "seed": part, **values}
+
+
+def _pairs(rows: Sequence[Mapping[str, Any]], first: str, second: str, metric: str) -> list[tuple[float, float]]:
+    """The values of a metric in the rows of two schedulers with the same load and seed."""
+    sides: list[dict[tuple[Any, Any], float]] = [
+        {
+            (row["load"], row["seed"]): float(row[metric])
+            for row in rows
+            if row["scheduler"] == label and row.get(metric) is not None
+        }
+        for label in (first, second)
+    ]
+    return [(sides[0][key], sides[1][key]) for key in sides[0] if key in sides[1]]
 
 
 def paired_values(rows: Sequence[Mapping[str, Any]], first: str, second: str, metric: str) -> list[tuple[float, float]]:
@@ -145,15 +152,13 @@ def paired_values(rows: Sequence[Mapping[str, Any]], first: str, second: str, me
         FairleadError: No pair has a value.
     """
     labels = list(dict.fromkeys(str(row["scheduler"]) for row in rows))
-    sides: list[dict[tuple[Any, Any], float]] = []
     for label in (first, second):
         if label not in labels:
             raise InputError("paired", f"one of {', '.join(labels)}", field="scheduler", value=label)
-        mine = [row for row in rows if row["scheduler"] == label]
-        if metric not in (known := [name for name in mine[0] if name not in KEYS]):
-            raise InputError("paired", f"one of {', '.join(known)}", field="metric", value=metric)
-        sides.append({(row["load"], row["seed"]): float(row[metric]) for row in mine if row[metric] is not None})
-    pairs = [(sides[0][key], sides[1][key]) for key in sides[0] if key in sides[1]]
+    known = dict.fromkeys(name for row in rows if row["scheduler"] in (first, second) for name in row if name not in KEYS)
+    if metric not in known:
+        raise InputError("paired", f"one of {', '.join(known)}", field="metric", value=metric)
+    pairs = _pairs(rows, first, second, metric)
     if not pairs:
         raise FairleadError(f"no pair of runs of {first!r} and {second!r} has a value for {metric}")
     return pairs
