@@ -60,7 +60,7 @@ def test_jobs_from_the_command_line_run_end_and_are_told_of(tmp_path):
     assert said[0].startswith("HTTP API: http://")
     assert "no control plane" not in told.partition("node joined")[0]
     steps = len((tmp_path / "more.steps").read_text().split())
-    assert f"goes-on has left with {steps:,} steps saved" in told
+    assert f"goes-on has stopped with {steps:,} steps saved" in told
     assert "resumes the jobs" in told
     gone = fairlead("queue")
     assert (gone.returncode, "fairlead up" in gone.stderr) == (5, True)

@@ -79,7 +79,7 @@ def _tell(config: SchedulerConfig, json: bool, trouble: str = "") -> None:
         return
     out.print(config.to_yaml(), end="", soft_wrap=True)
     if trouble:
-        note(f"the scheduler cannot decide now, so the last plan stays in effect: {trouble}")
+        note(f"the scheduler makes no decisions, so no new job starts: {trouble}; 'fairlead scheduler set' switches it")
 
 
 KINDS = {**{kind: kind for kind in GROUPS}, **{f"{kind}s": kind for kind in GROUPS}, "policies": "policy", **FORMER_KINDS}

@@ -105,7 +105,7 @@ def serve_control_plane(
         try:
             state = None if is_new(journal) else recover(journal)[0]
             if state is not None and state.cluster != settings.cluster:
-                raise InputError("--cluster", "the cluster of the journal; another cluster needs its own journal")
+                raise InputError("--cluster", "the cluster of the journal; another cluster needs another --root or --journal")
         except BaseException:
             journal.close()
             raise
@@ -366,7 +366,7 @@ def _end_jobs(supervisor: Supervisor, report: Callable[[str], None]) -> None:
 
 def _how_it_ended(ended: Ended) -> str:
     if ended.yielded and ended.code:
-        return f"did not leave and was {ended.why}"
+        return f"did not stop in time and was {ended.why}"
     if ended.yielded:
-        return f"has left with {ended.saved:,} steps saved" if ended.saved else "has left"
+        return f"has stopped with {ended.saved:,} steps saved" if ended.saved else "has stopped"
     return f"has failed: {ended.why}" if ended.code else "has finished"

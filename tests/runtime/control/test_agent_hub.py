@@ -155,7 +155,7 @@ def test_an_agent_joins_gets_orders_and_is_heard():
         (b'{"is":"hello","node":"x"}', "secret", "damaged"),
         (b'{"is":"hello","node":"node-0","type":"v100","accelerators":2,"incarnation":1,"extra":1}', "secret", "extra"),
         (Hello("elsewhere", "v100", 2, 1), "secret", "no node"),
-        (hello(version=1), "secret", "the agent speaks version 1, the control plane 5"),
+        (hello(version=1), "secret", "the agent's messages have version 1, the control plane's 5"),
         (hello(accelerators=3), "secret", "2 × v100"),
         (hello(type="k80"), "secret", "2 × v100"),
     ],

@@ -127,7 +127,7 @@ def test_after_a_solver_that_failed_the_last_allocation_stands_and_it_is_asked_a
     async def story() -> None:
         await scene.submit("first")
         await scene.until(lambda: scene.runs(0) and len(Unsolved.asked) > 1)
-        assert "allocation failed; the last plan stays in effect" in caplog.text
+        assert "allocation failed; running jobs keep their GPUs, and no new job starts" in caplog.text
         Unsolved.gate.set()
         await scene.until(lambda: loop.state.memo["known"].tolist() == [0])
 

@@ -35,7 +35,7 @@ def test_without_its_file_second_0_is_that_of_the_journal(tmp_path):
 @pytest.mark.parametrize("said", [b"", b"abc", b"nan", b"1e999 x 1", b"\xff\xfe"])
 def test_an_origin_that_is_damaged_is_told_with_what_becomes_of_its_removal(tmp_path, said):
     (tmp_path / "origin").write_bytes(said)
-    with pytest.raises(InputError, match=r"origin.*without the file, the time in the journal is used"):
+    with pytest.raises(InputError, match=r"origin.*remove the file to use the time in the journal"):
         origin_of(tmp_path / "origin")
 
 

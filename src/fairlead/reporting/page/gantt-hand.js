@@ -65,7 +65,7 @@ function attachGantt(canvas, gantt) {
       ["user", table.users[table.user[job]] || "–"],
       ["workers", String(table.workers[job])],
       ...where,
-      ["held", `${exactly(start)} to ${exactly(end)}`],
+      ["on the GPU", `${exactly(start)} to ${exactly(end)}`],
       ["for", duration(end - start)],
       ["submitted", exactly(table.submitted[job])],
       ["completion time", duration(jobs.jct[job])],

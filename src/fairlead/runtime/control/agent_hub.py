@@ -132,7 +132,7 @@ class AgentHub:
             self._admit(context)
             session = self._welcome(await asyncio.wait_for(_first(requests), HELLO_WITHIN_S))
         except (ms.BadMessage, TimeoutError) as problem:
-            why = str(problem) or f"no message within {HELLO_WITHIN_S:g} s"
+            why = str(problem) or f"the agent sent nothing within {HELLO_WITHIN_S:g} s after it connected"
             log.warning("agent refused", extra={"why": why, "peer": context.peer()})
             yield ms.encode_message(ms.Refused(why))
             return
@@ -153,26 +153,28 @@ class AgentHub:
     def _admit(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         token = dict(context.invocation_metadata() or ()).get("authorization", "")
         if not self.may_join(str(token).removeprefix("Bearer ")):
-            raise ms.BadMessage("this is not an agent's token")
+            raise ms.BadMessage("this is not an agent's token: use agent.token, or 'fairlead token add NAME --role agent'")
 
     def _welcome(self, message: ms.Message) -> _Session | None:
         """Check that the agent speaks for a node of this cluster; None if its jobs belong to another journal."""
         if not isinstance(message, ms.Hello):
-            raise ms.BadMessage("the first message of an agent must be hello")
+            raise ms.BadMessage("this is not a Fairlead agent: its first message is not hello")
         if message.version != ms.PROTOCOL_VERSION:
-            both = f"the agent speaks version {message.version}, the control plane {ms.PROTOCOL_VERSION}"
+            both = f"the agent's messages have version {message.version}, the control plane's {ms.PROTOCOL_VERSION}"
             raise ms.BadMessage(f"{both}: install the same Fairlead on both")
         node = self._number.get(message.node, -1)
         if node < 0:
-            raise ms.BadMessage(f"there is no node {message.node!r} in this cluster")
+            raise ms.BadMessage(f"there is no node {message.node!r} in this cluster: pass --node with a name of its file")
         known = self.cluster.nodes[node]
         if (known.type, known.accelerators) != (message.type, message.accelerators):
             has = f"{known.accelerators} × {known.type}"
-            raise ms.BadMessage(f"node {known.name!r} has {has}, not {message.accelerators} × {message.type}")
+            raise ms.BadMessage(
+                f"node {known.name!r} has {has}, not {message.accelerators} × {message.type}: correct the cluster file"
+            )
         if message.incarnation < self._incarnation.get(node, -1):
-            raise ms.BadMessage(f"a more recent agent speaks for node {known.name!r}")
+            raise ms.BadMessage(f"a more recent agent has connected for node {known.name!r}: run one agent for each node")
         if message.journal and self.journal and message.journal != self.journal:
-            log.warning("agent of another journal", extra={"node": known.name, "journal": message.journal})
+            log.warning("agent has jobs of another journal", extra={"node": known.name, "journal": message.journal})
             return None
         self._close(node)
         session = _Session(node, message)

@@ -14,15 +14,15 @@ class ErrorResponse(BaseModel):
 
 
 DESCRIPTIONS = {
-    400: "a body that cannot be read at all",
+    400: "the body cannot be read",
     401: "no valid token",
     403: "not allowed with this role",
-    404: "not there, or another user's",
-    409: "not possible in the present state",
+    404: "not found, or it belongs to another user",
+    409: "the present state does not allow it",
     411: "a body without its length",
     413: "a body that is too large",
     422: "an invalid request",
-    503: "not known yet whether it was accepted, or the state cannot be read now",
+    503: "busy: it is unknown whether the request was accepted, or the state cannot be read; try again",
 }
 
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {

@@ -40,6 +40,8 @@ MAX_WAIT_S, WAIT_WITHOUT_ROUNDS_S = 10.0, 1.0  # for a policy: at most, and for 
 
 T = TypeVar("T")
 
+NO_NEW_PLAN = "running jobs keep their GPUs, and no new job starts"
+
 
 class DecisionHealth:
     """What keeps a scheduler from deciding: a stage that fails, or takes longer than its round. Each change is logged once;
@@ -59,14 +61,19 @@ class DecisionHealth:
         summary = f"the {stage} failed: {type(problem).__name__}"
         message = f"{summary}: {problem}"[:MAX_MESSAGE]
         if message != self.message:
-            log.error("%s failed; the last plan stays in effect", stage, exc_info=problem, extra={"why": message})
+            log.error(
+                f"%s failed; {NO_NEW_PLAN}",
+                stage,
+                exc_info=problem,
+                extra={"why": message},
+            )
         self._report("failed", summary, message)
 
     def late(self, stage: str) -> None:
         """Record that a stage takes longer than it may."""
         message = f"the {stage} takes longer than a round"
         if message != self.message:
-            log.warning("%s is late; the last plan stays in effect", stage)
+            log.warning(f"%s is late; {NO_NEW_PLAN}", stage)
         self._report("late", message, message)
 
     def decision_late(self) -> None:
@@ -75,7 +82,7 @@ class DecisionHealth:
             if not self._in_progress or self._reported:
                 return
             if not self.message:
-                log.warning("decision is late; the last plan stays in effect")
+                log.warning(f"decision is late; {NO_NEW_PLAN}")
                 self.message = self.summary = "a decision takes longer than a round"
         self._count("late")
 

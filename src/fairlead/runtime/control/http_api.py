@@ -70,7 +70,7 @@ def create_app(
     plane: ControlPlane, tokens: Tokens, *, metrics_open: bool = False, lookahead: Lookahead | None = None
 ) -> FastAPI:
     """Return the application; `/metrics` needs no token if `metrics_open`."""
-    about = "A scheduler for deep-learning clusters."
+    about = "The control plane of a GPU cluster."
     app = FastAPI(
         title="Fairlead", version=VERSION, description=about, responses=ERROR_RESPONSES, docs_url=None, redoc_url=None
     )
@@ -119,9 +119,9 @@ def create_app(
             largest = plane.code.limits.packed_bytes
         length = request.headers.get("content-length")
         if length is None:
-            return JSONResponse({"detail": "a body with its length"}, 411)
+            return JSONResponse({"detail": "the request needs the header Content-Length"}, 411)
         if not length.isdecimal() or int(length) > largest:
-            return JSONResponse({"detail": f"a body of at most {largest:,} bytes, with its length"}, 413)
+            return JSONResponse({"detail": f"the body is too large: at most {largest:,} bytes are accepted"}, 413)
         return None
 
     @app.middleware("http")

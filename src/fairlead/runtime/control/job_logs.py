@@ -109,7 +109,7 @@ class LogReader:
             what = f"the output {request.path!r} of launch {request.generation}" if request.path else "a list of its outputs"
         if away:
             raise LogUnreachable(
-                f"{what} is on no node that answers; away: {', '.join(away[:5])}{' …' if len(away) > 5 else ''}"
+                f"{what} is on a node that does not answer; unreachable: {', '.join(away[:5])}{' …' if len(away) > 5 else ''}"
             )
         raise LogMissing(f"{what} is not stored any more, or never was")
 

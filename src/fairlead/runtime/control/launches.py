@@ -374,7 +374,7 @@ def _outcome(run: TrackedLaunch) -> LaunchOutcome:
     else:
         end = LaunchEnd.LOST
     if report is None:
-        why = "its node is gone" if run.lost else "it had not begun"
+        why = "its node was lost" if run.lost else "it had not started yet"
         return LaunchOutcome(*run.key, end, run.saved, 0, why, run.revoked, stopped_s=run.stopped_s)
     rank = report.rank if report.code else 0
     return LaunchOutcome(

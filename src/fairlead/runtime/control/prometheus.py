@@ -37,7 +37,7 @@ class ControlPlaneMetrics(Collector):
         self._events = self._counter("journal_events", "Events in the journal, by type.", "event")
         self._commits = self._histogram("journal_commit_seconds", "Duration of journal commits.", COMMIT_S)
         self.observe_decision = self._histogram("decision_seconds", "Duration of decisions.", DECISION_S).observe
-        self._skipped = self._counter("decisions_skipped", "Decisions in which the last one stood, by reason.", "reason")
+        self._skipped = self._counter("decisions_skipped", "Rounds without a new decision, by reason.", "reason")
         self._submitted = self._counter("jobs_submitted", "Jobs that were accepted.")
         self._started = self._counter("jobs_started", "Launches, including moves.")
         self._preempted = self._counter("jobs_preempted", "Jobs that were preempted.")
@@ -102,9 +102,9 @@ class ControlPlaneMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         unreachable, connected = self._unreachable_s(), self._connected()
-        what = "For how long the journal is unreachable; 0: it is not."
+        what = "Seconds since the journal became unreachable; 0 if it is reachable."
         yield GaugeMetricFamily("fairlead_journal_unreachable_seconds", what, value=unreachable)
-        yield GaugeMetricFamily("fairlead_agents_connected", "Agents whose stream is open.", value=connected)
+        yield GaugeMetricFamily("fairlead_agents_connected", "Connected agents.", value=connected)
         if not self._lock.acquire(timeout=READ_WITHIN_S):  # without the state, its gauges are missing
             return
         try:

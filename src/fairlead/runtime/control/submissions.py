@@ -239,7 +239,7 @@ def submission_order(
                 path.pop()
             elif missing in path:
                 cycle = [*path[path.index(missing) :], missing]
-                raise HTTPException(422, f"after: {' after '.join(jobs[place].name for place in cycle)} is a cycle")
+                raise HTTPException(422, f"after: a cycle of jobs: {' after '.join(jobs[place].name for place in cycle)}")
             else:
                 path.append(missing)
     return order, [after[place] for place in order]
@@ -286,7 +286,7 @@ def reserve_names(
         array = array_of(job) or {"name": "", "id": ""}
         for name in (job.name, array["name"] if array["id"] not in arrays else ""):
             if name and (name in seen or name in pending or names.taken(state, name)):
-                raise HTTPException(409, f"the name {name!r} is taken by a job that has not ended")
+                raise HTTPException(409, f"the name {name!r} is taken by a job that has not ended; choose another name")
             seen.add(name)
         arrays.add(array["id"])
         types.append([name for code, name in enumerate(state.cluster.type_names) if mask >> code & 1])

@@ -70,6 +70,6 @@ def origin_of(path: Path, journaled: float = 0.0, system_time: Callable[[], floa
     except (ValueError, IndexError):
         found = math.nan
     if not math.isfinite(found):
-        expected = "second 0 in Unix time, as Fairlead wrote it; without the file, the time in the journal is used"
+        expected = "the start of the cluster's clock in Unix time; remove the file to use the time in the journal"
         raise InputError(path, expected, field="origin", value=text[:80])
     return found
