@@ -19,7 +19,7 @@ from fairlead.experiments.inputs import TraceFile, known_formats, table_for, use
 from fairlead.experiments.metrics import summarize
 from fairlead.experiments.run_record import record_from_journal
 from fairlead.experiments.simulate import Faults, Simulation, run_simulation
-from fairlead.journal.jsonl import JsonlJournal, read_opening
+from fairlead.journal.jsonl import JsonlJournal, read_events
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage
 from fairlead.testing import check_events
@@ -84,7 +84,7 @@ def test_the_journal_of_a_run_gives_the_same_record(tmp_path):
         assert np.array_equal(getattr(live.jobs, name), getattr(read.jobs, name), equal_nan=name.endswith("_s")), name
     for name in ("job", "accelerator", "start_s", "end_s"):
         assert getattr(live.device_intervals, name).tolist() == getattr(read.device_intervals, name).tolist(), name
-    assert read_opening(path).rates == {"|1": (1.0,), "|2": (1.0,), "|9": (1.0,)}
+    assert next(read_events(path)).rates == {"|1": (1.0,), "|2": (1.0,), "|9": (1.0,)}
 
 
 def test_an_empty_journal_has_no_record(tmp_path):

@@ -100,12 +100,7 @@ def predictor_of(path: Path | None) -> Predictor:
 
 
 def of_file(
-    asked_by: str,
-    what: str,
-    batch: int | None,
-    sizes: Mapping[str, int],
-    predictor: Predictor,
-    device: str | None = None,
+    asked_by: str, what: str, batch: int | None, sizes: Mapping[str, int], predictor: Predictor, device: str | None = None
 ) -> tuple[Prediction, str]:
     """What is predicted of an ONNX file, and at which batch size, in words."""
     if "@" in what and not Path(what).exists():

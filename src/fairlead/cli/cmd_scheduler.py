@@ -189,8 +189,7 @@ def presets_command(context: typer.Context, json: JsonOption = False) -> None:
 
 @presets_app.command("show")
 def show_preset(
-    name: str = typer.Argument(..., metavar="PRESET", help="A preset; 'fairlead presets' lists them."),
-    json: JsonOption = False,
+    name: str = typer.Argument(..., metavar="PRESET", help="A preset; 'fairlead presets' lists them."), json: JsonOption = False
 ) -> None:
     """Print a preset as a scheduler file. Use it with --config, or change it.
 

@@ -77,9 +77,7 @@ def submit_command(
         rich_help_panel=_SCHEDULING,
     ),
     schedule: str = typer.Option(
-        "",
-        help="For mode expert, with --steps: batch sizes and shares, as in '32@0.3|256@0.7'.",
-        rich_help_panel=_SCHEDULING,
+        "", help="For mode expert, with --steps: batch sizes and shares, as in '32@0.3|256@0.7'.", rich_help_panel=_SCHEDULING
     ),
     max_slowdown: float | None = typer.Option(
         None, help="Tolerated slowdown when the job shares a GPU; with 1 it shares none.", min=1, rich_help_panel=_SCHEDULING

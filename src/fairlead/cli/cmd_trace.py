@@ -1,4 +1,4 @@
-"""`fairlead trace`: generate, convert, transform, describe and check traces."""
+"""`fairlead trace`: generate, convert, transform, describe and check traces. `fairlead rates`: a throughput table of a cluster."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fairlead.cli import options as opt
 from fairlead.cli.output import note, option_error, out, print_json
+from fairlead.cli.selectors import control_plane
 from fairlead.core.errors import InputError
 from fairlead.experiments.inputs import TraceFile, read_table
 from fairlead.experiments.metric_columns import format_duration
@@ -21,7 +22,8 @@ from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.formats import write_trace
 from fairlead.workloads.formats.own_columns import parse_columns
 from fairlead.workloads.generate import USERS, Generator
-from fairlead.workloads.throughput_tables import ThroughputTable
+from fairlead.workloads.table_files import write_throughputs
+from fairlead.workloads.throughput_tables import MeasuredRate, ThroughputTable, draft_table
 from fairlead.workloads.trace import Trace, trace_stats
 
 T = TypeVar("T", int, float)
@@ -322,3 +324,48 @@ def _schedule(text: str) -> tuple[tuple[float, float], ...]:
     except ValueError:
         expected = "multiples of the batch size and shares of the steps, as in '1@0.3|4@0.7'"
         raise option_error("schedule", expected, text) from None
+
+
+rates_app = typer.Typer(help="Export the throughputs that a cluster has measured.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@rates_app.callback()
+def rates_group() -> None:
+    """Export the throughputs that a cluster has measured."""
+
+
+@rates_app.command()
+def export(
+    to: Path = typer.Option(Path("rates.csv"), "--out", help="The file to write: .csv or .parquet."),
+    all_types: bool = typer.Option(
+        False, "--all-types", help="Fill in GPU types that were not measured with the mean over the others."
+    ),
+    json: opt.JsonOption = False,
+) -> None:
+    """Write measured throughputs as a table for the simulator.
+
+    Examples:
+
+      fairlead rates export --out rates.csv
+      fairlead simulate --policy las --throughputs rates.csv --trace jobs.csv
+
+    The table has steps per second by job type, workers, GPU type, and consolidated or spread placement. A simulation does not
+    place a job on a GPU type for which its job type was not measured, unless you pass --all-types. Jobs of one type should do
+    the same work: set 'kind' in the task file. The default is the name of the script.
+    """
+    told = control_plane().rates()
+    if json:
+        print_json(told)
+        return
+    rates = [
+        MeasuredRate(one["kind"], one["workers"], one["type"], one["placement"] == "spread", one["steps_per_s"])
+        for one in told["rates"]
+    ]
+    draft = draft_table(rates, told["types"] if all_types else (), to)
+    write_throughputs(draft.finish(), to)
+    note(f"wrote {to}: {len(draft.alone)} rates of {len(draft.sources)} job types and gang sizes")
+    pairs = [(kind, workers, name) for kind, workers in draft.sources for name in told["types"]]
+    unseen = [f"{kind} on {name}" for kind, workers, name in pairs if ((kind, workers), name) not in draft.alone]
+    if unseen:
+        some = ", ".join(unseen[:5]) + (" …" if len(unseen) > 5 else "")
+        note(f"not measured, so 0 in the table: {some}; --all-types fills them in")

@@ -31,7 +31,7 @@ from fairlead.experiments.lookahead import (
     forecast_from_json,
 )
 from fairlead.experiments.metric_columns import format_delay, format_duration, format_seconds
-from fairlead.runtime.http_client import FORBIDDEN, MISSING, ControlPlaneClient, RefusedRequest
+from fairlead.runtime.http_client import FORBIDDEN, ControlPlaneClient, RefusedRequest
 from fairlead.workloads.throughput_tables import ThroughputTable
 
 MAX_SHOWN = 50
@@ -115,15 +115,7 @@ def _looked(
         else:
             rates = plane.rates() if table is None else table
             return forecast(state, rates, asked, lambda made, s: bar.show(made, f"simulating ahead: {format_seconds(s)}")), True
-        try:
-            ahead = forecast_from_json(plane.when())
-        except RefusedRequest as answer:
-            if answer.status != MISSING:
-                raise
-            wanted = (
-                "this control plane is an older one and forecasts for admins only; `fairlead why` explains what a job waits for"
-            )
-            raise RefusedRequest(FORBIDDEN, wanted) from None
+        ahead = forecast_from_json(plane.when())
     if table is not None or replace(asked, job=None) != ForecastOptions():
         note("the control plane made this forecast: --simulations and the other options need an admin token")
     return replace(ahead, jobs=tuple(one for one in ahead.jobs if asked.job in (None, one.number))), False

@@ -61,7 +61,7 @@ COMMANDS = {
     "history": Entry(_CLUSTER, "fairlead.cli.cmd_accounting:history_command", "List jobs that have ended."),
     "scheduler": Entry(_CLUSTER, "fairlead.cli.cmd_scheduler:scheduler_app", "Show or change the scheduler of a cluster."),
     "advise": Entry(_CLUSTER, "fairlead.cli.cmd_synthesize:advise_command", "Recommend a scheduler for a running cluster."),
-    "rates": Entry(_CLUSTER, "fairlead.cli.cmd_rates:rates_app", "Export the throughputs that a cluster has measured."),
+    "rates": Entry(_CLUSTER, "fairlead.cli.cmd_trace:rates_app", "Export the throughputs that a cluster has measured."),
     "token": Entry(_CLUSTER, "fairlead.cli.cmd_tokens:token_app", "Manage API tokens."),
     "demo": Entry(_SIMULATE, "fairlead.cli.cmd_demo:demo_command", "Show what Fairlead does, in under two minutes."),
     "simulate": Entry(_SIMULATE, "fairlead.cli.cmd_simulate:simulate_command", "Simulate one scheduler on one trace."),
@@ -207,12 +207,7 @@ def _loaded(name: str, target: str) -> Any:
     return command
 
 
-app = typer.Typer(
-    name="fairlead",
-    cls=OnDemand,
-    no_args_is_help=True,
-    **STYLE,
-)
+app = typer.Typer(name="fairlead", cls=OnDemand, no_args_is_help=True, **STYLE)
 
 
 def _version(wanted: bool) -> None:
@@ -222,9 +217,7 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def main(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
-) -> None:
+def main(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version.")) -> None:
     """Fairlead schedules GPU clusters. Simulate a scheduler on a trace, then run the same scheduler on real nodes.
 
     Examples:

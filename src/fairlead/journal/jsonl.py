@@ -16,7 +16,7 @@ from typing import IO
 import orjson
 
 from fairlead.core.errors import JournalError, JournalInUse
-from fairlead.core.events import Event, JournalOpened
+from fairlead.core.events import Event
 from fairlead.engine.codec import READABLE_VERSIONS, VERSION, decode, encode_line
 from fairlead.files import is_stream
 
@@ -140,14 +140,6 @@ def read_events(path: Path | str) -> Iterator[Event]:
                 yield decode(line)
             except JournalError as error:
                 raise JournalError(f"{path}:{number}: {error}") from error
-
-
-def read_opening(path: Path | str) -> JournalOpened:
-    """Return the first event of a journal file."""
-    first = next(read_events(path), None)
-    if not isinstance(first, JournalOpened):
-        raise _no_journal(path)
-    return first
 
 
 def _check_header(path: Path | str, line: bytes) -> None:

@@ -153,13 +153,7 @@ class ControlPlaneClient:
         return list(self._ask("GET", f"/v1/jobs?{query}")["jobs"])
 
     def find_jobs(
-        self,
-        words: Sequence[str] = (),
-        *,
-        user: str = "",
-        phases: Sequence[str] = (),
-        array: str = "",
-        all_users: bool = False,
+        self, words: Sequence[str] = (), *, user: str = "", phases: Sequence[str] = (), array: str = "", all_users: bool = False
     ) -> list[dict[str, Any]]:
         """Return all jobs that words mean, in the order of their numbers: names, numbers, patterns such as `train-*`, arrays,
         members such as `sweep[0-4]`. Without words, all your jobs. Raises `RefusedRequest` (404): no job matches a word."""

@@ -61,12 +61,7 @@ class DecisionHealth:
         summary = f"the {stage} failed: {type(problem).__name__}"
         message = f"{summary}: {problem}"[:MAX_MESSAGE]
         if message != self.message:
-            log.error(
-                f"%s failed; {NO_NEW_PLAN}",
-                stage,
-                exc_info=problem,
-                extra={"why": message},
-            )
+            log.error(f"%s failed; {NO_NEW_PLAN}", stage, exc_info=problem, extra={"why": message})
         self._report("failed", summary, message)
 
     def late(self, stage: str) -> None:

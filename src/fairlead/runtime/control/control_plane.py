@@ -142,10 +142,7 @@ class ControlPlane:
         return self.loop.state.scheduler or self.scheduler
 
     def switch(
-        self,
-        scheduler: Mapping[str, Any],
-        why: str,
-        answer: Callable[[Sequence[ev.Event]], None] = lambda events: None,
+        self, scheduler: Mapping[str, Any], why: str, answer: Callable[[Sequence[ev.Event]], None] = lambda events: None
     ) -> None:
         """Switch the scheduler from the next round on; raise an error and keep the old one if it is invalid."""
         self.check(scheduler)

@@ -53,12 +53,7 @@ class Snapshotter:
     """Takes snapshots in a thread; under `lock` the state does not change."""
 
     def __init__(
-        self,
-        journal: DatabaseJournal,
-        state: Callable[[], State],
-        now: Callable[[], float],
-        lock: Any,
-        rules: Retention,
+        self, journal: DatabaseJournal, state: Callable[[], State], now: Callable[[], float], lock: Any, rules: Retention
     ) -> None:
         self._journal, self._state, self._now, self._lock, self._rules = journal, state, now, lock, rules
         self._ending = threading.Event()
