@@ -1,4 +1,4 @@
-"""`fairlead trace`: generate, convert, transform, describe and check traces. `fairlead rates`: a throughput table of a cluster."""
+"""`fairlead trace`: generate, convert, transform, describe and check traces. `fairlead rates`: throughputs of a cluster."""
 
 from __future__ import annotations
 
