@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Query
 
 from fairlead.core import events as ev
 from fairlead.core.errors import JournalError
-from fairlead.core.job import ENDED, Phase
+from fairlead.core.job import ENDED, Job, Phase
 from fairlead.engine.job_control import last_run
 from fairlead.engine.journal import Journal
 from fairlead.engine.state import State
@@ -101,6 +101,10 @@ def cut(run: GpuRun, since_s: float, until_s: float) -> GpuRun | None:
     return run._replace(start_s=start_s, end_s=end_s) if start_s < end_s else None
 
 
+def _about(number: int, job: Job) -> dict[str, Any]:
+    return {"number": number, "name": job.name, "user": job.user, "account": job.account, "job_type": job.kind}
+
+
 def history_records(plane: ControlPlane, number: int) -> Iterator[dict[str, Any]]:
     """Yield what accounting knows of each ended run of a job. A run after the first was submitted when the job was requeued."""
     state, job = plane.loop.state, plane.loop.state.job_of[number]
@@ -109,11 +113,7 @@ def history_records(plane: ControlPlane, number: int) -> Iterator[dict[str, Any]
     for run in (*state.ended_runs.get(number, ()), *((last_run(state, number),) if ended else ())):
         phase = Phase(run.phase)
         yield {
-            "number": number,
-            "name": job.name,
-            "user": job.user,
-            "account": job.account,
-            "job_type": job.kind,
+            **_about(number, job),
             "array": array_of(job),
             "state": phase.name.lower(),
             "exit_code": views.exit_code(phase, run.code),
@@ -182,21 +182,18 @@ def accounting_routes(
         def collect() -> dict[str, Any]:
             state = plane.loop.state
             known_s, found = recorder.runs(min(plane.backend.now, plane.progress_until_s))
-            parts = (cut(run, since - plane.origin, until - plane.origin) for run in found)
-            rows = []
-            for part in parts:
-                job = None if part is None else state.job_of[part.number]
-                if part is None or job is None or caller.visible_user not in (None, job.user):
-                    continue
-                about = {
-                    "number": part.number,
-                    "name": job.name,
-                    "user": job.user,
-                    "account": job.account,
-                    "job_type": job.kind,
+            rows = [
+                {
+                    **_about(part.number, job),
+                    "gpu_type": names[part.type],
+                    "gpus": part.gpus,
+                    "start": plane.origin + part.start_s,
+                    "end": plane.origin + part.end_s,
                 }
-                where = {"gpu_type": names[part.type], "gpus": part.gpus}
-                rows.append({**about, **where, "start": plane.origin + part.start_s, "end": plane.origin + part.end_s})
+                for run in found
+                if (part := cut(run, since - plane.origin, until - plane.origin)) is not None
+                and caller.visible_user in (None, (job := state.job_of[part.number]).user)
+            ]
             return {"known_since": plane.origin + known_s, "now": plane.origin + plane.backend.now, "runs": rows}
 
         return dict(await read(collect))
