@@ -14,7 +14,7 @@ from rich.text import Text
 from fairlead.cli.job_tables import legible
 from fairlead.cli.output import JsonOption, out, print_json
 from fairlead.cli.selectors import control_plane
-from fairlead.core.errors import NOT_FOUND, FairleadError, near_or_all
+from fairlead.core.errors import NotFound, near_or_all
 from fairlead.experiments.metric_columns import format_delay
 
 NodesArgument = Annotated[
@@ -59,20 +59,14 @@ def nodes_command(words: NodesArgument = None, json: JsonOption = False) -> None
 
 
 def select_nodes(nodes: Sequence[dict[str, Any]], words: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Return the nodes that a command names; all without words. Raises `NoSuchNode`: a word matches none."""
+    """Return the nodes that a command names; all without words. Raises `NotFound`: a word matches none."""
     chosen: dict[str, dict[str, Any]] = {}
     for word in words or ("*",):
         matching = [node for node in nodes if node["name"] == word or fnmatch.fnmatchcase(node["name"], word)]
         if not matching and words:
-            raise NoSuchNode(f"there is no node {word!r}; {near_or_all(word, [node['name'] for node in nodes])}")
+            raise NotFound(f"there is no node {word!r}; {near_or_all(word, [node['name'] for node in nodes])}")
         chosen |= {node["name"]: node for node in matching}
     return [node for node in nodes if node["name"] in chosen]
-
-
-class NoSuchNode(FairleadError):
-    """No node matches what a command names."""
-
-    exit_code = NOT_FOUND
 
 
 def undrain_command(

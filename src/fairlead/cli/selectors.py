@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairlead.cli.output import option_error
-from fairlead.core.errors import NOT_FOUND, FairleadError
+from fairlead.core.errors import FairleadError, NotFound
 from fairlead.core.job import ENDED, Phase
 
 if TYPE_CHECKING:
@@ -56,12 +56,6 @@ StateOption = Annotated[
 ArrayOption = Annotated[str, typer.Option("--array", help="Only jobs of this array or grid.", show_default=False)]
 
 
-class NoSuchJob(FairleadError):
-    """No job matches what a command names."""
-
-    exit_code = NOT_FOUND
-
-
 def states_of(words: Sequence[str] | None) -> tuple[str, ...]:
     """Return the phases that --state names, separated by commas or repeated; empty for all."""
     names = [name.strip().lower() for word in words or () for name in word.split(",")]
@@ -94,13 +88,13 @@ def select_jobs(
         At least one record, as in `GET /v1/jobs`.
 
     Raises:
-        NoSuchJob: No job is left.
+        NotFound: No job is left.
         RefusedRequest: One of the words matches no job, or the request is not allowed.
     """
     found = plane.find_jobs(list(words or ()), user=user, phases=states, array=array, all_users=all_users)
     if not found:
         limits = (", ".join(words or ()), f"user {user}" * bool(user), f"array {array}" * bool(array), " or ".join(states))
-        raise NoSuchJob(f"no job matches: {'; '.join(filter(None, limits)) or 'you have none'}")
+        raise NotFound(f"no job matches: {'; '.join(filter(None, limits)) or 'you have none'}")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from fairlead.cli.cmd_accounting import usage_rows
 from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.core import events as ev
+from fairlead.core.errors import JournalError
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.journal import MemoryJournal
@@ -201,3 +203,20 @@ def test_runs_are_recorded_as_events_come_and_each_event_is_observed_once(journa
         seen += len(part)
     assert recorder.runs(state.time) == gpu_runs(events, state, state.time)
     kept.close()
+
+
+def test_a_recorder_whose_next_events_were_dropped_says_so_and_another_begins_with_those_that_are_left(tmp_path: Path) -> None:
+    events = eventful(2)
+    state, journal = State.replay(events), SqliteJournal(tmp_path / "j.sqlite")
+    recorder = GpuRunRecorder(state)
+    journal.append(events[0])
+    recorder.observe_all(recorder.unseen(journal))
+    for event in events[1:-1]:
+        journal.append(event)
+    journal.snapshot(State.replay(events[:-1]))
+    journal.retain(1, math.inf)
+    journal.append(events[-1])
+    with pytest.raises(JournalError, match="event 2 is missing"):
+        list(recorder.unseen(journal))
+    assert [number for number, _ in GpuRunRecorder(state).unseen(journal)] == [len(events)]
+    journal.close()

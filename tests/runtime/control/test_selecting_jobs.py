@@ -9,8 +9,8 @@ from serving import served
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.cli.selectors import NoSuchJob, change_jobs, select_jobs
-from fairlead.core.errors import NOT_FOUND, REFUSED
+from fairlead.cli.selectors import change_jobs, select_jobs
+from fairlead.core.errors import NOT_FOUND, REFUSED, NotFound
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 
 MANY = 1500
@@ -90,7 +90,7 @@ def test_an_admin_matches_the_jobs_of_others_by_pattern_only_if_told_to(planes):
 )
 def test_no_match_is_an_error_that_ends_with_3(planes, words, limits, why):
     _, ann = planes
-    with pytest.raises((RefusedRequest, NoSuchJob), match=why) as told:
+    with pytest.raises((RefusedRequest, NotFound), match=why) as told:
         select_jobs(ann, words, **limits)
     assert told.value.exit_code == NOT_FOUND
 

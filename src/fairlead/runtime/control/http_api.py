@@ -29,7 +29,7 @@ from fairlead.runtime.control.api_pages import add_pages
 from fairlead.runtime.control.cluster_backend import StateBusy
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.job_logs import LogMissing, LogReader, LogUnreachable
-from fairlead.runtime.control.job_routes import job_routes
+from fairlead.runtime.control.job_routes import ENDED_ALREADY, job_routes
 from fairlead.runtime.control.lookahead_service import Lookahead, when_routes
 from fairlead.runtime.control.prometheus import CONTENT_TYPE
 from fairlead.runtime.control.snapshotter import check_serializable
@@ -323,10 +323,9 @@ def create_app(
     async def cancel(name: JobName, caller: Caller) -> dict[str, Any]:
         """Cancel a job."""
         number = await read(lambda: find(name, caller))
-        if await read(lambda: plane.loop.state.columns["phase"][number] > int(Phase.RUNNING)):
-            raise HTTPException(409, "the job has already ended")
-        if not await in_the_journal(lambda answer: plane.backend.cancel(number, answer)):
-            raise HTTPException(409, "the job has already ended")
+        ended = await read(lambda: plane.loop.state.columns["phase"][number] > int(Phase.RUNNING))
+        if ended or not await in_the_journal(lambda answer: plane.backend.cancel(number, answer)):
+            raise HTTPException(409, ENDED_ALREADY)
         return {"number": number, "cancelled": True}
 
     @app.get("/v1/nodes")

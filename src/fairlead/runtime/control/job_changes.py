@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fairlead.core import events as ev
-from fairlead.core.errors import FairleadError
 from fairlead.core.job import UPDATABLE_ENDED, Phase
 from fairlead.engine.state import State
 from fairlead.files import remove
@@ -28,12 +27,7 @@ class JobChanges:
     send: Callable[[Sequence[Addressed]], None]
     finished: set[int]  # jobs that had finished before a restart
     checkpoints: str = ""
-    state: Callable[[], State] | None = None
-
-    def _state(self) -> State:
-        if self.state is None:
-            raise FairleadError("this backend has no state to read")
-        return self.state()
+    state: Callable[[], State] = field(init=False)  # set when there is a loop
 
     def hold(self, number: int, by: str, answer: Answer = lambda events: None) -> None:
         """Hold a job that does not run; other jobs get no event."""
@@ -54,7 +48,7 @@ class JobChanges:
         outdated: list[Path] = []
 
         def handle(now: float) -> list[ev.Event]:
-            state = self._state()
+            state = self.state()
             if number not in self.jobs:
                 if state.columns["phase"][number] <= int(Phase.RUNNING):
                     return []  # it ends with this commit
@@ -82,7 +76,7 @@ class JobChanges:
         ended meanwhile gets no event, unless these fields can still be changed."""
 
         def handle(now: float) -> list[ev.Event]:
-            state, tracked = self._state(), self.jobs.get(number)
+            state, tracked = self.state(), self.jobs.get(number)
             if tracked is None and not set(changes) <= set(UPDATABLE_ENDED):
                 return []
             if tracked is not None:
