@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import orjson
 import typer
@@ -27,9 +27,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.core.errors import InputError, JournalError
-from fairlead.journal.jsonl import JsonlJournal
-from fairlead.reporting.html import PageSource
 from fairlead.reporting.tables import no_room, room_for_names
+
+if TYPE_CHECKING:
+    from fairlead.journal.jsonl import JsonlJournal
+    from fairlead.reporting.html import PageSource
 
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel="Output")]
 
@@ -116,6 +118,8 @@ def say_resumable(folder: object) -> Iterator[None]:
 
 def page_source() -> PageSource:
     """Return what pages say they were made by: this command, Fairlead's version and the date."""
+    from fairlead.reporting.html import PageSource  # as below: slow to import, and most commands need neither
+
     return PageSource.now(sys.argv[1:])
 
 
@@ -223,6 +227,8 @@ def event_log(path: Path | None) -> Iterator[JsonlJournal | None]:
     if path is None:
         yield None
         return
+    from fairlead.journal.jsonl import JsonlJournal
+
     if path.exists() and not path.is_file():  # a pipe or a device cannot be replaced later
         yield JsonlJournal(path, fresh=True)
         return

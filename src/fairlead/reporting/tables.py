@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich import get_console
 from rich.box import SIMPLE_HEAD
@@ -19,7 +20,9 @@ from fairlead.experiments.metric_columns import (
     principal_columns,
     relevant_columns,
 )
-from fairlead.experiments.metrics import Summary
+
+if TYPE_CHECKING:
+    from fairlead.experiments.metrics import Summary
 
 _BEST = "bold green"
 _RUN = "scheduler"

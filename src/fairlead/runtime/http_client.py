@@ -19,8 +19,7 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from fairlead.core.errors import NOT_FOUND, REFUSED, UNREACHABLE, FairleadError
-from fairlead.runtime.protocol.code_archive import archive_digest
-from fairlead.runtime.protocol.messages import CHUNK_BYTES
+from fairlead.runtime.protocol.code_archive import CHUNK_BYTES, archive_digest
 
 if TYPE_CHECKING:
     import httpx

@@ -24,6 +24,7 @@ from fairlead.runtime.agent.code_delivery import CodeDeliveries
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.protocol import messages as ms
 from fairlead.runtime.protocol import orders as od
+from fairlead.runtime.protocol.code_archive import CHUNK_BYTES
 from fairlead.runtime.protocol.network import own_address
 
 log = logging.getLogger(__name__)
@@ -259,11 +260,11 @@ class Agent:
     def _log_chunk(self, wanted: ms.LogRequest) -> ms.LogChunk:
         try:
             if wanted.rank < 0:
-                limit = min(wanted.limit, ms.CHUNK_BYTES)
+                limit = min(wanted.limit, CHUNK_BYTES)
                 data = self.supervisor.read_output(wanted.job, wanted.generation, wanted.path, wanted.offset, limit)
                 return ms.LogChunk(wanted.number, wanted.offset, base64.b64encode(data).decode())
             found = self.supervisor.read_log(
-                wanted.job, wanted.generation, wanted.rank, wanted.offset, min(wanted.limit, ms.CHUNK_BYTES)
+                wanted.job, wanted.generation, wanted.rank, wanted.offset, min(wanted.limit, CHUNK_BYTES)
             )
         except FairleadError as problem:
             return ms.LogChunk(wanted.number, problem=str(problem))

@@ -17,8 +17,8 @@ from fairlead.core.job import ENDED, Phase
 from fairlead.engine.loop import Loop
 from fairlead.files import atomic_write, make_folder, remove
 from fairlead.runtime.control.cluster_backend import ClusterBackend
-from fairlead.runtime.protocol.code_archive import ArchiveLimits, check_archive, is_digest
-from fairlead.runtime.protocol.messages import CHUNK_BYTES, CodeChunk
+from fairlead.runtime.protocol.code_archive import CHUNK_BYTES, ArchiveLimits, check_archive, is_digest
+from fairlead.runtime.protocol.messages import CodeChunk
 from fairlead.runtime.protocol.task_file import task_of
 
 LIMITS = ArchiveLimits(packed_bytes=64 << 20, unpacked_bytes=512 << 20)  # of one archive; agents accept more

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import ENDED, Phase
-from fairlead.runtime.protocol.messages import CHUNK_BYTES, LogChunk, LogRequest
+from fairlead.runtime.protocol.code_archive import CHUNK_BYTES
+from fairlead.runtime.protocol.messages import LogChunk, LogRequest
 
 if TYPE_CHECKING:
     from fairlead.runtime.control.control_plane import ControlPlane

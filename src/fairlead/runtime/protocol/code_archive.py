@@ -20,6 +20,7 @@ from typing import IO
 from fairlead.core.errors import FairleadError, InputError, require
 from fairlead.files import remove, sync_directory
 
+CHUNK_BYTES = 256 << 10  # bytes of an archive or a log in one message, so that heartbeats do not wait long behind them
 _EXCLUDED = frozenset({".git", ".hg", ".venv", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".fairlead"})
 _MAX_BYTES, _MAX_FILES = 64 << 20, 50_000
 _EARLIEST = (1980, 1, 1, 0, 0, 0)

@@ -18,8 +18,6 @@ from fairlead.runtime.protocol.orders import Metric, Order, Report
 
 MAX_MESSAGE_BYTES = 4 << 20  # size limit of one message
 
-CHUNK_BYTES = 256 << 10  # bytes of a log or an archive in one message, so that heartbeats do not wait long behind them
-
 PROTOCOL_VERSION = 5  # changes when an older agent or control plane would misunderstand a newer one
 
 SERVICE, METHOD = "fairlead.Agents", "Session"
