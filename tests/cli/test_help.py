@@ -52,8 +52,8 @@ def test_options_stand_in_groups_and_examples_are_not_wrapped(command: str):
 )
 def test_commands_do_not_import_what_they_do_not_need(command: str, unwanted: set[str], tmp_path: Path):
     program = (
-        f"import sys\nfrom fairlead.cli.main import app\nsys.argv = ['fairlead', {command!r}]\n"
-        f"try:\n    app()\nexcept SystemExit:\n    pass\nprint(sorted({unwanted!r} & set(sys.modules)))"
+        f"import sys\nfrom fairlead.cli.main import run\nsys.argv = ['fairlead', {command!r}]\n"
+        f"try:\n    run()\nexcept SystemExit:\n    pass\nprint(sorted({unwanted!r} & set(sys.modules)))"
     )
     run = [sys.executable, "-c", program]
     done = subprocess.run(run, cwd=tmp_path, env=environment(), capture_output=True, encoding="utf-8", check=True)

@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.runtime import http_client as people
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest, Unreachable
-from fairlead.runtime.protocol.messages import CHUNK_BYTES
+from fairlead.runtime.protocol.code_archive import CHUNK_BYTES
 
 
 def piece(text: str, at: int, *, over: bool = False) -> dict[str, Any]:

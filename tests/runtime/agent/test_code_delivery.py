@@ -15,8 +15,8 @@ from fairlead.core.job import LAUNCH_FAILED
 from fairlead.runtime.agent.agent_service import Agent
 from fairlead.runtime.agent.code_delivery import CodeDeliveries
 from fairlead.runtime.control.code_store import CodeStore
-from fairlead.runtime.protocol.code_archive import archive_digest
-from fairlead.runtime.protocol.messages import CHUNK_BYTES, CodeChunk, CodeRequest
+from fairlead.runtime.protocol.code_archive import CHUNK_BYTES, archive_digest
+from fairlead.runtime.protocol.messages import CodeChunk, CodeRequest
 from fairlead.runtime.protocol.orders import Ended, Kill, Launch, RequestRouting, Reroute, Revoke
 
 
