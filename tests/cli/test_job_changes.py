@@ -29,7 +29,7 @@ for step in fairlead.lease(range(1_000_000), save=lambda folder: None):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     place = tmp_path_factory.mktemp("changes")
     (place / "work.py").write_text(SCRIPT.format(source=SOURCE))
-    with cluster_up(place, cluster="1xv100:1"):
+    with cluster_up(place, "--policy", "fifo", cluster="1xv100:1"):  # no preemption in between
         yield place
 
 
