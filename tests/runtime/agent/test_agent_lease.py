@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.runtime.agent.agent_service import AgentLease
+from fairlead.runtime.agent.agent_service import AgentLease, retry_pause_s
 
 
 def test_a_lease_that_was_never_granted_is_over() -> None:
@@ -19,3 +19,12 @@ def test_an_answer_out_of_order_shortens_nothing() -> None:
     lease = AgentLease(10).renewed(100.0).renewed(95.0)
     assert not lease.is_over(109.9)
     assert not lease.renewed(120.0).is_over(129.9)
+
+
+def test_attempts_to_connect_stay_a_small_part_of_the_lease_apart() -> None:
+    pauses = [0.1]
+    for _ in range(20):
+        pauses.append(retry_pause_s(pauses[-1], AgentLease(15.0)))
+    assert pauses[:5] == [0.1, 0.2, 0.4, 0.8, 1.5]
+    assert max(pauses) == 1.5
+    assert retry_pause_s(100.0, None) == 5.0

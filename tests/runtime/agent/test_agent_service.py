@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -230,3 +231,28 @@ def test_what_a_job_says_once_is_said_again_until_it_is_heard(tmp_path: Path) ->
                 assert isinstance(end, Ended)
 
     asyncio.run(scene())
+
+
+def test_a_lost_connection_and_the_next_one_are_logged_with_one_line_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fairlead.runtime.agent.agent_service")
+
+    def lines() -> list[str]:
+        return [record.getMessage().partition(":")[0] for record in caplog.records]
+
+    async def scene() -> None:
+        async with joined_by_agent(tmp_path) as there:
+            await there.end()
+            while not any("no connection" in line for line in lines()):
+                await asyncio.sleep(0.01)
+            there.ears.joins.clear()
+            await there.begin()
+            await there.ears.joins.wait()
+            while len(lines()) < 3:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(scene())
+    connected = "connected to the control plane"
+    assert lines() == [connected, "no connection to the control plane", connected]
+    assert caplog.records[2].away_s >= 0.0  # type: ignore[attr-defined]

@@ -34,6 +34,7 @@ POLL_S = 0.1
 _CENTRAL_POLL_S = 0.002  # while a job may be waiting for an answer (central renewal)
 _SWEEP_S = 60.0
 _MAX_PAUSE_S = 5.0  # between attempts to reach the control plane
+_CHANNEL = (("grpc.use_local_subchannel_pool", 1),)  # otherwise a new channel inherits the back-off of the last one
 _FIRST_ANSWER_S = 15.0  # how long the first welcome may take; later it is the lease duration
 
 
@@ -82,6 +83,12 @@ class AgentLease:
         return now >= self.since + self.lease_s
 
 
+def retry_pause_s(before_s: float, lease: AgentLease | None) -> float:
+    """The pause before the next attempt to connect: twice the last one, but a small part of the lease, so that a control plane
+    that returns within the lease finds its jobs running."""
+    return min(2 * before_s, _MAX_PAUSE_S, math.inf if lease is None else lease.lease_s / 10)
+
+
 class AgentRefused(FairleadError):
     """The control plane refuses this agent; connecting again without a change would not help."""
 
@@ -124,6 +131,7 @@ class Agent:
         self._next_sweep = self.clock() + _SWEEP_S
         self._heartbeats: list[float] = []  # times of those without an answer
         self._welcomed = False  # in this stream
+        self._lost_s: float | None = None  # when the connection was lost; None: it was not
 
     def run(self) -> None:
         """Run until `stopping` is set; jobs keep running when it returns. Raises `AgentRefused`: the control plane refuses this
@@ -133,11 +141,12 @@ class Agent:
             try:
                 self._session()
             except _ConnectionLost as problem:
-                if not self.stopping.is_set():
-                    log.warning("control plane unreachable: %s", problem)
+                if not self.stopping.is_set() and self._lost_s is None:  # one line, not one for each attempt
+                    self._lost_s = self.clock()
+                    log.warning("no connection to the control plane: %s", problem, extra={"control": self.control})
             except _WrongJournal as other:
                 self._change_journal(str(other))
-            pause = POLL_S if self._welcomed else min(2 * pause, _MAX_PAUSE_S)
+            pause = POLL_S if self._welcomed else retry_pause_s(pause, self._lease)
             again = self.clock() + pause
             while not self.stopping.is_set() and self.clock() < again:
                 self._batch(self._poll(connected=False))
@@ -146,9 +155,9 @@ class Agent:
         outgoing: queue.Queue[ms.FromAgent | None] = queue.Queue()
         incoming: queue.Queue[bytes | Exception | None] = queue.Queue()
         channel = (
-            grpc.secure_channel(self.control, self.credentials)
+            grpc.secure_channel(self.control, self.credentials, options=_CHANNEL)
             if self.credentials is not None
-            else grpc.insecure_channel(self.control)
+            else grpc.insecure_channel(self.control, options=_CHANNEL)
         )
         with channel:
             call: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{ms.SERVICE}/{ms.METHOD}")
@@ -224,6 +233,9 @@ class Agent:
             message = ms.decode_message(data)
             if isinstance(message, ms.Welcome):
                 self._welcomed = True
+                away = {} if self._lost_s is None else {"away_s": round(self.clock() - self._lost_s, 1)}
+                log.info("connected to the control plane", extra={"control": self.control, **away})
+                self._lost_s = None
                 self._set_journal(message.journal)
                 self._lease, self._grace_s = AgentLease(message.lease_s), message.grace_s
                 self._renewed()
