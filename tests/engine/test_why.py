@@ -205,3 +205,24 @@ def test_a_job_whose_gpus_became_free_since_the_last_decision_waits_for_the_next
     after = why_not_running(state, plan, 1, state.time)
     assert after is not None
     assert after.code is Code.NEXT_DECISION
+
+
+@pytest.mark.parametrize(
+    ("workers", "free", "text"),
+    [
+        (1, (0, 0), "Waiting for resources: needs 1 GPU; 0 of the 6 eligible GPUs are free"),
+        (2, (1, 1), "Waiting for resources: needs 2 GPUs; 2 of the 6 eligible GPUs are free, at most 1 of one type"),
+        (2, (2, 1), "Not selected in this round: needs 2 GPUs; 3 of the 6 eligible GPUs are free"),
+    ],
+)
+def test_gpus_of_all_types_that_a_job_may_use_are_counted(workers: int, free: tuple[int, int], text: str) -> None:
+    machines = Cluster.parse("4xv100:2,2xk80:2,4xp100:4")
+    job = Job("a", 1.0, workers=workers, allowed_types=("v100", "k80"))
+    opened, entered = ev.JournalOpened(0.0, machines, {"policy": "fifo"}), ev.RoundPlanned(RoundPlan(10.0, admitted=ONE))
+    state = State.replay([opened, ev.JobSubmitted(1.0, 0, job), entered])
+    by_type = dict(zip(("v100", "k80", "p100"), (*free, 4)))
+    up = {"v100": 4, "k80": 2, "p100": 4}
+    plan = RoundPlan(20.0, up=tuple(up[t] for t in machines.type_names), free=tuple(by_type[t] for t in machines.type_names))
+    reason = why_not_running(state, plan, 0, 20.0)
+    assert reason is not None
+    assert reason.text == text

@@ -111,6 +111,7 @@ class Reason:
         facts["attempt"] = _ATTEMPT.format(**given) if "at" in given else ""
         facts["stuck"] = _STUCK.format(**given) if "up" in given else ""
         text = _TEXT[self.code].format(**facts)
+        text += f", at most {facts['one_type']:g} of one type" if "one_type" in facts else ""
         text += f"; position {facts['position']:g} of {facts['waiting']:g}" if "position" in facts else ""
         text += f"; it shares no GPU: {facts['alone']}" if "alone" in facts else ""
         text += f"; {facts['after_run']}" if "after_run" in facts else ""
@@ -165,10 +166,20 @@ class Reasons:
         return Reason("admission", Code.NOT_ADMITTED, (("what", what), ("demand", demand), ("limit", limit)))
 
     @staticmethod
-    def waiting(needed: float, *, free: float, eligible: float | None = None, alone: str = "", after_run: str = "") -> Reason:
-        """`alone` says why the job shares no GPU where others do; `after_run` why others go first although it has run."""
-        texts = tuple((name, text) for name, text in (("alone", alone), ("after_run", after_run)) if text)
-        return Reason("policy", Code.WAITING_FOR_RESOURCES, (*_room(needed, free, eligible), *texts))
+    def waiting(
+        needed: float,
+        *,
+        free: float,
+        eligible: float | None = None,
+        one_type: float | None = None,
+        alone: str = "",
+        after_run: str = "",
+    ) -> Reason:
+        """`one_type` is the most free GPUs of one type, where `free` of all types would be enough. `alone` says why the job
+        shares no GPU where others do; `after_run` why others go first although it has run."""
+        given = {"one_type": one_type, "alone": alone or None, "after_run": after_run or None}
+        facts = tuple((name, fact) for name, fact in given.items() if fact is not None)
+        return Reason("policy", Code.WAITING_FOR_RESOURCES, (*_room(needed, free, eligible), *facts))
 
     @staticmethod
     def not_selected(needed: float, *, free: float, eligible: float | None = None) -> Reason:

@@ -129,9 +129,11 @@ def why_waiting(plan: RoundPlan | None, number: int, job: Job, view: Snapshot) -
         here = plan.head in view.jobs.number  # it may have gone since
         for_it = max((plan.up[t] for t in _suits(plan, plan.head, view)), default=0) if here else head.workers
         return Reasons.behind(head.name, needed=head.workers, up=for_it if for_it < head.workers else None)
-    free, eligible = max(((plan.free[t], plan.up[t]) for t in suits), default=(0, 0))
-    because = Reasons.not_selected if free >= job.workers else Reasons.waiting
-    return because(job.workers, free=free, eligible=eligible)
+    free, eligible = sum(plan.free[t] for t in suits), sum(plan.up[t] for t in suits)
+    one_type = max((plan.free[t] for t in suits), default=0)
+    if one_type >= job.workers:
+        return Reasons.not_selected(job.workers, free=free, eligible=eligible)
+    return Reasons.waiting(job.workers, free=free, eligible=eligible, one_type=one_type if free >= job.workers else None)
 
 
 def _suits(plan: RoundPlan, number: int, view: Snapshot) -> list[int]:
