@@ -144,10 +144,13 @@ def test_what_a_node_could_not_begin_stands_below_the_nodes(monkeypatch: pytest.
         "jobs": ["a"],
         "up": True,
     }
+    well |= {"jobs": ["a", "b", "c"], "stopping": ["b"], "starting": ["c"]}
     ill = {**well, "name": "n1", "jobs": [], "up": False, "launch_error": "/full: No space left on device", "backoff_s": 30.0}
     monkeypatch.setattr(cmd_nodes, "control_plane", lambda: SimpleNamespace(nodes=lambda: [well, ill]))
     said = CliRunner().invoke(app, ["nodes"]).stdout
     assert "backing off" in said
+    assert "a, b (stopping)," in said
+    assert "c (starting)" in said
     assert "n1 could not start a job: /full: No space left on device; retried in 30 s\n" in said
     assert "n0 could not" not in said
 

@@ -4,6 +4,7 @@ one that simulations run."""
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 from emulated_agents import Scene, begun, unable
 
@@ -365,3 +366,21 @@ def test_a_launch_that_is_taken_back_before_it_was_sent_changes_no_progress():
     assert launches.revoke(0) == []
     orders, (became,) = launches.ended(0, Ended(0, 1, 0, True, 33, 33))
     assert (orders, became.end, became.saved) == ([], LaunchEnd.YIELDED, 33)
+
+
+def test_a_job_that_moves_is_marked_on_both_nodes():
+    scene = begun("moving", "v100:1,v100:1", steps=1000.0)
+    plane = SimpleNamespace(loop=scene.loop, backend=scene.backend, hub=SimpleNamespace(connected={0, 1}))
+
+    def jobs() -> list[tuple[list[str], list[str], list[str]]]:
+        records = views.node_records(plane)  # type: ignore[arg-type]
+        return [(one["jobs"], one["stopping"], one["starting"]) for one in records]
+
+    assert jobs() == [(["moving"], [], []), ([], [], [])]
+    scene.backend.drain(0, undo=False)
+    assert scene.at(10.0) == [(0, Revoke(0, 1))]
+    assert jobs() == [(["moving"], ["moving"], []), (["moving"], [], ["moving"])]
+    scene.backend.report(0, [Ended(0, 1, 0, True, 10, 10)])
+    scene.at(11.0)
+    assert jobs() == [([], [], []), (["moving"], [], [])]
+    scene.check()

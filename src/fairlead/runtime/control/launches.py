@@ -150,9 +150,9 @@ class LaunchTracker:
     def latest(self, job: int) -> TrackedLaunch | None:
         return max((run for run in self._all.values() if run.job == job), key=lambda run: run.generation, default=None)
 
-    def jobs_on(self, node: int) -> set[int]:
-        """Return the jobs whose processes may be on a node, including those asked to leave."""
-        return {run.job for run in self._all.values() if run.sent and node in run.nodes_left}
+    def jobs_on(self, node: int) -> dict[int, bool]:
+        """Return the jobs whose processes may be on a node, and whether each was asked to leave."""
+        return {run.job: run.leaving for run in self._all.values() if run.sent and node in run.nodes_left}
 
     def uses(self, node: int) -> bool:
         """Return whether a launch runs on a node, or will start there."""

@@ -193,8 +193,9 @@ def node_records(plane: ControlPlane, visible_to: str | None = None) -> list[dic
     for number, node in enumerate(state.cluster.nodes):
         mine = state.cluster.node_of == number
         # An agent may still run jobs of another journal.
-        there = state.job_of.keys() & {*state.device_map.on(mine).tolist(), *plane.backend.launches.jobs_on(number)}
-        jobs = [state.job_of[job] for job in sorted(there)]
+        here = plane.backend.launches.jobs_on(number)
+        there = state.job_of.keys() & {*state.device_map.on(mine).tolist(), *here}
+        jobs = {job: state.job_of[job].name for job in sorted(there) if visible_to in (None, state.job_of[job].user)}
         records.append(
             {
                 "name": node.name,
@@ -203,7 +204,9 @@ def node_records(plane: ControlPlane, visible_to: str | None = None) -> list[dic
                 "up": bool(state.present[mine].any()) and number not in state.backoffs,
                 "drained": bool(state.drained[mine].any()),
                 "backed_off": number in state.backoffs,
-                "jobs": [job.name for job in jobs if visible_to in (None, job.user)],
+                "jobs": list(jobs.values()),
+                "stopping": [name for job, name in jobs.items() if here.get(job)],
+                "starting": [name for job, name in jobs.items() if job not in here],  # its GPUs are not free yet
                 "connected": number in plane.hub.connected,
                 "free": int(np.count_nonzero(free[mine])),
                 "shared": int(np.count_nonzero(holders[mine] > 1)),
