@@ -111,3 +111,11 @@ def test_whom_a_job_shares_accelerators_with_stands_behind_where_it_runs():
     assert nodes_or_reason({**RUNS, "colocated_with": ["b", "of another user"]}) == "v100-0, shared with b, of another user"
     assert nodes_or_reason({**RUNS, "colocated_with": list("abcde")}) == "v100-0, shared with a, b, c and 2 more"
     assert details({**RUNS, "colocated_with": ["b"]})["co-located with"] == "b"
+
+
+def test_lost_work_stands_in_the_table_and_in_the_details():
+    job = {**RUNS, "preemptions": 2, "lost_work": {"seconds": 125.0, "preemptions": 2}}
+    assert details(job)["lost work"] == "2.1 min in 2 preemptions without a checkpoint"
+    assert nodes_or_reason(job).endswith("; lost work: 2.1 min in 2 preemptions without a checkpoint")
+    one = {**job, "lost_work": {"seconds": 30.0, "preemptions": 1}}
+    assert details(one)["lost work"] == "30.0 s in 1 preemption without a checkpoint"

@@ -218,3 +218,15 @@ def _sent(cluster: ClusterConnection, folder: Path) -> str:
     (folder / "code").mkdir()
     (folder / "code" / "readme").write_text("code")
     return cluster.client.send_code(pack_code(folder / "code"))
+
+
+def test_a_script_that_never_saves_gets_a_note_under_a_policy_that_preempts(folder):
+    (folder / "plain.py").write_text("print('no checkpoints')\n")
+    (folder / "saves.py").write_text("import fairlead\n")
+    told = "note: the policy 'las' preempts jobs; a script without checkpoints starts again each time (--min-run protects it)\n"
+    plain = ("--", "python", "plain.py")
+    assert fairlead("submit", *plain, cwd=folder).stderr == told
+    for quiet in (("--json", *plain), ("--min-run", "1h", *plain), ("--", "python", "saves.py"), ("--", "true")):
+        assert fairlead("submit", *quiet, cwd=folder).stderr == ""
+    assert fairlead("scheduler", "set", "--policy", "fifo", cwd=folder).returncode == 0
+    assert fairlead("submit", *plain, cwd=folder).stderr == ""

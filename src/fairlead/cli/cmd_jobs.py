@@ -9,7 +9,7 @@ import typer
 
 from fairlead.cli.cmd_wait import follow_job, print_log
 from fairlead.cli.job_info import array_lines, detail_lines
-from fairlead.cli.job_tables import array_record, jobs_table, legible, with_arrays
+from fairlead.cli.job_tables import array_record, jobs_table, legible, lost_work, with_arrays
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.cli.selectors import (
     LIVE,
@@ -123,6 +123,7 @@ def why_command(words: JobsArgument, json: JsonOption = False) -> None:
         text = f"{job['name']} is {job['phase']}" + (f": {legible(reason['text'])}" if reason else "")
         if reason and "in_s" not in reason["facts"] and job["phase"] in ("queued", "waiting"):
             text += decided_next(job)
+        text += f"; lost work: {lost_work(job)}" if job.get("lost_work") else ""
         out.print(text, soft_wrap=True)
         for line in job.get("last_lines", ()):
             out.print(f"  {legible(line)}", soft_wrap=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -49,19 +49,15 @@ def nodes_command(words: NodesArgument = None, json: JsonOption = False) -> None
         up = "draining" if node["drained"] and node["jobs"] else "drained" if node["drained"] else "yes" if node["up"] else "no"
         up = "backing off" if node.get("backoff_s") else up
         counts = (str(node[what]) for what in counted)
-        table.add_row(*map(Text, (node["name"], node["type"], *counts, up, there, _jobs_on(node))))
+        marks = {name: f" ({mark})" for mark in ("starting", "stopping") for name in node.get(mark) or ()}
+        jobs = ", ".join(name + marks.get(name, "") for name in node["jobs"])
+        table.add_row(*map(Text, (node["name"], node["type"], *counts, up, there, jobs)))
     out.print(table)
     for node in found:
         if why := node.get("launch_error"):
             again = f"; retried {format_delay(node['backoff_s'])}" if node["backoff_s"] else ""
             told = f"{node['name']} could not start a job: {legible(why)}{again}"
             out.print(told, soft_wrap=True)
-
-
-def _jobs_on(node: Mapping[str, Any]) -> str:
-    """The jobs of a node, with a mark for those that leave it or wait for its GPUs."""
-    marks = {name: f" ({mark})" for mark in ("starting", "stopping") for name in node.get(mark) or ()}
-    return ", ".join(name + marks.get(name, "") for name in node["jobs"])
 
 
 def select_nodes(nodes: Sequence[dict[str, Any]], words: Sequence[str] | None) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import typer
 
 from fairlead.cli.cmd_wait import follow_job, wait_for_jobs
 from fairlead.cli.output import JsonOption, note, option_error, out, print_json
-from fairlead.cli.script_lines import read_script
+from fairlead.cli.script_lines import read_script, saves_nothing
 from fairlead.cli.selectors import control_plane
 from fairlead.config.yaml_source import read_yaml
 from fairlead.core.errors import InputError
@@ -169,6 +169,9 @@ def submit_command(
             out.print(f"{job['name'] or 'the job'} can run on {', '.join(job['types'])}")
     else:
         _print_submitted(answer)
+        if any(saves_nothing(task) for task in jobs) and (policy := plane.preempting_policy()):
+            again = "a script without checkpoints starts again each time (--min-run protects it)"
+            note(f"note: the policy '{policy}' preempts jobs; {again}")
     if dry_run:
         return
     if follow:

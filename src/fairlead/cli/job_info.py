@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from fairlead.cli.job_tables import legible
+from fairlead.cli.job_tables import legible, lost_work
 from fairlead.experiments.metric_columns import format_delay, format_duration
 
 Line = tuple[str, str]
@@ -144,6 +144,7 @@ def _scheduling(job: Mapping[str, Any]) -> Iterator[Line]:
     yield "weight", "" if job.get("weight") is None else f"{job['weight']:g}"
     yield "starts", str(job.get("starts", ""))
     yield "preemptions", str(job.get("preemptions", ""))
+    yield "lost work", lost_work(job)
     if job.get("failures") or (job.get("failures") == 0 and job["phase"] != "failed"):  # not if it only reached its time limit
         limit = "" if job.get("retries") is None else f" of at most {job['retries'] + 1}"
         yield "failures", f"{job['failures']}{limit}"

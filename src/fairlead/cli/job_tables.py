@@ -25,7 +25,6 @@ NARROW = 80
 LONGEST_NAME = 24
 """Letters of a name in one line of a narrow table; a longer one is folded."""
 
-
 LONGEST_LINE = 500
 """Letters of a line of a log; longer lines are cut."""
 
@@ -139,6 +138,14 @@ def progress_text(job: Mapping[str, Any]) -> str:
     return f"step {job['steps_done']:,.0f}"
 
 
+def lost_work(job: Mapping[str, Any]) -> str:
+    """Return how long a job ran for nothing, because it was preempted without a checkpoint; empty if that is not known."""
+    if (lost := job.get("lost_work")) is None:
+        return ""
+    times = lost["preemptions"]
+    return f"{format_duration(lost['seconds'])} in {times} preemption{'' if times == 1 else 's'} without a checkpoint"
+
+
 def nodes_or_reason(job: Mapping[str, Any]) -> str:
     """Return the nodes of a running job, with workers and co-located jobs; or the reason of a waiting one."""
     nodes, many = ", ".join(job["nodes"]), len(job["accelerators"])
@@ -147,4 +154,5 @@ def nodes_or_reason(job: Mapping[str, Any]) -> str:
     if nodes and (others := job.get("colocated_with")):
         named, most = others[:_MAX_SHARING_NAMED], len(others) - _MAX_SHARING_NAMED
         nodes += f", shared with {', '.join(named)}" + (f" and {most} more" if most > 0 else "")
-    return nodes or legible(str(job.get("reason", {}).get("text", "")))
+    lost = f"; lost work: {lost_work(job)}" if job.get("lost_work") else ""
+    return (nodes or legible(str(job.get("reason", {}).get("text", "")))) + lost

@@ -15,6 +15,7 @@ from fairlead.runtime.protocol.command_line import MAX_WORD
 
 SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
 
+_MENTION = re.compile(r"\bfairlead\b|FAIRLEAD_CHECKPOINT_DIR")
 _LINE = re.compile(r"#(FAIRLEAD|SBATCH)\s+(.*)\Z")
 _SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
 _SHORT = {
@@ -100,6 +101,19 @@ def read_script(word: str) -> JobScript | None:
     if slurm and first.startswith("#"):
         text = f"{SLURM_VARIABLES}{newline}{rest}"
     return JobScript(path, text, _shell(first, path), (*translated, *options), tuple(warnings))
+
+
+def saves_nothing(task: Mapping[str, object]) -> bool:
+    """Return whether a task runs scripts of this machine that never mention Fairlead, so they have no lease and no checkpoints.
+
+    A task that sets `min_run_s` or `cooperative` knows of preemption. Without a script that can be read, nothing is known."""
+    run, folder = task["run"], str(task.get("directory") or ".")
+    text = run if isinstance(run, str) else " ".join(map(str, run)) if isinstance(run, list | tuple) else ""
+    named = {word.strip("'\";()") for word in text.split()}
+    files = [Path(folder, name) for name in named if name.endswith((".py", *SUFFIXES))]
+    texts = [text, *(file.read_text(errors="replace") for file in files if file.is_file())]
+    known = len(texts) > 1 or "\n" in text  # the text of a job script is in its command
+    return known and not {"min_run_s", "cooperative"} & task.keys() and not any(map(_MENTION.search, texts))
 
 
 def _shell(first: str, path: Path) -> tuple[str, ...]:

@@ -103,7 +103,6 @@ LEGAL: dict[Phase, frozenset[Phase]] = {
     **{phase: frozenset() for phase in ENDED},
 }
 
-
 """How plans and reports move a job. Besides, a user may hold a waiting job, and requeue any job: it is `QUEUED` then."""
 
 
@@ -155,7 +154,6 @@ UPDATABLE = (*UPDATABLE_ENDED, "priority", "weight", "time_limit_s", "deadline_s
 
 FORMER_FIELDS = {"entity": "account", "most_slowdown": "max_slowdown"}
 """Former names of a job's fields, which traces, task files and journals may still use, and the present names."""
-
 
 _BATCH = re.compile(r" ?\(batch size ([1-9][0-9]{0,9})\)$")
 """The format of `kind_of`. Anything else in the parentheses, such as 0, is part of the model's name."""

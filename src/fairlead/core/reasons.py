@@ -166,19 +166,10 @@ class Reasons:
         return Reason("admission", Code.NOT_ADMITTED, (("what", what), ("demand", demand), ("limit", limit)))
 
     @staticmethod
-    def waiting(
-        needed: float,
-        *,
-        free: float,
-        eligible: float | None = None,
-        one_type: float | None = None,
-        alone: str = "",
-        after_run: str = "",
-    ) -> Reason:
-        """`one_type` is the most free GPUs of one type, where `free` of all types would be enough. `alone` says why the job
-        shares no GPU where others do; `after_run` why others go first although it has run."""
-        given = {"one_type": one_type, "alone": alone or None, "after_run": after_run or None}
-        facts = tuple((name, fact) for name, fact in given.items() if fact is not None)
+    def waiting(needed: float, *, free: float, eligible: float | None = None, **more: float | str) -> Reason:
+        """Of `more`, `one_type` is the most free GPUs of one type, where those of all types would be enough; `alone` says why
+        the job shares no GPU where others do; `after_run` why others go first although it has run."""
+        facts = tuple((name, fact) for name, fact in more.items() if fact != "")
         return Reason("policy", Code.WAITING_FOR_RESOURCES, (*_room(needed, free, eligible), *facts))
 
     @staticmethod

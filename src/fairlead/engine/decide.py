@@ -133,7 +133,7 @@ def why_waiting(plan: RoundPlan | None, number: int, job: Job, view: Snapshot) -
     one_type = max((plan.free[t] for t in suits), default=0)
     if one_type >= job.workers:
         return Reasons.not_selected(job.workers, free=free, eligible=eligible)
-    return Reasons.waiting(job.workers, free=free, eligible=eligible, one_type=one_type if free >= job.workers else None)
+    return Reasons.waiting(job.workers, free=free, eligible=eligible, one_type=one_type if free >= job.workers else "")
 
 
 def _suits(plan: RoundPlan, number: int, view: Snapshot) -> list[int]:

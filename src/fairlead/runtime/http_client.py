@@ -295,6 +295,10 @@ class ControlPlaneClient:
         """Return the scheduler in use."""
         return dict(self._ask("GET", "/v1/scheduler")["scheduler"])
 
+    def preempting_policy(self) -> str:
+        """Return the name of the policy if it may preempt jobs; empty if it never does, or if that is not known."""
+        return str(self._ask("GET", "/v1/scheduler").get("preempting_policy", ""))
+
     def decision_error(self) -> str:
         """Return why the scheduler does not decide at present; empty if it does."""
         return str(self._ask("GET", "/v1/scheduler")["decision_error"])

@@ -11,6 +11,7 @@ from emulated_agents import Scene, begun, unable
 from fairlead.core import events as ev
 from fairlead.core.job import Phase
 from fairlead.core.reasons import Code
+from fairlead.engine import state_codec
 from fairlead.engine.explain import why_in
 from fairlead.runtime.control import views
 from fairlead.runtime.control.launches import LaunchEnd, NodeRanks, TrackedLaunch
@@ -383,4 +384,33 @@ def test_a_job_that_moves_is_marked_on_both_nodes():
     scene.backend.report(0, [Ended(0, 1, 0, True, 10, 10)])
     scene.at(11.0)
     assert jobs() == [([], [], []), (["moving"], [], [])]
+    scene.check()
+
+
+def test_work_that_a_preempted_job_did_without_a_checkpoint_is_counted(tmp_path):
+    scene = begun("plain", "v100:1", steps=1000.0)
+    scene.at(10.0)
+    scene.job("other", steps=1000.0)
+    assert scene.at(20.0) == [(0, Revoke(0, 1))]
+    assert "lost_work" not in views.job_record(scene.loop, 0, 20.0), "it may still save"
+    scene.backend.report(0, [Ended(0, 1, 0, True, 20, 0)])
+    scene.at(21.0)
+    assert views.job_record(scene.loop, 0, 21.0)["lost_work"] == {"seconds": 20.0, "preemptions": 1}
+    assert state_codec.load(state_codec.save(scene.loop.state)).lost_work == {0: (20.0, 1)}
+    scene.backend.checkpoints = str(tmp_path)
+    (tmp_path / "0").mkdir()
+    assert "lost_work" in views.job_record(scene.loop, 0, 21.0)
+    (tmp_path / "0" / "model.pt").write_text("saved by the script itself")
+    assert "lost_work" not in views.job_record(scene.loop, 0, 21.0)
+    scene.check()
+
+
+def test_a_preempted_job_that_saved_has_lost_nothing():
+    scene = begun("saves", "v100:1", steps=1000.0)
+    scene.at(10.0)
+    scene.job("other", steps=1000.0)
+    scene.at(20.0)
+    scene.backend.report(0, [Ended(0, 1, 0, True, 20, 20)])
+    scene.at(21.0)
+    assert scene.loop.state.lost_work == {}
     scene.check()

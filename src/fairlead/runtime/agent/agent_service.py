@@ -34,7 +34,6 @@ POLL_S = 0.1
 _CENTRAL_POLL_S = 0.002  # while a job may be waiting for an answer (central renewal)
 _SWEEP_S = 60.0
 _MAX_PAUSE_S = 5.0  # between attempts to reach the control plane
-_CHANNEL = (("grpc.use_local_subchannel_pool", 1),)  # otherwise a new channel inherits the back-off of the last one
 _FIRST_ANSWER_S = 15.0  # how long the first welcome may take; later it is the lease duration
 
 
@@ -84,8 +83,7 @@ class AgentLease:
 
 
 def retry_pause_s(before_s: float, lease: AgentLease | None) -> float:
-    """The pause before the next attempt to connect: twice the last one, but a small part of the lease, so that a control plane
-    that returns within the lease finds its jobs running."""
+    """The pause before the next attempt to connect: twice the last one, and at most a small part of the lease."""
     return min(2 * before_s, _MAX_PAUSE_S, math.inf if lease is None else lease.lease_s / 10)
 
 
@@ -155,9 +153,9 @@ class Agent:
         outgoing: queue.Queue[ms.FromAgent | None] = queue.Queue()
         incoming: queue.Queue[bytes | Exception | None] = queue.Queue()
         channel = (
-            grpc.secure_channel(self.control, self.credentials, options=_CHANNEL)
+            grpc.secure_channel(self.control, self.credentials)
             if self.credentials is not None
-            else grpc.insecure_channel(self.control, options=_CHANNEL)
+            else grpc.insecure_channel(self.control)
         )
         with channel:
             call: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{ms.SERVICE}/{ms.METHOD}")

@@ -51,7 +51,6 @@ MEASURE_EVERY_S = 1.0  # heartbeats are collected for this long: each evaluation
 
 MAX_HEARTBEATS = 20_000  # collected while the loop does nothing, for instance without its journal; the oldest are dropped
 
-
 RESEND_WITHIN_S = (
     10.0  # after a restart, orders that are older and that no agent knows are not repeated: the job is planned again
 )

@@ -28,6 +28,7 @@ from fairlead.runtime.control.api_errors import ERROR_RESPONSES, validation_sent
 from fairlead.runtime.control.api_pages import add_pages
 from fairlead.runtime.control.cluster_backend import StateBusy
 from fairlead.runtime.control.control_plane import ControlPlane
+from fairlead.runtime.control.event_log import policy_of
 from fairlead.runtime.control.job_logs import LogMissing, LogReader, LogUnreachable
 from fairlead.runtime.control.job_routes import ENDED_ALREADY, job_routes
 from fairlead.runtime.control.lookahead_service import Lookahead, when_routes
@@ -377,10 +378,14 @@ def create_app(
 
     @app.get("/v1/scheduler")
     async def scheduler(caller: Caller) -> dict[str, Any]:
-        """The scheduler; `decision_error` says why it does not decide at present, in detail for admins."""
+        """The scheduler, why it does not decide at present (in detail for admins), and its policy's name if that preempts."""
         error = plane.decision_health.message if caller.role is Role.ADMIN else plane.decision_health.summary
         counts = {"decisions": plane.loop.decisions, "missed": plane.loop.missed}
-        return {"scheduler": dict(plane.scheduler_in_use), "decision_error": error, **counts}
+        stages = await asyncio.to_thread(plane.compose, plane.scheduler_in_use)
+        policy = getattr(stages.policy, "allocator", stages.policy)
+        preempts = not stages.run_to_completion and getattr(policy, "preempt", True)
+        preempting = policy_of(plane.scheduler_in_use) if preempts else ""
+        return {"scheduler": dict(plane.scheduler_in_use), "decision_error": error, **counts, "preempting_policy": preempting}
 
     @app.post("/v1/scheduler", responses={403: {}, 409: {}, 411: {}, 413: {}, 422: {}})
     async def switch(body: SchedulerSwitch, caller: Admin) -> dict[str, Any]:

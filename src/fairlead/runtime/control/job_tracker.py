@@ -24,7 +24,6 @@ SETTLED = 10  # equal readings in a row after which a batch size counts as stabl
 MAX_CHANGES = 3  # changes of an unstable batch size after which the mean counts
 MEAN_TOLERANCE = 0.1  # a relative change of the mean batch size that is worth an event
 
-
 RATE_TOLERANCE = 0.05  # a relative change of the rate that is worth an event
 
 PROGRESS_TOLERANCE_S = 1.0  # seconds of work that a job may be ahead or behind without an event: fast steps come in bursts

@@ -22,7 +22,6 @@ from fairlead.runtime.protocol import orders as od
 
 MAX_STEPS, MAX_S = 2**53, 1e9  # bounds of a lease, however often a job reports a renewal
 
-
 FIRST_PORT, PORTS = 20_000, 10_000  # for gangs; below the range that the system assigns
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,6 +92,9 @@ def job_record(
         record["last_failure"] = {"why": told, **dict(failure.facts), **where}
     if reason is not None:
         record["reason"] = reason
+    folder = getattr(loop.backend, "checkpoints", "")  # a script without a lease may have saved there
+    if (lost := state.lost_work.get(number)) and not (folder and any(Path(folder, str(number)).glob("*"))):
+        record["lost_work"] = {"seconds": lost[0], "preemptions": lost[1]}
     if phase in (Phase.QUEUED, Phase.WAITING):
         since_s = float(a["waiting_since_s"][number])
         record["next_decision_s"] = _finite(loop.earliest_decision_s(since_s, now) - now)  # after an event
