@@ -202,11 +202,13 @@ def hits_of_help(command: str) -> list[Hit]:
 
 def pages() -> list[str]:
     found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    found += (ROOT / "papers").rglob("*.md")
     return sorted(path.relative_to(ROOT).as_posix() for path in found if path.is_file() and "generated" not in path.parts)
 
 
 def modules() -> list[str]:
-    return sorted(path.relative_to(ROOT).as_posix() for path in SOURCE.rglob("*.py"))
+    folders = (SOURCE, ROOT / "papers" / "src")
+    return sorted(path.relative_to(ROOT).as_posix() for folder in folders for path in folder.rglob("*.py"))
 
 
 def lines(place: str, hits: list[Hit]) -> list[str]:

@@ -59,9 +59,9 @@ def test_nobody_overtakes_the_first_in_line_however_small():
 
 def test_who_is_not_let_in_is_told_the_demand_and_the_limit():
     admitted = AcceptUpTo(1.5).admit(view_with([8, 2], [4]))
-    assert admitted.others == Reasons.not_admitted("the admitted jobs' demand for GPUs is limited", demand=10, limit=12.0)
+    assert admitted.others == Reasons.not_admitted("GPUs requested by admitted jobs", demand=10, limit=12.0)
     assert AcceptUpTo(1.5).admit(view_with([8], [2, 4])).others == admitted.others, "with those who enter now"
-    assert str(admitted.others) == "admission: Not admitted: the admitted jobs' demand for GPUs is limited (10 of at most 12)"
+    assert str(admitted.others) == "admission: Not admitted: GPUs requested by admitted jobs (10 of at most 12)"
 
 
 def test_the_limit_follows_the_accelerators_that_are_up():

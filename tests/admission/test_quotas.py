@@ -116,7 +116,7 @@ def test_a_chain_lets_in_whom_every_link_lets_in_and_tells_the_others_by_which(i
     assert set(admitted.reasons) == left
     for number in left:
         whose = dict(admitted.reasons[number].facts)["what"]
-        assert ("demand for GPUs" in str(whose)) == (number in through.jobs)
+        assert ("GPUs requested by" in str(whose)) == (number in through.jobs)
 
 
 def test_who_waits_for_one_link_stands_in_nobodys_way_at_the_next():

@@ -197,7 +197,7 @@ def test_each_member_of_an_array_has_a_folder_of_its_own(folder, tmp_path: Path)
 def test_what_was_not_kept_is_an_error(folder, tmp_path: Path):
     assert fairlead("submit", "--name", "plain", "--wait", "--", "true", cwd=folder).returncode == 0
     done = fairlead("fetch", "plain", "--to", tmp_path, cwd=folder)
-    assert (done.returncode, "no outputs are kept of plain" in done.stderr) == (1, True)
+    assert (done.returncode, "no outputs were stored for plain" in done.stderr) == (1, True)
     for wrong in ("/etc/passwd", "../x", "a/../../b"):
         assert fairlead("submit", "--outputs", wrong, "--", "true", cwd=folder).returncode == 2
 

@@ -128,5 +128,5 @@ def test_time_makes_a_save_due_too(tmp_path: Path) -> None:
 
 
 def test_at_least_one_must_be_kept(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="keep=0: at least the last checkpoint must stay"):
+    with pytest.raises(ValueError, match="keep=0: expected 1 or more"):
         Checkpoints(tmp_path, keep=0)

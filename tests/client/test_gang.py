@@ -191,7 +191,7 @@ def test_a_worker_that_hangs_in_a_step_is_ended_when_another_has_died(agent: Age
     until(lambda: all(worker.stage == Stage.RUNNING for worker in gang))
     gang[1].kill()
     assert gang[0].ends() == 75
-    assert "worker 1 is gone; this worker hangs in a step and is ended" in gang[0].errors
+    assert "worker 1 is gone; this worker does not end its step and is stopped" in gang[0].errors
 
 
 def test_a_worker_that_does_not_answer_does_not_hold_the_others_for_ever(agent: Agent, script: Path, tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_workers_that_do_not_see_the_same_checkpoints_do_not_begin(agent: Agent,
     elsewhere = {**common, "FAIRLEAD_CHECKPOINT_DIR": str(tmp_path / "elsewhere")}
     other = agent.launch(script, tmp_path / "log", "100000", "free", rank=1, environment=elsewhere)
     assert other.ends() == 1
-    assert f"worker 0 begins at step {last}, of which no checkpoint is here" in other.errors
+    assert f"worker 0 begins at step {last}, and no checkpoint of it is here" in other.errors
 
 
 def test_keys_of_a_message_that_are_unknown_are_ignored() -> None:

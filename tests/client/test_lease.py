@@ -166,7 +166,7 @@ def test_a_loader_that_can_be_walked_once_is_refused_a_second_epoch(agent: Agent
     script.write_text("import fairlead\nfor _ in fairlead.lease(iter('abc'), steps=5): pass")
     job = agent.launch(script)
     assert job.ends() == 1
-    assert "the loader gave nothing in epoch 1, after 3 steps" in job.errors
+    assert "the loader returned no batch in epoch 1, after 3 steps" in job.errors
 
 
 def test_the_batch_size_is_the_loaders_until_the_script_says_otherwise(agent: Agent) -> None:

@@ -145,7 +145,7 @@ def test_a_parameter_cannot_have_its_former_and_its_present_name_at_once():
 
 
 def test_an_unknown_parameter_is_reported_by_the_name_that_was_given():
-    with pytest.raises(InputError, match="field 'most_jobs': expected a parameter it has"):
+    with pytest.raises(InputError, match="field 'most_jobs': expected a known parameter"):
         make("policy", Part("fifo", {"most_jobs": 3}), INSTALLED)
 
 

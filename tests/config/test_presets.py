@@ -131,9 +131,9 @@ def test_near_names_are_suggested(tmp_path):
 
 
 def test_who_names_a_preset_as_a_policy_or_a_policy_as_a_preset_is_told_which_it_is():
-    with pytest.raises(UnknownName, match=r"^unknown policy 'gavel'; a preset is called so: --preset gavel$"):
+    with pytest.raises(UnknownName, match=r"^unknown policy 'gavel'; it is a preset: use --preset gavel$"):
         make("policy", Part("gavel"), Registry.installed())
-    with pytest.raises(UnknownName, match=r"^unknown preset 'max-min-fairness'; a policy is called so: --policy max-min-"):
+    with pytest.raises(UnknownName, match=r"^unknown preset 'max-min-fairness'; it is a policy: use --policy max-min-"):
         SchedulerConfig.preset("max-min-fairness")
     with pytest.raises(UnknownName, match=r"^unknown placement 'gavel'; known: "):
         make("placement", Part("gavel"), Registry.installed())
@@ -145,7 +145,7 @@ def test_a_part_that_nobody_knows_is_told_with_the_presets_line(monkeypatch):
     with pytest.raises(UnknownName, match=r"preset 'broken':4: unknown placement 'sprea'; near: 'spread'"):
         SchedulerConfig.preset("broken").build(None)
     monkeypatch.setitem(presets(), "broken", Preset("broken", "about: x\npaper: y\npolicy: {name: las, bye: time}\n"))
-    with pytest.raises(InputError, match=r"preset 'broken':3: policy 'las': field 'bye': expected a parameter it has"):
+    with pytest.raises(InputError, match=r"preset 'broken':3: policy 'las': field 'bye': expected a known parameter"):
         SchedulerConfig.preset("broken").build(None)
 
 

@@ -71,9 +71,9 @@ def test_one_more_can_be_added_without_changing_the_registry_there_is():
 
 
 def test_a_name_that_is_there_cannot_be_added_again():
-    with pytest.raises(DuplicateName, match="policy 'fifo' is there already, from fairlead"):
+    with pytest.raises(DuplicateName, match="policy 'fifo' already exists, from fairlead"):
         INSTALLED.plus("policy", "fifo", Mine)
-    with pytest.raises(DuplicateName, match="policy 'mine' is there already"):
+    with pytest.raises(DuplicateName, match="policy 'mine' already exists"):
         INSTALLED.plus("policy", "mine", Mine).plus("policy", "mine", Mine)
 
 
@@ -96,7 +96,7 @@ def claimed_twice() -> Registry:
 
 
 def test_a_name_that_two_packages_claim_is_an_error_for_who_asks_for_it_and_for_nobody_else():
-    with pytest.raises(DuplicateName, match="policy 'mine' is claimed by alpha and by beta; remove one"):
+    with pytest.raises(DuplicateName, match="policy 'mine' is defined by alpha and by beta; remove one"):
         claimed_twice().find("policy", "mine")
     assert claimed_twice().load("policy", "fifo") is Fifo
 
@@ -142,7 +142,7 @@ def test_two_packages_that_claim_one_name_and_one_that_is_broken_do_not_disturb_
     package(tmp_path, "gamma", BAD, "broken")
     twice = simulate(tmp_path, "mine")
     assert twice.returncode == 2
-    assert "policy 'mine' is claimed by alpha and by beta; remove one" in twice.stderr.replace(
+    assert "policy 'mine' is defined by alpha and by beta; remove one" in twice.stderr.replace(
         "beta and by alpha", "alpha and by beta"
     )
     broken = simulate(tmp_path, "broken")

@@ -182,7 +182,7 @@ WRONG = {
     "two documents": ("policy: fifo\n---\npolicy: las\n", "scheduler.yaml:2: expected YAML ("),
     "an unknown parameter": (
         "policy: {name: las, bye: time}\n",
-        "scheduler.yaml:1: policy 'las': field 'bye': expected a parameter it has (near: 'by')",
+        "scheduler.yaml:1: policy 'las': field 'bye': expected a known parameter (near: 'by')",
     ),
     "a parameter of the wrong kind": (
         "policy: {name: tiresias, thresholds: many}\n",
@@ -218,7 +218,7 @@ WRONG = {
     ),
     "a parameter that is not one's to give": (
         "policy: fifo\nestimator: {name: oracle, table: 3}\n",
-        "scheduler.yaml:2: estimator 'oracle': field 'table': expected a parameter it has",
+        "scheduler.yaml:2: estimator 'oracle': field 'table': expected a known parameter",
     ),
 }
 

@@ -42,7 +42,7 @@ def test_the_example_can_be_read():
         ("    slo_ms: 50\n", "", "sessions.yaml:7: field 'slo_ms': expected a value"),
         ("slo_ms: 100", "slo: 100", "sessions.yaml:6: field 'slo': expected a known field .near: 'slo_ms'"),
         ("model: resnet,", "model: resnett,", "sessions.yaml:6: field 'model' is 'resnett'.*near: 'resnet'"),
-        ("name: doors", "name: photos", "sessions.yaml:7: .*'photos' is there twice"),
+        ("name: doors", "name: photos", "sessions.yaml:7: .*'photos' occurs twice"),
         ("[1, 3]", "[3, 1]", "sessions.yaml:3: field 'batches'.*ascending order"),
         ("[1, 3]", "[1, 9999]", "sessions.yaml:3: field 'batches'.*at most 4096"),
         ("[6, 10]", "[6]", "sessions.yaml:4: field 'V100' is .*expected 2 latencies"),

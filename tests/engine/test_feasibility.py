@@ -139,9 +139,7 @@ def test_admission_has_the_word_about_who_is_not_let_in():
     scheduler = SchedulerConfig(admission=Part("accept-up-to", {"factor": 1.0}))
     made = Harness(scheduler).cluster("v100:2").submit(job("a").workers(2), job("b").workers(1))
     assert made.round().reason("b").code is Code.NOT_ADMITTED
-    assert made.round().reason("b") == Reasons.not_admitted(
-        "the admitted jobs' demand for GPUs is limited", demand=2, limit=2.0
-    )
+    assert made.round().reason("b") == Reasons.not_admitted("GPUs requested by admitted jobs", demand=2, limit=2.0)
 
 
 def test_whoever_arrives_after_a_decision_waits_for_the_next():

@@ -61,7 +61,7 @@ def test_a_held_job_leaves_the_admitted_jobs() -> None:
 
 def test_a_running_job_cannot_be_held_and_an_ended_job_stays_as_it_is() -> None:
     state = state_of(TWO, [Job("a", steps=100.0)], {0: [0]})
-    with pytest.raises(InvalidPlan, match="'a' runs and cannot be held"):
+    with pytest.raises(InvalidPlan, match="'a' is running and cannot be held"):
         state.apply(ev.JobHeld(5.0, 0))
     state.apply(ev.JobsFinished(6.0, ONE, np.array([6.0])))
     state.apply(ev.JobHeld(7.0, 0))

@@ -142,7 +142,7 @@ def test_numbers_may_have_gaps_and_do_not_come_twice():
     assert state.all_jobs().number.tolist() == [3, 700]
     assert state.next_number == 701
     for number in (3, 700, 0):
-        with pytest.raises(InvalidPlan, match="was given twice"):
+        with pytest.raises(InvalidPlan, match="was used twice"):
             state.apply(ev.JobSubmitted(2.0, number, Job("c", 2.0)))
 
 

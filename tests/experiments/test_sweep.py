@@ -199,7 +199,7 @@ WRONG = {
     "no such trace": ("schedulers: [las]\ntrace: none.csv\n", "none.csv: expected a trace that can be read"),
     "jobs and a trace": (
         "schedulers: [las]\njobs: 3\ntrace: none.csv\n",
-        "sweep.yaml:2: field 'jobs' is 3: expected no jobs where there is a trace",
+        "sweep.yaml:2: field 'jobs' is 3: expected no jobs together with a trace",
     ),
     "along nothing": (
         "schedulers: [las]\nover: {load: [1]}\nagainst: loads\n",
@@ -218,7 +218,7 @@ WRONG = {
     ),
     "a measure of nobody": (
         "schedulers: [las]\nover: {jobs: [100, 20]}\nmeasure: '20:30'\n",
-        "sweep.yaml:3: field 'measure' is '20:30': expected a range within the 20 jobs that there are",
+        "sweep.yaml:3: field 'measure' is '20:30': expected a range within the 20 jobs of the trace",
     ),
     "a measure backwards": ("schedulers: [las]\nmeasure: '9:3'\n", "field 'measure' is '9:3': expected first:last"),
     "a measure of one": ("schedulers: [las]\nmeasure: '5'\n", "sweep.yaml:2: field 'measure' is '5': expected first:last"),
@@ -245,7 +245,7 @@ def test_from_the_command_line_it_is_a_table_a_report_and_one_object(finished, t
     again = CliRunner().invoke(app, ["compare", "--sweep", "mine.yaml", "--out", "out/mine"])
     assert again.exit_code == 0
     assert "doored" in again.stdout
-    assert "runs: 0, reused from before: 12" in again.stderr
+    assert "runs: 0, reused: 12" in again.stderr
 
 
 def test_other_options_beside_a_sweep_are_refused(tmp_path):

@@ -98,7 +98,7 @@ def test_damaged_snapshots_are_passed_over_for_older_ones_or_the_beginning(
         with caplog.at_level(logging.WARNING):
             state, last = recover(journal)
         assert (state.digest(), last) == (DIGEST, len(EVENTS))
-        assert f"the snapshot at event {MOMENTS[-1]} is passed over: a damaged state" in caplog.text
+        assert f"the snapshot at event {MOMENTS[-1]} is skipped: a damaged state" in caplog.text
         assert len(caplog.records) == count
         journal.close()
 
@@ -225,7 +225,7 @@ def test_a_snapshot_can_be_finished_in_another_thread_while_events_go_on(where: 
 def test_a_journal_with_nothing_in_it_is_new_and_has_no_state(where: str) -> None:
     journal = opened(where)
     assert is_new(journal)
-    with pytest.raises(FairleadError, match="a journal begins with the cluster"):
+    with pytest.raises(FairleadError, match="the journal does not begin with an 'opened' event"):
         recover(journal)
     for event in EVENTS[:2]:
         journal.append(event)

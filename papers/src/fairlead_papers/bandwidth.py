@@ -1,5 +1,5 @@
 """What bandwidth gangs find inside a node, by how their accelerators are chosen there (Blox §5.3, Table 4): one trace, the same
-nodes, and inside of them chance or `bandwidth-aware`. Links are those of the machine's table; no traffic is simulated."""
+nodes, and inside them chance or `bandwidth-aware`. Links are those of the machine's table; no traffic is simulated."""
 
 from __future__ import annotations
 

@@ -242,9 +242,9 @@ def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:
     for reason in _why_not(outcome):
         note(reason)
     if narrow:
-        note(f"claims are cut to a line each; whole: {given.folder / 'report.md'}")
+        note(f"each claim is shortened to one line; in full: {given.folder / 'report.md'}")
     kept = len(given.cases()) - outcome.ran
-    note(f"cases run: {outcome.ran}" + (f", kept from before: {kept}" if kept else ""))
+    note(f"cases run: {outcome.ran}" + (f", from earlier runs: {kept}" if kept else ""))
     others = f"; as they were before: {', '.join(outcome.kept)}" if outcome.kept else ""
     note(f"report: {given.folder / 'report.html'}{others}")
 
@@ -256,7 +256,7 @@ def _table(given: Path | None) -> Path | None:
     beside = SHARED / "gavel" / TABLE
     if beside.is_file():
         return beside.resolve()
-    note("going on with the bundled catalogue's rates; for Gavel's own, pass its simulation_throughputs.json as --throughputs")
+    note("using the bundled catalogue's rates; for Gavel's own, pass its simulation_throughputs.json as --throughputs")
     return None
 
 
@@ -265,7 +265,7 @@ def _data(given: Path | None, what: str) -> Path | None:
         return given
     if SHARED.is_dir():
         return SHARED.resolve()
-    note(f"going on with generated jobs alone; for {what}, pass the folder of public traces as --data")
+    note(f"using generated jobs only; for {what}, pass the folder of public traces as --data")
     return None
 
 

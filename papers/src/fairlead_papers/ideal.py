@@ -30,11 +30,9 @@ def ideal(
     table = table_for(given.trace, given.cluster, given.table, fill=given.fill_workers)
     stages = given.scheduler.build(table, registry or Registry.installed())
     if not isinstance(stages.policy, Allocated):
-        raise FairleadError(
-            f"policy '{given.scheduler.policy.name}' gives no shares of time, so there is nothing ideal to realise"
-        )
+        raise FairleadError(f"policy '{given.scheduler.policy.name}' computes no time fractions, so it has no ideal run")
     if given.trace.dynamics:
-        raise FairleadError("some jobs have a nature, such as regimes; ideal shares know the speeds of a table only")
+        raise FairleadError("some jobs have dynamics, such as regimes; an ideal run needs the speeds of a table")
     allocator = stages.policy.allocator
     rates = used_rates(given.trace.jobs, table)
     state = State(given.cluster)

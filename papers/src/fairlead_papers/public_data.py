@@ -34,10 +34,10 @@ class GavelInputs(ExperimentInputs):
     def trace(self, name: str) -> Trace:
         """A trace by its file name."""
         if self.throughputs is None:
-            raise DataMissing(f"trace {name}", f"it beside the throughput table: pass --throughputs FILE (Gavel's {TABLE})")
+            raise DataMissing(f"trace {name}", f"it next to the throughput table: pass --throughputs FILE (Gavel's {TABLE})")
         path = self.throughputs.parent / name
         if not path.is_file():
-            raise DataMissing(f"--throughputs {self.throughputs}", f"{name} beside it")
+            raise DataMissing(f"--throughputs {self.throughputs}", f"{name} next to it")
         return TraceFile(path, "gavel").read(self.table)
 
 

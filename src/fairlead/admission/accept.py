@@ -50,5 +50,5 @@ class AcceptUpTo:
         if entering == 0 and used == 0:
             entering = 1
         then = int(demand[entering - 1]) if entering else used
-        others = Reasons.not_admitted("the admitted jobs' demand for GPUs is limited", demand=then, limit=limit)
+        others = Reasons.not_admitted("GPUs requested by admitted jobs", demand=then, limit=limit)
         return Admitted(queued.number[:entering], others=others)

@@ -234,7 +234,7 @@ def _run_sweep(path: Path, folder: Path | None, context: typer.Context, *, proce
         out.print(_sweep_table(swept))
         for why in dict.fromkeys(result.failed for result in swept.results if result.failed):
             note(f"failed: {why}")
-        note(f"runs: {swept.ran}" + (f", reused from before: {swept.kept}" if swept.kept else "") + f"   report: {report}")
+        note(f"runs: {swept.ran}" + (f", reused: {swept.kept}" if swept.kept else "") + f"   report: {report}")
     if any(result.failed for result in swept.results):
         raise typer.Exit(1)
 

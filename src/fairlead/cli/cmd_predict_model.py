@@ -328,7 +328,7 @@ def _check(name: str, value: float) -> None:
 def _check_counts(
     predictor: Predictor, sharing: str, held: list[float] | None, kernel_us: list[float] | None, numbers: int
 ) -> None:
-    """What is said beside utilizations counts where kernels run side by side, and how long these take beside what they hold."""
+    """Multiprocessors count only if kernels of several jobs run at once, and kernel lengths only with multiprocessors."""
     where = f"--sharing {' or '.join(predictor.at_once) or 'with which kernels of several jobs run at once'}"
     for name, given in (("multiprocessors", held), ("kernel-us", kernel_us)):
         if given is not None and len(given) != 2 and (len(given), numbers) != (1, 1):

@@ -70,7 +70,7 @@ def table(
     check_paths([alone, *(pairs or [])], [to])
     known = _known(alone, pairs or [], set_)
     slowdowns = known.pairs.get(sharing.value, {})
-    found = {pair: max(1.0, slower) for pair, (slower, _) in slowdowns.items()}  # faster beside another than alone is noise
+    found = {pair: max(1.0, slower) for pair, (slower, _) in slowdowns.items()}  # faster co-located than alone is noise
     wanted = _all_met(found) if together else known.alone.keys()
     require(wanted, "profile table", f"pairs that were measured, {sharing.value}", "together")
     rows = [
@@ -221,10 +221,10 @@ def pairs(
     with in_sharing_mode(sharing), measuring.PairBench(names, device, timing) as bench:
         unfit = bench.problems
         if unfit.keys() >= {*names}:
-            raise FairleadError(f"none of them can be trained here: {names[0]}: {unfit[names[0]]}")
+            raise FairleadError(f"none of the configurations can be trained here: {names[0]}: {unfit[names[0]]}")
         if unfit:
             name, problem = next(iter(unfit.items()))
-            note(f"{len(unfit)} are left out, since they cannot be trained here: {name}: {problem}")
+            note(f"{len(unfit)} configurations are left out because they cannot be trained here: {name}: {problem}")
         fit = [one for one in asked if unfit.keys().isdisjoint(one.of)]
         with progress(len(fit), "measuring", quiet=json) as bar:
             for one in fit:
@@ -374,7 +374,7 @@ def _needs_torch(name: str) -> Any:
 def _torch(device: str) -> Any:
     torch = _needs_torch("torch")
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise option_error("device", "a device that is there; this machine has no CUDA, try --device cpu", device)
+        raise option_error("device", "an available device; this machine has no CUDA, so pass --device cpu", device)
     try:
         where = torch.device(device)
         there = where.index is None or where.index < torch.cuda.device_count()
@@ -383,7 +383,7 @@ def _torch(device: str) -> Any:
     except (RuntimeError, AssertionError, ImportError, AttributeError):  # PyTorch knows many it was not built for
         there = False
     if not there:
-        raise option_error("device", "a device that is there and trains, as in cuda, cuda:0, cpu", device)
+        raise option_error("device", "an available device that can train, as in cuda, cuda:0, cpu", device)
     return torch
 
 

@@ -98,7 +98,7 @@ def fetch_command(
     if empty:
         more = f" and {len(empty) - 3:,} more" if len(empty) > 3 else ""
         raise JobNotFinished(
-            f"no outputs are kept of {', '.join(empty[:3])}{more}: declare them with --outputs before the job runs"
+            f"no outputs were stored for {', '.join(empty[:3])}{more}: declare them with --outputs before the job runs"
         )
 
 

@@ -399,7 +399,7 @@ def note_unknown_types(cluster: Cluster, trace: Trace) -> None:
         if kind == AcceleratorType(kind.name) and (near := near_names(kind.name, known)):
             note(
                 f"unknown GPU type {kind.name!r}, near: {', '.join(map(repr, near))};"
-                " jobs that carry durations take as long there as on any type"
+                " jobs with durations run equally fast on every type"
             )
 
 

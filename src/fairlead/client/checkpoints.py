@@ -34,7 +34,7 @@ class Checkpoints:
 
     def __init__(self, directory: Path, *, keep: int = 1, prefix: str = "step-") -> None:
         if keep < 1:
-            raise ValueError(f"keep={keep}: at least the last checkpoint must stay")
+            raise ValueError(f"keep={keep}: expected 1 or more")
         self.directory = directory
         self._keep = keep
         self._prefix = prefix

@@ -152,7 +152,7 @@ class GangMember(Gang):
             self.has_messages = True
             self._condition.notify_all()
         if not self._released.wait(self._patience.answer_s):
-            print(f"fairlead: {why}; this worker hangs in a step and is ended", file=sys.stderr, flush=True)
+            print(f"fairlead: {why}; this worker does not end its step and is stopped", file=sys.stderr, flush=True)
             os._exit(_HUNG_IN_STEP)
 
     def _notify_others(self, why: str) -> None:
@@ -194,7 +194,7 @@ class Follower(GangMember):
         try:
             begin = self._handshake()
         except (OSError, EOFError, ValueError) as error:
-            raise GangBroken("worker 0 refuses this worker: another token, generation or rank") from error
+            raise GangBroken("worker 0 refuses this worker: its token, generation or rank is wrong") from error
         self._line.set_timeout(None)
         os.register_at_fork(after_in_child=self._line.close_in_child)
         threading.Thread(target=self._listen, name="fairlead-gang", daemon=True).start()

@@ -84,7 +84,7 @@ class Lease(Generic[Batch]):
                         return
                 if holder.steps == began and (self._epochs is None or self.epoch):
                     raise ValueError(
-                        f"the loader gave nothing in epoch {self.epoch}, after {began} steps: can it be iterated again?"
+                        f"the loader returned no batch in epoch {self.epoch}, after {began} steps: can it be iterated again?"
                     )
                 began, skip = holder.steps, 0
         except GeneratorExit:

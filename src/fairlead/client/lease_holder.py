@@ -132,7 +132,7 @@ class LeaseHolder:
             latest = self._checkpoints.at(begin) if self._checkpoints else None
             if begin and latest is None:
                 current_step = self._checkpoints.directory if self._checkpoints else "no directory for checkpoints"
-                raise FileNotFoundError(f"{current_step}: worker 0 begins at step {begin}, of which no checkpoint is here")
+                raise FileNotFoundError(f"{current_step}: worker 0 begins at step {begin}, and no checkpoint of it is here")
         self.steps = self._began_at = begin
         self.notes = latest.notes if latest else {}
         self._numbers[Field.STAGE] = Stage.STARTING

@@ -105,7 +105,7 @@ class Registry:
             raise UnknownName(what, name, known)
         claims = known[name]
         if len(claims) > 1:
-            raise DuplicateName(f"{what} '{name}' is claimed by {' and by '.join(c.origin for c in claims)}; remove one")
+            raise DuplicateName(f"{what} '{name}' is defined by {' and by '.join(c.origin for c in claims)}; remove one")
         return claims[0]
 
     def load(self, what: str, name: str) -> type[Any]:
@@ -126,7 +126,7 @@ class Registry:
         if what not in GROUPS:
             raise UnknownName("kind of plug-in", what, GROUPS)
         if name in self.entries.get(what, {}):
-            raise DuplicateName(f"{what} '{name}' is there already, from {self.entries[what][name][0].origin}")
+            raise DuplicateName(f"{what} '{name}' already exists, from {self.entries[what][name][0].origin}")
         origin = str(found.path) if isinstance(found, PolicyFile) else found.__module__
         mine = {**self.entries.get(what, {}), name: (Registered(what, name, origin, found),)}
         return Registry({**self.entries, what: mine})
@@ -171,5 +171,5 @@ def preset_named(name: str, place: str = "") -> Preset:
     known = presets()
     if name not in known:
         policies = {entry.name for entry in Registry.installed().of("policy")}
-        raise UnknownName("preset", name, known, place, f"a policy is called so: --policy {name}" if name in policies else "")
+        raise UnknownName("preset", name, known, place, f"it is a policy: use --policy {name}" if name in policies else "")
     return known[name]

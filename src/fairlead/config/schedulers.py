@@ -197,7 +197,7 @@ def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] 
     try:
         found = registry.load(what, part.name)
     except UnknownName as error:
-        instead = f"a preset is called so: --preset {part.name}" if what == "policy" and part.name in presets() else ""
+        instead = f"it is a preset: use --preset {part.name}" if what == "policy" and part.name in presets() else ""
         raise UnknownName(what, part.name, error.known, place, instead) from None
     if not dataclasses.is_dataclass(found):
         try:
@@ -210,7 +210,7 @@ def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] 
     for name, value in with_present_names(part.parameters, fields, partial(_source, what, part)).items():
         if name not in fields or name in given:
             known = [n for n in fields if n not in given]
-            raise InputError(_source(what, part, name), f"a parameter it has ({near_or_all(name, known)})", field=name)
+            raise InputError(_source(what, part, name), f"a known parameter ({near_or_all(name, known)})", field=name)
         given[name] = checked(name, value, hints[name], partial(_source, what, part))
     try:
         return found(**given)

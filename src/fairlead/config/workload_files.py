@@ -139,7 +139,7 @@ def sessions_from(value: Value) -> tuple[Session, ...]:
     for entry in fields["sessions"].items():
         session = _session(entry, models)
         if session.name in taken:
-            raise entry.error(f"another name for each session; {session.name!r} is there twice")
+            raise entry.error(f"a unique name for each session; {session.name!r} occurs twice")
         taken.add(session.name)
         sessions.append(session)
     if not sessions:

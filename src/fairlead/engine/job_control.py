@@ -25,7 +25,7 @@ def _held(state: State, event: ev.JobHeld) -> None:
     if phase > tr.RUNNING:
         return  # it ended before the request arrived
     if phase == tr.RUNNING:
-        raise InvalidPlan(f"job {state.job_of[event.number].name!r} runs and cannot be held; it has to be requeued")
+        raise InvalidPlan(f"job {state.job_of[event.number].name!r} is running and cannot be held: use `requeue --hold`")
     _to_queue(state, event.number, event.time)
     _hold(state, event.number, event.by)
 

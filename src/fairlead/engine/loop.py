@@ -155,9 +155,9 @@ class Loop:
         self._last_progress = progress
         if now - self._progress_at >= STALLED_AFTER or (state.busy and now - self._best_progress_at >= 50 * STALLED_AFTER):
             raise Stalled(
-                f"no progress in {STALLED_AFTER:,} decisions up to second {self.backend.now:g}, {len(state.live)} jobs alive: "
-                "do starts and saves cost more than a round (`first_step_s` protects a starting job from preemption), do nodes "
-                "fail faster than jobs save, or does the policy start no job?"
+                f"no progress in {STALLED_AFTER:,} decisions up to second {self.backend.now:g}, {len(state.live)} live jobs: "
+                "check whether starts and checkpoints take longer than a round (set `first_step_s`), nodes fail faster than "
+                "jobs save, or the policy starts no job"
             )
 
     def step(self) -> RoundPlan:
@@ -266,7 +266,7 @@ class Loop:
         self.state.apply(event)
         if isinstance(event, SchedulerSwitched):
             if self.compose is None:
-                raise FairleadError("a scheduler switch needs a way to compose the new one; give the loop `compose`")
+                raise FairleadError("the loop needs `compose` to switch its scheduler")
             self.stages = self.compose(event.scheduler)
             self._wake_s = boundary_at(self.backend.now, self.stages.round_s)
 

@@ -115,7 +115,7 @@ class State:
         stream = iter(events)
         opened = next(stream, None)
         if not isinstance(opened, ev.JournalOpened):
-            raise FairleadError("a journal begins with the cluster it is about; this one does not")
+            raise FairleadError("the journal does not begin with an 'opened' event, which has its cluster")
         state = cls(opened.cluster)
         state.apply(opened)
         for event in stream:

@@ -46,9 +46,9 @@ def _opened(state: State, event: ev.JournalOpened) -> None:
 def _submitted(state: State, event: ev.JobSubmitted) -> None:
     number, job = event.number, event.job
     if number < state.next_number:
-        raise InvalidPlan(f"job number {number} was given twice")
+        raise InvalidPlan(f"job number {number} was used twice")
     if number > state.next_number + MAX_NUMBER_GAP:
-        raise InvalidPlan(f"job number {number} comes before number {state.next_number}; they are given in order")
+        raise InvalidPlan(f"job number {number} is too large; the next number is {state.next_number}")
     state.store.reserve(number + 1)
     state.device_map.reserve(number + 1)
     state.next_number = number + 1

@@ -116,7 +116,7 @@ def _check_routes(plan: RoundPlan, staying: Ints, view: Snapshot) -> None:
     there |= {number: view.device_map.of(number) for number in staying.tolist() if number in plan.routes}
     for number, route in plan.routes.items():
         if list(route.accelerators) != there.get(number, NONE).tolist():
-            raise InvalidPlan(f"job {number} was routed to GPUs {list(route.accelerators)}, and does not run there")
+            raise InvalidPlan(f"job {number} was routed to GPUs {list(route.accelerators)}, but does not run there")
 
 
 def _check_sharing(plan: RoundPlan, staying: Ints, view: Snapshot, stages: Stages | None = None) -> None:
@@ -135,7 +135,7 @@ def _check_sharing(plan: RoundPlan, staying: Ints, view: Snapshot, stages: Stage
     wrong = (together & (group[1:] != group[:-1]) & ~(serves[1:] & serves[:-1])).nonzero()[0]
     if len(wrong):
         one, other = (_name(int(job), view) for job in jobs[wrong[0] : wrong[0] + 2])
-        raise _invalid(stages, f"put {one} and {other} on {_gpu(places[wrong[0]], view)}; the policy did not combine them")
+        raise _invalid(stages, f"placed {one} and {other} on {_gpu(places[wrong[0]], view)}; the policy did not combine them")
 
 
 def _groups(plan: RoundPlan, jobs: Ints) -> Ints:

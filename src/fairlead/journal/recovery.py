@@ -35,7 +35,7 @@ def recover(journal: Journal) -> tuple[State, int]:
         try:
             state = load(body)
         except JournalError as error:
-            log.warning("%s: the snapshot at event %d is passed over: %s", journal.where, seq, error)
+            log.warning("%s: the snapshot at event %d is skipped: %s", journal.where, seq, error)
             continue
         return _apply_events(state, journal.after(seq), seq, lambda number: f"{journal.where}: event {number}")
     return _apply_events(None, journal.after(0), 0, lambda number: f"{journal.where}: event {number}")

@@ -138,7 +138,7 @@ class DatabaseJournal:
             if len(rows) < _PAGE:
                 break
         if seq < self.last:
-            raise JournalError(f"{self.where}: event {seq + 1} is missing, and all behind it: restore a backup")
+            raise JournalError(f"{self.where}: event {seq + 1} and all later events are missing: restore a backup")
 
     def snapshot(self, state: State) -> None:
         """Keep a state that has seen all that was appended; what was appended is committed first."""
@@ -184,7 +184,7 @@ class DatabaseJournal:
         Then of older snapshots one a day is kept, and when one of them is older than that second, the events in it and all
         snapshots before it go. It is done in small steps, so that commits do not wait for it."""
         if keep < 1:
-            raise JournalError(f"{self.where}: to keep {keep} snapshots would forget everything; keep 1 or more")
+            raise JournalError(f"{self.where}: cannot keep {keep} snapshots: keep 1 or more")
         with self._lock:
             self._must_be_open(writing=True)
             taken = [seq for (seq,) in self._ask("SELECT seq FROM snapshots ORDER BY seq DESC")]

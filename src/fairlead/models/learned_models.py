@@ -121,14 +121,14 @@ def _tree(data: Sequence[Sequence[Any]], inputs: int) -> Tree:
     tree = Tree(feature, _numbers(data[1]), left, right, _numbers(data[4]))
     size = len(feature)
     if not size or any(len(each) != size for each in (tree.threshold, left, right, tree.value)):
-        raise ValueError("five columns as long as each other")
+        raise ValueError("five columns of equal length")
     for node in range(size):
         if not -1 <= feature[node] < inputs:
-            raise ValueError("inputs that there are")
+            raise ValueError("inputs that exist")
         if not (-1 <= left[node] < size and -1 <= right[node] < size):
-            raise ValueError("nodes that there are")
+            raise ValueError("nodes that exist")
         if feature[node] >= 0 and not (node < left[node] < size and node < right[node] < size):
-            raise ValueError("nodes behind those that lead to them")  # else it might go round for ever
+            raise ValueError("child nodes after their parents")  # else it might go round for ever
     return tree
 
 

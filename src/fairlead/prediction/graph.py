@@ -136,7 +136,7 @@ def load_graph(path: Path, sizes: Mapping[str, int] | None = None) -> Graph:
     try:
         return _Walk(path, graph, weights, left_open).walked()
     except (ArithmeticError, IndexError, KeyError, TypeError, ValueError) as problem:  # attributes that make no sense
-        raise InputError(path, f"operators that make sense: {type(problem).__name__}: {problem}"[:300], field="model") from None
+        raise InputError(path, f"valid operators: {type(problem).__name__}: {problem}"[:300], field="model") from None
 
 
 class _Walk:
@@ -171,7 +171,7 @@ class _Walk:
             operators.append(self._operator(node))
             self._keep(node)
         given = [v.name for v in self.graph.input if v.name not in self.constants]
-        require(given, self.path, "a model with an input that is no weight", "model")
+        require(given, self.path, "a model with an input that is not a weight", "model")
         first = self.shapes[given[0]] or (1,)
         asked = [node for node in self.nodes for name in node.input[3:5] if node.op_type == "BatchNormalization" and name]
         running = {name for node in asked for name in node.input[3:5]}  # statistics are no parameters

@@ -51,7 +51,7 @@ class Profiles:
         found = self.pairs.get(sharing, {})
         if (one, other) not in found:
             raise InputError(
-                f"measured pairs on {self.device}", "two configurations measured together", field=sharing, value=(one, other)
+                f"measured pairs on {self.device}", "two configurations measured as a pair", field=sharing, value=(one, other)
             )
         return found[one, other]
 
@@ -112,7 +112,7 @@ def profiles_of(
             raise InputError(where, f"pairs on {device_of(about)}, as {source}", field="device", value=device_of(of))
         unknown = next((name for row in both for name in row.get("pair", ()) if name not in known), None)
         if unknown is not None:
-            raise InputError(where, f"each of a pair measured alone too, in {source}", field="pair", value=unknown)
+            raise InputError(where, f"configurations of pairs also measured alone, in {source}", field="pair", value=unknown)
         for pair, slower in mean_slowdowns(both, known).items():
             together.setdefault(of["sharing"], {}).setdefault(pair, []).append(slower)
     mean = {sharing: {pair: _mean(seen) for pair, seen in found.items()} for sharing, found in together.items()}

@@ -59,7 +59,7 @@ def _bytes(path: Path) -> bytes:
     except OSError as problem:
         raise _bad(path, f"a file that can be read: {problem.strerror}") from None
     if not data:
-        raise _bad(path, "a file with an ONNX model; it is empty or no file")
+        raise _bad(path, "a file with an ONNX model; it is empty or not a file")
     return data
 
 
@@ -68,7 +68,7 @@ def _believable(path: Path, model: Any) -> None:
     if not model.HasField("graph") or not model.graph.node:
         raise _bad(path, "an ONNX model with a graph; it has none, or one without nodes")
     if not model.opset_import:
-        raise _bad(path, "an ONNX model that says which operators it uses (opset_import)")
+        raise _bad(path, "an ONNX model with the versions of its operators (opset_import)")
     if model.functions:
         raise _bad(path, "a graph of operators; it has functions of its own, inline them (onnx.inliner)", len(model.functions))
     nodes = 0
@@ -109,10 +109,10 @@ def _in_order(path: Path, graph: Any, depth: int) -> None:
     for node in graph.node:
         for name in node.input:
             if depth == 0 and name not in made:
-                raise _bad(path, f"nodes in order, each reading what was made before; {node.op_type[:60]} is not", name)
+                raise _bad(path, f"nodes in order, each after its inputs; {node.op_type[:60]} is not", name)
         for name in filter(None, node.output):
             if name in made:
-                raise _bad(path, f"values that are made once; {node.op_type[:60]} makes another of the same name", name)
+                raise _bad(path, f"values that are computed once; {node.op_type[:60]} computes another of the same name", name)
             made.add(name)
 
 
@@ -156,7 +156,7 @@ def _close(path: Path, graph: Any, sizes: Mapping[str, int]) -> frozenset[str]:
             if dim.dim_value > 0:
                 continue
             if place:
-                raise _bad(path, f"inputs whose sizes are known, but for the batch; {_mend(value.name, place, dim.dim_param)}")
+                raise _bad(path, f"inputs with known sizes, except the batch; {_mend(value.name, place, dim.dim_param)}")
             dim.dim_value = 1
             left_open.add(value.name)
         _dims(path, value.name, [dim.dim_value for dim in _dims_of(value)])

@@ -248,9 +248,7 @@ class PairBench:
         try:
             return connection.recv()
         except (EOFError, ConnectionResetError):
-            raise FairleadError(
-                "a process that trains has ended before its time; what was measured is kept, run it again"
-            ) from None
+            raise FairleadError("a training process ended early; its measurements are kept: run the command again") from None
 
 
 def _soon() -> float:

@@ -248,7 +248,7 @@ class ControlPlaneClient:
         for file in self.outputs(number)["files"]:
             inside = PurePosixPath(file["path"])
             if inside.is_absolute() or ".." in inside.parts:
-                raise FairleadError(f"{name}: {file['path']!r} is not a path inside of a folder")
+                raise FairleadError(f"{name}: {file['path']!r} is not a path inside a folder")
             place = to / inside
             place.parent.mkdir(parents=True, exist_ok=True)
             draft = place.with_name(f".{place.name}.part")

@@ -153,7 +153,7 @@ def test_what_stands_in_the_place_of_a_jobs_own_folder_is_not_the_nodes_fault(tm
             there.hub.send(0, order(checkpoints=str(tmp_path / "afile")))
             end = await there.ears.words.get()
             assert (end.code, end.yielded, end.could_not_start) == (126, False, False)
-            assert "afile is its own, and no folder" in end.why
+            assert "afile exists and is not a folder" in end.why
 
     asyncio.run(scene())
 

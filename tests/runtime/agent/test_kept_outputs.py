@@ -51,7 +51,7 @@ def test_links_pipes_and_paths_out_of_the_directory_are_left_out(job: Path) -> N
     assert files == []
     assert left_out["link"] == left_out["out"] == "a link"
     assert left_out["pipe"] == "not a plain file"
-    assert left_out["../secret"] == left_out[str(job.parent / "secret")] == "outside of the job's directory"
+    assert left_out["../secret"] == left_out[str(job.parent / "secret")] == "outside the job's directory"
     assert {"out/secret", "logs/inner/secret"} <= left_out.keys()
     with pytest.raises(FileNotFoundError):
         read_output(job.parent / "outputs", "../secret", 0, 100)

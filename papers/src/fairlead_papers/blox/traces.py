@@ -134,7 +134,7 @@ class PublicTraces(ExperimentInputs):
             told = orjson.loads(public_file(self.data, THEIRS).read_bytes())
             return next(one for one in told if (one["config"], one["schedule"]) == ("60_job_n2g4_count", schedule))
         except (orjson.JSONDecodeError, StopIteration, TypeError, KeyError):
-            raise InputError("60_job.json", f"what Tiresias' simulator says of {schedule}") from None
+            raise InputError("60_job.json", f"results of Tiresias' simulator for {schedule}") from None
 
     def _drawn(self, count: int, seed: int) -> Trace:
         """Durations and gangs together, with replacement: at any load and seed the same mix, in no order of the calendar."""

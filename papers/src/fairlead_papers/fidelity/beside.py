@@ -51,6 +51,6 @@ def beside(trace: Trace, scheduler: Mapping[str, Any], told: Measured, events: S
     real = record_of(state, config.label, trace.name, rates, {})
     left = [name for name, phase in zip(real.jobs.names, real.jobs.phase.tolist()) if phase != Phase.FINISHED]
     if left or real.jobs.names != tuple(job.name for job in trace.jobs):
-        raise NotFinished(f"not all jobs finished on the real cluster: {', '.join(left) or 'some never came'}")
+        raise NotFinished(f"not all jobs finished on the real cluster: {', '.join(left) or 'some were never submitted'}")
     run = run_simulation(Simulation(trace, state.cluster, config, told.table, told.costs))
     return Beside(real, run.record)

@@ -26,7 +26,7 @@ def stages_of(policy: str, table: ThroughputTable, cluster: Cluster) -> Stages:
 
 def allocator_of(stages: Stages) -> Allocator:
     if not isinstance(stages.policy, Allocated):
-        raise FairleadError("this policy gives no shares of time")
+        raise FairleadError("this policy computes no time fractions")
     return stages.policy.allocator
 
 

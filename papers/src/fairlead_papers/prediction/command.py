@@ -236,7 +236,7 @@ def pairs(
         _print(name, chosen)
     then = f"with what each does alone as measured, by {off_then:.2f} and {_score(score_then)}"
     if fit and with_ is None:
-        note(f"{fit} of these pairs are of the set that the predictor was fitted to: of them it says too much")
+        note(f"{fit} of these pairs are from the set that the predictor was fitted to, so its accuracy on them is overstated")
     told = f"over all {len(ranked)} pairs, {sharing}, utilization by {learner}"
     note(f"{told}: off by {off:.2f} on average, R² {_score(score)}; {then}")
     if chosen_here and learner != (best := learners.BEST_FIRST[0]):

@@ -85,7 +85,7 @@ def read_sweep(path: Path | str) -> Sweep:
     _check_axes(given, axes, [data for _, data in arms], registry)
     random = trace is None or load is not None or any(axis.name == "load" for axis in axes)
     if len(given.seeds) > 1 and not random:
-        raise fields["seeds"].error("one seed: without a load nothing about a trace is random")
+        raise fields["seeds"].error("one seed: a trace without a load is not random")
     if len(given.points()) * len(given.seeds) > MAX_RUNS:
         raise InputError(value.source, f"at most {MAX_RUNS:,} runs", field="over", value=len(given.points()) * len(given.seeds))
     _ = given.inputs.fingerprint  # reports unreadable files now
@@ -99,7 +99,7 @@ def _check_jobs(given: Sweep, fields: dict[str, Value]) -> None:
     counts = [value.data for axis in given.axes if axis.name == "jobs" for value in axis.values] or [given.jobs]
     fewest = min(counts) if trace is None else len(trace)
     if given.measure is not None and given.measure[0] >= fewest:
-        raise fields["measure"].error(f"a range within the {fewest:,} jobs that there are")
+        raise fields["measure"].error(f"a range within the {fewest:,} jobs of the trace")
     along = [value for axis in given.axes if axis.name == "cluster" for value in axis.values]
     said = {value.data: value for value in along or ([fields["cluster"]] if "cluster" in fields else [])}
     for name in said or (given.cluster,):
@@ -124,7 +124,7 @@ def _arms(value: Value, fields: dict[str, Value], folder: Path, registry: Regist
         config = _scheduler(entry, folder)
         config.build(None, registry)
         if config.label in found:
-            raise entry.error("a scheduler with a name that no other has")
+            raise entry.error("a scheduler with a unique name")
         found[config.label] = SweepScheduler(config.label, config.to_data()), entry
     if not found:
         raise fields["schedulers"].error("at least one scheduler")
@@ -170,7 +170,7 @@ def _check_axes(given: Sweep, axes: Sequence[Axis], entries: Sequence[Value], re
             elif axis.name == "jobs":
                 _jobs(value)
                 if given.inputs.trace_file is not None:
-                    raise value.error("no number of jobs where there is a trace")
+                    raise value.error("no number of jobs together with a trace")
             elif axis.name.startswith("costs."):
                 field = axis.name.removeprefix("costs.")
                 value.number("seconds, at least 0", above=field == OF_COSTS[-1])
@@ -226,11 +226,11 @@ def _trace(fields: dict[str, Value], folder: Path, axes: Sequence[Axis]) -> Trac
     if "trace" not in fields:
         for name in ("format", "skip_bad"):
             if name in fields:
-                raise fields[name].error("a trace to go with it")
+                raise fields[name].error("a trace as well")
         return None
     for name in ("jobs", "workers"):
         if name in fields:
-            raise fields[name].error(f"no {name} where there is a trace")
+            raise fields[name].error(f"no {name} together with a trace")
     form = fields["format"].text("a trace format") if "format" in fields else None
     return TraceFile(
         folder / fields["trace"].text("a trace file"), form, "skip_bad" in fields and fields["skip_bad"].yes_or_no()

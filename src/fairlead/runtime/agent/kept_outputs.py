@@ -67,7 +67,7 @@ def _open_inside(directory: str, path: str) -> int:
     try:
         *folders, name = Path(path).parts
         if Path(path).is_absolute() or ".." in folders or name == "..":
-            raise OSError(0, "outside of the job's directory")
+            raise OSError(0, "outside the job's directory")
         for folder in folders:
             inner = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
             os.close(here)

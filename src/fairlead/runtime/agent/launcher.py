@@ -133,9 +133,9 @@ class Launcher:
         with node_errors(own):
             for place in (own, _checkpoints(launch, own)):
                 if os.path.lexists(place) and not place.is_dir():
-                    raise OrderRefused(f"job {launch.job}, generation {launch.generation}: {place} is its own, and no folder")
+                    raise OrderRefused(f"job {launch.job}, generation {launch.generation}: {place} exists and is not a folder")
             if own.is_dir() and not os.access(own, usable) and os.access(self.jobs, usable):
-                raise OrderRefused(f"job {launch.job}, generation {launch.generation}: {own} is its own, and closed")
+                raise OrderRefused(f"job {launch.job}, generation {launch.generation}: {own} is not readable")
 
     def _make_directories(self, launch: Launch, directory: Path) -> tuple[str, Path]:
         """The directories where the command runs and where its checkpoints go."""

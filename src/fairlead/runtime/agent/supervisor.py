@@ -155,7 +155,7 @@ class Supervisor:
         """Move all launches, with their logs, out of the way, to be removed later: from now on the same numbers mean other
         jobs. Nothing may be running."""
         if self.running():
-            raise OrderRefused("jobs still run here; they cannot be set aside")
+            raise OrderRefused("jobs still run here; their files cannot be moved")
         self._release_launches()
         self._latest_generation.clear()
         with node_errors(self.root):
@@ -196,7 +196,7 @@ class Supervisor:
         """A part of a worker's log; a negative offset counts from the end."""
         directory = self._jobs / str(int(job)) / str(int(generation)) / str(int(rank))
         if not directory.is_dir():
-            raise OrderRefused(f"job {job}, generation {generation}: worker {rank} was not launched here, or is forgotten")
+            raise OrderRefused(f"job {job}, generation {generation}: worker {rank} was not launched here, or was removed")
         with node_errors(directory):
             return read_log_files(directory / LOG, offset, max(0, min(limit, _MAX_READ)))
 
@@ -206,7 +206,7 @@ class Supervisor:
         try:
             return read_output(place, path, offset, max(0, min(limit, _MAX_READ)))
         except (OSError, ValueError):
-            raise OrderRefused(f"job {job}, launch {generation}: no such output is kept here") from None
+            raise OrderRefused(f"job {job}, launch {generation}: no such output is stored here") from None
 
     def ignored_reports(self) -> int:
         return sum(launch.ignored_reports for launch in self._launches.values())
@@ -235,7 +235,7 @@ class Supervisor:
                     continue
                 self._latest_generation[job] = max(generation, self._latest_generation.get(job, 0))
                 if record is None:
-                    raise NodeError(directory / RECORD, "not a record of this version; end what it names and remove its folder")
+                    raise NodeError(directory / RECORD, "not a record of this version: end its processes and remove its folder")
                 if not (directory / SETTLED).exists() or read_ended(directory) is None:
                     self._launches[job, generation] = AgentLaunch.restore(record, directory, self._settings, last_sign)
 

@@ -150,7 +150,7 @@ def unpack_code(archive: bytes, digest: str, directory: Path, limits: ArchiveLim
 
 def _check_digest(archive: bytes, digest: str, limits: ArchiveLimits) -> None:
     if len(archive) > limits.packed_bytes:
-        raise _refused(digest, f"{len(archive):,} bytes, at most {limits.packed_bytes:,} are taken")
+        raise _refused(digest, f"{len(archive):,} bytes, at most {limits.packed_bytes:,} are accepted")
     if not is_digest(digest) or archive_digest(archive) != digest:
         raise _refused(digest, f"its SHA-256 is {archive_digest(archive)}; send it again")
 
@@ -183,7 +183,7 @@ def _contents(
     with zipfile.ZipFile(io.BytesIO(archive)) as packed:
         members = packed.infolist()
         if len(members) > limits.files:
-            raise _refused(digest, f"{len(members):,} files, at most {limits.files:,} are taken")
+            raise _refused(digest, f"{len(members):,} files, at most {limits.files:,} are accepted")
         for member in members:
             path = _member_path(member, digest, limits)
             with packed.open(member) as source:
@@ -194,10 +194,10 @@ def _member_path(member: zipfile.ZipInfo, digest: str, limits: ArchiveLimits) ->
     name = member.filename
     path = PurePosixPath(name)
     if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise _refused(digest, f"'{name}' is a link or a device; only files and folders are taken")
+        raise _refused(digest, f"'{name}' is a link or a device; only files and folders are accepted")
     escapes = path.is_absolute() or ".." in path.parts or "\\" in name or not path.parts
     if escapes or len(name) > limits.path or any(len(os.fsencode(part)) > 255 for part in path.parts):
-        raise _refused(digest, f"'{name[:80]}' is not a path inside of the archive")
+        raise _refused(digest, f"'{name[:80]}' is not a path inside the archive")
     return path
 
 

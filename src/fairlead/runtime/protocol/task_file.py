@@ -81,7 +81,7 @@ def _output(path: str) -> str:
 
 def _pattern(text: str) -> str:
     if not text or len(text) > 1024 or not text.isprintable() or text.startswith("/") or ".." in text.split("/"):
-        raise ValueError("a path or pattern inside of the work directory, such as model.pt or logs/*.csv")
+        raise ValueError("a path or pattern inside the work directory, such as model.pt or logs/*.csv")
     return text
 
 

@@ -66,7 +66,7 @@ class BackendContract:
             events += backend.wait(backend.now + 30.0, 0.0)
             if any(isinstance(event, kinds) for event in events):
                 return events
-        raise AssertionError(f"nothing of {kinds} happened in 100 waits")
+        raise AssertionError(f"no event of {kinds} happened in 100 waits")
 
     def _launch(self, now: float, number: int) -> RoundPlan:
         return RoundPlan(now, launches=Launches(np.array([number]), np.array([0]), np.array([0, 1]), np.array([1])))

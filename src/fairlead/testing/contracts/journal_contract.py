@@ -76,7 +76,7 @@ class JournalContract:
             journal.append(every_event()[1])
         except JournalError:
             return
-        raise AssertionError("a closed journal took an event")
+        raise AssertionError("a closed journal accepted an event")
 
     def test_what_was_committed_outlives_a_writer_that_is_killed(self, tmp_path: Path) -> None:
         if not (self.keeps and self.durable):

@@ -69,7 +69,7 @@ class GavelTrace(_TabTrace):
         elif len(row) == GAVEL_COLUMNS:
             kind, command, _folder, _flag, _needs_data, steps, workers, weight, slo, arrival = row
         else:
-            expected = f"{GAVEL_COLUMNS} columns parted by tabs (older traces: {OLDER_GAVEL_COLUMNS})"
+            expected = f"{GAVEL_COLUMNS} columns separated by tabs (older traces: {OLDER_GAVEL_COLUMNS})"
             raise BadField("columns", len(row), expected)
         job = _job(line, kind, command, steps, workers, weight, arrival)
         multiple = _slo_multiple(slo)
@@ -90,7 +90,7 @@ class ShockwaveTrace(_TabTrace):
 
     def _job(self, line: int, row: list[str]) -> Job:
         if len(row) != SHOCKWAVE_COLUMNS:
-            raise BadField("columns", len(row), f"{SHOCKWAVE_COLUMNS} columns parted by tabs")
+            raise BadField("columns", len(row), f"{SHOCKWAVE_COLUMNS} columns separated by tabs")
         kind, command, _folder, _flag, _needs_data, steps, workers, mode, weight, slo, duration, arrival = row
         if mode not in SHOCKWAVE_MODES:
             raise BadField("mode", mode, f"one of {', '.join(SHOCKWAVE_MODES)}")

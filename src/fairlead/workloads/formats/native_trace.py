@@ -370,7 +370,7 @@ def _check_text(field: str, text: str) -> None:
     try:
         length = len(text.encode("utf-8"))
     except UnicodeEncodeError:
-        raise BadField(field, ascii(text), "text that UTF-8 can hold") from None
+        raise BadField(field, ascii(text), "text that UTF-8 can encode") from None
     if "\0" in text:
         raise BadField(field, text, "text without NUL")
     if length > MAX_TEXT_BYTES:

@@ -35,7 +35,7 @@ def parse_columns(text: str) -> dict[str, str]:
     """A mapping as the command line has it: `submit=submitted_s,gpus=workers`.
 
     Raises:
-        InputError: A part is not NAME=COLUMN, or a name is there twice.
+        InputError: A part is not NAME=COLUMN, or a name occurs twice.
     """
     found: dict[str, str] = {}
     for part in text.split(","):

@@ -56,7 +56,7 @@ class SwfTrace:
 
 def _job(row: list[str]) -> Job:
     if len(row) != SWF_COLUMNS:
-        raise BadField("columns", len(row), f"{SWF_COLUMNS} columns parted by spaces")
+        raise BadField("columns", len(row), f"{SWF_COLUMNS} columns separated by spaces")
     run_time_s = parse_number("run_time", row[3], "seconds above 0")
     if run_time_s <= 0:
         raise BadField("run_time", row[3], "seconds above 0; this job never ran, or its run time is unknown")

@@ -138,7 +138,7 @@ class Program:
             raise SolverError(self.name, highs.modelStatusToString(status).lower())
         objective = highs.getObjectiveValue()
         if not worst <= TOLERANCE or not math.isfinite(objective):
-            raise SolverError(self.name, f"optimal, yet off by {worst:g}")
+            raise SolverError(self.name, f"optimal, but constraints are violated by {worst:g}")
         found = highs.getSolution()
         values, none = np.array(found.col_value), np.zeros(0)
         reduced, duals = (np.array(found.col_dual), np.array(found.row_dual)) if prices else (none, none)
@@ -153,7 +153,7 @@ class Program:
 
     def _must(self, status: Any) -> None:
         if status == highspy.HighsStatus.kError:
-            raise SolverError(self.name, "a model it refuses")
+            raise SolverError(self.name, "an invalid model")
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def solve_mip(name: str, model: Model, whole: Bools, *, nodes: int, gap: float) 
     settings = {"output_flag": False, "threads": 1, "mip_max_nodes": nodes, "mip_abs_gap": gap, "mip_rel_gap": 0.0}
     highs = _solver(settings)
     if _pass_model(highs, model, whole) == highspy.HighsStatus.kError:
-        raise SolverError(name, "a model it refuses")
+        raise SolverError(name, "an invalid model")
     highs.run()
     status = highs.getModelStatus()
     if status not in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kSolutionLimit):

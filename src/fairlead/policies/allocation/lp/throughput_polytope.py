@@ -146,7 +146,7 @@ class ThroughputPolytope:
         prices = found.duals[:resources].clip(min=0.0)
         total = float(prices @ self.cols.available)
         if abs(total - 1.0) > 1e-6:
-            raise SolverError(self.name, "optimal, with prices that do not add up")
+            raise SolverError(self.name, "optimal, but the prices are inconsistent")
         hours = found.duals[resources : resources + classes].clip(min=0.0)
         rows = -found.duals[resources + classes :].clip(max=0.0)
         budget = total + float(hours @ self.count)
