@@ -22,10 +22,12 @@ from fairlead_papers.prediction import evaluation
 
 TO = Path(__file__).parent / "img"
 
+TITLES = {"time-slicing": "time slicing", "mps": "MPS"}
+
 
 def pairs() -> None:
-    """Slowdown of each job of a pair over what both would use alone, and what was fitted, for pairs of equals; and over what
-    the other holds, of those that fill the card."""
+    """Draw the slowdown of each job of a pair over the sum of both utilizations alone, with the fit; and over the busy
+    multiprocessors of the other job, for jobs that fill the GPU."""
     known, filling = shipped_profiles(), shipped_profiles("h200", SelectionMetric.DEVICE_FILL)
     figure, panels = plt.subplots(1, 3, figsize=(14, 3.6))
     for panel, (mode, found) in zip(panels, sorted(known.pairs.items(), reverse=True)):
@@ -38,9 +40,9 @@ def pairs() -> None:
             shipped_predictor().slowdown[mode].of(half, half),
             color="black",
             linewidth=1,
-            label="fit, pairs of equals",
+            label="fit, equal utilizations",
         )
-        panel.set(title=mode, xlabel="utilization of both alone, percent", ylim=(0.7, 2.6))
+        panel.set(title=TITLES[mode], xlabel="sum of both utilizations alone, %", ylim=(0.7, 2.6))
         panel.axvline(100, color="grey", linewidth=0.5)
         panel.legend(loc="upper left", frameon=False)
     of = {pair: slower for pair, (slower, _) in filling.pairs["mps"].items()}
@@ -53,9 +55,9 @@ def pairs() -> None:
         full = np.full_like(line, busy)
         panels[2].plot(line, shipped_predictor().at_once["mps"].of(full, line), color="black", linewidth=1)
         panels[2].annotate(f"{busy} %", (90, shipped_predictor().at_once["mps"].of(full, line)[-1]), fontsize=8)
-    panels[2].set(title="mps, of those that fill the card", xlabel="multiprocessors that the other holds, percent")
-    panels[0].set_ylabel("slowdown")
-    figure.colorbar(dots, ax=panels, label="own utilization, percent")
+    panels[2].set(title="MPS, jobs that fill the GPU", xlabel="busy multiprocessors of the other job, %")
+    panels[0].set_ylabel("slowdown (time co-located / time alone)")
+    figure.colorbar(dots, ax=panels, label="own utilization alone, %")
     figure.savefig(TO / "pairs.png", dpi=110, bbox_inches="tight")
 
 
@@ -64,7 +66,7 @@ AGAIN = ("h200_beside_pairs", *TENS, "h200_beside_ten_mps", "h200_beside_ten_mps
 
 
 def repeated() -> None:
-    """By how much steps per second differ where a pair was measured again minutes later, and slowdowns on two hosts."""
+    """Draw the differences between two measurements of a pair minutes apart, and the slowdowns on two hosts."""
     figure, panels = plt.subplots(1, 3, figsize=(14, 3.6), layout="constrained")
     for name in AGAIN:
         apart = 100 * np.sort(_apart(evaluation_set(name)[1]))
@@ -72,9 +74,9 @@ def repeated() -> None:
     panels[0].axvline(5, color="grey", linewidth=0.5)
     panels[0].axhline(50, color="grey", linewidth=0.5)
     panels[0].set(
-        title="the same pair, minutes later",
-        xlabel="steps per second differ by, percent",
-        ylabel="percent of them",
+        title="the same pair measured again minutes later",
+        xlabel="difference in steps per second, %",
+        ylabel="cumulative share of jobs, %",
         xlim=(0, 40),
     )
     panels[0].legend(loc="lower right", frameon=False, fontsize=7)
@@ -86,13 +88,13 @@ def repeated() -> None:
         where = ([first[pair][0] for pair in both], [later[pair][0] for pair in both])
         dots = panel.scatter(*where, c=own, s=6, cmap="viridis", vmin=0, vmax=100)
         panel.plot([0.7, 2.6], [0.7, 2.6], color="grey", linewidth=0.5)
-        panel.set(title="slowdowns on two hosts", xlabel=names[0], ylabel=names[1])
-    figure.colorbar(dots, ax=panels, label="own utilization, percent")
+        panel.set(title="slowdowns of the same pairs on two hosts", xlabel=names[0], ylabel=names[1])
+    figure.colorbar(dots, ax=panels, label="own utilization alone, %")
     figure.savefig(TO / "repeated.png", dpi=110, bbox_inches="tight")
 
 
 def _apart(rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Of the first two measurements of each training in each pair that were taken in one session."""
+    """Return the differences between the first two measurements of each job of a pair in one session."""
     seen: dict[tuple[Any, ...], list[list[float]]] = {}
     for row in rows:
         if "pair" in row and "problem" not in row:
@@ -102,19 +104,21 @@ def _apart(rows: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def predicted() -> None:
-    """Utilization and memory of configurations of families that were left out."""
+    """Draw predicted and measured utilization and memory of configurations of held-out families."""
+    learner = shipped_predictor().utilization.learner
+    if learner not in learners.installed_learners():  # another learner would draw another picture
+        print(f"prediction.png is not drawn: {learner} is not installed (extra predict)")
+        return
     data = dataset(evaluation_set("h200")[1], evaluation_set("h200_features")[1])
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.8))
-    left = errors_by_family(
-        data, learners.installed_learners().get(shipped_predictor().utilization.learner, learners.linear_regression)
-    )
+    left = errors_by_family(data, learners.installed_learners()[learner])
     panels[0].scatter(left.measured, left.predicted, s=8)
     panels[0].plot([0, 100], [0, 100], color="grey", linewidth=0.5)
-    panels[0].set(title="utilization, family left out", xlabel="measured, percent", ylabel="predicted, percent")
+    panels[0].set(title="utilization, held-out family", xlabel="measured, %", ylabel="predicted, %")
     share = evaluation.of_memory(data).with_overhead
     panels[1].scatter(data.device_mb / 1024, share * data.device_mb / 1024, s=8)
     panels[1].plot([1, 130], [1, 130], color="grey", linewidth=0.5)
-    panels[1].set(title="memory, family left out", xlabel="measured, GB", ylabel="predicted, GB", xscale="log", yscale="log")
+    panels[1].set(title="memory, held-out family", xlabel="measured, GB", ylabel="predicted, GB", xscale="log", yscale="log")
     figure.savefig(TO / "prediction.png", dpi=110, bbox_inches="tight")
 
 

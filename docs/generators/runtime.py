@@ -15,6 +15,7 @@ from fairlead.runtime.control.api_errors import DESCRIPTIONS
 from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.prometheus import ControlPlaneMetrics
 from fairlead.testing import Harness, job
+from generators.answers import ANSWERS, JOB, JOB_SOMETIMES
 from generators.markdown import code, meanings, prose, sentence, table
 
 SECTIONS = {"jobs": "Jobs", "code": "Code of jobs", "nodes": "Nodes", "scheduler": "Scheduler"}
@@ -62,13 +63,25 @@ def _route(document: dict[str, Any], method: str, path: str, route: dict[str, An
     ]
     if rows:
         text += table(["parameter", "in", "type", "meaning"], rows) + "\n"
-    text += _body(document, route.get("requestBody"))
+    text += _body(document, route.get("requestBody")) + _answer(f"{method} {path}")
     answers = [
         [code(status), "Done." if status.startswith("2") else sentence(one.get("description", ""))]
         for status, one in route.get("responses", {}).items()
         if status.startswith("2") or int(status) not in (400, 422, 401, 411, 413, 503)
     ]
     return text + table(["status", "meaning"], answers)
+
+
+def _answer(request: str) -> str:
+    if request not in ANSWERS:
+        return ""
+    form, fields = ANSWERS[request]
+    text = f"{form}\n\n{_answer_table(fields)}\n"
+    return f"{text}These fields are absent if they do not apply:\n\n{_answer_table(JOB_SOMETIMES)}\n" if fields is JOB else text
+
+
+def _answer_table(meanings_of: typing.Mapping[str, str]) -> str:
+    return table(["field", "meaning"], ([code(name), sentence(prose(about))] for name, about in meanings_of.items()))
 
 
 def _body(document: dict[str, Any], body: dict[str, Any] | None) -> str:

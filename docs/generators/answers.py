@@ -1,0 +1,105 @@
+"""The fields of the main answers of the HTTP API. A test compares them with the answers of a control plane."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+JOB: Mapping[str, str] = {
+    "number": "number of the job",
+    "name": "name of the job",
+    "phase": "`queued`, `waiting`, `running`, `finished`, `failed`, `cancelled` or `refused`",
+    "user": "user who submitted it",
+    "account": "account that it counts for",
+    "kind": "job type",
+    "workers": "requested number of workers",
+    "mode": "`static`, `accordion`, `gns`, `expert` or `elastic`",
+    "priority": "priority",
+    "weight": "weight",
+    "held_by": "user who holds the job, or null",
+    "now_s": "second of this answer on the cluster's clock",
+    "submitted_s": "second of submission",
+    "first_started_s": "second of the first start, or null",
+    "ended_s": "second of the end, or null",
+    "steps": "declared steps",
+    "steps_known": "whether steps were declared",
+    "steps_done": "steps done so far; null for a finished job without declared steps",
+    "rate": "steps per second; 0 if the job does not run or has not reported",
+    "left_s": "seconds left at this rate, or null",
+    "starts": "number of launches",
+    "preemptions": "number of preemptions",
+    "failures": "number of failed attempts",
+    "accelerator_s": "GPU time in seconds",
+    "type": "GPU type of a running job, or null",
+    "nodes": "nodes of a running job",
+    "accelerators": "numbers of its GPUs in the cluster",
+    "after": "numbers of the jobs that must finish first",
+    "array": "array of the job with its name and index, or null",
+}
+"""Fields of a job in `GET /v1/jobs`."""
+
+JOB_SOMETIMES: Mapping[str, str] = {
+    "max_slowdown": "tolerated slowdown by co-location, if limited",
+    "colocated_with": "names of the jobs on the same GPUs",
+    "regimes": "batch sizes that the job announced, with their first steps",
+    "schedule": "declared batch sizes with their shares of the steps",
+    "flags": "how the job departed from its declaration",
+    "last_failure": "how, where and in which launch the last attempt failed",
+    "reason": "why the job does not run: `by` (stage), `code`, `facts` and `text`, which `fairlead why` prints",
+    "next_decision_s": "seconds to the next decision after an event",
+    "latest_decision_s": "seconds to the next decision at the latest, or null",
+}
+"""Fields of a job that are absent if they do not apply."""
+
+ONE_JOB: Mapping[str, str] = {
+    "command": "command and arguments",
+    "directory": "directory on the nodes",
+    "code": "digest of the code that was sent, or empty",
+    "environment": "names of the variables",
+    "allowed_types": "GPU types that the job may use; empty: any",
+    "memory_gb": "GPU memory that it needs",
+    "cpus": "CPU cores that each worker needs",
+    "host_memory_gb": "host memory that each worker needs",
+    "gpus": "GPUs of a running job by node",
+    "last_node": "node of the last launch, or null",
+    "exit_code": "exit code of an ended job, or null",
+    "submitted_at": "Unix time of submission",
+    "started_at": "Unix time of the first start, or null",
+    "ended_at": "Unix time of the end, or null",
+    "deadline_at": "Unix time of the deadline, or null",
+    "run_s": "run time in seconds",
+    "limited_s": "run time that counts for the time limit",
+    "time_limit_s": "time limit in seconds, or null",
+    "retries": "how often the job is retried",
+    "checkpoint": "folder of its checkpoints, or null",
+    "metrics": "last reported value of each metric",
+    "earlier": "numbers of earlier jobs with the same name",
+}
+"""Fields that `GET /v1/jobs/{name}` has in addition."""
+
+NODE: Mapping[str, str] = {
+    "name": "name of the node",
+    "type": "GPU type",
+    "accelerators": "number of GPUs",
+    "up": "whether the node can run jobs",
+    "drained": "whether it is drained",
+    "backed_off": "whether it gets no jobs for a while, because launches failed",
+    "jobs": "names of your jobs on it; an admin sees all jobs",
+    "connected": "whether its agent is connected",
+    "free": "GPUs that are up and have no job",
+    "shared": "GPUs with more than one job",
+}
+
+USAGE: Mapping[str, str] = {
+    "user": "user",
+    "account": "account",
+    "jobs": "number of jobs",
+    "accelerator_hours": "GPU hours; a GPU that two jobs share counts for both",
+}
+
+ANSWERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "GET /v1/jobs": ("`jobs` is a list. Each entry has:", JOB),
+    "GET /v1/jobs/{name}": ("All fields of an entry of [`GET /v1/jobs`](#get-v1jobs), and:", ONE_JOB),
+    "GET /v1/nodes": ("`nodes` is a list. Each entry has:", NODE),
+    "GET /v1/usage": ("`usage` is a list. Each entry has:", USAGE),
+}
+"""By request: the form of the answer, and its fields."""
