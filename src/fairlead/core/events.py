@@ -85,7 +85,7 @@ class JobUpdated:
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """A node is no longer there; `JobsInterrupted` reports the jobs that ran on it."""
+    """A node is lost; `JobsInterrupted` reports the jobs that ran on it."""
 
     time: float
     node: int
@@ -93,7 +93,7 @@ class NodeLost:
 
 @dataclass(frozen=True, slots=True)
 class NodeRepaired:
-    """A node is there again, or its back-off is over."""
+    """A node is available again, or its back-off has ended."""
 
     time: float
     node: int
@@ -101,7 +101,7 @@ class NodeRepaired:
 
 @dataclass(frozen=True, slots=True)
 class NodeDrained:
-    """An operator drained a node, or with `undo` ended that. The next decision moves or suspends its jobs."""
+    """An operator drained a node or, with `undo`, ended the drain. The next decision moves or suspends its jobs."""
 
     time: float
     node: int
@@ -111,7 +111,7 @@ class NodeDrained:
 @dataclass(frozen=True, slots=True)
 class NodeBackedOff:
     """A node failed to start jobs (`why`) and gets no new ones until `until_s`. Then, or when the agent reconnects, it is
-    reported as repaired. The node is there, and no operator has drained it."""
+    reported as repaired. The node itself is up and not drained."""
 
     time: float
     node: int
@@ -121,7 +121,7 @@ class NodeBackedOff:
 
 @dataclass(frozen=True, slots=True)
 class MetricsReported:
-    """Jobs report a metric of their own, such as "loss"."""
+    """Jobs report a metric, such as "loss"."""
 
     time: float
     name: str  # name of the metric
@@ -140,7 +140,7 @@ class SchedulerSwitched:
 
 @dataclass(frozen=True, slots=True)
 class RoundPlanned:
-    """A decision was made, and is about to be carried out."""
+    """A decision, recorded before it is carried out."""
 
     plan: RoundPlan  # the decision: launches, suspended and ended jobs, reasons
 
@@ -151,7 +151,7 @@ class RoundPlanned:
 
 @dataclass(frozen=True, slots=True)
 class MemoChanged:
-    """What the policy remembers from now on, so that a replay need not decide again."""
+    """The new memo of the policy, so that a replay does not decide again."""
 
     time: float
     memo: Memo  # memory of the policy
@@ -159,7 +159,7 @@ class MemoChanged:
 
 @dataclass(frozen=True, slots=True)
 class ObservationsRecorded:
-    """An estimator's new observations, by its own names. One of the same name is replaced."""
+    """New observations of an estimator by name. An observation replaces an earlier one of the same name."""
 
     time: float
     values: ObservedValues  # observations by name
@@ -201,9 +201,9 @@ class JobsFailed:
 
 @dataclass(frozen=True, slots=True)
 class JobsInterrupted:
-    """Jobs lost their GPUs and fell back to `steps`; `own_fault` where it counts against their retry limit. `why`,
-    `code`, `node` and `rank` are those of a `Failure`, where something is known of it. `stopped_s` is when they stopped, if
-    that was earlier than the event's time: the control plane may have been away."""
+    """Jobs lost their GPUs and fell back to `steps`; `own_fault` if it counts against their retry limit. `why`, `code`, `node`
+    and `rank` are those of a `Failure`, if known. `stopped_s` is when they stopped, if earlier than the event's time, as after
+    a restart of the control plane."""
 
     time: float
     jobs: Ints

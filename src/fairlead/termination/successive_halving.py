@@ -43,7 +43,7 @@ def rungs(trials: int, eta: int, halvings: int) -> list[Rung]:
 
 @dataclass(frozen=True)
 class _GroupTermination(ABC):
-    eta: int = 3  # one in so many continues
+    eta: int = 3  # one in `eta` jobs continues
     metric: str = "loss"  # name of the reported metric
     best: Literal["lowest", "highest"] = "lowest"  # whether low or high values are better
 

@@ -175,7 +175,7 @@ class TaskSpec(Spec):
     time_limit_s: Annotated[Seconds, Field(gt=0, lt=1e15, description="or time_limit: 2h")] | None = None
     """Run time of all launches in seconds, after which the job is asked to stop and has `grace_s` to save."""
     retries: Annotated[int, Field(ge=0, le=1000)] = 3
-    """Failures of its own after which the job is started again; lost nodes do not count."""
+    """How often the job is retried after a failure of its own; lost nodes do not count."""
     min_run_s: Annotated[Seconds, Field(ge=0, lt=1e9, description="or min_run: 10m")] = 0.0
     """Seconds for which a started job is not preempted."""
     group: Annotated[Label, Field(description="trials of one search; the worst may be stopped early")] = ""
@@ -190,7 +190,7 @@ class TaskSpec(Spec):
     grid: Annotated[
         dict[str, list[Word]], Field(description="one job for each combination of values, as in {lr: [0.1, 0.01]}")
     ] = {}
-    env: Annotated[dict[str, Word], Field(description="variables; numbers are allowed, true and false are written so")] = {}
+    env: Annotated[dict[str, Word], Field(description="variables; numbers are allowed, and true and false are text")] = {}
     directory: Annotated[str, AfterValidator(_absolute)] = ""  # directory on the nodes in which the job runs, an absolute path
     code: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     """In a task file: a directory or zip file to send along; in the HTTP API: the digest of a stored archive."""
