@@ -1,4 +1,4 @@
-"""The smallest job: it counts. Every step is written to a log, so that one can see that each was done exactly once.
+"""The smallest job: it counts. With --log it writes every step to a file, to show that each step was done once.
 
 python examples/jobs/count.py --steps 100 --step-s 0.1 --log steps.txt
 """

@@ -1,6 +1,6 @@
-"""A job that runs with any number of workers, and at any batch size from 64 to 1024: it fits a line. Each step is a batch, of
-which every worker does its part; gradients are averaged over a socket, as torch.distributed would do it. It tells the scheduler
-how long its steps take and how noisy its gradients are, so that one such as Pollux knows how it would do with other workers.
+"""A job that runs with any number of workers and at any batch size from 64 to 1024: it fits a line. Each step is a batch that
+the workers divide; they average gradients over a socket, as torch.distributed does. The job reports the time of its steps and
+the noise of its gradients, which policies such as Pollux use to choose its number of workers.
 
     python examples/jobs/elastic.py --samples 20000 --sample-s 0.0005
 """

@@ -1,5 +1,5 @@
-"""A job that doubles its batch size while it trains, as adaptive training does, and says so. The scheduler sees the change on
-the lease page with the next step and can plan with it (Shockwave).
+"""A job that doubles its batch size while it trains, as adaptive training does, and announces it. The scheduler sees the
+change with the next step, and policies such as Shockwave plan with it.
 
     python examples/jobs/growing_batch.py --samples 20000 --step-s 0.05
 """

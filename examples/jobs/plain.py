@@ -1,6 +1,5 @@
-"""A job that knows nothing of Fairlead: it saves when it is sent SIGTERM, as scripts on many clusters do, and goes on from
-there when it is started again. Submit such a script as not cooperative; what it may use is the directory in
-FAIRLEAD_CHECKPOINT_DIR.
+"""A job that does not import Fairlead: it saves when it gets SIGTERM, as scripts on many clusters do, and resumes from there
+when it is started again. Submit such a script with `cooperative: false`. It saves in the directory FAIRLEAD_CHECKPOINT_DIR.
 
     python examples/jobs/plain.py --steps 100 --step-s 0.1
 """

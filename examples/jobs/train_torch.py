@@ -1,4 +1,4 @@
-"""A real training job, small enough for a CPU: a two-layer network learns to tell two spirals apart. Needs the extra `torch`.
+"""A real training job, small enough for a CPU: a two-layer network learns to separate two spirals. Needs the extra `torch`.
 
 python examples/jobs/train_torch.py --epochs 20
 """
