@@ -186,9 +186,9 @@ def test_equal_histories_have_equal_fingerprints_and_every_event_changes_it():
 
 
 def test_a_replay_begins_with_the_cluster():
-    with pytest.raises(FairleadError, match="does not begin with an .opened. event"):
+    with pytest.raises(FairleadError, match="does not begin with an 'opened' event"):
         State.replay(every_event()[1:])
-    with pytest.raises(FairleadError, match="does not begin with an .opened. event"):
+    with pytest.raises(FairleadError, match="does not begin with an 'opened' event"):
         State.replay([])
 
 
