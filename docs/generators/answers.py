@@ -92,7 +92,7 @@ NODE: Mapping[str, str] = {
 USAGE: Mapping[str, str] = {
     "user": "user",
     "account": "account",
-    "jobs": "number of jobs",
+    "jobs": "number of jobs that used GPUs",
     "accelerator_hours": "GPU hours; a GPU that two jobs share counts for both",
 }
 
