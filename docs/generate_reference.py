@@ -18,6 +18,7 @@ PARTS: Mapping[str, str] = {
     "events": "generators.runtime:events",
     "exit-codes": "generators.runtime:exit_codes",
     "http-api": "generators.runtime:http_api",
+    "job-columns": "generators.policy_inputs:job_columns",
     "part-parameters": "generators.files:part_parameters",
     "presets": "generators.files:preset_table",
     "prometheus": "generators.runtime:prometheus",

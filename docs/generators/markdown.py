@@ -121,8 +121,9 @@ def _meanings_in(found: type) -> dict[str, str]:
     assert isinstance(made, ast.ClassDef)
     said: dict[str, str] = {}
     for node, below in zip(made.body, [*made.body[1:], None]):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            name = node.target.id
+        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0] if isinstance(node, ast.Assign) else None
+        if isinstance(target, ast.Name):
+            name = target.id
             if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
                 said[name] = below.value.value
             elif node.end_lineno in comments:

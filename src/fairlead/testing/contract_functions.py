@@ -29,7 +29,26 @@ class ContractFunction(Protocol[T]):
     def __call__(self, make: Callable[..., T], **options: Any) -> None: ...
 
 
-def _runs(contract: type, factory: str = "make") -> ContractFunction[Any]:
+_TEXT = """Check that a {what} keeps the contract, on random workloads and small clusters. It checks:
+
+{promises}
+
+Args:
+    make: The class of the {what}, or a function that makes one. {gets}
+    options: Attributes of the contract's class in `fairlead.testing`, such as `jobs=12` of a policy for a shorter check.
+
+Raises:
+    AssertionError: A promise is broken; `InvariantBroken` where an event log is impossible.
+
+Example:
+    def test_mine():
+        {what}_contract(My{title})
+"""
+
+
+def _runs(contract: type, factory: str = "make", gets: str = "It is called without arguments.") -> ContractFunction[Any]:
+    what = contract.__name__.removesuffix("Contract").lower()
+
     def run(make: Callable[..., Any], **options: Any) -> None:
         suite = type(contract.__name__, (contract,), {factory: staticmethod(make), **options})
         for name in sorted(name for name in dir(suite) if name.startswith("test_")):
@@ -40,6 +59,9 @@ def _runs(contract: type, factory: str = "make") -> ContractFunction[Any]:
             else:
                 test()
 
+    promises = [name.removeprefix("test_").replace("_", " ") for name in dir(contract) if name.startswith("test_")]
+    run.__name__ = run.__qualname__ = f"{what}_contract"
+    run.__doc__ = _TEXT.format(what=what, title=what.title(), promises="\n".join(f"    - {one}" for one in promises), gets=gets)
     return run
 
 
@@ -47,9 +69,6 @@ policy_contract: ContractFunction[Policy] = _runs(PolicyContract)
 admission_contract: ContractFunction[Admission] = _runs(AdmissionContract)
 placement_contract: ContractFunction[Placement] = _runs(PlacementContract)
 termination_contract: ContractFunction[Termination] = _runs(TerminationContract)
-estimator_contract: ContractFunction[Estimator] = _runs(EstimatorContract)
-"""Its factory gets the throughput table."""
-journal_contract: ContractFunction[Journal] = _runs(JournalContract, "open")
-"""Its factory gets a directory that is empty at first."""
-backend_contract: ContractFunction[Backend] = _runs(BackendContract, "open")
-"""Its factory gets the cluster, the throughput table and the jobs."""
+estimator_contract: ContractFunction[Estimator] = _runs(EstimatorContract, gets="It gets the throughput table.")
+journal_contract: ContractFunction[Journal] = _runs(JournalContract, "open", "It gets a directory, empty at first.")
+backend_contract: ContractFunction[Backend] = _runs(BackendContract, "open", "It gets cluster, throughput table and jobs.")
