@@ -142,6 +142,8 @@ def test_two_processes_give_what_one_gives(tmp_path, finished):
 
 def test_verdicts():
     assert Row("a", 2.0, 1.81).verdict == "met"
+    assert Row("a", 2.0, 2.19).verdict == "met"
+    assert Row("a", 2.7, 7.67).verdict == "exceeded"
     assert Row("a", 2.0, 1.5).verdict == "in part"
     assert Row("a", 2.0, 0.9).verdict == "not met"
     assert Row("a", 2.0, None, note="ValueError: x").verdict == "failed"

@@ -12,7 +12,7 @@ from fairlead.experiments.metrics import interval
 from fairlead.reporting.pictures import Picture
 
 NEAR = 0.1
-"""A figure within so much of the paper's is near it; a gain so much smaller still counts as reached."""
+"""A figure within so much of the paper's is near it."""
 
 ALIKE = 0.01
 """Where an order is claimed, less of a difference is none."""
@@ -59,6 +59,8 @@ class Row:
         if self.wants is Wants.NOTHING or self.paper is None:
             return ""
         if self.wants is Wants.GAIN:
+            if self.ours > self.paper * (1 + NEAR):
+                return "exceeded"  # the gain is there, and its size is not the paper's
             if self.ours >= self.paper * (1 - NEAR):
                 return "met"
             return "in part" if self.ours > 1 else "not met"

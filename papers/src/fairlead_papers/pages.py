@@ -99,8 +99,8 @@ def _text(file: Path) -> str:
 
 
 VERDICTS = (
-    "Verdicts: a gain is met from nine tenths of the paper's factor on, and met in part if there is any gain. A value is met"
-    " within 10 %. A bound is met if it is kept. An order (>) is met or not met if all seeds agree, alike if no seed differs by"
+    "Verdicts: a gain is met within 10 % of the paper's factor, exceeded if it is larger, and met in part if there is a smaller"
+    " gain. A value is met within 10 %. A bound is met if it is kept. An order (>) is met or not met if all seeds agree, alike if no seed differs by"
     " more than 1 %, and open if seeds disagree. With many seeds, an order of means is met if the interval lies beyond it."
     " ± is half the width of the 95 % confidence interval of the mean over seeds."
 )
@@ -212,7 +212,7 @@ def page(report: Report, pictures: dict[str, bytes], source: PageSource | None =
     return document(f"{report.title}: the evaluation reproduced", "".join([introduction, *parts]), source)
 
 
-_VERDICT_KINDS = {"met": "good", "not met": "bad", "failed": "bad", "in part": "open", "open": "open"}
+_VERDICT_KINDS = {"met": "good", "not met": "bad", "failed": "bad", "in part": "open", "open": "open", "exceeded": "open"}
 
 
 def _html_section(one: Told, scale: BatchSizeFilter, pictures: dict[str, bytes]) -> str:
