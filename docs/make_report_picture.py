@@ -13,7 +13,7 @@ from pathlib import Path
 import fairlead
 
 PICTURE = Path(__file__).resolve().parent / "img" / "report-charts.png"
-WIDTH, HEIGHT = 1280, 1500
+WIDTH, HEIGHT = 1280, 1965
 
 
 def main() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from command import answer, fairlead
 
@@ -115,3 +117,14 @@ def test_differences_are_paired_by_seed_or_by_window_and_say_so(tmp_path):
     assert "makespan_s" not in alone["results"][0]["metrics"]
     wrong = fairlead(*given, "--baseline", "lass", cwd=tmp_path)
     assert (wrong.returncode, "--baseline" in wrong.stderr, "fifo, las, srtf" in wrong.stderr) == (2, True, True)
+
+
+def test_several_seeds_have_the_worst_rho_of_all_of_them(tmp_path: Path) -> None:
+    given = ("compare", "--policies", "fifo,las", "--jobs", 12, "--cluster", "16xv100:4", "--seeds", "3x", "--processes", 1)
+    found = answer(*given)
+    for arm in found["results"]:
+        by_seed = [row["worst_ftf"] for row in found["cases"] if row["scheduler"] == arm["scheduler"]]
+        assert arm["worst_ftf_max"] == max(by_seed) > arm["mean"]["worst_ftf"]
+    shown = fairlead(*given, "--report", tmp_path / "report.html")
+    assert "max ρ: the job treated worst in any seed" in " ".join(shown.stdout.split())
+    assert "max ρ of all seeds" in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -159,7 +159,7 @@ class ComparisonResult(_Tabular):
     @cached_property
     def summary(self) -> list[dict[str, Any]]:
         """One row per scheduler and load: the mean of each metric over the seeds, and the half width of its 95 % interval
-        under `<metric>_ci95`."""
+        under `<metric>_ci95`; `worst_ftf_max` is the ρ of the job treated worst in any seed."""
         groups: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
         for row in self.rows:
             groups.setdefault((row["scheduler"], row["load"]), []).append(row)
@@ -173,7 +173,8 @@ class ComparisonResult(_Tabular):
             values = [row[name] for row in rows]
             mean, half = (math.nan, math.nan) if None in values else metrics.interval([float(v) for v in values])
             result[name], result[f"{name}_ci95"] = mean, half
-        return result
+        worst = [row["worst_ftf"] for row in rows if row.get("worst_ftf") is not None]
+        return {**result, "worst_ftf_max": max(worst, default=math.nan)}
 
     def paired(self, first: str, second: str, metric: str = "average_jct_s") -> dict[str, Any]:
         """Compare two schedulers run by run: the same jobs, load and seed under both.

@@ -29,7 +29,7 @@ from fairlead.core.errors import InputError
 from fairlead.experiments.compare import Aggregate, Comparison, Workload, aggregate_outcomes, run_comparison
 from fairlead.experiments.differences import Differences
 from fairlead.experiments.inputs import check_host_profiles
-from fairlead.experiments.metric_columns import COLUMNS, format_with_error
+from fairlead.experiments.metric_columns import COLUMNS, format_values, format_with_error
 from fairlead.experiments.sweep import SweepResult, read_sweep, run_sweep
 from fairlead.reporting.comparison_page import difference_columns, run_name
 from fairlead.reporting.figures import write_figures
@@ -40,7 +40,17 @@ POLICIES = "fifo,sjf,srtf,las,tiresias"
 DEFAULT_LOAD = 6.0
 MAX_NAMED = 8
 """Written files that a note lists by name."""
-FIGURES = ("average_jct_s", "p99_jct_s", "average_responsiveness_s", "utilization", "average_ftf", "unfair_fraction")
+MAX_RHO = "max ρ"
+FIGURES = (
+    "average_jct_s",
+    "p99_jct_s",
+    "average_responsiveness_s",
+    "utilization",
+    "average_ftf",
+    "worst_ftf",
+    MAX_RHO,
+    "unfair_fraction",
+)
 
 
 @opt.option_groups
@@ -152,12 +162,13 @@ def compare_command(
     with progress(len(given.cases()), "simulating", quiet=json) as bar:
         outcomes = run_comparison(given, processes=processes, keep_records=pictures, on_done=lambda _: bar.advance())
     arms, result = aggregate_outcomes(given, outcomes), ComparisonResult.of(given, outcomes)
-    differences = result.differences(baseline)
+    differences, max_rho = result.differences(baseline), [row["worst_ftf_max"] for row in result.summary]
     all_with = f", all with {opt.in_words(shared)}" if shared else ""
     if json:
         results = [
             {"scheduler": a.label, "load": a.load, "seeds": a.seeds, "mean": a.mean, "half_width": a.half_width} for a in arms
         ]
+        results = [{**each, "worst_ftf_max": value} for each, value in zip(results, max_rho, strict=True)]
         about = {"cluster": str(machine), "shared": shared, "results": results}
         print_json({**about, "differences": differences.to_dict(), "cases": result.rows})
     else:
@@ -165,7 +176,7 @@ def compare_command(
             summaries = [(schedulers[one.case.scheduler].label, one.summary) for one in outcomes]
             out.print(comparison_table(summaries, title=f"{machine}{all_with}", width=out.width))
         else:
-            out.print(_table(arms, f"{machine}{all_with}"))
+            out.print(_table(arms, max_rho, f"{machine}{all_with}"))
         if differences.rows:
             out.print(_difference_table(differences))
     if folder is not None:
@@ -181,17 +192,22 @@ def compare_command(
         note(f"plots{of}: {', '.join(str(p) for p in write_figures(records, png, metrics))}")
 
 
-def _table(arms: list[Aggregate], title: str) -> Table:
+def _table(arms: list[Aggregate], max_rho: Sequence[float], title: str) -> Table:
     """One row per scheduler and load, with as many figures as the terminal has room for."""
-    columns = [column for name in FIGURES for column in COLUMNS if column.key == name]
+    columns = {column.key: column for column in COLUMNS}
     cells = [
-        format_with_error([arm.mean.get(each.key) for arm in arms], [arm.half_width.get(each.key) for arm in arms], each.shows)
-        for each in columns
+        format_values(max_rho, "ratio")
+        if name == MAX_RHO
+        else format_with_error(
+            [arm.mean.get(name) for arm in arms], [arm.half_width.get(name) for arm in arms], columns[name].shows
+        )
+        for name in FIGURES
     ]
     names = [(arm.label, "as is" if arm.load is None else f"{arm.load:g}") for arm in arms]
     rows = [(*name, *row) for name, row in zip(names, zip(*cells, strict=True), strict=True)]
-    caption = f"mean ± half the 95 % interval over {arms[0].seeds} seeds"
-    return fitted_table(title, ("scheduler", "jobs/h", *(column.heading for column in columns)), rows, 2, caption)
+    caption = f"mean ± half the 95 % interval over {arms[0].seeds} seeds; {MAX_RHO}: the job treated worst in any seed"
+    headings = (columns[name].heading if name in columns else name for name in FIGURES)
+    return fitted_table(title, ("scheduler", "jobs/h", *headings), rows, 2, caption)
 
 
 def _difference_table(found: Differences) -> Table:

@@ -11,7 +11,7 @@ from fairlead.experiments.metric_columns import COLUMNS, Column, format_column, 
 from fairlead.experiments.run_record import RunRecord
 from fairlead.reporting.html import Cell, PageTable, card
 
-MEAN_METRICS = (*DIFFERENCE_METRICS, "unfair_fraction")
+MEAN_METRICS = (*DIFFERENCE_METRICS, "worst_ftf", "unfair_fraction")
 
 
 def run_name(load: float | None, seed: int) -> str:
@@ -80,6 +80,9 @@ def _means(summary: Sequence[Mapping[str, Any]], loads: Sequence[float | None]) 
         unit, texts = format_column(values, column.shows, widths)
         headings.append(f"{column.heading} ({unit})" if unit else column.heading)
         cells.append(texts)
+        if column.key == "worst_ftf":
+            headings.append("max ρ of all seeds")
+            cells.append(format_column([row.get("worst_ftf_max") for row in summary], column.shows)[1])
     return _with_names([(row["scheduler"], row["load"]) for row in summary], loads, headings, cells)
 
 
