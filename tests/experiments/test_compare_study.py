@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from fairlead.api.run_results import ComparisonResult
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
-from fairlead.experiments.compare import Comparison, Workload, aggregate_outcomes, run_comparison
+from fairlead.experiments.compare import Comparison, Workload, run_comparison
 from fairlead.experiments.inputs import TraceFile
 from fairlead.workloads.generate import Generator
 
@@ -49,14 +52,15 @@ def test_one_process_or_two_give_the_same_figures_in_the_same_order():
 def test_the_mean_over_seeds_comes_with_its_width():
     given = comparison(seeds=(0, 1, 2))
     outcomes = run_comparison(given, processes=1)
-    arms = aggregate_outcomes(given, outcomes)
-    assert [(arm.label, arm.seeds) for arm in arms] == [("fifo", 3), ("srtf", 3)]
+    arms = ComparisonResult.of(given, outcomes).summary
+    assert [(arm["scheduler"], arm["seeds"]) for arm in arms] == [("fifo", 3), ("srtf", 3)]
     for index, arm in enumerate(arms):
         jct = [o.summary.average_jct_s for o in outcomes if o.case.scheduler == index]
-        assert arm.mean["average_jct_s"] == pytest.approx(sum(jct) / 3)
-        assert arm.half_width["average_jct_s"] > 0
+        assert arm["average_jct_s"] == pytest.approx(sum(jct) / 3)
+        assert arm["average_jct_s_ci95"] > 0
     single = comparison(seeds=(0,))
-    assert aggregate_outcomes(single, run_comparison(single, processes=1))[0].half_width["average_jct_s"] is None
+    alone = ComparisonResult.of(single, run_comparison(single, processes=1)).summary[0]
+    assert not math.isfinite(alone["average_jct_s_ci95"])
 
 
 def test_records_are_kept_of_the_first_seeds_where_they_are_asked_for(monkeypatch):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.table import Table
@@ -26,10 +27,10 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import parse_part, with_policy_files
 from fairlead.config.workload_files import read_hosts
 from fairlead.core.errors import InputError
-from fairlead.experiments.compare import Aggregate, Comparison, Workload, aggregate_outcomes, run_comparison
+from fairlead.experiments.compare import Comparison, Workload, run_comparison
 from fairlead.experiments.differences import Differences
 from fairlead.experiments.inputs import check_host_profiles
-from fairlead.experiments.metric_columns import COLUMNS, format_values, format_with_error
+from fairlead.experiments.metric_columns import COLUMNS, Column, format_with_error
 from fairlead.experiments.sweep import SweepResult, read_sweep, run_sweep
 from fairlead.reporting.comparison_page import difference_columns, run_name
 from fairlead.reporting.figures import write_figures
@@ -40,7 +41,8 @@ POLICIES = "fifo,sjf,srtf,las,tiresias"
 DEFAULT_LOAD = 6.0
 MAX_NAMED = 8
 """Written files that a note lists by name."""
-MAX_RHO = "max ρ"
+_CI = "_ci95"
+MAX_RHO = Column("worst_ftf_max", "max ρ", "ratio", "low", "ρ of the job treated worst in any seed.")
 FIGURES = (
     "average_jct_s",
     "p99_jct_s",
@@ -48,7 +50,7 @@ FIGURES = (
     "utilization",
     "average_ftf",
     "worst_ftf",
-    MAX_RHO,
+    "worst_ftf_max",
     "unfair_fraction",
 )
 
@@ -161,14 +163,16 @@ def compare_command(
     pictures = report is not None or png is not None or folder is not None
     with progress(len(given.cases()), "simulating", quiet=json) as bar:
         outcomes = run_comparison(given, processes=processes, keep_records=pictures, on_done=lambda _: bar.advance())
-    arms, result = aggregate_outcomes(given, outcomes), ComparisonResult.of(given, outcomes)
-    differences, max_rho = result.differences(baseline), [row["worst_ftf_max"] for row in result.summary]
+    result = ComparisonResult.of(given, outcomes)
+    arms, differences = result.summary, result.differences(baseline)
     all_with = f", all with {opt.in_words(shared)}" if shared else ""
     if json:
+        names = [name for name in arms[0] if name + _CI in arms[0]]
         results = [
-            {"scheduler": a.label, "load": a.load, "seeds": a.seeds, "mean": a.mean, "half_width": a.half_width} for a in arms
+            {key: arm[key] for key in ("scheduler", "load", "seeds", "worst_ftf_max")}
+            | {"mean": {n: arm[n] for n in names}, "half_width": {n: arm[n + _CI] for n in names}}
+            for arm in arms
         ]
-        results = [{**each, "worst_ftf_max": value} for each, value in zip(results, max_rho, strict=True)]
         about = {"cluster": str(machine), "shared": shared, "results": results}
         print_json({**about, "differences": differences.to_dict(), "cases": result.rows})
     else:
@@ -176,7 +180,7 @@ def compare_command(
             summaries = [(schedulers[one.case.scheduler].label, one.summary) for one in outcomes]
             out.print(comparison_table(summaries, title=f"{machine}{all_with}", width=out.width))
         else:
-            out.print(_table(arms, max_rho, f"{machine}{all_with}"))
+            out.print(_table(arms, f"{machine}{all_with}"))
         if differences.rows:
             out.print(_difference_table(differences))
     if folder is not None:
@@ -192,22 +196,17 @@ def compare_command(
         note(f"plots{of}: {', '.join(str(p) for p in write_figures(records, png, metrics))}")
 
 
-def _table(arms: list[Aggregate], max_rho: Sequence[float], title: str) -> Table:
+def _table(arms: Sequence[Mapping[str, Any]], title: str) -> Table:
     """One row per scheduler and load, with as many figures as the terminal has room for."""
-    columns = {column.key: column for column in COLUMNS}
+    columns = {column.key: column for column in COLUMNS} | {MAX_RHO.key: MAX_RHO}
     cells = [
-        format_values(max_rho, "ratio")
-        if name == MAX_RHO
-        else format_with_error(
-            [arm.mean.get(name) for arm in arms], [arm.half_width.get(name) for arm in arms], columns[name].shows
-        )
+        format_with_error([arm.get(name) for arm in arms], [arm.get(name + _CI) for arm in arms], columns[name].shows)
         for name in FIGURES
     ]
-    names = [(arm.label, "as is" if arm.load is None else f"{arm.load:g}") for arm in arms]
+    names = [(arm["scheduler"], "as is" if arm["load"] is None else f"{arm['load']:g}") for arm in arms]
     rows = [(*name, *row) for name, row in zip(names, zip(*cells, strict=True), strict=True)]
-    caption = f"mean ± half the 95 % interval over {arms[0].seeds} seeds; {MAX_RHO}: the job treated worst in any seed"
-    headings = (columns[name].heading if name in columns else name for name in FIGURES)
-    return fitted_table(title, ("scheduler", "jobs/h", *headings), rows, 2, caption)
+    caption = f"mean ± half the 95 % interval over {arms[0]['seeds']} seeds; max ρ: the job treated worst in any seed"
+    return fitted_table(title, ("scheduler", "jobs/h", *(columns[name].heading for name in FIGURES)), rows, 2, caption)
 
 
 def _difference_table(found: Differences) -> Table:

@@ -168,17 +168,6 @@ class CaseOutcome:
         return {"scheduler": label, "load": case.load, "seed": case.seed, **self.summary.to_dict()}
 
 
-@dataclass(frozen=True)
-class Aggregate:
-    """A scheduler at a load over all seeds: mean and half the width of the 95 % interval of every figure."""
-
-    label: str
-    load: float | None
-    seeds: int
-    mean: dict[str, float | None]
-    half_width: dict[str, float | None]
-
-
 def run_comparison(
     given: Comparison,
     *,
@@ -197,18 +186,6 @@ def run_comparison(
 
     run_in_processes(ComparisonCase.run, cases, given, processes, note)
     return [outcomes[position] for position in range(len(cases))]
-
-
-def aggregate_outcomes(given: Comparison, outcomes: Iterable[CaseOutcome]) -> list[Aggregate]:
-    """By load, then scheduler: mean and confidence interval of each figure over the seeds."""
-    by_arm: dict[tuple[float | None, int], list[Summary]] = {}
-    for outcome in outcomes:
-        by_arm.setdefault((outcome.case.load, outcome.case.scheduler), []).append(outcome.summary)
-    result = []
-    for (load, index), summaries in by_arm.items():
-        mean, half = mean_and_half_width([summary.to_dict() for summary in summaries])
-        result.append(Aggregate(given.schedulers[index].label, load, len(summaries), mean, half))
-    return result
 
 
 def mean_and_half_width(

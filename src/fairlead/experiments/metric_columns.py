@@ -130,7 +130,7 @@ def format_with_error(values: Sequence[float | None], widths: Sequence[float | N
     cells = []
     for text, width in zip(format_values(values, shows), widths, strict=True):
         number, _, unit = text.rpartition(" ")
-        if width is None or not width or text == "–":
+        if not width or not math.isfinite(width) or text == "–":
             cells.append(text)
         elif unit in _SIZES:
             cells.append(f"{number} ± {_digits(width / _SIZES[unit])} {unit}")

@@ -29,7 +29,7 @@ class ContractFunction(Protocol[T]):
     def __call__(self, make: Callable[..., T], **options: Any) -> None: ...
 
 
-_TEXT = """Check that a {what} keeps the contract, on random workloads and small clusters. It checks:
+_TEXT = """Check that a {what} keeps the contract, on random workloads and small clusters:
 
 {promises}
 
@@ -41,8 +41,7 @@ Raises:
     AssertionError: A promise is broken; `InvariantBroken` where an event log is impossible.
 
 Example:
-    def test_mine():
-        {what}_contract(My{title})
+    def test_mine(): {what}_contract(My{title})
 """
 
 

@@ -79,12 +79,7 @@ def daily_spike(trace: Trace, jobs: int, hour: int, seed: int) -> Trace:
 
 
 def short_bursts(
-    trace: Trace,
-    jobs_per_hour: float,
-    seed: int,
-    factor: float = 2.0,
-    on_s: float = 2 * HOUR_S,
-    every_s: float = 4 * HOUR_S,
+    trace: Trace, jobs_per_hour: float, seed: int, factor: float = 2.0, on_s: float = 2 * HOUR_S, every_s: float = 4 * HOUR_S
 ) -> Trace:
     """Add short jobs for two hours after every four hours, at twice the usual load (Blox §5.2): Poisson arrivals, uniform run
     times between ten minutes and an hour, workers and users of random jobs of the trace. Their work is given in seconds, so

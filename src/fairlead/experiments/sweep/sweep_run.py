@@ -164,8 +164,7 @@ class SweepRun:
         read = inputs.jobs()
         if read is not None:
             return read if self.load is None else retime_poisson(read, self.load, self.seed)
-        made = Generator(self.jobs, self.load, table=inputs.table, workers=self.workers)
-        return made.trace(self.seed)
+        return Generator(self.jobs, self.load, table=inputs.table, workers=self.workers).trace(self.seed)
 
 
 @lru_cache(maxsize=2)

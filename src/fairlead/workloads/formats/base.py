@@ -30,9 +30,7 @@ Row: TypeAlias = tuple[int, list[str]]
 # Filling a frozen dataclass calls `object.__setattr__` for every field, which is half of the time to read a large log. So an
 # unfrozen copy of `Job` is filled, and then declared to be a `Job`, which Python allows because both have the same slots.
 _UnfrozenJob: Any = make_dataclass(
-    "_UnfrozenJob",
-    [(one.name, one.type, field(default=one.default)) for one in fields(Job)],
-    slots=True,
+    "_UnfrozenJob", [(one.name, one.type, field(default=one.default)) for one in fields(Job)], slots=True
 )
 
 
@@ -135,12 +133,7 @@ class JobList:
         if dated and self._earliest_s is not None:
             origin = format_time(self._earliest_s)
         trace = Trace.of(
-            self._jobs,
-            self._path.stem,
-            origin=origin,
-            skipped=self._left_out,
-            losses=self._losses,
-            dynamics=self._dynamics,
+            self._jobs, self._path.stem, origin=origin, skipped=self._left_out, losses=self._losses, dynamics=self._dynamics
         )
         for number, job in enumerate(trace.jobs):
             if job.after and not all(0 <= other < number for other in job.after):

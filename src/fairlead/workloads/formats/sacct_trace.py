@@ -110,12 +110,7 @@ class _Table:
     @classmethod
     def of(cls, header: list[str], path: Path, line: int) -> _Table:
         table = cls(tuple(name.lower() for name in header), {name.lower(): name for name in header})
-        for alternatives in (
-            ("JobID", "JobIDRaw"),
-            ("Submit",),
-            ("AllocTRES", "ReqTRES"),
-            ("ElapsedRaw", "Elapsed", "End"),
-        ):
+        for alternatives in (("JobID", "JobIDRaw"), ("Submit",), ("AllocTRES", "ReqTRES"), ("ElapsedRaw", "Elapsed", "End")):
             if not any(name.lower() in table.names for name in alternatives):
                 expected = f"a column {' or '.join(alternatives)} (sacct --format=…)"
                 raise InputError(path, expected, line=line, field=alternatives[0])

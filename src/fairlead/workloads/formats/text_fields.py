@@ -320,10 +320,7 @@ def _csv_bytes(names: Sequence[str], rows: Sequence[Sequence[Any]], comment: str
 
 
 def _parquet_bytes(
-    names: Sequence[str],
-    rows: Sequence[Sequence[Any]],
-    types: Mapping[str, str] | None,
-    metadata: Mapping[bytes, bytes] | None,
+    names: Sequence[str], rows: Sequence[Sequence[Any]], types: Mapping[str, str] | None, metadata: Mapping[bytes, bytes] | None
 ) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
