@@ -99,10 +99,10 @@ def _text(file: Path) -> str:
 
 
 VERDICTS = (
-    "Verdicts: a gain is met within 10 % of the paper's factor, exceeded if it is larger, and met in part if there is a smaller"
-    " gain. A value is met within 10 %. A bound is met if it is kept. An order (>) is met or not met if all seeds agree, alike if no seed differs by"
-    " more than 1 %, and open if seeds disagree. With many seeds, an order of means is met if the interval lies beyond it."
-    " ± is half the width of the 95 % confidence interval of the mean over seeds."
+    "Verdicts: a gain is met within 10 % of the paper's factor, exceeded if it is larger, and met in part if there is a"
+    " smaller gain. A value is met within 10 %. A bound is met if it is kept. An order (>) is met or not met if all seeds"
+    " agree, alike if no seed differs by more than 1 %, and open if seeds disagree. With many seeds, an order of means is"
+    " met if the interval lies beyond it. ± is half the width of the 95 % confidence interval of the mean over seeds."
 )
 
 HEADINGS = ("claim", "paper", "ours", "ours / paper", "verdict", "scale", "remark")
