@@ -69,14 +69,15 @@ def fetch_command(
     """Copy the declared outputs of ended jobs to this machine: fairlead fetch train --to results.
 
     A task declares them with outputs: [model.pt, 'logs/*.csv'], or --outputs. Each of several jobs, such as those of an array,
-    has a folder of its own. Files of the same name are replaced.
+    has a folder of its own. Files of the same name are replaced. The outputs are those of worker 0's node in the
+    last launch.
 
     Exit codes: 0 fetched, 1 a job has no outputs, 3 no such job, 4 the node of the outputs is unreachable, 5 the control plane
     is unreachable.
     """
     plane = control_plane()
     jobs = select_jobs(plane, words)
-    answers, empty = list[dict[str, Any]](), list[str]()
+    answers, missing = list[dict[str, Any]](), list[str]()
     for job in jobs:
         folder = to if to is not None and len(jobs) == 1 else (to or Path()) / job["name"]
         try:
@@ -84,22 +85,23 @@ def fetch_command(
         except RefusedRequest as refused:
             if refused.status != MISSING:
                 raise
-            files = []
+            files, left_out = [], [{"path": "", "why": str(refused)}]
         else:
-            for left in plane.outputs(str(job["number"]))["left_out"]:
-                note(f"{job['name']}: {left['path']} was left out: {left['why']}")
+            left_out = plane.outputs(str(job["number"]))["left_out"]
+            for left in left_out if files else ():
+                note(f"{job['name']}: left out {left['path']}: {left['why']}")
+        if not files:
+            first = left_out[0] if left_out else {"path": "", "why": "no file matches"}
+            missing.append(": ".join(filter(None, (job["name"], first["path"], first["why"]))))
         answers.append({"name": job["name"], "number": job["number"], "files": [str(file) for file in files]})
-        empty += [] if files else [job["name"]]
         if not json:
             for file in files:
                 out.print(str(file))
     if json:
         print_json({"jobs": answers})
-    if empty:
-        more = f" and {len(empty) - 3:,} more" if len(empty) > 3 else ""
-        raise JobNotFinished(
-            f"no outputs were stored for {', '.join(empty[:3])}{more}: declare them with --outputs before the job runs"
-        )
+    if missing:
+        more = f" ({len(missing):,} of {len(jobs):,} jobs have no outputs)" if len(jobs) > 1 else ""
+        raise JobNotFinished(f"no outputs of {missing[0]}{more}")
 
 
 def wait_for_jobs(

@@ -37,7 +37,29 @@ def kept(job: Path, *patterns: str) -> tuple[list[str], dict[str, str]]:
 
 
 def test_a_pattern_finds_files_and_a_folder_means_all_files_in_it(job: Path) -> None:
-    assert kept(job, "*.pt", "logs", "none-*", "logs/*.csv") == (["logs/a.csv", "logs/deep/b.csv", "model.pt"], {})
+    files, left_out = kept(job, "*.pt", "logs", "none-*", "logs/*.csv")
+    assert files == ["logs/a.csv", "logs/deep/b.csv", "model.pt"]
+    assert left_out == {"none-*": "nothing matches it; the job's directory has logs, model.pt"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "files"),
+    [
+        ("**/*.csv", ["logs/a.csv", "logs/deep/b.csv"]),
+        ("logs/**", ["logs/a.csv", "logs/deep/b.csv"]),
+        ("**/deep/**/*.csv", ["logs/deep/b.csv"]),
+        ("**", ["logs/a.csv", "logs/deep/b.csv", "model.pt"]),
+    ],
+)
+def test_two_stars_mean_any_folders_and_enter_no_links(job: Path, pattern: str, files: list[str]) -> None:
+    for name in ("up", "again", "more"):  # followed, these would have more paths than there is time
+        (job / "logs" / name).symlink_to("..")
+    assert kept(job, pattern)[0] == files
+
+
+def test_a_name_that_is_no_text_is_left_out(job: Path) -> None:
+    os.close(os.open(os.fsencode(job) + b"/\xff.pt", os.O_CREAT))
+    assert kept(job, "*.pt") == (["model.pt"], {"?.pt": "its name is not printable"})
 
 
 def test_links_pipes_and_paths_out_of_the_directory_are_left_out(job: Path) -> None:

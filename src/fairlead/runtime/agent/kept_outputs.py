@@ -18,24 +18,31 @@ MAX_BYTES = 1 << 30
 
 MAX_FILES = 1000
 
+_SHOWN = 10  # names in the message that a pattern matches nothing
+
 DIRECTORY, _LIST = "outputs", "list.json"
 
 _COPY = 1 << 20
 
 
 def keep_outputs(directory: str, patterns: list[str], place: Path, as_user: Callable[[], AbstractContextManager[None]]) -> None:
-    """Copy the files of a directory that match patterns to `place`, with a list of them and of what was left out and why."""
+    """Copy the files of a directory that match patterns to `place`, with a list of them and of what was left out and why; also
+    of patterns that match nothing."""
     place.mkdir(mode=0o700, exist_ok=True)
     files: list[dict[str, object]] = []
     left_out: list[dict[str, str]] = []
     left = MAX_BYTES
     with as_user():
-        found = sorted({path for pattern in patterns for path in _matching(directory, pattern)})
-    for path in found:
+        matching = {pattern: set(_matching(directory, pattern)) for pattern in patterns}
+        names = [name.encode(errors="replace").decode() for name in sorted(os.listdir(directory))]
+    there = ", ".join(names[:_SHOWN] + ["…"] * (len(names) > _SHOWN)) or "no files"
+    for path in sorted(set().union(*matching.values())):
         if len(files) >= MAX_FILES:
             left_out.append({"path": path, "why": f"more than {MAX_FILES:,} files"})
             break
         try:
+            if not path.isprintable():
+                raise OSError(0, "its name is not printable")
             with as_user():
                 source = _open_inside(directory, path)
             try:
@@ -43,22 +50,37 @@ def keep_outputs(directory: str, patterns: list[str], place: Path, as_user: Call
             finally:
                 os.close(source)
         except OSError as error:
-            left_out.append({"path": path, "why": error.strerror or str(error)})
+            left_out.append({"path": path.encode(errors="replace").decode(), "why": error.strerror or str(error)})
             continue
         files.append({"path": path, "size": size})
         left -= size
+    nothing = f"nothing matches it; the job's directory has {there}"
+    left_out += [{"path": pattern, "why": nothing} for pattern, paths in matching.items() if not paths]
     (place / _LIST).write_text(json.dumps({"files": files, "left_out": left_out}))
 
 
 def _matching(directory: str, pattern: str) -> Iterator[str]:
     """Relative paths of the plain files that a pattern matches; a folder means all files in it."""
-    for path in glob.iglob(pattern, root_dir=directory, recursive=True):
+    for path in _paths(directory, pattern.split("/")):
         whole = os.path.join(directory, path)
         if os.path.isdir(whole) and not os.path.islink(whole):
             for folder, _, names in os.walk(whole):
                 yield from (os.path.relpath(os.path.join(folder, name), directory) for name in names)
         else:
             yield os.path.normpath(path)
+
+
+def _paths(directory: str, parts: list[str]) -> Iterator[str]:
+    """Relative paths that match a pattern. `**` enters no links, of which two to a folder above would never end."""
+    if "**" not in parts:
+        yield from glob.iglob("/".join(parts), root_dir=directory)
+        return
+    at = parts.index("**")
+    for base in glob.iglob("/".join(parts[:at]), root_dir=directory) if at else [""]:
+        for folder, folders, _ in os.walk(os.path.join(directory, base)):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for path in _paths(folder, parts[at + 1 :] or ["*"]):
+                yield os.path.join(os.path.relpath(folder, directory), path)
 
 
 def _open_inside(directory: str, path: str) -> int:

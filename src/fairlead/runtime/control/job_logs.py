@@ -11,6 +11,7 @@ from fairlead.core.errors import FairleadError
 from fairlead.core.job import ENDED, Phase
 from fairlead.runtime.protocol.code_archive import CHUNK_BYTES
 from fairlead.runtime.protocol.messages import LogChunk, LogRequest
+from fairlead.runtime.protocol.task_file import task_of
 
 if TYPE_CHECKING:
     from fairlead.runtime.control.control_plane import ControlPlane
@@ -58,6 +59,8 @@ class LogReader:
             LogMissing: There is no such output.
         """
         record, _ = await asyncio.to_thread(self._launch, number, 0, 0)
+        if not task_of(self.plane.loop.state.job_of[number]).outputs:
+            raise LogMissing("it declares no outputs: name files with --outputs, or outputs: in its task file, before it runs")
         if record["launch"] == 0 or not record["over"]:
             raise LogMissing("its outputs can be fetched when it has ended")
         request = LogRequest(0, number, record["launch"], -1, offset, CHUNK_BYTES, path)
