@@ -36,7 +36,7 @@ def test_a_plain_number_may_count_minutes():
     assert (parse_duration("90", plain_s=60), parse_duration("90s", plain_s=60)) == (5400, 90)
 
 
-@pytest.mark.parametrize("text", ["", "soon", "2x", "h", "1:2:3:4", "nan", "inf", "1-", "2h30", True, None])
+@pytest.mark.parametrize("text", ["", "soon", "2x", "h", "1:2:3:4", "nan", "inf", "1-", "2h30", "-5", "-1h", True, None])
 def test_other_texts_are_refused(text):
     with pytest.raises(ValueError, match="a duration such as"):
         parse_duration(text)

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from fairlead.cli.output import JsonOption, option_error, out, print_json
-from fairlead.cli.selectors import (
-    ArrayOption,
-    JobsOrNoneArgument,
-    StateOption,
-    UserOption,
-    change_jobs,
-    control_plane,
-    select_jobs,
-    states_of,
-)
+from fairlead.cli.selectors import ArrayOption, JobsOrNoneArgument, StateOption, UserOption, change_jobs, choose_jobs
 from fairlead.core.durations import EXPECTED, parse_duration
 from fairlead.core.errors import InputError
-
-if TYPE_CHECKING:
-    from fairlead.runtime.http_client import ControlPlaneClient
 
 WAITING, RUNNING = ("queued", "waiting"), ("running",)
 NO_LIMIT = "none"
@@ -44,7 +32,7 @@ def hold_command(
 
     A running job cannot be held: use 'fairlead requeue --hold'. Exit codes: 0 done, 3 no such job, 4 a job runs or has ended.
     """
-    plane, jobs = _chosen("hold", words, user, states_of(state), array, WAITING)
+    plane, jobs = choose_jobs("hold", words, user, state, array, WAITING)
     _apply(plane.hold, jobs, "is held", json)
 
 
@@ -64,7 +52,7 @@ def release_command(
 
     Exit codes: 0 done, 3 no such job, 4 a job is not held.
     """
-    plane, jobs = _chosen("release", words, user, states_of(state), array, WAITING)
+    plane, jobs = choose_jobs("release", words, user, state, array, WAITING)
     if not words or len(jobs) > 1:
         jobs = [job for job in jobs if job.get("held_by")] or jobs
     _apply(plane.release, jobs, "is released", json)
@@ -88,7 +76,7 @@ def requeue_command(
     A failed or cancelled job resumes from its last checkpoint, with all its retries and its full time limit. A finished job
     starts from its first step, and its old checkpoints are removed. Exit codes: 0 done, 3 no such job, 4 a job already waits.
     """
-    plane, jobs = _chosen("requeue", words, user, states_of(state), array, RUNNING)
+    plane, jobs = choose_jobs("requeue", words, user, state, array, RUNNING)
     _apply(lambda name: plane.requeue(name, hold=hold), jobs, "is requeued and held" if hold else "is requeued", json)
 
 
@@ -124,7 +112,7 @@ def update_command(
         raise InputError(
             "update", "something to change: --priority, --weight, --time, --deadline, --retries, --name, --account"
         )
-    plane, jobs = _chosen("update", words, user, states_of(state), array, (*WAITING, *RUNNING))
+    plane, jobs = choose_jobs("update", words, user, state, array, (*WAITING, *RUNNING))
     if name and len(jobs) > 1:
         raise option_error("name", "one job", f"{name} for {len(jobs)} jobs")
     _apply(lambda job: plane.update(job, changes), jobs, "is updated", json)
@@ -137,16 +125,6 @@ def _limit(option: str, text: str) -> float | None:
         return parse_duration(text)
     except ValueError:
         raise option_error(option, f"{EXPECTED}, or none", text) from None
-
-
-def _chosen(
-    command: str, words: Sequence[str] | None, user: str, states: Sequence[str], array: str, usual: Sequence[str]
-) -> tuple[ControlPlaneClient, list[dict[str, Any]]]:
-    """Return the jobs that a command names. With filters only, those in a phase for which the command makes sense."""
-    if not (words or user or states or array):
-        raise InputError(command, "a job, or one of --user, --state and --array")
-    plane = control_plane()
-    return plane, select_jobs(plane, words, user=user, states=states or (() if words else usual), array=array)
 
 
 def _apply(change: Callable[[str], dict[str, Any]], jobs: Sequence[dict[str, Any]], what: str, json: bool) -> None:

@@ -20,11 +20,12 @@ from fairlead.cli.selectors import (
     StateOption,
     UserOption,
     change_jobs,
+    choose_jobs,
     control_plane,
     select_jobs,
     states_of,
 )
-from fairlead.core.errors import FairleadError, InputError
+from fairlead.core.errors import FairleadError
 from fairlead.experiments.metric_columns import format_delay
 from fairlead.runtime.http_client import MISSING, RefusedRequest
 
@@ -183,10 +184,7 @@ def cancel_command(
     Of several jobs, those that have ended are left as they are. Checkpoints are kept for a while.
     Exit codes: 0 cancelled, 3 no such job, 4 all of them have ended.
     """
-    if not (words or user or state or array):
-        raise InputError("cancel", "the jobs to cancel, or --user, --state or --array")
-    plane = control_plane()
-    jobs = select_jobs(plane, words, user=user, states=states_of(state) or (() if words else LIVE), array=array)
+    plane, jobs = choose_jobs("cancel", words, user, state, array, LIVE)
     live = [job for job in jobs if job["phase"] in LIVE]
     changed, refusal = change_jobs(plane.cancel, live or jobs[:1])
     if refusal is not None and not changed:  # all have ended

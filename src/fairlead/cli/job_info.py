@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 from fairlead.cli.job_tables import legible, lost_work
 from fairlead.experiments.metric_columns import format_delay, format_duration
+from fairlead.runtime.protocol.command_line import command_text
 
 Line = tuple[str, str]
 
@@ -91,7 +91,7 @@ def _identity(job: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def _task(job: Mapping[str, Any]) -> Iterator[Line]:
-    yield "command", legible(shlex.join(job.get("command") or ()))
+    yield "command", legible(command_text(job.get("command") or [], shell=job.get("shell", False)))
     yield "directory", legible(str(job.get("directory") or ""))
     yield "code", str(job.get("code") or "")[:12]
     yield "environment", legible(", ".join(job.get("environment") or ()))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairlead.cli.output import option_error
-from fairlead.core.errors import FairleadError, NotFound
+from fairlead.core.errors import FairleadError, InputError, NotFound
 from fairlead.core.job import ENDED, Phase
 
 if TYPE_CHECKING:
@@ -28,23 +28,9 @@ NameArgument = Annotated[
     str, typer.Argument(metavar="JOB", help="Number of a job, or its name (the most recent job of that name).")
 ]
 
-JobsArgument = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="JOB...",
-        help="Names, numbers, patterns ('train-*'), arrays (sweep) or members of an array ('sweep[0-4]').",
-        show_default=False,
-    ),
-]
-
-JobsOrNoneArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[JOB...]",
-        help="Names, numbers, patterns ('train-*'), arrays (sweep) or members of an array ('sweep[0-4]').",
-        show_default=False,
-    ),
-]
+_JOBS = "Names, numbers, patterns ('train-*'), arrays (sweep) or members of an array ('sweep[0-4]')."
+JobsArgument = Annotated[list[str], typer.Argument(metavar="JOB...", help=_JOBS, show_default=False)]
+JobsOrNoneArgument = Annotated[list[str] | None, typer.Argument(metavar="[JOB...]", help=_JOBS, show_default=False)]
 
 UserOption = Annotated[str, typer.Option("--user", help="Only jobs of this user (admin).", show_default=False)]
 
@@ -96,6 +82,16 @@ def select_jobs(
         limits = (", ".join(words or ()), f"user {user}" * bool(user), f"array {array}" * bool(array), " or ".join(states))
         raise NotFound(f"no job matches: {'; '.join(filter(None, limits)) or 'you have none'}")
     return found
+
+
+def choose_jobs(
+    command: str, words: Sequence[str] | None, user: str, state: Sequence[str] | None, array: str, usual: Sequence[str]
+) -> tuple[ControlPlaneClient, list[dict[str, Any]]]:
+    """Return the jobs that a command names. With filters only, those in a phase for which the command makes sense."""
+    if not (words or user or state or array):
+        raise InputError(command, "a job, or one of --user, --state and --array")
+    plane, states = control_plane(), states_of(state)
+    return plane, select_jobs(plane, words, user=user, states=states or (() if words else usual), array=array)
 
 
 def change_jobs(

@@ -43,7 +43,7 @@ def parse_duration(text: str | float, *, plain_s: float = 1.0) -> float:
         seconds = float(text) * plain_s
     except ValueError:
         seconds = math.nan
-    if not math.isfinite(seconds):
+    if not 0 <= seconds < math.inf:
         raise ValueError(EXPECTED)
     return seconds
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
+from fairlead.runtime.control import submissions
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import MAX_BODY, create_app
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
@@ -204,6 +206,46 @@ def test_of_many_who_claim_a_name_at_once_one_gets_it():
         answers = await asyncio.gather(*(ann.post("/v1/jobs", json=one) for _ in range(12)))
         assert sorted(answer.status_code for answer in answers) == [201] + 11 * [409]
         assert plane.loop.state.next_number == 1
+
+    with_plane(scene)
+
+
+def test_of_many_jobs_that_are_renamed_at_once_one_gets_the_name():
+    async def scene(plane, who):
+        ann = who("ann")
+        await ann.post("/v1/jobs", json={"jobs": [{"name": f"a{n}", "run": "x"} for n in range(8)]})
+        renamed = [ann.patch(f"/v1/jobs/{n}", json={"name": "b"}) for n in range(8)]
+        answers = await asyncio.gather(*renamed, ann.post("/v1/jobs", json={"jobs": [{"name": "b", "run": "x"}]}))
+        assert sorted(answer.status_code for answer in answers)[1:] == 8 * [409]
+        assert len((await ann.get("/v1/jobs", params={"select": "b"})).json()["jobs"]) == 1
+
+    with_plane(scene)
+
+
+def test_the_jobs_of_an_array_are_checked_once(monkeypatch):
+    checked = []
+    monkeypatch.setattr(submissions, "feasible_types", lambda job, cluster: checked.append(job) or 1)
+
+    async def scene(plane, who):
+        tasks = [{"run": "x", "array": 50}, {"run": "x", "cpus": 2, "array": 50}]
+        assert (await who("ann").post("/v1/jobs", json={"jobs": tasks})).status_code == 201
+        assert [job.cpus for job in checked] == [0, 2]
+
+    with_plane(scene)
+
+
+def test_a_job_whose_code_is_gone_is_not_requeued():
+    async def scene(plane, who):
+        ann = who("ann")
+        await ann.post("/v1/jobs", json={"jobs": [{"name": "a", "run": "x"}]})
+        await ann.delete("/v1/jobs/a")
+        job = plane.loop.state.job_of[0]
+        plane.loop.state.job_of[0] = replace(job, command=job.command.replace("{", '{"code":"' + 64 * "0" + '",', 1))
+        refused = await ann.post("/v1/jobs/a/requeue", json={})
+        assert (refused.status_code, refused.json()["detail"]) == (
+            409,
+            "the job's code is not stored any more; submit the job again",
+        )
 
     with_plane(scene)
 

@@ -34,7 +34,8 @@ def members(**task: object) -> list[dict]:
 def test_a_member_knows_its_index():
     first, last = members(array="2,5")
     assert first["array"] == {"name": "sweep", "id": "0123abcd", "index": 2, "size": 2}
-    assert last["env"] == {"FAIRLEAD_ARRAY_INDEX": "5", "JOB_INDEX": "5"}
+    place = {"INDEX": "5", "POSITION": "1", "SIZE": "2", "MIN": "2", "MAX": "5"}
+    assert last["env"] == {**{f"FAIRLEAD_ARRAY_{name}": value for name, value in place.items()}, "JOB_INDEX": "5"}
     assert last["run"] == ["train", "--lr={lr}", "{x}"]
     assert len(members(array=3)) == len(members(array="3")) == len(members(array=[0, 1, 2])) == 3
 
@@ -48,8 +49,8 @@ def test_a_grid_has_one_job_for_each_combination():
         {"lr": "0.01", "seed": "1"},
     ]
     assert found[3]["run"] == ["train", "--lr=0.01", "{x}"]
-    index = {"FAIRLEAD_ARRAY_INDEX": "3", "JOB_INDEX": "3"}
-    assert found[3]["env"] == {"DEBUG": "true", **index, "LR": "0.01", "SEED": "1"}
+    values = {"DEBUG": "true", "FAIRLEAD_ARRAY_INDEX": "3", "JOB_INDEX": "3", "LR": "0.01", "SEED": "1"}
+    assert {name: found[3]["env"][name] for name in values} == values
     assert (len(found), found[5]["array"]["size"]) == (6, 6)
 
 
@@ -77,6 +78,7 @@ def test_variables_may_be_numbers_and_truth_values():
         {"array": "3-1"},
         {"grid": {"lr": []}},
         {"grid": {"rank": [1]}},
+        {"grid": {"lr": [1], "LR": [2]}},
         {"grid": {"no name": [1]}},
         {"grid": {"a": list(range(200)), "b": list(range(200))}},
         {"name": "x" * 127, "array": 100},

@@ -5,8 +5,7 @@ when it is in the journal. (No postponed annotations here: FastAPI reads them, a
 import asyncio
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Annotated, Any, TypeVar
@@ -30,7 +29,7 @@ from fairlead.runtime.control.cluster_backend import StateBusy
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.event_log import policy_of
 from fairlead.runtime.control.job_logs import LogMissing, LogReader, LogUnreachable
-from fairlead.runtime.control.job_routes import ENDED_ALREADY, job_routes
+from fairlead.runtime.control.job_routes import ENDED_ALREADY, JobName, job_routes
 from fairlead.runtime.control.lookahead_service import Lookahead, when_routes
 from fairlead.runtime.control.prometheus import CONTENT_TYPE
 from fairlead.runtime.control.snapshotter import check_serializable
@@ -82,12 +81,14 @@ def create_app(
         return JSONResponse({"detail": validation_sentence(problem.errors()[0])}, 422)
 
     @app.exception_handler(StateBusy)
-    async def later(request: Request, problem: StateBusy) -> JSONResponse:
-        return JSONResponse({"detail": str(problem)}, 503)
+    @app.exception_handler(LogUnreachable)
+    @app.exception_handler(LogMissing)
+    async def fail(request: Request, problem: FairleadError) -> JSONResponse:
+        statuses = {StateBusy: 503, LogUnreachable: 409, LogMissing: 404}
+        return JSONResponse({"detail": str(problem)}, statuses[type(problem)])
 
     scheme = HTTPBearer(auto_error=False)
     names = JobNames()
-    pending: set[str] = set()  # names that are not in the journal yet
     logs = LogReader(plane)
 
     async def bearer(request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]) -> Bearer:
@@ -164,20 +165,12 @@ def create_app(
     def find(name: str, caller: Bearer) -> int:
         """Return a job by number, or the most recent one by name, that a user may see."""
         state = plane.loop.state
-        if found := namesakes(name, caller):
+        may_see, _ = visibility(state, caller)
+        if found := names.namesakes(state, name, may_see):
             return found[-1]
-        if members := names.members(state, name, lambda number: may_see(number, caller)):
+        if members := names.members(state, name, may_see):
             raise HTTPException(422, f"{name} is an array of {len(members):,} jobs; name one, such as {name}-{min(members)}")
-        raise HTTPException(404, names.missing(state, name, lambda number: may_see(number, caller)))
-
-    def may_see(number: int, caller: Bearer) -> bool:
-        job = plane.loop.state.job_of.get(number)
-        return job is not None and caller.visible_user in (None, job.user)
-
-    def namesakes(name: str, caller: Bearer) -> list[int]:
-        """Return all jobs with a name, or the one with a number, that a user may see, the most recent last."""
-        numbers = [int(name)] if name.isdecimal() and len(name) < 10 else names.numbers(plane.loop.state, name)
-        return [number for number in numbers if may_see(number, caller)]
+        raise HTTPException(404, names.missing(state, name, may_see))
 
     def dependency(name: str, caller: Bearer) -> list[int]:
         """Return a job, or all jobs of an array, that another depends on; one that will never finish is refused."""
@@ -191,8 +184,6 @@ def create_app(
                 job = plane.loop.state.job_of[number].name
                 raise HTTPException(422, f"job {job!r} is {phase.name.lower()} and will never finish: no job can depend on it")
         return numbers
-
-    JobName = Annotated[str, Path(max_length=128, description="Name or number of the job.")]
 
     @app.get("/v1/health")
     async def health() -> dict[str, Any]:
@@ -229,7 +220,7 @@ def create_app(
         ]
         arrays = {one.member.name for one in expanded if one.member is not None}
         new = set() if body.dry_run else ({job.name for job in jobs} | arrays) - {""}
-        fitting = await read(lambda: reserve_names(plane, jobs, names, pending, new))
+        fitting = await read(lambda: reserve_names(plane, jobs, names, new))
 
         def in_request_order(answers: Iterable[dict[str, Any]]) -> dict[str, Any]:
             return {"jobs": [answer for _, answer in sorted(zip(order, answers), key=lambda one: one[0])]}
@@ -239,7 +230,7 @@ def create_app(
 
         def ask(answer: Callable[[Sequence[ev.Event]], None]) -> None:
             def journaled(events: Sequence[ev.Event]) -> None:
-                pending.difference_update(new)  # not before, even if the client does not wait any more
+                names.pending.difference_update(new)  # not before, even if the client does not wait any more
                 answer(events)
 
             plane.backend.submit_jobs(jobs, journaled)
@@ -267,7 +258,8 @@ def create_app(
         def record() -> dict[str, Any]:
             number = find(name, caller)
             found = views.job_record(plane.loop, number, plane.backend.now, plane.progress_until_s, caller.visible_user)
-            earlier = [other for other in namesakes(found["name"], caller) if other < number]
+            same = names.namesakes(plane.loop.state, found["name"], visibility(plane.loop.state, caller)[0])
+            earlier = [other for other in same if other < number]
             return {**found, **views.job_task(plane, number), "earlier": earlier[-MAX_EARLIER:]}
 
         return await read(record)
@@ -282,8 +274,7 @@ def create_app(
     ) -> dict[str, Any]:
         """A chunk of a worker's log. Continue at `next` until `over` is true and `text` is empty."""
         number = await read(lambda: find(name, caller))
-        with log_errors():
-            return await logs.read(number, launch, rank, offset)
+        return await logs.read(number, launch, rank, offset)
 
     @app.get("/v1/jobs/{name}/outputs", responses={404: {}, 409: {}}, response_class=Response)
     async def outputs(
@@ -294,10 +285,8 @@ def create_app(
     ) -> Response:
         """A chunk of a file that a job has kept (`outputs` in its task). Continue behind it until the chunk is empty."""
         number = await read(lambda: find(name, caller))
-        with log_errors():
-            launch, data = await logs.read_output(number, path, offset)
-        headers = {"fairlead-launch": str(launch)}
-        return Response(data, media_type="application/octet-stream", headers=headers)
+        launch, data = await logs.read_output(number, path, offset)
+        return Response(data, media_type="application/octet-stream", headers={"fairlead-launch": str(launch)})
 
     Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 digest of the archive.")]
 
@@ -415,17 +404,6 @@ def create_app(
     if lookahead is not None:
         app.include_router(when_routes(plane, bearer, lookahead))
     return app
-
-
-@contextmanager
-def log_errors() -> Iterator[None]:
-    """Errors of reading from nodes as answers."""
-    try:
-        yield
-    except LogUnreachable as problem:
-        raise HTTPException(409, str(problem)) from None
-    except LogMissing as problem:
-        raise HTTPException(404, str(problem)) from None
 
 
 def _array(job: Job) -> dict[str, Any]:

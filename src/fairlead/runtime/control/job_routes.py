@@ -13,11 +13,12 @@ from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT, UPDATABLE_ENDED, Phase
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.submissions import JobNames
 from fairlead.runtime.control.tokens import Bearer
-from fairlead.runtime.protocol.task_file import Label, TaskSpec
+from fairlead.runtime.protocol.task_file import Label, TaskSpec, task_of
 
 T = TypeVar("T")
 Ask = Callable[[Callable[[Sequence[ev.Event]], None]], None]
 ENDED_ALREADY = "the job has already ended"
+JobName = Annotated[str, Path(max_length=128, description="Name or number of the job.")]
 
 
 class Requests(Protocol):
@@ -78,7 +79,6 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
     """Return the routes that change submitted jobs."""
     router = APIRouter()
     Caller = Annotated[Bearer, Depends(bearer)]
-    JobName = Annotated[str, Path(max_length=128, description="Name or number of the job.")]
 
     async def found(name: str, caller: Bearer) -> tuple[int, Phase]:
         def read() -> tuple[int, Phase]:
@@ -124,9 +124,12 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
         if phase < Phase.RUNNING and not body.hold:
             raise HTTPException(409, "the job is already waiting")
         if phase > Phase.RUNNING:
-            same = await requests.read(lambda: plane.loop.state.job_of[number].name)
-            if await requests.read(lambda: requests.names.taken(plane.loop.state, same)):
-                raise HTTPException(409, f"another job named {same!r} has not ended; rename one with 'fairlead update --name'")
+            job = await requests.read(lambda: plane.loop.state.job_of[number])
+            if (code := task_of(job).code) and (plane.code is None or not plane.code.has(code)):
+                raise HTTPException(409, "the job's code is not stored any more; submit the job again")
+            if await requests.read(lambda: requests.names.taken(plane.loop.state, job.name)):
+                other = f"another job named {job.name!r} has not ended"
+                raise HTTPException(409, f"{other}; rename one with 'fairlead update --name'")
         if not await requests.in_the_journal(
             lambda answer: plane.backend.changes.requeue(number, body.hold, caller.user, answer)
         ):
@@ -149,13 +152,17 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
             changes["account"] = account
         if changes.get("name") == "":
             raise HTTPException(422, "name: expected a name with at least one letter")
-        if "name" in changes and await requests.read(lambda: requests.names.taken(plane.loop.state, changes["name"])):
-            raise HTTPException(409, f"a job named {changes['name']!r} has not ended")
-        old = await requests.read(lambda: plane.loop.state.job_of[number].name)
-        if not await requests.in_the_journal(lambda answer: plane.backend.changes.update(number, changes, answer)):
-            raise ended
-        if "name" in changes:
-            await requests.read(lambda: requests.names.rename(plane.loop.state, number, old))
+        new, state = changes.get("name", ""), plane.loop.state
+        if new and not await requests.read(lambda: requests.names.claim(state, new)):
+            raise HTTPException(409, f"a job named {new!r} has not ended")
+        try:
+            old = await requests.read(lambda: state.job_of[number].name)
+            if not await requests.in_the_journal(lambda answer: plane.backend.changes.update(number, changes, answer)):
+                raise ended
+            if new:
+                await requests.read(lambda: requests.names.rename(state, number, old))
+        finally:
+            requests.names.pending.discard(new)
         given = body.model_dump(include=body.model_fields_set)
         return {"number": number, **given, **{name: changes[name] for name in ("account",) if name in changes}}
 

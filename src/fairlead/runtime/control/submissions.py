@@ -43,6 +43,7 @@ class JobNames:
         self._numbers: dict[str, list[int]] = {}
         self._arrays: dict[str, dict[str, dict[int, int]]] = {}  # name -> identifier -> index -> number; the most recent last
         self._read = 0
+        self.pending: set[str] = set()  # names that are reserved, and not in the journal yet
 
     def _update(self, state: State) -> None:
         for number in range(self._read, state.next_number):
@@ -66,6 +67,11 @@ class JobNames:
         self._update(state)
         return self._numbers.get(name, ())
 
+    def namesakes(self, state: State, name: str, may_see: Callable[[int], bool]) -> list[int]:
+        """Return all jobs with a name, or the one with a number, that a user may see, the most recent last."""
+        numbers = [int(name)] if name.isdecimal() and len(name) < 10 else self.numbers(state, name)
+        return [number for number in numbers if may_see(number)]
+
     def members(self, state: State, name: str, may_see: Callable[[int], bool]) -> Mapping[int, int]:
         """Return the members of the most recent array with a name, by index; none if there is no array that a user may see."""
         self._update(state)
@@ -79,7 +85,7 @@ class JobNames:
         Raises:
             HTTPException: No job matches (404)."""
         if word.isdecimal() and len(word) < 10:
-            found = [int(word)] if may_see(int(word)) else []
+            found = self.namesakes(state, word, may_see)
         elif (part := _MEMBERS.match(word)) and (members := self.members(state, part["name"], may_see)):
             try:
                 wanted = parse_indices(part["indices"])
@@ -95,7 +101,7 @@ class JobNames:
             found = [number for number in latest if number >= 0]
         else:
             members = self.members(state, word, may_see)
-            named = [number for number in self.numbers(state, word) if may_see(number)][-1:]
+            named = self.namesakes(state, word, may_see)[-1:]
             found = named if named and named[0] > max(members.values(), default=-1) else list(members.values())
         if not found:
             raise HTTPException(404, self.missing(state, word, may_see))
@@ -113,9 +119,17 @@ class JobNames:
         return near_names(name, dict.fromkeys(state.job_of[number].name for number in islice(numbers, MAX_COMPARED)))
 
     def taken(self, state: State, name: str) -> bool:
-        """Return whether a job or an array with this name has not ended."""
+        """Return whether a job or an array with this name has not ended, or is about to be submitted."""
+        if name in self.pending:
+            return True
         numbers = [*self.numbers(state, name), *self.members(state, name, lambda number: True).values()]
         return bool((state.columns["phase"][numbers] <= int(Phase.RUNNING)).any()) if numbers else False
+
+    def claim(self, state: State, name: str) -> bool:
+        """Reserve a name until it is removed from `pending`; return False if it is taken."""
+        if free := not self.taken(state, name):
+            self.pending.add(name)
+        return free
 
 
 def visibility(state: State, caller: Bearer, *, all_users: bool = False) -> tuple[Callable[[int], bool], Callable[[int], bool]]:
@@ -265,30 +279,31 @@ class Submission(BaseModel):
     dry_run: Annotated[bool, Field(description="Only check the jobs.")] = False
 
 
-def reserve_names(
-    plane: ControlPlane, jobs: Sequence[Job], names: JobNames, pending: set[str], claimed: set[str]
-) -> list[list[str]]:
+def reserve_names(plane: ControlPlane, jobs: Sequence[Job], names: JobNames, claimed: set[str]) -> list[list[str]]:
     """Return the types that each job can run on, and reserve the `claimed` names. A job that can never run here, or whose name
     is taken, is refused."""
     state = plane.loop.state
     types: list[list[str]] = []
     seen: set[str] = set()
     arrays: set[str] = set()
+    masks: dict[tuple[object, ...], int] = {}  # by request: the members of an array are alike
     for job in jobs:
         code = task_of(job).code
         if code and (plane.code is None or not plane.code.has(code)):
             raise HTTPException(422, f"the code of {job.name or 'the job'} was not sent: PUT /v1/code/{code} first")
-        mask = feasible_types(job, state.cluster)
-        if not mask:
+        needs = (job.allowed_types, job.memory_gb, job.workers, job.cpus, job.host_memory_gb)
+        if needs not in masks:
+            masks[needs] = feasible_types(job, state.cluster)
+        if not (mask := masks[needs]):
             raise HTTPException(
                 422, f"{job.name or 'the job'} can never run on this cluster: {infeasible_reason(job, state.cluster).text}"
             )
         array = array_of(job) or {"name": "", "id": ""}
         for name in (job.name, array["name"] if array["id"] not in arrays else ""):
-            if name and (name in seen or name in pending or names.taken(state, name)):
+            if name and (name in seen or names.taken(state, name)):
                 raise HTTPException(409, f"the name {name!r} is taken by a job that has not ended; choose another name")
             seen.add(name)
         arrays.add(array["id"])
         types.append([name for code, name in enumerate(state.cluster.type_names) if mask >> code & 1])
-    pending |= claimed
+    names.pending |= claimed
     return types

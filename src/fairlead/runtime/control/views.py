@@ -119,6 +119,7 @@ def job_task(plane: ControlPlane, number: int) -> dict[str, Any]:
         run_s += max(0.0, min(plane.backend.now, plane.progress_until_s) - float(a["run_started_s"][number]))
     return {
         "command": list(task.command),
+        "shell": task.shell,
         "directory": task.directory,
         "code": task.code,
         "environment": sorted(task.environment),

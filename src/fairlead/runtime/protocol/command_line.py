@@ -67,3 +67,8 @@ def program_name(run: list[str] | str) -> str:
     if not script and _INTERPRETER.match(words[0]):
         script = next((at for at, word in enumerate(words) if at and not word.startswith("-")), 0)
     return words[0] if "-c" in words[:script] else words[script]
+
+
+def command_text(words: list[str], *, shell: bool = False) -> str:
+    """Return a command as a user wrote it: a list of words quoted as for a shell, or the line that a shell runs."""
+    return words[2] if shell and len(words) == 3 else shlex.join(words)
