@@ -35,7 +35,7 @@ def script(folder: Path, *lines: str, first: str = "#!/bin/bash", name: str = "j
         (["--cpus-per-task=2 --mem-per-cpu=4G"], ["--cpus", "2", "--host-memory-gb", "8"]),
         (["--array=0-9:3"], ["--array", "0-9:3"]),
         (["-a 5"], ["--array", "5-5"]),
-        (["-o logs/%A_%a.out"], ["--output", "logs/%j_%a.out"]),
+        (["-o logs/%A_%a.out"], ["--output", "logs/%A_%a.out"]),
         (["--chdir /data --account=lab"], ["--dir", "/data", "--account", "lab"]),
         (["--export=NONE,A=1"], ["--env", "A=1"]),
         (["--dependency=afterok:12:13"], ["--after", "12", "--after", "13"]),
@@ -55,7 +55,12 @@ def test_common_options_of_slurm_are_translated(tmp_path: Path, lines, options):
 @pytest.mark.parametrize(
     ("line", "warning"),
     [
-        ("--partition=gpu --mail-type ALL --exclusive", "ignored #SBATCH options: --exclusive, --mail-type, --partition"),
+        (
+            "--partition=gpu --mail-type ALL --exclusive",
+            "ignored #SBATCH options: --exclusive, --mail-type (no mail is sent), --partition (no partitions here)",
+        ),
+        ("--tiem=2:00:00", "unknown #SBATCH option --tiem is ignored; did you mean --time?"),
+        ("-Z 3", "unknown #SBATCH option -Z is ignored"),
         ("--error=e.txt --output=o.txt", "standard error goes to the same file"),
         ("--dependency=afterany:3", "a job can wait with afterok only"),
         ("--export=ALL", "name variables with --env"),
@@ -77,7 +82,10 @@ def test_a_script_runs_in_its_shell_and_keeps_its_lines(tmp_path: Path):
     assert plain.command(["x"])[:3] == ["sh", "-e", "-c"]
     assert plain.command(["x"])[-2:] == ["job.sh", "x"]
     slurm = script(tmp_path, "#SBATCH -n 1", first="#!/usr/bin/env bash")
-    assert (slurm.shell, slurm.text.splitlines()[0]) == (("bash",), SLURM_VARIABLES)
+    assert slurm.shell == ("bash",)
+    assert slurm.text.splitlines()[0] == f"export SLURM_SUBMIT_DIR={Path.cwd()}; {SLURM_VARIABLES}"
+    slurm = script(tmp_path, "#SBATCH -c 6", first="#!/usr/bin/env bash")
+    assert f"{Path.cwd()} SLURM_CPUS_PER_TASK=6; export" in slurm.text
     assert len(slurm.text.splitlines()) == 3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,7 +37,10 @@ def test_a_command_in_quotes_runs_in_a_shell_and_its_result_is_the_exit_code(fol
 
 
 def test_words_after_the_dashes_are_a_program_without_a_shell(folder):
-    assert follow(folder, "--", "echo", "$HOME", "&&", "a b").stdout == "$HOME && a b\n"
+    assert follow(folder, "--name", "words", "--", "echo", "$HOME", "&&", "a b").stdout == "$HOME && a b\n"
+    assert "  command           echo '$HOME' '&&' 'a b'\n" in fairlead("info", "words", cwd=folder).stdout
+    assert follow(folder, "--name", "line", "echo $((1+1)) 'a b'").stdout == "2 a b\n"
+    assert "  command           echo $((1+1)) 'a b'\n" in fairlead("info", "line", cwd=folder).stdout
 
 
 def test_variables_directory_and_output_are_options(folder, monkeypatch: pytest.MonkeyPatch):
@@ -82,12 +86,49 @@ def test_a_script_of_slurm_runs_and_what_is_ignored_is_named(folder):
     )
     done = fairlead("submit", "batch.sbatch", "--wait", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "ignored #SBATCH options: --mail-type, --partition" in done.stderr
+    assert "ignored #SBATCH options: --mail-type (no mail is sent), --partition (no partitions here)" in done.stderr
     assert "the number of jobs at once is not limited" in done.stderr
     assert done.stdout.startswith("slurm (2 jobs: slurm-1 to slurm-2, numbers ")
     printed = fairlead("logs", "slurm-2", cwd=folder).stdout
     assert printed.startswith("2 of 1\n")
     assert "line 8: missing_command: command not found" in printed
+
+
+def test_a_script_of_slurm_finds_its_variables_and_names_its_output_as_there(folder):
+    names = "JOB_NAME ARRAY_JOB_ID ARRAY_TASK_ID ARRAY_TASK_COUNT ARRAY_TASK_MIN ARRAY_TASK_MAX NNODES JOB_NUM_NODES NODEID"
+    names += " SUBMIT_DIR GPUS_ON_NODE CPUS_PER_TASK"
+    (folder / "names.sh").write_text(
+        "#!/bin/sh -eu\n#SBATCH --job-name=names -c 2 --array=3,5 --output=%x_%A_%a.%3a.%%j.out\n#SBATCH --cpus-per-task=2\n"
+        f"for name in {names}; do eval echo \\$SLURM_$name; done; echo ${{SLURM_RESTART_COUNT-first}}\n"
+    )
+    first, second = answer("submit", "names.sh", cwd=folder)["jobs"]
+    assert fairlead("wait", "names", cwd=folder).returncode == 0
+    number, place = str(first["number"]), str(folder)
+    expected = ["names", number, "5", "2", "3", "5", "1", "1", "0", place, "1", "2", "first"]
+    assert (folder / f"names_{number}_5.005.%j.out").read_text().split() == expected
+    assert (folder / f"names_{number}_3.003.%j.out").is_file()
+    assert second["number"] == first["number"] + 1
+    (folder / "alone.sh").write_text("#!/bin/bash\n#SBATCH -J alone -o %x-%j.%u.%N.out\necho ${SLURM_ARRAY_TASK_ID-none}\n")
+    [alone] = answer("submit", "alone.sh", cwd=folder)["jobs"]
+    assert fairlead("wait", "alone", cwd=folder).returncode == 0
+    [written] = folder.glob(f"alone-{alone['number']}.*.{os.uname().nodename.partition('.')[0]}.out")
+    assert written.read_text() == "none\n"
+
+
+def test_a_dry_run_of_a_script_says_what_would_be_sent(folder):
+    (folder / "dry.sh").write_text("#!/bin/bash\n#SBATCH -J dry --array=0-2 -t 30 --export=A=1 --qos=high\ntrue\n")
+    done = fairlead("submit", "--dry-run", "dry.sh", "--env", "B=2", cwd=folder)
+    line = "dry: 3 jobs, workers: 1, time limit 30.0 min, environment: A, B; can run on v100\n"
+    assert (done.returncode, done.stdout) == (0, line)
+    assert "dry.sh: ignored #SBATCH options: --qos (no QOS here)" in done.stderr
+
+
+def test_an_option_of_the_job_belongs_after_the_dashes(folder):
+    done = fairlead("submit", "python", "x.py", "--lr", "0.1", cwd=folder)
+    assert done.returncode == 2
+    assert "No such option: --lr; put the job's own options after --: fairlead submit -- python x.py --lr 0.1" in done.stderr
+    assert "after --\n" in fairlead("submit", "--gpus", 2, "python", "x.py", "--xyz", cwd=folder).stderr
+    assert "(Possible options: " in fairlead("submit", "--tiem", "2h", "x.sh", cwd=folder).stderr
 
 
 def test_a_grid_is_many_jobs_with_their_values(folder):
@@ -140,6 +181,11 @@ def test_waiting_ends_with_the_result_of_all_and_gives_up_in_time(folder):
         ("--follow", "--array", "2", "--", "true"),
         ("--env", "NOT_SET_HERE", "--", "true"),
         ("--grid", "lr", "--", "true"),
+        ("--grid", "lr=1", "--grid", "LR=2", "--", "true"),
+        ("--time", "0", "--", "true"),
+        ("--time", "-5", "--", "true"),
+        ("--min-run", "-5", "--", "true"),
+        ("--deadline", "-1h", "--", "true"),
         ("--array", "3-1", "--", "true"),
         (),
     ],
@@ -178,7 +224,8 @@ def test_declared_outputs_are_kept_and_brought_back(folder, tmp_path: Path):
     (place / "model.pt").write_text("changed later")
     done = fairlead("fetch", "trained", "--to", tmp_path / "to", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "link.csv was left out: a link" in done.stderr
+    assert "left out link.csv: a link" in done.stderr
+    assert "left out absent: nothing matches it" in done.stderr
     found = sorted(str(file.relative_to(tmp_path / "to")) for file in (tmp_path / "to").rglob("*") if file.is_file())
     assert found == ["logs/deep/x.csv", "model.pt"]
     assert (tmp_path / "to" / "model.pt").stat().st_size == 600_000
@@ -197,7 +244,14 @@ def test_each_member_of_an_array_has_a_folder_of_its_own(folder, tmp_path: Path)
 def test_what_was_not_kept_is_an_error(folder, tmp_path: Path):
     assert fairlead("submit", "--name", "plain", "--wait", "--", "true", cwd=folder).returncode == 0
     done = fairlead("fetch", "plain", "--to", tmp_path, cwd=folder)
-    assert (done.returncode, "no outputs were stored for plain" in done.stderr) == (1, True)
+    assert (done.returncode, "no outputs of plain: it declares no outputs: name files with" in done.stderr) == (1, True)
+    place = folder / "renamed"
+    place.mkdir()
+    options = ("--name", "renamed", "--dir", place, "--outputs", "model.pt", "--outputs", "*.log")
+    assert fairlead("submit", *options, "touch model.bin 1.txt", "--wait", cwd=folder).returncode == 0
+    done = fairlead("fetch", "renamed", "--to", tmp_path, cwd=folder)
+    assert done.returncode == 1
+    assert "renamed: model.pt: nothing matches it; the job's directory has 1.txt, model.bin" in done.stderr
     for wrong in ("/etc/passwd", "../x", "a/../../b"):
         assert fairlead("submit", "--outputs", wrong, "--", "true", cwd=folder).returncode == 2
 

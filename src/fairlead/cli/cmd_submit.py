@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,12 @@ from fairlead.cli.script_lines import read_script, saves_nothing
 from fairlead.cli.selectors import control_plane
 from fairlead.config.yaml_source import read_yaml
 from fairlead.core.errors import InputError
+from fairlead.experiments.metric_columns import format_duration
 from fairlead.runtime.protocol.code_archive import archive_digest, pack_code
 from fairlead.runtime.protocol.task_file import ALIASES, TaskSpec, parse_task
 
-_JOB, _RESOURCES, _SCHEDULING, _MANY = "Job", "Resources", "Scheduling", "Many jobs"
+_PANELS = ("Job", "Resources", "Scheduling", "Many jobs")
+_job, _resource, _schedule, _many = (partial(typer.Option, rich_help_panel=panel) for panel in _PANELS)
 
 
 def submit_command(
@@ -29,81 +33,50 @@ def submit_command(
         metavar="TASK",
         help="Task files (x.yaml), a job script (x.sh) with its arguments, a program after --, or a shell command in quotes.",
     ),
-    name: str = typer.Option("", help="Name of the job.  [default: job-NUMBER]", rich_help_panel=_JOB),
-    env: list[str] | None = typer.Option(
-        None, metavar="NAME=VALUE", help="Set a variable; NAME alone copies it from here; repeatable.", rich_help_panel=_JOB
-    ),
-    dir: str = typer.Option("", help="Directory on the nodes to run in.  [default: this one]", rich_help_panel=_JOB),
-    code: str = typer.Option("", help="A directory or zip file to send along; the job runs in it.", rich_help_panel=_JOB),
-    output: str = typer.Option(
+    name: str = _job("", help="Name of the job.  [default: job-NUMBER]"),
+    env: list[str] | None = _job(None, metavar="NAME=VALUE", help="Set a variable; NAME alone copies yours; repeatable."),
+    dir: str = _job("", help="Directory on the nodes to run in.  [default: this one]"),
+    code: str = _job("", help="A directory or zip file to send along; the job runs in it."),
+    output: str = _job(
         "",
         metavar="FILE",
-        help="A file on the node that also gets the output. %j is the job's number, %x its name, %a its index, %t the rank.",
-        rich_help_panel=_JOB,
+        help="A file on the node that also gets the output. %j is the number of the job, %x the name of the job or array, %A "
+        "the number of the array's first job, %a the index, %t the rank, %u the user, %N the host; %4j pads with zeros.",
     ),
-    outputs: list[str] | None = typer.Option(
-        None, help="Files to keep for 'fairlead fetch': a path or pattern in the directory; repeatable.", rich_help_panel=_JOB
+    outputs: list[str] | None = _job(None, help="Files to keep for 'fairlead fetch': a path or pattern; repeatable."),
+    kind: str = _job("", help="Job type, as in 'resnet (batch size 32)'.  [default: the name of the script or program]"),
+    prefix: str = _job("", help="Words before the command, such as a container runtime."),
+    workers: int = _resource(1, "--workers", "--gpus", help="Number of workers (gang size). Each worker has one GPU.", min=1),
+    types: str = _resource("", help="GPU types that the job may use, separated by commas."),
+    memory_gb: float = _resource(0.0, help="GPU memory for each worker.", min=0),
+    cpus: float = _resource(0.0, help="CPU cores for each worker.", min=0),
+    host_memory_gb: float = _resource(0.0, help="Host memory for each worker.", min=0),
+    time: str = _schedule("", help="Time limit of the run: 90m, 2h, 1d, 1-02:00:00."),
+    retries: int = _schedule(3, help="How many times a failed job is retried.", min=0),
+    priority: int = _schedule(0, help="From -1000 to 1000; higher goes first."),
+    weight: float = _schedule(1.0, help="Share of the job in fair policies."),
+    account: str = _schedule("", help="Account (team) of the job."),
+    after: list[str] | None = _schedule(None, help="A job or an array that must finish first; repeatable."),
+    deadline: str = _schedule("", help="Time from now by which the job should finish."),
+    min_run: str = _schedule("", help="Time that the job runs before it may be preempted."),
+    steps: float | None = _schedule(None, help="Total number of steps, if known."),
+    mode: str = _schedule("", help="elastic: the number of workers may change. Also: static, accordion, gns, expert."),
+    schedule: str = _schedule("", help="For mode expert, with --steps: batch sizes and shares, as in '32@0.3|256@0.7'."),
+    max_slowdown: float | None = _schedule(None, help="Tolerated slowdown on a shared GPU; with 1 the job shares none.", min=1),
+    cooperative: bool = _schedule(True, help="Whether the job reads its lease; otherwise it gets SIGTERM."),
+    grace: str = _schedule("", help="Time to save before the job is killed.  [default: 30s]"),
+    lease: list[str] | None = _schedule(
+        None, metavar="KEY=VALUE", help="Bounds: max_steps, max_duration_s, renewal; repeatable."
     ),
-    kind: str = typer.Option(
-        "", help="Job type, as in 'resnet (batch size 32)'.  [default: the name of the script or program]", rich_help_panel=_JOB
-    ),
-    prefix: str = typer.Option("", help="Words before the command, such as a container runtime.", rich_help_panel=_JOB),
-    workers: int = typer.Option(
-        1,
-        "--workers",
-        "--gpus",
-        help="Number of workers (gang size). Each worker has one GPU.",
-        min=1,
-        rich_help_panel=_RESOURCES,
-    ),
-    types: str = typer.Option("", help="GPU types that the job may use, separated by commas.", rich_help_panel=_RESOURCES),
-    memory_gb: float = typer.Option(0.0, help="GPU memory for each worker.", min=0, rich_help_panel=_RESOURCES),
-    cpus: float = typer.Option(0.0, help="CPU cores for each worker.", min=0, rich_help_panel=_RESOURCES),
-    host_memory_gb: float = typer.Option(0.0, help="Host memory for each worker.", min=0, rich_help_panel=_RESOURCES),
-    time: str = typer.Option("", help="Time limit of the run: 90m, 2h, 1d, 1-02:00:00.", rich_help_panel=_SCHEDULING),
-    retries: int = typer.Option(3, help="How many times a failed job is retried.", min=0, rich_help_panel=_SCHEDULING),
-    priority: int = typer.Option(0, help="From -1000 to 1000; higher goes first.", rich_help_panel=_SCHEDULING),
-    weight: float = typer.Option(1.0, help="Share of the job in fair policies.", rich_help_panel=_SCHEDULING),
-    account: str = typer.Option("", help="Account (team) of the job.", rich_help_panel=_SCHEDULING),
-    after: list[str] | None = typer.Option(
-        None, help="A job or an array that must finish first; repeatable.", rich_help_panel=_SCHEDULING
-    ),
-    deadline: str = typer.Option("", help="Time from now by which the job should finish.", rich_help_panel=_SCHEDULING),
-    min_run: str = typer.Option("", help="Time that the job runs before it may be preempted.", rich_help_panel=_SCHEDULING),
-    steps: float | None = typer.Option(None, help="Total number of steps, if known.", rich_help_panel=_SCHEDULING),
-    mode: str = typer.Option(
-        "",
-        help="elastic: the scheduler may change the number of workers. Also: static, accordion, gns, expert.",
-        rich_help_panel=_SCHEDULING,
-    ),
-    schedule: str = typer.Option(
-        "", help="For mode expert, with --steps: batch sizes and shares, as in '32@0.3|256@0.7'.", rich_help_panel=_SCHEDULING
-    ),
-    max_slowdown: float | None = typer.Option(
-        None, help="Tolerated slowdown when the job shares a GPU; with 1 it shares none.", min=1, rich_help_panel=_SCHEDULING
-    ),
-    cooperative: bool = typer.Option(
-        True, help="Whether the job reads its lease; otherwise it gets SIGTERM.", rich_help_panel=_SCHEDULING
-    ),
-    grace: str = typer.Option("", help="Time to save before the job is killed.  [default: 30s]", rich_help_panel=_SCHEDULING),
-    lease: list[str] | None = typer.Option(
-        None,
-        metavar="KEY=VALUE",
-        help="Bounds of the lease: max_steps, max_duration_s, renewal; repeatable.",
-        rich_help_panel=_SCHEDULING,
-    ),
-    array: str = typer.Option(
-        "", help="Many jobs: 20 (0 to 19), 0-19, 0-19:2 or 1,3,5. Each has its FAIRLEAD_ARRAY_INDEX.", rich_help_panel=_MANY
-    ),
-    grid: list[str] | None = typer.Option(
+    array: str = _many("", help="Many jobs: 20 (0 to 19), 0-19, 0-19:2 or 1,3,5. Each has its FAIRLEAD_ARRAY_INDEX."),
+    grid: list[str] | None = _many(
         None,
         metavar="NAME=V1,V2",
-        help="One job for each combination of values: {NAME} in the command, or a variable in capitals; repeatable.",
-        rich_help_panel=_MANY,
+        help="One job per combination: {NAME} in the command, or a variable in capitals; repeatable.",
     ),
-    group: str = typer.Option("", help="Group of trials, of which the worst may be stopped.", rich_help_panel=_MANY),
-    group_order: int = typer.Option(0, help="Position in the group.", min=0, rich_help_panel=_MANY),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only check on which GPU types the job can run."),
+    group: str = _many("", help="Group of trials, of which the worst may be stopped."),
+    group_order: int = _many(0, help="Position in the group.", min=0),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only check the job, and print what would be submitted."),
     wait: bool = typer.Option(False, "--wait", help="Wait until the jobs have ended; the exit code is their result."),
     follow: bool = typer.Option(False, "--follow", "-f", help="Print the log until the job ends; the exit code is its result."),
     json: JsonOption = False,
@@ -145,7 +118,7 @@ def submit_command(
     else:
         run: list[str] | str = words[0] if len(words) == 1 and len(words[0].split()) > 1 else list(words)
         written = [("command line", {"run": run}, Path.cwd())]
-    jobs: list[dict[str, Any]] = []
+    jobs, specs = list[dict[str, Any]](), list[TaskSpec]()
     archives: list[bytes] = []
     for source, task, folder in written:
         task = _merged(_by_field(task), _fields(given))
@@ -154,7 +127,7 @@ def submit_command(
             archives.append(archive)
         else:
             task.setdefault("directory", str(Path.cwd()))
-        parse_task(task, source)
+        specs.append(parse_task(task, source))
         jobs.append(task)
     if follow and (len(jobs) > 1 or "array" in jobs[0] or "grid" in jobs[0]):
         raise option_error("follow", "one job; --wait waits for several", "several jobs")
@@ -165,8 +138,7 @@ def submit_command(
     if json:
         print_json({"jobs": answer})
     elif dry_run:
-        for job in answer:
-            out.print(f"{job['name'] or 'the job'} can run on {', '.join(job['types'])}")
+        _print_checked(specs, answer)
     else:
         _print_submitted(answer)
         if any(saves_nothing(task) for task in jobs) and (policy := plane.preempting_policy()):
@@ -178,6 +150,18 @@ def submit_command(
         follow_job(plane, str(answer[0]["number"]))
     elif wait:
         wait_for_jobs(plane, [job["number"] for job in answer], quiet=json)
+
+
+def _print_checked(tasks: Sequence[TaskSpec], jobs: Sequence[Mapping[str, Any]]) -> None:
+    """Print what would be submitted, in one line for each task."""
+    left = iter(jobs)
+    for task in tasks:
+        here = list(islice(left, len(task.members(""))))
+        name = f"{task.name or 'array'}: {len(here):,} jobs" if "array" in here[0] else f"{task.name or 'the job'}: 1 job"
+        limit = f"time limit {format_duration(task.time_limit_s)}" if task.time_limit_s else "no time limit"
+        names = ", ".join(sorted({*task.env, *map(str.upper, task.grid)})) or "no variables"
+        types = ", ".join(here[0]["types"])
+        out.print(f"{name}, workers: {task.workers}, {limit}, environment: {names}; can run on {types}", soft_wrap=True)
 
 
 def _print_submitted(jobs: Sequence[Mapping[str, Any]]) -> None:

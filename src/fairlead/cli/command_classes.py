@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import copy
@@ -52,6 +53,17 @@ class PanelCommand(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return ["[OPTIONS]", *(_argument(param) for param in self.params if param.param_type_name == "argument")]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            near = getattr(error, "possibilities", ())  # None or similar names for an unknown option
+            if self.name == "submit" and near != () and not (near and given[0].startswith("-")):
+                line = "" if given[0].startswith("-") else f": fairlead submit -- {shlex.join(given)}"
+                ctx.fail(f"No such option: {getattr(error, 'option_name', '')}; put the job's own options after --{line}")
+            raise
 
     def make_parser(self, ctx: Any) -> Any:
         parser = super().make_parser(ctx)

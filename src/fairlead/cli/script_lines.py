@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.core.durations import parse_duration
-from fairlead.core.errors import InputError
+from fairlead.core.errors import InputError, near_names
 from fairlead.runtime.protocol.command_line import MAX_WORD
 
 SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
@@ -18,32 +18,44 @@ SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
 _MENTION = re.compile(r"\bfairlead\b|FAIRLEAD_CHECKPOINT_DIR")
 _LINE = re.compile(r"#(FAIRLEAD|SBATCH)\s+(.*)\Z")
 _SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
-_SHORT = {
-    "J": "job-name",
-    "G": "gpus",
-    "n": "ntasks",
-    "N": "nodes",
-    "t": "time",
-    "a": "array",
-    "o": "output",
-    "e": "error",
-    "c": "cpus-per-task",
-    "D": "chdir",
-    "A": "account",
-    "d": "dependency",
-    "p": "partition",
-    "q": "qos",
-    "C": "constraint",
-}
-_FLAGS = ("requeue", "no-requeue", "exclusive", "hold", "overcommit", "contiguous", "verbose", "quiet", "parsable", "wait")
+_LETTERS = (
+    "J:job-name G:gpus n:ntasks N:nodes t:time a:array o:output e:error c:cpus-per-task D:chdir A:account d:dependency "
+    "p:partition q:qos C:constraint w:nodelist x:exclude H:hold W:wait Q:quiet v:verbose i:input L:licenses k:no-kill"
+)
+_SHORT = dict(pair.split(":") for pair in _LETTERS.split())
+_FLAG_NAMES = (
+    "requeue no-requeue exclusive hold overcommit contiguous verbose quiet parsable wait oversubscribe no-kill spread-job"
+)
+_FLAGS = frozenset(_FLAG_NAMES.split())
+_REASONS = (
+    "partition:no partitions here|qos:no QOS here|mail-type:no mail is sent|constraint:use --types for GPUs|wait:use --wait"
+    "|nodelist:the scheduler chooses nodes|exclude:the scheduler chooses nodes|hold:use 'fairlead hold'"
+)
+_IGNORED = dict(reason.split(":") for reason in _REASONS.split("|"))
+_NAMES = (
+    "acctg-freq batch bb bbf clusters comment container core-spec cores-per-socket cpu-freq cpus-per-gpu deadline delay-boot "
+    "distribution export export-file extra get-user-env gid gpu-bind gpu-freq gpus-per-node gpus-per-socket gpus-per-task gres "
+    "gres-flags hint ignore-pbs kill-on-invalid-dep mail-user mem mem-bind mem-per-cpu mem-per-gpu mincpus network nice "
+    "ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket open-mode power prefer priority profile propagate reboot "
+    "reservation segment signal sockets-per-node switches test-only thread-spec threads-per-core time-min tmp tres-bind "
+    "tres-per-task uid use-min-nodes wait-all-nodes wckey wrap x11"
+)
+_KNOWN = {*_FLAGS, *_IGNORED, *_SHORT.values(), *_NAMES.split()}
 _UNLIMITED = ("unlimited", "infinite", "0")
 
 SLURM_VARIABLES = (
     "export SLURM_JOB_ID=$FAIRLEAD_JOB SLURM_PROCID=$RANK SLURM_LOCALID=$LOCAL_RANK SLURM_NTASKS=$WORLD_SIZE"
-    " SLURM_ARRAY_TASK_ID=$FAIRLEAD_ARRAY_INDEX"
+    " SLURM_JOB_NAME=$FAIRLEAD_JOB_NAME SLURM_JOB_USER=${USER-} SLURM_GPUS_ON_NODE=$LOCAL_WORLD_SIZE"
+    " SLURM_NNODES=$FAIRLEAD_NODES SLURM_JOB_NUM_NODES=$FAIRLEAD_NODES"
+    "; if [ $FAIRLEAD_NODES = 1 ]; then export SLURM_NODEID=0; fi"
+    "; if [ $FAIRLEAD_GENERATION != 1 ]; then export SLURM_RESTART_COUNT=$((FAIRLEAD_GENERATION - 1)); fi"
+    '; if [ -n "${FAIRLEAD_ARRAY_INDEX-}" ]; then export SLURM_JOB_NAME=${FAIRLEAD_JOB_NAME%-$FAIRLEAD_ARRAY_INDEX}'
+    " SLURM_ARRAY_TASK_ID=$FAIRLEAD_ARRAY_INDEX SLURM_ARRAY_JOB_ID=$((FAIRLEAD_JOB - FAIRLEAD_ARRAY_POSITION))"
+    " SLURM_ARRAY_TASK_COUNT=$FAIRLEAD_ARRAY_SIZE SLURM_ARRAY_TASK_MIN=$FAIRLEAD_ARRAY_MIN"
+    " SLURM_ARRAY_TASK_MAX=$FAIRLEAD_ARRAY_MAX; fi"
 )
-"""What a script with `#SBATCH` lines finds in its environment, besides Fairlead's own variables. It takes the place of the
-first line, so that line numbers in messages stay right."""
+"""What a script with `#SBATCH` lines finds in its environment, besides Fairlead's own variables, its `SLURM_SUBMIT_DIR` and
+`SLURM_CPUS_PER_TASK`. It takes the place of the first line, so that line numbers in messages stay right."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +90,6 @@ def read_script(word: str) -> JobScript | None:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(path, "a shell script in UTF-8") from None
-    if len(text) > MAX_WORD:
-        raise InputError(path, f"a script of at most {MAX_WORD:,} characters; --code DIR sends more", value=f"{len(text):,}")
     options: list[str] = []
     slurm: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -99,7 +109,14 @@ def read_script(word: str) -> JobScript | None:
         warnings.append("the script calls srun: here each worker runs the whole script, so write the command without srun")
     first, newline, rest = text.partition("\n")
     if slurm and first.startswith("#"):
-        text = f"{SLURM_VARIABLES}{newline}{rest}"
+        cpus = (
+            f" SLURM_CPUS_PER_TASK={translated[translated.index('--cpus') + 1].partition('.')[0]}"
+            if "--cpus" in translated
+            else ""
+        )
+        text = f"export SLURM_SUBMIT_DIR={shlex.quote(os.getcwd())}{cpus}; {SLURM_VARIABLES}{newline}{rest}"
+    if len(text) > MAX_WORD:
+        raise InputError(path, f"a script of at most {MAX_WORD:,} characters; --code DIR sends more", value=f"{len(text):,}")
     return JobScript(path, text, _shell(first, path), (*translated, *options), tuple(warnings))
 
 
@@ -180,7 +197,7 @@ def slurm_to_options(slurm: Mapping[str, str], path: Path) -> tuple[list[str], l
         warnings.append(f"#SBATCH --array=…%{at_once}: the number of jobs at once is not limited")
     error = take("error")
     output = take("output") or error
-    add("--output", output.replace("%A", "%j"))
+    add("--output", output)
     if error and error != output:
         warnings.append("#SBATCH --error: standard error goes to the same file as standard output")
     add("--dir", take("chdir"))
@@ -203,8 +220,12 @@ def slurm_to_options(slurm: Mapping[str, str], path: Path) -> tuple[list[str], l
         wanted = int(take("priority", _whole) or 0) if "nice" not in given else -int(take("nice", _integer) or 100)
         given.pop("nice", None)
         add("--priority", str(max(-1000, min(1000, wanted))))
-    if given:
-        warnings.append(f"ignored #SBATCH options: {', '.join(f'--{name}' for name in sorted(given))}")
+    if ignored := sorted(given.keys() & _KNOWN):
+        reasons = [f"--{name}" + (f" ({_IGNORED[name]})" if _IGNORED.get(name) else "") for name in ignored]
+        warnings.append(f"ignored #SBATCH options: {', '.join(reasons)}")
+    for name in sorted(given.keys() - _KNOWN):
+        near = "".join(f"; did you mean --{other}?" for other in near_names(name, sorted(_KNOWN))[:1])
+        warnings.append(f"unknown #SBATCH option {'--' if len(name) > 1 else '-'}{name} is ignored{near}")
     return options, warnings
 
 

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -209,7 +209,7 @@ class Launcher:
             grace_s=launch.task.grace_s,
             cooperative=launch.task.cooperative,
             page=page if launch.task.cooperative and launch.ranks[local_rank] == 0 else "",
-            output=_output(launch, launch.ranks[local_rank]),
+            output=_output(launch, launch.ranks[local_rank], environment),
             outputs=list(launch.task.outputs) if launch.ranks[local_rank] == 0 else [],
         )
 
@@ -230,11 +230,13 @@ def _command(task: Task, path: str | None) -> list[str]:
     return words
 
 
-def _output(launch: Launch, rank: int) -> str:
-    """The file for a worker's output, with the names in it as Slurm has them."""
-    index = launch.task.environment.get("FAIRLEAD_ARRAY_INDEX", "")
-    values = {"%%": "%", "%j": str(launch.job), "%x": launch.name, "%a": index, "%t": str(rank)}
-    return re.sub("%[%jxat]", lambda found: values[found[0]], launch.task.output)
+def _output(launch: Launch, rank: int, environment: Mapping[str, str]) -> str:
+    """The file for a worker's output, with the names in it as Slurm has them; `%4j` pads a number with zeros."""
+    index, number = environment.get("FAIRLEAD_ARRAY_INDEX", ""), launch.job
+    name = launch.name.removesuffix(f"-{index}") if index else launch.name
+    values = {"%": "%", "j": number, "x": name, "A": number - int(environment.get("FAIRLEAD_ARRAY_POSITION", 0)), "a": index}
+    values |= {"t": rank, "u": environment.get("USER", ""), "N": os.uname().nodename.partition(".")[0]}
+    return re.sub(r"%(\d?)([%jxAatuN])", lambda found: str(values[found[2]]).zfill(int(found[1] or 0)), launch.task.output)
 
 
 def _checkpoints(launch: Launch, own: Path) -> Path:

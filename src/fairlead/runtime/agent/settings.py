@@ -39,6 +39,7 @@ def worker_environment(
         "FAIRLEAD_REPORTS": str(reports),
         "FAIRLEAD_CHECKPOINT_DIR": str(checkpoints),
         "FAIRLEAD_JOB": str(launch.job),
+        "FAIRLEAD_JOB_NAME": launch.name,
         "FAIRLEAD_GENERATION": str(launch.generation),
         "FAIRLEAD_GANG_PORT": str(launch.gang_port),
         **({"FAIRLEAD_GANG_TOKEN": launch.gang_token} if launch.gang_token else {}),

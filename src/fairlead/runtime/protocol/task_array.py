@@ -30,16 +30,18 @@ class ArrayMember:
     index: int
     size: int
     values: Mapping[str, str] = field(default_factory=dict)
+    position: int = 0  # among its indices, from 0
+    bounds: tuple[int, int] = (0, 0)  # the first and the last index
 
     @property
     def job_name(self) -> str:
         return f"{self.name}-{self.index}"
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that tell a job its place: `FAIRLEAD_ARRAY_INDEX`, `JOB_INDEX`, and a grid's values."""
-        index = str(self.index)
+        """Return the variables that tell a job its place: `FAIRLEAD_ARRAY_*`, `JOB_INDEX`, and a grid's values."""
+        place = zip(("INDEX", "POSITION", "SIZE", "MIN", "MAX"), (self.index, self.position, self.size, *self.bounds))
         values = {name.upper(): value for name, value in self.values.items()}
-        return {"FAIRLEAD_ARRAY_INDEX": index, "JOB_INDEX": index, **values}
+        return {**{f"FAIRLEAD_ARRAY_{name}": str(one) for name, one in place}, "JOB_INDEX": str(self.index), **values}
 
     def filled(self, run: list[str] | str) -> list[str] | str:
         """Return a command with `{name}` replaced by the value of that parameter, quoted where a shell reads it. `${name}` is a

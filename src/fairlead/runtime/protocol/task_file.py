@@ -43,6 +43,7 @@ MAX_TASK_BYTES = 1 << 20  # size limit of an encoded task, which agents receive 
 MAX_AFTER = 100
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_UNUSABLE = re.compile("[\0\ud800-\udfff]")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -54,7 +55,7 @@ def _label(text: str) -> str:
 
 def _word(text: str) -> str:
     """A possible argument of a program."""
-    if len(text) > MAX_WORD or "\0" in text or not _is_encodable(text):
+    if len(text) > MAX_WORD or _UNUSABLE.search(text):
         raise ValueError(f"at most {MAX_WORD} characters, without NUL or halves of surrogate pairs")
     return text
 
@@ -63,14 +64,6 @@ def _absolute(path: str) -> str:
     if path and not path.startswith("/"):
         raise ValueError("an absolute path, the same on all nodes")
     return _word(path)
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _output(path: str) -> str:
@@ -205,7 +198,7 @@ class TaskSpec(Spec):
     output: Annotated[
         str,
         AfterValidator(_output),
-        Field(description="a file of the node that also gets the output; %j: number, %x: name, %a: array index, %t: rank"),
+        Field(description="a file of the node that also gets the output; %j: number, %x: name, %a: index; see --output"),
     ] = ""
     lease: LeaseSpec = LeaseSpec()  # bounds of the lease
 
@@ -290,6 +283,8 @@ class TaskSpec(Spec):
     @classmethod
     def _valid_grid(cls, grid: dict[str, list[str]]) -> dict[str, list[str]]:
         grid_values(grid)
+        if len({name.upper() for name in grid}) < len(grid):
+            raise ValueError("parameters that differ in more than capital letters: each is a variable in capitals")
         cls._valid_variables({name.upper(): "" for name in grid})
         return grid
 
@@ -315,14 +310,12 @@ class TaskSpec(Spec):
 
     def members(self, array_id: str) -> list[ArrayMember | None]:
         """The members of the array or grid that this task describes; [None] where it is one job."""
-        name = self.name or f"array-{array_id}"
-        if self.grid:
-            values = grid_values(self.grid)
-            return [ArrayMember(name, array_id, index, len(values), one) for index, one in enumerate(values)]
-        if self.array != "":
-            indices = array_indices(self.array)
-            return [ArrayMember(name, array_id, index, len(indices)) for index in indices]
-        return [None]
+        if self.array == "" and not self.grid:
+            return [None]
+        name, grid = self.name or f"array-{array_id}", grid_values(self.grid)
+        indices = list(range(len(grid))) if self.grid else array_indices(self.array)
+        size, bounds, values = len(indices), (indices[0], indices[-1]), grid if self.grid else [{}] * len(indices)
+        return [ArrayMember(name, array_id, index, size, values[place], place, bounds) for place, index in enumerate(indices)]
 
     def job(self, name: str, user: str, after: Sequence[int] = (), member: ArrayMember | None = None) -> Job:
         """The job of this task, or of one member of its array; `after` are the numbers of the jobs that it waits for."""
