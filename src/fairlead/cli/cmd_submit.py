@@ -65,9 +65,7 @@ def submit_command(
     max_slowdown: float | None = _schedule(None, help="Tolerated slowdown on a shared GPU; with 1 the job shares none.", min=1),
     cooperative: bool = _schedule(True, help="Whether the job reads its lease; otherwise it gets SIGTERM."),
     grace: str = _schedule("", help="Time to save before the job is killed.  [default: 30s]"),
-    lease: list[str] | None = _schedule(
-        None, metavar="KEY=VALUE", help="Bounds: max_steps, max_duration_s, renewal; repeatable."
-    ),
+    lease: list[str] | None = _schedule(None, metavar="KEY=VALUE", help="max_steps, max_duration_s or renewal; repeatable."),
     array: str = _many("", help="Many jobs: 20 (0 to 19), 0-19, 0-19:2 or 1,3,5. Each has its FAIRLEAD_ARRAY_INDEX."),
     grid: list[str] | None = _many(
         None,

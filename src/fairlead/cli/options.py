@@ -63,19 +63,10 @@ COLUMNS = typer.Option(
 REGIMES = typer.Option(None, help="How the batch sizes of the trace's jobs change: a JSON file, as in Shockwave's traces.")
 SKIP_BAD = typer.Option(False, "--skip-bad", help="Skip bad lines of the trace, and report how many were skipped and which.")
 THROUGHPUTS = typer.Option(None, help="Steps per second by job type and GPU type: CSV, Parquet, or Gavel's JSON.")
-ClusterOption: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--cluster",
-        help="GPUs × type : GPUs per node, as in '8xv100:4,16xp100:4', or a cluster file in YAML.",
-        rich_help_panel=CLUSTER,
-    ),
-]
-PRESET = typer.Option(
-    None,
-    help="A scheduler that ships with Fairlead ('fairlead presets' lists them); other options replace its parts.",
-    rich_help_panel=SCHEDULER,
-)
+_CLUSTER = "GPUs × type : GPUs per node, as in '8xv100:4,16xp100:4', or a cluster file in YAML."
+ClusterOption: TypeAlias = Annotated[str, typer.Option("--cluster", help=_CLUSTER, rich_help_panel=CLUSTER)]
+_PRESET = "A scheduler that ships with Fairlead ('fairlead presets' lists them); other options replace its parts."
+PRESET = typer.Option(None, help=_PRESET, rich_help_panel=SCHEDULER)
 ROUND = typer.Option(None, help="Length of a round in seconds. [default: 300]")
 MEASURE = typer.Option(
     None, help="Measure only these jobs, by submission order, as in 50:150; stop when they have ended.", rich_help_panel=METRICS

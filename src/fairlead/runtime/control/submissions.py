@@ -22,14 +22,10 @@ from fairlead.runtime.control.tokens import Bearer
 from fairlead.runtime.protocol.task_array import MAX_ARRAY, ArrayMember, array_of, parse_indices
 from fairlead.runtime.protocol.task_file import TaskSpec, task_of
 
-MAX_COMPARED = 200  # jobs whose names are compared with an unknown name; a comparison is slow, and other requests wait
-
-MAX_SEARCHED = 10_000  # the most recent jobs, among which these are looked for
-
 MAX_JOBS = 1000
-
+MAX_COMPARED = 200  # jobs whose names are compared with an unknown name; a comparison is slow, and other requests wait
+MAX_SEARCHED = 10_000  # the most recent jobs, among which these are looked for
 MAX_DEPENDENCIES = 1_000_000  # of all jobs of a submission: every one is stored, and the loop waits while they are resolved
-
 MAX_SUBMISSION_BYTES = 64 << 20  # of all tasks of a submission, with the members of arrays
 
 _MEMBERS = re.compile(r"(?P<name>[^\[\]*?]+)\[(?P<indices>[\d,:-]+)\]\Z")  # sweep[0-4]
