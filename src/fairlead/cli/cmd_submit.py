@@ -40,8 +40,8 @@ def submit_command(
     output: str = _job(
         "",
         metavar="FILE",
-        help="A file on the node that also gets the output. %j is the job's number and %x its name or that of its array. "
-        "%A is the number of the array's first job, and %a the index. %t is the rank, %u the user, and %N the host.",
+        help="A file on the node that also gets the output. In its name, %j is the job's number, %x its name or its array's, "
+        "%A the array's first number, %a the index, %t the rank, %u the user, %N the host.",
     ),
     outputs: list[str] | None = _job(None, help="Files to keep for 'fairlead fetch': a path or pattern; repeatable."),
     kind: str = _job("", help="Job type, as in 'resnet (batch size 32)'.  [default: the name of the script or program]"),

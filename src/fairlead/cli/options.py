@@ -88,7 +88,6 @@ PNG = typer.Option(None, help="Write the plots as PNG files into this folder.", 
 WorkersOption: TypeAlias = Annotated[
     str, typer.Option("--workers", help="Generated gangs: 'single', or 'multiple' (70 % 1, 10 % 2, 15 % 4, 5 % 8).")
 ]
-
 UsersOption: TypeAlias = Annotated[int, typer.Option("--users", help="Users of generated jobs; 0: jobs have no user.", min=0)]
 
 

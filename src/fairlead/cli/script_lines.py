@@ -23,9 +23,7 @@ _LETTERS = (
     "p:partition q:qos C:constraint w:nodelist x:exclude H:hold W:wait Q:quiet v:verbose i:input L:licenses k:no-kill"
 )
 _SHORT = dict(pair.split(":") for pair in _LETTERS.split())
-_FLAG_NAMES = (
-    "requeue no-requeue exclusive hold overcommit contiguous verbose quiet parsable wait oversubscribe no-kill spread-job"
-)
+_FLAG_NAMES = "requeue no-requeue exclusive hold overcommit contiguous verbose quiet parsable wait oversubscribe no-kill"
 _FLAGS = frozenset(_FLAG_NAMES.split())
 _REASONS = (
     "partition:no partitions here|qos:no QOS here|mail-type:no mail is sent|constraint:use --types for GPUs|wait:use --wait"
@@ -38,7 +36,7 @@ _NAMES = (
     "gres-flags hint ignore-pbs kill-on-invalid-dep mail-user mem mem-bind mem-per-cpu mem-per-gpu mincpus network nice "
     "ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket open-mode power prefer priority profile propagate reboot "
     "reservation segment signal sockets-per-node switches test-only thread-spec threads-per-core time-min tmp tres-bind "
-    "tres-per-task uid use-min-nodes wait-all-nodes wckey wrap x11"
+    "spread-job tres-per-task uid use-min-nodes wait-all-nodes wckey wrap x11"
 )
 _KNOWN = {*_FLAGS, *_IGNORED, *_SHORT.values(), *_NAMES.split()}
 _UNLIMITED = ("unlimited", "infinite", "0")
