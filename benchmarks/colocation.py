@@ -36,6 +36,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.estimators.colocated_rates import ColocationModel
 from fairlead.workloads.catalogue import accelerator_types
@@ -260,7 +261,7 @@ def stood(cluster: Cluster, events: list[ev.Event], names: Mapping[int, str]) ->
     """From when to when who was on the accelerator, by the journal."""
     state, found, last = State(cluster), list[dict[str, Any]](), set[str]()
     for event in events:
-        state.apply(event)
+        apply_event(state, event)
         now = {names[number] for number in state.snapshot(event.time).jobs.runners.number.tolist()}
         if now != last:
             found.append({"from_s": round(event.time, 1), "who": sorted(now)})

@@ -37,6 +37,7 @@ from fairlead.workloads.catalogue import accelerator_types, catalogue
 from fairlead.workloads.generate import Generator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from fairlead.engine.apply import replay_events
 from postgres_server import PostgresServer
 
 LIMIT_RECOVERY_S = 10.0
@@ -112,7 +113,7 @@ def measure(kind: str, place: Callable[[str], str], size: Callable[[str], int], 
     for batch in BATCHES:
         row[f"events/s in commits of {batch}"] = appends_per_s(place(f"commits{batch}"), submissions, batch)
     where, tail = place("run"), len(events) - len(events) // 20
-    before, after = State.replay(events[:tail]), State.replay(events)
+    before, after = replay_events(events[:tail]), replay_events(events)
     fill(where, events[:tail])
     row["MB"] = size(where) / 1e6
     row["recovery, s"] = recovery_s(where, before)
@@ -129,7 +130,7 @@ def main() -> None:
     options.add_argument("--json", action="store_true")
     given = options.parse_args()
     events = run_of(given.jobs)
-    state = State.replay(events)
+    state = replay_events(events)
     began = time.perf_counter()
     save(state)
     about = {"jobs": given.jobs, "events": len(events), "saving a state, s": time.perf_counter() - began}

@@ -30,6 +30,7 @@ from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocator
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.estimators.oracle import Oracle
 from fairlead.experiments.simulate import peak_rss_mb
@@ -97,7 +98,7 @@ class Moment:
         per_type = 8 * max(1, round(jobs / 2 / len(TYPES) / 8))
         self.cluster = Cluster.parse(",".join(f"{per_type}x{name}:8" for name in TYPES))
         self.state = State(self.cluster)
-        self.state.apply(ev.JournalOpened(0.0, self.cluster, {}, "benchmark", None))
+        apply_event(self.state, ev.JournalOpened(0.0, self.cluster, {}, "benchmark", None))
         self.estimator = Oracle(self.table)
         self.more(jobs, in_order=not alike)
 
@@ -109,10 +110,10 @@ class Moment:
             deadline = self.now + 3600 * hours * float(self.rng.choice([1.2, 2.0, 10.0])) * 8
             account = f"entity-{int(self.rng.integers(8))}"
             job = Job(f"job-{self.count}", 0.0, rate * hours * 3600, kind, workers, account=account, deadline_s=deadline)
-            self.state.apply(ev.JobSubmitted(0.0, self.count, job))
+            apply_event(self.state, ev.JobSubmitted(0.0, self.count, job))
             self.count += 1
         admitted = np.arange(self.count - jobs, self.count)
-        self.state.apply(ev.RoundPlanned(RoundPlan(0.0, admitted=admitted)))
+        apply_event(self.state, ev.RoundPlanned(RoundPlan(0.0, admitted=admitted)))
 
     def view(self) -> Snapshot:
         view = self.state.snapshot(0.0).with_changes(estimate=self.estimator.rates)

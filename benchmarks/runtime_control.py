@@ -13,7 +13,7 @@ from typing import Any
 from control_plane_process import Served, serving
 from journals import fill, run_of
 
-from fairlead.engine.state import State
+from fairlead.engine.apply import replay_events
 
 HERE = Path(__file__).resolve().parent
 CLIENTS = 8
@@ -117,7 +117,7 @@ def recovery(folder: Path, jobs: int) -> dict[str, Any]:
         root.mkdir(parents=True)
         where = str(root / "journal.sqlite")
         fill(where, events[:cut])
-        fill(where, events[cut:], State.replay(events[:cut]) if kind == "snapshot" else None)
+        fill(where, events[cut:], replay_events(events[:cut]) if kind == "snapshot" else None)
         with serving(root, "400xv100:8", "--policy", "las") as plane:
             told[f"{kind}_s"], told[f"{kind}_cpu_s"] = plane.started_s, plane.cpu_s
     return told

@@ -13,6 +13,7 @@ from fairlead.core.device_map import ragged
 from fairlead.core.job import TIMED, Job
 from fairlead.core.plan import Launches, Placed, RoundPlan, Selection
 from fairlead.core.snapshot import Snapshot
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.estimators.oracle import Oracle
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -39,21 +40,21 @@ def state_of(
     """Jobs by their place in the list; `running` tells who holds which accelerators. All are inside, or those `waiting`."""
     state = State(cluster)
     for number, job in enumerate(jobs):
-        state.apply(ev.JobSubmitted(0.0, number, job))
+        apply_event(state, ev.JobSubmitted(0.0, number, job))
     running = running or {}
     inside = sorted({*running, *(range(len(jobs)) if waiting is None else waiting)})
     launches = Launches.none()
     if running:
         offsets, places = ragged(np.array(place, dtype=np.int64) for place in running.values())
         launches = Launches(np.array(list(running)), cluster.type_of[places[offsets[:-1]]], offsets, places)
-    state.apply(ev.RoundPlanned(RoundPlan(started_s, admitted=np.array(inside, dtype=np.int64), launches=launches)))
+    apply_event(state, ev.RoundPlanned(RoundPlan(started_s, admitted=np.array(inside, dtype=np.int64), launches=launches)))
     if running:
         numbers = np.array(list(running))
         steps = np.array([(done or {}).get(number, 0.0) for number in running])
         ones = np.ones(len(numbers))
-        state.apply(ev.ProgressReported(started_s, numbers, steps, ones, ones * started_s))
+        apply_event(state, ev.ProgressReported(started_s, numbers, steps, ones, ones * started_s))
     for node in down:
-        state.apply(ev.NodeLost(started_s, node))
+        apply_event(state, ev.NodeLost(started_s, node))
     return state
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import fairlead as fairlead_api
 from fairlead import __version__
 from fairlead.cli.main import app
-from fairlead.engine.state import State
+from fairlead.engine.apply import replay_events
 from fairlead.experiments.run_record import record_from_journal
 from fairlead.journal.jsonl import read_events
 
@@ -100,7 +100,7 @@ def test_the_event_log_is_the_same_twice_and_whether_quiet_rounds_are_skipped(tm
         logs.append(log.read_bytes())
     assert logs[0] == logs[1]
     assert logs[0] == logs[2]
-    replayed = State.replay(read_events(tmp_path / "0.jsonl"))
+    replayed = replay_events(read_events(tmp_path / "0.jsonl"))
     assert not replayed.busy
 
 

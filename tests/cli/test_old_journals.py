@@ -13,6 +13,7 @@ from cluster_up import LOG, until
 from fairlead.config.clusters import read_cluster
 from fairlead.core import events as ev
 from fairlead.core.job import Job
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.journal.sqlite import SqliteJournal
 from fairlead.workloads.catalogue import accelerator_types
@@ -25,7 +26,7 @@ def test_a_journal_of_which_only_a_snapshot_is_left_is_gone_on_with(tmp_path: Pa
     opened = ev.JournalOpened(0.0, machines, {"policy": "las"}, origin=1e9)
     for event in (opened, ev.NodeLost(0.0, 0), ev.JobSubmitted(1.0, 0, job)):
         journal.append(event)
-        state.apply(event)
+        apply_event(state, event)
     journal.snapshot(state)
     journal.retain(1, math.inf)
     journal.close()

@@ -14,6 +14,7 @@ from fairlead.core.errors import IllegalTransition, InvalidPlan
 from fairlead.core.job import ENDED, LEGAL, Job, Phase, check_transition
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.reasons import Reasons
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 
 WAYS = {
@@ -64,9 +65,9 @@ def in_phase(phase: Phase) -> State:
         Phase.REFUSED: [Phase.REFUSED],
     }[phase]
     state = State(Cluster.parse("2xv100:2"))
-    state.apply(move_to(Phase.QUEUED, 0.0))
+    apply_event(state, move_to(Phase.QUEUED, 0.0))
     for step, reached in enumerate(way, 1):
-        state.apply(move_to(reached, float(step)))
+        apply_event(state, move_to(reached, float(step)))
     return state
 
 
@@ -86,34 +87,34 @@ def test_an_event_moves_a_job_only_along_the_table(old, new):
     state = in_phase(old)
     if new is Phase.QUEUED:
         with pytest.raises(InvalidPlan, match="twice"):
-            state.apply(move_to(new, 10.0))
+            apply_event(state, move_to(new, 10.0))
     elif (old, new) in WAYS:
-        state.apply(move_to(new, 10.0, old))
+        apply_event(state, move_to(new, 10.0, old))
         assert state.all_jobs().phase.tolist() == [new]
         assert state.device_map.of(0).tolist() == ([1] if new is Phase.RUNNING else [])
         assert state.busy == (new not in ENDED)
     elif old in ENDED and new is Phase.CANCELLED:  # it ended while the cancellation was on its way
-        state.apply(move_to(new, 10.0))
+        apply_event(state, move_to(new, 10.0))
         assert state.all_jobs().phase.tolist() == [old]
     else:
         with pytest.raises(IllegalTransition, match=f"job 'mover' cannot go from {old.name.lower()} to {new.name.lower()}"):
-            state.apply(move_to(new, 10.0))
+            apply_event(state, move_to(new, 10.0))
 
 
 @pytest.mark.parametrize("old", [Phase.WAITING, *ENDED], ids=lambda phase: phase.name.lower())
 def test_who_does_not_run_cannot_be_suspended_and_is_not_interrupted(old):
     with pytest.raises(IllegalTransition, match="job 'mover'"):
-        in_phase(old).apply(ev.RoundPlanned(RoundPlan(10.0, suspended=ONE)))
+        apply_event(in_phase(old), ev.RoundPlanned(RoundPlan(10.0, suspended=ONE)))
     state = in_phase(old)
-    state.apply(ev.JobsInterrupted(10.0, ONE, np.array([0.0])))
+    apply_event(state, ev.JobsInterrupted(10.0, ONE, np.array([0.0])))
     assert state.all_jobs().phase.tolist() == [old]
 
 
 def test_of_several_jobs_the_error_names_the_one_that_cannot_go():
     state = in_phase(Phase.RUNNING)
-    state.apply(ev.JobSubmitted(4.0, 1, Job("late", 4.0)))
+    apply_event(state, ev.JobSubmitted(4.0, 1, Job("late", 4.0)))
     with pytest.raises(IllegalTransition, match="job 'late' cannot go from queued to finished"):
-        state.apply(ev.JobsFinished(5.0, np.array([0, 1]), np.array([5.0, 5.0])))
+        apply_event(state, ev.JobsFinished(5.0, np.array([0, 1]), np.array([5.0, 5.0])))
 
 
 def test_a_phase_that_has_ended_is_left_by_no_way():

@@ -13,6 +13,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, JournalError
 from fairlead.core.job import Job, Regime, flags_of, planned_regimes, schedule_departure, wrong_schedule
+from fairlead.engine.apply import apply_event
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
@@ -68,7 +69,7 @@ def test_a_journal_keeps_a_schedule_and_says_nothing_of_jobs_without_one():
     assert b'"schedule":[[8,0.3],[32,0.7]]' in line
     assert decode(line) == event
     state = State(Cluster.parse("1xv100:1"))
-    state.apply(event)
+    apply_event(state, event)
     assert load(save(state)).job_of[0] == event.job
     assert (
         encode(ev.JobSubmitted(1.0, 0, Job("a", 1.0, 900.0)))

@@ -13,6 +13,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, StaleSnapshot
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 
 COLUMNS = (
@@ -35,12 +36,12 @@ def some_state() -> State:
         Job("late", 4.0, 6.0, time_limit_s=60.0),
     ]
     for number, job in enumerate(described):
-        state.apply(ev.JobSubmitted(job.submitted_s, number, job))
+        apply_event(state, ev.JobSubmitted(job.submitted_s, number, job))
     launches = Launches(np.array([0, 1]), np.array([0, 0]), np.array([0, 2, 3]), np.array([0, 1, 2]), np.array([64, 0]))
-    state.apply(ev.RoundPlanned(RoundPlan(10.0, admitted=np.array([0, 1, 2]), launches=launches)))
+    apply_event(state, ev.RoundPlanned(RoundPlan(10.0, admitted=np.array([0, 1, 2]), launches=launches)))
     two = np.array([0, 1])
-    state.apply(ev.ProgressReported(10.0, two, np.array([0.0, 0.0]), np.array([2.0, 1.0]), np.array([20.0, 10.0])))
-    state.apply(ev.MetricsReported(100.0, "loss", np.array([1]), np.array([0.5])))
+    apply_event(state, ev.ProgressReported(10.0, two, np.array([0.0, 0.0]), np.array([2.0, 1.0]), np.array([20.0, 10.0])))
+    apply_event(state, ev.MetricsReported(100.0, "loss", np.array([1]), np.array([0.5])))
     return state
 
 
@@ -73,7 +74,7 @@ def test_progress_never_goes_beyond_the_last_step_nor_before_the_start():
     state = some_state()
     assert state.snapshot(5000.0).jobs.steps_done.tolist() == [1000.0, 500.0, 0.0]
     starting = some_state()
-    starting.apply(ev.ProgressReported(100.0, np.array([0]), np.array([7.0]), np.array([2.0]), np.array([130.0])))
+    apply_event(starting, ev.ProgressReported(100.0, np.array([0]), np.array([7.0]), np.array([2.0]), np.array([130.0])))
     assert starting.snapshot(110.0).jobs.steps_done[0] == 7.0
 
 
@@ -89,7 +90,7 @@ def test_no_column_can_be_written(name):
 def test_a_column_first_read_after_the_state_moved_on_refuses(name):
     state = some_state()
     view = state.snapshot()
-    state.apply(ev.NodeLost(101.0, 1))
+    apply_event(state, ev.NodeLost(101.0, 1))
     with pytest.raises(StaleSnapshot, match="after the state had moved on from second 100"):
         getattr(view.jobs, name)
 
@@ -97,7 +98,7 @@ def test_a_column_first_read_after_the_state_moved_on_refuses(name):
 def test_a_metric_first_read_after_the_state_moved_on_refuses():
     state = some_state()
     view = state.snapshot()
-    state.apply(ev.NodeLost(101.0, 1))
+    apply_event(state, ev.NodeLost(101.0, 1))
     with pytest.raises(StaleSnapshot, match="metric 'loss'"):
         view.jobs.metric("loss")
 
@@ -107,8 +108,8 @@ def test_what_was_read_in_time_stays_as_it_was():
     view = state.snapshot()
     before = {name: getattr(view.jobs, name).copy() for name in (*COLUMNS, *DERIVED)}
     up, capacity = view.up.copy(), view.capacity.copy()
-    state.apply(ev.RoundPlanned(RoundPlan(120.0, suspended=np.array([0, 1]))))
-    state.apply(ev.NodeLost(121.0, 0))
+    apply_event(state, ev.RoundPlanned(RoundPlan(120.0, suspended=np.array([0, 1]))))
+    apply_event(state, ev.NodeLost(121.0, 0))
     for name, column in before.items():
         assert np.array_equal(getattr(view.jobs, name), column, equal_nan=column.dtype.kind == "f"), name
     assert view.up.tolist() == up.tolist()
@@ -129,9 +130,9 @@ def test_a_detached_snapshot_equals_the_live_one_and_survives_what_comes_after()
     kept = live.detached()
     expected = {name: getattr(live.jobs, name).copy() for name in (*COLUMNS, *DERIVED)}
     waiting = {name: getattr(live.queued, name).copy() for name in (*COLUMNS, *DERIVED)}
-    state.apply(ev.RoundPlanned(RoundPlan(120.0, admitted=np.array([3, 4]), suspended=np.array([0, 1]))))
-    state.apply(ev.NodeLost(121.0, 0))
-    state.apply(ev.JobSubmitted(122.0, 5, Job("newcomer", 122.0, kind="Transformer")))
+    apply_event(state, ev.RoundPlanned(RoundPlan(120.0, admitted=np.array([3, 4]), suspended=np.array([0, 1]))))
+    apply_event(state, ev.NodeLost(121.0, 0))
+    apply_event(state, ev.JobSubmitted(122.0, 5, Job("newcomer", 122.0, kind="Transformer")))
     for again in (kept, pickle.loads(pickle.dumps(kept))):
         for name in expected:
             for columns, known in ((again.jobs, expected), (again.queued, waiting)):
@@ -154,8 +155,8 @@ def test_a_state_goes_on_from_a_detached_snapshot_as_the_original_does():
     state = some_state()
     fork = State.from_snapshot(state.snapshot().detached())
     for one in (state, fork):
-        one.apply(ev.RoundPlanned(RoundPlan(120.0, admitted=np.array([3]), suspended=np.array([0]))))
-        one.apply(ev.JobsFinished(130.0, np.array([1]), np.array([128.0])))
+        apply_event(one, ev.RoundPlanned(RoundPlan(120.0, admitted=np.array([3]), suspended=np.array([0]))))
+        apply_event(one, ev.JobsFinished(130.0, np.array([1]), np.array([128.0])))
     ours, theirs = state.snapshot(140.0), fork.snapshot(140.0)
     for name in (*COLUMNS, *DERIVED):
         column = getattr(ours.jobs, name)
@@ -179,9 +180,9 @@ def test_admitting_lets_queued_jobs_in_by_their_number():
 
 def test_admitting_keeps_the_order_of_submission_where_a_younger_job_is_inside_already():
     state = some_state()
-    state.apply(ev.RoundPlanned(RoundPlan(110.0, admitted=np.array([4]))))
+    apply_event(state, ev.RoundPlanned(RoundPlan(110.0, admitted=np.array([4]))))
     assert state.snapshot().admitting(np.array([3])).jobs.number.tolist() == [0, 1, 2, 3, 4]
-    state.apply(ev.RoundPlanned(RoundPlan(111.0, admitted=np.array([3]))))
+    apply_event(state, ev.RoundPlanned(RoundPlan(111.0, admitted=np.array([3]))))
     assert state.snapshot().jobs.number.tolist() == [0, 1, 2, 3, 4]
 
 
@@ -222,12 +223,12 @@ def test_who_has_not_made_a_step_since_its_start_is_left_alone_for_a_while():
     state = some_state()
     rates = state.columns["rate"][:2].tolist()
     began, none = state.columns["run_started_s"][1].item(), np.zeros(1)
-    state.apply(ev.ProgressReported(100.0, np.array([1]), none, none, np.array([100.0])))
+    apply_event(state, ev.ProgressReported(100.0, np.array([1]), none, none, np.array([100.0])))
     assert state.snapshot(began + 99.0, first_step_s=100.0).protected[1]
     assert state.snapshot(began + 300.0, first_step_s=100.0).protected is None
     assert not state.snapshot(101.0).protected[1]
     assert state.snapshot(161.0, first_step_s=500.0).protection_ends == began + 500.0
-    state.apply(ev.ProgressReported(110.0, np.array([1]), np.ones(1), np.ones(1), np.array([110.0])))
+    apply_event(state, ev.ProgressReported(110.0, np.array([1]), np.ones(1), np.ones(1), np.array([110.0])))
     young = state.snapshot(111.0, first_step_s=500.0).protected
     assert not young[1], rates
 
@@ -235,7 +236,7 @@ def test_who_has_not_made_a_step_since_its_start_is_left_alone_for_a_while():
 def test_who_loads_has_not_made_a_step_though_its_rate_is_known():
     state = some_state()
     began = state.columns["run_started_s"][1].item()
-    state.apply(ev.ProgressReported(100.0, np.array([1]), np.zeros(1), np.array([2.0]), np.array([170.0])))
+    apply_event(state, ev.ProgressReported(100.0, np.array([1]), np.zeros(1), np.array([2.0]), np.array([170.0])))
     view = state.snapshot(165.0, first_step_s=500.0)
     assert (view.protected[1], view.protection_ends) == (True, pytest.approx(170.5))
     assert state.snapshot(170.0, first_step_s=500.0).protected[1], "it has loaded, and not made a step"
@@ -245,13 +246,13 @@ def test_who_loads_has_not_made_a_step_though_its_rate_is_known():
 
 def told(state: State, second: float, steps: float, rate: float) -> None:
     """What a real job tells, at the very second at which it does."""
-    state.apply(ev.ProgressReported(second, np.array([1]), np.array([steps]), np.array([rate]), np.array([second])))
+    apply_event(state, ev.ProgressReported(second, np.array([1]), np.array([steps]), np.array([rate]), np.array([second])))
 
 
 def test_who_tells_of_steps_that_it_made_is_left_alone_no_longer_however_long_one_takes():
     state = some_state()
     moved = Launches(np.array([1]), np.array([0]), np.array([0, 1]), np.array([3]), np.array([0]))
-    state.apply(ev.RoundPlanned(RoundPlan(200.0, suspended=np.array([1]), launches=moved)))
+    apply_event(state, ev.RoundPlanned(RoundPlan(200.0, suspended=np.array([1]), launches=moved)))
     told(state, 205.0, 193.0, 0.0)  # where it left; it had been thought to be at 190
     assert state.snapshot(230.0, first_step_s=120.0).protected[1], "those were steps of before"
     told(state, 270.0, 195.0, 0.01)
@@ -261,8 +262,8 @@ def test_who_tells_of_steps_that_it_made_is_left_alone_no_longer_however_long_on
 def test_who_falls_back_makes_its_first_step_from_there():
     state = some_state()
     moved = Launches(np.array([1]), np.array([0]), np.array([0, 1]), np.array([3]), np.array([0]))
-    state.apply(ev.RoundPlanned(RoundPlan(200.0, suspended=np.array([1]), launches=moved)))
-    state.apply(ev.ProgressReported(200.0, np.array([1]), np.array([150.0]), np.array([0.5]), np.array([210.0])))
+    apply_event(state, ev.RoundPlanned(RoundPlan(200.0, suspended=np.array([1]), launches=moved)))
+    apply_event(state, ev.ProgressReported(200.0, np.array([1]), np.array([150.0]), np.array([0.5]), np.array([210.0])))
     assert state.snapshot(205.0, first_step_s=120.0).protection_ends == pytest.approx(212.0), "and not when it is where it was"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -12,6 +13,7 @@ from fairlead.core.errors import InputError, InvalidPlan
 from fairlead.core.job import Blocked, Job, Phase
 from fairlead.core.reasons import Reasons
 from fairlead.engine import state_codec as saved
+from fairlead.engine.apply import apply_event
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
 from fairlead.testing.builders import cluster, job
@@ -68,7 +70,7 @@ def test_it_does_not_hold_up_those_behind_it_in_strict_order(harness):
 @pytest.mark.parametrize("numbers", [(0,), (7,), (-1,)])
 def test_only_what_was_submitted_before_can_be_waited_for(numbers):
     with pytest.raises(InvalidPlan, match="before it"):
-        State(cluster("v100:1")).apply(ev.JobSubmitted(0.0, 0, Job("a", after=numbers)))
+        apply_event(State(cluster("v100:1")), ev.JobSubmitted(0.0, 0, Job("a", after=numbers)))
 
 
 def test_the_event_the_saved_state_and_a_fork_know_of_it(harness):
@@ -81,7 +83,7 @@ def test_the_event_the_saved_state_and_a_fork_know_of_it(harness):
     for other in (saved.load(saved.save(state)), State.from_snapshot(state.snapshot().detached())):
         assert other.snapshot().blocked == state.snapshot().blocked
     fork = State.from_snapshot(state.snapshot().detached())
-    for one, tell in ((state, harness.loop.record), (fork, fork.apply)):
+    for one, tell in ((state, harness.loop.record), (fork, partial(apply_event, fork))):
         tell(ev.JobsFailed(300.0, one.live.copy(), one.columns["since_s"][one.live] + 300, "x"))
         assert one.snapshot().blocked[1].lost == 0
     again = State.from_snapshot(state.snapshot().detached())
@@ -98,7 +100,7 @@ def test_in_a_fork_who_comes_after_somebody_that_has_ended_fares_as_in_the_run(h
         view = State.from_snapshot(view).snapshot().detached()
     fork = State.from_snapshot(pickle.loads(pickle.dumps(view)))
     for number, other in ((3, 0), (4, 1), (5, 2)):
-        fork.apply(ev.JobSubmitted(1000.0, number, Job(f"after {other}", 1000.0, after=(other,))))
+        apply_event(fork, ev.JobSubmitted(1000.0, number, Job(f"after {other}", 1000.0, after=(other,))))
     assert fork.snapshot().blocked == {4: Blocked((), 1, Phase.REFUSED), 5: Blocked((2,))}
 
 

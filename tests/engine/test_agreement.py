@@ -18,6 +18,7 @@ from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.job import ELASTIC, Job
 from fairlead.core.rng import stream
 from fairlead.core.stages import Stages
+from fairlead.engine.apply import replay_events
 from fairlead.engine.codec import decode, encode, encode_memo
 from fairlead.engine.decide import decide
 from fairlead.engine.journal import MemoryJournal
@@ -162,7 +163,7 @@ def test_the_journal_the_saved_state_and_a_fork_go_on_as_the_run_does(family):
     for second in (4200.1, 8600.7, 11_111.1):
         loop.run(until=second)
         now, fork = loop.backend.now, scene.fork(loop)
-        replayed, loaded = State.replay(decode(encode(event)) for event in loop.journal), load(save(loop.state))
+        replayed, loaded = replay_events(decode(encode(event)) for event in loop.journal), load(save(loop.state))
         assert replayed.digest() == loaded.digest() == loop.state.digest()
         here = decided(loop.state, loop.stages, now)
         for other in (replayed, loaded, fork.state):  # by stages that have never been asked anything

@@ -15,6 +15,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Code, Reasons
+from fairlead.engine.apply import replay_events
 from fairlead.engine.explain import why_in, why_not_running
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Decision, Loop
@@ -80,7 +81,7 @@ def played(
     loop.decision_runner = Slowly(tape, takes_s, lead_s)
     loop.record(ev.JournalOpened(0.0, CLUSTER, scheduler))
     loop.run(until=until)
-    assert State.replay(loop.journal).digest() == loop.state.digest()
+    assert replay_events(loop.journal).digest() == loop.state.digest()
     return loop, loop.decision_runner
 
 

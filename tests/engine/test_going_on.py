@@ -13,6 +13,7 @@ from fairlead.core.errors import JournalError
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Launches, RoundPlan, Selection
 from fairlead.core.stages import Stages
+from fairlead.engine.apply import apply_event
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.decide import decide
 from fairlead.engine.journal import MemoryJournal
@@ -200,7 +201,7 @@ def test_one_scheduler_serves_states_that_name_kinds_in_another_order():
     for kinds in ((first, second), (second, first)):
         state = State(machine)
         for number, kind in enumerate(kinds):
-            state.apply(ev.JobSubmitted(0.0, number, Job(kind, 0.0, 100.0, kind)))
+            apply_event(state, ev.JobSubmitted(0.0, number, Job(kind, 0.0, 100.0, kind)))
         rates = stages.estimator.rates(state.snapshot().admitting(np.array([0, 1])))
         assert rates.fastest.tolist() == [float(table.alone[table.row(kind, 1), 0]) for kind in kinds]
 
@@ -236,7 +237,7 @@ def test_a_memo_that_could_not_come_back_is_refused(memo):
 
 def test_the_digest_sees_what_a_policy_remembers():
     one, other = State(cluster("v100:1")), State(cluster("v100:1"))
-    other.apply(ev.MemoChanged(0.0, {"x": 1}))
+    apply_event(other, ev.MemoChanged(0.0, {"x": 1}))
     assert one.digest() != other.digest()
 
 

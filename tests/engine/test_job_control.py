@@ -14,6 +14,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.job import EndedRun, Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
+from fairlead.engine.apply import apply_event, replay_events
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.explain import why_not_running
 from fairlead.engine.journal import MemoryJournal
@@ -33,27 +34,27 @@ ONE = np.array([0])
 
 def fresh(*jobs: Job) -> State:
     state = State(TWO)
-    state.apply(ev.JournalOpened(0.0, TWO, {}))
+    apply_event(state, ev.JournalOpened(0.0, TWO, {}))
     for number, each in enumerate(jobs):
-        state.apply(ev.JobSubmitted(float(number), number, each))
+        apply_event(state, ev.JobSubmitted(float(number), number, each))
     return state
 
 
 def test_a_held_job_is_not_admitted_and_says_who_holds_it() -> None:
     state = fresh(Job("a"), Job("b"))
-    state.apply(ev.JobHeld(5.0, 0, "ann"))
+    apply_event(state, ev.JobHeld(5.0, 0, "ann"))
     assert state.snapshot().queued.number.tolist() == [1]
     reason = why_not_running(state, None, 0, 6.0)
     assert reason is not None
     assert reason.text.startswith("Held by ann")
-    state.apply(ev.JobReleased(9.0, 0))
+    apply_event(state, ev.JobReleased(9.0, 0))
     assert state.snapshot().queued.number.tolist() == [0, 1]
     assert state.snapshot(10.0).queued.waited_s.tolist() == [1.0, 9.0]
 
 
 def test_a_held_job_leaves_the_admitted_jobs() -> None:
     state = state_of(TWO, [Job("a", steps=100.0), Job("b", steps=100.0)], {0: [0]})
-    state.apply(ev.JobHeld(5.0, 1))
+    apply_event(state, ev.JobHeld(5.0, 1))
     assert state.live.tolist() == [0]
     assert (state.queue.tolist(), state.eligible.tolist()) == ([1], [])
     check_state(state)
@@ -62,16 +63,16 @@ def test_a_held_job_leaves_the_admitted_jobs() -> None:
 def test_a_running_job_cannot_be_held_and_an_ended_job_stays_as_it_is() -> None:
     state = state_of(TWO, [Job("a", steps=100.0)], {0: [0]})
     with pytest.raises(InvalidPlan, match="'a' is running and cannot be held"):
-        state.apply(ev.JobHeld(5.0, 0))
-    state.apply(ev.JobsFinished(6.0, ONE, np.array([6.0])))
-    state.apply(ev.JobHeld(7.0, 0))
+        apply_event(state, ev.JobHeld(5.0, 0))
+    apply_event(state, ev.JobsFinished(6.0, ONE, np.array([6.0])))
+    apply_event(state, ev.JobHeld(7.0, 0))
     assert (state.held, state.all_jobs().phase.tolist()) == ({}, [Phase.FINISHED])
 
 
 def test_a_requeued_job_keeps_what_it_did_and_waits_again() -> None:
     state = state_of(TWO, [Job("a", steps=100.0)], {0: [0, 1]}, started_s=0.0)
-    state.apply(ev.ProgressReported(0.0, ONE, np.array([0.0]), np.array([2.0]), np.array([0.0])))
-    state.apply(ev.JobRequeued(10.0, 0, hold=True, by="ann"))
+    apply_event(state, ev.ProgressReported(0.0, ONE, np.array([0.0]), np.array([2.0]), np.array([0.0])))
+    apply_event(state, ev.JobRequeued(10.0, 0, hold=True, by="ann"))
     jobs = state.all_jobs()
     assert (jobs.phase.tolist(), jobs.steps_done.tolist(), jobs.run_s.tolist()) == ([Phase.QUEUED], [20.0], [10.0])
     assert state.device_map.of(0).tolist() == []
@@ -82,14 +83,14 @@ def test_a_requeued_job_keeps_what_it_did_and_waits_again() -> None:
 @pytest.mark.parametrize("how", ["finished", "failed", "cancelled"])
 def test_an_ended_job_that_is_requeued_has_all_its_attempts_and_its_whole_time_limit(how: str) -> None:
     state = state_of(TWO, [Job("a", steps=100.0, time_limit_s=50.0)], {0: [0]}, started_s=0.0)
-    state.apply(ev.ProgressReported(0.0, ONE, np.array([0.0]), np.array([1.0]), np.array([0.0])))
+    apply_event(state, ev.ProgressReported(0.0, ONE, np.array([0.0]), np.array([1.0]), np.array([0.0])))
     end = {
         "finished": ev.JobsFinished(20.0, ONE, np.array([20.0])),
         "failed": ev.JobsFailed(20.0, ONE, np.array([20.0]), "status 3", 3),
         "cancelled": ev.JobCancelled(20.0, 0),
     }
-    state.apply(end[how])
-    state.apply(ev.JobRequeued(30.0, 0))
+    apply_event(state, end[how])
+    apply_event(state, ev.JobRequeued(30.0, 0))
     jobs = state.all_jobs()
     assert (jobs.phase.tolist(), np.isnan(jobs.ended_s).tolist(), jobs.failures.tolist()) == ([Phase.QUEUED], [True], [0])
     assert jobs.steps_done.tolist() == [0.0 if how == "finished" else 20.0]
@@ -97,23 +98,23 @@ def test_an_ended_job_that_is_requeued_has_all_its_attempts_and_its_whole_time_l
     assert not state.last_failure
     assert state.ended_runs == {0: (EndedRun(Phase[how.upper()], 3 * (how == "failed"), 0.0, 20.0, 20.0, 20.0, 30.0),)}
     assert load(save(state)).ended_runs == state.ended_runs
-    state.apply(ev.JobUpdated(31.0, 0, {"time_limit_s": 90.0}))
+    apply_event(state, ev.JobUpdated(31.0, 0, {"time_limit_s": 90.0}))
     assert state.all_jobs().time_limit_s.tolist() == [110.0]
     check_state(state)
 
 
 def test_a_job_that_finishes_while_it_stops_has_finished_and_is_not_held_any_more() -> None:
     state = state_of(TWO, [Job("a", steps=100.0)], {0: [0]})
-    state.apply(ev.JobRequeued(5.0, 0, hold=True))
-    state.apply(ev.JobsFinished(6.0, ONE, np.array([6.0])))
+    apply_event(state, ev.JobRequeued(5.0, 0, hold=True))
+    apply_event(state, ev.JobsFinished(6.0, ONE, np.array([6.0])))
     assert (state.all_jobs().phase.tolist(), state.queue.tolist(), state.held) == ([Phase.FINISHED], [], {})
 
 
 def test_a_member_of_a_group_that_runs_again_leaves_its_completed_trials() -> None:
     jobs = [Job(f"t{n}", steps=10.0, group="study") for n in range(2)]
     state = state_of(TWO, jobs, {0: [0], 1: [1]})
-    state.apply(ev.JobsFinished(10.0, np.array([0, 1]), np.array([10.0, 10.0])))
-    state.apply(ev.JobRequeued(11.0, 0))
+    apply_event(state, ev.JobsFinished(10.0, np.array([0, 1]), np.array([10.0, 10.0])))
+    apply_event(state, ev.JobRequeued(11.0, 0))
     assert state.snapshot().completed_trials.number.tolist() == [1]
     assert load(save(state)).digest() == state.digest()
     assert load(save(state)).groups == state.groups
@@ -122,16 +123,16 @@ def test_a_member_of_a_group_that_runs_again_leaves_its_completed_trials() -> No
 def test_an_update_reaches_the_columns_and_only_some_fields_can_be_changed() -> None:
     state = fresh(Job("a", account="old"))
     changes = {"name": "b", "account": "lab", "priority": 7, "weight": 2.5, "deadline_s": 60.0, "time_limit_s": 30.0}
-    state.apply(ev.JobUpdated(1.0, 0, changes))
+    apply_event(state, ev.JobUpdated(1.0, 0, changes))
     view = state.snapshot()
     assert (view.queued.priority.tolist(), view.queued.weight.tolist(), view.weighted) == ([7], [2.5], True)
     assert (view.queued.deadline_s.tolist(), view.queued.time_limit_s.tolist()) == ([60.0], [30.0])
     assert view.names.accounts[view.queued.account[0]] == "lab"
     assert state.job_of[0].name == "b"
     with pytest.raises(InvalidPlan, match="'workers' of a job cannot be changed"):
-        state.apply(ev.JobUpdated(2.0, 0, {"workers": 2}))
-    state.apply(ev.JobCancelled(3.0, 0))
-    state.apply(ev.JobUpdated(4.0, 0, {"priority": 2, "account": "late"}))
+        apply_event(state, ev.JobUpdated(2.0, 0, {"workers": 2}))
+    apply_event(state, ev.JobCancelled(3.0, 0))
+    apply_event(state, ev.JobUpdated(4.0, 0, {"priority": 2, "account": "late"}))
     assert (state.job_of[0].priority, state.job_of[0].account) == (7, "late"), "it ended before the request arrived"
 
 
@@ -151,7 +152,7 @@ ACTIONS = ("hold", "release", "requeue", "requeue --hold", "update", "cancel", "
 def test_whatever_users_do_the_state_is_sound_and_the_journal_and_the_snapshot_give_it_again(actions: list[tuple[str, int]]):
     journal: list[ev.Event] = [ev.JournalOpened(0.0, TWO, {})]
     journal += [ev.JobSubmitted(0.0, n, Job(f"j{n}", steps=1e6, group="g" if n else "")) for n in range(3)]
-    state = State.replay(journal)
+    state = replay_events(journal)
     for second, (action, number) in enumerate(actions, 1):
         now, one, phase = float(second), np.array([number]), int(state.columns["phase"][number])
         free = [place for place in range(2) if state.device_map.occupancy[place] == 0]
@@ -176,9 +177,9 @@ def test_whatever_users_do_the_state_is_sound_and_the_journal_and_the_snapshot_g
             event = ev.JobsInterrupted(now, one, np.array([0.0]))
         if event is not None:
             journal.append(event)
-            state.apply(event)
+            apply_event(state, event)
             check_state(state)
-    again = State.replay([decode(encode(event)) for event in journal])
+    again = replay_events([decode(encode(event)) for event in journal])
     assert again.digest() == state.digest()
     loaded = load(save(state))
     assert (loaded.digest(), loaded.held, loaded.groups, loaded.dependents) == (

@@ -9,9 +9,9 @@ import pytest
 
 from fairlead.core.errors import JournalError
 from fairlead.core.events import JournalOpened
+from fairlead.engine.apply import replay_events
 from fairlead.engine.codec import encode
 from fairlead.engine.journal import MemoryJournal, NoJournal
-from fairlead.engine.state import State
 from fairlead.journal.jsonl import JsonlJournal, read_events
 from fairlead.testing.contracts import every_event
 
@@ -214,5 +214,5 @@ def test_no_journal_keeps_nothing():
 
 def test_a_state_is_replayed_up_to_the_torn_line(path):
     path.write_bytes(b"".join(LINES)[:-5])
-    expected = State.replay(EVENTS[:-1])
-    assert State.replay(read_events(path)).digest() == expected.digest()
+    expected = replay_events(EVENTS[:-1])
+    assert replay_events(read_events(path)).digest() == expected.digest()

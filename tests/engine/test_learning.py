@@ -14,6 +14,7 @@ from fairlead.core.job import Job
 from fairlead.core.plan import Observations, Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Stages
+from fairlead.engine.apply import apply_event, replay_events
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
@@ -69,8 +70,8 @@ def test_facts_are_recorded_before_the_plan_and_add_up():
             following = events[place + 1]
             assert isinstance(following, (ev.RoundPlanned, ev.MemoChanged))
             assert following.time == event.time
-    assert State.replay(events).observations == loop.state.observations
-    assert State.replay(events).digest() == loop.state.digest()
+    assert replay_events(events).observations == loop.state.observations
+    assert replay_events(events).digest() == loop.state.digest()
 
 
 @pytest.mark.parametrize("round_s", [300.0, 0.0])
@@ -103,24 +104,24 @@ def test_a_fork_carries_what_was_learned():
 def test_what_was_learned_stays_whoever_estimates_next():
     state = State(MACHINE)
     online = {"policy": "las", "estimator": "online"}
-    state.apply(ev.JournalOpened(0.0, MACHINE, online))
-    state.apply(ev.ObservationsRecorded(1.0, {"a": [1]}))
-    state.apply(ev.SchedulerSwitched(2.0, {**online, "policy": "srtf"}))
+    apply_event(state, ev.JournalOpened(0.0, MACHINE, online))
+    apply_event(state, ev.ObservationsRecorded(1.0, {"a": [1]}))
+    apply_event(state, ev.SchedulerSwitched(2.0, {**online, "policy": "srtf"}))
     assert state.observations == {"a": [1]}
-    state.apply(ev.ObservationsRecorded(3.0, {"b": 2, "a": [3]}))
+    apply_event(state, ev.ObservationsRecorded(3.0, {"b": 2, "a": [3]}))
     assert state.observations == {"a": [3], "b": 2}
-    state.apply(ev.SchedulerSwitched(4.0, {"policy": "srtf", "estimator": "oracle"}))
+    apply_event(state, ev.SchedulerSwitched(4.0, {"policy": "srtf", "estimator": "oracle"}))
     assert state.observations == {"a": [3], "b": 2}, "under its name, and whoever does not know that does not look at it"
 
 
 @pytest.mark.parametrize(("first", "second"), [("measured", "monitored"), ("monitored", "measured")])
 def test_a_switch_between_estimations_of_real_clusters_keeps_what_was_measured(first: str, second: str):
     state = State(MACHINE)
-    state.apply(ev.JournalOpened(0.0, MACHINE, {"policy": "las", "estimator": first}))
-    state.apply(ev.JobSubmitted(0.0, 0, Job("one", kind="resnet", steps=100.0)))
+    apply_event(state, ev.JournalOpened(0.0, MACHINE, {"policy": "las", "estimator": first}))
+    apply_event(state, ev.JobSubmitted(0.0, 0, Job("one", kind="resnet", steps=100.0)))
     type_name = MACHINE.type_names[0]
-    state.apply(ev.ObservationsRecorded(1.0, {f"measured 1 × resnet on {type_name}": 7.5}))
-    state.apply(ev.SchedulerSwitched(2.0, {"policy": "horus", "estimator": second}))
+    apply_event(state, ev.ObservationsRecorded(1.0, {f"measured 1 × resnet on {type_name}": 7.5}))
+    apply_event(state, ev.SchedulerSwitched(2.0, {"policy": "horus", "estimator": second}))
     view = state.snapshot(2.0)
     rates = {"measured": Measured, "monitored": Monitored}[second]().rates(view.with_changes(jobs=view.queued))
     assert rates.alone[rates.row[0], 0] == 7.5
@@ -128,9 +129,9 @@ def test_a_switch_between_estimations_of_real_clusters_keeps_what_was_measured(f
 
 def test_a_snapshot_keeps_what_was_known_at_its_moment():
     state = State(MACHINE)
-    state.apply(ev.ObservationsRecorded(1.0, {"a": 1}))
+    apply_event(state, ev.ObservationsRecorded(1.0, {"a": 1}))
     view = state.snapshot()
-    state.apply(ev.ObservationsRecorded(2.0, {"a": 2}))
+    apply_event(state, ev.ObservationsRecorded(2.0, {"a": 2}))
     assert view.observations == {"a": 1}
 
 
@@ -146,12 +147,13 @@ def test_facts_about_a_job_are_forgotten_with_it():
     state = State(machine)
     submitted = [ev.JobSubmitted(0.0, number, Job(f"j{number}")) for number in range(3)]
     for event in (ev.JournalOpened(0.0, machine, {}), *submitted):
-        state.apply(event)
-    state.apply(
-        ev.ObservationsRecorded(1.0, {"steps of 0": 1, "loss of 1": 2, "speed of 1": 3, "alarm of 1": 4, "steps of 12": 5})
+        apply_event(state, event)
+    apply_event(
+        state,
+        ev.ObservationsRecorded(1.0, {"steps of 0": 1, "loss of 1": 2, "speed of 1": 3, "alarm of 1": 4, "steps of 12": 5}),
     )
-    state.apply(ev.JobCancelled(2.0, 1))
+    apply_event(state, ev.JobCancelled(2.0, 1))
     assert state.observations == {"steps of 0": 1, "alarm of 1": 4, "steps of 12": 5}
-    state.apply(ev.ObservationsRecorded(3.0, {"steps of 1": 6, "steps of 2": 7}))  # learned while the job was ending
+    apply_event(state, ev.ObservationsRecorded(3.0, {"steps of 1": 6, "steps of 2": 7}))  # learned while the job was ending
     assert state.observations == {"steps of 0": 1, "alarm of 1": 4, "steps of 12": 5, "steps of 2": 7}
     assert State.from_snapshot(state.snapshot(3.0).detached()).observations == state.observations

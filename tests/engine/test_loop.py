@@ -14,6 +14,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Selection
+from fairlead.engine.apply import replay_events
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop, Stalled
 from fairlead.engine.state import State
@@ -163,7 +164,7 @@ def test_a_memo_goes_in_and_comes_out_and_is_journaled():
     loop.run()
     told = [event.memo["count"] for event in loop.journal if isinstance(event, ev.MemoChanged)]
     assert told == list(range(1, loop.decisions + 1))
-    assert State.replay(loop.journal).memo == loop.state.memo == {"count": loop.decisions}
+    assert replay_events(loop.journal).memo == loop.state.memo == {"count": loop.decisions}
 
 
 # Switching the scheduler.

@@ -10,6 +10,7 @@ from fairlead.core.errors import InvalidPlan, JournalError
 from fairlead.core.job import ELASTIC, Job
 from fairlead.core.plan import Launches, RoundPlan, Selection
 from fairlead.core.routes import Route
+from fairlead.engine.apply import apply_event
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
@@ -39,7 +40,7 @@ def serving() -> State:
     routes = {0: FIRST, 1: SECOND}
     plan = RoundPlan(0.0, admitted=np.arange(4), launches=starts({0: (0, 1), 1: (1, 2), 2: (3,)}), routes=routes)
     for event in (ev.JournalOpened(0.0, machine, {}), *submitted, ev.RoundPlanned(plan)):
-        state.apply(decode(encode(event)))
+        apply_event(state, decode(encode(event)))
     check_state(state)
     return state
 
@@ -50,14 +51,14 @@ def test_a_route_is_there_as_long_as_its_session_runs():
     assert load(save(state)).digest() == state.digest()
     before = state.digest()
     other = Route((0, 1), (0.5, 0.5), 32, 400.0)
-    state.apply(ev.RoundPlanned(RoundPlan(5.0, routes={0: other})))
+    apply_event(state, ev.RoundPlanned(RoundPlan(5.0, routes={0: other})))
     assert (state.routes[0], state.device_map.of(0).tolist()) == (other, [0, 1])
     assert state.digest() != before
-    state.apply(ev.JobsInterrupted(6.0, np.array([0]), np.zeros(1)))
+    apply_event(state, ev.JobsInterrupted(6.0, np.array([0]), np.zeros(1)))
     assert state.routes == {1: SECOND}
-    state.apply(ev.SchedulerSwitched(7.0, {"policy": "fifo"}))
+    apply_event(state, ev.SchedulerSwitched(7.0, {"policy": "fifo"}))
     assert state.routes == {1: SECOND}  # who serves goes on serving, until somebody moves it
-    state.apply(ev.RoundPlanned(RoundPlan(8.0, suspended=np.array([1]), launches=starts({1: (0, 1)}))))
+    apply_event(state, ev.RoundPlanned(RoundPlan(8.0, suspended=np.array([1]), launches=starts({1: (0, 1)}))))
     assert state.routes == {}
     check_state(state)
 
@@ -90,7 +91,7 @@ def test_a_route_leads_to_where_its_session_stands(number, places):
     with pytest.raises(InvalidPlan, match="rout"):
         validate_plan(wrong, None, state.snapshot(1.0))
     with pytest.raises(InvalidPlan, match="rout"):
-        state.apply(ev.RoundPlanned(wrong))
+        apply_event(state, ev.RoundPlanned(wrong))
 
 
 def test_a_plan_with_a_route_that_a_journal_would_refuse_is_not_sound():
@@ -102,12 +103,12 @@ def test_a_plan_with_a_route_that_a_journal_would_refuse_is_not_sound():
 def test_nobody_trains_where_somebody_serves_however_many_do(sessions):
     machine, jobs = cluster("v100:4"), np.arange(sessions + 1)
     state = State(machine)
-    state.apply(ev.JournalOpened(0.0, machine, {}))
+    apply_event(state, ev.JournalOpened(0.0, machine, {}))
     for number in jobs.tolist():
-        state.apply(ev.JobSubmitted(0.0, number, Job(f"j{number}", steps=1e6)))
+        apply_event(state, ev.JobSubmitted(0.0, number, Job(f"j{number}", steps=1e6)))
     routes = {number: Route((0,), (1.0,), 8, 1.0) for number in range(sessions)}
     launches = Launches(jobs, jobs * 0, np.arange(sessions + 2), jobs * 0)
-    state.apply(ev.RoundPlanned(RoundPlan(0.0, admitted=jobs, launches=launches, routes=routes)))
+    apply_event(state, ev.RoundPlanned(RoundPlan(0.0, admitted=jobs, launches=launches, routes=routes)))
     with pytest.raises(InvariantBroken, match="that serves"):
         check_state(state, residents=2)
 
@@ -117,11 +118,11 @@ def test_of_an_overtaken_plan_the_routes_of_who_is_left_are():
     plan = RoundPlan(
         1.0, suspended=np.array([1]), launches=starts({1: (1,)}), routes={0: FIRST, 1: Route((1,), (1.0,), 8, 9.0)}
     )
-    state.apply(ev.JobCancelled(2.0, 0))
+    apply_event(state, ev.JobCancelled(2.0, 0))
     left = revalidate_plan(plan, state.snapshot(3.0))
     assert set(left.routes) == {1}
-    state.apply(ev.NodeLost(4.0, 0))
-    state.apply(ev.JobsInterrupted(4.0, np.array([1, 2]), np.zeros(2)))
+    apply_event(state, ev.NodeLost(4.0, 0))
+    apply_event(state, ev.JobsInterrupted(4.0, np.array([1, 2]), np.zeros(2)))
     assert revalidate_plan(plan, state.snapshot(5.0)).routes == {}
 
 
@@ -138,8 +139,8 @@ def test_sessions_may_stand_beside_each_other_and_beside_nobody_else():
 
 def test_after_a_switch_another_scheduler_may_combine_who_still_has_a_route():
     state = serving()
-    state.apply(ev.JobsFinished(1.0, np.array([1]), np.array([1.0])))
-    state.apply(ev.SchedulerSwitched(2.0, {"policy": "gandiva-packing"}))
+    apply_event(state, ev.JobsFinished(1.0, np.array([1]), np.array([1.0])))
+    apply_event(state, ev.SchedulerSwitched(2.0, {"policy": "gandiva-packing"}))
     together = np.array([0, 3]), np.array([7, 7])
     validate_plan(RoundPlan(3.0, launches=starts({3: (1,)}), combinations=together), None, state.snapshot(3.0))
 
@@ -159,8 +160,8 @@ def test_training_leaves_accelerators_that_are_to_serve(placement):
 
 def test_a_session_whose_accelerators_are_gone_waits_and_says_why():
     state = serving()
-    state.apply(ev.NodeLost(1.0, 0))
-    state.apply(ev.JobsInterrupted(1.0, np.array([0, 1, 2]), np.zeros(3)))
+    apply_event(state, ev.NodeLost(1.0, 0))
+    apply_event(state, ev.JobsInterrupted(1.0, np.array([0, 1, 2]), np.zeros(3)))
     one = np.array([0])
     placed = Consolidated().place(Selection(one, one * 0, one + 2, routes={0: FIRST}), state.snapshot(2.0))
     assert not len(placed.launches)

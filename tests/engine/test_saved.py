@@ -13,6 +13,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.core.errors import JournalError
 from fairlead.core.events import Event, JobCancelled, JobSubmitted, JournalOpened, MetricsReported, ObservationsRecorded
 from fairlead.core.job import Job
+from fairlead.engine.apply import apply_event, replay_events
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import freeze, load, save
 from fairlead.simulator.costs import Costs
@@ -73,15 +74,15 @@ def test_a_saved_state_is_the_same_and_goes_on_the_same(name: str, scene: int, s
     key = (name, scene)
     events = RUNS.get(key) or RUNS.setdefault(key, run_of(name, scene))
     moment = 1 + int(share * (len(events) - 1))
-    state = State.replay(events[:moment])
+    state = replay_events(events[:moment])
     data, frozen = save(state), freeze(state)
     again = load(data)
     assert again.digest() == state.digest()
     assert contents(again) == contents(state)
     assert save(again) == data
     for event in events[moment:]:
-        state.apply(event)
-        again.apply(event)
+        apply_event(state, event)
+        apply_event(again, event)
     assert again.digest() == state.digest()
     assert contents(again) == contents(state)
     assert frozen() == data, "a frozen state has moved on with the other"
@@ -89,12 +90,12 @@ def test_a_saved_state_is_the_same_and_goes_on_the_same(name: str, scene: int, s
 
 @pytest.mark.parametrize("moment", range(1, len(every_event()) + 1))
 def test_a_state_can_be_saved_after_any_kind_of_event(moment: int) -> None:
-    state = State.replay(every_event()[:moment])
+    state = replay_events(every_event()[:moment])
     again = load(save(state))
     assert contents(again) == contents(state)
     for event in every_event()[moment:]:
-        state.apply(event)
-        again.apply(event)
+        apply_event(state, event)
+        apply_event(again, event)
         assert again.digest() == state.digest()
 
 
@@ -104,12 +105,12 @@ def test_the_runs_above_have_all_that_can_be_lost() -> None:
     for name in SCHEDULERS:
         state = State(cluster(SCENES[1][0]))
         for event in run_of(name, 1):
-            state.apply(event)
+            apply_event(state, event)
             seen |= {"memo"} if state.memo else set()
             seen |= {"learned"} if state.observations else set()
             seen |= {"metrics"} if state.store.metrics else set()
             seen |= {"shared"} if state.device_map.shared else set()
-    seen |= {"refusals"} if State.replay(every_event()).refusals else set()
+    seen |= {"refusals"} if replay_events(every_event()).refusals else set()
     assert seen == {"memo", "learned", "metrics", "shared", "refusals"}
 
 
@@ -117,7 +118,7 @@ def test_facts_about_who_has_ended_are_not_read_from_a_snapshot_of_before() -> N
     come = [JobSubmitted(0.0, number, Job(f"j{number}")) for number in range(2)]
     facts = {"speed of 0": [1, 2], "speed of 1": [3, 4], "use of a": 5}
     events = [JournalOpened(0.0, cluster("v100:2"), {}), *come, ObservationsRecorded(1.0, facts), JobCancelled(2.0, 0)]
-    replayed, before = State.replay(events), State.replay(events)
+    replayed, before = replay_events(events), replay_events(events)
     before.observations = facts
     again = load(save(before))
     assert again.observations == {"speed of 1": [3, 4], "use of a": 5}
@@ -125,7 +126,7 @@ def test_facts_about_who_has_ended_are_not_read_from_a_snapshot_of_before() -> N
 
 
 def test_every_damaged_byte_is_noticed() -> None:
-    data = save(State.replay(every_event()))
+    data = save(replay_events(every_event()))
     for at in range(len(data)):
         with pytest.raises(JournalError):
             load(data[:at] + bytes([data[at] ^ 0x20]) + data[at + 1 :])

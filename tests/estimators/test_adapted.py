@@ -12,6 +12,7 @@ from fairlead.core.cluster import Cluster, Floats
 from fairlead.core.job import BATCH_SIZE, Adaptations, Job, Regime, flags_of, kind_of
 from fairlead.core.plan import RoundPlan
 from fairlead.core.rng import stream
+from fairlead.engine.apply import apply_event
 from fairlead.engine.codec import encode
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
@@ -45,7 +46,7 @@ def rates_of(state: State, oracle: Oracle) -> Floats:
 
 
 def told(state: State, size: float, second: float) -> None:
-    state.apply(ev.MetricsReported(second, BATCH_SIZE, np.array([1]), np.array([size])))
+    apply_event(state, ev.MetricsReported(second, BATCH_SIZE, np.array([1]), np.array([size])))
 
 
 def test_the_oracle_knows_the_rate_at_the_batch_size_that_was_reported_last():
@@ -53,8 +54,8 @@ def test_the_oracle_knows_the_rate_at_the_batch_size_that_was_reported_last():
     state, oracle = State(cluster), Oracle(known.for_types(cluster.type_names))
     kind = kind_of("B", 8)
     for number, name in enumerate(("as said", "changes")):
-        state.apply(ev.JobSubmitted(0.0, number, Job(name, 0.0, 100.0, kind, 2)))
-    state.apply(ev.RoundPlanned(RoundPlan(0.0, admitted=np.array([0, 1]))))
+        apply_event(state, ev.JobSubmitted(0.0, number, Job(name, 0.0, 100.0, kind, 2)))
+    apply_event(state, ev.RoundPlanned(RoundPlan(0.0, admitted=np.array([0, 1]))))
     own = oracle.table.alone[oracle.table.row(kind, 2)]
     assert rates_of(state, oracle).tolist() == [own.tolist(), own.tolist()]
     told(state, 32.0, 1.0)

@@ -8,6 +8,7 @@ import pytest
 from fairlead.core import events as ev
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.estimators.measured import Measured
 from fairlead.testing.builders import cluster
@@ -22,14 +23,14 @@ def scene(rates: dict[int, float], **places: int) -> State:
     state = state_of(MACHINES, jobs, {number: [number] for number in rates})
     numbers = np.array(list(rates), dtype=np.int64)
     ones = np.zeros(len(numbers))
-    state.apply(ev.ProgressReported(0.0, numbers, ones, np.array(list(rates.values())), ones))
+    apply_event(state, ev.ProgressReported(0.0, numbers, ones, np.array(list(rates.values())), ones))
     return state
 
 
 def observe(state: State, how: Measured | None = None) -> dict[str, float]:
     facts = dict((how or Measured()).observe(state.snapshot(10.0)).values)
     if facts:
-        state.apply(ev.ObservationsRecorded(10.0, facts))
+        apply_event(state, ev.ObservationsRecorded(10.0, facts))
     return facts
 
 
@@ -55,7 +56,7 @@ def test_small_changes_are_not_worth_an_event_and_large_ones_are():
     observe(state)
     before = state.snapshot().observation_count
     for rate, worth in ((1.05, False), (1.2, True)):
-        state.apply(ev.ProgressReported(10.0, np.array([0]), np.zeros(1), np.array([rate]), np.array([10.0])))
+        apply_event(state, ev.ProgressReported(10.0, np.array([0]), np.zeros(1), np.array([rate]), np.array([10.0])))
         assert bool(observe(state)) is worth
     assert state.snapshot().observation_count == before + 1
 

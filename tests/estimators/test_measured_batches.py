@@ -6,6 +6,7 @@ import numpy as np
 
 from fairlead.core import events as ev
 from fairlead.core.job import BATCH_SIZE, Job
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.estimators.measured import Measured
 from fairlead.testing.builders import cluster
@@ -23,20 +24,20 @@ def scene() -> State:
 
 def say(state: State, second: float, rate: float, size: int) -> None:
     steps = state.snapshot(second).jobs.steps_done[:1]
-    state.apply(ev.ProgressReported(second, np.array([0]), steps, np.array([rate]), np.array([second])))
-    state.apply(ev.MetricsReported(second, BATCH_SIZE, np.array([0]), np.array([float(size)])))
+    apply_event(state, ev.ProgressReported(second, np.array([0]), steps, np.array([rate]), np.array([second])))
+    apply_event(state, ev.MetricsReported(second, BATCH_SIZE, np.array([0]), np.array([float(size)])))
 
 
 def observe(state: State, second: float) -> dict[str, object]:
     facts = dict(Measured().observe(state.snapshot(second)).values)
     if facts:
-        state.apply(ev.ObservationsRecorded(second, facts))
+        apply_event(state, ev.ObservationsRecorded(second, facts))
     return facts
 
 
 def test_a_job_that_has_grown_is_measured_as_of_the_kind_that_it_is_now() -> None:
     state = scene()
-    state.apply(ev.ProgressReported(1.0, np.array([1]), np.zeros(1), np.array([10.0]), np.ones(1)))
+    apply_event(state, ev.ProgressReported(1.0, np.array([1]), np.zeros(1), np.array([10.0]), np.ones(1)))
     assert observe(state, 2.0) == {f"measured 1 × {SMALL} on v100": 10.0}
     say(state, 3.0, 16.0, 64)
     rates = Measured().rates(state.snapshot(3.0))
@@ -65,11 +66,11 @@ def test_a_job_that_goes_back_is_of_its_kind_again() -> None:
 
 def test_a_rate_from_before_an_announcement_is_not_that_of_the_new_size() -> None:
     state = scene()
-    state.apply(ev.ProgressReported(1.0, np.array([1]), np.zeros(1), np.array([10.0]), np.ones(1)))
+    apply_event(state, ev.ProgressReported(1.0, np.array([1]), np.zeros(1), np.array([10.0]), np.ones(1)))
     observe(state, 2.0)
-    state.apply(ev.MetricsReported(3.0, BATCH_SIZE, np.array([0]), np.array([64.0])))
+    apply_event(state, ev.MetricsReported(3.0, BATCH_SIZE, np.array([0]), np.array([64.0])))
     assert observe(state, 4.0) == {}
     say(state, 5.0, 16.0, 64)
     assert observe(state, 6.0) == {f"measured 1 × {LARGE} on v100": 8.0}
-    state.apply(ev.MetricsReported(7.0, BATCH_SIZE, np.array([0]), np.array([32.0])))
+    apply_event(state, ev.MetricsReported(7.0, BATCH_SIZE, np.array([0]), np.array([32.0])))
     assert observe(state, 8.0) == {}

@@ -14,6 +14,7 @@ from fairlead.core.events import Memo
 from fairlead.core.job import ELASTIC, Job
 from fairlead.core.observations import observation_name
 from fairlead.core.plan import TUNED, Launches, RoundPlan
+from fairlead.engine.apply import apply_event
 from fairlead.engine.decide import decide
 from fairlead.engine.state import State
 from fairlead.engine.validate import validate_plan
@@ -33,19 +34,19 @@ def runs(state: State, places: list[int], rate: float, second: float, size: int 
     held = np.array(places)
     launch = Launches(ONE, ONE, np.array([0, len(held)]), held, np.array([size]))
     stops = ONE if state.columns["held"][0] else ONE[:0]
-    state.apply(ev.RoundPlanned(RoundPlan(second, suspended=stops, launches=launch)))
-    state.apply(ev.ProgressReported(second, ONE, np.array([100.0 * second]), np.array([rate]), np.array([second])))
+    apply_event(state, ev.RoundPlanned(RoundPlan(second, suspended=stops, launches=launch)))
+    apply_event(state, ev.ProgressReported(second, ONE, np.array([100.0 * second]), np.array([rate]), np.array([second])))
     observe(state, second + 1)
 
 
 def observe(state: State, second: float) -> None:
     if facts := Measured().observe(state.snapshot(second)).values:
-        state.apply(ev.ObservationsRecorded(second, facts))
+        apply_event(state, ev.ObservationsRecorded(second, facts))
 
 
 def tell(state: State, second: float, **values: float) -> None:
     for name, value in values.items():
-        state.apply(ev.MetricsReported(second, name.replace("__", "."), ONE, np.array([value])))
+        apply_event(state, ev.MetricsReported(second, name.replace("__", "."), ONE, np.array([value])))
     observe(state, second)
 
 
@@ -93,7 +94,7 @@ def test_a_job_gets_no_more_workers_than_can_share_its_largest_batch():
 
 def test_losses_and_steps_of_elastic_jobs_become_models_and_those_of_others_do_not():
     state = scene(Job("rigid", kind="m"))
-    state.apply(ev.MetricsReported(1.0, "loss", np.arange(2), np.array([2.0, 2.0])))
+    apply_event(state, ev.MetricsReported(1.0, "loss", np.arange(2), np.array([2.0, 2.0])))
     runs(state, [0], 10.0, 1.0)
     assert observation_name("loss", 0) in state.observations
     assert observation_name("loss", 1) not in state.observations
@@ -114,7 +115,7 @@ def test_step_times_that_turn_out_otherwise_are_learned_anew():
 def test_it_learns_of_elastic_jobs_what_fitted_learns():
     state = scene()
     table = random_table(1, ("v100",))
-    state.apply(ev.MetricsReported(1.0, "loss", ONE, np.array([2.0])))
+    apply_event(state, ev.MetricsReported(1.0, "loss", ONE, np.array([2.0])))
     runs(state, [0, 1], 10.0, 1.0)
     other = Fitted(table).observe(state.snapshot(2.0).with_changes(observations={})).values
     assert other == {name: fact for name, fact in state.observations.items() if not name.startswith("measured")}
@@ -135,18 +136,18 @@ def test_whatever_nonsense_jobs_tell_others_are_scheduled(policy):
         memo: Memo = None
         for second in range(1, 9):
             for name in (*goodput.REPORTED, "loss"):
-                state.apply(ev.MetricsReported(float(second), name, np.arange(3), rng.choice(ODD, size=3)))
+                apply_event(state, ev.MetricsReported(float(second), name, np.arange(3), rng.choice(ODD, size=3)))
             held = state.running
             seconds, done = np.full(len(held), float(second)), np.full(len(held), 10.0 * second)
-            state.apply(
-                ev.ProgressReported(float(second), held, done, rng.choice((0.0, 1e-300, 3.0, 1e25), len(held)), seconds)
+            apply_event(
+                state, ev.ProgressReported(float(second), held, done, rng.choice((0.0, 1e-300, 3.0, 1e25), len(held)), seconds)
             )
             view = state.snapshot(second + 0.5)
             plan, memo = decide(view, memo, stages)
             validate_plan(plan, memo, view)
             if plan.observations:
-                state.apply(ev.ObservationsRecorded(second + 0.5, plan.observations))
-            state.apply(ev.RoundPlanned(plan))
+                apply_event(state, ev.ObservationsRecorded(second + 0.5, plan.observations))
+            apply_event(state, ev.RoundPlanned(plan))
         assert state.columns["held"][3] == 2
         assert "null" not in orjson.dumps(state.observations).decode().replace('"curve":null', "")
 
@@ -155,6 +156,6 @@ def test_losses_that_are_nobodys_make_no_curve():
     state = scene()
     runs(state, [0], 10.0, 1.0)
     for loss in (1e300, 5e-324, math.inf):
-        state.apply(ev.MetricsReported(2.0, "loss", ONE, np.array([loss])))
+        apply_event(state, ev.MetricsReported(2.0, "loss", ONE, np.array([loss])))
         observe(state, 3.0)
     assert observation_name("loss", 0) not in state.observations

@@ -12,6 +12,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.stages import LearningEstimator, Stages
+from fairlead.engine.apply import apply_event, replay_events
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
@@ -32,9 +33,9 @@ def started(state: State, jobs, places, rates, since, time=0.0) -> None:
     flat = np.concatenate([np.array(p) for p in places])
     types = CLUSTER.type_of[[p[0] for p in places]]
     admitted = numbers[state.columns["phase"][numbers] == 0]
-    state.apply(ev.RoundPlanned(RoundPlan(time, admitted=admitted, launches=Launches(numbers, types, offsets, flat))))
+    apply_event(state, ev.RoundPlanned(RoundPlan(time, admitted=admitted, launches=Launches(numbers, types, offsets, flat))))
     zeros = np.zeros(len(numbers))
-    state.apply(ev.ProgressReported(time, numbers, zeros, np.array(rates, dtype=float), zeros + since))
+    apply_event(state, ev.ProgressReported(time, numbers, zeros, np.array(rates, dtype=float), zeros + since))
 
 
 def test_it_learns_and_the_oracle_does_not():
@@ -134,7 +135,8 @@ def test_noisy_measurements_are_averaged_over_stretches():
         before = dict(state.observations)
         known(online, state, at=time + 100.0)
         assert state.observations == before, "the same stretch was measured twice"
-        state.apply(ev.ProgressReported(time + 100.0, np.arange(8), np.zeros(8), np.full(8, 2.0), np.full(8, time + 100.0)))
+        at = time + 100.0
+        apply_event(state, ev.ProgressReported(at, np.arange(8), np.zeros(8), np.full(8, 2.0), np.full(8, at)))
     rates = known(online, state, at=time + 300.0)
     row = rates.row[0]
     assert len(state.observations["rate 1-0|1 on v100"]["seen"]) == 400
@@ -150,7 +152,7 @@ def test_arrays_stay_the_same_objects_until_something_is_learned():
     assert first.paired is second.paired
     assert not first.alone.flags.writeable
     started_again = first.alone.copy()
-    state.apply(ev.RoundPlanned(RoundPlan(700.0, suspended=np.array([0]))))
+    apply_event(state, ev.RoundPlanned(RoundPlan(700.0, suspended=np.array([0]))))
     started(state, [0], [[8]], [1.0], 700.0, 700.0)
     third = known(online, state, at=900.0)
     assert third.alone is not first.alone
@@ -193,8 +195,8 @@ def test_estimates_come_to_the_truth_as_jobs_run():
         after = _errors(online, loop)
         assert after[0] < 0.3 * before[0]
         assert after[1] == pytest.approx(0.0, abs=1e-12)
-        assert State.replay(journal.events).observations == loop.state.observations
-        assert State.replay(journal.events).digest() == loop.state.digest()
+        assert replay_events(journal.events).observations == loop.state.observations
+        assert replay_events(journal.events).digest() == loop.state.digest()
 
 
 def _errors(online: Online, loop: Loop) -> tuple[float, float]:

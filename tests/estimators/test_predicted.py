@@ -11,6 +11,7 @@ from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.plan import BUSY, TAKEN_GB, Launches, RoundPlan
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.estimators.colocated_rates import has_usage_observations, usage_observations
 from fairlead.estimators.predicted import Predicted
@@ -152,7 +153,7 @@ def test_bad_predictions_are_told(parameters, field):
 
 def told(state: State, second: float, busy: float, memory_gb: float) -> None:
     for name, value in ((BUSY, busy), (TAKEN_GB, memory_gb)):
-        state.apply(ev.MetricsReported(second, name, np.array([0]), np.array([value])))
+        apply_event(state, ev.MetricsReported(second, name, np.array([0]), np.array([value])))
 
 
 def test_what_was_seen_on_one_type_is_nothing_known_of_another():
@@ -163,7 +164,7 @@ def test_what_was_seen_on_one_type_is_nothing_known_of_another():
     moved = RoundPlan(3.0, suspended=one, launches=Launches(one, np.array([1]), np.array([0, 1]), np.array([1])))
     fork = State.from_snapshot(state.snapshot(2.0))
     for each in (state, fork):
-        each.apply(ev.RoundPlanned(moved))
+        apply_event(each, ev.RoundPlanned(moved))
         assert usage_observations(each.snapshot(4.0)) == {}
         told(each, 5.0, 0.9, 7.0)
         assert usage_observations(each.snapshot(6.0)) == {"use of a on k80": [90.0, 7.0]}

@@ -13,6 +13,7 @@ from fairlead.core.plan import Observations, Rates
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import LearningEstimator
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -50,9 +51,9 @@ def changed(table: ThroughputTable, **arrays: np.ndarray) -> ThroughputTable:
 
 def waiting(*jobs: Job) -> State:
     state = State(CLUSTER)
-    state.apply(ev.JournalOpened(0.0, CLUSTER, {}))
+    apply_event(state, ev.JournalOpened(0.0, CLUSTER, {}))
     for number, job in enumerate(jobs):
-        state.apply(ev.JobSubmitted(0.0, number, job))
+        apply_event(state, ev.JobSubmitted(0.0, number, job))
     return state
 
 
@@ -65,7 +66,7 @@ def learned(estimator: LearningEstimator, state: State, at: float | None = None)
     view = state.snapshot(at)
     lesson = estimator.observe(view)
     if lesson.values:
-        state.apply(ev.ObservationsRecorded(view.time, lesson.values))
+        apply_event(state, ev.ObservationsRecorded(view.time, lesson.values))
     view = state.snapshot(at)
     return view.with_changes(jobs=view.jobs if len(view.jobs) else view.queued), lesson
 

@@ -8,6 +8,7 @@ import pytest
 from fairlead.core import events as ev
 from fairlead.core.errors import UnknownName
 from fairlead.core.job import Job
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.experiments.live_inputs import RunTimePrior, open_ended_jobs, run_time_priors, with_assumed_ends
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
@@ -22,8 +23,8 @@ def scene(*kinds: str, steps: float = UNKNOWN_STEPS) -> State:
     jobs = [Job(f"job-{place}", kind=kind, steps=steps) for place, kind in enumerate(kinds)]
     state = state_of(cluster("v100:4"), jobs, {number: [number] for number in range(len(jobs))})
     over = np.arange(len(jobs) - 1)
-    state.apply(ev.JobsFinished(9.0, over, np.full(len(over), 9.0)))
-    state.apply(ev.ProgressReported(9.0, np.array([len(over)]), np.array([100.0]), np.zeros(1), np.array([9.0])))
+    apply_event(state, ev.JobsFinished(9.0, over, np.full(len(over), 9.0)))
+    apply_event(state, ev.ProgressReported(9.0, np.array([len(over)]), np.array([100.0]), np.zeros(1), np.array([9.0])))
     return state
 
 
@@ -39,7 +40,7 @@ def members(ids: list[str], ran_s: list[float], user: str = "ann", kind: str = "
     array = '{{"run": ["x"], "array": {{"name": "sweep", "id": "{}", "index": {}, "size": 9}}}}'
     jobs = [Job(f"m{n}", kind=kind, steps=UNKNOWN_STEPS, user=user, command=array.format(i, n)) for n, i in enumerate(ids)]
     state = state_of(cluster("v100:8"), jobs, {number: [number] for number in range(len(ran_s))})
-    state.apply(ev.JobsFinished(max(ran_s), np.arange(len(ran_s)), np.array(ran_s)))
+    apply_event(state, ev.JobsFinished(max(ran_s), np.arange(len(ran_s)), np.array(ran_s)))
     return state
 
 

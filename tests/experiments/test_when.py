@@ -14,6 +14,7 @@ from fairlead.config.registry import Registry
 from fairlead.core.events import JournalOpened, NodeDrained
 from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
+from fairlead.engine.apply import apply_event
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.experiments.lookahead import (
@@ -123,7 +124,7 @@ def test_a_look_ends_and_who_has_not_begun_by_then_has_no_time():
 
 def test_on_a_cluster_that_everybody_left_nobody_begins():
     state = waiting()
-    state.apply(NodeDrained(state.time, 0))
+    apply_event(state, NodeDrained(state.time, 0))
     found = forecast_jobs(state, TIMED, ForecastOptions(simulations=1))
     assert {one.without_arrivals.starts_s for one in found if not one.running} == {math.inf}
 

@@ -19,8 +19,8 @@ import pytest
 from writer import EVENTS, Acknowledges, Process, check_continued, check_kept, last_of, write_on
 
 from fairlead.core.errors import InputError, JournalError
+from fairlead.engine.apply import replay_events
 from fairlead.engine.codec import encode
-from fairlead.engine.state import State
 from fairlead.journal.jsonl import JsonlJournal
 from fairlead.journal.postgres import PostgresJournal
 from fairlead.journal.recovery import open_journal, read_journal, recover
@@ -184,7 +184,7 @@ def test_a_reader_cannot_write(path: Path, postgres: PostgresServer) -> None:
         for attempt in (
             lambda reader=reader: reader.append(EVENTS[0]),
             reader.commit,
-            lambda reader=reader: reader.snapshot(State.replay(EVENTS)),
+            lambda reader=reader: reader.snapshot(replay_events(EVENTS)),
             lambda reader=reader: reader.retain(1),
         ):
             with pytest.raises(JournalError, match="opened for reading"):
@@ -356,9 +356,9 @@ def test_a_journal_is_picked_by_how_its_place_is_spelled(
         for event in EVENTS:
             journal.append(event)
         journal.commit()
-        assert recover(journal)[0].digest() == State.replay(EVENTS).digest()
+        assert recover(journal)[0].digest() == replay_events(EVENTS).digest()
         assert recover(journal)[1] == len(EVENTS)
-        assert State.replay(read_journal(where)).digest() == State.replay(EVENTS).digest()
+        assert replay_events(read_journal(where)).digest() == replay_events(EVENTS).digest()
         journal.close()
     assert {"a.jsonl", "b.sqlite", "c", "d.db"} <= set(os.listdir(tmp_path))
 

@@ -9,7 +9,7 @@ import pytest
 from writer import EVENTS, Process, check_continued, check_kept, last_of, write_on
 
 from fairlead.core.errors import JournalError
-from fairlead.engine.state import State
+from fairlead.engine.apply import replay_events
 from fairlead.journal.postgres import PostgresJournal
 from fairlead.journal.recovery import recover
 from postgres_server import PostgresServer
@@ -85,9 +85,9 @@ def test_a_lost_connection_is_made_anew(postgres: PostgresServer) -> None:
     appended(journal, 50, 60)
     journal.commit()
     end_connections(url)
-    assert recover(journal)[0].digest() == State.replay(EVENTS[:60]).digest()
+    assert recover(journal)[0].digest() == replay_events(EVENTS[:60]).digest()
     end_connections(url)
-    journal.snapshot(State.replay(EVENTS[:60]))
+    journal.snapshot(replay_events(EVENTS[:60]))
     check_and_close(journal)
 
 

@@ -9,6 +9,7 @@ import pytest
 from fairlead.core import events as ev
 from fairlead.core.errors import JournalError
 from fairlead.core.job import Job
+from fairlead.engine.apply import apply_event, replay_events
 from fairlead.engine.state import State
 from fairlead.journal.recovery import open_journal, recover
 from fairlead.journal.sql_journal import DatabaseJournal
@@ -39,7 +40,7 @@ def written(where: str) -> DatabaseJournal:
     assert isinstance(journal, DatabaseJournal)
     for number, event in enumerate(EVENTS, 1):
         journal.append(event)
-        state.apply(event)
+        apply_event(state, event)
         if number % 3 == 0:
             journal.snapshot(state)
     journal.commit()
@@ -48,7 +49,7 @@ def written(where: str) -> DatabaseJournal:
 
 def check(journal: DatabaseJournal) -> None:
     state, last = recover(journal)
-    assert (state.digest(), last) == (State.replay(EVENTS).digest(), len(EVENTS))
+    assert (state.digest(), last) == (replay_events(EVENTS).digest(), len(EVENTS))
     assert len(state.job_of) == DAYS * A_DAY, "whoever has ever been submitted can be asked for"
 
 

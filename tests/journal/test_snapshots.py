@@ -15,8 +15,8 @@ from writer import EVENTS, check_continued
 
 from fairlead.core.errors import FairleadError, JournalError
 from fairlead.core.events import NodeLost
+from fairlead.engine.apply import apply_event, replay_events
 from fairlead.engine.codec import encode
-from fairlead.engine.state import State
 from fairlead.engine.state_codec import save
 from fairlead.journal.postgres import PostgresJournal
 from fairlead.journal.recovery import is_new, open_journal, recover
@@ -24,7 +24,7 @@ from fairlead.journal.sql_journal import DatabaseJournal
 from fairlead.journal.sqlite import SqliteJournal
 from postgres_server import PostgresServer
 
-DIGEST = State.replay(EVENTS).digest()
+DIGEST = replay_events(EVENTS).digest()
 MOMENTS = (20, 70, 110, 180, 200)
 
 
@@ -49,7 +49,7 @@ def written(where: str) -> DatabaseJournal:
         for event in EVENTS[before:moment]:
             journal.append(event)
         if moment in MOMENTS:
-            journal.snapshot(State.replay(EVENTS[:moment]))
+            journal.snapshot(replay_events(EVENTS[:moment]))
         before = moment
     journal.commit()
     return journal
@@ -165,7 +165,7 @@ def test_an_event_that_cannot_have_happened_is_told_with_its_number(name: str, s
     for event in EVENTS[:20]:
         journal.append(event)
     if saved and isinstance(journal, DatabaseJournal):
-        journal.snapshot(State.replay(EVENTS[:20]))
+        journal.snapshot(replay_events(EVENTS[:20]))
     journal.append(NodeLost(EVENTS[19].time, 99))
     journal.commit()
     wanted = rf"{name}(:|: event )21: an event that cannot have happened: there is no node number 99"
@@ -178,7 +178,7 @@ def test_a_journal_of_which_only_a_snapshot_is_left_goes_on(where: str) -> None:
     journal = opened(where)
     for event in EVENTS[:100]:
         journal.append(event)
-    journal.snapshot(State.replay(EVENTS[:100]))
+    journal.snapshot(replay_events(EVENTS[:100]))
     journal.retain(1, math.inf)
     assert list(journal) == []
     journal.close()
@@ -197,7 +197,7 @@ def test_a_snapshot_twice_at_one_moment_is_one(where: str) -> None:
     journal = opened(where)
     for event in EVENTS[:50]:
         journal.append(event)
-    state = State.replay(EVENTS[:50])
+    state = replay_events(EVENTS[:50])
     journal.snapshot(state)
     journal.snapshot(state)
     assert list(journal.snapshots()) == [(50, save(state))]
@@ -205,19 +205,19 @@ def test_a_snapshot_twice_at_one_moment_is_one(where: str) -> None:
 
 
 def test_a_snapshot_can_be_finished_in_another_thread_while_events_go_on(where: str) -> None:
-    journal, state = opened(where), State.replay(EVENTS[:1])
+    journal, state = opened(where), replay_events(EVENTS[:1])
     journal.append(EVENTS[0])
     with ThreadPoolExecutor(1) as thread:
         snapshots = []
         for number, event in enumerate(EVENTS[1:], 2):
             journal.append(event)
-            state.apply(event)
+            apply_event(state, event)
             journal.commit()
             if number % 40 == 0:
                 snapshots.append(thread.submit(journal.begin_snapshot(state)))
         for snapshot in snapshots:
             snapshot.result()
-    assert list(journal.snapshots()) == [(seq, save(State.replay(EVENTS[:seq]))) for seq in (200, 160, 120, 80, 40)]
+    assert list(journal.snapshots()) == [(seq, save(replay_events(EVENTS[:seq]))) for seq in (200, 160, 120, 80, 40)]
     assert recover(journal)[0].digest() == DIGEST
     journal.close()
 
@@ -229,7 +229,7 @@ def test_a_journal_with_nothing_in_it_is_new_and_has_no_state(where: str) -> Non
         recover(journal)
     for event in EVENTS[:2]:
         journal.append(event)
-    journal.snapshot(State.replay(EVENTS[:2]))
+    journal.snapshot(replay_events(EVENTS[:2]))
     journal.retain(1, math.inf)
     assert list(journal) == []
     assert not is_new(journal)

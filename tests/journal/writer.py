@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from fairlead.config import SchedulerConfig
+from fairlead.engine.apply import apply_event, replay_events
 from fairlead.engine.codec import encode
 from fairlead.engine.state import State
 from fairlead.journal.recovery import recover
@@ -66,13 +67,13 @@ def write_on(
     A commit is acknowledged when it is over, by the number of its last event."""
     state, turn = State(EVENTS[0].cluster), 0  # type: ignore[union-attr]
     for event in EVENTS[: journal.last]:
-        state.apply(event)
+        apply_event(state, event)
     at = journal.last
     while at < len(EVENTS):
         batch = EVENTS[at : at + batches[turn % len(batches)]]
         for event in batch:
             journal.append(event)
-            state.apply(event)
+            apply_event(state, event)
         journal.commit()
         at, turn = at + len(batch), turn + 1
         acknowledge(at)
@@ -88,7 +89,7 @@ def check_kept(journal: DatabaseJournal, acknowledged: int) -> None:
     last = journal.last
     if last:
         state, reached = recover(journal)
-        assert (reached, state.digest()) == (last, State.replay(EVENTS[:last]).digest())
+        assert (reached, state.digest()) == (last, replay_events(EVENTS[:last]).digest())
     left = [encode(event) for event in journal]
     assert left == [encode(event) for event in EVENTS[last - len(left) : last]]
 
@@ -97,7 +98,7 @@ def check_continued(journal: DatabaseJournal) -> None:
     """The same run goes on to its end as if nothing had been."""
     write_on(journal, lambda number: None, batches=(50,))
     state, last = recover(journal)
-    assert (last, state.digest()) == (len(EVENTS), State.replay(EVENTS).digest())
+    assert (last, state.digest()) == (len(EVENTS), replay_events(EVENTS).digest())
 
 
 def last_of(numbers: Iterable[int]) -> int:

@@ -9,8 +9,8 @@ from fairlead.config.schedulers import scheduler_of
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import TIMED, Job
+from fairlead.engine.apply import replay_events
 from fairlead.engine.journal import MemoryJournal
-from fairlead.engine.state import State
 from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.dynamics import Regimes
@@ -113,7 +113,7 @@ def test_real_processes_sleep_as_they_are_told_and_announce_their_sizes():
     said = list[str]()
     jobs = in_whole_steps(small, table())
     events = RealCluster("2xv100:2", table()).run(jobs, {"policy": "las", "rounds": 2.0}, said.append)
-    state = State.replay(events)
+    state = replay_events(events)
     (grew,) = (past for past in state.adaptations.regimes.values())
     assert [regime.batch_size for regime in grew] == [8, 32]
     told = measured(events, table())

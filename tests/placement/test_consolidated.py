@@ -14,6 +14,7 @@ from fairlead.core.cluster import Cluster, Node
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.reasons import Reasons
+from fairlead.engine.apply import apply_event
 from fairlead.placement.basic import Consolidated
 from fairlead.testing import Harness, job
 from scenes import places_in, selection_of, state_of, view_of
@@ -146,7 +147,7 @@ def test_who_runs_and_stays_selected_stays_where_it_is():
 
 def suspended_state(cluster: Cluster, running: dict[int, list[int]], jobs: list[Job], again: list[int]):
     state = state_of(cluster, jobs, running)
-    state.apply(ev.RoundPlanned(RoundPlan(10.0, suspended=np.array(again))))
+    apply_event(state, ev.RoundPlanned(RoundPlan(10.0, suspended=np.array(again))))
     return state
 
 
@@ -167,8 +168,8 @@ def test_of_two_that_want_the_same_accelerator_back_the_one_selected_first_gets_
     jobs = [Job("a"), Job("b")]
     state = suspended_state(Cluster.parse("4xv100:4"), {0: [2]}, jobs, [0])
     one = np.array([1])
-    state.apply(ev.RoundPlanned(RoundPlan(11.0, launches=Launches(one, one * 0, np.array([0, 1]), np.array([2])))))
-    state.apply(ev.RoundPlanned(RoundPlan(12.0, suspended=one)))
+    apply_event(state, ev.RoundPlanned(RoundPlan(11.0, launches=Launches(one, one * 0, np.array([0, 1]), np.array([2])))))
+    apply_event(state, ev.RoundPlanned(RoundPlan(12.0, suspended=one)))
     placed = places_in(Consolidated().place(selection_of([1, 0], [0, 0], [1, 1]), view_of(state, 20.0)))
     assert placed[1] == [2]
     assert placed[0] != [2]
@@ -177,7 +178,7 @@ def test_of_two_that_want_the_same_accelerator_back_the_one_selected_first_gets_
 def test_a_job_does_not_return_to_a_node_that_is_down():
     cluster = Cluster.parse("4xv100:2")
     state = suspended_state(cluster, {0: [0, 1]}, [Job("a", workers=2)], [0])
-    state.apply(ev.NodeLost(15.0, 0))
+    apply_event(state, ev.NodeLost(15.0, 0))
     placed = Consolidated().place(selection_of([0], [0], [2]), view_of(state, 20.0))
     assert places_in(placed) == {0: [2, 3]}
 

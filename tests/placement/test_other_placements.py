@@ -14,6 +14,7 @@ from fairlead.core.cluster import Cluster, Node
 from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Reasons
+from fairlead.engine.apply import apply_event
 from fairlead.placement.bandwidth_aware import BandwidthAware
 from fairlead.placement.basic import Consolidated, FirstFree, SpreadPlacement
 from fairlead.placement.least_network import LeastNetwork
@@ -147,7 +148,7 @@ def test_first_free_takes_the_lowest_numbers():
 
 def test_first_free_does_not_return_to_where_one_was():
     state = state_of(Cluster.parse("8xv100:4"), [Job("a")], {0: [6]})
-    state.apply(ev.RoundPlanned(RoundPlan(10.0, suspended=np.array([0]))))
+    apply_event(state, ev.RoundPlanned(RoundPlan(10.0, suspended=np.array([0]))))
     assert places_in(FirstFree().place(selection_of([0], [0], [1]), view_of(state, 20.0))) == {0: [0]}
 
 

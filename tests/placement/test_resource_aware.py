@@ -15,6 +15,7 @@ from fairlead.core.cluster import Cluster, Node
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Reasons
+from fairlead.engine.apply import apply_event
 from fairlead.placement.basic import Consolidated
 from fairlead.placement.resource_aware import ResourceAware
 from fairlead.testing import Harness, InvariantBroken, check_events, check_hosts, job
@@ -44,7 +45,7 @@ def apply(state, placed, time):
     """Make a plan of it that the state will take."""
     running = state.snapshot(time).jobs.runners.number
     gone = np.setdiff1d(running, placed.kept)
-    state.apply(ev.RoundPlanned(RoundPlan(time, suspended=gone, launches=placed.launches)))
+    apply_event(state, ev.RoundPlanned(RoundPlan(time, suspended=gone, launches=placed.launches)))
 
 
 @given(scenes())
@@ -124,7 +125,7 @@ def test_a_pinned_place_without_cpus_is_not_given():
 
 def test_a_single_worker_returns_to_its_last_accelerator_if_there_are_cpus():
     state = state_of(NODES, [Job("a", cpus=4.0), Job("b", cpus=6.0)], {0: [2]})
-    state.apply(ev.RoundPlanned(RoundPlan(10.0, suspended=np.array([0]))))
+    apply_event(state, ev.RoundPlanned(RoundPlan(10.0, suspended=np.array([0]))))
     alone = ResourceAware().place(selection_of([0], [0], [1]), view_of(state, 20.0))
     assert places_in(alone) == {0: [2]}
 

@@ -12,6 +12,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job, model_of
 from fairlead.core.plan import RoundPlan
+from fairlead.engine.apply import apply_event
 from fairlead.placement.tiresias_placement import SKEW, TiresiasPlacement, TiresiasPlusPlacement
 from fairlead.workloads.catalogue import catalogue
 from scenes import places_in, selection_of, state_of, table_of, view_of
@@ -46,7 +47,7 @@ def test_who_gains_stands_together_and_the_others_fill_fragments(placement):
 def test_who_gains_goes_first_even_where_the_others_are_larger():
     jobs = [Job("skewed", kind="VGG-16", workers=3), Job("wide", kind="ResNet-50", workers=4)]
     state = state_of(CLUSTER, jobs, {0: [0, 1, 2]})
-    state.apply(ev.RoundPlanned(RoundPlan(10.0, suspended=np.array([0]))))
+    apply_event(state, ev.RoundPlanned(RoundPlan(10.0, suspended=np.array([0]))))
     places = places_in(TiresiasPlacement().place(selection_of([1, 0], [0, 0], [4, 3]), view_of(state, 20.0)))
     assert nodes_of(places[0]) == [0, 0, 0]  # where it was, before the other takes the first whole node
     assert nodes_of(places[1]) == [0, 1, 1, 1]
@@ -104,7 +105,7 @@ def test_a_gang_that_does_not_run_spread_waits_in_any_case():
 def test_who_stands_together_returns_to_its_last_node():
     jobs = [Job("skewed", kind="VGG-16", workers=2), Job("other", workers=3)]
     state = state_of(CLUSTER, jobs, {0: [8, 9], 1: [0, 1, 2]})
-    state.apply(ev.RoundPlanned(RoundPlan(10.0, suspended=np.array([0]))))
+    apply_event(state, ev.RoundPlanned(RoundPlan(10.0, suspended=np.array([0]))))
     placed = TiresiasPlacement().place(selection_of([0, 1], [0, 0], [2, 3]), view_of(state, 20.0))
     assert nodes_of(places_in(placed)[0]) == [2, 2]
 

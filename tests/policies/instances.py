@@ -12,6 +12,7 @@ from fairlead.core.cluster import Floats
 from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.estimators.oracle import Oracle
 from fairlead.testing.builders import cluster
@@ -70,7 +71,7 @@ def moment(
     together = np.zeros((len(kinds), len(kinds), alone.shape[1])) if paired is None else paired
     table = ThroughputTable(machine.type_names, keys, alone, alone if spread is None else spread, together, "made up")
     state = State(machine)
-    state.apply(ev.JournalOpened(0.0, machine, {}, "moment", None))
+    apply_event(state, ev.JournalOpened(0.0, machine, {}, "moment", None))
     for index in range(count):
         job = Job(
             f"job-{index}",
@@ -82,8 +83,8 @@ def moment(
             account="" if accounts is None else accounts[index],
             deadline_s=np.inf if deadlines is None else float(deadlines[index]),
         )
-        state.apply(ev.JobSubmitted(job.submitted_s, index, job))
-    state.apply(ev.RoundPlanned(RoundPlan(max(now, state.time), admitted=np.arange(count))))
+        apply_event(state, ev.JobSubmitted(job.submitted_s, index, job))
+    apply_event(state, ev.RoundPlanned(RoundPlan(max(now, state.time), admitted=np.arange(count))))
     return Moment(state.snapshot(max(now, state.time)).with_changes(estimate=Oracle(table).rates))
 
 

@@ -14,6 +14,7 @@ from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.workloads.throughput_tables import ThroughputTable
 from scenes import table_of, view_of
@@ -162,8 +163,8 @@ def arrived(cluster: Cluster, jobs: list[Job], now: float, table: ThroughputTabl
     """Jobs that came at their own seconds and have waited since."""
     state = State(cluster)
     for number, job in enumerate(jobs):
-        state.apply(ev.JobSubmitted(job.submitted_s, number, job))
-    state.apply(ev.RoundPlanned(RoundPlan(now, admitted=np.arange(len(jobs)))))
+        apply_event(state, ev.JobSubmitted(job.submitted_s, number, job))
+    apply_event(state, ev.RoundPlanned(RoundPlan(now, admitted=np.arange(len(jobs)))))
     return view_of(state, now, table)
 
 

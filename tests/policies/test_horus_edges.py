@@ -14,6 +14,7 @@ from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.events import JobsInterrupted, NodeDrained, RoundPlanned
 from fairlead.core.job import Job
 from fairlead.core.snapshot import Snapshot
+from fairlead.engine.apply import apply_event
 from fairlead.estimators.oracle import Oracle
 from fairlead.estimators.predicted import Predicted
 from fairlead.policies.colocation.horus import _features, clustered, critical_jobs
@@ -158,7 +159,7 @@ def test_memory_after_a_failure_exceeds_what_others_left():
     state = state_of(Cluster((Node("n", "gpu", 2),), (AcceleratorType("gpu", 16.0),)), jobs, {0: [0], 1: [0]})
 
     def after(seen: ColocationMemo) -> ColocationMemo:
-        state.apply(JobsInterrupted(state.time, np.array([1]), np.zeros(1), own_fault=True))
+        apply_event(state, JobsInterrupted(state.time, np.array([1]), np.zeros(1), own_fault=True))
         view = seen_by(state.snapshot())
         return seen.with_failures(view, costs_of(view))
 

@@ -14,6 +14,7 @@ from fairlead.core.events import MetricsReported, ObservationsRecorded
 from fairlead.core.job import Job
 from fairlead.core.plan import BUSY, TAKEN_GB, Observations, Rates
 from fairlead.core.snapshot import Snapshot
+from fairlead.engine.apply import apply_event
 from fairlead.estimators.measured import Measured as MeasuredRates
 from fairlead.estimators.predicted import Predicted
 from fairlead.policies.colocation.pairing.colocation_cost import (
@@ -120,7 +121,7 @@ def test_a_limit_is_not_checked_against_an_unknown_rate():
 def test_a_spread_gang_is_compared_with_its_spread_rate(facts, factor):
     machines = Cluster((Node("n0", "gpu", 2), Node("n1", "gpu", 2)), (AcceleratorType("gpu", 16.0),))
     state = state_of(machines, [Job("gang", 0.0, 1e6, "light", 2)], {0: [0, 2]})
-    state.apply(ObservationsRecorded(0.0, {f"measured 2 × light on gpu{how}": rate for how, rate in facts.items()}))
+    apply_event(state, ObservationsRecorded(0.0, {f"measured 2 × light on gpu{how}": rate for how, rate in facts.items()}))
     view = state.snapshot(10.0).with_changes(estimate=MeasuredRates().rates)
     group = running_groups(view, job_signatures(view, {}))[0]
     assert observed_slowdowns(group, view) == [factor], "it makes one step in a second"

@@ -12,6 +12,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
+from fairlead.engine.apply import apply_event
 from fairlead.policies.ranking.las import LeastAttainedService
 from fairlead.testing import Harness, job
 from scenes import state_of, view_of
@@ -57,7 +58,7 @@ def test_time_is_shared_by_weight(weights, share):
 def test_a_selection_holds_until_somebody_who_runs_catches_up_with_somebody_who_waits():
     jobs = [Job("ahead", steps=1e6), Job("behind", steps=1e6)]
     state = state_of(Cluster.parse("1xv100:1"), jobs, {0: [0]})
-    state.apply(ev.RoundPlanned(RoundPlan(250.0, suspended=np.array([0]))))
+    apply_event(state, ev.RoundPlanned(RoundPlan(250.0, suspended=np.array([0]))))
     selection, _ = LeastAttainedService().select(view_of(state, 300.0), None)
     assert selection.jobs.tolist() == [1]
     assert selection.valid_until == pytest.approx(550.0)

@@ -13,6 +13,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import BATCH_SIZE, Job
+from fairlead.engine.apply import apply_event
 from fairlead.engine.codec import encode
 from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.simulate import Simulation, run_simulation
@@ -43,7 +44,7 @@ def decided(policy, kind: str, announced: int | None = None, *, second: float = 
     others = [Job(f"j{i}", steps=9000.0, kind=OTHER, user=user) for i, user in enumerate(("ann", "bob", "bob"))]
     state = state_of(cluster, [first, *others])
     if announced is not None:
-        state.apply(ev.MetricsReported(second, BATCH_SIZE, np.array([0]), np.array([float(announced)])))
+        apply_event(state, ev.MetricsReported(second, BATCH_SIZE, np.array([0]), np.array([float(announced)])))
     view = view_of(state, second, TABLE.for_types(cluster.type_names))
     if hasattr(policy, "select"):
         return policy.select(view, None)[0].jobs.tolist()

@@ -14,6 +14,7 @@ from fairlead.core.events import Memo, ObservationsRecorded, ProgressReported, R
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocated
+from fairlead.engine.apply import apply_event
 from fairlead.engine.codec import decode, encode
 from fairlead.estimators.oracle import Oracle
 from fairlead.policies.allocation.mechanism.round_ledger import RoundLedger
@@ -311,7 +312,8 @@ def test_of_who_has_told_no_speed_yet_a_whole_lease_counts() -> None:
     harness.round()
     view = harness.state.snapshot()
     silent = view.jobs.number[view.jobs.running]
-    harness.state.apply(ProgressReported(view.time, silent, view.jobs.steps_done[silent], np.zeros(1), np.full(1, view.time)))
+    done = view.jobs.steps_done[silent]
+    apply_event(harness.state, ProgressReported(view.time, silent, done, np.zeros(1), np.full(1, view.time)))
     later = harness.state.snapshot(view.time + 120.0).with_changes(estimate=Oracle(random_table(0, ("v100",))).rates)
     selection, memo = policy.select(later, harness.state.memo)
     assert isinstance(memo, dict)

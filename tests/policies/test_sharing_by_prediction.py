@@ -10,6 +10,7 @@ import yaml
 
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
+from fairlead.engine.apply import apply_event
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.experiments.inputs import TraceFile
@@ -30,7 +31,7 @@ def shared_s(config: SchedulerConfig) -> float:
     for event in events:
         shared += (event.time - now) * int((state.device_map.occupancy > 1).sum())
         now = event.time
-        state.apply(event)
+        apply_event(state, event)
     return shared
 
 

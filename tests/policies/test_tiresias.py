@@ -15,6 +15,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
+from fairlead.engine.apply import apply_event
 from fairlead.policies.ranking.tiresias import Gittins, Tiresias, gittins_index
 from fairlead.testing import Harness, job
 from scenes import state_of, view_of
@@ -27,7 +28,7 @@ def state_with_service(cluster: Cluster, jobs: list[Job], ran: dict[int, float])
     """All have run for so long from second 0 on, and wait since; nobody runs."""
     state = state_of(cluster, jobs, {number: list(range(jobs[number].workers)) for number in ran})
     for number, seconds in sorted(ran.items(), key=lambda item: item[1]):
-        state.apply(ev.RoundPlanned(RoundPlan(seconds, suspended=np.array([number]))))
+        apply_event(state, ev.RoundPlanned(RoundPlan(seconds, suspended=np.array([number]))))
     return state
 
 
@@ -46,7 +47,7 @@ def test_lower_queues_go_first_whatever_they_attained_inside():
 def test_inside_a_queue_who_started_earlier_goes_first_then_who_was_submitted_earlier():
     jobs = [Job(f"j{i}", steps=1e6) for i in range(3)]
     state = state_of(ONE, jobs, {2: [0]}, started_s=5.0)
-    state.apply(ev.RoundPlanned(RoundPlan(50.0, suspended=np.array([2]))))
+    apply_event(state, ev.RoundPlanned(RoundPlan(50.0, suspended=np.array([2]))))
     policy = Tiresias(thresholds=(100.0,))
     assert order(policy, state, 60.0)[0] == [2]
     nobody_started = state_of(ONE, jobs)
@@ -202,17 +203,17 @@ def with_history(services: list[float], jobs: list[Job], ran: dict[int, float]):
     state = state_of(cluster, early, {i: [i] for i in range(len(early))})
     for number in np.argsort(services).tolist():
         at = services[number]
-        state.apply(ev.JobsFinished(at, np.array([number]), np.array([at])))
+        apply_event(state, ev.JobsFinished(at, np.array([number]), np.array([at])))
     begin = max(services)
     first = len(early)
     for number, described in enumerate(jobs, first):
-        state.apply(ev.JobSubmitted(begin, number, described))
+        apply_event(state, ev.JobSubmitted(begin, number, described))
     numbers = np.arange(first, first + len(jobs))
     launched = np.array([first + n for n in ran])
     launches = Launches(launched, launched * 0, np.arange(len(launched) + 1), np.arange(len(launched)))
-    state.apply(ev.RoundPlanned(RoundPlan(begin, admitted=numbers, launches=launches)))
+    apply_event(state, ev.RoundPlanned(RoundPlan(begin, admitted=numbers, launches=launches)))
     for number, seconds in sorted(ran.items(), key=lambda item: item[1]):
-        state.apply(ev.RoundPlanned(RoundPlan(begin + seconds, suspended=np.array([first + number]))))
+        apply_event(state, ev.RoundPlanned(RoundPlan(begin + seconds, suspended=np.array([first + number]))))
     return state, first
 
 

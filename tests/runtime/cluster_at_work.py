@@ -24,7 +24,7 @@ import httpx
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
-from fairlead.engine.state import State
+from fairlead.engine.apply import apply_event, replay_events
 from fairlead.journal.recovery import read_journal
 from fairlead.testing import check_events
 from foundry import SOURCE, ends, foundry, free_port, has_ended
@@ -252,7 +252,7 @@ class ClusterAtWork:
         os.kill(self.plane, signal.SIGTERM)
         assert self.plane_ended() == 0, self._logs()
         events = list(read_journal(self._journal))
-        assert check_events(events, real=True).digest() == State.replay(events).digest()
+        assert check_events(events, real=True).digest() == replay_events(events).digest()
         # A round may have been decided after it was asked: it is a state of that second that it told.
         assert said["digest"] in digests_at(events, said["second"]), (said, events[-4:])
 
@@ -289,10 +289,10 @@ class ClusterAtWork:
 def digests_at(events: Iterable[ev.Event], second: float) -> list[str]:
     """Of the states that a journal leads to, those of a second: of each moment when its last event had come in."""
     stream = iter(events)
-    state = State.replay([next(stream)])
+    state = replay_events([next(stream)])
     found = [state.digest()] if state.time == second else []
     for event in stream:
-        state.apply(event)
+        apply_event(state, event)
         if state.time == second:
             found.append(state.digest())
     return found

@@ -13,7 +13,7 @@ from fairlead.cli.main import app
 from fairlead.config.schedulers import compose
 from fairlead.core import events as ev
 from fairlead.core.job import BATCH_SIZE, Regime
-from fairlead.engine.state import State
+from fairlead.engine.apply import replay_events
 from fairlead.journal.recovery import read_journal
 
 SMALL, LARGE, STEPS = 32, 512, 800
@@ -93,7 +93,7 @@ def would_stand(cluster: ClusterAtWork, new: ev.MemoChanged) -> bool:
             break
         if not (isinstance(event, ev.MetricsReported) and event.name == BATCH_SIZE and LARGE in event.values.tolist()):
             events.append(event)
-    state, stages = State.replay(events), compose({"preset": "shockwave", "rounds": 0.5})
+    state, stages = replay_events(events), compose({"preset": "shockwave", "rounds": 0.5})
     view = state.snapshot(new.time, round_s=0.5).with_changes(estimate=stages.estimator.rates)
     return stages.policy.select(view, state.memo)[1] is state.memo
 
@@ -118,7 +118,7 @@ def test_an_announcement_changes_the_plan_at_the_next_round(tmp_path):
         cluster.until(
             "there is another plan", lambda jobs: len(planned(cluster)) > before or jobs["grows"]["phase"] != "running"
         )
-        state = State.replay(read_journal(str(cluster.journal)))  # before it hurries
+        state = replay_events(read_journal(str(cluster.journal)))  # before it hurries
         longest_s = longest_step_s(cluster)
         end(cluster)
         old, (new, *_) = around(cluster)

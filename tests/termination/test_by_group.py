@@ -14,6 +14,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
+from fairlead.engine.apply import apply_event
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
@@ -34,7 +35,7 @@ def at(second: float, losses: list[float], jobs: list[Job], *, waiting: int = 0)
     running = {n: [n] for n in range(len(jobs) - waiting)}
     state = state_of(Cluster.parse(f"{len(jobs)}xv100:1"), jobs, running, waiting=[])
     told = np.arange(len(losses))
-    state.apply(ev.MetricsReported(second, "loss", told, np.array(losses)))
+    apply_event(state, ev.MetricsReported(second, "loss", told, np.array(losses)))
     return state
 
 
@@ -57,7 +58,7 @@ def test_at_a_rung_the_best_third_goes_on():
 def test_who_is_out_stays_counted_so_that_the_next_rung_keeps_one():
     state = at(300.0, [float(i) for i in range(9)], trials(9))
     halving = SuccessiveHalving()
-    state.apply(ev.JobsFinished(300.0, np.arange(3, 9), np.full(6, 300.0)))
+    apply_event(state, ev.JobsFinished(300.0, np.arange(3, 9), np.full(6, 300.0)))
     assert halving.finished_early(view_of(state, 899.0)).tolist() == []
     for view in (view_of(state, 900.0), view_of(state, 900.0).detached(), view_of(load(save(state)), 900.0)):
         assert halving.finished_early(view).tolist() == [1, 2]
@@ -93,17 +94,17 @@ def test_who_reported_nothing_is_worst_once_as_many_as_may_stay_have_reported():
 def test_who_diverged_is_worst_whatever_it_reported_before_and_whichever_way_is_best(best, loss):
     state = at(200.0, [1.0] * 9, trials(9))
     last = ev.MetricsReported(250.0, "loss", np.array([0]), np.array([loss]))
-    state.apply(decode(encode(last)))
+    apply_event(state, decode(encode(last)))
     assert SuccessiveHalving(best=best).finished_early(view_of(state, 300.0)).tolist() == [0, 4, 5, 6, 7, 8]
     assert SuccessiveHalving(best=best).finished_early(view_of(load(save(state)), 300.0)).tolist() == [0, 4, 5, 6, 7, 8]
-    state.apply(ev.MetricsReported(250.0, "loss", np.arange(9), np.full(9, loss)))  # all of them
+    apply_event(state, ev.MetricsReported(250.0, "loss", np.arange(9), np.full(9, loss)))  # all of them
     assert len(SuccessiveHalving(best=best).finished_early(view_of(state, 300.0))) == 6
 
 
 def test_who_got_through_takes_a_place_if_it_is_among_the_best():
     for winner, out in ((0.5, [1, 2]), (9.0, [2])):
         state = at(850.0, [winner, 1.0, 2.0], trials(3))
-        state.apply(ev.JobsFinished(860.0, np.array([0]), np.array([860.0])))
+        apply_event(state, ev.JobsFinished(860.0, np.array([0]), np.array([860.0])))
         fork = State.from_snapshot(state.snapshot(900.0).detached())
         for view in (view_of(state, 900.0).detached(), *(view_of(each, 900.0) for each in (state, load(save(state)), fork))):
             assert SuccessiveHalving().finished_early(view).tolist() == out
@@ -111,7 +112,7 @@ def test_who_got_through_takes_a_place_if_it_is_among_the_best():
 
 def test_who_was_out_at_a_rung_takes_no_place_at_the_next():
     state = at(300.0, [1.0, 2.0, 3.0, *[0.1] * 6], trials(9))
-    state.apply(ev.RoundPlanned(RoundPlan(300.0, ended=np.arange(3, 9))))
+    apply_event(state, ev.RoundPlanned(RoundPlan(300.0, ended=np.arange(3, 9))))
     assert SuccessiveHalving().finished_early(view_of(state, 900.0)).tolist() == [1, 2]
 
 
@@ -121,20 +122,20 @@ def again(earlier: int) -> State:
     state = State(Cluster.parse("9xv100:1"))
     old, new = np.arange(earlier), np.arange(earlier, earlier + 9)
     for number, job in enumerate(jobs[:earlier]):
-        state.apply(ev.JobSubmitted(0.0, number, job))
+        apply_event(state, ev.JobSubmitted(0.0, number, job))
     for numbers, end in (
         (old[:3], lambda these: ev.JobsFinished(50.0, these, np.full(3, 50.0))),
         (old[3:6], lambda these: ev.JobsFailed(60.0, these, np.full(3, 60.0), "broken")),
         (old[6:], lambda these: ev.RoundPlanned(RoundPlan(70.0, ended=these))),
     ):
         if len(numbers):
-            state.apply(runs(numbers, state.time))
-            state.apply(end(numbers))
+            apply_event(state, runs(numbers, state.time))
+            apply_event(state, end(numbers))
     for number, job in enumerate(jobs[earlier:], earlier):
-        state.apply(ev.JobSubmitted(100.0, number, job))
-    state.apply(runs(new, 100.0))
-    state.apply(ev.ProgressReported(100.0, new, np.zeros(9), np.ones(9), np.full(9, 100.0)))
-    state.apply(ev.MetricsReported(100.0, "loss", new, np.arange(9.0)))
+        apply_event(state, ev.JobSubmitted(100.0, number, job))
+    apply_event(state, runs(new, 100.0))
+    apply_event(state, ev.ProgressReported(100.0, new, np.zeros(9), np.ones(9), np.full(9, 100.0)))
+    apply_event(state, ev.MetricsReported(100.0, "loss", new, np.arange(9.0)))
     return state
 
 
@@ -158,13 +159,13 @@ def test_a_name_used_again_when_nobody_of_it_is_left_is_another_group(earlier):
 
 def test_while_somebody_is_left_who_comes_joins_the_group():
     state = again(0)
-    state.apply(ev.JobsFinished(200.0, np.arange(8), np.full(8, 200.0)))
-    state.apply(ev.JobSubmitted(200.0, 9, trials(1)[0]))
+    apply_event(state, ev.JobsFinished(200.0, np.arange(8), np.full(8, 200.0)))
+    apply_event(state, ev.JobSubmitted(200.0, 9, trials(1)[0]))
     assert dict(state.snapshot().group_sizes) == {0: 10}
-    state.apply(ev.JobCancelled(200.0, 8))
-    state.apply(ev.JobCancelled(200.0, 9))
+    apply_event(state, ev.JobCancelled(200.0, 8))
+    apply_event(state, ev.JobCancelled(200.0, 9))
     assert not state.groups.completed_trials
-    state.apply(ev.JobSubmitted(200.0, 10, trials(1)[0]))
+    apply_event(state, ev.JobSubmitted(200.0, 10, trials(1)[0]))
     assert dict(state.snapshot().group_sizes) == {0: 1}
 
 

@@ -13,6 +13,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job, Phase
 from fairlead.core.rng import stream
+from fairlead.engine.apply import apply_event
 from fairlead.engine.codec import encode
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state_codec import load, save
@@ -92,7 +93,7 @@ def reporting(losses: list[float], every: float = 100.0, steps: float = 1e4):
     """A job of a step a second that reports nothing but these losses."""
     state = state_of(Cluster.parse("1xv100:1"), [Job("a", 0.0, steps)], {0: [0]})
     for k, loss in enumerate(losses, 1):
-        state.apply(ev.MetricsReported(k * every, "loss", np.array([0]), np.array([loss])))
+        apply_event(state, ev.MetricsReported(k * every, "loss", np.array([0]), np.array([loss])))
     return state
 
 
@@ -134,7 +135,7 @@ def noisy(curve, noise: float, *, seed: int, jobs: int = 40, steps: float = 1e4,
     numbers, ended = np.arange(jobs), np.full(jobs, math.inf)
     for second in np.arange(every, steps, every).tolist():
         losses = curve(second / steps) * (1 + noise * rng.standard_normal(jobs))
-        state.apply(ev.MetricsReported(second, "loss", numbers, losses))
+        apply_event(state, ev.MetricsReported(second, "loss", numbers, losses))
         if second % 100 == 0:
             done = ByLoss().finished_early(view_of(state, second))
             ended[done] = np.minimum(ended[done], second / steps)
@@ -171,7 +172,7 @@ def test_a_loss_that_is_no_number_is_in_no_mean():
 
 def test_a_target_goes_before_and_can_be_left_aside():
     state = reporting(CONVERGED, steps=4e3)
-    state.apply(ev.MetricsReported(4000.0, "target_loss", np.array([0]), np.array([0.4])))
+    apply_event(state, ev.MetricsReported(4000.0, "target_loss", np.array([0]), np.array([0.4])))
     assert ByLoss(0.01).finished_early(view_of(state, 4000.0)).tolist() == []
     assert ByLoss(0.25).finished_early(view_of(state, 4000.0)).tolist() == [0]
     assert ByLoss(0.01, targets=False).finished_early(view_of(state, 4000.0)).tolist() == [0]
@@ -183,7 +184,7 @@ def test_a_saved_state_and_a_detached_view_know_the_same():
     assert again.digest() == state.digest()
     for each in (state, again):
         for k in range(21, 41):
-            each.apply(ev.MetricsReported(100.0 * k, "loss", np.array([0]), np.array([0.5])))
+            apply_event(each, ev.MetricsReported(100.0 * k, "loss", np.array([0]), np.array([0.5])))
     assert again.digest() == state.digest()
     for view in (view_of(again, 4000.0), view_of(state, 4000.0).detached()):
         assert ByLoss(0.01).finished_early(view).tolist() == [0]

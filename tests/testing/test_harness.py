@@ -13,7 +13,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.reasons import Reasons
-from fairlead.engine.state import State
+from fairlead.engine.apply import replay_events
 from fairlead.policies.ranking.las import LeastAttainedService
 from fairlead.testing import Harness, InvariantBroken, check_events, check_state, cluster, job, random_jobs, random_table
 from fairlead.testing.contracts import every_event, play
@@ -149,5 +149,5 @@ def test_whoever_waits_can_be_told_why_by_the_plan_or_from_its_numbers():
 
 def test_a_played_scene_ends_and_replays():
     state, events = play(lambda table: SchedulerConfig().build(table), "v100:4", 3, count=10, faults=True)
-    assert State.replay(events).digest() == state.digest()
+    assert replay_events(events).digest() == state.digest()
     assert (state.all_jobs().phase > int(Phase.RUNNING)).all()

@@ -17,6 +17,7 @@ from fairlead.core import events as ev
 from fairlead.core.errors import FairleadError
 from fairlead.core.plan import RoundPlan
 from fairlead.core.stages import Allocated
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.experiments.inputs import table_for, used_rates
 from fairlead.experiments.run_record import RunRecord, record_of
@@ -36,7 +37,7 @@ def ideal(
     allocator = stages.policy.allocator
     rates = used_rates(given.trace.jobs, table)
     state = State(given.cluster)
-    state.apply(ev.JournalOpened(0.0, given.cluster, given.scheduler.to_data(), given.trace.name, rates))
+    apply_event(state, ev.JournalOpened(0.0, given.cluster, given.scheduler.to_data(), given.trace.name, rates))
     coming = sorted(given.trace.jobs, key=lambda job: job.submitted_s)
     first, last = given.measure or (0, len(coming))
     next_job, memo, now = 0, None, 0.0
@@ -45,11 +46,11 @@ def ideal(
         # 1. Everybody who is here by now comes in.
         entered = []
         while next_job < len(coming) and coming[next_job].submitted_s <= now:
-            state.apply(ev.JobSubmitted(coming[next_job].submitted_s, next_job, coming[next_job]))
+            apply_event(state, ev.JobSubmitted(coming[next_job].submitted_s, next_job, coming[next_job]))
             entered.append(next_job)
             next_job += 1
         if entered:
-            state.apply(ev.RoundPlanned(RoundPlan(now, admitted=np.array(entered, dtype=np.int64))))
+            apply_event(state, ev.RoundPlanned(RoundPlan(now, admitted=np.array(entered, dtype=np.int64))))
         # 2. Shares, and the speed they give.
         view = state.snapshot(now).with_changes(estimate=stages.estimator.rates)
         numbers, left = view.jobs.number, view.jobs.steps_left
@@ -67,9 +68,9 @@ def ideal(
         done = view.jobs.steps_done + speed * passing
         ended = until_end <= passing + 1e-6  # whoever ends together but for a rounding
         still = np.zeros(len(numbers))
-        state.apply(ev.ProgressReported(then, numbers, done, still, np.full(len(numbers), then)))
+        apply_event(state, ev.ProgressReported(then, numbers, done, still, np.full(len(numbers), then)))
         if ended.any():
-            state.apply(ev.JobsFinished(then, numbers[ended], np.full(np.count_nonzero(ended), then)))
+            apply_event(state, ev.JobsFinished(then, numbers[ended], np.full(np.count_nonzero(ended), then)))
             if on_progress is not None:
                 on_progress((state.next_number - len(state.live)) / len(coming))
         now = then

@@ -14,6 +14,7 @@ from fairlead.core.cluster import Cluster, Floats, Ints
 from fairlead.core.job import ELASTIC, Job
 from fairlead.core.rng import stream
 from fairlead.core.routes import REPORTED, Session
+from fairlead.engine.apply import apply_event
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.experiments.simulate import Simulation, run_simulation
@@ -160,7 +161,7 @@ def _in_use(events: Iterable[ev.Event], until_s: float) -> tuple[Floats, Ints]:
     for event in (opened, *told):
         if event.time >= until_s:
             break
-        state.apply(event)
+        apply_event(state, event)
         if (used := len({place for route in state.routes.values() for place in route.accelerators})) != counts[-1]:
             seconds.append(event.time)
             counts.append(used)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from fairlead.core import events as ev
 from fairlead.core.job import Phase
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 
 
@@ -25,7 +26,7 @@ class Story:
         if self.state is None:
             return []
         lines = list(self._lines(event, self.state))
-        self.state.apply(event)
+        apply_event(self.state, event)
         return lines
 
     def running(self) -> Iterator[tuple[str, list[str]]]:

@@ -1,4 +1,4 @@
-"""What users do to submitted jobs: hold, release, requeue and update. Plain functions as in `transitions`; only `State.apply`
+"""What users do to submitted jobs: hold, release, requeue and update. Plain functions as in `transitions`; only `apply_event`
 calls them. They know nothing of processes: what runs is stopped by the backend."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +15,7 @@ from fairlead.core.columns import as_scalar_array, without
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.job import UPDATABLE, UPDATABLE_ENDED, EndedRun
 from fairlead.engine import transitions as tr
-
-if TYPE_CHECKING:
-    from fairlead.engine.state import State
+from fairlead.engine.state import State
 
 
 def _held(state: State, event: ev.JobHeld) -> None:

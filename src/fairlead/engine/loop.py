@@ -24,6 +24,7 @@ from fairlead.core.plan import RoundPlan, boundary_after, boundary_at
 from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Backend, Stages
+from fairlead.engine.apply import apply_event
 from fairlead.engine.decide import decide
 from fairlead.engine.journal import Journal, NoJournal
 from fairlead.engine.state import State
@@ -263,7 +264,7 @@ class Loop:
     def record(self, event: Event) -> None:
         """Append an event to the journal, then apply it to the state."""
         self.journal.append(event)
-        self.state.apply(event)
+        apply_event(self.state, event)
         if isinstance(event, SchedulerSwitched):
             if self.compose is None:
                 raise FairleadError("the loop needs `compose` to switch its scheduler")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,15 +16,14 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import BackoffPeriod, Bools, Cluster, Floats, Ints
 from fairlead.core.columns import ALL_COLUMNS, ColumnStore, JobColumns
 from fairlead.core.device_map import NONE, DeviceMap
-from fairlead.core.errors import FairleadError
 from fairlead.core.job import NO_BLOCKED_JOBS, Adaptations, BlockedJobs, EndedRun, Failure, Job, Phase, blocked_by, flags_of
 from fairlead.core.plan import NO_OBSERVATIONS, ObservedValues
 from fairlead.core.reasons import Reason
 from fairlead.core.routes import NO_ROUTES, Routes
 from fairlead.core.snapshot import NameTable, Snapshot
 from fairlead.engine.codec import encode_memo
-from fairlead.engine.job_control import APPLY
-from fairlead.engine.transitions import CODED_COLUMNS, count_shared_service
+
+CODED_COLUMNS = ("kind", "user", "account", "group")  # columns of codes for names
 
 
 @dataclass
@@ -69,7 +68,7 @@ class Groups:
 class State:
     """The state: columns by job number, the device map, and what else events determine.
 
-    Build one with `State(cluster)`, from a journal's events with `State.replay(events)`, or from a snapshot."""
+    Build one with `State(cluster)`, from a journal's events with `replay_events`, or from a snapshot."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -108,19 +107,6 @@ class State:
         self._signature_columns: dict[tuple[Any, ...], tuple[int, ...]] = {}  # codes and types
         self._history: Floats = np.zeros(256)
         self._finished_count = 0
-
-    @classmethod
-    def replay(cls, events: Iterable[ev.Event]) -> State:
-        """Return the state after a journal's events."""
-        stream = iter(events)
-        opened = next(stream, None)
-        if not isinstance(opened, ev.JournalOpened):
-            raise FairleadError("the journal does not begin with an 'opened' event, which has its cluster")
-        state = cls(opened.cluster)
-        state.apply(opened)
-        for event in stream:
-            state.apply(event)
-        return state
 
     @classmethod
     def from_snapshot(cls, view: Snapshot, memo: ev.Memo = None) -> State:
@@ -300,16 +286,6 @@ class State:
         regimes = self.adaptations.regimes
         found = {n: flags_of(self.job_of[n], regimes.get(n, ()), over[n], done[n], ended=ended[n]) for n in sorted(suspects)}
         return {number: flags for number, flags in found.items() if flags}
-
-    def apply(self, event: ev.Event) -> None:
-        if event.time < self.time - 1e-6:
-            raise FairleadError(f"{type(event).__name__} at second {event.time:g} comes after second {self.time:g}")
-        self.store.version += 1
-        if self.device_map.shared and event.time > self.time:
-            count_shared_service(self, event.time - self.time)
-        APPLY[type(event)](self, event)
-        if event.time > self.time:
-            self.time = event.time
 
     def set_availability(self, present: Bools, drained: Bools, backoffs: Mapping[int, BackoffPeriod]) -> None:
         """Set which accelerators are there, which are drained, and which nodes are in back-off; the others may be used."""

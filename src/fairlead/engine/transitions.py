@@ -1,11 +1,11 @@
-"""What each event does to the state: plain functions, one for each type of event. Only `State.apply` calls
+"""What each event does to the state: plain functions, one for each type of event. Only `apply_event` calls
 them. They know no clock and no I/O, and decide nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,16 +19,13 @@ from fairlead.core.plan import MEASURED_METRICS, Launches, ObservedValues
 from fairlead.core.reasons import Code
 from fairlead.core.snapshot import NameTable
 from fairlead.engine.feasibility import feasible_types
+from fairlead.engine.state import CODED_COLUMNS, State
 from fairlead.models.convergence import LOSS, note_losses
-
-if TYPE_CHECKING:
-    from fairlead.engine.state import State
 
 # Looked up often, and an enum's members are slow to reach.
 QUEUED, WAITING, RUNNING = int(Phase.QUEUED), int(Phase.WAITING), int(Phase.RUNNING)
 FINISHED, FAILED, CANCELLED, REFUSED = map(int, (Phase.FINISHED, Phase.FAILED, Phase.CANCELLED, Phase.REFUSED))
 
-CODED_COLUMNS = ("kind", "user", "account", "group")  # columns of codes for names
 _SIGNATURE = attrgetter(*CODED_COLUMNS, "allowed_types", "memory_gb", "workers", "cpus", "host_memory_gb")
 MAX_NUMBER_GAP = 1_000_000  # numbers between two submissions; columns have a row for each
 MAX_METRICS = 2000  # names; past that, those that no live job uses are forgotten

@@ -14,6 +14,7 @@ import numpy as np
 from fairlead.core import events as ev
 from fairlead.core.cluster import Ints
 from fairlead.core.job import TIMED, kind_of, model_of
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.estimators.base import spread_gangs
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
@@ -94,7 +95,7 @@ class LaunchObserver:
             self._left(event.number, event.time)
         elif isinstance(event, ev.ProgressReported):
             self._progressed(event)
-        self.state.apply(event)
+        apply_event(self.state, event)
         if isinstance(event, ev.RoundPlanned):
             self._note_placements(np.sort(event.plan.launches.jobs))
             for number in event.plan.launches.jobs.tolist():

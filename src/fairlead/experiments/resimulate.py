@@ -25,6 +25,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, JournalError
 from fairlead.core.job import ELASTIC, TIME_LIMIT, TIMED, Job, Phase
+from fairlead.engine.apply import replay_events
 from fairlead.engine.state import State
 from fairlead.experiments.compare import CaseOutcome, Comparison, Workload
 from fairlead.experiments.inputs import used_rates
@@ -116,7 +117,7 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[ExogenousInputs, RunR
     label = _decided(events, name)
     plans = sum(isinstance(event, ev.RoundPlanned) for event in events)
     facts = {"decisions_with_changes": float(plans)}
-    return world, record_of(State.replay(in_hindsight), label, name, used_rates(trace.jobs, table), facts, in_hindsight)
+    return world, record_of(replay_events(in_hindsight), label, name, used_rates(trace.jobs, table), facts, in_hindsight)
 
 
 def _decided(events: Sequence[ev.Event], name: str) -> str:

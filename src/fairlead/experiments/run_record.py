@@ -14,6 +14,7 @@ from fairlead.core.cluster import Cluster, Floats, Ints
 from fairlead.core.device_map import NONE
 from fairlead.core.errors import FairleadError, InvalidPlan, JournalError
 from fairlead.core.plan import Launches
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.journal.jsonl import read_events
 
@@ -199,7 +200,7 @@ def record_from_journal(path: Path) -> RunRecord:
         try:
             if isinstance(event, ev.RoundPlanned):
                 _check_starts(event.plan.launches, state)
-            state.apply(event)
+            apply_event(state, event)
             recorder.observe(event)
         except (FairleadError, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
             raise JournalError(f"{path}:{line}: an event that cannot have happened: {error}") from error

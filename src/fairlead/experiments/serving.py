@@ -11,6 +11,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.errors import FairleadError, InputError, JournalError, require
 from fairlead.core.routes import ServingPlan, Session
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.journal.jsonl import read_events
 from fairlead.policies.serving.nexus import Nexus
@@ -75,7 +76,7 @@ def read_history(path: Path) -> ServingHistory:
             expected = "plans with routes; this one is of a version before these, and simulating its trace again makes one"
             raise InputError(path, expected, line=line, field="memo.routing")
         try:
-            state.apply(event)
+            apply_event(state, event)
         except (FairleadError, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
             raise JournalError(f"{path}:{line}: an event that cannot have happened: {error}") from error
         requests.observe(event)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fairlead.core.errors import FairleadError, InputError, JournalError, install
 from fairlead.core.events import Event
+from fairlead.engine.apply import apply_event, replay_events
 from fairlead.engine.journal import Journal
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load
@@ -47,12 +48,12 @@ def _apply_events(state: State | None, events: Iterable[Event], seen: int, place
         seen += 1
         try:
             if state is None:
-                state = State.replay([event])
+                state = replay_events([event])
             else:
-                state.apply(event)
+                apply_event(state, event)
         except (FairleadError, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
             raise JournalError(f"{place(seen)}: an event that cannot have happened: {error}") from error
-    return State.replay(()) if state is None else state, seen
+    return replay_events(()) if state is None else state, seen
 
 
 # The type of a journal, from its path or URL.

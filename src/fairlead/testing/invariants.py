@@ -12,6 +12,7 @@ from fairlead.core.job import Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Code
 from fairlead.core.snapshot import Snapshot
+from fairlead.engine.apply import apply_event
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.decide import why_waiting
 from fairlead.engine.state import State
@@ -38,8 +39,8 @@ def check_events(events: Iterable[ev.Event], *, residents: int = 1, real: bool =
         # progress is that at its start.
         begun = jobs.running if residents > 1 else np.zeros(len(jobs), dtype=np.bool_)
         saved = np.where(begun, np.pad(saved, (0, len(jobs) - len(saved))), jobs.base_steps)
-        state.apply(event)
-        copy.apply(decode(encode(event)))
+        apply_event(state, event)
+        apply_event(copy, decode(encode(event)))
         check_state(state, residents=residents)
         if hosts:
             check_hosts(state)

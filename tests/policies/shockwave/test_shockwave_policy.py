@@ -14,6 +14,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.events import MemoChanged
 from fairlead.core.job import BATCH_SIZE, Job
 from fairlead.core.plan import RoundPlan
+from fairlead.engine.apply import apply_event
 from fairlead.policies.shockwave.policy import Shockwave
 from fairlead.testing import Harness, job
 from scenes import state_of, table_of, view_of
@@ -46,7 +47,7 @@ def test_a_plan_ends_with_its_window_and_when_somebody_goes_or_a_node_does() -> 
         state = state_of(Cluster.parse("4xv100:2"), jobs)
         _, memo = policy.select(view_of(state), None)
         if happened is not None:
-            state.apply(happened)
+            apply_event(state, happened)
         return policy.select(view_of(state, second), memo)[1] is memo
 
     assert stands(2999.0)
@@ -73,7 +74,7 @@ def test_a_batch_size_that_is_announced_is_planned_with_though_no_speed_is_known
     table = table_of(["v100"], {("model (batch size 32)", 1): [1.0]})
 
     def announced(second: float, size: float) -> None:
-        state.apply(ev.MetricsReported(second, BATCH_SIZE, np.array([0]), np.array([size])))
+        apply_event(state, ev.MetricsReported(second, BATCH_SIZE, np.array([0]), np.array([size])))
 
     _, memo = policy.select(view_of(state, table=table), None)
     announced(100.0, 32.0)
@@ -99,10 +100,10 @@ def test_an_old_plan_says_what_to_do_of_those_who_are_still_here_and_lets_others
     for second, now in ((0.0, 0), (29.9, 2), (30.0, 3), (75.0, 3)):  # behind its window, as in its last round
         found = policy.interim_selection(view_of(state, second), memo)
         assert set(found.jobs.tolist()) == set(np.flatnonzero(schedule[:, now]))
-    state.apply(ev.JobSubmitted(80.0, 4, Job("new", steps=1000.0)))
-    state.apply(ev.RoundPlanned(RoundPlan(80.0, admitted=np.array([4]))))
+    apply_event(state, ev.JobSubmitted(80.0, 4, Job("new", steps=1000.0)))
+    apply_event(state, ev.RoundPlanned(RoundPlan(80.0, admitted=np.array([4]))))
     for gone, left in ((3, {0, 1, 2, 4}), (0, {1, 2, 4}), (2, {1, 4}), (1, {4})):
-        state.apply(ev.JobCancelled(80.0, gone))
+        apply_event(state, ev.JobCancelled(80.0, gone))
         chosen = set(policy.interim_selection(view_of(state, 80.0), memo).jobs.tolist())
         assert len(chosen) == min(2, len(left))
         assert 4 not in chosen or len(left) <= 2, "who is in the plan comes first"

@@ -10,6 +10,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import BATCH_SIZE, Job
 from fairlead.core.snapshot import Snapshot
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.policies.shockwave.planning.regime_forecast import Trajectories, forecast_trajectories, restatement
 from fairlead.policies.shockwave.policy import Shockwave
@@ -25,7 +26,7 @@ def of_mode(mode: str, **more: object) -> Job:
 
 
 def announce(state: State, second: float, number: int, size: int) -> None:
-    state.apply(ev.MetricsReported(second, BATCH_SIZE, np.array([number]), np.array([float(size)])))
+    apply_event(state, ev.MetricsReported(second, BATCH_SIZE, np.array([number]), np.array([float(size)])))
 
 
 def foreseen(view: Snapshot) -> Trajectories:

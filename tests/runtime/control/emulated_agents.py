@@ -8,6 +8,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.core import events as ev
 from fairlead.core.job import Job, Phase
+from fairlead.engine.apply import replay_events
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
@@ -92,7 +93,7 @@ class Scene:
     def check(self) -> None:
         check_state(self.loop.state)
         check_events(list(self.journal), real=True)
-        assert State.replay(self.journal).digest() == self.loop.state.digest()
+        assert replay_events(self.journal).digest() == self.loop.state.digest()
 
 
 def begun(name: str, machines: str = "v100:2,v100:2", policy: str = "las", **about) -> Scene:
@@ -111,6 +112,6 @@ def unable(generation: int, job: int = 0) -> Ended:
 
 def restarted(before: Scene, machines: str, second: float) -> Scene:
     """A control plane that has read its journal, and to which nobody has spoken yet."""
-    scene = Scene(machines, state=State.replay(before.journal), journal=before.journal)
+    scene = Scene(machines, state=replay_events(before.journal), journal=before.journal)
     scene.second = second
     return scene

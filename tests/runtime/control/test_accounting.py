@@ -19,6 +19,7 @@ from fairlead.core import events as ev
 from fairlead.core.errors import JournalError
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
+from fairlead.engine.apply import apply_event, replay_events
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
@@ -57,7 +58,7 @@ def gpu_runs(events: list[ev.Event], state: State, now: float) -> tuple[float, l
 
 def brute_force(events: list[ev.Event], since_s: float, until_s: float) -> dict[int, float]:
     """GPU seconds by job: between two events every job holds what it holds; an end that is reported late is taken back."""
-    state, spent, before = State.replay(events[:1]), dict[int, float](), 0.0
+    state, spent, before = replay_events(events[:1]), dict[int, float](), 0.0
 
     def add(number: int, gpus: int, start_s: float, end_s: float, sign: float = 1.0) -> None:
         spent[number] = spent.get(number, 0.0) + sign * gpus * max(0.0, min(end_s, until_s) - max(start_s, since_s))
@@ -68,7 +69,7 @@ def brute_force(events: list[ev.Event], since_s: float, until_s: float) -> dict[
         if isinstance(event, (ev.JobsFinished, ev.JobsFailed)):
             for number, at in zip(event.jobs.tolist(), event.at.tolist()):
                 add(number, int(state.columns["held"][number]), at, event.time, -1.0)
-        state.apply(event)
+        apply_event(state, event)
         before = event.time
     return {number: seconds for number, seconds in spent.items() if abs(seconds) > 1e-9}
 
@@ -76,7 +77,7 @@ def brute_force(events: list[ev.Event], since_s: float, until_s: float) -> dict[
 @pytest.mark.parametrize("seed", range(3))
 def test_gpu_time_in_a_window_is_the_sum_over_all_events_cut_at_its_edges(seed: int) -> None:
     events = eventful(seed)
-    state = State.replay(events)
+    state = replay_events(events)
     known_s, runs = gpu_runs(events, state, state.time)
     assert known_s == 0.0
     for since_s, until_s in ((0.0, 1e9), (310.0, 640.0), (0.0, 123.4), (1000.0, 1001.0)):
@@ -94,7 +95,7 @@ def test_gpu_time_in_a_window_is_the_sum_over_all_events_cut_at_its_edges(seed: 
 def test_a_journal_that_has_dropped_its_beginning_tells_the_time_from_its_first_event_on() -> None:
     events = eventful(0)
     half = len(events) // 2
-    state = State.replay(events)
+    state = replay_events(events)
     known_s, runs = gpu_runs(events[half:], state, state.time)
     assert known_s == events[half].time
     whole = gpu_runs(events, state, state.time)[1]
@@ -105,7 +106,7 @@ def test_a_journal_that_has_dropped_its_beginning_tells_the_time_from_its_first_
 @pytest.mark.parametrize("seed", range(3))
 def test_jobs_that_began_before_the_first_event_that_is_left_count_from_there_on(seed: int) -> None:
     events = eventful(seed)
-    state = State.replay(events)
+    state = replay_events(events)
     whole = gpu_runs(events, state, state.time)[1]
     for first in range(0, len(events), 7):
         known_s, runs = gpu_runs(events[first:], state, state.time)
@@ -138,11 +139,11 @@ def test_usage_is_split_where_days_begin_in_local_time() -> None:
 def test_users_see_their_own_history_and_runs() -> None:
     machines = cluster("v100:1")
     state = State(machines)
-    state.apply(ev.JournalOpened(0.0, machines, {"policy": "las", "estimator": "measured", "rounds": 0.2}, journal="x"))
-    state.apply(ev.JobSubmitted(1.0, 0, Job("mine", 1.0, user="ann", command='{"run": ["true"]}')))
-    state.apply(ev.JobSubmitted(1.0, 1, Job("other", 1.0, user="bob", command='{"run": ["true"]}')))
-    state.apply(ev.JobCancelled(3.0, 0))
-    state.apply(ev.JobCancelled(4.0, 1))
+    apply_event(state, ev.JournalOpened(0.0, machines, {"policy": "las", "estimator": "measured", "rounds": 0.2}, journal="x"))
+    apply_event(state, ev.JobSubmitted(1.0, 0, Job("mine", 1.0, user="ann", command='{"run": ["true"]}')))
+    apply_event(state, ev.JobSubmitted(1.0, 1, Job("other", 1.0, user="bob", command='{"run": ["true"]}')))
+    apply_event(state, ev.JobCancelled(3.0, 0))
+    apply_event(state, ev.JobCancelled(4.0, 1))
     with served("v100:1", state) as control:
         mine = ControlPlaneClient(control.url, control.user).history()
         every = ControlPlaneClient(control.url, control.token).history()
@@ -155,23 +156,23 @@ def test_users_see_their_own_history_and_runs() -> None:
 def test_a_journal_alone_gives_the_clock_times_of_its_cluster(tmp_path: Path) -> None:
     with served("v100:1") as control:
         ControlPlaneClient(control.url, control.token).nodes()  # the journal has been opened
-    state = State.replay(control.journal)
+    state = replay_events(control.journal)
     assert origin_of(tmp_path / "origin", load(save(state)).origin) == pytest.approx(control.plane.origin, abs=1.0)
 
 
 def test_history_has_each_run_of_a_requeued_job_and_usage_counts_the_jobs_that_ran() -> None:
     machines, one = cluster("v100:1"), np.array([0])
     state = State(machines)
-    state.apply(ev.JournalOpened(0.0, machines, {"policy": "las", "estimator": "measured", "rounds": 0.2}, journal="x"))
+    apply_event(state, ev.JournalOpened(0.0, machines, {"policy": "las", "estimator": "measured", "rounds": 0.2}, journal="x"))
     for number in range(2):
-        state.apply(ev.JobSubmitted(1.0, number, Job(f"j{number}", 1.0, user="ann", command='{"run": ["true"]}')))
+        apply_event(state, ev.JobSubmitted(1.0, number, Job(f"j{number}", 1.0, user="ann", command='{"run": ["true"]}')))
     for second in (10.0, 110.0):
         launches = Launches(one, one * 0, np.array([0, 1]), one)
-        state.apply(ev.RoundPlanned(RoundPlan(second, admitted=one, launches=launches)))
-        state.apply(ev.JobsFailed(second + 36.0, one, np.array([second + 36.0]), "status 3", 3))
-        state.apply(ev.JobRequeued(100.0 if second < 100 else 200.0, 0))
-    state.apply(ev.JobCancelled(201.0, 0))
-    state.apply(ev.JobCancelled(202.0, 1))
+        apply_event(state, ev.RoundPlanned(RoundPlan(second, admitted=one, launches=launches)))
+        apply_event(state, ev.JobsFailed(second + 36.0, one, np.array([second + 36.0]), "status 3", 3))
+        apply_event(state, ev.JobRequeued(100.0 if second < 100 else 200.0, 0))
+    apply_event(state, ev.JobCancelled(201.0, 0))
+    apply_event(state, ev.JobCancelled(202.0, 1))
     state = load(save(state))
     with served("v100:1", state) as control:
         client = ControlPlaneClient(control.url, control.user)
@@ -190,7 +191,7 @@ def test_history_has_each_run_of_a_requeued_job_and_usage_counts_the_jobs_that_r
 @pytest.mark.parametrize("journal", ["sqlite", "memory"])
 def test_runs_are_recorded_as_events_come_and_each_event_is_observed_once(journal: str, tmp_path: Path) -> None:
     events = eventful(1)
-    state, half = State.replay(events), len(events) // 2
+    state, half = replay_events(events), len(events) // 2
     kept: Any = SqliteJournal(tmp_path / "j.sqlite") if journal == "sqlite" else MemoryJournal()
     recorder, seen = GpuRunRecorder(state), 0
     for part in (events[:half], events[half:], []):
@@ -207,13 +208,13 @@ def test_runs_are_recorded_as_events_come_and_each_event_is_observed_once(journa
 
 def test_a_recorder_whose_next_events_were_dropped_says_so_and_another_begins_with_those_that_are_left(tmp_path: Path) -> None:
     events = eventful(2)
-    state, journal = State.replay(events), SqliteJournal(tmp_path / "j.sqlite")
+    state, journal = replay_events(events), SqliteJournal(tmp_path / "j.sqlite")
     recorder = GpuRunRecorder(state)
     journal.append(events[0])
     recorder.observe_all(recorder.unseen(journal))
     for event in events[1:-1]:
         journal.append(event)
-    journal.snapshot(State.replay(events[:-1]))
+    journal.snapshot(replay_events(events[:-1]))
     journal.retain(1, math.inf)
     journal.append(events[-1])
     with pytest.raises(JournalError, match="event 2 is missing"):

@@ -20,6 +20,7 @@ from fairlead.cli.main import app
 from fairlead.core.events import JobSubmitted, ProgressReported, RoundPlanned, SchedulerSwitched
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.experiments.live_inputs import RateGuesses, fetch_state, measured_table, rate_guesses, with_assumed_ends
 from fairlead.experiments.lookahead import ForecastOptions, JobForecast, JobTimes, forecast_jobs
@@ -87,7 +88,7 @@ def test_a_kind_that_nobody_measured_runs_for_an_hour_also_where_its_first_job_d
 def there(*jobs: Job) -> State:
     state = State(cluster("v100:4"))
     for number, job in enumerate(jobs):
-        state.apply(JobSubmitted(0.0, number, job))
+        apply_event(state, JobSubmitted(0.0, number, job))
     return state
 
 
@@ -108,9 +109,9 @@ def test_who_runs_and_of_whose_kind_nothing_is_remembered_goes_on_as_fast_as_it_
     state = there(Job("grows", steps=90.0, kind="net", workers=1, mode="elastic"))
     one = np.array([0])
     starts = Launches(one, one * 0, np.array([0, 2]), np.array([0, 1]))
-    state.apply(RoundPlanned(RoundPlan(1.0, admitted=one, launches=starts)))
+    apply_event(state, RoundPlanned(RoundPlan(1.0, admitted=one, launches=starts)))
     assert rate_guesses(seen(), state) == RateGuesses(unmeasured={0: "net"}), "it has told nothing yet"
-    state.apply(ProgressReported(3.0, one, np.array([10.0]), np.array([5.0]), np.array([3.0])))
+    apply_event(state, ProgressReported(3.0, one, np.array([10.0]), np.array([5.0]), np.array([3.0])))
     table = measured_table(seen(), state)
     assert table.alone[[table.row("net", size) for size in (1, 2)], 0].tolist() == [2.5, 5.0]
     assert rate_guesses(seen(), state) == RateGuesses(scaled={0: "net"})

@@ -12,8 +12,8 @@ import pytest
 
 from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
+from fairlead.engine.apply import replay_events
 from fairlead.engine.journal import MemoryJournal
-from fairlead.engine.state import State
 from fairlead.runtime.control import submissions
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import MAX_BODY, create_app
@@ -69,7 +69,7 @@ def test_a_job_is_submitted_seen_explained_and_cancelled():
         assert (await ann.delete("/v1/jobs/a")).status_code == 409
 
     journal = with_plane(scene)
-    assert State.replay(journal).next_number == 2
+    assert replay_events(journal).next_number == 2
 
 
 def test_others_jobs_are_not_there():

@@ -14,7 +14,7 @@ from fairlead.core.events import Memo
 from fairlead.core.job import BATCH_SIZE, ELASTIC
 from fairlead.core.plan import TUNED, Placed, Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.engine.state import State
+from fairlead.engine.apply import replay_events
 from fairlead.models.goodput import REPORTED
 from fairlead.placement.basic import Consolidated
 from fairlead.policies.serving.nexus import Nexus, SessionSpec
@@ -81,7 +81,7 @@ def test_after_a_restart_an_order_that_nobody_heard_is_said_again_as_it_was():
     scene, policy = resized()
     policy.workers, policy.size = 2, 64
     ((_, order),) = scene.at(0.0)
-    again = Scene("v100:2,v100:2", state=State.replay(scene.journal), journal=scene.journal)
+    again = Scene("v100:2,v100:2", state=replay_events(scene.journal), journal=scene.journal)
     again.backend.agent_joined(0, ())
     again.backend.agent_joined(1, ())
     for event in again.backend.reconcile(again.loop.state.snapshot(1.0)):
@@ -160,7 +160,7 @@ def test_what_a_placement_gives_of_a_host_reaches_the_worker():
     assert isinstance(first, Launch)
     assert first.parameters == LaunchParameters(0, 3.0, 20.0)
     assert decode_message(encode_message(OrderBatch((first,)))) == OrderBatch((first,))
-    again = Scene("v100:4", state=State.replay(scene.journal), journal=scene.journal)
+    again = Scene("v100:4", state=replay_events(scene.journal), journal=scene.journal)
     again.backend.agent_joined(0, ())
     again.backend.reconcile(again.loop.state.snapshot(1.0))
     assert again.wire.new() == [(0, first)]

@@ -6,8 +6,8 @@ from __future__ import annotations
 from emulated_agents import Scene
 
 from fairlead.core.job import Phase
+from fairlead.engine.apply import replay_events
 from fairlead.engine.codec import decode, encode
-from fairlead.engine.state import State
 from fairlead.runtime.control.job_metrics import MIN_HEARTBEATS
 from fairlead.runtime.control.views import why
 from fairlead.runtime.protocol.messages import Heartbeat
@@ -48,7 +48,7 @@ def running(scene: Scene) -> set[str]:
 def sound(scene: Scene) -> None:
     check_state(scene.loop.state, residents=2)
     kept = [decode(encode(event)) for event in scene.journal]
-    assert State.replay(kept).digest() == scene.loop.state.digest()
+    assert replay_events(kept).digest() == scene.loop.state.digest()
 
 
 def test_a_limit_waits_for_speeds_alone_and_is_then_held_against_them():

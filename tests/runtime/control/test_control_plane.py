@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fairlead.config.schedulers import compose
 from fairlead.core import events as ev
+from fairlead.engine.apply import replay_events
 from fairlead.engine.journal import MemoryJournal
-from fairlead.engine.state import State
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.tokens import Role, Tokens
@@ -33,7 +33,7 @@ class Scene:
 
     def __init__(self, journal: MemoryJournal | None = None, *, metrics_open: bool = False) -> None:
         self.journal = journal or MemoryJournal()
-        state = State.replay(self.journal) if journal is not None else None
+        state = replay_events(self.journal) if journal is not None else None
         self.plane = ControlPlane(cluster("v100:2,v100:2"), SCHEDULER, compose, self.journal, state, lease_s=1000.0)
         self.tokens = Tokens()
         self.words = {role.value: self.tokens.issue(role, role.value) for role in Role}
@@ -53,7 +53,7 @@ class Scene:
 
         asyncio.run(run())
         assert self.plane.failure is None
-        assert State.replay(self.journal).digest() == self.plane.loop.state.digest()
+        assert replay_events(self.journal).digest() == self.plane.loop.state.digest()
 
     async def until(self, path: str, reached: Callable[[Any], bool]) -> None:
         admin = self.who("admin")

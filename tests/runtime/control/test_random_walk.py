@@ -11,7 +11,7 @@ import pytest
 from emulated_agents import Scene
 
 from fairlead.core.job import ENDED, Job, Phase
-from fairlead.engine.state import State
+from fairlead.engine.apply import replay_events
 from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Metric, Order, Progress
 from fairlead.testing import check_events
 from fairlead.testing.invariants import check_state
@@ -203,7 +203,7 @@ class Walk:
     def restart(self) -> None:
         """The control plane dies, with all that was not in the journal; agents come back, or are given up."""
         journal = self.scene.journal
-        self.scene = Scene(MACHINES, state=State.replay(journal), journal=journal)
+        self.scene = Scene(MACHINES, state=replay_events(journal), journal=journal)
         self.scene.second = self.second
         self._connect_wire()
         for agent in self.agents:

@@ -12,6 +12,7 @@ from serving import served
 from fairlead.core import events as ev
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.runtime.control.launches import LaunchEnd, LaunchTracker, NodeRanks, TrackedLaunch
 from fairlead.runtime.http_client import ControlPlaneClient
@@ -349,7 +350,7 @@ def test_steps_are_told_up_to_the_restart_until_agents_have_said_what_became_of_
         ev.RoundPlanned(RoundPlan(2.0, admitted=one, launches=Launches(one, one * 0, np.array([0, 1]), one))),
         ev.ProgressReported(3.0, one, np.array([100.0]), np.array([1e6]), np.array([3.0])),
     ):
-        state.apply(event)
+        apply_event(state, event)
     with served("v100:1", state) as control:
         told = ControlPlaneClient(control.url, control.token).job("a")
     assert (told["phase"], told["steps_done"]) == ("running", 100.0)

@@ -9,8 +9,8 @@ import pytest
 from emulated_agents import Scene, begun
 
 from fairlead.core import events as ev
+from fairlead.engine.apply import replay_events
 from fairlead.engine.codec import decode, encode
-from fairlead.engine.state import State
 from fairlead.runtime.control.job_metrics import MAX_NAMES_PER_USER, MetricBuffer
 from fairlead.runtime.protocol.orders import MAX_METRICS, Ended, Metric, Progress
 
@@ -37,7 +37,7 @@ def test_whatever_stands_on_a_workers_page_a_journal_of_it_can_be_read_again(yie
     read = [decode(encode(event)) for event in scene.journal]
     assert [type(event) for event in read].count(ev.ProgressReported) > 3
     assert isinstance(next(event for event in reversed(read) if not isinstance(event, ev.RoundPlanned)), ev.JobsInterrupted)
-    assert State.replay(read).digest() == scene.loop.state.digest()
+    assert replay_events(read).digest() == scene.loop.state.digest()
 
 
 def test_what_jobs_report_is_one_event_for_each_name_and_second():
@@ -77,7 +77,7 @@ def test_a_job_reports_under_a_bounded_number_of_names_over_restarts_too():
     scene.backend.report(0, [Metric(0, 1, f"name-{n}", 1.0) for n in range(1000)])
     scene.at(2.0)
     assert len(scene.loop.state.store.metrics) == MAX_METRICS
-    again = Scene(state=State.replay(scene.journal), journal=scene.journal)
+    again = Scene(state=replay_events(scene.journal), journal=scene.journal)
     for node in range(2):
         again.backend.agent_joined(node, [(0, 1)] if node == 0 else [])
     again.backend.reconcile(again.loop.state.snapshot(3.0))

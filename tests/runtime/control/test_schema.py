@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 )
 from serving import Served, served
 
-from fairlead.engine.state import State
+from fairlead.engine.apply import replay_events
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = 8  # of each operation and each kind
@@ -53,7 +53,7 @@ def test_no_request_breaks_the_server_or_the_document(control: Served, mode: Gen
         with suppress(Unsatisfiable):  # nothing can be wrong with a request that has nothing in it
             all_is_well()
     assert control.plane.failure is None
-    assert State.replay(control.journal).next_number == control.plane.loop.state.next_number
+    assert replay_events(control.journal).next_number == control.plane.loop.state.next_number
 
 
 def test_the_pages_of_the_server_load_nothing_from_elsewhere():

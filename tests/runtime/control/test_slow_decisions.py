@@ -20,6 +20,7 @@ from fairlead.core.events import Memo
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Placed, Rates, RoundPlan, Selection
 from fairlead.core.snapshot import Snapshot
+from fairlead.engine.apply import apply_event
 from fairlead.engine.decide import _learns
 from fairlead.engine.state import State
 from fairlead.estimators.measured import Measured
@@ -252,8 +253,8 @@ class EmptyPlan:
 def test_an_empty_plan_is_followed_while_its_policy_fails() -> None:
     state = State(Cluster.parse("2xv100:2"))
     for number in range(2):
-        state.apply(ev.JobSubmitted(0.0, number, Job(f"job-{number}", steps=10.0)))
-    state.apply(ev.RoundPlanned(RoundPlan(1.0, admitted=np.array([0, 1]))))
+        apply_event(state, ev.JobSubmitted(0.0, number, Job(f"job-{number}", steps=10.0)))
+    apply_event(state, ev.RoundPlanned(RoundPlan(1.0, admitted=np.array([0, 1]))))
     health, view = DecisionHealth(), state.snapshot(1.0)
     policy = TimedPolicy(EmptyPlan(), 5.0, health)
     with health.track():

@@ -14,6 +14,7 @@ import pytest
 from fairlead.config.schedulers import compose
 from fairlead.core import events as ev
 from fairlead.core.errors import InputError, JournalError
+from fairlead.engine.apply import replay_events
 from fairlead.engine.state import State
 from fairlead.journal.recovery import open_journal, read_journal, recover
 from fairlead.journal.sql_journal import DatabaseJournal
@@ -83,10 +84,10 @@ def test_a_plane_that_comes_back_goes_on_from_its_snapshot_and_the_tail(tmp_path
     journal.close()
     assert (state.digest(), asked) == (before.digest(), [taken[0]])
     assert taken[0] > 10
-    assert State.replay(read_journal(str(tmp_path / "journal.sqlite"))).digest() == before.digest()
+    assert replay_events(read_journal(str(tmp_path / "journal.sqlite"))).digest() == before.digest()
     after = run_plane(tmp_path, rules, 15, lambda journal: min(snapshots(journal)) > last)
     assert after.next_number == 45
-    assert State.replay(read_journal(str(tmp_path / "journal.sqlite"))).digest() == after.digest()
+    assert replay_events(read_journal(str(tmp_path / "journal.sqlite"))).digest() == after.digest()
 
 
 def test_old_events_go_and_their_jobs_are_still_known(tmp_path):

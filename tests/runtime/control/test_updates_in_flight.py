@@ -9,6 +9,7 @@ from serving import PATIENCE_S, served
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.runtime.control.inbox import Inbox
 from fairlead.runtime.control.job_changes import JobChanges
@@ -33,7 +34,7 @@ def test_a_job_that_ends_just_before_its_update_gets_no_event_and_the_control_pl
 def test_two_updates_of_one_commit_leave_the_time_limit_of_the_first() -> None:
     cluster, job = Cluster.parse("1xv100:1"), Job("a", time_limit_s=100.0)
     state, jobs, inbox = State(cluster), TrackedJobs(), Inbox()
-    state.apply(ev.JobSubmitted(0.0, 0, job))
+    apply_event(state, ev.JobSubmitted(0.0, 0, job))
     jobs.add(0, job)
     changes = JobChanges(jobs, LaunchTracker(lambda node: "", lambda key: (0, 0)), inbox, lambda orders: None, set())
     changes.state = lambda: state
@@ -41,6 +42,6 @@ def test_two_updates_of_one_commit_leave_the_time_limit_of_the_first() -> None:
     changes.update(0, {"priority": 1})
     events = [event for handle, _ in inbox.take(0.0, lambda: 1.0) for event in handle(1.0)]
     for event in events:
-        state.apply(event)
+        apply_event(state, event)
     jobs.limits.start(0, 10.0)
     assert (jobs.limits.next_s, state.columns["time_limit_s"][0]) == (210.0, 200.0)

@@ -12,6 +12,7 @@ from fairlead.config.schedulers import compose
 from fairlead.core.errors import InputError
 from fairlead.core.job import Phase
 from fairlead.core.plan import BUSY, TAKEN_GB
+from fairlead.engine.apply import replay_events
 from fairlead.engine.state import State
 from fairlead.estimators.predicted import Monitored, Predicted
 from fairlead.runtime.control.job_metrics import MAX_STARTUP_HEARTBEATS, MIN_HEARTBEATS, MetricBuffer, UtilizationTracker
@@ -210,7 +211,7 @@ def test_on_a_real_cluster_company_comes_once_agents_have_seen_who_leaves_room()
     scene.at(50.0)
     assert state.observations["measured 1 × small on v100"] == 2.0, "a rate in company is not the kind's"
     check_state(state, residents=2)
-    assert State.replay(scene.journal).digest() == state.digest()
+    assert replay_events(scene.journal).digest() == state.digest()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocated, Allocator, Stages
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -32,8 +33,8 @@ def allocator_of(stages: Stages) -> Allocator:
 
 def moment(cluster: Cluster, jobs: Sequence[Job], stages: Stages) -> Snapshot:
     state = State(cluster)
-    state.apply(ev.JournalOpened(0.0, cluster, {}, "moment", None))
+    apply_event(state, ev.JournalOpened(0.0, cluster, {}, "moment", None))
     for number, job in enumerate(jobs):
-        state.apply(ev.JobSubmitted(0.0, number, job))
-    state.apply(ev.RoundPlanned(RoundPlan(0.0, admitted=np.arange(len(jobs), dtype=np.int64))))
+        apply_event(state, ev.JobSubmitted(0.0, number, job))
+    apply_event(state, ev.RoundPlanned(RoundPlan(0.0, admitted=np.arange(len(jobs), dtype=np.int64))))
     return state.snapshot(0.0).with_changes(estimate=stages.estimator.rates)

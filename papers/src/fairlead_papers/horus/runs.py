@@ -13,6 +13,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster, Floats
 from fairlead.core.events import Event
 from fairlead.core.job import Phase
+from fairlead.engine.apply import apply_event
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.experiments.cases import Answer, CaseFailed
@@ -114,13 +115,13 @@ class Watch:
         stream = iter(events)
         opened = next(stream)
         state, now = State(opened.cluster), 0.0  # type: ignore[union-attr]
-        state.apply(opened)
+        apply_event(state, opened)
         self._share = {one.kind: one.utilization / 100 for one in self.inputs.trainings}
         for event in stream:
             if event.time > now:
                 self._pass(state, now, event.time)
                 now = event.time
-            state.apply(event)
+            apply_event(state, event)
         return self
 
     def _pass(self, state: State, begin: float, end: float) -> None:

@@ -19,6 +19,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster, Floats
 from fairlead.core.events import Event, JournalOpened, MetricsReported
 from fairlead.core.job import BATCH_SIZE, TIMED, batch_size_of, kind_of, model_of
+from fairlead.engine.apply import apply_event
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.experiments.run_record import RunRecord
@@ -96,7 +97,7 @@ def _sizes(events: Iterable[Event]) -> Mapping[int, list[tuple[int, float, float
     state = State(cast(JournalOpened, opened).cluster)
     found: dict[int, list[tuple[int, float]]] = {}
     for event in (opened, *others):
-        state.apply(event)
+        apply_event(state, event)
         if isinstance(event, MetricsReported) and event.name == BATCH_SIZE:
             done = state.snapshot(event.time).jobs
             at = dict(zip(done.number.tolist(), done.steps_done.tolist()))

@@ -17,6 +17,7 @@ from fairlead.core.job import Phase
 from fairlead.core.plan import Admitted, Observations, Rates, RoundPlan, Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Admission, Estimator, LearningEstimator, Placement, Policy, Stages, Termination
+from fairlead.engine.apply import replay_events
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
@@ -300,7 +301,7 @@ class EstimatorContract:
                 _check_ended(state, where)
                 assert replayed.digest() == state.digest()
                 assert replayed.observations == state.observations
-                decoded = State.replay([decode(encode(event)) for event in events])
+                decoded = replay_events([decode(encode(event)) for event in events])
                 assert decoded.observations == state.observations, "facts that do not come back from a journal as they were"
 
     def test_it_works_without_rounds(self) -> None:
