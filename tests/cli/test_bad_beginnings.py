@@ -60,7 +60,7 @@ def busy() -> Iterator[str]:
 )
 def test_what_is_no_address_is_told(fairlead: Fairlead, option: str, address: str) -> None:
     said = fairlead(option, address)
-    assert said == f"{option}: field 'address' is '{address}': expected host:port, with a port from 0 to 65535"
+    assert said == f"{option} '{address}': expected host:port, with a port from 0 to 65535"
     assert left() == []
 
 
@@ -68,7 +68,7 @@ def test_what_is_no_address_is_told(fairlead: Fairlead, option: str, address: st
 def test_an_address_that_is_in_use_is_told(fairlead: Fairlead, option: str, other: str) -> None:
     with busy() as address:
         said = fairlead(option, address, other, "127.0.0.1:0", "--root", "a/b")
-    assert said.startswith(f"{option}: field 'address' is '{address}'")
+    assert said.startswith(f"{option} '{address}'")
     assert "already in use" in said
     assert left() == []
 
@@ -119,7 +119,7 @@ def test_a_file_where_agents_have_their_folders_is_told_before_anything_starts(f
     path.write_text("mine")
     before = left()
     assert fairlead(*PORTS, "--root", "root") == (
-        f"--root: field 'agents' is '{path}': expected a writable folder, or a path that does not exist yet"
+        f"--root '{path}': expected a writable folder, or a path that does not exist yet"
     )
     assert (left(), path.read_text()) == (before, "mine")
 
@@ -129,7 +129,7 @@ def test_a_file_where_agents_have_their_folders_is_told_before_anything_starts(f
 def test_a_place_for_checkpoints_that_is_no_folder_is_told(fairlead: Fairlead, place: str) -> None:
     Path("afile").write_text("mine")
     said = fairlead(*PORTS, "--root", "root", "--checkpoints", place)
-    assert said == f"--checkpoints: field 'folder' is '{place}': expected a writable folder"
+    assert said == f"--checkpoints '{place}': expected a writable folder"
     assert left() == ["afile"]
 
 

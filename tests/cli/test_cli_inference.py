@@ -105,8 +105,9 @@ def test_a_simulation_tells_which_part_of_the_requests_was_in_time(tmp_path):
     assert "requests within their SLO" in CliRunner().invoke(app, how).stdout
     rates.write_text("photo: [[0, 300]]\n")
     wrong = CliRunner().invoke(app, [*how, "--request-rates", str(rates)]).exception
-    assert "rates.yaml:1: field 'photo': expected the name of a job of the trace that is a session (near: 'photos')" in str(
-        wrong
+    assert (
+        "rates.yaml:1: field 'photo': expected the name of a job of the trace that is a session (did you mean 'photos'?)"
+        in str(wrong)
     )
     rates.write_text("photos: [[0, 300]]\ntraining: [[0, 300]]\n")
     wrong = CliRunner().invoke(app, [*how, "--request-rates", str(rates)]).exception

@@ -52,7 +52,7 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
     "a format that there is not": (
         {"jobs.csv": NATIVE},
         (*SIMULATE, "--trace", "jobs.csv", "--format", "phily"),
-        ("'phily'", "near: 'philly'"),
+        ("'phily'", "did you mean 'philly'"),
     ),
     "two jobs of one name": (
         {"jobs.csv": NATIVE + "a,1,10\n"},
@@ -81,7 +81,7 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
         ("'v10o'", "v100"),
     ),
     # Schedulers.
-    "an unknown policy": ({}, ("simulate", "--policy", "tiresas"), ("unknown policy 'tiresas'", "near: 'tiresias'")),
+    "an unknown policy": ({}, ("simulate", "--policy", "tiresas"), ("unknown policy 'tiresas'", "did you mean 'tiresias'")),
     "an unknown parameter of a policy": ({}, ("simulate", "--policy", "las:bye=time"), ("'las'", "'bye'", "'by'")),
     "a scheduler file with a wrong field": (
         {"s.yaml": "policy: fifo\nround: 300\n"},

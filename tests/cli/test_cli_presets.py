@@ -42,7 +42,7 @@ def test_presets_are_listed_and_shown():
     listed = json.loads(said("presets", "--json"))["presets"]
     assert [one["name"] for one in listed] == list(presets())
     assert said("presets", "show", "tiresias") == presets()["tiresias"].text
-    assert refused("presets", "show", "tiresius").startswith("unknown preset 'tiresius'; near: 'tiresias'")
+    assert refused("presets", "show", "tiresius").startswith("unknown preset 'tiresius'; did you mean 'tiresias'")
 
 
 def test_a_preset_is_simulated_with_other_parts():
@@ -69,8 +69,8 @@ def test_what_does_not_go_together_is_told():
 
 
 def test_a_wrong_name_keeps_a_cluster_from_starting():
-    assert refused("serve", "--cluster", "2xv100:2", "--preset", "lass").startswith("unknown preset 'lass'; near: 'las'")
-    assert "unknown placement 'sprea'; near: 'spread'" in refused("up", "--preset", "las", "--placement", "sprea")
+    assert refused("serve", "--cluster", "2xv100:2", "--preset", "lass").startswith("unknown preset 'lass'; did you mean 'las'")
+    assert "unknown placement 'sprea'; did you mean 'spread'" in refused("up", "--preset", "las", "--placement", "sprea")
 
 
 def test_who_lives_on_predictions_and_has_none_says_so():

@@ -88,7 +88,7 @@ def test_a_folder_that_cannot_be_made_is_told_before_the_work(tmp_path: Path, mo
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for place in ("file", "file/below", "link", "link/below"):
-        assert f"is '{place}': expected a writable path; " in refused(*words, place)
+        assert f"output '{place}': expected a writable path; " in refused(*words, place)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "sweep.yaml"]
 
 
@@ -96,7 +96,7 @@ def test_a_folder_that_cannot_be_made_is_told_before_the_work(tmp_path: Path, mo
 @pytest.mark.parametrize("only", ["", ",", " , "])
 def test_studies_of_no_name_are_told(tmp_path: Path, paper: str, only: str):
     told = refused("reproduce", paper, "--only", only, "--out", str(tmp_path / "out"))
-    assert told == f"--only: field 'only' is {only!r}: expected names of studies, separated by commas"
+    assert told == f"--only {only!r}: expected names of studies, separated by commas"
     assert not (tmp_path / "out").exists()
 
 

@@ -67,7 +67,7 @@ def test_the_scheduler_is_followed_and_switched(tmp_path, monkeypatch):
         file.write_text("policy: lass\n")
         process.send_signal(signal.SIGHUP)
         refused = until(lambda: [line for line in lines(tmp_path) if "refused" in line["event"]], tmp_path)
-        assert "near: 'las'" in refused[0]["why"]
+        assert "did you mean 'las'" in refused[0]["why"]
         file.write_text("policy: fifo\nrounds: 2\n")
         process.send_signal(signal.SIGHUP)
         switched = until(lambda: [line for line in lines(tmp_path) if line["event"] == "scheduler switched"], tmp_path)
@@ -87,7 +87,7 @@ def test_the_scheduler_is_followed_and_switched(tmp_path, monkeypatch):
         told = json.loads(scheduler("show", "--json").stdout)["scheduler"]
         assert read_scheduler(tmp_path / "shown.yaml").to_data() == told, "and as a file that can be given again"
         assert (told["policy"]["name"], told["estimator"], told["rounds"]) == ("pollux", "measured", 3.0)
-        assert "unknown preset 'polux'; near: 'pollux'" in str(scheduler("set", "--preset", "polux").exception)
+        assert "unknown preset 'polux'; did you mean 'pollux'" in str(scheduler("set", "--preset", "polux").exception)
         both = scheduler("set", str(file), "--preset", "pollux").exception
         assert "either a scheduler file or --preset" in str(both)
     told = [(line["event"], line.get("policy")) for line in lines(tmp_path) if line["event"].startswith("scheduler ")]

@@ -67,7 +67,7 @@ WRONG = {
     "a node is a word": ("nodes:\n  - v100\n", "cluster.yaml:2: field 'nodes[0]' is 'v100': expected a mapping"),
     "an unknown field": ("node: []\n", "cluster.yaml:1: field 'node': expected a known field"),
     "an unknown field of a node": (NODE % ", gpus: 4", "cluster.yaml:2: field 'gpus': expected a known field"),
-    "a near field of a node": (NODE % ", cpu: 4", "cluster.yaml:2: field 'cpu': expected a known field (near: 'cpus'"),
+    "a near field of a node": (NODE % ", cpu: 4", "cluster.yaml:2: field 'cpu': expected a known field (did you mean 'cpus'"),
     "an unknown field of a type": (
         "types:\n  v100:\n    memory: 4\nnodes: []\n",
         "cluster.yaml:3: field 'memory': expected a known field",
@@ -109,7 +109,7 @@ WRONG = {
     ),
     "links of a machine that nobody knows": (
         NODE % ", links: p3.8xlarg",
-        "cluster.yaml:2: field 'links' is 'p3.8xlarg': expected a matrix of Gb/s, or a machine whose links are known (near",
+        "cluster.yaml:2: field 'links' is 'p3.8xlarg': expected a matrix of Gb/s, or a machine whose links are known (did",
     ),
     "links of a machine of another size": (
         NODE % ", links: p3.16xlarge",

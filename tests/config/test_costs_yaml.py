@@ -40,7 +40,7 @@ def test_what_is_not_said_costs_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("restart: 7\n", r"costs\.yaml:1: field 'restart': expected a known field \(near: 'restart_s'"),
+        ("restart: 7\n", r"costs\.yaml:1: field 'restart': expected a known field \(did you mean 'restart_s'"),
         ("restart_s: -7\n", r"costs\.yaml:1: field 'restart_s' is -7: expected seconds from 0 to 1e.09"),
         ("checkpoint_every_s: 0\n", r"costs\.yaml:1: field 'checkpoint_every_s' is 0: expected seconds above 0"),
         ("launch_s: soon\n", r"costs\.yaml:1: field 'launch_s' is 'soon': expected seconds from 0 to 1e.09"),

@@ -83,4 +83,4 @@ def test_a_model_that_nobody_has_is_told_with_the_near_ones(tmp_path: Path, comm
     done = CliRunner().invoke(app, [*command, *jobs, "--cluster", "8xv100:8", "--hosts", str(tmp_path / "hosts.yaml")])
     assert isinstance(done.exception, InputError)
     assert "field 'ResNet-55'" in str(done.exception)
-    assert "near: 'ResNet-50'" in str(done.exception)
+    assert "did you mean 'ResNet-50'" in str(done.exception)

@@ -25,7 +25,9 @@ def found(hint: Any, value: Any) -> Any:
 @pytest.mark.parametrize("hint", [Limits, Limits | None])
 def test_a_parameter_may_be_a_dataclass(hint):
     assert found(hint, {"most": 3}) == Limits(3)
-    with pytest.raises(InputError, match=r"^limits/moist: field 'limits.moist': expected a known field \(near: 'most'\)$"):
+    with pytest.raises(
+        InputError, match=r"^limits/moist: field 'limits.moist': expected a known field \(did you mean 'most'\?\)$"
+    ):
         found(hint, {"most": 3, "moist": 4})
     with pytest.raises(InputError, match=r"^limits/most: field 'limits.most' is 'x': expected a valid integer"):
         found(hint, {"most": "x"})
@@ -33,7 +35,7 @@ def test_a_parameter_may_be_a_dataclass(hint):
 
 @pytest.mark.parametrize("hint", [Mapping[str, Limits], Mapping[str, Limits | None], Mapping[str, Limits] | None])
 def test_a_field_that_nobody_knows_is_told_with_the_near_ones_however_deep(hint):
-    with pytest.raises(InputError, match=r"field 'limits.ann.per_our': expected a known field \(near: 'per_hour'\)"):
+    with pytest.raises(InputError, match=r"field 'limits.ann.per_our': expected a known field \(did you mean 'per_hour'\?\)"):
         found(hint, {"ann": {"most": 3, "per_our": 4}})
 
 

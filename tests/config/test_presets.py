@@ -123,10 +123,10 @@ def test_whole_numbers_are_told_without_a_point_and_odd_words_as_what_they_are(t
 
 
 def test_near_names_are_suggested(tmp_path):
-    with pytest.raises(UnknownName, match=r"^unknown preset 'tiresia'; near: 'tiresias'"):
+    with pytest.raises(UnknownName, match=r"^unknown preset 'tiresia'; did you mean 'tiresias'"):
         SchedulerConfig.preset("tiresia")
     (tmp_path / "mine.yaml").write_text("rounds: 60\npreset: gavvel\n")
-    with pytest.raises(UnknownName, match=r"mine\.yaml:2: unknown preset 'gavvel'; near: 'gavel'"):
+    with pytest.raises(UnknownName, match=r"mine\.yaml:2: unknown preset 'gavvel'; did you mean 'gavel'"):
         SchedulerConfig.from_file(tmp_path / "mine.yaml")
 
 
@@ -142,7 +142,7 @@ def test_who_names_a_preset_as_a_policy_or_a_policy_as_a_preset_is_told_which_it
 def test_a_part_that_nobody_knows_is_told_with_the_presets_line(monkeypatch):
     broken = Preset("broken", "about: x\npaper: y\npolicy: las\nplacement: {name: sprea}\n")
     monkeypatch.setitem(presets(), "broken", broken)
-    with pytest.raises(UnknownName, match=r"preset 'broken':4: unknown placement 'sprea'; near: 'spread'"):
+    with pytest.raises(UnknownName, match=r"preset 'broken':4: unknown placement 'sprea'; did you mean 'spread'"):
         SchedulerConfig.preset("broken").build(None)
     monkeypatch.setitem(presets(), "broken", Preset("broken", "about: x\npaper: y\npolicy: {name: las, bye: time}\n"))
     with pytest.raises(InputError, match=r"preset 'broken':3: policy 'las': field 'bye': expected a known parameter"):
@@ -150,7 +150,9 @@ def test_a_part_that_nobody_knows_is_told_with_the_presets_line(monkeypatch):
 
 
 def test_a_change_that_is_no_field_is_an_error():
-    with pytest.raises(InputError, match=r"preset 'las': field 'placemant': expected a known field \(near: 'placement'\)"):
+    with pytest.raises(
+        InputError, match=r"preset 'las': field 'placemant': expected a known field \(did you mean 'placement'\?\)"
+    ):
         SchedulerConfig.preset("las", placemant="spread")
     with pytest.raises(InputError, match=r"field 'rounds' is -1"):
         SchedulerConfig.preset("las", rounds=-1)

@@ -56,7 +56,7 @@ def test_every_part_that_is_built_in_keeps_its_contract_and_says_what_it_is(what
 
 
 def test_an_unknown_name_is_answered_with_the_near_ones():
-    with pytest.raises(UnknownName, match="unknown policy 'tiresius'; near: 'tiresias'"):
+    with pytest.raises(UnknownName, match="unknown policy 'tiresius'; did you mean 'tiresias'"):
         INSTALLED.find("policy", "tiresius")
 
 
@@ -83,7 +83,7 @@ def test_the_same_name_may_mean_a_policy_and_a_placement():
 
 
 def test_a_kind_of_plug_in_that_does_not_exist_is_answered_with_those_that_do():
-    with pytest.raises(UnknownName, match="unknown kind of plug-in 'polices'; near: 'policy'"):
+    with pytest.raises(UnknownName, match="unknown kind of plug-in 'polices'; did you mean 'policy'"):
         INSTALLED.plus("polices", "mine", Mine)
 
 

@@ -132,7 +132,7 @@ SESSION = """policy:
 WRONG = {
     "unknown field": (
         "policy: fifo\n\npolcy: las\n",
-        "scheduler.yaml:3: field 'polcy': expected a known field (near: 'policy')",
+        "scheduler.yaml:3: field 'polcy': expected a known field (did you mean 'policy'?)",
     ),
     "a field near to nothing": (
         "policy: fifo\nzzz: 1\n",
@@ -182,7 +182,7 @@ WRONG = {
     "two documents": ("policy: fifo\n---\npolicy: las\n", "scheduler.yaml:2: expected YAML ("),
     "an unknown parameter": (
         "policy: {name: las, bye: time}\n",
-        "scheduler.yaml:1: policy 'las': field 'bye': expected a known parameter (near: 'by')",
+        "scheduler.yaml:1: policy 'las': field 'bye': expected a known parameter (did you mean 'by'?)",
     ),
     "a parameter of the wrong kind": (
         "policy: {name: tiresias, thresholds: many}\n",
@@ -267,9 +267,9 @@ def test_a_file_that_is_not_there_or_is_a_folder_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("policy: fifa\n", "unknown policy 'fifa'; near: 'fifo'"),
-        ("policy: fifo\nplacement: consolidate\n", "unknown placement 'consolidate'; near: 'consolidated'"),
-        ("policy: fifo\nadmission: accept\n", "unknown admission 'accept'; near: 'accept-all', 'accept-up-to'"),
+        ("policy: fifa\n", "unknown policy 'fifa'; did you mean 'fifo'"),
+        ("policy: fifo\nplacement: consolidate\n", "unknown placement 'consolidate'; did you mean 'consolidated'"),
+        ("policy: fifo\nadmission: accept\n", "unknown admission 'accept'; did you mean 'accept-all' or 'accept-up-to'?"),
         (
             "policy: fifo\ntermination: qqq\n",
             "unknown termination 'qqq'; known: by-loss, by-steps, hyperband, successive-halving",

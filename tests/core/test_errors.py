@@ -40,11 +40,11 @@ def test_a_long_value_is_shortened_in_the_text_and_kept_in_the_error():
 
 def test_an_unknown_name_is_answered_with_the_near_ones():
     error = UnknownName("policy", "las2", ["fifo", "las", "las-het", "srtf"])
-    assert str(error) == "unknown policy 'las2'; near: 'las', 'las-het'"
+    assert str(error) == "unknown policy 'las2'; did you mean 'las' or 'las-het'?"
 
 
 def test_a_name_that_is_part_of_a_known_one_counts_as_near():
-    assert "near: 'largest-first-of-all'" in str(UnknownName("policy", "first", ["largest-first-of-all", "fifo"]))
+    assert "did you mean 'largest-first-of-all'" in str(UnknownName("policy", "first", ["largest-first-of-all", "fifo"]))
 
 
 @pytest.mark.parametrize("name", ["zzzzzz", ""])

@@ -147,7 +147,10 @@ WRONG = {
         "schedulers: [las]\noverr: {load: [1]}\n",
         "sweep.yaml:2: field 'overr': expected a known field",
     ),
-    "an unknown preset": ("schedulers:\n  - las\n  - tiresia\n", "sweep.yaml:3: unknown preset 'tiresia'; near: 'tiresias'"),
+    "an unknown preset": (
+        "schedulers:\n  - las\n  - tiresia\n",
+        "sweep.yaml:3: unknown preset 'tiresia'; did you mean 'tiresias'",
+    ),
     "an unknown part": ("schedulers:\n  - {preset: las,\n     placement: sprea}\n", "sweep.yaml:3: unknown placement 'sprea'"),
     "the same twice": (
         "schedulers: [las,\n  las]\n",
@@ -155,7 +158,7 @@ WRONG = {
     ),
     "an unknown axis": (
         "schedulers: [las]\nover:\n  laod: [1]\n",
-        "sweep.yaml:3: field 'laod': expected something that can be varied (near: 'load'",
+        "sweep.yaml:3: field 'laod': expected something that can be varied (did you mean 'load'",
     ),
     "a parameter of nobody": (
         "schedulers: [las]\nover:\n  policy.bye: [1]\n",
@@ -171,7 +174,7 @@ WRONG = {
     ),
     "a placement of nobody": (
         "schedulers: [las]\nover: {placement: [sprea]}\n",
-        "sweep.yaml:2: field 'placement' is 'sprea': expected a known placement (near: 'spread')",
+        "sweep.yaml:2: field 'placement' is 'sprea': expected a known placement (did you mean 'spread'?)",
     ),
     "rounds too short": (
         "schedulers: [las]\nover: {rounds: [0]}\n",
@@ -194,7 +197,7 @@ WRONG = {
     "a wrong seed": ("schedulers: [las]\nseeds: [1, x]\n", "sweep.yaml:2: field 'seeds[1]' is 'x': expected a whole number"),
     "a metric of nobody": (
         "schedulers: [las]\nmetrics: [average_jct]\n",
-        "sweep.yaml:2: field 'metrics[0]' is 'average_jct': expected a metric (near: 'average_jct_s'",
+        "sweep.yaml:2: field 'metrics[0]' is 'average_jct': expected a metric (did you mean 'average_jct_s'",
     ),
     "no such trace": ("schedulers: [las]\ntrace: none.csv\n", "none.csv: expected a trace that can be read"),
     "jobs and a trace": (

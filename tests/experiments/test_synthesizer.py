@@ -192,7 +192,7 @@ def test_an_outlook_of_nobody_is_no_reason_to_switch():
     [
         (lambda: Advisor((), ONE_TYPE), "field 'candidates': expected at least one candidate"),
         (lambda: Advisor(SIX, ONE_TYPE, margin=-1.0), "field 'margin' is -1.0: expected a share of at least 0"),
-        (lambda: Objective({"jtc": 1.0}), "field 'metric' is 'jtc': expected a metric .near: 'jct'"),
+        (lambda: Objective({"jtc": 1.0}), "field 'metric' is 'jtc': expected a metric .did you mean 'jct'"),
         (lambda: Objective({"jct": 0.0}), "field 'jct' is 0.0: expected a weight above 0"),
         (lambda: Objective({}), "at least one metric"),
         (lambda: ArrivalForecast("tomorrow"), "none or recent"),

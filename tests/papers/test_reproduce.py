@@ -199,9 +199,9 @@ def test_the_load_goes_on_until_the_measured_jobs_have_ended():
 
 
 def test_names_that_nobody_has_bring_near_ones():
-    with pytest.raises(UnknownName, match="near: 'fig9'"):
+    with pytest.raises(UnknownName, match="did you mean 'fig9'"):
         GAVEL.chosen(["fig99"])
-    with pytest.raises(UnknownName, match="near: 'small'"):
+    with pytest.raises(UnknownName, match="did you mean 'small'"):
         GAVEL.scale("smal")
     assert [study.name for study in GAVEL.chosen(["table4", "fig9"])] == ["fig9", "table4"]
     assert len({study.name for study in GAVEL.studies}) == len(GAVEL.studies)
@@ -249,7 +249,7 @@ def test_the_command_tells_its_sizes_and_its_studies(tmp_path):
         assert word in " ".join(told.stdout.split())
     wrong = fairlead("reproduce", "gavel", "--only", "fig99", "--out", tmp_path)
     assert wrong.returncode == 2
-    assert "near: 'fig9'" in wrong.stderr
+    assert "did you mean 'fig9'" in wrong.stderr
     absent = fairlead("reproduce", "gavel", "--throughputs", tmp_path / "no.json", "--out", tmp_path)
     assert absent.returncode == 2
     assert "no.json" in absent.stderr

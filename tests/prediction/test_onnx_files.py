@@ -352,7 +352,7 @@ def test_a_size_that_is_open_is_given_by_its_name(saved):
 def test_a_size_that_is_open_and_not_given_is_asked_for(saved):
     with pytest.raises(InputError, match=r"size 1 of 'x' is open: give it, as in --size sequence=128"):
         load_graph(saved(tokens()))
-    with pytest.raises(InputError, match="a dynamic dimension of the file; near: 'sequence'") as refused:
+    with pytest.raises(InputError, match="a dynamic dimension of the file; did you mean 'sequence'") as refused:
         onnx_process.load_graph_in_process(saved(tokens()), {"sequenc": 128})
     assert refused.value.field == "size"
     nameless = tokens()

@@ -132,7 +132,7 @@ def test_what_is_wrong_is_told_by_file_and_field(tmp_path):
     with pytest.raises(InputError, match=r"folders of applications with placements\.csv"):
         read_applications(tmp_path / "empty")
     apps = read_applications(folder)
-    with pytest.raises(InputError, match=r"job 'a': field 'kind' is 'tow \(batch size 32\)': .*near: 'toy'"):
+    with pytest.raises(InputError, match=r"job 'a': field 'kind' is 'tow \(batch size 32\)': .*did you mean 'toy'"):
         with_applications(Trace.of([Job("a", kind="tow (batch size 32)")]), apps)
     with pytest.raises(InputError, match="a batch size from 32 to 512"):
         with_applications(Trace.of([Job("a", kind="toy (batch size 8)")]), apps)

@@ -198,7 +198,7 @@ def test_a_mark_of_byte_order_is_no_part_of_the_header(tmp_path: Path) -> None:
 
 
 def test_an_unknown_format_is_answered_with_near_ones(tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match="near: 'philly'"):
+    with pytest.raises(UnknownName, match="did you mean 'philly'"):
         read_trace_file(samples.write(tmp_path, "philly"), "phily")
 
 

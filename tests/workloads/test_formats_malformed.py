@@ -148,7 +148,7 @@ def test_a_bad_header_is_raised_even_where_bad_lines_are_skipped(
 
 
 def test_a_misspelt_column_is_answered_with_the_near_one(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="near: 'submitted_s'"):
+    with pytest.raises(InputError, match="did you mean 'submitted_s'"):
         read_trace_file(samples.write(tmp_path, "native", "submited_s,steps\n0,1\n"), "native")
 
 

@@ -267,7 +267,7 @@ def test_bad_parameters_are_named_at_once(parameters, field):
 
 
 def test_a_near_kind_is_suggested_and_a_bad_seed_refused():
-    with pytest.raises(InputError, match="near: 'ResNet-5"):
+    with pytest.raises(InputError, match="did you mean 'ResNet-5"):
         Generator(kinds=("ResNet-51",))
     with pytest.raises(InputError, match="seed"):
         Generator().trace(-1)

@@ -52,7 +52,7 @@ def test_commands_take_columns_and_an_error_proposes_them(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("submit=submited_s", "near: 'submitted_s'"),
+        ("submit=submited_s", "did you mean 'submitted_s'"),
         ("when=submitted_s", "the header has job, submit, runtime, gpus, state"),
         ("submit=submitted_s,runtime=submitted_s", "one column for each native column"),
         ("submit=submitted_s", "a column steps or duration_s"),

@@ -105,9 +105,9 @@ def test_kinds_can_be_drawn_again() -> None:
 
 
 def test_random_kinds_say_what_is_missing() -> None:
-    with pytest.raises(UnknownName, match="near: 'v100'"):
+    with pytest.raises(UnknownName, match="did you mean 'v100'"):
         with_random_kinds(trace_of(), table(), None, 1, "v10")
-    with pytest.raises(UnknownName, match="near: 'small'"):
+    with pytest.raises(UnknownName, match="did you mean 'small'"):
         with_random_kinds(trace_of(), table(), ["smal"], 1, "v100")
     wide = Trace.of([Job("wide", workers=16)])
     with pytest.raises(InputError, match=r"job 'wide'.*'workers' is 16: expected .* on v100: 1, 2"):

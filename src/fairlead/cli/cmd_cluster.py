@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from fairlead.cli import options as opt
-from fairlead.cli.output import note
+from fairlead.cli.output import note, option_error
 from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import compose, parse_part, read_scheduler, scheduler_of
-from fairlead.core.errors import InputError, require
+from fairlead.core.errors import require
 from fairlead.runtime.control.snapshotter import Retention, check_serializable
 from fairlead.runtime.http_client import CONNECTION, TOKEN, URL
 from fairlead.runtime.log_format import LogFormat, log_to_stderr
@@ -55,7 +55,7 @@ class LiveSchedulerOptions:
         single = {field.name.removesuffix("_s"): getattr(self, field.name) for field in fields(self) if field.name != "config"}
         for name, value in single.items():
             if self.config is not None and value is not None:
-                raise InputError("command line", f"either --config FILE or --{name}", field=name, value=value)
+                raise option_error(name, f"either --config FILE or --{name}", value)
         scheduler = self._composed(default_round_s) if self.config is None else read_scheduler(self.config)
         compose(scheduler.to_data())
         check_serializable(scheduler.to_data())
@@ -129,7 +129,7 @@ def serve_command(
         fix = "--tls-cert and --tls-key"
         check_encryption(option, address, encrypted=certificate is not None, insecure=insecure, mend=fix)
     for option, seconds in (("lease", lease), ("grace", grace)):
-        require(math.isfinite(seconds), "command line", "a number of seconds", f"--{option}", seconds)
+        require(math.isfinite(seconds), f"--{option}", "a number of seconds", option, seconds)
     scheduler = parts.read(60.0)
     log_to_stderr(plane.log_format)
     settings = ServeSettings(

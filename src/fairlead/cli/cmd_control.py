@@ -10,7 +10,7 @@ import typer
 from fairlead.cli.output import JsonOption, option_error, out, print_json
 from fairlead.cli.selectors import ArrayOption, JobsOrNoneArgument, StateOption, UserOption, change_jobs, choose_jobs
 from fairlead.core.durations import EXPECTED, parse_duration
-from fairlead.core.errors import InputError
+from fairlead.core.errors import FairleadError, InputError
 
 WAITING, RUNNING = ("queued", "waiting"), ("running",)
 NO_LIMIT = "none"
@@ -114,7 +114,7 @@ def update_command(
         )
     plane, jobs = choose_jobs("update", words, user, state, array, (*WAITING, *RUNNING))
     if name and len(jobs) > 1:
-        raise option_error("name", "one job", f"{name} for {len(jobs)} jobs")
+        raise FairleadError(f"--name takes one job; {len(jobs)} match")
     _apply(lambda job: plane.update(job, changes), jobs, "is updated", json)
 
 

@@ -26,7 +26,7 @@ from fairlead.cli.selectors import (
     states_of,
 )
 from fairlead.core.errors import FairleadError
-from fairlead.experiments.metric_columns import format_delay
+from fairlead.experiments.metric_columns import format_delay, format_seconds
 from fairlead.runtime.http_client import MISSING, RefusedRequest
 
 if TYPE_CHECKING:
@@ -142,15 +142,13 @@ def jobs_in_detail(plane: ControlPlaneClient, words: Sequence[str]) -> list[dict
 
 
 def decided_next(job: Mapping[str, Any]) -> str:
-    """Return when the next decision on a waiting job comes: at a fixed time, or at the next event, within bounds.
-
-    Empty if no bound is known, such as while a decision takes longer than a round."""
+    """Return when the next decision on a waiting job comes: at a time, or within one, as an event may cause it earlier. Empty
+    if that is not known, such as while a decision takes longer than a round."""
     soonest_s, latest_s = job.get("next_decision_s"), job.get("latest_decision_s")
-    if soonest_s is not None and soonest_s == latest_s:
-        return f"; the next decision comes {format_delay(soonest_s)}"
-    bounds = [(soonest_s, "soonest"), (latest_s, "latest")]
-    within = " and ".join(f"{format_delay(bound_s)} at the {which}" for bound_s, which in bounds if bound_s is not None)
-    return f"; the next decision comes when something happens, {within}" if within else ""
+    if latest_s is None:
+        return ""
+    comes = format_delay(latest_s) if soonest_s == latest_s else f"within {format_seconds(latest_s)}"
+    return f"; the next decision comes {comes}"
 
 
 def _with_last_lines(plane: ControlPlaneClient, job: dict[str, Any]) -> dict[str, Any]:

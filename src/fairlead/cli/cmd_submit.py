@@ -17,7 +17,7 @@ from fairlead.cli.output import JsonOption, note, option_error, out, print_json
 from fairlead.cli.script_lines import read_script, saves_nothing
 from fairlead.cli.selectors import control_plane
 from fairlead.config.yaml_source import read_yaml
-from fairlead.core.errors import InputError
+from fairlead.core.errors import FairleadError, InputError
 from fairlead.experiments.metric_columns import format_duration
 from fairlead.runtime.protocol.code_archive import archive_digest, pack_code
 from fairlead.runtime.protocol.task_file import ALIASES, TaskSpec, parse_task
@@ -128,7 +128,7 @@ def submit_command(
         specs.append(parse_task(task, source))
         jobs.append(task)
     if follow and (len(jobs) > 1 or "array" in jobs[0] or "grid" in jobs[0]):
-        raise option_error("follow", "one job; --wait waits for several", "several jobs")
+        raise FairleadError("--follow takes one job, and this submits several; --wait waits for all")
     plane = control_plane()
     for archive in archives:
         plane.send_code(archive)

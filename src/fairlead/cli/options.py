@@ -36,7 +36,7 @@ from fairlead.config.schedulers import (
 )
 from fairlead.config.workload_files import read_hosts
 from fairlead.core.cluster import AcceleratorType, Cluster
-from fairlead.core.errors import InputError, near_names
+from fairlead.core.errors import InputError, near_names, near_or_all
 from fairlead.core.job import TIMED
 from fairlead.estimators.colocated_rates import ColocationModel
 from fairlead.experiments.inputs import TraceFile, check_host_profiles, read_table
@@ -196,16 +196,16 @@ def in_words(changes: Mapping[str, str]) -> str:
 def scheduler_from(policy: str | None, config: Path | None, preset: str | None) -> SchedulerConfig:
     """Return the scheduler of a file, of a preset, of a policy, or of a preset with another policy."""
     if config is not None and preset is not None:
-        raise InputError("command line", "either --config FILE or --preset NAME", field="preset", value=preset)
+        raise option_error("preset", "either --config FILE or --preset NAME", preset)
     if config is not None and policy is not None:
-        raise InputError("command line", "either --policy NAME or --config FILE", field="policy", value=policy)
+        raise option_error("policy", "either --policy NAME or --config FILE", policy)
     if config is not None:
         return SchedulerConfig.from_file(config)
     if preset is not None:
         base = SchedulerConfig.preset(preset)
         return base if policy is None else replace(base, policy=parse_part(policy), name="")
     if policy is None:
-        raise InputError("command line", "--policy NAME, --preset NAME or --config FILE", field="policy")
+        raise InputError("command line", "--policy NAME, --preset NAME or --config FILE")
     return SchedulerConfig(parse_part(policy))
 
 
@@ -388,8 +388,8 @@ def note_unknown_types(cluster: Cluster, trace: Trace) -> None:
     for kind in cluster.types if all(job.kind == TIMED for job in trace.jobs) else ():
         if kind == AcceleratorType(kind.name) and (near := near_names(kind.name, known)):
             note(
-                f"unknown GPU type {kind.name!r}, near: {', '.join(map(repr, near))};"
-                " jobs with durations run equally fast on every type"
+                f"unknown GPU type {kind.name!r}; {near_or_all(kind.name, near)}"
+                " Jobs with durations run equally fast on every type."
             )
 
 

@@ -198,9 +198,9 @@ def check_paths(inputs: Sequence[Path | None], outputs: Sequence[Path | None], f
         if path is None:
             continue
         if not str(path) or str(path) == "." or path.is_dir():
-            raise InputError("command line", "a file to write, not a folder", field="output", value=str(path))
+            raise InputError(f"output '{path}'", "a file to write, not a folder")
         if path.resolve() in seen:
-            raise InputError("command line", "a path that is not also another input or output", field="output", value=str(path))
+            raise InputError(f"output '{path}'", "a path that is not also another input or output")
         seen.add(path.resolve())
         if path.is_file() or not path.exists():  # not a pipe or a device
             _check_writable(path, path.resolve().parent)
@@ -213,12 +213,12 @@ def _check_writable(path: Path, folder: Path) -> None:
     """Raise InputError where a folder cannot be written or created."""
     for link in (path, *path.parents):
         if link.is_symlink() and not link.exists() and not folder.exists():
-            raise InputError("command line", f"a writable path; {link} is a broken link", field="output", value=str(path))
+            raise InputError(f"output '{path}'", f"a writable path; {link} is a broken link")
     there = next(place for place in (folder, *folder.parents) if place.exists())
     if not there.is_dir():
-        raise InputError("command line", f"a writable path; {there} is a file", field="output", value=str(path))
+        raise InputError(f"output '{path}'", f"a writable path; {there} is a file")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError("command line", f"a writable path; {there} is not writable", field="output", value=str(path))
+        raise InputError(f"output '{path}'", f"a writable path; {there} is not writable")
 
 
 @contextmanager

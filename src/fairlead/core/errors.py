@@ -19,7 +19,7 @@ class FairleadError(Exception):
 
 
 class InputError(FairleadError):
-    """An error in a user's input: where it is, the value found, and the value expected."""
+    """An error in a user's input: where it is (a file, or an option such as `--load`), the value found, the value expected."""
 
     def __init__(
         self, source: object, expected: str, *, line: int | None = None, field: str | None = None, value: object = None
@@ -27,7 +27,9 @@ class InputError(FairleadError):
         self.source, self.line, self.field, self.value, self.expected = str(source), line, field, value, expected
         place = self.source if line is None else f"{self.source}:{line}"
         parts = [place]
-        if field is not None:
+        if self.source.startswith("--"):
+            parts = [place if value is None else f"{place} {_shorten(value)!r}"]
+        elif field is not None:
             shown = "" if value is None else f" is {_shorten(value)!r}"
             parts.append(f"field '{field}'{shown}")
         parts.append(f"expected {expected}")
@@ -113,7 +115,7 @@ def near_or_all(name: str, known: Iterable[str]) -> str:
     """The mend of an unknown name: the near ones, or, where none is near, all there are, as far as one reads them."""
     names = list(known)
     if near := near_names(name, names):
-        return f"near: {', '.join(repr(n) for n in near)}"
+        return f"did you mean {' or '.join(map(repr, near))}?"
     return f"known: {listed(names) or 'none'}"
 
 

@@ -325,7 +325,7 @@ def test_while_nobody_can_look_into_the_state_people_are_told_so(monkeypatch):
 @pytest.mark.parametrize(
     ("scheduler", "said"),
     [
-        ({"policy": "lass"}, "near: 'las'"),
+        ({"policy": "lass"}, "did you mean 'las'"),
         ({"rounds": 5}, "policy"),
         ({"policy": "las", "colour": 1}, "colour"),
         ({"policy": {"name": "tiresias", "thresholds": "high"}}, "thresholds"),

@@ -47,11 +47,11 @@ def test_a_name_that_nobody_has_is_answered_with_the_near_ones():
         plane = ControlPlaneClient(cluster.url, cluster.token)
         plane.submit([{"name": "train", "run": "true"}])
         for ask in (plane.job, plane.cancel):
-            with pytest.raises(RefusedRequest, match=r"there is no job 'trian'; near: 'train'$"):
+            with pytest.raises(RefusedRequest, match=r"there is no job 'trian'; did you mean 'train'\?$"):
                 ask("trian")
             with pytest.raises(RefusedRequest, match=r"there is no job 'zzz'$"):
                 ask("zzz")
-        with pytest.raises(RefusedRequest, match="there is no node 'v100-9'; near: 'v100-0'"):
+        with pytest.raises(RefusedRequest, match="there is no node 'v100-9'; did you mean 'v100-0'"):
             plane.drain("v100-9")
 
 

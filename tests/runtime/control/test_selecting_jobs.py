@@ -80,7 +80,7 @@ def test_an_admin_matches_the_jobs_of_others_by_pattern_only_if_told_to(planes):
     ("words", "limits", "why"),
     [
         (["sweep", "zzz"], {}, "there is no job 'zzz'"),
-        (["train-c"], {}, "there is no job 'train-c'; near: 'train-b'"),
+        (["train-c"], {}, "there is no job 'train-c'; did you mean 'train-b'"),
         (["nothing-*"], {}, "there is no job 'nothing-\\*'"),
         (["train-a"], {}, "there is no job 'train-a'"),
         (["sweep[2000-2001]"], {}, "there is no job"),

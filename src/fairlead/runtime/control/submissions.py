@@ -13,7 +13,7 @@ from typing import Annotated
 from fastapi import HTTPException
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
-from fairlead.core.errors import near_names
+from fairlead.core.errors import near_names, near_or_all
 from fairlead.core.job import Job, Phase
 from fairlead.engine.feasibility import feasible_types, infeasible_reason
 from fairlead.engine.state import State
@@ -106,7 +106,7 @@ class JobNames:
     def missing(self, state: State, name: str, may_see: Callable[[int], bool]) -> str:
         """Return that there is no such job, with similar names."""
         near = self.near(state, name, may_see)
-        return f"there is no job {name[:80]!r}" + (f"; near: {', '.join(map(repr, near))}" if near else "")
+        return f"there is no job {name[:80]!r}" + (f"; {near_or_all(name, near)}" if near else "")
 
     def near(self, state: State, name: str, may_see: Callable[[int], bool]) -> list[str]:
         """Return similar names of recent jobs that a user may see."""
