@@ -100,8 +100,8 @@ def test_others_that_may_come_make_it_later_and_less_sure_under_srtf_and_not_und
 
 def test_of_one_the_same_is_foreseen_as_among_all():
     for one in forecast_jobs(waiting(), TIMED, ForecastOptions(simulations=2)):
-        assert forecast_jobs(waiting(), TIMED, ForecastOptions(simulations=2, job=one.number)) == (one,)
-    assert forecast_jobs(waiting(), TIMED, ForecastOptions(job=10**6)) == ()
+        assert forecast_jobs(waiting(), TIMED, ForecastOptions(simulations=2, jobs=frozenset({one.number}))) == (one,)
+    assert forecast_jobs(waiting(), TIMED, ForecastOptions(jobs=frozenset({10**6}))) == ()
 
 
 def test_nobody_is_made_to_come_in_looks_that_are_not_made(monkeypatch):

@@ -16,10 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.cli import options as opt
+from fairlead.cli import selectors
 from fairlead.cli.job_tables import legible
 from fairlead.cli.output import note, out, print_json, progress
-from fairlead.cli.selectors import control_plane
-from fairlead.core.job import ENDED, Phase
 from fairlead.experiments.inputs import read_table
 from fairlead.experiments.live_inputs import fetch_state
 from fairlead.experiments.lookahead import (
@@ -38,15 +37,16 @@ MAX_SHOWN = 50
 """Jobs in a table; the others are counted."""
 
 MAX_NAMED = 5
-"""Job types, and jobs without a forecast, that are listed."""
+"""Jobs and job types that a line names."""
 
 
 @opt.option_groups
 def when_command(
     *,
-    name: str | None = typer.Argument(
-        None, metavar="JOB", help="Number of a job, or its name (the most recent job of that name). [default: all]"
-    ),
+    words: selectors.JobsOrNoneArgument = None,
+    user: selectors.UserOption = "",
+    state: selectors.StateOption = None,
+    array: selectors.ArrayOption = "",
     simulations: int = typer.Option(
         5,
         help="Number of simulations with arrivals as in the recent past; 0 simulates only without new arrivals.",
@@ -61,7 +61,7 @@ def when_command(
     cost: opt.CostOptions,
     json: opt.JsonOption = False,
 ) -> None:
-    """Forecast when a job starts and ends. It simulates ahead from the cluster's state, under its current scheduler.
+    """Forecast when jobs start and end. It simulates ahead from the cluster's state, under its current scheduler.
 
     One simulation has no further arrivals, the others have arrivals as in the recent past. It prints the median, minimum and
     maximum of these simulations. If --budget stops the first one, the forecast reaches less far. The cluster does not change.
@@ -69,37 +69,43 @@ def when_command(
     its own settings, and returns their jobs. `fairlead why` explains what a job waits for.
 
     Throughputs are those that the cluster has measured, or --throughputs. The throughput of a job type that was measured with
-    another number of workers is scaled in proportion. A job type that was never measured is assumed to run for an hour. A job
-    without a number of steps (submit --steps), or beyond it, is assumed to run as long as finished jobs of the same array, or
-    of the same user and job type. If no such job has finished, its end is unknown.
+    another number of workers is scaled in proportion. A job without a number of steps (submit --steps), or beyond it, is
+    assumed to run as long as finished jobs of the same array, or of the same user and job type; else until its time limit. If
+    neither is known, its end is unknown, and it is assumed to keep running. So is a job type that was never measured.
 
     Examples:
 
       fairlead when train-7
 
-      fairlead when --simulations 20 --window 24
+      fairlead when sweep --simulations 20 --window 24
     """
     asked = ForecastOptions(simulations, 3600 * window, budget, cost.read())
     table = read_table(throughputs)
-    plane = control_plane()
-    wanted = None if name is None else plane.job(name)
-    if wanted is not None and Phase[wanted["phase"].upper()] in ENDED and not json:
-        out.print(f"{legible(wanted['name'])} is {wanted['phase']}")
+    plane, wanted = selectors.control_plane(), None
+    if words or user or state or array:
+        wanted = selectors.select_jobs(plane, words, user=user, states=selectors.states_of(state), array=array)
+        asked = replace(asked, jobs=frozenset(job["number"] for job in wanted))
+    if wanted and not json and all(job["phase"] not in selectors.LIVE for job in wanted):
+        _tell_ended(wanted)
         return
-    ahead, here = _looked(plane, table, replace(asked, job=None if wanted is None else wanted["number"]), quiet=json)
-    reasons = _reasons(plane, wanted, ahead, all_users=here)
+    ahead, here = _looked(plane, table, asked, quiet=json)
+    records = {job["number"]: job for job in plane.jobs(selectors.LIVE, all_users=here)}
     if json:
-        print_json(_data(ahead, reasons))
+        print_json(_data(ahead, records))
     elif ahead.jobs:
-        _tell(ahead, wanted, here, reasons)
-    elif wanted is not None:
-        phase = plane.job(str(wanted["number"]))["phase"]  # it may have ended since it was asked for
-        out.print(f"{legible(wanted['name'])} is {phase}")
+        _tell(ahead, wanted is not None and len(ahead.jobs) == 1, here, records)
+    elif wanted:
+        _tell_ended([plane.job(str(job["number"])) for job in wanted])  # they may have ended since they were selected
     elif not ahead.missed:
         out.print("no jobs")
     if ahead.missed and not json:
         jobs = "1 job" if ahead.missed == 1 else f"{ahead.missed:,} jobs"
         note(f"{jobs} arrived or stopped during the simulations and have no forecast: ask again")
+
+
+def _tell_ended(jobs: Iterable[Mapping[str, Any]]) -> None:
+    for job in jobs:
+        out.print(f"{legible(job['name'])} is {job['phase']}")
 
 
 def _looked(
@@ -116,43 +122,29 @@ def _looked(
             rates = plane.rates() if table is None else table
             return forecast(state, rates, asked, lambda made, s: bar.show(made, f"simulating ahead: {format_seconds(s)}")), True
         ahead = forecast_from_json(plane.when())
-    if table is not None or replace(asked, job=None) != ForecastOptions():
+    if table is not None or replace(asked, jobs=None) != ForecastOptions():
         note("the control plane made this forecast: --simulations and the other options need an admin token")
-    return replace(ahead, jobs=tuple(one for one in ahead.jobs if asked.job in (None, one.number))), False
+    return replace(ahead, jobs=tuple(one for one in ahead.jobs if asked.jobs is None or one.number in asked.jobs)), False
 
 
-def _reasons(
-    plane: ControlPlaneClient, wanted: Mapping[str, Any] | None, ahead: ClusterForecast, all_users: bool
-) -> dict[int, Mapping[str, Any]]:
-    """Return the reasons of jobs that do not start within the horizon."""
-    timeless = {one.number for one in ahead.jobs if _timeless(one)}
-    if not timeless:
-        return {}
-    told = plane.jobs(("queued", "waiting"), all_users=all_users) if wanted is None else [wanted]
-    return {job["number"]: job["reason"] for job in told if job["number"] in timeless and job.get("reason")}
+def _never_begins(one: JobForecast) -> bool:
+    return not one.running and not one.without_arrivals.never_starts and one.range(_start)[1] == math.inf
 
 
 def _timeless(one: JobForecast) -> bool:
-    return (
-        not one.running
-        and not one.without_arrivals.never_starts
-        and one.horizon_s == HORIZON_S
-        and one.range(_start)[1] == math.inf
-    )
+    return _never_begins(one) and not one.blocked and one.horizon_s == HORIZON_S
 
 
-def _tell(
-    ahead: ClusterForecast, wanted: Mapping[str, Any] | None, here: bool, reasons: Mapping[int, Mapping[str, Any]]
-) -> None:
+def _tell(ahead: ClusterForecast, single: bool, here: bool, records: Mapping[int, Mapping[str, Any]]) -> None:
     found, made, asked = ahead.jobs, ahead.completed, ahead.options.simulations
     budget = format_duration(ahead.options.budget_s)
-    why = {number: _POSITION.sub("", legible(str(reason["text"]))) for number, reason in reasons.items()}
-    if wanted is not None:
-        unknown = found[0].number in ahead.unknown
-        told = _sentence(found[0], ahead.history_s, wanted["starts"] > 0, why.get(wanted["number"], ""), unknown=unknown)
+    why = {one.number: _why(one, ahead, records) for one in found if _timeless(one) or (one.blocked and _never_begins(one))}
+    if single:
+        again = records.get(found[0].number, {}).get("starts", 0) > 0
+        told = _sentence(found[0], ahead.history_s, again, why.get(found[0].number, ""), unknown=_unknown_end(found[0], ahead))
         out.print(told, soft_wrap=True)
     else:
-        out.print(_table(found, ahead.unknown))
+        out.print(_table(found, {one.number for one in found if _unknown_end(one, ahead)}))
         for line in _no_times(found, why):
             out.print(line, soft_wrap=True)
         if len(found) > MAX_SHOWN:
@@ -162,45 +154,71 @@ def _tell(
         note(f"in {budget} the simulation reached only {far} ahead" + "; --budget gives it more time" * here)
     elif made <= asked:
         note(f"{made - 1} of {asked} simulations with arrivals ended in {budget}" + "; --budget gives them more time" * here)
-    for guess in _guesses(ahead, None if wanted is None else found[0], here):
+    for guess in _guesses(ahead, here, single):
         note(guess)
 
 
-_UNMEASURED = "never measured, so assumed to run for an hour"
-_SCALED = "measured with other numbers of workers, so scaled in proportion"
-_OPEN_ENDED = "the end is unknown, and assumed in an hour for the start of other jobs: no job of this kind has finished yet"
-_PRIOR = "without a number of steps, so assumed to run as long as finished jobs of the same array or job type"
 _POSITION = re.compile(r"; position \d+ of \d+")  # jobs with the same reason are listed together
-UNKNOWN = "unknown: no job of this kind has finished yet"
 
 
-def _guesses(ahead: ClusterForecast, one: JobForecast | None, here: bool) -> Iterator[str]:
-    """Yield the assumptions about all jobs; or about one, and how many other jobs that may run before it have some."""
-    if one is not None and _timeless(one):
+def _why(one: JobForecast, ahead: ClusterForecast, records: Mapping[int, Mapping[str, Any]]) -> str:
+    """Why a job has no forecast of its start: the jobs of unknown end that it waits for, or its reason."""
+    record = records.get(one.number, {})
+    if not one.blocked:
+        return _POSITION.sub("", legible(str((record.get("reason") or {}).get("text", ""))))
+    if after := [records[number]["name"] for number in record.get("after", ()) if number in records]:
+        return f"after {_listed(after, ' and ')} {'ends' if len(after) == 1 else 'end'} (unknown)"
+    holding = [job["name"] for number, job in records.items() if number in ahead.unknown and job["phase"] == "running"]
+    return f"after other jobs end (unknown): {_listed(holding)}" if holding else "after jobs of other users end (unknown)"
+
+
+def _unknown_end(one: JobForecast, ahead: ClusterForecast) -> str:
+    """Why a job's end is unknown; empty if it is not."""
+    if one.number in ahead.overdue:
+        took = format_duration(ahead.overdue[one.number])
+        return f"it has run as long as similar jobs took ({took}), or longer; its end is unknown"
+    if one.number in ahead.unknown & ahead.guesses.unmeasured.keys():
+        return "its end is unknown: the steps per second of its job type are not measured yet"
+    if one.number in ahead.unknown:
+        return "its end is unknown: it has no number of steps, and no similar job has finished"
+    blocked = one.blocked and one.range(_end)[1] == math.inf
+    return "its end is unknown: it shares GPUs with jobs whose end is unknown" if blocked else ""
+
+
+def _listed(names: Iterable[str], last: str = ", ") -> str:
+    named = [*map(legible, names)]
+    shown = last.join(named[:MAX_NAMED])
+    return shown + (f" and {len(named) - MAX_NAMED:,} more" if len(named) > MAX_NAMED else "")
+
+
+def _guesses(ahead: ClusterForecast, here: bool, single: bool) -> Iterator[str]:
+    """Yield the assumptions about these jobs, and how many other jobs that may run before them have some."""
+    guesses, name_of = ahead.guesses, {one.number: one.name for one in ahead.jobs}
+    if all(map(_timeless, ahead.jobs)):
         return
-    guesses, open_ended = ahead.guesses, [*ahead.open_ended]
-    for what, kinds in ((_UNMEASURED, guesses.unmeasured), (_SCALED, guesses.scaled)):
-        if named := sorted({kind for number, kind in kinds.items() if one is None or number == one.number}):
-            yield f"{what}: {', '.join([*map(legible, named[:MAX_NAMED]), *['…'] * (len(named) > MAX_NAMED)])}"
-    if one is None:
-        for what, numbers in ((_OPEN_ENDED, ahead.unknown), (_PRIOR, ahead.priors)):
-            if numbers:
-                yield f"{what}: {len(numbers)} of the jobs"
-        return
-    if one.number in ahead.priors:
-        yield f"{_PRIOR}: {ahead.priors[one.number]} of them"
-    others = {*guesses.unmeasured, *guesses.scaled, *open_ended} - {one.number}
-    if others and one.without_arrivals.starts_s > 0:
+    if scaled := sorted({kind for number, kind in guesses.scaled.items() if number in name_of}):
+        yield f"measured with other numbers of workers, so scaled in proportion: {_listed(scaled)}"
+    told: dict[str, Iterable[int]] = {
+        "assumed to run as long as similar jobs that finished": ahead.priors,
+        "assumed to run until the time limit": ahead.limited,
+        "end unknown, so assumed to keep running": () if single else ahead.unknown,
+    }
+    for what, numbers in told.items():
+        if names := [name_of[number] for number in sorted(numbers) if number in name_of]:
+            yield f"{what}: {_listed(names)}"
+    others = {*guesses.scaled, *ahead.open_ended, *guesses.unmeasured} - name_of.keys()
+    if others and any(one.without_arrivals.starts_s > 0 for one in ahead.jobs):
         many = f"{len(others):,} other {'job' if len(others) == 1 else 'jobs'}" + " of yours" * (not here)
-        yield f"its start may depend on assumptions about {many}; `fairlead when` lists them"
+        yield f"the start may depend on assumptions about {many}; `fairlead when` names them"
 
 
-def _sentence(one: JobForecast, history_s: float, again: bool, why: str = "", *, unknown: bool = False) -> str:
-    begins = "resume" if again else "start"
+def _sentence(one: JobForecast, history_s: float, again: bool, why: str = "", *, unknown: str = "") -> str:
+    begins, name = "resume" if again else "start", legible(one.name)
     if one.without_arrivals.never_starts:
-        return f"{legible(one.name)} should never {begins}: it is refused or cancelled {_span(one, _end)}"
+        return f"{name} should never {begins}: it is refused or cancelled {_span(one, _end)}"
+    if one.blocked and _never_begins(one):
+        return f"{name} should {begins} {why}"
     if not one.running and one.range(_start)[0] == math.inf:
-        name = legible(one.name)
         if one.horizon_s < HORIZON_S:
             seen = f"not within {format_seconds(one.horizon_s)}, where the simulation ended"
             return f"no forecast yet when {name} should {begins}: {seen}"
@@ -209,10 +227,10 @@ def _sentence(one: JobForecast, history_s: float, again: bool, why: str = "", *,
             alone = f"without arrivals, it {'resumes' if again else 'starts'} {_in(one.without_arrivals.starts_s)}"
             return f"{name} should not {begins} {within}, with arrivals as in the last {format_seconds(history_s)}; {alone}"
         return f"{name} should not {begins} {within} at present" + (f": {why}" if why else "")
-    told = f"{legible(one.name)} " + ("runs" if one.running else f"should {begins} {_span(one, _start)}")
+    told = f"{name} " + ("runs" if one.running else f"should {begins} {_span(one, _start)}")
     if unknown:
-        return f"{told}; its end is {UNKNOWN}"
-    told += f" and should have ended {_span(one, _end)}"
+        return f"{told}; {unknown}"
+    told += f" and {'should ' * one.running}end {_span(one, _end)}"
     if not one.with_arrivals:
         return told
     told_of = [_end] if one.running else [_start, _end]
@@ -225,13 +243,13 @@ def _sentence(one: JobForecast, history_s: float, again: bool, why: str = "", *,
 
 def _no_times(found: Iterable[JobForecast], why: Mapping[int, str]) -> Iterator[str]:
     """Yield a line for each reason, with the jobs that have no forecast because of it."""
-    whom: dict[str, list[str]] = {}
+    waiting: dict[tuple[str, bool], list[str]] = {}
     for one in found:
-        if one.number in why:
-            whom.setdefault(why[one.number], []).append(legible(one.name))
-    for reason, names in whom.items():
-        more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
-        yield f"no forecast for {', '.join(names[:MAX_NAMED])}{more}: {reason}"
+        if why.get(one.number):
+            waiting.setdefault((why[one.number], one.blocked), []).append(one.name)
+    for (reason, blocked), names in waiting.items():
+        listed = _listed(names)
+        yield f"{listed} should start {reason}" if blocked else f"no forecast for {listed}: {reason}"
 
 
 def _table(found: Iterable[JobForecast], unknown: Collection[int] = ()) -> Table:
@@ -246,7 +264,7 @@ def _table(found: Iterable[JobForecast], unknown: Collection[int] = ()) -> Table
             between = ["", ""] if least == most else [least, most]
             if of is _start and (one.running or one.without_arrivals.never_starts):
                 middle, between = "runs" if one.running else "never", ["", ""]
-            elif of is _end and one.number in unknown:
+            elif one.number in unknown if of is _end else one.blocked and _never_begins(one):
                 middle, between = "unknown", ["", ""]
             cells += [middle, *between]
         table.add_row(Text(legible(one.name)), *cells)
@@ -271,12 +289,13 @@ def _in(seconds: float, horizon_s: float = HORIZON_S) -> str:
     return f"in {_long(seconds, horizon_s)}" if seconds == math.inf else format_delay(seconds)
 
 
-def _data(ahead: ClusterForecast, reasons: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+def _data(ahead: ClusterForecast, records: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     guesses = ahead.guesses
     kinds = {
-        "unknown": ahead.unknown,
         "finished_jobs": ahead.priors,
+        "time_limit": ahead.limited,
         "unmeasured": guesses.unmeasured,
+        "unknown": ahead.unknown,
         "scaled": guesses.scaled,
     }
     return {
@@ -286,10 +305,11 @@ def _data(ahead: ClusterForecast, reasons: Mapping[int, Mapping[str, Any]]) -> d
                 "name": one.name,
                 "runs": one.running,
                 "starts_s": one.range(_start),
-                "ends_s": None if one.number in ahead.unknown else one.range(_end),
+                "ends_s": None if _unknown_end(one, ahead) else one.range(_end),
                 "without_arrivals": asdict(one.without_arrivals),
                 "assumed": next((kind for kind, numbers in kinds.items() if one.number in numbers), None),
-                "reason": reasons.get(one.number),
+                "blocked": one.blocked and _never_begins(one),
+                "reason": records.get(one.number, {}).get("reason") if _never_begins(one) else None,
             }
             for one in ahead.jobs
         ],

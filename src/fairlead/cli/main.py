@@ -40,7 +40,7 @@ COMMANDS = {
     "info": Entry(_JOBS, "fairlead.cli.cmd_jobs:info_command", "Show everything about jobs."),
     "logs": Entry(_JOBS, "fairlead.cli.cmd_jobs:logs_command", "Print the log of a job."),
     "why": Entry(_JOBS, "fairlead.cli.cmd_jobs:why_command", "Explain why a job waits, or why it failed."),
-    "when": Entry(_JOBS, "fairlead.cli.cmd_when:when_command", "Forecast when a job starts and ends."),
+    "when": Entry(_JOBS, "fairlead.cli.cmd_when:when_command", "Forecast when jobs start and end."),
     "wait": Entry(_JOBS, "fairlead.cli.cmd_wait:wait_command", "Wait until jobs have ended; the exit code is their result."),
     "fetch": Entry(_JOBS, "fairlead.cli.cmd_wait:fetch_command", "Copy the declared outputs of jobs to this machine."),
     "cancel": Entry(_JOBS, "fairlead.cli.cmd_jobs:cancel_command", "Cancel jobs."),

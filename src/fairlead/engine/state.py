@@ -209,10 +209,10 @@ class State:
         """The columns by name, read-only, a row for each job number; an event may replace them."""
         return self.store.columns
 
-    def assume_steps(self, number: int, steps: float) -> None:
-        """Give a job other steps than it declared, for a simulation from this state; no journal has that."""
-        self.job_of[number] = replace(self.job_of[number], steps=steps)
-        self.store.arrays["steps"][number] = steps
+    def assume(self, number: int, *, steps: float, min_run_s: float) -> None:
+        """Give a job other values than it declared, for a simulation from this state; no journal has that."""
+        self.job_of[number] = replace(self.job_of[number], steps=steps, min_run_s=min_run_s)
+        self.store.arrays["steps"][number], self.store.arrays["min_run_s"][number] = steps, min_run_s
 
     def uncounted_s(self, number: int) -> float:
         """Return the run time of a job before its last requeue, which does not count towards its time limit."""

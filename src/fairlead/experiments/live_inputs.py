@@ -3,8 +3,9 @@ It does not know what is simulated."""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,10 @@ from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 from fairlead.workloads.throughput_tables import MeasuredRate, ThroughputTable, draft_table
 
 ASSUMED_RUN_S = 3600.0
-"""Assumed run time of a job type without measurements, and assumed remaining time of a job with unknown steps of
-whose kind no job has finished."""
+"""Assumed run time of a job type without measurements, and assumed remaining time of a job whose end is unknown."""
+
+NEAR_END = 0.1
+"""A run time of similar jobs that a job has reached, or misses by less than this part, says nothing about its end."""
 
 
 def fetch_state(plane: ControlPlaneClient) -> State:
@@ -46,11 +49,11 @@ def recent_jobs(state: State, table: ThroughputTable) -> Iterator[Job]:
             yield job
 
 
-def measured_table(measured: Mapping[str, Any], state: State) -> ThroughputTable:
+def measured_table(measured: Mapping[str, Any], state: State, assumed_s: float = ASSUMED_RUN_S) -> ThroughputTable:
     """A throughput table from the rates that a cluster has measured and those of its running jobs.
 
     Missing rates are guessed: from the same job type on another GPU type, in proportion from another gang size, or such that
-    the job runs for `ASSUMED_RUN_S`."""
+    the job runs for `assumed_s`. A job type with unknown steps has one step per second, as `measured` assumes."""
     types = state.cluster.type_names
     rates = _known_rates(measured, state)
     known = {(rate.kind, rate.workers) for rate in rates}
@@ -64,7 +67,8 @@ def measured_table(measured: Mapping[str, Any], state: State) -> ThroughputTable
             if job.kind in by_kind:
                 rates += _scaled(by_kind[job.kind], job.workers)
                 continue
-            rates += [MeasuredRate(job.kind, job.workers, name, False, job.steps / ASSUMED_RUN_S) for name in types]
+            guess = 1.0 if job.steps == UNKNOWN_STEPS else job.steps / assumed_s
+            rates += [MeasuredRate(job.kind, job.workers, name, False, guess) for name in types]
     if not rates:
         return ThroughputTable.timed(types)
     return draft_table(rates, types, Path("rates")).finish().for_types(types)
@@ -120,15 +124,16 @@ def open_ended_jobs(state: State) -> list[int]:
 
 @dataclass(frozen=True)
 class RunTimePrior:
-    """How long an open-ended job should still run: `left_s`, by the run times of `finished` jobs of its kind."""
+    """How long an open-ended job should still run: `left_s`, by the run times of `finished` jobs of its kind, `median_s` in the
+    median. Infinity: it has run as long as they did, or nearly."""
 
     left_s: float
     finished: int
+    median_s: float
 
 
-def run_time_priors(state: State) -> dict[int, RunTimePrior]:
+def run_time_priors(state: State, open_ended: Collection[int]) -> dict[int, RunTimePrior]:
     """By number, for open-ended jobs of which a job of the same array, or else of the same user and job type, has finished."""
-    open_ended = open_ended_jobs(state)
     if not open_ended:
         return {}
     a = state.columns
@@ -143,8 +148,9 @@ def run_time_priors(state: State) -> dict[int, RunTimePrior]:
         ran_s += max(0.0, state.time - float(a["run_started_s"][number])) if a["held"][number] else 0.0
         runs = next((took[key] for key in _peers(state.job_of[number]) if key in took), [])
         if runs:
-            longer = [run_s - ran_s for run_s in runs if run_s > ran_s]
-            found[number] = RunTimePrior(statistics.median(longer) if longer else ran_s, len(runs))
+            left_s = statistics.median([run_s - ran_s for run_s in runs if run_s > ran_s] or [0.0])
+            left_s = left_s if left_s > NEAR_END * ran_s else math.inf
+            found[number] = RunTimePrior(left_s, len(runs), statistics.median(runs))
     return found
 
 
@@ -156,22 +162,31 @@ def _peers(job: Job) -> Iterator[tuple[str, ...]]:
         yield "kind", job.user, job.kind
 
 
-def with_assumed_ends(state: State, table: ThroughputTable) -> State:
-    """The same state, changed in place: each open-ended job ends when jobs of its kind did, or after `ASSUMED_RUN_S` more. A
-    job that has ended, and may be forecast to arrive again, has the run time that it had, or this one if it did not finish."""
-    a, priors = state.columns, run_time_priors(state)
-    for number in open_ended_jobs(state):
-        done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, state.time - a["since_s"][number]))
-        left_s = priors[number].left_s if number in priors else ASSUMED_RUN_S
-        state.assume_steps(number, done + left_s * _fastest(state.job_of[number], table))
+def with_assumed_ends(
+    state: State, table: ThroughputTable, open_ended: Collection[int], unknown_s: float = ASSUMED_RUN_S
+) -> State:
+    """The same state, changed in place: each open-ended job ends when jobs of its kind did, or after `unknown_s` more. A job
+    that has ended, and may be forecast to arrive again, has the run time that it had, or `unknown_s` if it never ran.
+
+    A job that reports no steps is protected from preemption as long as a job without its first step."""
+    a, priors = state.columns, run_time_priors(state, open_ended)
+    reporting = {job.kind for n, job in state.job_of.items() if job.steps != UNKNOWN_STEPS or a["base_steps"][n] > 0}
+    first_step_s = scheduler_of(state.scheduler).first_step_s or 0.0
     for number, job in state.job_of.items():
-        if job.steps == UNKNOWN_STEPS and (job.kind == TIMED or (job.kind, job.workers) in table.row_of):
-            ran_s = float(a["settled_run_s"][number]) if a["phase"][number] == int(Phase.FINISHED) else 0.0
-            state.job_of[number] = replace(job, steps=(ran_s or ASSUMED_RUN_S) * _fastest(job, table))
+        if number in open_ended:
+            done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, state.time - a["since_s"][number]))
+            left_s = priors[number].left_s if number in priors else unknown_s
+        elif job.steps == UNKNOWN_STEPS and (job.kind == TIMED or (job.kind, job.workers) in table.row_of):
+            done, left_s = 0.0, float(a["settled_run_s"][number]) or unknown_s
+        else:
+            continue
+        min_run_s = job.min_run_s if job.kind in reporting else max(job.min_run_s, first_step_s)
+        state.assume(number, steps=done + min(left_s, unknown_s) * fastest_rate(job, table), min_run_s=min_run_s)
     return state
 
 
-def _fastest(job: Job, table: ThroughputTable) -> float:
+def fastest_rate(job: Job, table: ThroughputTable) -> float:
+    """The rate of a job on the GPU type where it is fastest."""
     return float(table.alone[table.row(job.kind, job.workers)].max())
 
 

@@ -27,6 +27,7 @@ from fairlead.engine.loop import Loop, Stalled
 from fairlead.engine.state import State
 from fairlead.experiments.live_inputs import (
     RateGuesses,
+    fastest_rate,
     measured_table,
     open_ended_jobs,
     rate_guesses,
@@ -41,6 +42,12 @@ from fairlead.workloads.throughput_tables import ThroughputTable
 
 HORIZON_S = 30 * 86400.0
 """A forecast reaches this far."""
+
+BEYOND_S = 2 * HORIZON_S
+"""A job whose end is unknown runs this long in simulations: it does not end."""
+
+QUIET_DECISIONS = 50
+"""A simulation ends after so many decisions without news, if only jobs run whose end is unknown."""
 
 
 @dataclass(frozen=True)
@@ -118,11 +125,13 @@ class JobTimes:
 
 @dataclass(frozen=True)
 class ForwardRun:
-    """One forward simulation: the times of the jobs of interest, and how far it went; `complete` unless it was stopped."""
+    """One forward simulation: the times of the jobs of interest, and how far it went; `complete` unless it was stopped, and
+    `blocked` if in the end only jobs ran whose end is unknown."""
 
     times: list[JobTimes]
     simulated_s: float
     complete: bool = True
+    blocked: bool = False
 
 
 def simulate_forward(
@@ -132,21 +141,36 @@ def simulate_forward(
     horizon_s: float = HORIZON_S,
     registry: Registry | None = None,
     keep_running: Callable[[float], bool] = lambda simulated_s: True,
+    unknown: frozenset[int] = frozenset(),
 ) -> ForwardRun:
-    """Simulate until the jobs of these numbers have ended, no job can progress, or `keep_running` says no."""
+    """Simulate until the jobs of these numbers have ended, no job can progress, or `keep_running` says no. Jobs whose end is
+    `unknown` do not end within the horizon, so it only waits for their starts."""
     view = start.view
     started = dict.fromkeys(view.jobs.number[view.jobs.running].tolist(), view.time)
+    wanted, complete = np.array(numbers, dtype=np.int64), True
+    begun, open_ended = np.isin(wanted, [*started]), np.isin(wanted, [*unknown])
+    news, news_at = -1, 0
 
     def note(plan: RoundPlan) -> None:
         for number in plan.launches.jobs.tolist():
             started.setdefault(number, plan.time)
+        begun[np.isin(wanted, plan.launches.jobs)] = True
 
     loop = forward_loop(start, start.scheduler, table, registry=registry, on_decision=note)
-    wanted, complete = np.array(numbers, dtype=np.int64), True
+    lasting = (job.steps > HORIZON_S * fastest_rate(job, table) for job in start.arrivals)  # copies of jobs of unknown end
+    endless = unknown.union(view.next_number + place for place, is_endless in enumerate(lasting) if is_endless)
+
+    def blocked(state: State) -> bool:
+        return bool(len(state.running)) and endless.issuperset(state.running.tolist())
 
     def stop(state: State) -> bool:
-        nonlocal complete
-        if (state.columns["phase"][wanted] > int(Phase.RUNNING)).all():
+        nonlocal complete, news, news_at
+        alive = state.columns["phase"][wanted] <= int(Phase.RUNNING)
+        if not (alive & ~(begun & open_ended)).any():
+            return True
+        if (seen := int(begun.sum() - alive.sum())) != news:
+            news, news_at = seen, loop.decisions
+        if loop.decisions - news_at > QUIET_DECISIONS and blocked(state):
             return True
         complete = keep_running(loop.backend.now - view.time)
         return not complete
@@ -158,13 +182,14 @@ def simulate_forward(
         JobTimes(started.get(number, math.inf) - view.time, math.inf if math.isnan(end) else end)
         for number, end in zip(numbers, ended.tolist())
     ]
-    return ForwardRun(times, loop.backend.now - view.time, complete)
+    return ForwardRun(times, loop.backend.now - view.time, complete, blocked(loop.state))
 
 
 @dataclass(frozen=True)
 class JobForecast:
     """A job that has not ended: its times without further arrivals, and in each simulation with some. Infinity is beyond
-    `horizon_s`, which is shorter where the simulation without arrivals was stopped."""
+    `horizon_s`, which is shorter where the simulation without arrivals was stopped; or unknown for a `blocked` job, which waits
+    for jobs whose end is unknown."""
 
     number: int
     name: str
@@ -172,6 +197,7 @@ class JobForecast:
     without_arrivals: JobTimes
     with_arrivals: tuple[JobTimes, ...]
     horizon_s: float = HORIZON_S
+    blocked: bool = False
 
     def range(self, of: Callable[[JobTimes], float]) -> tuple[float, float, float]:
         """Minimum, median and maximum over the simulations with arrivals; without any, of the one without."""
@@ -182,13 +208,13 @@ class JobForecast:
 @dataclass(frozen=True)
 class ForecastOptions:
     """How to forecast: the number of simulations with arrivals as in the last `window_s`, all within `budget_s`; of all jobs,
-    or of one `job` by number."""
+    or of some `jobs` by number."""
 
     simulations: int = 5
     window_s: float = 6 * 3600.0
     budget_s: float = 60.0
     costs: Costs = field(default_factory=Costs)
-    job: int | None = None
+    jobs: frozenset[int] | None = None
 
 
 def forecast_jobs(
@@ -197,12 +223,14 @@ def forecast_jobs(
     options: ForecastOptions,
     *,
     horizon_s: float = HORIZON_S,
+    unknown: frozenset[int] = frozenset(),
     start_another: Callable[[], bool] = lambda: True,
     keep_running: Callable[[float], bool] = lambda simulated_s: True,
 ) -> tuple[JobForecast, ...]:
     """Forecast the jobs that have not ended, by number. Every job must end at a rate that `table` has.
 
     Args:
+        unknown: jobs whose end is unknown; their steps must last beyond the horizon.
         start_another: called after each simulation; False ends the forecast.
         keep_running: called during a simulation with the simulated seconds; False stops it. A stopped simulation counts only if
             it is the first.
@@ -212,12 +240,13 @@ def forecast_jobs(
     past = list(recent_jobs(state, table))
     drawn = (ArrivalForecast("recent", options.window_s, seed).draw(view.time, past) for seed in range(options.simulations))
     numbers = sorted([*view.jobs.number.tolist(), *view.queued.number.tolist()])
-    numbers = [number for number in numbers if options.job in (None, number)]
+    numbers = [number for number in numbers if options.jobs is None or number in options.jobs]
     if not numbers:
         return ()
     runs: list[ForwardRun] = []
     for arrivals in chain([()], drawn):
-        run = simulate_forward(replace(start, arrivals=arrivals), table, numbers, horizon_s, keep_running=keep_running)
+        begin = replace(start, arrivals=arrivals)
+        run = simulate_forward(begin, table, numbers, horizon_s, keep_running=keep_running, unknown=unknown)
         if run.complete or not runs:
             runs.append(run)
         if not run.complete or not start_another():
@@ -232,6 +261,7 @@ def forecast_jobs(
             first.times[place],
             tuple(one.times[place] for one in others),
             horizon_s if first.complete else first.simulated_s,
+            any(run.blocked and math.inf in (run.times[place].starts_s, run.times[place].ends_s) for run in runs),
         )
         for place, number in enumerate(numbers)
     )
@@ -240,8 +270,9 @@ def forecast_jobs(
 @dataclass(frozen=True)
 class ClusterForecast:
     """A forecast of a cluster's jobs. `completed` counts the simulations, the one without arrivals included. `open_ended` jobs
-    have unknown steps. For those in `priors`, so many jobs of their kind have finished, and they should run as long. The ends
-    of the others are unknown. `missed` jobs arrived or stopped meanwhile, and have no forecast."""
+    have unknown steps. For those in `priors`, so many jobs of their kind have finished, and they should run as long. Those that
+    are `limited` should run until their time limit. The ends of the others are unknown; `overdue` has the median run time of
+    jobs of their kind, if they have run longer. `missed` jobs arrived or stopped meanwhile, and have no forecast."""
 
     jobs: tuple[JobForecast, ...]
     completed: int
@@ -251,11 +282,13 @@ class ClusterForecast:
     open_ended: tuple[int, ...] = ()
     missed: int = 0
     priors: Mapping[int, int] = field(default_factory=dict)
+    limited: frozenset[int] = frozenset()
+    overdue: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def unknown(self) -> frozenset[int]:
-        """The jobs whose end is unknown: they have no steps, and no job of their kind has finished."""
-        return frozenset(self.open_ended) - self.priors.keys()
+        """The jobs whose end is unknown: they have no steps or no measured rate, no time limit, and no finished jobs tell."""
+        return frozenset({*self.open_ended, *self.guesses.unmeasured} - self.priors.keys() - self.limited)
 
 
 OnSimulated = Callable[[int, float], None]
@@ -272,22 +305,27 @@ def forecast(
     if isinstance(rates, ThroughputTable):
         table, guesses = rates.for_types(state.cluster.type_names), RateGuesses()
     else:
-        table, guesses = measured_table(rates, state), rate_guesses(rates, state)
+        table, guesses = measured_table(rates, state, BEYOND_S), rate_guesses(rates, state)
     table = with_colocated_rates(table, state)
-    priors = {number: prior.finished for number, prior in run_time_priors(state).items()}
     open_ended, now, budget = open_ended_jobs(state), state.time, _Budget(options.budget_s, on_simulated)
+    without_end = {*open_ended, *guesses.unmeasured}
+    priors = run_time_priors(state, without_end)
+    known = {number: prior.finished for number, prior in priors.items() if prior.left_s < math.inf}
+    limited = frozenset(n for n in without_end - known.keys() if state.job_of[n].time_limit_s < math.inf)
+    overdue = {number: prior.median_s for number, prior in priors.items() if number not in known.keys() | limited}
+    about = ClusterForecast((), 0, options, min(options.window_s, now), guesses, tuple(open_ended), 0, known, limited, overdue)
     try:
         found = forecast_jobs(
-            with_assumed_ends(state, table),
+            with_assumed_ends(state, table, {*open_ended, *known}, BEYOND_S),
             table,
             options,
+            unknown=about.unknown,
             start_another=budget.start_another,
             keep_running=budget.keep_running,
         )
     except Exception as problem:  # a faulty part, or jobs that would never end
         raise FairleadError(f"cannot simulate ahead from this state: {type(problem).__name__}: {problem}") from problem
-    history_s = min(options.window_s, now)
-    return ClusterForecast(found, budget.completed, options, history_s, guesses, tuple(open_ended), priors=priors)
+    return replace(about, jobs=found, completed=budget.completed)
 
 
 def without_simulation(state: State, options: ForecastOptions) -> ClusterForecast:
@@ -360,6 +398,8 @@ def forecast_to_json(found: ClusterForecast) -> dict[str, Any]:
         "open_ended": list(found.open_ended),
         "missed": found.missed,
         "priors": list(found.priors.items()),
+        "limited": sorted(found.limited),
+        "overdue": list(found.overdue.items()),
     }
 
 
@@ -370,7 +410,7 @@ def forecast_from_json(data: Mapping[str, Any]) -> ClusterForecast:
     for one in map(_with_new_keys, data["jobs"]):
         with_arrivals = tuple(map(_times, one["with_arrivals"]))
         known = (one["number"], one["name"], one["running"], _times(one["without_arrivals"]), with_arrivals)
-        jobs.append(JobForecast(*known, one["horizon_s"]))
+        jobs.append(JobForecast(*known, one["horizon_s"], one.get("blocked", False)))
     return ClusterForecast(
         tuple(jobs),
         data["completed"],
@@ -380,6 +420,8 @@ def forecast_from_json(data: Mapping[str, Any]) -> ClusterForecast:
         tuple(data["open_ended"]),
         data.get("missed", 0),  # older control planes lack these
         dict(data.get("priors", ())),
+        frozenset(data.get("limited", ())),
+        dict(data.get("overdue", ())),
     )
 
 

@@ -25,7 +25,7 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.engine.journal import Journal, MemoryJournal, NoJournal
 from fairlead.engine.state import State
 from fairlead.experiments.cases import ProcessPool
-from fairlead.experiments.live_inputs import recent_jobs, with_assumed_ends
+from fairlead.experiments.live_inputs import open_ended_jobs, recent_jobs, with_assumed_ends
 from fairlead.experiments.lookahead import ArrivalForecast, StartingPoint, forward_loop
 from fairlead.experiments.simulate import Simulation, SimulationRun, begin, stop_of
 from fairlead.simulator.costs import Costs
@@ -329,7 +329,8 @@ def _forecast_in_pool(
 
 def advise(state: State, advisor: Advisor) -> Advice:
     """Advice for a running cluster's state, which is consumed."""
-    running, state = scheduler_of(state.scheduler), with_assumed_ends(state, advisor.table)
+    running = scheduler_of(state.scheduler)
+    state = with_assumed_ends(state, advisor.table, open_ended_jobs(state))
     return advisor.advise(state.snapshot(), running, memo=state.memo, past=recent_jobs(state, advisor.table))
 
 

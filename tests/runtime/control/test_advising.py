@@ -15,15 +15,22 @@ from serving import served
 from typer.testing import CliRunner
 
 from fairlead.cli import cmd_synthesize as advise
-from fairlead.cli.cmd_when import _sentence, _table
+from fairlead.cli.cmd_when import _sentence, _table, _unknown_end
 from fairlead.cli.main import app
 from fairlead.core.events import JobSubmitted, ProgressReported, RoundPlanned, SchedulerSwitched
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
-from fairlead.experiments.live_inputs import RateGuesses, fetch_state, measured_table, rate_guesses, with_assumed_ends
-from fairlead.experiments.lookahead import ForecastOptions, JobForecast, JobTimes, forecast_jobs
+from fairlead.experiments.live_inputs import (
+    RateGuesses,
+    fetch_state,
+    measured_table,
+    open_ended_jobs,
+    rate_guesses,
+    with_assumed_ends,
+)
+from fairlead.experiments.lookahead import ClusterForecast, ForecastOptions, JobForecast, JobTimes, forecast_jobs
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 from fairlead.testing import cluster
@@ -38,7 +45,7 @@ def busy(monkeypatch):
         plane = ControlPlaneClient(cluster.url, cluster.token)
         cluster.plane.backend.agent_joined(0, ())
         plane.switch({"policy": "fifo", "estimator": "measured", "rounds": 0.2})
-        jobs = [{"name": "long", "run": "sleep 99", "workers": 4, "kind": "slow", "steps": 36_000}]
+        jobs = [{"name": "long", "run": "sleep 99", "workers": 4, "kind": "slow", "steps": 36_000, "time_limit_s": 3600}]
         jobs += [{"name": f"short-{n}", "run": "sleep 1", "kind": "slow", "steps": 10} for n in range(3)]
         plane.submit(jobs)
         yield cluster, plane
@@ -69,7 +76,7 @@ def test_who_did_not_say_how_many_steps_it_will_do_is_taken_to_go_on_for_an_hour
     plane.submit([{"name": "open", "run": "sleep 99", "kind": "slow"}])
     told = fetch_state(plane)
     table = measured_table(plane.rates(), told)
-    ended = with_assumed_ends(told, table)
+    ended = with_assumed_ends(told, table, open_ended_jobs(told))
     (number,) = [number for number, job in ended.job_of.items() if job.name == "open"]
     an_hour = 3600 * table.alone[table.row("slow", 1), 0]
     assert (ended.job_of[number].steps, ended.columns["steps"][number]) == (an_hour, an_hour)
@@ -116,7 +123,7 @@ def test_who_runs_and_of_whose_kind_nothing_is_remembered_goes_on_as_fast_as_it_
     assert table.alone[[table.row("net", size) for size in (1, 2)], 0].tolist() == [2.5, 5.0]
     assert rate_guesses(seen(), state) == RateGuesses(scaled={0: "net"})
     state.scheduler = {"policy": "fifo", "rounds": 5}
-    (found,) = forecast_jobs(with_assumed_ends(state, table), table, ForecastOptions(simulations=0))
+    (found,) = forecast_jobs(with_assumed_ends(state, table, ()), table, ForecastOptions(simulations=0))
     assert found.without_arrivals.ends_s < 40.0, "80 steps, with one worker or two"
     measured = seen(("net", 2, 4.0))
     table = measured_table(measured, state)
@@ -213,7 +220,9 @@ def test_when_a_job_will_run_is_looked_ahead_from_the_state(busy):
     assert told["open_ended"] == 1
     assert told["unmeasured_kinds"] == ["slow"]
     jobs = {one["name"]: one for one in told["jobs"]}
-    assert jobs["long"]["ends_s"][1] == pytest.approx(3600, abs=60), "nobody has measured it: an hour's run"
+    assert jobs["long"]["ends_s"][1] == pytest.approx(3600, abs=60), "at its time limit, as its rate is not measured"
+    assert jobs["long"]["assumed"] == "time_limit"
+    assert (jobs["short-0"]["ends_s"], jobs["short-0"]["assumed"]) == (None, "unmeasured")
     for short in ("short-0", "short-1", "short-2"):
         assert not jobs[short]["runs"]
         assert jobs[short]["starts_s"][0] == pytest.approx(jobs["long"]["ends_s"][0], abs=1)
@@ -226,9 +235,19 @@ def test_when_one_job_will_run_is_a_sentence_and_of_all_a_table(busy):
     done = CliRunner().invoke(app, ["when", "short-1"])
     assert done.exit_code == 0, (done.output, done.exception)
     said = " ".join(done.stdout.split())
-    assert said.startswith("short-1 should start in")
-    assert "never measured, so assumed to run for an hour: slow" in " ".join(done.stderr.split())
-    assert said.endswith("with or without arrivals"), "who came first goes first"
+    assert said.startswith("short-1 should start in 1.0 h; its end is unknown: the steps per second of its job type")
+    assert " ".join(done.stderr.split()) == (
+        "the start may depend on assumptions about 3 other jobs; `fairlead when` names them"
+    )
+    every = CliRunner().invoke(app, ["when", "--simulations", "0"])
+    assert "assumed to run until the time limit: long" in " ".join(every.stderr.split())
+    assert "end unknown, so assumed to keep running: short-0, short-1, short-2" in " ".join(every.stderr.split())
+    some = json.loads(CliRunner().invoke(app, ["when", "short-[01]", "long", "--simulations", "0", "--json"]).stdout)
+    assert [one["name"] for one in some["jobs"]] == ["long", "short-0", "short-1"]
+    pending = CliRunner().invoke(app, ["when", "--state", "waiting,queued", "--simulations", "0"]).stdout
+    assert "short-1" in pending
+    nothing = CliRunner().invoke(app, ["when", "--array", "sweep"])
+    assert str(nothing.exception) == "no job matches: array sweep"
     table = CliRunner().invoke(app, ["when", "--simulations", "0"]).stdout
     assert [line.split()[0] for line in table.splitlines() if "long" in line or "short" in line][1:] == [
         "short-0",
@@ -276,17 +295,36 @@ def test_of_one_job_it_is_told_what_is_guessed_of_it_and_that_others_are(busy):
     def notes(name: str) -> str:
         return " ".join(CliRunner().invoke(app, ["when", name, "--simulations", "0"]).stderr.split())
 
-    assert notes("long") == "never measured, so assumed to run for an hour: slow", "who runs does not wait for others"
-    assert notes("other") == (
-        "never measured, so assumed to run for an hour: odd "
-        "its start may depend on assumptions about 5 other jobs; `fairlead when` lists them"
-    )
-    assert notes("open") == "its start may depend on assumptions about 5 other jobs; `fairlead when` lists them"
+    limit = "assumed to run until the time limit: long"
+    assert notes("long") == limit, "a running job does not wait for others"
+    others = "the start may depend on assumptions about 5 other jobs; `fairlead when` names them"
+    assert (notes("other"), notes("open")) == (others, others)
     said = " ".join(CliRunner().invoke(app, ["when", "open", "--simulations", "0"]).stdout.split())
-    assert said.endswith("; its end is unknown: no job of this kind has finished yet")
+    assert said.endswith("; its end is unknown: it has no number of steps, and no similar job has finished")
     assert "unknown" in CliRunner().invoke(app, ["when", "--simulations", "0"]).stdout
     guesses = {one["name"]: one["assumed"] for one in json.loads(CliRunner().invoke(app, ["when", "--json"]).stdout)["jobs"]}
-    assert (guesses["long"], guesses["open"]) == ("unmeasured", "unknown")
+    assert (guesses["long"], guesses["open"], guesses["other"]) == ("time_limit", "unknown", "unmeasured")
+
+
+def test_a_job_behind_one_of_unknown_end_starts_after_it(busy):
+    _, plane = busy
+    plane.cancel("long")
+    plane.submit([{"name": "holds", "run": "sleep 99", "workers": 4, "priority": 9}])
+    plane.submit([{"name": "wide", "run": "sleep 9", "workers": 4}, {"name": "next", "run": "sleep 9", "after": ["holds"]}])
+    for n in range(3):
+        plane.cancel(f"short-{n}")
+    until(lambda: plane.job("holds")["phase"] == "running")
+    asked = ["when", "--simulations", "0"]
+    assert CliRunner().invoke(app, [*asked, "next"]).stdout.strip() == "next should start after holds ends (unknown)"
+    assert CliRunner().invoke(app, [*asked, "wide"]).stdout.strip() == "wide should start after other jobs end (unknown): holds"
+    told = CliRunner().invoke(app, asked).stdout
+    assert told.splitlines()[-2:] == [
+        "wide should start after other jobs end (unknown): holds",
+        "next should start after holds ends (unknown)",
+    ]
+    jobs = {one["name"]: one for one in json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)["jobs"]}
+    assert {name: one["blocked"] for name, one in jobs.items()} == {"holds": False, "wide": True, "next": True}
+    assert jobs["wide"]["ends_s"] is None
 
 
 def test_who_ended_between_two_questions_is_told_as_ended(busy, monkeypatch):
@@ -311,9 +349,15 @@ def test_a_sentence_tells_no_span_of_one_length_and_no_past_that_was_not():
             JobForecast(0, "j", False, JobTimes(5.0, 10.0), tuple(JobTimes(5.0, end) for end in ends)), 90.0, again
         )
 
-    assert told(10.0, 10.0001) == "j should start in 5 s and should have ended in 10 s, with or without arrivals"
+    assert told(10.0, 10.0001) == "j should start in 5 s and end in 10 s, with or without arrivals"
+    runs = JobForecast(0, "j", True, JobTimes(0.0, 10.0), ())
+    assert _sentence(runs, 90.0, again=False) == "j runs and should end in 10 s"
+    late = ClusterForecast((runs,), 1, ForecastOptions(), 90.0, open_ended=(0,), overdue={0: 120.0})
+    assert _sentence(runs, 90.0, again=False, unknown=_unknown_end(runs, late)) == (
+        "j runs; it has run as long as similar jobs took (2.0 min), or longer; its end is unknown"
+    )
     assert told(10.0, 70.0, again=True) == (
-        "j should resume in 5 s and should have ended in 1.2 min (10 s to 1.2 min), with arrivals as in the last 1.5 min; "
+        "j should resume in 5 s and end in 1.2 min (10 s to 1.2 min), with arrivals as in the last 1.5 min; "
         "without arrivals, it resumes in 5 s and ends in 10 s"
     )
 
@@ -323,14 +367,14 @@ def test_what_is_due_in_less_than_a_second_is_due_at_once():
         looks = tuple(JobTimes(start, 3600.0) for start in starts)
         return _sentence(JobForecast(0, "j", False, JobTimes(alone, 3600.0), looks), 13.3, again=False)
 
-    assert told(0.066) == "j should start at once and should have ended in 1.0 h"
-    assert told(0.066, 0.066, 0.4) == "j should start at once and should have ended in 1.0 h, with or without arrivals"
+    assert told(0.066) == "j should start at once and end in 1.0 h"
+    assert told(0.066, 0.066, 0.4) == "j should start at once and end in 1.0 h, with or without arrivals"
     assert told(0.066, 0.066, 59.7) == (
-        "j should start in 1.0 min (0 s to 1.0 min) and should have ended in 1.0 h, with arrivals as in the last 13 s; "
+        "j should start in 1.0 min (0 s to 1.0 min) and end in 1.0 h, with arrivals as in the last 13 s; "
         "without arrivals, it starts at once and ends in 1.0 h"
     )
     cut = _sentence(JobForecast(0, "j", False, JobTimes(5.0, math.inf), (), horizon_s=7200.0), 13.3, again=False)
-    assert cut == "j should start in 5 s and should have ended in over 2.0 h"
+    assert cut == "j should start in 5 s and end in over 2.0 h"
     never_starts = JobTimes(math.inf, math.inf)
     kept_out = _sentence(JobForecast(0, "j", False, JobTimes(5.0, 10.0), (never_starts, never_starts)), 90.0, again=False)
     assert (

@@ -149,9 +149,10 @@ def _for_user(result: LookaheadResult, now: float, mine: Mapping[int, bool]) -> 
         "jobs": jobs,
         "missed": len(mine) - len(jobs),
         "open_ended": [number for number in forecast["open_ended"] if number in mine],
-        "priors": [prior for prior in forecast.get("priors", ()) if prior[0] in mine],
-        "scaled": [guess for guess in forecast["scaled"] if guess[0] in mine],
-        "unmeasured": [guess for guess in forecast["unmeasured"] if guess[0] in mine],
+        "limited": [number for number in forecast["limited"] if number in mine],
+        **{
+            key: [about for about in forecast[key] if about[0] in mine] for key in ("priors", "overdue", "scaled", "unmeasured")
+        },
     }
 
 
