@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
+from fairlead.runtime.http_client import MISSING, RefusedRequest
 
 
 class Told:
@@ -18,11 +21,34 @@ class Told:
     def job(self, name: str) -> dict[str, object]:
         return {"number": 7}
 
-    def find_jobs(self, words: list[str]) -> list[dict[str, object]]:
+    def find_jobs(self, words: list[str], **_: object) -> list[dict[str, object]]:
         return [{"number": 7, "name": "a", "phase": self.phase, "reason": {"text": "it failed"}}]
 
     def logs(self, *_: object, **__: object) -> list[dict[str, object]]:
         return self.pieces
+
+
+class Sweep:
+    """A control plane with an array, of which the last job has not started."""
+
+    def find_jobs(self, words: list[str], **_: object) -> list[dict[str, object]]:
+        return [{"number": n, "name": f"sweep-{n}", "phase": "running"} for n in range(3)]
+
+    def logs(self, number: str, **_: object) -> list[dict[str, object]]:
+        if number == "2":
+            raise RefusedRequest(MISSING, "it has not started")
+        return [{"launch": 1, "text": text} for text in (f"{number}: on", f"e\n{number}: two\n", "end")]
+
+
+def test_each_line_of_the_logs_of_an_array_has_the_name_of_its_job(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fairlead.cli.cmd_jobs.control_plane", Sweep)
+    done = CliRunner().invoke(app, ["logs", "sweep"])
+    lines = [f"[sweep-{n}] {line}" for n in range(2) for line in (f"{n}: one", f"{n}: two", "end")]
+    assert (done.exit_code, done.stdout.splitlines(), done.stderr) == (0, lines, "[sweep-2] it has not started\n")
+    pieces = [json.loads(line) for line in CliRunner().invoke(app, ["logs", "sweep", "--json"]).stdout.splitlines()]
+    assert [piece["name"] for piece in pieces] == ["sweep-0"] * 3 + ["sweep-1"] * 3
+    followed = CliRunner().invoke(app, ["logs", "-f", "sweep"])
+    assert str(followed.exception) == "--follow takes one job; 3 match, such as sweep-0"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from fairlead.cli.selectors import (
     ArrayOption,
     JobsArgument,
     JobsOrNoneArgument,
-    NameArgument,
     StateOption,
     UserOption,
     change_jobs,
@@ -200,19 +199,20 @@ def cancel_command(
 
 
 def logs_command(
-    name: NameArgument,
-    follow: bool = typer.Option(False, "-f", "--follow", help="Follow the log until the job ends."),
+    words: JobsArgument,
+    follow: bool = typer.Option(False, "-f", "--follow", help="Follow the log of one job until it ends."),
     rank: int = typer.Option(0, help="Rank of the worker in a gang.", min=0),
     launch: int = typer.Option(0, help="Number of the launch, from 1.  [default: the last]", min=0, show_default=False),
     tail: int | None = typer.Option(None, help="Only this many lines from the end.", min=0),
     json: bool = typer.Option(False, "--json", help="Print one JSON object per line, for each piece of the log."),
 ) -> None:
-    """Print the log of a job.
+    """Print the log of a job, or of several. Of several, such as an array, each line begins with the name of its job.
 
     Examples:
 
       fairlead logs -f train
       fairlead logs train --launch 1 --tail 100
+      fairlead logs sweep --tail 5
 
     Prints standard output and error of the last launch. With -f it follows the job from launch to launch, across preemptions
     and migrations; --launch 1 begins at the first. Logs are kept on the nodes that ran the job, so the node must be reachable.
@@ -221,7 +221,19 @@ def logs_command(
     130 interrupted. With -f, 0 means that the job has finished, and 1 that it failed or was cancelled.
     """
     plane = control_plane()
+    jobs = select_jobs(plane, words)
+    if follow and len(jobs) > 1:
+        raise FairleadError(f"--follow takes one job; {len(jobs):,} match, such as {jobs[0]['name']}")
     if follow:
-        follow_job(plane, name, launch=launch, rank=rank, tail=tail, json=json)
-    else:
-        print_log(plane, name, launch=launch, rank=rank, tail=tail, json=json)
+        follow_job(plane, str(jobs[0]["number"]), launch=launch, rank=rank, tail=tail, json=json)
+        return
+    missing: list[RefusedRequest] = []
+    for job in jobs:
+        name = legible(job["name"]) if len(jobs) > 1 else ""
+        try:
+            print_log(plane, str(job["number"]), launch=launch, rank=rank, tail=tail, json=json, name=name)
+        except RefusedRequest as refused:  # it has not started, or its node is unreachable
+            missing.append(refused)
+            if len(missing) == len(jobs):
+                raise
+            note(f"[{name}] {refused}")

@@ -174,22 +174,27 @@ def follow_job(
 
 def print_log(
     plane: ControlPlaneClient,
-    name: str,
+    number: str,
     *,
     launch: int = 0,
     rank: int = 0,
     tail: int | None = None,
     follow: bool = False,
     json: bool = False,
+    name: str = "",
 ) -> None:
-    """Print a worker's log, or one JSON object for each piece of it."""
-    before = launch
-    for piece in plane.logs(name, launch=launch, rank=rank, tail=tail, follow=follow):
+    """Print a worker's log, or one JSON object for each piece of it; with a name, each line or object has it."""
+    before, prefix, begins = launch, f"[{name}] " * bool(name), True
+    for piece in plane.logs(number, launch=launch, rank=rank, tail=tail, follow=follow):
         if json:
-            print_json(piece)
+            print_json({"name": name, **piece} if name else piece)
             continue
         if piece["launch"] != before and (before or piece["launch"] > 1):
-            note(f"launch {piece['launch']}" + ("" if before else ", the last; --launch N shows earlier ones"))
+            note(f"{prefix}launch {piece['launch']}" + ("" if before else ", the last; --launch N shows earlier ones"))
         before = piece["launch"]
-        sys.stdout.write(piece["text"])
+        for line in piece["text"].splitlines(keepends=True) if prefix else (piece["text"],):
+            sys.stdout.write(prefix * begins + line)
+            begins = line.endswith("\n")
         sys.stdout.flush()
+    if prefix and not begins:
+        sys.stdout.write("\n")

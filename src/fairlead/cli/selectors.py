@@ -24,10 +24,6 @@ STATES = {
 }
 """What --state takes, and the phases that it means."""
 
-NameArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="Number of a job, or its name (the most recent job of that name).")
-]
-
 _JOBS = "Names, numbers, patterns ('train-*'), arrays (sweep) or members of an array ('sweep[0-4]')."
 JobsArgument = Annotated[list[str], typer.Argument(metavar="JOB...", help=_JOBS, show_default=False)]
 JobsOrNoneArgument = Annotated[list[str] | None, typer.Argument(metavar="[JOB...]", help=_JOBS, show_default=False)]
