@@ -112,7 +112,7 @@ def test_errors_of_worker_processes_and_of_two_files_name_the_file(folder: Path)
     done = fairlead("compare", "--policies", "fifo,mine.py:Misspelt", "--processes", 2, *COMMON, cwd=folder)
     assert (done.returncode, "mine.py:30: AttributeError" in done.stderr) == (2, True)
     done = fairlead("compare", "--policies", "mine.py:Newest,other.py:Newest", *COMMON, cwd=folder)
-    assert (done.returncode, "policy 'Newest' is there already, from " in done.stderr) == (2, True)
+    assert (done.returncode, "policy 'Newest' already exists, from " in done.stderr) == (2, True)
 
 
 def test_a_scheduler_file_cannot_name_a_file(folder: Path) -> None:
