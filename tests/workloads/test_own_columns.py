@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 
 import pyarrow
 import pyarrow.parquet
@@ -30,6 +31,20 @@ def test_own_names_of_columns_are_mapped_and_other_columns_are_not_read(tmp_path
         result = fairlead.compare(trace, "4xv100:4", ["las"], columns=COLUMNS, processes=1)
         assert result.rows[0]["average_jct_s"] == wanted
     assert [job.name for job in fairlead.read_trace(tmp_path / "own.csv", columns=COLUMNS).jobs] == ["a", "b"]
+
+
+def test_calendar_times_of_submission_count_from_the_earliest(tmp_path):
+    times = ["2026-03-01T10:00:00+01:00", "2026-03-01 09:01:00"]
+    path = tmp_path / "own.csv"
+    path.write_text("submit,runtime\n" + "".join(f"{time},600\n" for time in times))
+    columns = {"submit": "submitted_s", "runtime": "duration_s"}
+    assert [job.submitted_s for job in fairlead.read_trace(path, columns=columns).jobs] == [0.0, 60.0]
+    table = pyarrow.table({"submit": [datetime(2026, 3, 1, 9), datetime(2026, 3, 1, 9, 1)], "runtime": [600.0, 600.0]})
+    pyarrow.parquet.write_table(table, tmp_path / "own.parquet")
+    assert [job.submitted_s for job in fairlead.read_trace(tmp_path / "own.parquet", columns=columns).jobs] == [0.0, 60.0]
+    path.write_text("submit,runtime\n2026-13-01,600\n")
+    with pytest.raises(InputError, match=r"own\.csv:2: field 'submitted_s' is '2026-13-01': expected a time such as"):
+        fairlead.read_trace(path, columns=columns)
 
 
 def test_commands_take_columns_and_an_error_proposes_them(tmp_path):

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -292,11 +294,19 @@ def _jobs(
         try:
             check_width(row, len(names))
             cells = row if whole else [row[place] for place in read]
+            if columns:
+                cells = [_calendar_seconds(cell) if name == "submitted_s" else cell for name, cell in zip(wanted, cells)]
             job, curve, regimes = job_of(wanted, cells, line - (header_line or 0) - 1)
             jobs.add(job, line, curve, regimes)
         except BadField as bad:
             on_bad(bad.at(path, line))
     return jobs.rebased() if columns else jobs
+
+
+def _calendar_seconds(cell: Cell) -> Cell:
+    """Seconds since 1970 where the cell has a calendar time; any other cell as it is."""
+    text = cell.isoformat() if isinstance(cell, datetime) else cell
+    return parse_time("submitted_s", text) if isinstance(text, str) and re.match(r"\s*\d{4}-\d", text) else text
 
 
 def _check_columns(names: Sequence[str], path: Path, line: int | None) -> None:
