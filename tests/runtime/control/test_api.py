@@ -303,3 +303,12 @@ def test_what_a_failing_stage_said_is_told_to_admins_only():
         assert told == {"root": 'the policy failed: KeyError: "bob\'s job"', "ann": "the policy failed: KeyError"}
 
     with_plane(scene)
+
+
+def test_the_scheduler_is_shown_without_composing_it_again():
+    async def scene(plane, who):
+        plane.compose = None  # such as one whose files are gone since
+        told = (await who("ann").get("/v1/scheduler")).json()
+        assert (told["scheduler"], told["preempting_policy"]) == (SCHEDULER, "las")
+
+    with_plane(scene)

@@ -12,6 +12,8 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.datastructures import URL
+from starlette.requests import HTTPConnection
 
 from fairlead.config.schedulers import compose
 from fairlead.core import events as ev
@@ -165,6 +167,20 @@ def test_a_probe_needs_no_token_and_is_told_nothing_but_whether_decisions_are_ma
 
     scene.play(story)
     assert not scene.plane.healthy
+
+
+def test_a_metrics_token_reads_nothing_else_whatever_its_host_header_makes_of_the_url(monkeypatch):
+    """Some versions of Starlette read the path of a URL out of the Host header."""
+    monkeypatch.setattr(HTTPConnection, "url", URL("http://x/metrics?/v1/digest"))
+    scene = Scene()
+
+    async def story() -> None:
+        answers = {
+            path: (await scene.who(Role.METRICS).get(path)).status_code for path in ("/metrics", "/v1/digest", "/v1/jobs")
+        }
+        assert answers == {"/metrics": 200, "/v1/digest": 403, "/v1/jobs": 403}
+
+    scene.play(story)
 
 
 def test_metrics_are_for_admins_unless_they_are_open():

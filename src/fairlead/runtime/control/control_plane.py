@@ -153,7 +153,10 @@ class ControlPlane:
         self.compose(scheduler)
 
     def _composed(self, scheduler: Mapping[str, Any]) -> Stages:
-        return with_timeout(self.compose(scheduler), self.decision_health)
+        stages = self.compose(scheduler)
+        policy = getattr(stages.policy, "allocator", stages.policy)
+        self.preempts = not stages.run_to_completion and bool(getattr(policy, "preempt", True))
+        return with_timeout(stages, self.decision_health)
 
     def _checkpoints(self) -> str:
         """A folder for this journal: its job numbers mean nothing to another journal."""

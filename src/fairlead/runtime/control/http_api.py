@@ -91,24 +91,28 @@ def create_app(
     names = JobNames()
     logs = LogReader(plane)
 
-    async def bearer(request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]) -> Bearer:
+    async def holder(given: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]) -> Bearer:
         found = None if given is None else tokens.bearer(given.credentials)
         if found is None or found.role is Role.AGENT:
-            raise HTTPException(
-                401,
-                "this request needs a valid token in the header 'Authorization: Bearer TOKEN'",
-                {"WWW-Authenticate": "Bearer"},
-            )
-        if found.role is Role.METRICS and request.url.path != "/metrics":
+            wanted = "this request needs a valid token in the header 'Authorization: Bearer TOKEN'"
+            raise HTTPException(401, wanted, {"WWW-Authenticate": "Bearer"})
+        return found
+
+    async def bearer(found: Annotated[Bearer, Depends(holder)]) -> Bearer:
+        if found.role is Role.METRICS:
             raise HTTPException(403, "this token may only read /metrics; use the token of a user or an admin")
         return found
 
     Caller = Annotated[Bearer, Depends(bearer)]
 
     def admin(caller: Caller) -> Bearer:
-        if caller.role not in (Role.ADMIN, Role.METRICS):
+        if caller.role is not Role.ADMIN:
             raise HTTPException(403, "this request needs an admin token")
-        return caller  # one for metrics has come no further than /metrics
+        return caller
+
+    def metrics_reader(found: Annotated[Bearer, Depends(holder)]) -> None:
+        if found.role not in (Role.ADMIN, Role.METRICS):
+            raise HTTPException(403, "this request needs an admin token")
 
     Admin = Annotated[Bearer, Depends(admin)]
 
@@ -117,7 +121,7 @@ def create_app(
         if request.method not in ("POST", "PUT", "PATCH"):
             return None
         largest = MAX_BODY
-        if request.url.path.startswith("/v1/code/") and plane.code is not None:
+        if request.scope["path"].startswith("/v1/code/") and plane.code is not None:
             largest = plane.code.limits.packed_bytes
         length = request.headers.get("content-length")
         if length is None:
@@ -360,7 +364,7 @@ def create_app(
         records = await read(lambda: views.usage(plane.loop.state, min(plane.backend.now, plane.progress_until_s)))
         return {"usage": [r for r in records if caller.visible_user in (None, r["user"])]}
 
-    @app.get("/metrics", dependencies=[] if metrics_open else [Depends(admin)], include_in_schema=False)  # not JSON
+    @app.get("/metrics", dependencies=[] if metrics_open else [Depends(metrics_reader)], include_in_schema=False)  # not JSON
     async def metrics() -> Response:
         """Metrics for Prometheus."""
         return Response(await asyncio.to_thread(plane.metrics.text), media_type=CONTENT_TYPE)
@@ -370,10 +374,7 @@ def create_app(
         """The scheduler, why it does not decide at present (in detail for admins), and its policy's name if that preempts."""
         error = plane.decision_health.message if caller.role is Role.ADMIN else plane.decision_health.summary
         counts = {"decisions": plane.loop.decisions, "missed": plane.loop.missed}
-        stages = await asyncio.to_thread(plane.compose, plane.scheduler_in_use)
-        policy = getattr(stages.policy, "allocator", stages.policy)
-        preempts = not stages.run_to_completion and getattr(policy, "preempt", True)
-        preempting = policy_of(plane.scheduler_in_use) if preempts else ""
+        preempting = policy_of(plane.scheduler_in_use) if plane.preempts else ""
         return {"scheduler": dict(plane.scheduler_in_use), "decision_error": error, **counts, "preempting_policy": preempting}
 
     @app.post("/v1/scheduler", responses={403: {}, 409: {}, 411: {}, 413: {}, 422: {}})
