@@ -278,3 +278,16 @@ def test_a_dump_made_by_postgres_while_it_is_written_is_a_journal(postgres: Post
     assert recover(restored)[0].digest() == DIGEST
     check_continued(restored)
     restored.close()
+
+
+def test_events_that_are_committed_while_others_are_read_are_not_missing(where: str) -> None:
+    journal = opened(where)
+    for event in EVENTS[:50]:
+        journal.append(event)
+    reading = journal.numbered()
+    assert next(reading)[0] == 1
+    journal.append(EVENTS[50])
+    journal.commit()
+    assert [number for number, _ in reading] == [*range(2, 51)]
+    assert [number for number, _ in journal.numbered(50)] == [51]
+    journal.close()

@@ -124,9 +124,10 @@ class DatabaseJournal:
         while True:
             with self._lock:
                 self._must_be_open()
+                last = self.last  # others may commit while these rows are used
                 rows = self._ask(f"SELECT seq, body FROM events WHERE seq > ? ORDER BY seq LIMIT {_PAGE}", seq or 0)
             if seq is None:
-                seq = rows[0][0] - 1 if rows else self.last
+                seq = rows[0][0] - 1 if rows else last
             for number, body in rows:
                 seq += 1
                 if number != seq:
@@ -137,7 +138,7 @@ class DatabaseJournal:
                     raise JournalError(f"{self.where}: event {number}: {error}") from error
             if len(rows) < _PAGE:
                 break
-        if seq < self.last:
+        if seq < last:
             raise JournalError(f"{self.where}: event {seq + 1} and all later events are missing: restore a backup")
 
     def snapshot(self, state: State) -> None:
