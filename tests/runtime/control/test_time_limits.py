@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from emulated_agents import Scene, begun, restarted
 
@@ -110,7 +112,33 @@ def test_a_job_that_leaves_at_its_limit_can_be_held_requeued_and_updated_without
     assert scene.phase(0) is Phase.QUEUED
     scene.backend.report(0, [Ended(0, 1, 0, True, 27, 27)])
     scene.at(29.0)
-    assert scene.phase(0) is Phase.FAILED
+    assert scene.phase(0) is Phase.QUEUED, "it is held, and has time left"
+    scene.check()
+
+
+@pytest.mark.parametrize("limit_s", [500.0, math.inf])
+@pytest.mark.parametrize("code", [0, -9])
+def test_a_job_whose_limit_is_raised_while_it_leaves_runs_again(limit_s: float, code: int) -> None:
+    scene = at_limit()
+    scene.backend.changes.update(0, {"time_limit_s": limit_s})
+    assert scene.at(27.0) == []
+    scene.backend.report(0, [Ended(0, 1, code, True, 27, 27)])
+    assert [order.generation for _, order in scene.at(30.0)] == [2]
+    assert (scene.phase(0), scene.loop.state.columns["base_steps"][0]) == (Phase.RUNNING, 27.0)
+    assert scene.at(490.0) == []
+    assert scene.at(502.0) == ([(0, Revoke(0, 2))] if limit_s == 500.0 else [])
+    scene.check()
+
+
+def test_a_job_that_the_plan_preempts_at_its_limit_waits_if_the_limit_is_raised_then() -> None:
+    scene = at_limit()
+    scene.job("other", steps=1000.0)
+    assert scene.at(30.0) == [(0, Revoke(0, 1))]
+    scene.backend.changes.update(0, {"time_limit_s": 500.0})
+    scene.at(31.0)
+    scene.backend.report(0, [Ended(0, 1, 0, True, 27, 27)])
+    scene.at(32.0)
+    assert (scene.phase(0), scene.loop.state.columns["base_steps"][0]) == (Phase.WAITING, 27.0)
     scene.check()
 
 

@@ -51,9 +51,7 @@ MEASURE_EVERY_S = 1.0  # heartbeats are collected for this long: each evaluation
 
 MAX_HEARTBEATS = 20_000  # collected while the loop does nothing, for instance without its journal; the oldest are dropped
 
-RESEND_WITHIN_S = (
-    10.0  # after a restart, orders that are older and that no agent knows are not repeated: the job is planned again
-)
+RESEND_WITHIN_S = 10.0  # after a restart, older orders that no agent knows are not repeated: the job is planned again
 
 ENDS_WITHIN_S = 5.0  # after a restart, for agents to report launches that ended meanwhile; only then are time limits enforced
 
@@ -130,7 +128,7 @@ class ClusterBackend:
         for job, _ in plan.refused:
             self._reports.remove(job)
         for job in plan.suspended.tolist():
-            self._jobs.limits.stop(job, plan.time)
+            self._jobs.suspend(job, plan.time)
             self._send(self.launches.revoke(job))
         starts = plan.launches
         bounds, all_parameters = starts.offsets.tolist(), planned_parameters(starts, plan.routes)

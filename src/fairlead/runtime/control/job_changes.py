@@ -57,7 +57,7 @@ class JobChanges:
                 self.jobs.revive(number, state, now)
                 self.finished.discard(number)
             elif self._runs(number):
-                self.jobs.limits.stop(number, now)
+                self.jobs.suspend(number, now)
                 orders.extend(self.launches.revoke(number))
             elif not hold:
                 return []

@@ -116,7 +116,7 @@ class TrackedJob:
     rate: float = 0.0
     since: float = 0.0
     saved: int = 0  # steps in its last checkpoint, while it does not run
-    limit_reached: bool = False  # it was asked to stop at its time limit, and fails unless it finishes
+    limit_reached: bool = False  # it runs, and was asked to stop at its time limit
     step_counter: StepCounter | None = None  # if it reports batch sizes
     batch_sizes: BatchSizeFilter = field(default_factory=BatchSizeFilter)
 
@@ -205,6 +205,12 @@ class TrackedJobs(dict[int, TrackedJob]):
         tracked.saved = tracked.own_steps
         return tracked
 
+    def suspend(self, number: int, now: float) -> None:
+        """Stop the time of a job that does not run any more in the state, even if it has not left yet."""
+        self.limits.stop(number, now)
+        if number in self:
+            self[number].limit_reached = False
+
     def remove(self, number: int) -> None:
         self.pop(number, None)
         self.limits.remove(number)
@@ -273,8 +279,9 @@ class ReportHandler:
                 continue
             job.saved = outcome.saved
             stopped_s = min(max(outcome.stopped_s, job.since), now)  # not before what is known of it
-            if outcome.end is not LaunchEnd.YIELDED:  # a revoked job stopped counting with the plan
-                self.jobs.limits.stop(outcome.job, stopped_s)
+            at_limit = job.limit_reached
+            if outcome.end is not LaunchEnd.YIELDED or at_limit:  # another revoked job stopped counting with the plan
+                self.jobs.suspend(outcome.job, stopped_s)
             one, at = np.array([outcome.job], dtype=np.int64), np.array([stopped_s])
             early = stopped_s if stopped_s < now else None
             done = _bounded(job.counter.declared(outcome.saved), MAX_STEPS)
@@ -283,11 +290,13 @@ class ReportHandler:
                 self.send(self.launches.drop(outcome.job))  # it may have been about to resume elsewhere
                 self.remove(outcome.job)
                 events.append(ev.JobsFinished(now, one, at))
-            elif outcome.end is not LaunchEnd.DROPPED and (job.limit_reached or self.jobs.limits.is_used_up(outcome.job)):
+            elif outcome.end is not LaunchEnd.DROPPED and self.jobs.limits.is_used_up(outcome.job):
                 events.append(self._progress_event(outcome.job, done, 0.0, now))
                 events.append(self.end_at_limit(outcome.job, stopped_s, now))
             elif outcome.end is LaunchEnd.YIELDED:
                 events.append(self._progress_event(outcome.job, done, 0.0, now))
+                if at_limit:  # it has a longer limit since, and waits for GPUs
+                    events.append(ev.JobsInterrupted(now, one, saved, False, stopped_s=early))
             elif outcome.end is LaunchEnd.LOST:
                 job.set_progress(done, 0.0, now)
                 why = _failure(outcome) if outcome.code else ("", 0, -1, 0)
