@@ -236,3 +236,14 @@ def test_a_journal_with_holds_can_be_simulated_again() -> None:
     assert [type(event) for event in world.others] == [ev.JobHeld, ev.JobUpdated, ev.JobReleased]
     assert [each.priority for each in world.trace.jobs] == [0, 0]
     assert record.jobs.ended_s[1] > 500.0
+
+
+def test_a_requeued_job_in_a_snapshot_of_an_earlier_version_keeps_its_whole_time_limit() -> None:
+    state = state_of(TWO, [Job("a", steps=1000.0, time_limit_s=100.0)], {0: [0]})
+    apply_event(state, ev.JobsFailed(91.0, ONE, np.array([91.0]), "it failed"))
+    apply_event(state, ev.JobRequeued(95.0, 0, False, "ann"))
+    earlier = load(save(state))
+    earlier.ended_runs = {}  # earlier versions did not save them
+    for each in (state, earlier):
+        apply_event(each, ev.JobUpdated(96.0, 0, {"time_limit_s": 50.0}))
+        assert (each.columns["time_limit_s"][0], each.uncounted_s(0)) == (141.0, 91.0)

@@ -55,9 +55,10 @@ def _updated(state: State, event: ev.JobUpdated) -> None:
             raise InvalidPlan(f"{name!r} of a job cannot be changed")
     if _phase(state, number) > tr.RUNNING:  # it may have ended before the request arrived
         changes = {name: value for name, value in changes.items() if name in UPDATABLE_ENDED}
+    uncounted_s = state.uncounted_s(number)  # by the limit before
     job = state.job_of[number] = replace(state.job_of[number], **changes)
     a["priority"][number], a["weight"][number], a["deadline_s"][number] = job.priority, job.weight, job.deadline_s
-    a["time_limit_s"][number] = job.time_limit_s + state.uncounted_s(number)
+    a["time_limit_s"][number] = job.time_limit_s + uncounted_s
     a["account"][number] = tr.code_of(state, "account", job.account)
     state.weighted = state.weighted or job.weight != 1.0
     state._template = None

@@ -4,6 +4,7 @@ Replaying the same events gives the same state; recovery and what-if build on th
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -149,12 +150,7 @@ class State:
         return state
 
     def snapshot(
-        self,
-        time: float | None = None,
-        *,
-        run_to_completion: bool = False,
-        first_step_s: float = 0.0,
-        round_s: float = 0.0,
+        self, time: float | None = None, *, run_to_completion: bool = False, first_step_s: float = 0.0, round_s: float = 0.0
     ) -> Snapshot:
         """The state as the stages see it, at a moment not before the last event."""
         now = self.time if time is None else time
@@ -216,8 +212,10 @@ class State:
 
     def uncounted_s(self, number: int) -> float:
         """Return the run time of a job before its last requeue, which does not count towards its time limit."""
-        runs = self.ended_runs.get(number)
-        return runs[-1].run_s if runs else 0.0
+        if runs := self.ended_runs.get(number):
+            return runs[-1].run_s
+        limit_s = self.job_of[number].time_limit_s  # snapshots of earlier versions have no ended runs, only a later limit
+        return float(self.store.arrays["time_limit_s"][number]) - limit_s if limit_s < math.inf else 0.0
 
     def all_jobs(self) -> JobColumns:
         """All jobs, in order of submission."""

@@ -208,10 +208,8 @@ def _progress(state: State, event: ev.ProgressReported) -> None:
     if late:
         for number in event.jobs[(held == NO) & (event.steps == 0) & (a["starts"][event.jobs] > NO)].tolist():
             ran_s = float(a["settled_run_s"][number]) - state.uncounted_s(number)
-            state.lost_work[number] = (
-                ran_s,
-                state.lost_work.get(number, (0.0, 0))[1] + 1,
-            )  # without a checkpoint it begins again
+            times = state.lost_work.get(number, (0.0, 0))[1] + 1
+            state.lost_work[number] = ran_s, times  # without a checkpoint it begins again
     a["rate"][event.jobs] = np.where(held > 0, event.rates, 0.0) if late else event.rates
     a["since_s"][event.jobs] = event.since
 
