@@ -69,6 +69,12 @@ def test_finished_members_of_the_same_array_are_the_prior_before_others_of_the_k
     assert run_time_priors(members(["a", "c"], [96.0], kind=""), [1]) == {}
 
 
+def test_a_finished_job_that_was_requeued_has_run_only_since_then():
+    state = members(["a", "a", "a"], [96.0, 96.0])
+    apply_event(state, ev.JobRequeued(200.0, 1, False, "ann"))
+    assert run_time_priors(state, [1, 2]) == {1: RunTimePrior(96.0, 1, 96.0), 2: RunTimePrior(96.0, 1, 96.0)}
+
+
 @pytest.mark.parametrize(
     ("ran_s", "left_s"), [(30.0, 60.0), (80.0, 10.0), (83.0, math.inf), (90.0, math.inf), (500.0, math.inf)]
 )

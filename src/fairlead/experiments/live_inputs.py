@@ -139,12 +139,12 @@ def run_time_priors(state: State, open_ended: Collection[int]) -> dict[int, RunT
     a = state.columns
     took: dict[tuple[str, ...], list[float]] = {}
     for number, job in state.job_of.items():
-        if a["phase"][number] == int(Phase.FINISHED) and a["settled_run_s"][number] > 0:
+        if a["phase"][number] == int(Phase.FINISHED) and (run_s := _run_s(state, number)) > 0:
             for key in _peers(job):
-                took.setdefault(key, []).append(float(a["settled_run_s"][number]))
+                took.setdefault(key, []).append(run_s)
     found: dict[int, RunTimePrior] = {}
     for number in open_ended:
-        ran_s = float(a["settled_run_s"][number])
+        ran_s = _run_s(state, number)
         ran_s += max(0.0, state.time - float(a["run_started_s"][number])) if a["held"][number] else 0.0
         runs = next((took[key] for key in _peers(state.job_of[number]) if key in took), [])
         if runs:
@@ -152,6 +152,12 @@ def run_time_priors(state: State, open_ended: Collection[int]) -> dict[int, RunT
             left_s = left_s if left_s > NEAR_END * ran_s else math.inf
             found[number] = RunTimePrior(left_s, len(runs), statistics.median(runs))
     return found
+
+
+def _run_s(state: State, number: int) -> float:
+    """The run time of a job since it last began from its first step: a finished job may have been requeued."""
+    earlier = (run.run_s for run in state.ended_runs.get(number, ()) if run.phase == int(Phase.FINISHED))
+    return float(state.columns["settled_run_s"][number]) - max(earlier, default=0.0)
 
 
 def _peers(job: Job) -> Iterator[tuple[str, ...]]:
@@ -177,7 +183,7 @@ def with_assumed_ends(
             done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, state.time - a["since_s"][number]))
             left_s = priors[number].left_s if number in priors else unknown_s
         elif job.steps == UNKNOWN_STEPS and (job.kind == TIMED or (job.kind, job.workers) in table.row_of):
-            done, left_s = 0.0, float(a["settled_run_s"][number]) or unknown_s
+            done, left_s = 0.0, _run_s(state, number) or unknown_s
         else:
             continue
         min_run_s = job.min_run_s if job.kind in reporting else max(job.min_run_s, first_step_s)
