@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cli.script_lines import SLURM_VARIABLES, read_script
+from fairlead.cli.script_lines import SLURM_VARIABLES, read_script, saves_nothing
 from fairlead.core.errors import InputError
 
 
@@ -102,3 +102,7 @@ def test_other_files_are_no_job_scripts(tmp_path: Path):
         script(tmp_path, first="#!/usr/bin/env python3")
     with pytest.raises(InputError, match="--code DIR sends more"):
         script(tmp_path, "#" * 40_000)
+
+
+def test_a_word_that_is_no_possible_file_name_says_nothing_about_checkpoints(tmp_path: Path):
+    assert not saves_nothing({"run": f"python {'x' * 300}.py", "directory": str(tmp_path)})

@@ -6,7 +6,9 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from fairlead.core.durations import parse_duration
@@ -107,11 +109,8 @@ def read_script(word: str) -> JobScript | None:
         warnings.append("the script calls srun: here each worker runs the whole script, so write the command without srun")
     first, newline, rest = text.partition("\n")
     if slurm and first.startswith("#"):
-        cpus = (
-            f" SLURM_CPUS_PER_TASK={translated[translated.index('--cpus') + 1].partition('.')[0]}"
-            if "--cpus" in translated
-            else ""
-        )
+        count = dict(pairwise(translated)).get("--cpus", "").partition(".")[0]
+        cpus = f" SLURM_CPUS_PER_TASK={count}" if count else ""
         text = f"export SLURM_SUBMIT_DIR={shlex.quote(os.getcwd())}{cpus}; {SLURM_VARIABLES}{newline}{rest}"
     if len(text) > MAX_WORD:
         raise InputError(path, f"a script of at most {MAX_WORD:,} characters; --code DIR sends more", value=f"{len(text):,}")
@@ -125,8 +124,10 @@ def saves_nothing(task: Mapping[str, object]) -> bool:
     run, folder = task["run"], str(task.get("directory") or ".")
     text = run if isinstance(run, str) else " ".join(map(str, run)) if isinstance(run, list | tuple) else ""
     named = {word.strip("'\";()") for word in text.split()}
-    files = [Path(folder, name) for name in named if name.endswith((".py", *SUFFIXES))]
-    texts = [text, *(file.read_text(errors="replace") for file in files if file.is_file())]
+    texts = [text]
+    for file in (Path(folder, name) for name in named if name.endswith((".py", *SUFFIXES))):
+        with suppress(OSError):  # it cannot be read, or its name is too long
+            texts += [file.read_text(errors="replace")] * file.is_file()
     known = len(texts) > 1 or "\n" in text  # the text of a job script is in its command
     return known and not {"min_run_s", "cooperative"} & task.keys() and not any(map(_MENTION.search, texts))
 

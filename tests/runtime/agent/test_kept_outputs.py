@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,12 @@ def test_a_file_that_grows_beyond_the_limit_while_it_is_copied_leaves_nothing(
 
     monkeypatch.setattr(kept_outputs.os, "read", grow)
     assert kept(job, "model.pt") == ([], {"model.pt": "the outputs of a job have at most 12 bytes"})
+
+
+def test_a_job_that_removed_its_directory_has_a_list_of_no_outputs(job: Path) -> None:
+    shutil.rmtree(job)
+    assert kept(job, "*.pt") == ([], {"*.pt": "nothing matches it; the job's directory has no files"})
+
+
+def test_a_slash_behind_a_pattern_changes_nothing(job: Path) -> None:
+    assert kept(job, "logs/**/") == kept(job, "logs/**") == kept(job, "logs/")

@@ -34,7 +34,8 @@ def keep_outputs(directory: str, patterns: list[str], place: Path, as_user: Call
     left = MAX_BYTES
     with as_user():
         matching = {pattern: set(_matching(directory, pattern)) for pattern in patterns}
-        names = [name.encode(errors="replace").decode() for name in sorted(os.listdir(directory))]
+        _, folders, plain = next(os.walk(directory), ("", [], []))  # the job may have removed or closed it
+        names = [name.encode(errors="replace").decode() for name in sorted(folders + plain)]
     there = ", ".join(names[:_SHOWN] + ["…"] * (len(names) > _SHOWN)) or "no files"
     for path in sorted(set().union(*matching.values())):
         if len(files) >= MAX_FILES:
@@ -61,7 +62,7 @@ def keep_outputs(directory: str, patterns: list[str], place: Path, as_user: Call
 
 def _matching(directory: str, pattern: str) -> Iterator[str]:
     """Relative paths of the plain files that a pattern matches; a folder means all files in it."""
-    for path in _paths(directory, pattern.split("/")):
+    for path in _paths(directory, pattern.rstrip("/").split("/")):
         whole = os.path.join(directory, path)
         if os.path.isdir(whole) and not os.path.islink(whole):
             for folder, _, names in os.walk(whole):
