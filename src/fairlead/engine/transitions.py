@@ -210,6 +210,8 @@ def _progress(state: State, event: ev.ProgressReported) -> None:
             ran_s = float(a["settled_run_s"][number]) - state.uncounted_s(number)
             times = state.lost_work.get(number, (0.0, 0))[1] + 1
             state.lost_work[number] = ran_s, times  # without a checkpoint it begins again
+            a["min_run_s"][number] = max(a["min_run_s"][number], ran_s)  # twice as long each time, so that it can end
+            state.any_min_run, state._template = True, None
     a["rate"][event.jobs] = np.where(held > 0, event.rates, 0.0) if late else event.rates
     a["since_s"][event.jobs] = event.since
 

@@ -405,6 +405,18 @@ def test_work_that_a_preempted_job_did_without_a_checkpoint_is_counted(tmp_path)
     scene.check()
 
 
+def test_a_job_that_loses_its_work_runs_longer_each_time_and_so_ends():
+    scene = begun("plain", "v100:1", steps=1000.0)
+    scene.at(10.0)
+    scene.job("other", steps=1000.0)
+    scene.at(20.0)
+    scene.backend.report(0, [Ended(0, 1, 0, True, 20, 0)])
+    scene.at(21.0)
+    assert scene.loop.state.columns["min_run_s"][0] == 20.0
+    assert state_codec.load(state_codec.save(scene.loop.state)).columns["min_run_s"][0] == 20.0
+    assert scene.loop.state.snapshot().any_min_run
+
+
 def test_a_preempted_job_that_saved_has_lost_nothing():
     scene = begun("saves", "v100:1", steps=1000.0)
     scene.at(10.0)
