@@ -204,7 +204,7 @@ EXIT_CODES = {
     1: "The job or the check failed.",
     2: "Wrong usage or input.",
     NOT_FOUND: "Not found: no such job, node, file or name.",
-    REFUSED: "Refused, or in conflict with the present state.",
+    REFUSED: "Refused, or in conflict with the current state.",
     UNREACHABLE: "The control plane, a node or a journal does not answer.",
     130: "Interrupted with Ctrl-C.",
 }

@@ -117,12 +117,12 @@ def test_a_simulation_tells_which_part_of_the_requests_was_in_time(tmp_path):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("photos: []", "at least one second and rate"),
-        ("photos: [[0]]", "a second and a rate"),
-        ("photos: [[10, 5], [10, 6]]", "seconds in ascending order"),
+        ("photos: []", "at least one time in seconds with a rate"),
+        ("photos: [[0]]", "a time in seconds and a rate"),
+        ("photos: [[10, 5], [10, 6]]", "times in ascending order"),
         ("photos: [[0, 0]]", "requests per second above 0"),
         ("photos: [[0, 1e9]]", "requests per second above 0, at most 1,000,000"),
-        ("photos: [[-1, 5]]", "a second of at least 0"),
+        ("photos: [[-1, 5]]", "a time of at least 0 seconds"),
     ],
 )
 def test_wrong_request_rates_are_told(tmp_path, text, why):

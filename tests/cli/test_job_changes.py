@@ -138,7 +138,7 @@ def test_info_shows_the_task_the_times_and_the_result_in_groups(folder: Path) ->
 def test_a_node_is_drained_and_used_again_by_pattern(folder: Path) -> None:
     assert fairlead("drain", "v100-*", cwd=folder).returncode == 0
     assert [node["drained"] for node in answer("nodes", "v100-0", cwd=folder)["nodes"]] == [True]
-    assert "v100-0 is used again" in fairlead("undrain", "v100-0", cwd=folder).stdout
+    assert "v100-0 accepts jobs again" in fairlead("undrain", "v100-0", cwd=folder).stdout
     assert [node["drained"] for node in answer("nodes", cwd=folder)["nodes"]] == [False]
     for command in ("nodes", "drain", "undrain"):
         assert fairlead(command, "nowhere", cwd=folder).returncode == 3

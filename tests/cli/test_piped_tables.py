@@ -59,7 +59,7 @@ def test_a_terminal_is_fitted_to(monkeypatch: pytest.MonkeyPatch):
 def test_a_predictor_is_shown_term_by_term():
     said = fairlead("predict", "show").stdout
     assert not re.search(r"[{}\[\]]", said)
-    assert re.search(r"^  activations +\d+\.\d{3} +of what the way back needs", said, re.MULTILINE)
+    assert re.search(r"^  activations +\d+\.\d{3} +the part of the forward pass", said, re.MULTILINE)
     assert re.search(r"^  time-slicing +1 +\d\.\d{3} +\d\.\d{3}$", said, re.MULTILINE)
     assert re.search(r"^ +own² +-?\d\.\d{3}$", said, re.MULTILINE)
 

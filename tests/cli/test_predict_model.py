@@ -32,7 +32,7 @@ def said(*words: str) -> Any:
 
 def test_which_batch_size_was_taken_is_told(tmp_path):
     path = layers(tmp_path / "open.onnx")
-    assert "batch size 1, because the file leaves it open; pass --batch" in said(path).stderr
+    assert "batch size 1, because the file does not fix it; pass --batch" in said(path).stderr
     assert said(path, "--batch", "64").stderr == "batch size 64\n"
     assert said(layers(tmp_path / "own.onnx", 64)).stderr == "batch size 64, as in the file\n"
 

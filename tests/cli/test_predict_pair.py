@@ -54,14 +54,16 @@ def test_a_file_beside_a_configuration_is_what_its_graph_says_beside_what_was_me
         assert own[name] == alone[name]
     assert other["utilization"] == shipped_profiles().alone[OTHER].utilization
     assert other["memory_mb"] == shipped_profiles().alone[OTHER].memory_mb
-    assert found["by"] == ("multiprocessors and kernels, both as their graphs say" if sharing == "mps" else "utilization alone")
+    assert found["by"] == (
+        "multiprocessors and kernels, predicted from both graphs" if sharing == "mps" else "utilization alone"
+    )
     turned = told(OTHER, mine, "--batch", "64", "--sharing", sharing)
     assert turned["slowdowns"] == pytest.approx(found["slowdowns"][::-1])
 
 
 def test_what_was_predicted_and_what_measured_is_told(mine):
     said = text(mine, OTHER)
-    assert "mine.onnx: predicted from its graph, batch size 1, because the file leaves it open; pass --batch" in said.stderr
+    assert "mine.onnx: predicted from its graph, batch size 1, because the file does not fix it; pass --batch" in said.stderr
     assert f"{OTHER}: measured\n" in said.stderr
     through = ("--sharing", "mps", "--json")
     counted = next(name for name, one in shipped_profiles().alone.items() if one.multiprocessors is not None)
@@ -96,7 +98,7 @@ def test_files_have_one_batch_size_or_one_each(mine):
 def test_a_number_beside_what_is_known_has_multiprocessors_of_its_own():
     mps = ("--sharing", "mps")
     little, much = (told("90", OTHER, *mps, "--multiprocessors", held) for held in ("5", "95"))
-    assert little["by"] == "multiprocessors and kernels, those of one as its graph says"
+    assert little["by"] == "multiprocessors and kernels, predicted from the graph of one job"
     assert little["slowdowns"][1] < much["slowdowns"][1], "the other suffers from what it holds"
     assert little["jobs"][1] == much["jobs"][1]
     assert little["jobs"][0]["kernel_s"] == little["jobs"][1]["kernel_s"], "as long as the other's"
@@ -109,7 +111,7 @@ def test_a_number_beside_what_is_known_has_multiprocessors_of_its_own():
 
 def test_what_is_neither_is_refused_with_all_three(tmp_path):
     problem = refused("resnet5@224:64", "40")
-    assert "an ONNX file that is there, a configuration that was measured, or percent" in problem.expected
+    assert "an existing ONNX file, a measured configuration, or a percentage" in problem.expected
     assert OTHER in problem.expected
-    assert "`fairlead profile list` has them" in refused("qqqq", "40").expected
+    assert "`fairlead profile list` shows them" in refused("qqqq", "40").expected
     assert "No such file" in refused(str(tmp_path / "nothing.onnx"), "40").expected

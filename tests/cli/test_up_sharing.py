@@ -36,4 +36,4 @@ def test_what_jobs_take_can_be_told_beforehand_and_then_they_share(tmp_path):
 def test_an_estimation_for_simulations_is_refused_with_the_one_that_is_meant(tmp_path):
     done = command.fairlead("up", "--preset", "horus", "--estimator", "predicted:usage={sleep: [25, 2]}", cwd=tmp_path)
     assert done.returncode == 2
-    assert "no table of throughputs, which no real cluster has: monitored" in done.stderr
+    assert "an estimator without a throughput table, because a real cluster has none: monitored" in done.stderr

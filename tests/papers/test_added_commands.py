@@ -20,4 +20,4 @@ def test_a_command_says_how_to_install_it(command, monkeypatch):
     monkeypatch.setattr(main, "_added", dict)
     done = CliRunner().invoke(main.app, [*command.split(), "anything", "--help"])
     assert isinstance(done.exception, NotInstalled)
-    assert str(done.exception).startswith(f"'fairlead {command}' is in the package fairlead-papers")
+    assert str(done.exception).startswith(f"'fairlead {command}' needs the package fairlead-papers")

@@ -132,7 +132,7 @@ def test_the_measured_pairs_are_what_their_page_says():
     assert known.slowdowns("bert-base@128:4", "encoder-512x6@128:8")[0] > 1.5
     for (one, other), slower in by_turns.items():
         assert by_turns[other, one] == slower[::-1] or one == other
-    with pytest.raises(InputError, match="measured together"):
+    with pytest.raises(InputError, match="measured as a pair"):
         known.slowdowns("bert-base@128:4", "nobody")
 
 
@@ -283,7 +283,7 @@ def test_the_command_knows_what_measured_configurations_hold():
     assert turns["by"] == "utilization alone"
     assert "measured" not in turns, "these were measured through MPS"
     guessed = asked(one, "mnasnet1_0@224:8", "--sharing", "mps")
-    assert guessed["by"] == "multiprocessors and kernels, those of one as its graph says"
+    assert guessed["by"] == "multiprocessors and kernels, predicted from the graph of one job"
     assert asked(one, "40", "--sharing", "mps")["by"] == "utilization alone"
     refused = CliRunner().invoke(app, ["predict", "pair", "resnet5@224:8", "40"])
     assert isinstance(refused.exception, InputError)
@@ -483,7 +483,7 @@ def test_a_configuration_that_ships_is_predicted_without_a_file(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     said = CliRunner().invoke(app, ["predict", "model", "resnet50@224:64"])
     assert said.stdout.startswith("on NVIDIA H200: 97 % utilization, 10,2")
-    assert "it was measured on NVIDIA H200: 99 % utilization, 8,102 MB, and learned from" in said.stderr
+    assert "it was measured on NVIDIA H200: 99 % utilization, 8,102 MB, and is part of the training data" in said.stderr
     told = json.loads(CliRunner().invoke(app, ["predict", "model", "resnet50@224:64", "--json"]).stdout)
     assert told["measured"]["utilization"] == pytest.approx(99.08, abs=0.01)
     assert told["utilization"] == pytest.approx(97.43, abs=0.01)

@@ -172,7 +172,7 @@ def test_a_process_that_has_ended_is_told_however_that_shows(gone: Exception):
             raise BrokenPipeError
 
     for line in (Ended(), Closed()):
-        with pytest.raises(FairleadError, match="has ended before its time"):
+        with pytest.raises(FairleadError, match="ended early"):
             bench(line).alone("a")
 
 
@@ -333,7 +333,7 @@ def test_what_went_wrong_first_is_said_when_all_is_measured(tmp_path, monkeypatc
     monkeypatch.setattr(Stub, "together", lambda self, *pair: {"pair": [*pair], "problem": problem})
     names = "mlp-512@784:64,encoder-256x4@128:8"
     said = CliRunner().invoke(app, ["profile", "pairs", "--out", str(tmp_path / "pairs.jsonl"), "--of", names])
-    assert "3 of them with a problem" in said.output
+    assert "3 of them failed" in said.output
     assert "mlp-512@784:64 + mlp-512@784:64: OutOfMemoryError: too large" in said.output.replace("\n", "")
     assert "\x1b" not in said.output, "files go from hand to hand"
     assert said.output.rstrip().endswith(" …")
@@ -388,6 +388,6 @@ def test_where_one_process_ends_before_its_time_the_other_is_not_left_behind(mon
 
     context = SimpleNamespace(Pipe=lambda: (Gone(), Gone()), Process=Process)
     monkeypatch.setattr("multiprocessing.get_context", lambda _: context)
-    with pytest.raises(FairleadError, match="before its time"):
+    with pytest.raises(FairleadError, match="ended early"):
         PairBench(["a"], "cpu")
     assert left[2:] == ["closed", "waited for", "killed"] * 2, "after the ends of both that are not ours"

@@ -50,7 +50,7 @@ def test_what_is_of_another_kind_is_not_mixed_in(tmp_path: Path, words: tuple[st
     before = path.read_bytes()
     done = CliRunner().invoke(app, ["profile", *words, "--out", str(path)])
     assert isinstance(done.exception, InputError)
-    assert "give another --out" in str(done.exception)
+    assert "pass another --out" in str(done.exception)
     assert path.read_bytes() == before
 
 

@@ -350,7 +350,7 @@ def _writing(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        raise FairleadError(f"{str(path)!r} cannot be written ({problem.strerror or problem}); give another path") from problem
+        raise FairleadError(f"{str(path)!r} cannot be written ({problem.strerror or problem}); use another path") from problem
 
 
 def _number(value: float | int | None) -> str:

@@ -48,7 +48,7 @@ def history_command(
     user: UserOption = "",
     state: StateOption = None,
     account: str = typer.Option("", help="Only jobs of this account.", show_default=False),
-    limit: int = typer.Option(100, help="At most this many lines, the last ones.", min=1),
+    limit: int = typer.Option(100, help="Show at most this many jobs, the most recent ones.", min=1),
     as_csv: bool = CSV,
     json: JsonOption = False,
 ) -> None:

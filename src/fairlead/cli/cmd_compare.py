@@ -72,7 +72,7 @@ def compare_command(
         None, help="A scheduler file in YAML to compare as well; repeatable.", rich_help_panel=opt.SCHEDULER
     ),
     loads: str | None = typer.Option(
-        None, help="Jobs per hour, separated by commas. A trace is re-timed to each.", rich_help_panel=opt.WORKLOAD
+        None, help="Jobs per hour, separated by commas. A trace gets new arrivals for each.", rich_help_panel=opt.WORKLOAD
     ),
     seeds: str = typer.Option("0", help="Seeds, separated by commas, or a count as in '3x'.", rich_help_panel=opt.WORKLOAD),
     cluster: opt.ClusterOption = opt.DEFAULT_CLUSTER,
@@ -157,7 +157,7 @@ def compare_command(
         opt.note_skipped(trace, quiet=json)
         opt.note_unknown_types(machine, trace)
         if len(given.seeds) > 1 and not loads and not fault.mtbf:
-            wanted = "one seed: without --loads or --mtbf nothing about a trace is random"
+            wanted = "one seed; more seeds need --loads or --mtbf, because a trace alone has no randomness"
             raise option_error("seeds", wanted, seeds)
     opt.check_measure(metrics, workload.jobs if trace is None else len(trace))
     pictures = report is not None or png is not None or folder is not None

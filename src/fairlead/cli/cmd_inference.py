@@ -145,7 +145,7 @@ def _why_unserved(session: Session, types: Collection[str], part: float) -> str:
     fastest = min(float(session.latency_s[kind][0]) for kind in here)
     if fastest > session.slo_s:
         return f"{session.name} cannot run here: a request takes {1000 * fastest:g} ms, its SLO is {1000 * session.slo_s:g} ms"
-    return f"no room for {part:.0%} of {session.name}"
+    return f"too few GPUs: {part:.0%} of the requests of {session.name} are not served"
 
 
 _HEADINGS = ("session", "within SLO", "SLO ms", "99 % ms", "GPUs", "batch", "rate", "requests", "dropped", "median ms")

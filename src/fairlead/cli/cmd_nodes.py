@@ -113,4 +113,4 @@ def _drain(words: Sequence[str], *, undo: bool, json: bool) -> None:
         return
     for node in answers:
         left = f"; jobs to move at the next round: {', '.join(node['jobs'])}" if node["jobs"] else "; no job runs on it"
-        out.print(f"{node['name']} is used again" if undo else f"{node['name']} is drained{left}")
+        out.print(f"{node['name']} accepts jobs again" if undo else f"{node['name']} is drained{left}")

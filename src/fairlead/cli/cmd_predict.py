@@ -22,13 +22,13 @@ from fairlead.profiling.sharing_mode import SharingMode
 # A predictor as tables that people read: what it was learned from, which features count, and its formulas term by term.
 
 _MEMORY = {
-    "activations": "of what the way back needs of a forward pass",
-    "loss": "of the outputs",
-    "margin": "of all that, what an allocator takes",
-    "overhead_mb": "MB that a framework holds before any tensor",
+    "activations": "the part of the forward pass that the backward pass needs",
+    "loss": "the outputs of the model",
+    "margin": "all tensors, for the overhead of the allocator",
+    "overhead_mb": "MB that the framework uses without any tensor",
 }
 _SHARES = "own, others: utilization alone, from 0 to 1"
-_FINER = "; finer: of others the multiprocessors that they hold; grain: log₁₀ of how many times longer their kernels are"
+_FINER = "; finer: multiprocessors that the others use; grain: log₁₀ of the ratio of kernel durations, others to own"
 
 
 def show_predictor(predictor: Predictor, important: Mapping[str, float]) -> None:
@@ -54,7 +54,7 @@ def formula_rows(name: str, one: Slowdown) -> list[tuple[str, str, str, str]]:
     below = dict(zip((*BELOW, *RATIO[:1]) if with_ratio else BELOW, one.below))
     above = dict(zip((*ABOVE, *RATIO) if with_ratio else ABOVE, one.above))
     rows = [(term, below.get(term), factor) for term, factor in above.items()]
-    rows.append(("off by (standard deviation)", one.spread_below, one.spread_above))
+    rows.append(("error (standard deviation)", one.spread_below, one.spread_above))
     return [
         (name if index == 0 else "", term, "" if low is None else f"{low:.3f}", f"{high:.3f}")
         for index, (term, low, high) in enumerate(rows)

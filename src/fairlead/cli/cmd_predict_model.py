@@ -90,7 +90,7 @@ def model(
         note(f"the prediction is uncertain, because these operators are unknown: {legible(listed(sorted(found.unknown)))}")
     if seen is not None:
         was = f"{seen.utilization:.0f} % utilization, {seen.memory_mb:,.0f} MB"
-        learned = "" if with_ is not None else ", and learned from"
+        learned = "" if with_ is not None else ", and is part of the training data"
         note(f"it was measured on {shipped_profiles().device}: {was}{learned}")
 
 
@@ -109,7 +109,7 @@ def of_file(
     graph = load_graph_in_process(Path(what), sizes)
     taken = f"batch size {batch or graph.batch_size}"
     if batch is None:
-        taken += ", because the file leaves it open; pass --batch" if graph.open_batch else ", as in the file"
+        taken += ", because the file does not fix it; pass --batch" if graph.open_batch else ", as in the file"
     return predictor.predict(graph_features(graph, batch), device), taken
 
 
@@ -139,7 +139,7 @@ WHO = "predict pair"
 PLAIN = "utilization alone"
 FINER = [
     f"multiprocessors and kernels{guessed}"
-    for guessed in ("", ", those of one as its graph says", ", both as their graphs say")
+    for guessed in ("", ", predicted from the graph of one job", ", predicted from both graphs")
 ]
 """By how many of the two jobs have guessed multiprocessors."""
 GIVEN, MEASURED, PREDICTED = "given", "measured", "predicted"
@@ -260,8 +260,8 @@ def _parse(text: str) -> float | str:
         known = shipped_profiles().alone
         if _is_file(text) or text in known:
             return text
-        offered = near_or_all(text, known) if near_names(text, known) else "`fairlead profile list` has them"
-        expected = f"an ONNX file that is there, a configuration that was measured, or percent ({offered})"
+        offered = near_or_all(text, known) if near_names(text, known) else "`fairlead profile list` shows them"
+        expected = f"an existing ONNX file, a measured configuration, or a percentage ({offered})"
         raise InputError(WHO, expected, field="utilization", value=text) from None
     _check("utilization", number)
     return number
@@ -332,7 +332,7 @@ def _check_counts(
     where = f"--sharing {' or '.join(predictor.at_once) or 'with which kernels of several jobs run at once'}"
     for name, given in (("multiprocessors", held), ("kernel-us", kernel_us)):
         if given is not None and len(given) != 2 and (len(given), numbers) != (1, 1):
-            expected = "two, or one where one of both jobs is a utilization"
+            expected = "two values, or one if one job is a utilization"
             raise InputError(WHO, expected, field=name, value=len(given))
     if held is not None and sharing not in predictor.at_once:
         raise InputError(WHO, f"{where}; otherwise it has no effect", field="multiprocessors", value=held)

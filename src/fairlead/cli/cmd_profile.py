@@ -90,7 +90,7 @@ def table(
     if json:
         print_json(told)
     else:
-        note(f"{to}: {told['kinds']} kinds on {told['type']}, {told['pairs']} pairs of them, {sharing.value}")
+        note(f"{to}: {told['kinds']} job types on {told['type']}, {told['pairs']} pairs, {sharing.value}")
 
 
 def _all_met(pairs: Collection[tuple[str, str]]) -> set[str]:
@@ -184,9 +184,9 @@ def pairs(
     ),
     sharing: SharingMode = typer.Option(SharingMode.TIME_SLICING, help="How the two jobs share the GPU."),
     budget_s: float = typer.Option(3600.0, "--budget", help="Seconds after which no new measurement starts.", min=1.0),
-    window_s: float = typer.Option(0.3, "--window", help="Seconds of both jobs together, in each repetition.", min=0.01),
-    alone_s: float = typer.Option(0.2, "--alone", help="Seconds of each job alone, in each repetition.", min=0.01),
-    looks: int = typer.Option(2, help="Repetitions of each pair, in a row.", min=1, max=100),
+    window_s: float = typer.Option(0.3, "--window", help="Seconds in each repetition with both jobs running.", min=0.01),
+    alone_s: float = typer.Option(0.2, "--alone", help="Seconds in each repetition with only one job running.", min=0.01),
+    looks: int = typer.Option(2, help="Number of consecutive repetitions of each pair.", min=1, max=100),
     warm_s: float = typer.Option(0.1, "--warm", help="Seconds of warm-up before the first repetition.", min=0.0),
     solos: int = typer.Option(1, help="How often each configuration is measured alone.", min=1, max=100),
     again: int = typer.Option(0, help="Number of pairs to measure again, to estimate noise.", min=0),
@@ -320,7 +320,7 @@ def _begun(to: Path, about: dict[str, Any], same: Sequence[str], unlike: Sequenc
         if not rows:
             to.write_bytes(b"")
     if strange := next((row for row in rows if not {*unlike}.isdisjoint(row)), None):
-        expected = "measurements of one kind in a file; give another --out"
+        expected = "only measurements of the same command in this file; pass another --out"
         raise InputError(to, expected, field="out", value=strange["name"])
     return ResultsFile(to, about, same)
 
@@ -330,7 +330,7 @@ def _tell(results: ResultsFile, done: int, left: int, json: bool) -> None:
     if json:
         print_json({"measured": done, "left": left, "kept": len(results.known), "with_a_problem": len(failed)})
         return
-    note(f"{results.path}: {done} measured, {left} left, {len(results.known)} kept, {len(failed)} of them with a problem")
+    note(f"{results.path}: {done} measured, {left} left; the file has {len(results.known)}, {len(failed)} of them failed")
     if failed:
         note(legible(f"{failed[0]['name']}: {failed[0]['problem']}") + (" …" if len(failed) > 1 else ""))
 
@@ -352,7 +352,7 @@ def _about(device: str) -> dict[str, Any]:
 def _chosen(only: str) -> list[Configuration]:
     found = [one for one in configurations() if fnmatch.fnmatchcase(one.name, only)]
     if not found:
-        raise option_error("only", "a pattern that some configuration has; `fairlead profile list` shows them", only)
+        raise option_error("only", "a pattern that matches a configuration; `fairlead profile list` shows them", only)
     return found
 
 

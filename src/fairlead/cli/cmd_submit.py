@@ -34,7 +34,7 @@ def submit_command(
         help="Task files (x.yaml), a job script (x.sh) with its arguments, a program after --, or a shell command in quotes.",
     ),
     name: str = _job("", help="Name of the job.  [default: job-NUMBER]"),
-    env: list[str] | None = _job(None, metavar="NAME=VALUE", help="Set a variable; NAME alone copies yours; repeatable."),
+    env: list[str] | None = _job(None, metavar="NAME=VALUE", help="Set a variable; NAME alone copies its value; repeatable."),
     dir: str = _job("", help="Directory on the nodes to run in.  [default: this one]"),
     code: str = _job("", help="A directory or zip file to send along; the job runs in it."),
     output: str = _job(
@@ -70,7 +70,7 @@ def submit_command(
     grid: list[str] | None = _many(
         None,
         metavar="NAME=V1,V2",
-        help="One job per combination: {NAME} in the command, or a variable in capitals; repeatable.",
+        help="One job per combination of values. A value replaces {NAME} in the command and is a variable; repeatable.",
     ),
     group: str = _many("", help="Group of trials, of which the worst may be stopped."),
     group_order: int = _many(0, help="Position in the group.", min=0),

@@ -171,8 +171,8 @@ def _in_papers(name: str) -> Any:
 
     def missing(_: list[str] | None = typer.Argument(None)) -> None:
         raise NotInstalled(
-            f"'fairlead {name}' is in the package fairlead-papers, which is not installed:"
-            " it is in the folder papers/ of Fairlead's source code; install it with 'pip install ./papers' there"
+            f"'fairlead {name}' needs the package fairlead-papers, which is not installed;"
+            " run 'pip install ./papers' in a clone of Fairlead's repository"
         )
 
     alone = typer.Typer(add_completion=False)

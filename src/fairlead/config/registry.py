@@ -151,11 +151,11 @@ class Preset:
 
     @property
     def about(self) -> str:
-        return self.value.mapping()["about"].text("one line that says what it is")
+        return self.value.mapping()["about"].text("a one-line description")
 
     @property
     def paper(self) -> str:
-        return self.value.mapping()["paper"].text("where it comes from")
+        return self.value.mapping()["paper"].text("the source, such as a paper")
 
 
 @lru_cache(maxsize=1)

@@ -362,10 +362,10 @@ def compose(data: Mapping[str, Any], registry: Registry | None = None) -> Stages
     if getattr(stages.estimator, "table", stages) is None:
         place = config.estimator.where or "scheduler"
         instead = _MONITORED.get(config.estimator.name, MEASURED.name)
-        wanted = f"one that needs no table of throughputs, which no real cluster has: {instead}"
+        wanted = f"an estimator without a throughput table, because a real cluster has none: {instead}"
         raise InputError(place, wanted, field="estimator", value=config.estimator.name)
     if getattr(stages.policy, "resizes_all", False):
-        wanted = "false: a real job has another size only where it says that it is elastic"
+        wanted = "false; on a real cluster, only jobs with 'mode: elastic' are resized"
         raise InputError(config.policy.where or "scheduler", wanted, field="resizes_all", value=True)
     return stages
 

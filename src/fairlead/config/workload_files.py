@@ -80,7 +80,7 @@ def _curve(value: Value) -> Curve:
 #
 # photos: [[0, 700], [3600, 2100], [7200, 900]]     # [from second, requests per second]
 
-_SECOND, _RATE = "a second of at least 0", f"requests per second above 0, at most {MAX_REQUESTS_PER_S:,.0f}"
+_SECOND, _RATE = "a time of at least 0 seconds", f"requests per second above 0, at most {MAX_REQUESTS_PER_S:,.0f}"
 
 
 def read_request_rates(path: Path | str, sessions: Collection[str]) -> dict[str, tuple[tuple[float, float], ...]]:
@@ -96,16 +96,16 @@ def read_request_rates(path: Path | str, sessions: Collection[str]) -> dict[str,
 def _rates(value: Value) -> tuple[tuple[float, float], ...]:
     rates = tuple(_rate(entry) for entry in value.items())
     if not rates:
-        raise value.error("at least one second and rate, as in [[0, 700]]")
+        raise value.error("at least one time in seconds with a rate, as in [[0, 700]]")
     if any(one >= other for (one, _), (other, _) in pairwise(rates)):
-        raise value.error("seconds in ascending order")
+        raise value.error("times in ascending order")
     return rates
 
 
 def _rate(value: Value) -> tuple[float, float]:
     parts = list(value.items())
     if len(parts) != 2:
-        raise value.error("a second and a rate, as in [3600, 700]")
+        raise value.error("a time in seconds and a rate, as in [3600, 700]")
     rate = parts[1].number(_RATE, most=MAX_REQUESTS_PER_S, above=True)
     return parts[0].number(_SECOND, least=0.0), rate
 

@@ -61,7 +61,7 @@ _TEXT = {
     Code.WAITING_FOR_RESOURCES: "Waiting for resources: needs {needed:gpus}; {free:g}{of} eligible GPUs are free",
     Code.BEHIND_HEAD: "Waiting behind the head of the queue, job {head}, which needs {needed:gpus}{stuck}",
     Code.NODES_DOWN: "Waiting for nodes: needs {needed:gpus}; {at_most:g} eligible GPUs are up",
-    Code.NOT_PLACED: "Its turn has come, but no GPUs suit it: {what}",
+    Code.NOT_PLACED: "Selected, but there are no suitable GPUs: {what}",
     Code.NEXT_DECISION: "Waiting for the next decision{due}",
     Code.DEADLINE_INFEASIBLE: "Its deadline in {left_s:g} s cannot be met: {what} ({needed_s:g} s of work on its fastest type)",
     Code.WAITING_FOR_JOBS: "Waiting until {job} has finished",

@@ -111,7 +111,7 @@ def device_of(about: Mapping[str, Any]) -> str:
 def _check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any], fields: Sequence[str]) -> None:
     for name in fields:
         kept, found = (device_of(about) if name == "device" else about.get(name) for about in (before, now))
-        require(kept == found, path, f"{kept}, as all of this file; give another --out", name, found)
+        require(kept == found, path, f"{kept}, as in the rest of this file; pass another --out", name, found)
 
 
 def _whole_lines(path: Path) -> dict[int, dict[str, Any]]:

@@ -357,7 +357,7 @@ class ControlPlaneClient:
         if answer.is_success:
             return answer
         if answer.status_code == 401:  # the API's own message is for authors of clients
-            where = f"{TOKEN}, or what `fairlead up` wrote"
+            where = f"{TOKEN}, or the token file of `fairlead up`"
             raise RefusedRequest(401, f"{self.url} does not accept this token ({where}); `fairlead token add` creates one")
         raise RefusedRequest(answer.status_code, _why(answer))
 

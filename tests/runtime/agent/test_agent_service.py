@@ -111,7 +111,7 @@ def test_a_launch_that_never_arrived_has_ended_when_it_is_not_wanted_any_more(tm
     async def scene() -> None:
         async with joined_by_agent(tmp_path) as there:
             there.hub.send(0, unheard)
-            assert await there.ears.words.get() == Ended(7, 2, 126, False, 0, 0, "it never came here")
+            assert await there.ears.words.get() == Ended(7, 2, 126, False, 0, 0, "the launch did not reach this node")
 
     asyncio.run(scene())
 

@@ -168,10 +168,10 @@ def test_the_same_launch_again_starts_nothing(node: Node) -> None:
 
 def test_an_older_generation_than_seen_is_refused(node: Node) -> None:
     node.ended(node.launch(order(generation=4)))
-    with pytest.raises(OrderRefused, match="generation 3 is over, generation 4"):
+    with pytest.raises(OrderRefused, match="generation 3 has ended; generation 4"):
         node.launch(order(generation=3))
     node.restarts()
-    with pytest.raises(OrderRefused, match="generation 3 is over"):
+    with pytest.raises(OrderRefused, match="generation 3 has ended"):
         node.launch(order(generation=3))
 
 
@@ -195,10 +195,10 @@ def test_a_new_generation_waits_for_the_old_one_to_end(node: Node) -> None:
         ({"accelerators": (-1,)}, "this node has 4 GPUs"),
         ({"accelerators": (0, 1)}, "one GPU for each"),
         ({"world_size": 0}, "not below its 0"),
-        ({"directory": "../up"}, "not absolute"),
-        ({"checkpoints": "saved"}, "not absolute"),
-        ({"environment": {"A=B": "c"}}, "holds '='"),
-        ({"command": ("a\0b",)}, "zero byte"),
+        ({"directory": "../up"}, "not an absolute path"),
+        ({"checkpoints": "saved"}, "not an absolute path"),
+        ({"environment": {"A=B": "c"}}, "contains '='"),
+        ({"command": ("a\0b",)}, "NUL byte"),
         ({"code": "0" * 64}, "was not sent"),
         ({"code": "../../etc"}, "was not sent"),
         ({"grace_s": float("nan")}, "grace"),

@@ -206,7 +206,8 @@ def test_after_a_reboot_nothing_runs_and_nobody_is_signalled(node: Node, monkeyp
     os.waitpid(shim.pid, 0)
     (node.directory(launch) / "0" / "exit.json").unlink()
     node.restarts()
-    assert node.ended(launch) == Ended(1, 1, -9, False, 0, 0, "worker 0: its shim is gone, and its exit status is not known")
+    why = "worker 0: its supervisor process ended, so its exit status is not known"
+    assert node.ended(launch) == Ended(1, 1, -9, False, 0, 0, why)
 
 
 def test_a_record_of_another_version_stops_an_agent_from_guessing(node: Node) -> None:

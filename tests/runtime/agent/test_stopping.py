@@ -127,7 +127,7 @@ def test_kill_ends_a_job_at_once(node: Node) -> None:
     launch = node.starts(order(IGNORES_SIGTERM, ranks=2))
     node.kill(launch)
     end = node.ended(launch)
-    assert (end.code, end.why) == (-9, "killed because it was not wanted any more")
+    assert (end.code, end.why) == (-9, "killed at the request of the control plane")
     assert not node.workers(launch)
 
 
@@ -290,7 +290,7 @@ def test_a_shim_that_dies_takes_its_worker_along(node: Node) -> None:
     (shim,) = {find_process(pid).parent for pid in node.workers(launch)}
     os.kill(shim, signal.SIGKILL)
     end = node.ended(launch)
-    assert (end.code, end.why) == (-9, "worker 0: its shim was killed")
+    assert (end.code, end.why) == (-9, "worker 0: its supervisor process was killed")
     assert not node.workers(launch)
 
 

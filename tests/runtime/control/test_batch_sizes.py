@@ -211,5 +211,5 @@ def test_a_task_says_that_it_is_elastic():
 def test_elastic_presets_measure_on_a_real_cluster(preset):
     stages = compose(scheduler_of({"preset": preset}).to_data())
     assert type(stages.estimator).__name__ == "Measured"
-    with pytest.raises(InputError, match=r"'fitted': expected one that needs no table .*: measured$"):
+    with pytest.raises(InputError, match=r"'fitted': expected an estimator without a throughput table, .*: measured$"):
         compose(scheduler_of({"preset": preset, "estimator": "fitted"}).to_data())

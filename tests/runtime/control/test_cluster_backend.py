@@ -224,7 +224,7 @@ def test_who_was_killed_because_its_agent_was_to_leave_has_not_failed_and_neithe
     scene = begun("wide", workers=3, steps=50.0, retry_limit=0)
     scene.backend.report(1, [Ended(0, 1, -9, True, 7, 5, "killed 30 s after it was asked to stop")])
     assert scene.at(3.0) == [(0, Kill(0, 1))], "half a gang is no gang"
-    scene.backend.report(0, [Ended(0, 1, -9, False, 7, 5, "killed because it was not wanted any more")])
+    scene.backend.report(0, [Ended(0, 1, -9, False, 7, 5, "killed at the request of the control plane")])
     assert [order.generation for _, order in scene.at(10.0)] == [2, 2]
     a = scene.loop.state.columns
     assert (a["failures"][0], a["base_steps"][0]) == (0, 5.0)

@@ -115,7 +115,7 @@ class Walk:
                 agent.end(key, -9, False, "killed")
                 self.tell(agent, agent.unheard[key])
         elif key not in agent.unheard:
-            self.tell(agent, Ended(*key, NEVER_CAME, False, 0, 0, "it never came here"))
+            self.tell(agent, Ended(*key, NEVER_CAME, False, 0, 0, "the launch did not reach this node"))
 
     def may_begin(self, agent: PlayedAgent, order: Launch) -> None:
         """Nobody runs twice at once, and nobody begins beside another."""

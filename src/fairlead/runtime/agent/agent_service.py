@@ -291,7 +291,7 @@ class Agent:
                 if (ended := self._deliveries.drop(order)) is not None:
                     return ended
                 if not self.supervisor.has(order.key):
-                    return od.Ended(*order.key, LAUNCH_FAILED, False, 0, 0, "it never came here")
+                    return od.Ended(*order.key, LAUNCH_FAILED, False, 0, 0, "the launch did not reach this node")
             self.supervisor.carry_out(order)
         except FairleadError as problem:
             log.error("order refused: %s", problem)

@@ -102,7 +102,7 @@ class Launcher:
             "it has no command": not task.command,
             "its number or its generation is out of range": not (0 <= launch.job < 10**18 and 1 <= launch.generation < 10**18),
             "it has no workers here": not launch.ranks,
-            "a rank stands in it twice": len(set(launch.ranks)) != len(launch.ranks),
+            "it has a rank twice": len(set(launch.ranks)) != len(launch.ranks),
             f"its ranks are not below its {launch.world_size} workers": any(
                 not 0 <= rank < launch.world_size for rank in launch.ranks
             ),
@@ -110,11 +110,11 @@ class Launcher:
             f"this node has {len(self.accelerators)} GPUs": any(
                 not 0 <= accelerator < len(self.accelerators) for accelerator in launch.accelerators
             ),
-            "a word of it holds a zero byte": any("\0" in word for word in words),
-            "a variable's name is empty or holds '='": any(
+            "its command, environment or paths contain a NUL byte": any("\0" in word for word in words),
+            "the name of a variable is empty, or contains '=' or a NUL byte": any(
                 not name or "=" in name or "\0" in name for name in task.environment
             ),
-            "a directory of it is not absolute": any(
+            "its work directory or checkpoint folder is not an absolute path": any(
                 path and not os.path.isabs(path) for path in (task.directory, launch.checkpoints)
             ),
             f"its code {task.code[:12]} was not sent": bool(task.code) and not self.has_code(task.code),

@@ -72,7 +72,7 @@ END = signal.SIGUSR1
 EXIT = "exit.json"
 LOG = "log"
 
-CUT_OFF = "killed because its agent was cut off or gone for too long"
+CUT_OFF = "killed because its agent was stopped or disconnected for too long"
 
 _PERMANENT = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG, errno.E2BIG}

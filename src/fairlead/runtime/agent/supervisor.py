@@ -64,15 +64,15 @@ class Supervisor:
         ended, because the control plane may have forgotten it."""
         newest = self._latest_generation.get(order.job)
         if newest is not None and order.generation < newest:
-            over = f"generation {order.generation} is over, generation {newest} was launched here"
+            over = f"generation {order.generation} has ended; generation {newest} was launched on this node"
             raise OrderRefused(f"job {order.job}: {over}")
         if order.generation == newest:
-            why = "it has ended here, without a record of how"
+            why = "it has ended on this node; its exit status is not known"
             unknown = Ended(*order.key, _UNKNOWN_EXIT, False, 0, 0, why)
             return None if self.has(order.key) else read_ended(self._jobs / str(order.job) / str(newest)) or unknown
         before = None if newest is None else self._launches.get((order.job, newest))
         if before is not None and before.ended is None:
-            wait = f"generation {newest} still runs here, generation {order.generation} must wait until it has ended"
+            wait = f"generation {newest} still runs on this node; generation {order.generation} must wait for its end"
             raise OrderRefused(f"job {order.job}: {wait}")
         held = [worker.accelerator for one in self.running() for worker in one.record.workers]
         self._launches[order.key] = self._launcher.start(order, held)
@@ -91,7 +91,7 @@ class Supervisor:
         if isinstance(order, Revoke):
             launch.revoke(self._clock())
         elif isinstance(order, Kill):
-            launch.kill(self._clock(), "killed because it was not wanted any more")
+            launch.kill(self._clock(), "killed at the request of the control plane")
         elif isinstance(order, Extend):
             launch.extend(order)
         else:

@@ -154,13 +154,13 @@ class AgentWorker:
         now_ns = time.monotonic_ns()
         status = self._child.returncode if self._child is not None else None
         if status is None:
-            return Exit(-signal.SIGKILL, now_ns, "its shim is gone, and its exit status is not known")
+            return Exit(-signal.SIGKILL, now_ns, "its supervisor process ended, so its exit status is not known")
         if status == -END:
             return Exit(-signal.SIGKILL, now_ns)
         if status == NEVER_BEGAN:
             return Exit(status, now_ns, "it was never started")
         if status == -signal.SIGKILL:
-            return Exit(status, now_ns, "its shim was killed")
+            return Exit(status, now_ns, "its supervisor process was killed")
         return Exit(128 - status if status > 128 else status, now_ns)
 
 

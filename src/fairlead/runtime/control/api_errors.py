@@ -18,9 +18,9 @@ DESCRIPTIONS = {
     401: "no valid token",
     403: "not allowed with this role",
     404: "not found, or it belongs to another user",
-    409: "the present state does not allow it",
-    411: "a body without its length",
-    413: "a body that is too large",
+    409: "the current state does not allow it",
+    411: "the header Content-Length is missing",
+    413: "the body is too large",
     422: "an invalid request",
     503: "busy: it is unknown whether the request was accepted, or the state cannot be read; try again",
 }

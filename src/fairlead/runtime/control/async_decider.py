@@ -68,7 +68,7 @@ class DecisionHealth:
         """Record that a stage takes longer than it may."""
         message = f"the {stage} takes longer than a round"
         if message != self.message:
-            log.warning(f"%s is late; {NO_NEW_PLAN}", stage)
+            log.warning(f"%s takes longer than a round; {NO_NEW_PLAN}", stage)
         self._report("late", message, message)
 
     def decision_late(self) -> None:
@@ -77,7 +77,7 @@ class DecisionHealth:
             if not self._in_progress or self._reported:
                 return
             if not self.message:
-                log.warning(f"decision is late; {NO_NEW_PLAN}")
+                log.warning(f"a decision takes longer than a round; {NO_NEW_PLAN}")
                 self.message = self.summary = "a decision takes longer than a round"
         self._count("late")
 

@@ -93,7 +93,7 @@ class LogReader:
             found = await hub.read_log(node, request)
             if found is None:
                 raise LogUnreachable(
-                    f"node {nodes[node].name}, where it ran, does not answer; its log can be read when it is back"
+                    f"node {nodes[node].name}, where it ran, does not answer; its log can be read when it is connected again"
                 )
             if not found.problem:
                 return found

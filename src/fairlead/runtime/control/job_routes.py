@@ -48,7 +48,7 @@ class JobUpdate(BaseModel):
     account: Annotated[Label, Field(description="team or project that the job counts for")] = ""
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     weight: Annotated[float, Field(ge=MIN_WEIGHT, le=MAX_WEIGHT)] = 1.0
-    time_limit_s: Annotated[float | None, Field(gt=0, lt=1e15, description="of all launches together")] = None
+    time_limit_s: Annotated[float | None, Field(gt=0, lt=1e15, description="time limit of all launches together")] = None
     deadline_s: Annotated[float | None, Field(gt=0, lt=1e15, description="after submission")] = None
     retries: Annotated[int, Field(ge=0, le=1000)] = 3
 

@@ -206,4 +206,4 @@ def _refused(digest: str, why: str) -> ArchiveRefused:
 
 
 def _duplicate(digest: str, name: str) -> ArchiveRefused:
-    return _refused(digest, f"'{name}' stands in it twice")
+    return _refused(digest, f"'{name}' occurs twice")

@@ -133,7 +133,7 @@ class LeaseSpec(Spec):
     @model_validator(mode="after")
     def _central_needs_bound(self) -> LeaseSpec:
         if self.renewal == "central" and not (self.max_steps or self.max_duration_s):
-            raise ValueError("central renewal needs a bound; max_steps: 1 asks in every step")
+            raise ValueError("central renewal needs a bound; max_steps: 1 renews in every step")
         return self
 
 
@@ -284,7 +284,7 @@ class TaskSpec(Spec):
     def _valid_grid(cls, grid: dict[str, list[str]]) -> dict[str, list[str]]:
         grid_values(grid)
         if len({name.upper() for name in grid}) < len(grid):
-            raise ValueError("parameters that differ in more than capital letters: each is a variable in capitals")
+            raise ValueError("parameters that differ in more than upper and lower case; each becomes a variable in upper case")
         cls._valid_variables({name.upper(): "" for name in grid})
         return grid
 
