@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_node import IGNORES_SIGTERM, LEASED, OPENS, RUNS_FOREVER, Node, order
+from agent_node import IGNORES_SIGTERM, LEASED, OPENS, PATIENCE_S, RUNS_FOREVER, Node, order
 
 from fairlead.client.lease_page import Field, Page
 from fairlead.runtime.agent.processes import Process, find_process, send_signal
 from fairlead.runtime.agent.settings import AgentSettings
+from fairlead.runtime.agent.shim import EXIT
 from fairlead.runtime.protocol.orders import Extend, Launch, RenewalRequest
 
 SAVES_WHEN_ASKED = """
@@ -86,6 +88,17 @@ def test_a_job_that_has_not_opened_its_lease_gets_sigterm_at_once_and_has_yielde
     end = node.ended(launch)
     assert (end.code, end.yielded) == (0, True)
     assert (node.root / "jobs/1/checkpoints/saved").read_text() == "42"
+
+
+@pytest.mark.parametrize(("status", "cooperative"), [(0, True), (3, True), (0, False)])
+def test_a_script_that_ended_before_it_was_asked_to_stop_has_not_yielded(node: Node, status: int, cooperative: bool) -> None:
+    launch = node.launch(order(f"raise SystemExit({status})", cooperative=cooperative))
+    deadline = time.monotonic() + PATIENCE_S
+    while not (node.directory(launch) / "0" / EXIT).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)  # without a poll: the agent does not know it yet
+    node.revoke(launch)
+    end = node.ended(launch)
+    assert (end.code, end.yielded) == (status, False)
 
 
 def test_a_job_that_has_opened_its_lease_may_make_its_first_step(node: Node) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -80,6 +81,7 @@ class _Stop:
     why: str  # for users, when it is killed at the deadline
     asked: bool  # because a lease ended, and not because another worker failed
     signalled: bool = False  # SIGTERM was sent although the job may know its lease: it had not opened it yet
+    asked_ns: int = 0  # monotonic, when it was asked or signalled
 
 
 def read_ended(directory: Path) -> Ended | None:
@@ -169,13 +171,15 @@ class AgentLaunch:
         whole = for_good or len(self.workers) == self.record.world_size
         new = whole and all(_not_started(one.status) and (for_good or not one.status.opened) for one in self.workers)
         signalled = self.record.cooperative and new
-        stop = _Stop(now + grace_s, f"killed {grace_s:g} s after it was asked to stop", asked=True, signalled=signalled)
+        why = f"killed {grace_s:g} s after it was asked to stop"
+        stop = _Stop(now + grace_s, why, asked=True, signalled=signalled, asked_ns=time.monotonic_ns())
         before = self._stop
         if before is not None and before.asked:
             nearer = stop if stop.deadline < before.deadline else before
             signalled = signalled and not before.signalled
             if signalled or nearer is stop:
-                self._set_stop(replace(nearer, signalled=signalled or before.signalled))
+                asked_ns = (stop if signalled else before).asked_ns
+                self._set_stop(replace(nearer, signalled=signalled or before.signalled, asked_ns=asked_ns))
             if signalled:
                 self._terminate()
             return
@@ -268,13 +272,14 @@ class AgentLaunch:
         statuses = [worker.status for worker in self.workers]
         exits = [worker.exit for worker in self.workers if worker.exit is not None]
         asked = self._stop is not None and self._stop.asked
+        in_time = self._stop is not None and any(exit.at_ns >= self._stop.asked_ns for exit in exits)  # else it ended by itself
         clean = all(exit.code == 0 for exit in exits)
-        if self._stop is not None and self._stop.signalled:
+        if self._stop is not None and self._stop.signalled and in_time:
             yielded = not self._killed and not (clean and any(status.stage == Stage.FINISHED for status in statuses))
         elif self.record.cooperative:
             yielded = clean and any(status.stage == Stage.YIELDED for status in statuses)
         else:
-            yielded = asked and all(exit.code in _LEFT_AFTER_SIGTERM for exit in exits)
+            yielded = asked and in_time and all(exit.code in _LEFT_AFTER_SIGTERM for exit in exits)
         failed = None if yielded else self._first_failed()
         # A worker that did not leave when asked has not failed by itself, unless a cooperative worker failed before and the
         # others waited for it.
