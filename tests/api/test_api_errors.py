@@ -239,7 +239,28 @@ def test_a_recorded_run_takes_the_same_schedulers_as_a_comparison(tmp_path):
     (tmp_path / "mine.yaml").write_text("policy: fifo\nname: mine\n")
     given = [Signed(1.0), fairlead.Scheduler(Signed(-1.0), name="own"), str(tmp_path / "mine.yaml"), "gavel", "srtf"]
     result = fairlead.resimulate(tmp_path / "run.jsonl", given, processes=1)
-    assert result.schedulers[2:] == ["signed", "own", "mine", "gavel", "srtf"]
+    assert result.schedulers[2:] == ["Signed", "own", "mine", "gavel", "srtf"]
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(FairleadError, match="it is empty"):
         fairlead.resimulate(tmp_path / "empty.jsonl")
+
+
+def test_several_seeds_need_something_random():
+    refused("expected one seed; more seeds need loads", fairlead.compare, JOBS, CLUSTER, ["fifo"], seeds=range(3))
+    faults = fairlead.Faults(mean_up_s=3600.0)
+    assert len(fairlead.compare(JOBS, CLUSTER, ["fifo"], seeds=range(2), faults=faults, processes=1).rows) == 2
+
+
+def test_an_own_policy_has_the_label_that_the_command_line_gives_it():
+    @dataclass(frozen=True)
+    class OwnPolicy:
+        credit: float = 1.0
+
+        def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+            return in_order(view, view.jobs.submitted_s), memo
+
+    labels = [fairlead.Scheduler(one).label for one in (OwnPolicy, OwnPolicy(), OwnPolicy(10.0), OwnPolicy(0.5))]
+    assert labels == ["OwnPolicy", "OwnPolicy", "OwnPolicy(credit=10)", "OwnPolicy(credit=0.5)"]
+    result = fairlead.compare(JOBS, CLUSTER, ["fifo", OwnPolicy(10.0)], processes=1)
+    assert result.paired("OwnPolicy", "fifo")["pairs"] == 1
+    assert result.differences("OwnPolicy").baseline == "OwnPolicy(credit=10)"

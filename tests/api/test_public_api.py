@@ -137,7 +137,7 @@ def test_a_scheduler_takes_names_parameters_objects_and_files(tmp_path):
 def test_a_policy_of_ones_own_is_simulated_and_compared(trace):
     backwards = fairlead.simulate(trace, CLUSTER, LastComeFirst())
     forwards = fairlead.simulate(trace, CLUSTER, LastComeFirst(sign=1.0))
-    assert backwards.record.scheduler.startswith("last-come-first")
+    assert backwards.record.scheduler.startswith("LastComeFirst")
     assert backwards.jobs["ended_s"].to_pylist() != forwards.jobs["ended_s"].to_pylist()
     result = fairlead.compare(trace, CLUSTER, ["fifo", LastComeFirst()])
     assert result.schedulers == ["fifo", "last-come-first(sign=-1.0)"]

@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
-from fairlead.experiments.differences import WINDOWS, PairedDifference, paired_differences, window_means
+from fairlead.experiments.differences import WINDOWS, PairedDifference, find_label, paired_differences, window_means
 from fairlead.experiments.metrics import DEFAULTS, interval
 from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.workloads.generate import Generator
@@ -79,3 +79,23 @@ def test_windows_are_equal_parts_of_the_jobs_and_few_jobs_have_none() -> None:
     assert means["average_jct_s"][5] == pytest.approx(float(jct[50:].mean()))
     assert "makespan_s" not in means
     assert window_means(record, replace(DEFAULTS, measure=(0, 29))) == {}
+
+
+def test_without_windows_the_result_says_why() -> None:
+    rows = [{"scheduler": label, "load": None, "seed": 0, "jobs": 3, "average_jct_s": 9.0} for label in ("fifo", "las")]
+    found = paired_differences(rows, ["average_jct_s"], windows=[{}, {}])
+    assert not found.rows
+    assert found.why_none.startswith("no differences: 3 jobs are too few for 3 windows of 10 jobs; use several seeds")
+    assert paired_differences(rows[:1], ["average_jct_s"], windows=[{}]).why_none == ""
+    with pytest.raises(InputError, match="'metric' is 'jct': expected one of jobs, average_jct_s"):
+        paired_differences(rows, ["jct"])
+
+
+def test_a_name_without_parameters_means_the_only_label_that_has_it() -> None:
+    labels = ["las(by=time)", "las", "Patient(credit=10)", "fifo + quota(default=4)", "srtf(a=1)", "srtf(a=2)"]
+    assert find_label(labels, "las") == "las"
+    assert find_label(labels, "Patient") == "Patient(credit=10)"
+    assert find_label(labels, "fifo") == "fifo + quota(default=4)"
+    assert find_label(labels, None) == "las(by=time)"
+    with pytest.raises(InputError, match="one of las"):
+        find_label(labels, "srtf")

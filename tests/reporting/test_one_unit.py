@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from fairlead.experiments.metric_columns import format_values, format_with_error
+from fairlead.experiments.metric_columns import format_differences, format_values, format_with_error
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -38,3 +38,8 @@ def test_a_column_of_durations_is_in_one_unit_unless_decades_lie_between(values,
 )
 def test_an_interval_is_in_the_unit_of_its_mean(value, width, shows, text):
     assert format_with_error([value], [width], shows) == [text]
+
+
+def test_a_small_difference_beside_a_large_one_has_two_digits():
+    unit, texts = format_differences([40 * HOUR, 36.0, 0.0, 30.0], [2 * HOUR, 9.0, 0.0, HOUR], "duration")
+    assert (unit, texts) == ("h", ["+40.0 ± 2.0", "+0.010 ± 0.003", "+0.0 ± 0.0", "+0.0 ± 1.0"])

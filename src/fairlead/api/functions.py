@@ -103,8 +103,8 @@ def compare(
     """Simulate several schedulers on the same jobs, for every load and seed, in parallel processes.
 
     Args:
-        trace: As for `simulate`. A `Generator` draws new jobs for every seed; another trace is the same for every seed
-            unless `loads` re-times it.
+        trace: As for `simulate`. A `Generator` draws new jobs for every seed. Another trace takes several seeds only with
+            `loads`, which re-time it, or with random `faults`.
         cluster: As for `simulate`.
         schedulers: Names, scheduler files or `Scheduler` objects. Policy objects of your own run in this process.
         seeds: Seeds; intervals in the result are over these. With one seed, `differences` has intervals over windows of jobs.
@@ -140,6 +140,8 @@ def compare(
     costs, faults = convert.instance_or_default("costs", costs, Costs), convert.instance_or_default("faults", faults, Faults)
     machine = convert.to_cluster(cluster)
     given = Comparison(Workload(source, table), machine, configs, loads, seeds, costs, faults, measure, options)
+    wanted = "one seed; more seeds need loads or random faults, because a trace alone has no randomness"
+    require(not given.repeats_runs, convert.ARGUMENTS, wanted, "seeds", list(seeds))
     return ComparisonResult.of(given, _run(given, made, processes, keep_records))
 
 

@@ -180,7 +180,7 @@ class ComparisonResult(_Tabular):
         """Compare two schedulers run by run: the same jobs, load and seed under both.
 
         Args:
-            first: Label of a scheduler.
+            first: Label of a scheduler, or its name without parameters.
             second: Label of the scheduler it is compared with.
             metric: Name of a metric in `summary`.
 
@@ -209,14 +209,17 @@ class ComparisonResult(_Tabular):
         The pairs are runs of the same seed; with one seed, windows of the jobs by submission. `method` says which.
 
         Args:
-            baseline: Label of a scheduler; default: the first.
+            baseline: Label of a scheduler, or its name without parameters; default: the first.
             metrics: Names of metrics in `summary`.
 
         Returns:
-            `baseline`, `method` and `rows`: by scheduler, load and metric, the difference, its half width and the ratio.
+            An object with `baseline`, `method` and `rows`, one for each other scheduler and load. A row has `scheduler`, `load`
+            and `metrics`: by name, `pairs`, `difference`, `half_width` of its interval, `ratio`, `ratio_half_width` and
+            `significant` (the interval excludes 0). Windows have no makespan, utilization or quantiles: these are left out.
+            Without rows, `why_none` says why. `to_dict()` gives all of it as plain data.
 
         Raises:
-            FairleadError: The label is unknown.
+            FairleadError: The label or a metric is unknown.
         """
         return paired_differences(self.rows, metrics, baseline, self.windows)
 
@@ -256,10 +259,14 @@ class ComparisonResult(_Tabular):
         if not self.records:
             raise FairleadError("no records were kept: pass keep_records=True to compare")
         seeds, keys = list(dict.fromkeys(row["seed"] for row in self.rows)), self.record_keys or [(None, 0)] * len(self.records)
-        sections = comparison_sections(self.summary, seeds, self.differences(baseline), len(set(keys)))
+        found = self.differences(baseline)
+        sections, notes = (
+            comparison_sections(self.summary, seeds, found, len(set(keys))),
+            [*self.notes, *filter(None, [found.why_none])],
+        )
         runs = runs_by_name(self.records, keys)
         with _writing(path):
-            return write_report(runs, Path(path), self.options, title, notes=self.notes, source=source, sections=sections)
+            return write_report(runs, Path(path), self.options, title, notes=notes, source=source, sections=sections)
 
     def __repr__(self) -> str:
         return f"ComparisonResult({', '.join(self.schedulers)}; {len(self.rows)} runs)"

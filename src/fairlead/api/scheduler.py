@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -139,13 +138,13 @@ def _part(stage: str, value: Any, registry: Registry) -> tuple[Part, Registry]:
         wanted = f"a name, or an object with a method {' or '.join(_METHODS[stage])}"
         raise InputError("scheduler", wanted, field=stage, value="None" if value is None else value)
     kind = value if isinstance(value, type) else type(value)
-    name = re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
-    parameters: dict[str, Any] = {}
+    name, parameters = kind.__name__, dict[str, Any]()  # the command line names the class of a file so too
+    made: Callable[..., Any] = kind
     if any(entry.name == name for entry in registry.of(stage)):
         name = f"custom-{name}"
-    made: Callable[..., Any] = kind
     if kind is not value and dataclasses.is_dataclass(value):
-        parameters = {one.name: getattr(value, one.name) for one in dataclasses.fields(value) if one.init}
+        given = {one: getattr(value, one.name) for one in dataclasses.fields(value) if one.init}
+        parameters = {one.name: found for one, found in given.items() if repr(found) != repr(one.default)}
     elif kind is not value:
         made = partial(copy.deepcopy, value)
     return Part(name, parameters), registry.plus(stage, name, made)

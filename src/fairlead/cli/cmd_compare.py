@@ -28,7 +28,7 @@ from fairlead.config.schedulers import parse_part, with_policy_files
 from fairlead.config.workload_files import read_hosts
 from fairlead.core.errors import InputError
 from fairlead.experiments.compare import Comparison, Workload, run_comparison
-from fairlead.experiments.differences import Differences
+from fairlead.experiments.differences import Differences, find_label
 from fairlead.experiments.inputs import check_host_profiles
 from fairlead.experiments.metric_columns import COLUMNS, Column, format_with_error
 from fairlead.experiments.sweep import SweepResult, read_sweep, run_sweep
@@ -137,8 +137,8 @@ def compare_command(
         shared |= opt.changed_parts(base, scheduler)
         scheduler.build(None, registry)
     labels = [scheduler.label for scheduler in schedulers]
-    if baseline is not None and baseline not in labels:
-        raise option_error("baseline", f"one of {', '.join(labels)}", baseline)
+    with opt.errors_by_option():
+        find_label(labels, baseline)
     table, hosts = workload.table(), {} if workload.hosts is None else read_hosts(workload.hosts)
     generator = workload.generator(DEFAULT_LOAD)
     source, costs, faults = Workload(workload.file() or generator, table, hosts), cost.read(), fault.read(machine)
@@ -156,7 +156,7 @@ def compare_command(
     if trace is not None:
         opt.note_skipped(trace, quiet=json)
         opt.note_unknown_types(machine, trace)
-        if len(given.seeds) > 1 and not loads and not fault.mtbf:
+        if given.repeats_runs:
             wanted = "one seed; more seeds need --loads or --mtbf, because a trace alone has no randomness"
             raise option_error("seeds", wanted, seeds)
     opt.check_measure(metrics, workload.jobs if trace is None else len(trace))
@@ -183,6 +183,8 @@ def compare_command(
             out.print(_table(arms, f"{machine}{all_with}"))
         if differences.rows:
             out.print(_difference_table(differences))
+        elif differences.why_none:
+            note(differences.why_none)
     if folder is not None:
         written = result.to_parquet(folder)
         note(f"tables: {', '.join(map(str, written)) if len(written) <= MAX_NAMED else f'{len(written)} files in {folder}'}")

@@ -186,7 +186,7 @@ def fitted_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[st
             table.add_row(*(row[index] for index in kept))
         else:
             table.add_row(*row[:names], *("–" for _ in kept[names:]))
-    hidden = [headings[index] for index in range(names, len(headings)) if index not in kept]
+    hidden = [headings[index].strip() for index in range(names, len(headings)) if index not in kept]
     table.caption = "; ".join(part for part in (caption, no_room(hidden) if hidden else "") if part) or None
     return table
 

@@ -281,7 +281,8 @@ def _source(what: str, part: Part, *path: str) -> str:
 def _parameter(key: str, value: Any) -> str:
     """As tables call it, which have no room for mappings of mappings or of lists."""
     long = isinstance(value, Mapping) and any(isinstance(one, (Mapping, list, tuple)) for one in value.values())
-    return f"{key}: {len(value)}" if long else f"{key}={value}"
+    whole = isinstance(value, float) and value.is_integer()
+    return f"{key}: {len(value)}" if long else f"{key}={value:.0f}" if whole else f"{key}={value}"
 
 
 def _part(value: Value, what: str) -> Part:

@@ -106,6 +106,12 @@ class Comparison:
                 raise InputError("schedulers", mend, field="scheduler", value=label)
 
     @property
+    def repeats_runs(self) -> bool:
+        """Whether there are several seeds, and all give the same runs."""
+        fixed = not isinstance(self.workload.source, Generator) and set(self.loads) == {None} and not self.faults.mean_up_s
+        return fixed and len(self.seeds) > 1
+
+    @property
     def kept_seeds(self) -> Sequence[int]:
         """The first seeds, whose records are kept for reports: of at most `MAX_KEPT` pairs of load and seed."""
         return self.seeds[: max(1, MAX_KEPT // len(self.loads))]

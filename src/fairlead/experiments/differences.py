@@ -7,6 +7,7 @@ cases the interval is Student's t of the differences. Windows are long, so that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -14,15 +15,16 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fairlead.core.cluster import Floats
-from fairlead.core.errors import FairleadError, InputError
+from fairlead.core.errors import FairleadError, InputError, require
 from fairlead.core.job import Phase
 from fairlead.experiments.metrics import MetricOptions, completion_times, finish_time_fairness, interval, measured_rows
 from fairlead.experiments.run_record import RunRecord
 
 WINDOWS = 10
-MIN_JOBS_PER_WINDOW = 10
+MIN_WINDOWS, MIN_JOBS_PER_WINDOW = 3, 10
 
-DIFFERENCE_METRICS = ("average_jct_s", "p99_jct_s", "makespan_s", "average_responsiveness_s", "utilization", "average_ftf")
+_TIMES = ("average_jct_s", "p99_jct_s", "makespan_s", "average_responsiveness_s")
+DIFFERENCE_METRICS = (*_TIMES, "utilization", "average_ftf", "worst_ftf")
 """The metrics that are compared by default; windows give some of them."""
 
 KEYS = ("scheduler", "load", "seed")
@@ -81,11 +83,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Differences:
-    """The differences of all schedulers to the baseline, and the method of their intervals, in words."""
+    """The differences of all schedulers to the baseline, and the method of their intervals, in words; or why there are none."""
 
     baseline: str
     method: str
     rows: Sequence[Difference]
+    why_none: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -103,13 +106,13 @@ def paired_differences(
         windows: Of each row, for comparisons of one seed; without them these have no differences.
 
     Raises:
-        InputError: No scheduler has the label `baseline`.
+        InputError: No scheduler has the label `baseline`, or no run has one of the metrics.
     """
     labels = list(dict.fromkeys(str(row["scheduler"]) for row in rows))
-    baseline = labels[0] if baseline is None else baseline
-    if baseline not in labels:
-        raise InputError("compare", f"one of {', '.join(labels)}", field="baseline", value=baseline)
-    seeds = len({row["seed"] for row in rows})
+    baseline = find_label(labels, baseline)
+    for name in metrics:
+        _check_metric(rows, name)
+    seeds, jobs = len({row["seed"] for row in rows}), int(rows[0].get("jobs") or 0)
     method = f"paired by seed, Student's t over {seeds} seeds"
     if seeds == 1:
         parts = max((len(values) for one in windows for values in one.values()), default=0)
@@ -122,7 +125,27 @@ def paired_differences(
             pairs = {name: _pairs(here, label, baseline, name) for name in metrics}
             compared = {name: PairedDifference.of(both) for name, both in pairs.items() if both}
             found += [Difference(label, load, compared)] if compared else []
-    return Differences(baseline, method if found else "", found)
+    few, least = jobs < MIN_WINDOWS * MIN_JOBS_PER_WINDOW, f"{MIN_WINDOWS} windows of {MIN_JOBS_PER_WINDOW} jobs"
+    why = f"{jobs} job{'s' * (jobs != 1)} are too few for {least}" if few else "in some window no job finished"
+    why = f"no differences: {why}; use several seeds with generated jobs, or loads and seeds with a trace"
+    return Differences(baseline, method if found else "", found, why if len(labels) > 1 and not found and seeds == 1 else "")
+
+
+def find_label(labels: Sequence[str], wanted: str | None, field: str = "baseline") -> str:
+    """Return the label that is meant: the whole of one, or its name without parameters where no other has it; None: the first.
+
+    Raises:
+        InputError: None or several have this name.
+    """
+    named = [label for label in labels if label == wanted] or [one for one in labels if re.split(r"\(| \+ ", one)[0] == wanted]
+    if wanted is not None and len(named) != 1:
+        raise InputError("compare", f"one of {', '.join(labels)}", field=field, value=wanted)
+    return labels[0] if wanted is None else named[0]
+
+
+def _check_metric(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
+    known = dict.fromkeys(name for row in rows for name in row if name not in KEYS)
+    require(metric in known, "compare", f"one of {', '.join(known)}", "metric", metric)
 
 
 def _window(row: Mapping[str, Any], means: WindowMeans, part: int) -> dict[str, Any]:
@@ -152,12 +175,8 @@ def paired_values(rows: Sequence[Mapping[str, Any]], first: str, second: str, me
         FairleadError: No pair has a value.
     """
     labels = list(dict.fromkeys(str(row["scheduler"]) for row in rows))
-    for label in (first, second):
-        if label not in labels:
-            raise InputError("paired", f"one of {', '.join(labels)}", field="scheduler", value=label)
-    known = dict.fromkeys(name for row in rows if row["scheduler"] in (first, second) for name in row if name not in KEYS)
-    if metric not in known:
-        raise InputError("paired", f"one of {', '.join(known)}", field="metric", value=metric)
+    first, second = (find_label(labels, label, "scheduler") for label in (first, second))
+    _check_metric([row for row in rows if row["scheduler"] in (first, second)], metric)
     pairs = _pairs(rows, first, second, metric)
     if not pairs:
         raise FairleadError(f"no pair of runs of {first!r} and {second!r} has a value for {metric}")
@@ -165,12 +184,12 @@ def paired_values(rows: Sequence[Mapping[str, Any]], first: str, second: str, me
 
 
 def window_means(record: RunRecord, options: MetricOptions) -> dict[str, tuple[float, ...]]:
-    """The means of a run's metrics over its finished jobs in each window; empty where there are too few jobs for three."""
+    """The means of a run's metrics over its finished jobs in each window; empty where there are too few jobs for that."""
     jobs = record.jobs
     rows = np.flatnonzero(measured_rows(record, options))
     rows = rows[np.argsort(jobs.submitted_s[rows], kind="stable")]
     count = min(WINDOWS, len(rows) // MIN_JOBS_PER_WINDOW)
-    if count < 3:
+    if count < MIN_WINDOWS:
         return {}
     jct, ftf = completion_times(jobs, options), finish_time_fairness(record, options.contention)
     done = jobs.phase == Phase.FINISHED

@@ -170,7 +170,7 @@ def format_column(
 
 def format_differences(values: Sequence[float | None], widths: Sequence[float | None], shows: Shows) -> tuple[str, list[str]]:
     """The unit for a column's heading, and differences with their errors, as in `"−1.2 ± 0.4"`. Differences of shares are in
-    percentage points."""
+    percentage points. The larger of difference and error has at least two digits."""
     known = [abs(v) for v in values if v is not None and math.isfinite(v)]
     factor, unit = (0.01, "pp") if shows == "share" else (1.0, "")
     if shows == "duration":
@@ -180,8 +180,10 @@ def format_differences(values: Sequence[float | None], widths: Sequence[float | 
     def cell(value: float | None, width: float | None) -> str:
         if value is None or not math.isfinite(value):
             return "–"
-        text = f"{value / factor:+.{decimals}f}".replace("-", "−")
-        return text if width is None or not math.isfinite(width) else f"{text} ± {width / factor:.{decimals}f}"
+        sizes = [abs(one) / factor for one in (value, width or 0.0) if math.isfinite(one)]
+        digits = max(decimals, 1 - math.floor(math.log10(max(sizes)))) if max(sizes) > 0 else decimals
+        text = f"{value / factor:+.{digits}f}".replace("-", "−")
+        return text if width is None or not math.isfinite(width) else f"{text} ± {width / factor:.{digits}f}"
 
     return unit, [cell(value, width) for value, width in zip(values, widths, strict=True)]
 

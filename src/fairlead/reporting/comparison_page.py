@@ -11,7 +11,7 @@ from fairlead.experiments.metric_columns import COLUMNS, Column, format_column, 
 from fairlead.experiments.run_record import RunRecord
 from fairlead.reporting.html import Cell, PageTable, card
 
-MEAN_METRICS = (*DIFFERENCE_METRICS, "worst_ftf", "unfair_fraction")
+MEAN_METRICS = (*DIFFERENCE_METRICS, "unfair_fraction")
 
 
 def run_name(load: float | None, seed: int) -> str:
