@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fairlead.cli.job_info import job_details
-from fairlead.cli.job_tables import jobs_table, nodes_or_reason, progress_text
+from fairlead.cli.job_info import array_lines, job_details
+from fairlead.cli.job_tables import array_record, array_row, jobs_table, nodes_or_reason, progress_text
 
 RUNS: dict[str, Any] = {
     "number": 7,
@@ -119,3 +119,25 @@ def test_lost_work_stands_in_the_table_and_in_the_details():
     assert nodes_or_reason(job).endswith("; lost work: 2.1 min in 2 preemptions without a checkpoint")
     one = {**job, "lost_work": {"seconds": 30.0, "preemptions": 1}}
     assert details(one)["lost work"] == "30.0 s in 1 preemption without a checkpoint"
+
+
+def test_an_array_has_the_mean_share_of_its_jobs_and_their_lost_work():
+    array = {"name": "sweep", "id": "a", "size": 3}
+    about = {
+        "account": "",
+        "kind": "x",
+        "priority": 0,
+        "now_s": 9.0,
+        "submitted_s": 0.0,
+        "first_started_s": 1.0,
+        "array": array,
+    }
+    at_half = {**RUNS, **about, "ended_s": None, "steps": 400.0, "steps_known": True, "steps_done": 200.0}
+    at_half["lost_work"] = {"seconds": 20.0, "preemptions": 1}
+    members = [at_half, {**at_half, "steps_done": 300.0}, {**RUNS, **about, "phase": "finished", "ended_s": 8.0}]
+    row = array_row(members)
+    assert (progress_text(row), array_record(members)["done"]) == ("75 %", 0.75)
+    lost = "40.0 s in 2 preemptions without a checkpoint"
+    assert nodes_or_reason(row) == f"3 jobs: 2 running, 1 finished; lost work: {lost}"
+    assert [line.split()[-2:] for line in array_lines(array_record(members)) if "done" in line] == [["75", "%"]]
+    assert any(line.endswith(lost) for line in array_lines(array_record(members)))

@@ -284,6 +284,13 @@ def test_a_script_that_never_saves_gets_a_note_under_a_policy_that_preempts(fold
     told = "note: the policy 'las' preempts jobs; a script without checkpoints starts again each time (--min-run protects it)\n"
     plain = ("--", "python", "plain.py")
     assert fairlead("submit", *plain, cwd=folder).stderr == told
+    (folder / "leases.py").write_text("import fairlead\nfor step in fairlead.lease(range(9)):\n    print(step)\n")
+    assert fairlead("submit", "--", "python", "leases.py", cwd=folder).stderr == told
+    (folder / "sent").mkdir()
+    (folder / "sent" / "inner.py").write_text("print('no checkpoints')\n")
+    (folder / "inner.py").write_text("import fairlead\nfairlead.lease(range(9), save=print)\n")
+    assert fairlead("submit", "--code", "sent", "--", "python", "inner.py", cwd=folder).stderr == told
+    assert fairlead("submit", "--", "python", "inner.py", cwd=folder).stderr == ""
     for quiet in (("--json", *plain), ("--min-run", "1h", *plain), ("--", "python", "saves.py"), ("--", "true")):
         assert fairlead("submit", *quiet, cwd=folder).stderr == ""
     assert fairlead("scheduler", "set", "--policy", "fifo", cwd=folder).returncode == 0

@@ -64,8 +64,8 @@ def members(ids: list[str], ran_s: list[float], user: str = "ann", kind: str = "
 
 def test_finished_members_of_the_same_array_are_the_prior_before_others_of_the_kind():
     state = members(["a", "b", "b", "b", "b"], [9000.0, 90.0, 96.0, 100.0])
-    assert run_time_priors(state, [4]) == {4: RunTimePrior(96.0, 3, 96.0)}
-    assert run_time_priors(members(["a", "c"], [96.0]), [1]) == {1: RunTimePrior(96.0, 1, 96.0)}
+    assert run_time_priors(state, [4]) == {4: RunTimePrior(96.0, 3, 96.0, (90.0, 100.0))}
+    assert run_time_priors(members(["a", "c"], [96.0]), [1]) == {1: RunTimePrior(96.0, 1, 96.0, (96.0, 96.0))}
     assert run_time_priors(members(["a", "c"], [96.0], kind=""), [1]) == {}
 
 
@@ -83,7 +83,7 @@ def test_a_job_that_ran_about_as_long_as_others_has_no_known_end(ran_s: float, l
     state = state_of(cluster("v100:2"), jobs, {0: [0], 1: [1]})
     apply_event(state, ev.JobsFinished(90.0, np.array([0]), np.array([90.0])))
     state.time = ran_s
-    assert run_time_priors(state, [1]) == {1: RunTimePrior(left_s, 1, 90.0)}
+    assert run_time_priors(state, [1]) == {1: RunTimePrior(left_s, 1, 90.0, (90.0, 90.0))}
 
 
 def plain_scripts(policy: str, *others: Job, now: float = 10.0) -> State:

@@ -117,14 +117,15 @@ def submit_command(
         run: list[str] | str = words[0] if len(words) == 1 and len(words[0].split()) > 1 else list(words)
         written = [("command line", {"run": run}, Path.cwd())]
     jobs, specs = list[dict[str, Any]](), list[TaskSpec]()
-    archives: list[bytes] = []
+    archives, folders = list[bytes](), list[Path]()
     for source, task, folder in written:
         task = _merged(_by_field(task), _fields(given))
-        if archive := _code(given.get("code", ""), task, folder):
-            task["code"] = archive_digest(archive)
-            archives.append(archive)
+        if (place := _code(given.get("code", ""), task, folder)) is not None:
+            archives.append(pack_code(place))
+            task["code"] = archive_digest(archives[-1])
         else:
             task.setdefault("directory", str(Path.cwd()))
+        folders.append(place or Path(str(task["directory"])))
         specs.append(parse_task(task, source))
         jobs.append(task)
     if follow and (len(jobs) > 1 or "array" in jobs[0] or "grid" in jobs[0]):
@@ -139,7 +140,7 @@ def submit_command(
         _print_checked(specs, answer)
     else:
         _print_submitted(answer)
-        if any(saves_nothing(task) for task in jobs) and (policy := plane.preempting_policy()):
+        if any(map(saves_nothing, jobs, folders)) and (policy := plane.preempting_policy()):
             again = "a script without checkpoints starts again each time (--min-run protects it)"
             note(f"note: the policy '{policy}' preempts jobs; {again}")
     if dry_run:
@@ -254,9 +255,9 @@ def _task_in(file: str) -> dict[str, Any]:
     return dict(written.data)
 
 
-def _code(place: str, task: Mapping[str, Any], folder: Path) -> bytes:
-    """Return the archive of --code, or of the task file's `code`, relative to that file; empty for none."""
+def _code(place: str, task: Mapping[str, Any], folder: Path) -> Path | None:
+    """Return the directory or zip file of --code, or of the task file's `code`, relative to that file; None without either."""
     named = task.get("code")
     if not place and isinstance(named, str) and named:
         place = str(folder / named)
-    return pack_code(Path(place)) if place else b""
+    return Path(place) if place else None

@@ -198,8 +198,13 @@ def _guesses(ahead: ClusterForecast, here: bool, single: bool) -> Iterator[str]:
         return
     if scaled := sorted({kind for number, kind in guesses.scaled.items() if number in name_of}):
         yield f"measured with other numbers of workers, so scaled in proportion: {_listed(scaled)}"
-    told: dict[str, Iterable[int]] = {
-        "assumed to run as long as similar jobs that finished": ahead.priors,
+    told: dict[str, Iterable[int]] = {}
+    for number, finished in ahead.priors.items():
+        took = " to ".join(dict.fromkeys(map(format_duration, ahead.ranges.get(number, ()))))
+        similar = f"{finished:,} similar {'job' if finished == 1 else 'jobs'} took" + f" ({took})" * bool(took)
+        what = f"assumed to run as long as {similar}"
+        told[what] = [*told.get(what, ()), number]
+    told |= {
         "assumed to run until the time limit": ahead.limited,
         "end unknown, so assumed to keep running": () if single else ahead.unknown,
     }
@@ -230,7 +235,9 @@ def _sentence(one: JobForecast, history_s: float, again: bool, why: str = "", *,
     told = f"{name} " + ("runs" if one.running else f"should {begins} {_span(one, _start)}")
     if unknown:
         return f"{told}; {unknown}"
-    told += f" and {'should ' * one.running}end {_span(one, _end)}"
+    ends = _span(one, _end)
+    ends = "soon after" if not one.running and ends == _span(one, _start) else ends
+    told += f" and {'should ' * one.running}end {ends}"
     if not one.with_arrivals:
         return told
     told_of = [_end] if one.running else [_start, _end]
@@ -266,6 +273,8 @@ def _table(found: Iterable[JobForecast], unknown: Collection[int] = ()) -> Table
                 middle, between = "runs" if one.running else "never", ["", ""]
             elif one.number in unknown if of is _end else one.blocked and _never_begins(one):
                 middle, between = "unknown", ["", ""]
+            elif of is _end and [middle, *between] == cells:
+                middle, between = "soon after", ["", ""]
             cells += [middle, *between]
         table.add_row(Text(legible(one.name)), *cells)
     return table

@@ -62,6 +62,8 @@ def array_lines(array: Mapping[str, Any]) -> Iterator[str]:
         "workers": f"{array['workers']} each",
         **{label: f"{format_duration(ago_s)} ago" for label, ago_s in since.items()},
         "GPU time": format_duration(array["accelerator_s"]),
+        "done": f"{100 * array['done']:.0f} %",
+        "lost work": lost_work(array),
         "failed": ", ".join(array["failed"]),
     }
     yield "Array"

@@ -18,6 +18,7 @@ from fairlead.runtime.protocol.command_line import MAX_WORD
 SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
 
 _MENTION = re.compile(r"\bfairlead\b|FAIRLEAD_CHECKPOINT_DIR")
+_SAVES = re.compile(r"save|FAIRLEAD_CHECKPOINT_DIR")
 _LINE = re.compile(r"#(FAIRLEAD|SBATCH)\s+(.*)\Z")
 _SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
 _LETTERS = (
@@ -117,11 +118,11 @@ def read_script(word: str) -> JobScript | None:
     return JobScript(path, text, _shell(first, path), (*translated, *options), tuple(warnings))
 
 
-def saves_nothing(task: Mapping[str, object]) -> bool:
-    """Return whether a task runs scripts of this machine that never mention Fairlead, so they have no lease and no checkpoints.
+def saves_nothing(task: Mapping[str, object], folder: Path) -> bool:
+    """Return whether a task runs scripts of a folder here that never mention Fairlead, or that have a lease without `save`.
 
     A task that sets `min_run_s` or `cooperative` knows of preemption. Without a script that can be read, nothing is known."""
-    run, folder = task["run"], str(task.get("directory") or ".")
+    run = task["run"]
     text = run if isinstance(run, str) else " ".join(map(str, run)) if isinstance(run, list | tuple) else ""
     named = {word.strip("'\";()") for word in text.split()}
     texts = [text]
@@ -129,7 +130,9 @@ def saves_nothing(task: Mapping[str, object]) -> bool:
         with suppress(OSError):  # it cannot be read, or its name is too long
             texts += [file.read_text(errors="replace")] * file.is_file()
     known = len(texts) > 1 or "\n" in text  # the text of a job script is in its command
-    return known and not {"min_run_s", "cooperative"} & task.keys() and not any(map(_MENTION.search, texts))
+    every = "\n".join(texts)
+    saves = (_SAVES if "lease(" in every else _MENTION).search(every)
+    return known and not {"min_run_s", "cooperative"} & task.keys() and not saves
 
 
 def _shell(first: str, path: Path) -> tuple[str, ...]:

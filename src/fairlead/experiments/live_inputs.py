@@ -125,11 +125,12 @@ def open_ended_jobs(state: State) -> list[int]:
 @dataclass(frozen=True)
 class RunTimePrior:
     """How long an open-ended job should still run: `left_s`, by the run times of `finished` jobs of its kind, `median_s` in the
-    median. Infinity: it has run as long as they did, or nearly."""
+    median and within `range_s`. Infinity: it has run as long as they did, or nearly."""
 
     left_s: float
     finished: int
     median_s: float
+    range_s: tuple[float, float]
 
 
 def run_time_priors(state: State, open_ended: Collection[int]) -> dict[int, RunTimePrior]:
@@ -150,7 +151,7 @@ def run_time_priors(state: State, open_ended: Collection[int]) -> dict[int, RunT
         if runs:
             left_s = statistics.median([run_s - ran_s for run_s in runs if run_s > ran_s] or [0.0])
             left_s = left_s if left_s > NEAR_END * ran_s else math.inf
-            found[number] = RunTimePrior(left_s, len(runs), statistics.median(runs))
+            found[number] = RunTimePrior(left_s, len(runs), statistics.median(runs), (min(runs), max(runs)))
     return found
 
 

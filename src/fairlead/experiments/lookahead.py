@@ -270,9 +270,9 @@ def forecast_jobs(
 @dataclass(frozen=True)
 class ClusterForecast:
     """A forecast of a cluster's jobs. `completed` counts the simulations, the one without arrivals included. `open_ended` jobs
-    have unknown steps. For those in `priors`, so many jobs of their kind have finished, and they should run as long. Those that
-    are `limited` should run until their time limit. The ends of the others are unknown; `overdue` has the median run time of
-    jobs of their kind, if they have run longer. `missed` jobs arrived or stopped meanwhile, and have no forecast."""
+    have unknown steps. For those in `priors`, so many jobs of their kind have finished, within `ranges`, and they should run as
+    long. Those that are `limited` should run until their time limit. The ends of the others are unknown; `overdue` has the
+    median run time of jobs of their kind, if they have run longer. `missed` jobs arrived or stopped meanwhile; no forecast."""
 
     jobs: tuple[JobForecast, ...]
     completed: int
@@ -284,6 +284,7 @@ class ClusterForecast:
     priors: Mapping[int, int] = field(default_factory=dict)
     limited: frozenset[int] = frozenset()
     overdue: Mapping[int, float] = field(default_factory=dict)
+    ranges: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
     @property
     def unknown(self) -> frozenset[int]:
@@ -325,7 +326,7 @@ def forecast(
         )
     except Exception as problem:  # a faulty part, or jobs that would never end
         raise FairleadError(f"cannot simulate ahead from this state: {type(problem).__name__}: {problem}") from problem
-    return replace(about, jobs=found, completed=budget.completed)
+    return replace(about, jobs=found, completed=budget.completed, ranges={n: priors[n].range_s for n in known})
 
 
 def without_simulation(state: State, options: ForecastOptions) -> ClusterForecast:
@@ -400,6 +401,7 @@ def forecast_to_json(found: ClusterForecast) -> dict[str, Any]:
         "priors": list(found.priors.items()),
         "limited": sorted(found.limited),
         "overdue": list(found.overdue.items()),
+        "ranges": list(found.ranges.items()),
     }
 
 
@@ -422,6 +424,7 @@ def forecast_from_json(data: Mapping[str, Any]) -> ClusterForecast:
         dict(data.get("priors", ())),
         frozenset(data.get("limited", ())),
         dict(data.get("overdue", ())),
+        dict(data.get("ranges", ())),
     )
 
 

@@ -15,7 +15,7 @@ from serving import served
 from typer.testing import CliRunner
 
 from fairlead.cli import cmd_synthesize as advise
-from fairlead.cli.cmd_when import _sentence, _table, _unknown_end
+from fairlead.cli.cmd_when import _guesses, _sentence, _table, _unknown_end
 from fairlead.cli.main import app
 from fairlead.core.events import JobSubmitted, ProgressReported, RoundPlanned, SchedulerSwitched
 from fairlead.core.job import Job
@@ -30,7 +30,15 @@ from fairlead.experiments.live_inputs import (
     rate_guesses,
     with_assumed_ends,
 )
-from fairlead.experiments.lookahead import ClusterForecast, ForecastOptions, JobForecast, JobTimes, forecast_jobs
+from fairlead.experiments.lookahead import (
+    ClusterForecast,
+    ForecastOptions,
+    JobForecast,
+    JobTimes,
+    forecast_from_json,
+    forecast_jobs,
+    forecast_to_json,
+)
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 from fairlead.testing import cluster
@@ -360,6 +368,15 @@ def test_a_sentence_tells_no_span_of_one_length_and_no_past_that_was_not():
         "j should resume in 5 s and end in 1.2 min (10 s to 1.2 min), with arrivals as in the last 1.5 min; "
         "without arrivals, it resumes in 5 s and ends in 10 s"
     )
+
+
+def test_an_assumption_says_on_how_many_jobs_it_rests_and_no_job_ends_when_it_starts():
+    quick = JobForecast(7, "j", False, JobTimes(5.0, 5.2), ())
+    assert _sentence(quick, 90.0, again=False) == "j should start in 5 s and end soon after"
+    assert [[*column.cells] for column in _table([quick]).columns[1::3]] == [["5 s"], ["soon after"]]
+    ahead = ClusterForecast((quick,), 1, ForecastOptions(), 90.0, open_ended=(7,), priors={7: 4}, ranges={7: (3.0, 5.0)})
+    assert [*_guesses(ahead, True, True)] == ["assumed to run as long as 4 similar jobs took (3.0 s to 5.0 s): j"]
+    assert forecast_from_json(json.loads(json.dumps(forecast_to_json(ahead)))).ranges == {7: [3.0, 5.0]}
 
 
 def test_what_is_due_in_less_than_a_second_is_due_at_once():

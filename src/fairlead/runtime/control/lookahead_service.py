@@ -151,7 +151,8 @@ def _for_user(result: LookaheadResult, now: float, mine: Mapping[int, bool]) -> 
         "open_ended": [number for number in forecast["open_ended"] if number in mine],
         "limited": [number for number in forecast["limited"] if number in mine],
         **{
-            key: [about for about in forecast[key] if about[0] in mine] for key in ("priors", "overdue", "scaled", "unmeasured")
+            key: [about for about in forecast[key] if about[0] in mine]
+            for key in ("priors", "ranges", "overdue", "scaled", "unmeasured")
         },
     }
 
