@@ -77,7 +77,7 @@ def test_on_a_real_cluster_a_preset_measures():
 def test_on_a_real_cluster_a_preset_that_shares_by_prediction_watches(name):
     assert scheduler_of({"preset": name}).estimator.name == "monitored"
     assert type(compose({"preset": name}).estimator).__name__ == "Monitored"
-    with pytest.raises(InputError, match="no real cluster has"):
+    with pytest.raises(InputError, match="a real cluster has none"):
         compose({"preset": name, "estimator": "predicted"})
 
 
