@@ -178,6 +178,7 @@ def cancel_command(
       fairlead cancel 'sweep[5-9]'
       fairlead cancel --state waiting
 
+    A pattern matches your own jobs, also for an admin; with --user, those of that user.
     Of several jobs, those that have ended are left as they are. Checkpoints are kept for a while.
     Exit codes: 0 cancelled, 3 no such job, 4 all of them have ended.
     """

@@ -24,11 +24,13 @@ STATES = {
 }
 """What --state takes, and the phases that it means."""
 
-_JOBS = "Names, numbers, patterns ('train-*'), arrays (sweep) or members of an array ('sweep[0-4]')."
+_JOBS = "Names, numbers, patterns of your jobs ('train-*'), arrays (sweep) or members of an array ('sweep[0-4]')."
 JobsArgument = Annotated[list[str], typer.Argument(metavar="JOB...", help=_JOBS, show_default=False)]
 JobsOrNoneArgument = Annotated[list[str] | None, typer.Argument(metavar="[JOB...]", help=_JOBS, show_default=False)]
 
-UserOption = Annotated[str, typer.Option("--user", help="Only jobs of this user (admin).", show_default=False)]
+UserOption = Annotated[
+    str, typer.Option("--user", help="Only jobs of this user, with patterns too (admin).", show_default=False)
+]
 
 StateOption = Annotated[
     list[str] | None,

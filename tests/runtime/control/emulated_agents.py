@@ -28,12 +28,16 @@ class EmulatedTransport:
     """Agents that do nothing but remember their orders."""
 
     orders: list[tuple[int, Order]] = field(default_factory=list)
+    silent: dict[int, float] = field(default_factory=dict)  # seconds, by node
 
     def send(self, node: int, order: Order) -> None:
         self.orders.append((node, order))
 
     def address_of(self, node: int) -> str:
         return f"node-{node}"
+
+    def silent_s(self, node: int) -> float:
+        return self.silent.get(node, 0.0)
 
     def new(self, kind: type = Order) -> list[tuple[int, Order]]:
         found, self.orders = self.orders, []

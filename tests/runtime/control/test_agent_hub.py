@@ -45,7 +45,7 @@ class Backend:
     def heartbeat(self, node: int, beat: Heartbeat) -> None:
         self._note("seen", node, beat)
 
-    def agent_lost(self, node: int) -> None:
+    def agent_lost(self, node: int, silent_s: float = 0.0) -> None:
         self._note("left", node)
 
     def report(self, node: int, told: Any, answered: Callable[[], None]) -> None:
@@ -198,10 +198,12 @@ def test_a_silent_agent_is_given_up_after_its_term_and_the_grace_and_not_before(
         agent = connect()
         await agent.say(hello())
         await agent.hear()
+        assert hub.silent_s(0) == 0.0
         await agent.channel.close()
         now[0] = 14.9
         await asyncio.sleep(0.2)  # the watch looks several times
         assert ("left", 0) not in backend.heard
+        assert hub.silent_s(0) == 14.9
         now[0] = 15.1
         await backend.until("left", 0)
 

@@ -76,6 +76,9 @@ class Walk:
     def address_of(self, node: int) -> str:
         return f"node-{node}"
 
+    def silent_s(self, node: int) -> float:
+        return 0.0 if self.agents[node].connected else 1.0
+
     # What can happen.
 
     def submit(self) -> None:

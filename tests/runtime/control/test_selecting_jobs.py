@@ -74,6 +74,8 @@ def test_an_admin_matches_the_jobs_of_others_by_pattern_only_if_told_to(planes):
     assert names(select_jobs(admin, ["train-*"], all_users=True)) == ["train-a", "train-b"]
     assert names(select_jobs(admin, ["train-b"])) == ["train-b"]
     assert names(select_jobs(admin, ["train-*"], user="ann")) == ["train-b"]
+    with pytest.raises(RefusedRequest, match="no job of yours matches 'sweep-\\*', but jobs of ann do: pass --user NAME"):
+        select_jobs(admin, ["sweep-*"])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from emulated_agents import Scene, begun, restarted
 from fairlead.core import events as ev
 from fairlead.core.job import TIME_LIMIT, Phase
 from fairlead.runtime.control import views
-from fairlead.runtime.protocol.orders import Ended, Progress, Revoke
+from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Progress, Revoke
 
 
 def at_limit() -> Scene:
@@ -172,3 +172,35 @@ def test_run_time_before_a_requeue_does_not_count_for_a_limit_that_came_later() 
     again.reconcile()
     assert scene.at(81.0) == [(0, Revoke(0, 2))]
     assert again.at(86.0) == [(0, Revoke(0, 2))]
+
+
+@pytest.mark.parametrize("workers", [1, 2], ids=["one node", "a gang on two nodes"])
+def test_time_without_contact_to_the_agent_does_not_fail_a_job_at_its_limit(workers: int) -> None:
+    scene = begun("limited", "v100:1,v100:1,v100:1", steps=1000.0, time_limit_s=60.0, workers=workers)
+    scene.backend.report(0, [Progress(0, 1, 10, 10, 1.0)])
+    scene.at(10.0)
+    scene.wire.silent[0] = 1.0
+    assert scene.at(65.0) == [], "whether it still runs is not known"
+    scene.backend.agent_lost(0, silent_s=55.0)
+    orders = scene.at(65.0)
+    if workers == 2:
+        assert Kill(0, 1) in [order for _, order in orders]
+        scene.backend.report(1, [Ended(0, 1, -9, True, 60, 60)])
+        orders = scene.at(66.0)
+    assert [event.own_fault for event in scene.journal if isinstance(event, ev.JobsInterrupted)] == [False]
+    orders += scene.at(70.0)
+    assert {order.generation for _, order in orders if isinstance(order, Launch)} == {2}
+    assert scene.loop.state.columns["settled_run_s"][0] == 10.0
+    assert scene.at(119.0) == [], "it has 50 s left"
+    assert {order for _, order in scene.at(121.0)} == {Revoke(0, 2)}
+    scene.check()
+
+
+def test_a_job_that_ran_on_while_its_agent_was_unreachable_is_stopped_when_the_agent_is_back() -> None:
+    scene = begun("limited", "v100:1", steps=1000.0, time_limit_s=60.0)
+    scene.wire.silent[0] = 1.0
+    assert scene.at(65.0) == []
+    del scene.wire.silent[0]
+    scene.backend.agent_joined(0, [(0, 1)])
+    assert scene.at(67.0) == [(0, Revoke(0, 1))]
+    scene.check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 MIN_CHECK_S = 0.05
 
 HELLO_WITHIN_S = 10.0  # a stream without a first message is closed after this
+MISSED_LEASE = 0.7  # of a lease without a heartbeat (agents send three in a lease): the agent is unreachable
 ANSWER_WITHIN_S = 10.0  # how long a request to an agent waits for the answer
 
 
@@ -70,6 +72,12 @@ class AgentHub:
 
     def address_of(self, node: int) -> str:
         return self._address.get(node, "127.0.0.1")
+
+    def silent_s(self, node: int) -> float:
+        """Return how long a node's agent is unreachable: 0 while its heartbeats come, infinity once the node is given up."""
+        heard_s = self._until.get(node, -math.inf) - self.lease_s - self.grace_s
+        age_s = max(0.0, self.clock() - heard_s)
+        return age_s if node not in self._sessions or age_s > MISSED_LEASE * self.lease_s else 0.0
 
     @property
     def connected(self) -> frozenset[int]:
@@ -121,7 +129,7 @@ class AgentHub:
             for node in [node for node, until in self._until.items() if until <= now]:
                 del self._until[node]
                 self._close(node)
-                self.backend.agent_lost(node)
+                self.backend.agent_lost(node, self.lease_s + self.grace_s)
             earliest = min((until for until in self._until.values() if until > now), default=now + 1.0)
             await asyncio.sleep(min(max(earliest - now, MIN_CHECK_S), 1.0))
 

@@ -55,6 +55,8 @@ RESEND_WITHIN_S = 10.0  # after a restart, older orders that no agent knows are 
 
 ENDS_WITHIN_S = 5.0  # after a restart, for agents to report launches that ended meanwhile; only then are time limits enforced
 
+LIMIT_CHECK_S = 1.0  # between two checks of a job at its time limit whose agent is unreachable
+
 
 class StateBusy(FairleadError):
     """The state cannot be read now; try again later."""
@@ -67,6 +69,10 @@ class OrderTransport(Protocol):
 
     def address_of(self, node: int) -> str:
         """Return the address at which other nodes reach a node."""
+        ...
+
+    def silent_s(self, node: int) -> float:
+        """Return how long a node's agent is unreachable; 0 while it is connected."""
         ...
 
 
@@ -266,17 +272,18 @@ class ClusterBackend:
 
         self.inbox.put(handle)
 
-    def agent_lost(self, node: int) -> None:
-        """An agent's lease and the grace of its jobs are over: nothing runs on its node."""
+    def agent_lost(self, node: int, silent_s: float = 0.0) -> None:
+        """An agent's lease and the grace of its jobs are over: nothing runs on its node. It was last heard `silent_s` ago; its
+        jobs are known to have run until then."""
 
         def handle(now: float) -> list[ev.Event]:
             self._awaited.discard(node)
             usable = node in self._present
             backed_off = (failures := self.node_backoff.of(node)) is not None and failures.until_s > -math.inf
             self.node_backoff.started(node)  # its next agent may do better
-            stopped_s = math.inf
-            if self._found is not None:  # its jobs ran while the control plane was known to run, at least
-                stopped_s = math.inf if self._found.pop(node, None) is not None else self.last_alive_s
+            stopped_s = now - silent_s
+            if self._found is not None and self._found.pop(node, None) is None:
+                stopped_s = self.last_alive_s  # its jobs ran while the control plane was known to run, at least
             if not usable and not backed_off:
                 return []
             self._present.discard(node)
@@ -384,10 +391,14 @@ class ClusterBackend:
         """Ask jobs at their time limit to save and leave, as at a preemption. They fail when they have left."""
         now, events = self.now, list[ev.Event]()
         for job in self._jobs.limits.reached(now) if now >= self._limits_from_s else ():
+            run = self.launches.latest(job)
+            if run is not None and any(self.transport.silent_s(node) for node in run.nodes_left):
+                self._jobs.limits.postpone(job, now + LIMIT_CHECK_S)  # whether it still runs is not known
+                continue
             self._jobs.limits.stop(job, now)
             self._jobs[job].limit_reached = True
             self._send(self.launches.revoke(job))
-            if self.launches.latest(job) is None:  # it had not begun
+            if run is None or self.launches.latest(job) is None:  # it had not begun
                 events.append(self._reports.end_at_limit(job, now, now))
         return events
 

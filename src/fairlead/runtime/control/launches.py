@@ -83,6 +83,7 @@ class TrackedLaunch:
     ended: dict[int, od.Ended] = field(default_factory=dict)  # by node
     lost: set[int] = field(default_factory=set)  # nodes
     stopped_s: float = -math.inf  # the last of its ends that are known
+    lost_s: float = math.inf  # when the first of its lost nodes was last known to run
     gang_token: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
@@ -285,7 +286,7 @@ class LaunchTracker:
         there = [run for run in self._all.values() if node in run.nodes_left]
         for run in there:  # all of them before any is settled, so that no waiting launch begins on the lost node
             run.lost.add(node)
-            run.stopped_s = max(run.stopped_s, at)
+            run.stopped_s, run.lost_s = max(run.stopped_s, at), min(run.lost_s, at)
             run.cancel_unsent()
         for run in there:
             if run.sent and not run.over:
@@ -372,12 +373,13 @@ def _outcome(run: TrackedLaunch) -> LaunchOutcome:
         end = LaunchEnd.YIELDED
     else:
         end = LaunchEnd.LOST
+    stopped_s = min(run.stopped_s, run.lost_s)
     if report is None:
         why = "its node was lost" if run.lost else "it had not started yet"
-        return LaunchOutcome(*run.key, end, run.saved, 0, why, run.revoked, stopped_s=run.stopped_s)
+        return LaunchOutcome(*run.key, end, run.saved, 0, why, run.revoked, stopped_s=stopped_s)
     rank = report.rank if report.code else 0
     return LaunchOutcome(
-        *run.key, end, run.saved, report.code, report.why, run.revoked, node, rank, run.stopped_s, report.permanent
+        *run.key, end, run.saved, report.code, report.why, run.revoked, node, rank, stopped_s, report.permanent
     )
 
 

@@ -91,10 +91,11 @@ class JobNames:
         elif any(sign in word for sign in "*?["):
             pattern = re.compile(fnmatch.translate(word))
             self._update(state)
-            latest = (
-                next((n for n in reversed(many) if among(n)), -1) for name, many in self._numbers.items() if pattern.match(name)
-            )
-            found = [number for number in latest if number >= 0]
+            matching = [many for name, many in self._numbers.items() if pattern.match(name)]
+            found = [number for many in matching if (number := next((n for n in reversed(many) if among(n)), -1)) >= 0]
+            if not found and (others := {state.job_of[n].user for many in matching for n in many if may_see(n)}):
+                hint = f"jobs of {', '.join(sorted(others)[:3])} do: pass --user NAME, or full names"
+                raise HTTPException(404, f"no job of yours matches {word[:80]!r}, but {hint}")
         else:
             members = self.members(state, word, may_see)
             named = self.namesakes(state, word, may_see)[-1:]
