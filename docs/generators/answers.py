@@ -53,6 +53,7 @@ JOB_SOMETIMES: Mapping[str, str] = {
 ONE_JOB: Mapping[str, str] = {
     "command": "command and arguments",
     "directory": "directory on the nodes",
+    "shell": "whether the command is a line for a shell",
     "code": "digest of the code that was sent, or empty",
     "environment": "names of the variables",
     "allowed_types": "GPU types that the job may use; empty: any",
@@ -60,6 +61,8 @@ ONE_JOB: Mapping[str, str] = {
     "cpus": "CPU cores that each worker needs",
     "host_memory_gb": "host memory that each worker needs",
     "gpus": "GPUs of a running job by node",
+    "unreachable": "nodes of a running job whose agents are unreachable, with seconds",
+    "quota_jobs": "if the quota of its user keeps the job waiting: up to three admitted jobs of the user",
     "last_node": "node of the last launch, or null",
     "exit_code": "exit code of an ended job, or null",
     "submitted_at": "Unix time of submission",
@@ -85,6 +88,7 @@ NODE: Mapping[str, str] = {
     "backed_off": "whether it gets no jobs for a while, because launches failed",
     "jobs": "names of your jobs on it; an admin sees all jobs",
     "connected": "whether its agent is connected",
+    "unreachable_s": "seconds since the agent was last heard: 0 while it is connected, null if the node was given up",
     "free": "GPUs that are up and have no job",
     "shared": "GPUs with more than one job",
 }

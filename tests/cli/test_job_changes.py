@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -154,8 +155,17 @@ def test_history_and_usage_account_for_what_ran(folder: Path) -> None:
     assert 3600 * job["gpu_hours"] == pytest.approx(job["ran_s"])
     heading, *rows = fairlead("history", "--csv", "--state", "finished", cwd=folder).stdout.splitlines()
     assert heading.startswith("number,name,user,account,state,exit_code")
-    assert any(",counted," in row for row in rows)
+    fields = next(row.split(",") for row in rows if ",counted," in row)
+    assert datetime.fromisoformat(fields[6]).timestamp() == pytest.approx(job["submitted_at"], abs=1e-3)
+    assert (datetime.fromisoformat(fields[6]).tzinfo is not None, float(fields[-1])) == (True, round(job["gpu_hours"], 6))
     assert "counted" in fairlead("history", cwd=folder).stdout
+    submit(folder, "more")
+    finish(folder, "more")
+    ended = len(answer("history", cwd=folder)["jobs"])
+    for limit, shown in (("1", 1), ("0", ended)):
+        done = fairlead("history", "--csv", "--limit", limit, cwd=folder)
+        assert len(done.stdout.splitlines()) == 1 + shown
+        assert (f"the last 1 of {ended} jobs; --limit 0 shows all" in done.stderr) == (limit == "1")
     (row,) = [
         row for row in answer("usage", "--since", "1h", "--by", "job,gpu-type", cwd=folder)["usage"] if row["job"] == "counted"
     ]

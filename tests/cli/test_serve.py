@@ -105,3 +105,17 @@ def test_the_scheduler_is_followed_and_switched(tmp_path, monkeypatch):
     switches = [(event.scheduler["policy"], event.why) for event in journal if isinstance(event, ev.SchedulerSwitched)]
     pollux = {"name": "pollux", "power": -1, "restart_s": 30}
     assert switches == [("fifo", "SIGHUP"), ("srtf", "a test"), (pollux, "a preset"), ("fifo", "--config")]
+
+
+def test_a_later_start_names_options_without_effect_and_a_root_that_others_can_read(tmp_path):
+    with serving(tmp_path, "--policy", "fifo", "--round", "2"):
+        assert "no effect" not in (tmp_path / LOG).read_text()
+    assert (tmp_path / "root" / "journal.sqlite").stat().st_mode & 0o777 == 0o600
+    assert not [line for line in lines(tmp_path) if "can read" in line["event"]]
+    with serving(tmp_path, "--policy", "fifo", "--round", "2"):
+        assert "no effect" not in (tmp_path / LOG).read_text(), "they are those of the journal"
+    (tmp_path / "root").chmod(0o755)
+    with serving(tmp_path, "--policy", "las", "--round", "2"):
+        assert "no effect: --policy, --round; they differ from the scheduler in the journal" in (tmp_path / LOG).read_text()
+    (warning,) = [line for line in lines(tmp_path) if line["event"] == "other users of this machine can read --root"]
+    assert warning["fix"] == "chmod 700 root"

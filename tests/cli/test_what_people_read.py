@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -144,11 +145,13 @@ def test_what_a_node_could_not_begin_stands_below_the_nodes(monkeypatch: pytest.
         "jobs": ["a"],
         "up": True,
     }
+    mute = {**well, "name": "n2", "connected": False, "unreachable_s": 20.0}
     well |= {"jobs": ["a", "b", "c"], "stopping": ["b"], "starting": ["c"]}
     ill = {**well, "name": "n1", "jobs": [], "up": False, "launch_error": "/full: No space left on device", "backoff_s": 30.0}
-    monkeypatch.setattr(cmd_nodes, "control_plane", lambda: SimpleNamespace(nodes=lambda: [well, ill]))
+    monkeypatch.setattr(cmd_nodes, "control_plane", lambda: SimpleNamespace(nodes=lambda: [well, ill, mute]))
     said = CliRunner().invoke(app, ["nodes"]).stdout
     assert "backing off" in said
+    assert re.search(r"n2 .* unknown +unreachable 20 s +a", said)
     assert "a, b (stopping)," in said
     assert "c (starting)" in said
     assert "n1 could not start a job: /full: No space left on device; retried in 30 s\n" in said
@@ -159,7 +162,7 @@ def test_what_a_node_could_not_begin_stands_below_the_nodes(monkeypatch: pytest.
     ("soonest_s", "latest_s", "said"),
     [
         (6.0, 6.0, "; the next decision comes in 6 s"),
-        (6.0, 7176.0, "; the next decision comes within 2.0 h"),
+        (6.0, 7176.0, "; the next decision comes in 6 s if anything changes, else in 2.0 h"),
         (6.0, None, ""),
         (None, 300.0, "; the next decision comes within 5.0 min"),
     ],
@@ -170,6 +173,10 @@ def test_why_prints_when_the_next_decision_comes_if_that_is_known(monkeypatch, s
     job = {**about, "next_decision_s": soonest_s, "latest_decision_s": latest_s}
     monkeypatch.setattr(cmd_jobs, "control_plane", lambda: SimpleNamespace(job=lambda name: job))
     assert CliRunner().invoke(app, ["why", "a"]).stdout == f"a is waiting: others go first{said}\n"
+    held, mute = "; the quota is held by b, c", "; the agent of its node n0 is unreachable for 20 s"
+    job |= {"quota_jobs": ["b", "c"], "unreachable": {"n0": 20.0}}
+    assert CliRunner().invoke(app, ["why", "a"]).stdout == f"a is waiting: others go first{held}{said}{mute}\n"
+    job |= {"quota_jobs": [], "unreachable": {}}
     job = {**job, "next_decision_s": None, "latest_decision_s": None}
     assert CliRunner().invoke(app, ["why", "a"]).stdout == "a is waiting: others go first\n"
 

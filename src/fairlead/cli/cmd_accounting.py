@@ -48,7 +48,9 @@ def history_command(
     user: UserOption = "",
     state: StateOption = None,
     account: str = typer.Option("", help="Only jobs of this account.", show_default=False),
-    limit: int = typer.Option(100, help="Show at most this many jobs, the most recent ones.", min=1),
+    limit: int | None = typer.Option(
+        None, help="Show only the most recent jobs; 0: all. [default: 100; all with --csv]", min=0
+    ),
     as_csv: bool = CSV,
     json: JsonOption = False,
 ) -> None:
@@ -59,16 +61,19 @@ def history_command(
       fairlead history --since 7d --state failed
 
     Shows when each job was submitted, started and ended, how long it waited and ran, and its GPU hours. A job that was
-    requeued has a line for each time that it ended. With --csv or --json, times are Unix times and durations are seconds.
-    Exit codes: 0 done, 2 a wrong value.
+    requeued has a line for each time that it ended. It waited from its submission to its first start. With --csv and --json
+    durations are seconds, and with --json times are Unix times. Exit codes: 0 done, 2 a wrong value.
     """
     begin, end = _window(since, until)
     states = states_of(state)
-    jobs = [
+    found = [
         job
         for job in control_plane().history(begin, end)
         if user in ("", job["user"]) and account in ("", job["account"]) and (not states or job["state"] in states)
-    ][-limit:]
+    ]
+    jobs = found[-limit:] if (limit := (0 if as_csv else 100) if limit is None else limit) else found
+    if len(jobs) < len(found):
+        note(f"the last {len(jobs):,} of {len(found):,} jobs; --limit 0 shows all")
     if json:
         print_json({"jobs": jobs})
     elif as_csv:
@@ -206,4 +211,10 @@ def _moment(option: str, text: str, now: float) -> float:
 def _print_csv(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([name.replace("-", "_") for name in names])
-    writer.writerows(["" if row[name] is None else row[name] for name in names] for row in rows)
+    writer.writerows([_csv_value(name, row[name]) for name in names] for row in rows)
+
+
+def _csv_value(name: str, value: Any) -> Any:
+    if value is not None and name.endswith("_at"):  # with the zone of this machine
+        return datetime.fromtimestamp(value).astimezone().isoformat(timespec="milliseconds")
+    return "" if value is None else round(value, 6) if isinstance(value, float) else value

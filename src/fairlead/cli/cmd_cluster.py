@@ -148,10 +148,10 @@ def serve_command(
         lease,
         grace,
     )
-    serve_control_plane(settings, forecast_in_process, _print_addresses)
+    serve_control_plane(settings, forecast_in_process, lambda started: _print_addresses(started, parts))
 
 
-def _print_addresses(started: Started) -> None:
+def _print_addresses(started: Started, parts: LiveSchedulerOptions) -> None:
     note(f"HTTP API: {started.url}/docs   agents: {started.agents}   journal: {started.journal}")
     scheduler = started.scheduler
     if not started.utilization_measured:
@@ -159,6 +159,9 @@ def _print_addresses(started: Started) -> None:
     if started.resumed:
         rounds = f"rounds of {scheduler.round_s:g} s"
         note(f"scheduler: {scheduler.label}, {rounds}, as in the journal; `fairlead scheduler set` changes it")
+        given = [f"--{field.name.removesuffix('_s')}" for field in fields(parts) if getattr(parts, field.name) is not None]
+        if given and scheduler != started.requested:
+            note(f"no effect: {', '.join(given)}; they differ from the scheduler in the journal")
 
 
 def agent_command(
@@ -257,7 +260,7 @@ def up_command(
     )
 
     def on_start(started: Started) -> None:
-        _print_addresses(started)
+        _print_addresses(started, parts)
         if root != CONNECTION.parent:
             token = (root / "admin.token").absolute()
             note(f'in other terminals: export {URL}={started.url} {TOKEN}="$(cat {shlex.quote(str(token))})"')

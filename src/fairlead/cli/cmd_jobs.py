@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fairlead.cli.cmd_wait import follow_job, print_log
-from fairlead.cli.job_info import array_lines, detail_lines
+from fairlead.cli.job_info import array_lines, detail_lines, next_decision
 from fairlead.cli.job_tables import array_record, jobs_table, legible, lost_work, with_arrays
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.cli.selectors import (
@@ -25,7 +25,7 @@ from fairlead.cli.selectors import (
     states_of,
 )
 from fairlead.core.errors import FairleadError
-from fairlead.experiments.metric_columns import format_delay, format_seconds
+from fairlead.experiments.metric_columns import format_seconds
 from fairlead.runtime.http_client import MISSING, RefusedRequest
 
 if TYPE_CHECKING:
@@ -114,15 +114,19 @@ def why_command(words: JobsArgument, json: JsonOption = False) -> None:
     plane = control_plane()
     jobs = [_with_last_lines(plane, job) for job in jobs_in_detail(plane, words)]
     if json:
-        keys = ("name", "phase", "reason", "next_decision_s", "latest_decision_s", "last_lines")
+        keys = ("name", "phase", "reason", "next_decision_s", "latest_decision_s", "quota_jobs", "unreachable", "last_lines")
         answers = [{key: job.get(key) for key in keys if key in job or key == "reason"} for job in jobs]
         print_json(answers[0] if len(answers) == 1 else {"jobs": answers})
         return
     for job in jobs:
         reason = job.get("reason")
         text = f"{job['name']} is {job['phase']}" + (f": {legible(reason['text'])}" if reason else "")
+        if holders := job.get("quota_jobs"):
+            text += f"; the quota is held by {', '.join(map(legible, holders))}"
         if reason and "in_s" not in reason["facts"] and job["phase"] in ("queued", "waiting"):
-            text += decided_next(job)
+            text += f"; the next decision comes {comes}" if (comes := next_decision(job)) else ""
+        for node, silent_s in (job.get("unreachable") or {}).items():
+            text += f"; the agent of its node {node} is unreachable for {format_seconds(silent_s)}"
         text += f"; lost work: {lost_work(job)}" if job.get("lost_work") else ""
         out.print(text, soft_wrap=True)
         for line in job.get("last_lines", ()):
@@ -138,16 +142,6 @@ def jobs_in_detail(plane: ControlPlaneClient, words: Sequence[str]) -> list[dict
             if refused.status == MISSING and not set(words[0]) & set("*?["):
                 raise
     return [plane.job(str(job["number"])) for job in select_jobs(plane, words)]
-
-
-def decided_next(job: Mapping[str, Any]) -> str:
-    """Return when the next decision on a waiting job comes: at a time, or within one, as an event may cause it earlier. Empty
-    if that is not known, such as while a decision takes longer than a round."""
-    soonest_s, latest_s = job.get("next_decision_s"), job.get("latest_decision_s")
-    if latest_s is None:
-        return ""
-    comes = format_delay(latest_s) if soonest_s == latest_s else f"within {format_seconds(latest_s)}"
-    return f"; the next decision comes {comes}"
 
 
 def _with_last_lines(plane: ControlPlaneClient, job: dict[str, Any]) -> dict[str, Any]:
@@ -178,9 +172,8 @@ def cancel_command(
       fairlead cancel 'sweep[5-9]'
       fairlead cancel --state waiting
 
-    A pattern matches your own jobs, also for an admin; with --user, those of that user.
-    Of several jobs, those that have ended are left as they are. Checkpoints are kept for a while.
-    Exit codes: 0 cancelled, 3 no such job, 4 all of them have ended.
+    A pattern matches your own jobs, also for an admin; with --user, those of that user. Of several jobs, those that have
+    ended are left as they are. Checkpoints are kept for a while. Exit codes: 0 cancelled, 3 no such job, 4 all have ended.
     """
     plane, jobs = choose_jobs("cancel", words, user, state, array, LIVE)
     live = [job for job in jobs if job["phase"] in LIVE]

@@ -15,7 +15,7 @@ from fairlead.cli.job_tables import legible
 from fairlead.cli.output import JsonOption, out, print_json
 from fairlead.cli.selectors import control_plane
 from fairlead.core.errors import NotFound, near_or_all
-from fairlead.experiments.metric_columns import format_delay
+from fairlead.experiments.metric_columns import format_delay, format_seconds
 
 NodesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[NODE]...", help="Names or patterns ('v100-*').", show_default=False)
@@ -45,9 +45,10 @@ def nodes_command(words: NodesArgument = None, json: JsonOption = False) -> None
         )
     table.add_column("jobs", overflow="fold", min_width=16)
     for node in found:
-        there = "connected" if node["connected"] else "unreachable"
+        silent_s = node.get("unreachable_s") if node["up"] else None
+        there = f"unreachable {format_seconds(silent_s)}" if silent_s else "connected" if node["connected"] else "unreachable"
         up = "draining" if node["drained"] and node["jobs"] else "drained" if node["drained"] else "yes" if node["up"] else "no"
-        up = "backing off" if node.get("backoff_s") else up
+        up = "backing off" if node.get("backoff_s") else "unknown" if silent_s and up == "yes" else up
         counts = (str(node[what]) for what in counted)
         marks = {name: f" ({mark})" for mark in ("starting", "stopping") for name in node.get(mark) or ()}
         jobs = ", ".join(name + marks.get(name, "") for name in node["jobs"])

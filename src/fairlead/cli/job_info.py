@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from fairlead.cli.job_tables import legible, lost_work
-from fairlead.experiments.metric_columns import format_delay, format_duration
+from fairlead.experiments.metric_columns import format_delay, format_duration, format_seconds
 from fairlead.runtime.protocol.command_line import command_text
 
 Line = tuple[str, str]
@@ -123,8 +123,17 @@ def _times(job: Mapping[str, Any]) -> Iterator[Line]:
     yield "time left", _duration(job.get("left_s"))
     yield "GPU time", _duration(job.get("accelerator_s"))
     if job.get("phase") in ("queued", "waiting"):
-        for label, name in (("next decision", "next_decision_s"), ("at the latest", "latest_decision_s")):
-            yield label, "" if job.get(name) is None else format_delay(job[name])
+        yield "next decision", next_decision(job)
+
+
+def next_decision(job: Mapping[str, Any]) -> str:
+    """Return when the next decision on a waiting job comes: at the next round, if that decides anyway or after an event. Empty
+    if that is not known, such as while a decision takes longer than a round."""
+    soonest_s, latest_s = job.get("next_decision_s"), job.get("latest_decision_s")
+    if latest_s is None or soonest_s is None:  # without rounds, an event may cause it at any time
+        return "" if latest_s is None else f"within {format_seconds(latest_s)}"
+    later = "" if soonest_s == latest_s else f" if anything changes, else {format_delay(latest_s)}"
+    return f"{format_delay(soonest_s)}{later}"
 
 
 def _progress(job: Mapping[str, Any]) -> Iterator[Line]:

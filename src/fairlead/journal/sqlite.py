@@ -43,6 +43,8 @@ class _Sqlite:
         self._lock = _lock_for_writing(path) if write else None
         try:
             with self._as_journal_errors():
+                if write and not path.exists():
+                    path.touch(0o600)  # the journal names users, commands and variables: only its owner reads it
                 self._connection = self._connect(write)
         except BaseException:
             if self._lock is not None:

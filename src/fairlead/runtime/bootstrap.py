@@ -79,6 +79,7 @@ class Started:
     agents: str
     journal: str
     scheduler: SchedulerConfig
+    requested: SchedulerConfig  # by the options
     resumed: bool  # the journal had a scheduler, and no file overrides it
     utilization_measured: bool  # the journal has measurements that co-location needs
 
@@ -117,6 +118,8 @@ def _root_folder(root: Path) -> Iterator[None]:
     """Create the root; remove it again if the start fails and it is still empty."""
     new = [path for path in (root, *root.parents) if not path.exists()]
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if root.stat().st_mode & 0o077:
+        log.warning("other users of this machine can read --root", extra={"fix": f"chmod 700 {root}"})
     try:
         yield
     except BaseException:
@@ -161,6 +164,7 @@ async def _serve(
             agents=f"{settings.agents.rpartition(':')[0]}:{agents_port}",
             journal=getattr(journal, "where", settings.journal_url),
             scheduler=scheduler_of(plane.scheduler_in_use),
+            requested=settings.scheduler,
             resumed=state is not None and settings.config is None,
             utilization_measured=has_usage_observations(plane.loop.state.observations),
         )

@@ -203,7 +203,7 @@ def test_a_silent_agent_is_given_up_after_its_term_and_the_grace_and_not_before(
         now[0] = 14.9
         await asyncio.sleep(0.2)  # the watch looks several times
         assert ("left", 0) not in backend.heard
-        assert hub.silent_s(0) == 14.9
+        assert hub.silent_s(0) == pytest.approx(14.9)
         now[0] = 15.1
         await backend.until("left", 0)
 

@@ -68,3 +68,43 @@ def test_who_shares_is_told_of_it_and_others_jobs_have_no_names():
         assert (await who("ann").get("/v1/nodes")).json()["nodes"][0]["shared"] == 1
 
     with_plane(scene)
+
+
+def test_a_job_over_a_quota_names_the_jobs_that_hold_it():
+    async def scene(plane, who):
+        await who("bob").post("/v1/jobs", json={"jobs": [{"name": "bob-1", "run": "x"}]})
+        quota = {"name": "user-job-quota", "default": 2}
+        plane.switch({"policy": "fifo", "estimator": "measured", "rounds": 0.2, "admission": quota}, "a test")
+        await who("ann").post("/v1/jobs", json={"jobs": [{"name": f"ann-{n}", "run": "x"} for n in range(3)]})
+        while (seen := (await who("ann").get("/v1/jobs/ann-2")).json())["quota_jobs"] != ["ann-0", "ann-1"]:
+            assert seen["phase"] == "queued"
+            await asyncio.sleep(0.05)
+        assert (await who("ann").get("/v1/jobs/ann-0")).json()["quota_jobs"] == []
+
+    with_plane(scene)
+
+
+def test_an_agent_that_is_unreachable_is_shown_with_its_node_and_its_jobs():
+    async def scene(plane, who):
+        await who("ann").post("/v1/jobs", json={"jobs": [{"name": "hers", "run": "x"}]})
+        while (await who("ann").get("/v1/jobs/hers")).json()["phase"] == "queued":
+            await asyncio.sleep(0.05)
+        assert (await who("ann").get("/v1/nodes")).json()["nodes"][0]["unreachable_s"] is None, "it has never joined"
+        with plane.backend.lock:
+            one = np.array([0])
+            launch = Launches(one, one, np.array([0, 1]), one)
+            plane.loop.record(ev.RoundPlanned(RoundPlan(plane.loop.state.time, launches=launch)))
+        plane.hub._until[0] = plane.hub.clock() + plane.hub.lease_s + plane.hub.grace_s - 20.0
+        assert 20 <= (await who("ann").get("/v1/nodes")).json()["nodes"][0]["unreachable_s"] < 140
+        assert 20 <= (await who("ann").get("/v1/jobs/hers")).json()["unreachable"]["v100-0"] < 140
+
+    with_plane(scene)
+
+
+def test_metrics_name_their_role_and_probes_may_use_head():
+    async def scene(plane, who):
+        refused = await who("ann").get("/metrics")
+        assert (refused.status_code, "role metrics" in refused.json()["detail"]) == (403, True)
+        assert (await who("nobody").head("/healthz")).status_code == 200
+
+    with_plane(scene)

@@ -27,6 +27,15 @@ def test_a_calendar_that_is_set_while_nobody_runs_takes_second_0_along(tmp_path)
     assert origin_of(tmp_path / "origin", 0.0, lambda: calendar[0]) == 500.0
 
 
+@pytest.mark.parametrize("journaled", [0.0, 1000.0])
+def test_recorded_times_stay_the_same_at_every_restart(tmp_path, journaled):
+    """NTP corrects the system time by milliseconds."""
+    first = origin_of(tmp_path / "origin", journaled, lambda: 1000.0)
+    for system_time in (1000.25, 999.75):
+        assert origin_of(tmp_path / "origin", journaled or first, lambda at=system_time: at) == first
+        assert origin_of(tmp_path / "origin", 0.0, lambda at=system_time: at) == pytest.approx(first, abs=1e-3)
+
+
 def test_without_its_file_second_0_is_that_of_the_journal(tmp_path):
     for _ in range(2):  # the second time from the file that the first wrote
         assert origin_of(tmp_path / "origin", 600.0, lambda: 1000.0) == pytest.approx(600.0, abs=1.0)

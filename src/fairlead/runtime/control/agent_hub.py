@@ -75,8 +75,7 @@ class AgentHub:
 
     def silent_s(self, node: int) -> float:
         """Return how long a node's agent is unreachable: 0 while its heartbeats come, infinity once the node is given up."""
-        heard_s = self._until.get(node, -math.inf) - self.lease_s - self.grace_s
-        age_s = max(0.0, self.clock() - heard_s)
+        age_s = max(0.0, self.clock() + self.lease_s + self.grace_s - self._until.get(node, -math.inf))
         return age_s if node not in self._sessions or age_s > MISSED_LEASE * self.lease_s else 0.0
 
     @property

@@ -55,8 +55,6 @@ RESEND_WITHIN_S = 10.0  # after a restart, older orders that no agent knows are 
 
 ENDS_WITHIN_S = 5.0  # after a restart, for agents to report launches that ended meanwhile; only then are time limits enforced
 
-LIMIT_CHECK_S = 1.0  # between two checks of a job at its time limit whose agent is unreachable
-
 
 class StateBusy(FairleadError):
     """The state cannot be read now; try again later."""
@@ -273,8 +271,7 @@ class ClusterBackend:
         self.inbox.put(handle)
 
     def agent_lost(self, node: int, silent_s: float = 0.0) -> None:
-        """An agent's lease and the grace of its jobs are over: nothing runs on its node. It was last heard `silent_s` ago; its
-        jobs are known to have run until then."""
+        """An agent's lease and the grace of its jobs are over: nothing runs on its node. It was heard `silent_s` ago."""
 
         def handle(now: float) -> list[ev.Event]:
             self._awaited.discard(node)
@@ -391,14 +388,13 @@ class ClusterBackend:
         """Ask jobs at their time limit to save and leave, as at a preemption. They fail when they have left."""
         now, events = self.now, list[ev.Event]()
         for job in self._jobs.limits.reached(now) if now >= self._limits_from_s else ():
-            run = self.launches.latest(job)
-            if run is not None and any(self.transport.silent_s(node) for node in run.nodes_left):
-                self._jobs.limits.postpone(job, now + LIMIT_CHECK_S)  # whether it still runs is not known
+            if (run := self.launches.latest(job)) is not None and any(self.transport.silent_s(node) for node in run.nodes_left):
+                self._jobs.limits.postponed[job] = now + 1.0  # whether it still runs is not known
                 continue
             self._jobs.limits.stop(job, now)
             self._jobs[job].limit_reached = True
             self._send(self.launches.revoke(job))
-            if run is None or self.launches.latest(job) is None:  # it had not begun
+            if self.launches.latest(job) is None:  # it had not begun
                 events.append(self._reports.end_at_limit(job, now, now))
         return events
 

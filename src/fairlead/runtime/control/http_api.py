@@ -112,7 +112,7 @@ def create_app(
 
     def metrics_reader(found: Annotated[Bearer, Depends(holder)]) -> None:
         if found.role not in (Role.ADMIN, Role.METRICS):
-            raise HTTPException(403, "this request needs an admin token")
+            raise HTTPException(403, "this request needs an admin token or one of the role metrics")
 
     Admin = Annotated[Bearer, Depends(admin)]
 
@@ -194,6 +194,7 @@ def create_app(
         """The version and the present second."""
         return {"version": VERSION, "second": plane.backend.now}
 
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", responses={503: {}})
     async def healthz(response: Response) -> dict[str, str]:
         """For probes, without a token: `ok`; `starting` until the agents of an earlier run have reported; 503 and `unhealthy`

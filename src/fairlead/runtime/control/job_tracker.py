@@ -143,7 +143,7 @@ class TimeLimits:
     def __init__(self) -> None:
         self._left_s: dict[int, float] = {}  # of jobs that wait
         self._until: dict[int, float] = {}  # of jobs that run
-        self._postponed: dict[int, float] = {}  # when to check again jobs at their limit
+        self.postponed: dict[int, float] = {}  # when to check again jobs at their limit
 
     def add(self, job: int, limit_s: float, ran_s: float = 0.0) -> None:
         if limit_s < math.inf:
@@ -161,18 +161,13 @@ class TimeLimits:
             self._until[job] = now + self._left_s.pop(job)
 
     def stop(self, job: int, now: float) -> None:
-        self._postponed.pop(job, None)
         if job in self._until:
             self._left_s[job] = self._until.pop(job) - now
-
-    def postpone(self, job: int, until: float) -> None:
-        """Check a running job again at a later second."""
-        self._postponed[job] = until
 
     def remove(self, job: int) -> None:
         self._left_s.pop(job, None)
         self._until.pop(job, None)
-        self._postponed.pop(job, None)
+        self.postponed.pop(job, None)
 
     def is_used_up(self, job: int) -> bool:
         """Whether a job that does not run has no time left."""
@@ -180,10 +175,10 @@ class TimeLimits:
 
     @property
     def next_s(self) -> float:
-        return min((max(until, self._postponed.get(job, until)) for job, until in self._until.items()), default=math.inf)
+        return min((max(until, self.postponed.get(job, until)) for job, until in self._until.items()), default=math.inf)
 
     def reached(self, now: float) -> list[int]:
-        return sorted(job for job, until in self._until.items() if max(until, self._postponed.get(job, until)) <= now)
+        return sorted(job for job, until in self._until.items() if max(until, self.postponed.get(job, until)) <= now)
 
 
 class TrackedJobs(dict[int, TrackedJob]):

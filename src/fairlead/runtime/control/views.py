@@ -128,6 +128,8 @@ def job_task(plane: ControlPlane, number: int) -> dict[str, Any]:
         "cpus": job.cpus,
         "host_memory_gb": job.host_memory_gb,
         "gpus": _gpus(state, number) if phase is Phase.RUNNING else {},
+        "unreachable": _unreachable(plane, number) if phase is Phase.RUNNING else {},
+        "quota_jobs": _quota_jobs(plane, number) if phase is Phase.QUEUED else [],
         "last_node": state.cluster.nodes[int(state.cluster.node_of[last])].name if a["starts"][number] else None,
         "exit_code": exit_code(phase, failure.code if failure else 0),
         "submitted_at": clock(plane, a["submitted_s"][number]),
@@ -145,6 +147,20 @@ def job_task(plane: ControlPlane, number: int) -> dict[str, Any]:
             if math.isfinite(column[number]) and not name.startswith("loss.")  # derived by the state
         },
     }
+
+
+def _unreachable(plane: ControlPlane, number: int) -> dict[str, float]:
+    """The nodes of a running job whose agents are unreachable, and for how many seconds."""
+    nodes = np.unique(plane.cluster.node_of[plane.loop.state.device_map.of(number)]).tolist()
+    return {plane.cluster.nodes[n].name: silent_s for n in nodes if 0 < (silent_s := plane.hub.silent_s(n)) < math.inf}
+
+
+def _quota_jobs(plane: ControlPlane, number: int) -> list[str]:
+    """The first admitted jobs of the same user, if the user's quota is why a job is not admitted."""
+    job_of, reason = plane.loop.state.job_of, why_in(plane.loop, number, plane.backend.now)
+    if reason is None or not str(dict(reason.facts).get("what", "")).endswith(f"of user {job_of[number].user!r}"):
+        return []
+    return [job_of[n].name for n in sorted(plane.loop.state.live.tolist()) if job_of[n].user == job_of[number].user][:3]
 
 
 def clock(plane: ControlPlane, second: float) -> float | None:
@@ -213,6 +229,7 @@ def node_records(plane: ControlPlane, visible_to: str | None = None) -> list[dic
                 "stopping": [name for job, name in jobs.items() if here.get(job)],
                 "starting": [name for job, name in jobs.items() if job not in here],  # its GPUs are not free yet
                 "connected": number in plane.hub.connected,
+                "unreachable_s": _finite(plane.hub.silent_s(number)),
                 "free": int(np.count_nonzero(free[mine])),
                 "shared": int(np.count_nonzero(holders[mine] > 1)),
             }

@@ -13,6 +13,7 @@ from pathlib import Path
 from fairlead.core.errors import InputError
 from fairlead.files import atomic_write
 
+SAME_ORIGIN_S = 60.0  # a smaller difference is the correction of the system time by NTP, which must not move recorded times
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -56,9 +57,9 @@ class AliveMark:
 
 
 def origin_of(path: Path, journaled: float = 0.0, system_time: Callable[[], float] = time.time) -> float:
-    """Return the Unix time of second 0, from a file. If it is missing, it is created with the time in the journal, or with the
-    present time if that is 0. Until the machine reboots, a change of the system time between two runs of a control plane moves
-    second 0 along."""
+    """Return the Unix time of second 0: exactly the time in the journal, or in a file if that is 0. If the file is missing, it
+    is created with that time or the present time. Until the machine reboots, a change of the system time by more than
+    `SAME_ORIGIN_S` between two runs of a control plane moves second 0 along."""
     boot, monotonic = _BOOT.read_text().strip() if _BOOT.exists() else "", time.clock_gettime(time.CLOCK_BOOTTIME)
     if not path.exists():
         age_s = system_time() - journaled if journaled else 0.0
@@ -67,9 +68,10 @@ def origin_of(path: Path, journaled: float = 0.0, system_time: Callable[[], floa
     try:
         origin, *rest = text.split()
         found = system_time() - (monotonic - float(rest[1])) if boot and rest[:1] == [boot] else float(origin)
+        recorded = journaled or float(origin)
     except (ValueError, IndexError):
-        found = math.nan
+        found = recorded = math.nan
     if not math.isfinite(found):
         expected = "the start of the cluster's clock in Unix time; remove the file to use the time in the journal"
         raise InputError(path, expected, field="origin", value=text[:80])
-    return found
+    return recorded if abs(found - recorded) < SAME_ORIGIN_S else found
