@@ -87,6 +87,8 @@ NODE: Mapping[str, str] = {
     "drained": "whether it is drained",
     "backed_off": "whether it gets no jobs for a while, because launches failed",
     "jobs": "names of your jobs on it; an admin sees all jobs",
+    "stopping": "those of these jobs that were asked to stop",
+    "starting": "those of these jobs whose GPUs are not free yet",
     "connected": "whether its agent is connected",
     "unreachable_s": "seconds since the agent was last heard: 0 while it is connected, null if the node was given up",
     "free": "GPUs that are up and have no job",
