@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pygments.lexers.special import TextLexer
+from sphinx.ext.napoleon import GoogleDocstring
+from sphinx.util.inspect import TypeAliasForwardRef
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -106,6 +108,8 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
+_ALIASES = ("Event", "Memo", "Ints", "Floats", "Bools", "TraceLike", "ClusterLike", "SchedulerLike", "TableLike", "Schedule")
+autodoc_type_aliases = {name: name for name in _ALIASES}
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 napoleon_numpy_docstring = False
@@ -207,8 +211,28 @@ def read_source(app: Sphinx, name: str, content: list[str]) -> None:
         content[0] += "\n```{toctree}\n:hidden:\n:maxdepth: 1\n:glob:\n\n0*\n```\n"
 
 
+def inline_attribute(docstring: GoogleDocstring) -> tuple[str, list[str]]:
+    """The whole docstring of a property or an attribute: Napoleon takes the words before a colon as its type."""
+    return "", GoogleDocstring(docstring._dedent(docstring._consume_to_end()), docstring._config).lines()
+
+
+def short_signature(_app: Sphinx, *given: object) -> tuple[str | None, ...]:
+    """A signature with the names of aliases, without modules; `...` for defaults that are made by a function."""
+
+    def short(text: object) -> str | None:
+        if not isinstance(text, str):
+            return None
+        text = re.sub(r"~(\w+\.)+(?=\w)", "", text).replace("<factory>", "...")
+        return re.sub(r"JournalOpened( \| \w+)+", "Event", text)
+
+    return tuple(map(short, given[-2:]))
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    TypeAliasForwardRef.__repr__ = lambda alias: alias.name  # type: ignore[method-assign]
+    app.connect("autodoc-process-signature", short_signature)
+    GoogleDocstring._consume_inline_attribute = inline_attribute  # type: ignore[method-assign]
     generate_reference.generate()
     app.add_lexer("csv", TextLexer)  # Pygments has none
     app.connect("env-get-outdated", lambda *_: ["index", "adr/index"])  # they list the others

@@ -26,6 +26,7 @@ PARTS: Mapping[str, str] = {
     "python-fairlead": "generators.python_api:fairlead_api",
     "python-plugin": "generators.python_api:plugin_api",
     "python-testing": "generators.python_api:testing_api",
+    "run-tables": "generators.python_api:run_tables",
     "scheduler-keys": "generators.files:scheduler_keys",
     "task-file": "generators.files:task_file",
     "trace-columns": "generators.files:trace_columns",

@@ -5,6 +5,40 @@ from __future__ import annotations
 import inspect
 from importlib import import_module
 
+from generators.markdown import code, table
+
+RUN_JOBS = {
+    "name": "name of the job",
+    "kind": "job type; empty: it declares its duration",
+    "user": "user",
+    "account": "account",
+    "phase": "`finished`, `failed`, `refused`, `cancelled`, `queued`, `waiting` or `running`",
+    "workers": "GPUs that it requests",
+    "weight": "weight in fair shares",
+    "submitted_s": "submission",
+    "first_started_s": "first start",
+    "ended_s": "end",
+    "run_s": "how long it held GPUs",
+    "accelerator_s": "GPU time: the same, times the GPUs held",
+    "exclusive_s": "run time alone on its fastest GPU type",
+    "deadline_s": "deadline, counted from the submission; infinite: none",
+    "preemptions": "how often a decision suspended it to wait",
+    "moves": "how often a decision moved it or changed its size",
+    "restarts": "starts after the first, for any reason",
+    "jct_s": "completion time from the submission, of a finished job",
+    "wait_s": "wait for the first start",
+    "rho": "finish-time fairness ρ",
+}
+RUN_ROUNDS = {
+    "time_s": "time of the decision",
+    "running": "jobs that run after it",
+    "waiting": "jobs that wait after it",
+    "gpus_in_use": "GPUs that are held after it",
+    "launched": "jobs that it launched",
+    "suspended": "jobs that it suspended",
+}
+"""What each column of a run's tables means."""
+
 FAIRLEAD = {
     "Simulate": ["simulate", "compare", "resimulate", "read_trace"],
     "Results": ["Run", "ComparisonResult"],
@@ -23,6 +57,17 @@ def fairlead_api() -> str:
     missing = {name for name in module.__all__ if not name.startswith("_")} - set(listed) - client
     groups = {**FAIRLEAD, **({"Others": sorted(missing)} if missing else {})}
     return "".join(f"\n### {title}\n\n{_directives('fairlead', names)}" for title, names in groups.items())
+
+
+def run_tables() -> str:
+    """The columns of `run.jobs` and `run.rounds`, from a run of one job; a column without a meaning here is an error."""
+    run = import_module("fairlead").simulate([import_module("fairlead").Job("one", steps=60.0)], "1xv100:1")
+    parts = [("run.jobs", run.jobs, RUN_JOBS), ("run.rounds", run.rounds, RUN_ROUNDS)]
+    return "\n".join(
+        f"`{name}`:\n\n"
+        + table(["column", "type", "meaning"], [[code(f.name), str(f.type), said[f.name]] for f in found.schema])
+        for name, found, said in parts
+    )
 
 
 def client_api() -> str:

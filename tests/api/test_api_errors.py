@@ -14,6 +14,7 @@ from fairlead.core.errors import FairleadError, InputError
 from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.journal.recovery import open_journal
 from fairlead.plugin import Memo, Selection, Snapshot, in_order
+from fairlead.testing import policy_contract
 
 CLUSTER = "2xv100:2"
 JOBS = [fairlead.Job(f"job-{number}", submitted_s=60.0 * number, steps=600.0) for number in range(6)]
@@ -264,3 +265,25 @@ def test_an_own_policy_has_the_label_that_the_command_line_gives_it():
     result = fairlead.compare(JOBS, CLUSTER, ["fifo", OwnPolicy(10.0)], processes=1)
     assert result.paired("OwnPolicy", "fifo")["pairs"] == 1
     assert result.differences("OwnPolicy").baseline == "OwnPolicy(credit=10)"
+
+
+def test_a_wrong_answer_and_a_misspelt_column_of_a_policy_are_named():
+    class Alone:
+        def select(self, view, memo):
+            return in_order(view, view.jobs.submitted_s)
+
+    class Misspelt:
+        def select(self, view, memo):
+            return in_order(view, view.jobs.submited_s), memo
+
+    for run in (lambda: fairlead.simulate(JOBS, CLUSTER, Alone()), lambda: policy_contract(Alone)):
+        with pytest.raises(FairleadError, match=r"Alone\.select: expected to return \(Selection, memo\), not a value of type"):
+            run()
+    with pytest.raises(AttributeError, match=r"view.jobs has no column 'submited_s' .*submitted_s"):
+        fairlead.simulate(JOBS, CLUSTER, Misspelt())
+
+
+def test_generated_jobs_have_a_load_in_the_summary():
+    trace = fairlead.Generator(jobs=4, jobs_per_hour=30.0, durations=(600.0,))
+    assert [row["load"] for row in fairlead.compare(trace, CLUSTER, ["fifo"], processes=1).summary] == [30.0]
+    assert fairlead.compare(JOBS, CLUSTER, ["fifo"], processes=1).summary[0]["load"] is None

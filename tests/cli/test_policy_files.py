@@ -96,7 +96,7 @@ def test_a_policy_of_a_file_is_compared_in_worker_processes(folder: Path) -> Non
         ("mine.py:NoPair", "mine.py: NoPair.select: expected to return (Selection, memo), not a value of type"),
         ("mine.py:NoDefault", "policy 'NoDefault': expected other parameters ("),
         ("mine.py:Newest:sgn=1", "policy 'Newest': field 'sgn': expected a known parameter (did you mean 'sign'?)"),
-        ("mine.py:Misspelt", "mine.py:30: AttributeError: 'JobColumns' object has no attribute 'submited_s'"),
+        ("mine.py:Misspelt", "mine.py:30: AttributeError: view.jobs has no column 'submited_s' (did you mean 'submitted_s'"),
         ("broken.py:X", "broken.py: SyntaxError: invalid syntax (broken.py, line 2)"),
         ("needs.py:X", "needs.py:1: ModuleNotFoundError: No module named 'no_such_package'"),
     ],

@@ -59,6 +59,17 @@ def test_every_link_and_anchor_of_the_site_leads_somewhere(site: BuiltSite) -> N
     assert not broken
 
 
+def test_the_python_reference_has_builders_tables_and_short_signatures(site: BuiltSite) -> None:
+    text = (site.folder / "reference" / "python-api.html").read_text(encoding="utf-8")
+    for anchor in ("JobBuilder.workers", "Harness.submit", "Harness.round", "job"):
+        assert f'id="fairlead.testing.{anchor}"' in text
+    plain = re.sub(r"<[^>]+>", "", text)
+    assert all(word in plain for word in ("gpus_in_use", "first_started_s", "A pyarrow.Table with one row per job"))
+    assert "TypeAliasForwardRef" not in plain
+    assert "JobSubmitted | " not in plain
+    assert "~fairlead" not in plain
+
+
 def test_the_site_loads_only_its_own_files(site: BuiltSite) -> None:
     missing = []
     for page in site.pages().values():

@@ -138,7 +138,8 @@ def compare(
     options.check_measure(source.jobs if isinstance(source, Generator) else len(source))
     configs, seeds = [one.config for one in made], checked_seeds(seeds)
     costs, faults = convert.instance_or_default("costs", costs, Costs), convert.instance_or_default("faults", faults, Faults)
-    machine = convert.to_cluster(cluster)
+    machine, rate = convert.to_cluster(cluster), source.jobs_per_hour if isinstance(source, Generator) else None
+    loads = [rate if load is None else load for load in loads] if isinstance(loads, Iterable) else loads
     given = Comparison(Workload(source, table), machine, configs, loads, seeds, costs, faults, measure, options)
     wanted = "one seed; more seeds need loads or random faults, because a trace alone has no randomness"
     require(not given.repeats_runs, convert.ARGUMENTS, wanted, "seeds", list(seeds))

@@ -74,12 +74,12 @@ class Run(_Tabular):
 
     @cached_property
     def jobs(self) -> pa.Table:
-        """One row per job: names, times, phase, GPU seconds, preemptions, ρ. A `pyarrow.Table`."""
+        """A `pyarrow.Table` with one row per job; it has names, times, phase, GPU seconds and ρ."""
         return job_table(self.record, self.options)
 
     @cached_property
     def rounds(self) -> pa.Table:
-        """One row per decision: time, jobs running and waiting, GPUs in use, launches and suspensions."""
+        """A `pyarrow.Table` with one row per decision: time, jobs running and waiting, GPUs in use, launches, suspensions."""
         return round_table(self.record, self.events)
 
     def to_parquet(self, folder: str | Path) -> list[Path]:

@@ -44,14 +44,8 @@ MAX_NAMED = 8
 _CI = "_ci95"
 MAX_RHO = Column("worst_ftf_max", "max ρ", "ratio", "low", "ρ of the job treated worst in any seed.")
 FIGURES = (
-    "average_jct_s",
-    "p99_jct_s",
-    "average_responsiveness_s",
-    "utilization",
-    "average_ftf",
-    "worst_ftf",
-    "worst_ftf_max",
-    "unfair_fraction",
+    *("average_jct_s", "p99_jct_s", "average_responsiveness_s", "utilization"),
+    *("average_ftf", "worst_ftf", "worst_ftf_max", "unfair_fraction"),
 )
 
 

@@ -65,6 +65,8 @@ def generate(
 ) -> None:
     """Generate a trace as in Gavel §7.1 or Shockwave §8.1.
 
+    'simulate' and 'compare' have other defaults: --jobs 200, 6 jobs per hour, --workers multiple.
+
     Example:
 
       fairlead trace generate --jobs 500 --load 6 --workers multiple -o jobs.csv

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from fairlead.core.cluster import Bools, Floats, Ints
-from fairlead.core.errors import InvalidPlan, StaleSnapshot
+from fairlead.core.errors import InvalidPlan, StaleSnapshot, near_or_all
 from fairlead.core.job import Phase
 
 # Operands of every round, as arrays without a dimension: numpy takes 1 to 2 µs to make one of a Python number.
@@ -188,8 +188,8 @@ class JobColumns:
     held = _Column(np.int64, 0)  # GPUs that the job holds now; 0 while it waits
     type = _Column(np.int64, -1)  # code of the GPU type that it holds, or held last; -1: none yet
     kind = _Column(np.int64, 0)  # code of the job type; `view.names.kinds` has the names
-    user = _Column(np.int64, 0)  # code of the user; `view.names.users` has the names
-    account = _Column(np.int64, 0)  # code of the account; `view.names.accounts` has the names
+    user = _Column(np.int64, 0)  # code of the user; `view.names.users` has the names; without a user: 0, named ''
+    account = _Column(np.int64, 0)  # code of the account; `view.names.accounts` has the names; without one: 0, named ''
     group = _Column(np.int64, 0)  # code of the group of trials; jobs of one search share it
     group_order = _Column(np.int64, 0)  # position in the group
     priority = _Column(np.int64, 0)  # priority; higher is more urgent
@@ -230,6 +230,12 @@ class JobColumns:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            known = [one for one in dir(type(self)) if one[0] != "_"]
+            raise AttributeError(f"view.jobs has no column {name!r} ({near_or_all(name, known)})", name=name, obj=self)
 
     def metric(self, name: str) -> Floats:
         """What jobs reported under a name of their own, such as "loss"; NaN for jobs that did not."""

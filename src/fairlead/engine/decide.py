@@ -13,6 +13,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Ints
 from fairlead.core.columns import JobColumns, without
 from fairlead.core.device_map import NONE
+from fairlead.core.errors import InvalidPlan
 from fairlead.core.events import Memo
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import NO_OBSERVATIONS, Placed, RoundPlan, Selection, unchecked
@@ -55,7 +56,11 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
     leaving = view.without(ended)
 
     # 4. The jobs that should run, protected ones first.
-    selection, memo = stages.policy.select(leaving, memo)
+    answer: object = stages.policy.select(leaving, memo)
+    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], Selection)):
+        where = f"{type(stages.policy).__name__}.select"
+        raise InvalidPlan(f"{where}: expected to return (Selection, memo), not a value of type {type(answer).__name__}")
+    selection, memo = answer
     selection = _keep_protected(selection, leaving)
 
     # 5. Placement. Running jobs that are neither kept nor ended are suspended.

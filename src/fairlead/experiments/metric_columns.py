@@ -29,13 +29,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("median_jct_s", "median JCT", "duration", "low", "Half of the finished jobs took no longer than this."),
     Column("p99_jct_s", "p99 JCT", "duration", "low", "99 % of the finished jobs took no longer than this."),
     Column("makespan_s", "makespan", "duration", "low", "From the first submission to the last finished job."),
-    Column(
-        "average_responsiveness_s",
-        "first start",
-        "duration",
-        "low",
-        "Responsiveness: mean wait from submission to the first start.",
-    ),
+    Column("average_responsiveness_s", "first start", "duration", "low", "Responsiveness: mean wait for the first start."),
     Column("average_queueing_s", "queueing", "duration", "low", "JCT less the time spent running; mean."),
     Column("utilization", "utilization", "share", "high", "GPU time held by jobs, as a share of all GPU time of the run."),
     Column(

@@ -44,11 +44,8 @@ def comparison_sections(summary: Sequence[Mapping[str, Any]], seeds: Sequence[in
     sections = []
     if len(loads) * len(seeds) > 1:
         over = f"mean over {_seeds_in_words(seeds)}" + (" ± half the 95 % interval" if len(seeds) > 1 else "")
-        of = (
-            ""
-            if kept >= len(loads) * len(seeds)
-            else f"; {kept} of {len(loads) * len(seeds)} pairs of load and seed can be shown"
-        )
+        pairs = len(loads) * len(seeds)
+        of = f"; {kept} of {pairs} pairs of load and seed can be shown" if kept < pairs else ""
         sections.append(card("All runs", _means(summary, loads).to_html(), f"{_loads_in_words(loads)}; {over}{of}", "means"))
     if found.rows:
         note = f"difference ± half the 95 % interval; {found.method}; bold: the interval excludes 0"

@@ -14,6 +14,7 @@ Or as a class, with one test for each promise:
         make = MyPolicy
 """
 
+from fairlead.testing.builders import JobBuilder as JobBuilder
 from fairlead.testing.builders import cluster as cluster
 from fairlead.testing.builders import job as job
 from fairlead.testing.builders import random_jobs as random_jobs

@@ -15,29 +15,33 @@ from fairlead.workloads.throughput_tables import ThroughputTable
 
 @dataclass(frozen=True)
 class JobBuilder:
-    """`job("wide").workers(8).lasting(600).at(30)`; any field of `Job` by `with_(…)`."""
+    """A job in a few words: `job("wide").workers(8).lasting(600).at(30).with_(user="ann")`."""
 
     value: Job = field(default_factory=lambda: Job("job", steps=3600.0))
 
     def workers(self, count: int) -> JobBuilder:
+        """Ask for this many GPUs."""
         return self.with_(workers=count)
 
     def lasting(self, seconds: float) -> JobBuilder:
-        """Run for this long on any type: a job of kind TIMED."""
+        """Run for this many seconds on any GPU type."""
         return self.with_(steps=float(seconds), kind=TIMED)
 
     def of_kind(self, kind: str, steps: float) -> JobBuilder:
+        """Have a job type of the throughput table, and this many steps."""
         return self.with_(kind=kind, steps=float(steps))
 
     def at(self, second: float) -> JobBuilder:
+        """Be submitted at this second; default: 0."""
         return self.with_(submitted_s=float(second))
 
     def with_(self, **fields: Any) -> JobBuilder:
+        """Change any field of `fairlead.Job`, such as `user`, `priority` or `allowed_types`."""
         return JobBuilder(replace(self.value, **fields))
 
 
 def job(name: str) -> JobBuilder:
-    """A job builder; by default an hour of work for one accelerator."""
+    """Start a job builder; by default an hour of work for one GPU, submitted at second 0."""
     return JobBuilder(Job(name, steps=3600.0))
 
 

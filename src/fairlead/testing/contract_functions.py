@@ -29,7 +29,7 @@ class ContractFunction(Protocol[T]):
     def __call__(self, make: Callable[..., T], **options: Any) -> None: ...
 
 
-_TEXT = """Check that a {what} keeps the contract, on random workloads and small clusters:
+_TEXT = """Check the contract of every {what}, on random workloads and small clusters:
 
 {promises}
 

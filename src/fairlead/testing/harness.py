@@ -65,13 +65,13 @@ class Harness:
         self.journal = MemoryJournal()
         self._loop: Loop | None = None
 
-    # Before the first round.
-
     def cluster(self, given: str | Cluster) -> Harness:
+        """Set the cluster, as in `"v100:4,v100:4"` for two nodes; before the first round."""
         self._cluster = build_cluster(given) if isinstance(given, str) else given
         return self
 
     def policy(self, given: str | Policy, **parameters: object) -> Harness:
+        """Set the policy by name with its parameters, or as an object; before the first round."""
         if isinstance(given, str):
             self._config = SchedulerConfig(Part(given, parameters), round_s=self._config.round_s)
         else:
@@ -79,12 +79,12 @@ class Harness:
         return self
 
     def outage(self, node: int, start_s: float, end_s: float) -> Harness:
+        """Let a node be down for some time; before the first round."""
         self._outages.append(Outage(node, start_s, end_s))
         return self
 
-    # At any time.
-
     def submit(self, *jobs: JobBuilder | Job) -> Harness:
+        """Submit jobs at any time."""
         for given in jobs:
             made = given.value if isinstance(given, JobBuilder) else given
             if self._loop is None:
@@ -115,7 +115,7 @@ class Harness:
         )
 
     def run(self) -> Harness:
-        """To the end, and check everything that happened."""
+        """Go on to the end, and check every event."""
         self.loop.run()
         self.check()
         return self
@@ -126,8 +126,6 @@ class Harness:
             replayed = check_events(self.journal.events, residents=self._residents)
             if replayed.digest() != self.loop.state.digest():
                 raise AssertionError("replaying the journal gives another state")
-
-    # What came of it.
 
     @property
     def loop(self) -> Loop:
@@ -141,16 +139,19 @@ class Harness:
         return self.loop.state
 
     def number(self, name: str) -> int:
+        """The number of a job."""
         return next(number for number, job in self.state.job_of.items() if job.name == name)
 
     def phase(self, name: str) -> Phase:
+        """The phase of a job, such as `Phase.RUNNING`."""
         return Phase(int(self.state.columns["phase"][self.number(name)]))
 
     def ended_s(self, name: str) -> float:
+        """When a job ended; NaN if it has not."""
         return float(self.state.columns["ended_s"][self.number(name)])
 
     def places(self, name: str) -> list[int]:
-        """The accelerators a job holds."""
+        """The numbers of the GPUs that a job holds."""
         return sorted(self.state.device_map.of(self.number(name)).tolist())
 
     def _start(self) -> None:

@@ -87,7 +87,7 @@ function drawCharts(data) {
     }),
     parts: partsChart(data),
     ftf: distributionChart(data, "chart-ftf", (run) => run.ftf_cdf, {
-      marks: ratioMarks, even: niceTicks, tick: (v) => String(Number(v.toPrecision(6))), exact: (v) => `ρ ≤ ${v.toFixed(2)}`, lines: [{ x: data.unfair_above, text: "unfair →" }],
+      marks: ratioMarks, even: niceTicks, tick: (v) => String(Number(v.toPrecision(6))), exact: (v) => `ρ ≤ ${v.toFixed(2)}`, lines: [{ x: data.unfair_above, text: `unfair: ρ > ${data.unfair_above} →` }],
     }),
     use: overTimeChart(data, "chart-use", (run) => run.use, Math.max(...data.clusters.map((c) => c.size))),
     queue: overTimeChart(data, "chart-queue", (run) => run.queue, null),

@@ -35,11 +35,11 @@ function drawFacts(data) {
 function drawTiles(data) {
   const wanted = [["average_jct_s", "Shortest average JCT"], ["average_responsiveness_s", "Shortest wait for the first start"],
     ["utilization", "Highest utilization"], ["worst_ftf", "Lowest ρ of the worst job"]];
-  const tiles = wanted.map(([key, what]) => {
+  const { names, chosen } = readParts(), tiles = wanted.map(([key, what]) => {
     const column = data.columns.find((c) => c.key === key), sign = column.better === "low" ? 1 : -1;
     const known = data.runs.filter((run) => run.summary[key] !== null).sort((a, b) => sign * (a.summary[key] - b.summary[key]));
     const texts = showAlike(known.map((run) => run.summary[key]), column.shows);
-    const tile = make("div", { class: "tile" }, make("div", { class: "what", text: data.runs.length > 1 ? what : column.meaning }));
+    const tile = make("div", { class: "tile" }, make("div", { class: "what", text: (data.runs.length > 1 ? what : column.meaning) + (names.length > 1 ? `, ${names[chosen]}` : "") }));
     tile.append(make("div", { class: "value", text: texts[0] ?? "–" }));
     if (known.length) {
       const who = make("div", { class: "who" }, swatch(known[0].colour), known[0].label);
