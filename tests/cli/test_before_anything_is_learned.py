@@ -31,7 +31,7 @@ def test_a_predictor_is_learned_from_two_families_or_more(tmp_path: Path, left: 
 def test_a_predictor_needs_a_place(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, ["predict", "train", "--out", str(tmp_path)]).exception
     assert isinstance(refused, InputError)
-    assert refused.field == "output"
+    assert "output " in str(refused)
 
 
 def test_seeds_have_an_end(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
     "a cluster text that is none": (
         {},
         ("simulate", "--policy", "fifo", "--cluster", "v100x8"),
-        ("'cluster'", "'v100x8'", "8xv100:4"),
+        ("--cluster 'v100x8'", "8xv100:4"),
     ),
     "a cluster file with a wrong field": (
         {"c.yaml": "nodes:\n  - type: v100\n    acelerators: 4\n"},

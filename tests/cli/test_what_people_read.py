@@ -149,7 +149,7 @@ def test_what_a_node_could_not_begin_stands_below_the_nodes(monkeypatch: pytest.
     well |= {"jobs": ["a", "b", "c"], "stopping": ["b"], "starting": ["c"]}
     ill = {**well, "name": "n1", "jobs": [], "up": False, "launch_error": "/full: No space left on device", "backoff_s": 30.0}
     monkeypatch.setattr(cmd_nodes, "control_plane", lambda: SimpleNamespace(nodes=lambda: [well, ill, mute]))
-    said = CliRunner().invoke(app, ["nodes"]).stdout
+    said = CliRunner().invoke(app, ["nodes"], env={"COLUMNS": "200"}).stdout
     assert "backing off" in said
     assert re.search(r"n2 .* unknown +unreachable 20 s +a", said)
     assert "a, b (stopping)," in said
