@@ -90,6 +90,7 @@ def test_a_report_is_made_of_event_logs(tmp_path):
 
 def test_differences_are_paired_by_seed_or_by_window_and_say_so(tmp_path):
     given = ("compare", "--policies", "fifo,las,srtf", "--cluster", "4xv100:4", "--jobs", "40", "--processes", "1")
+    given = (*given, "--round", "7200")
     seeds = (*given, "--loads", "1,2", "--seeds", "2x")
     found = answer(*seeds, "--baseline", "las", cwd=tmp_path)
     assert (found["differences"]["baseline"], found["differences"]["method"]) == (

@@ -274,11 +274,11 @@ def test_that_starts_longer_than_rounds_are_left_alone_is_told(tmp_path: Path) -
 
 
 def test_generated_jobs_have_the_same_users_on_the_command_line_and_in_python() -> None:
-    common = ("simulate", "--policy", "gandiva-fair", "--jobs", 30, "--cluster", "8xv100:4,8xk80:4")
+    common = ("simulate", "--policy", "gandiva-fair", "--jobs", 30, "--cluster", "8xv100:4,8xk80:4", "--round", 3600)
     trace = fairlead_api.Generator(jobs=30, jobs_per_hour=6.0, workers="multiple")
-    in_python = fairlead_api.simulate(trace, "8xv100:4,8xk80:4", "gandiva-fair").summary
+    in_python = fairlead_api.simulate(trace, "8xv100:4,8xk80:4", "gandiva-fair", round_s=3600.0).summary
     assert answer(*common)["average_jct_s"] == pytest.approx(in_python["average_jct_s"])
-    alone = fairlead_api.simulate(replace(trace, users=0), "8xv100:4,8xk80:4", "gandiva-fair").summary
+    alone = fairlead_api.simulate(replace(trace, users=0), "8xv100:4,8xk80:4", "gandiva-fair", round_s=3600.0).summary
     assert alone["average_jct_s"] != pytest.approx(in_python["average_jct_s"])
     assert answer(*common, "--users", 0)["average_jct_s"] == pytest.approx(alone["average_jct_s"])
 
