@@ -140,7 +140,7 @@ def test_a_policy_of_ones_own_is_simulated_and_compared(trace):
     assert backwards.record.scheduler.startswith("LastComeFirst")
     assert backwards.jobs["ended_s"].to_pylist() != forwards.jobs["ended_s"].to_pylist()
     result = fairlead.compare(trace, CLUSTER, ["fifo", LastComeFirst()])
-    assert result.schedulers == ["fifo", "last-come-first(sign=-1.0)"]
+    assert result.schedulers == ["fifo", "LastComeFirst"]
 
 
 def test_comparisons_are_paired_by_seed_and_load(tmp_path):
