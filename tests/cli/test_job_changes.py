@@ -125,6 +125,7 @@ def test_info_shows_the_task_the_times_and_the_result_in_groups(folder: Path) ->
     assert (job["command"], job["directory"], job["gpus"]) == ([sys.executable, "work.py"], str(folder), {"v100-0": [0]})
     assert job["environment"] == ["JOB", "PYTHONPATH"]
     assert job["checkpoint"].endswith(f"/{job['number']}")
+    assert job["outputs"] == []
     assert job["submitted_at"] <= job["started_at"]
     shown = fairlead("info", "seen", cwd=folder).stdout
     assert SOURCE not in shown, "names of variables, not their values"

@@ -141,3 +141,10 @@ def test_an_array_has_the_mean_share_of_its_jobs_and_their_lost_work():
     assert nodes_or_reason(row) == f"3 jobs: 2 running, 1 finished; lost work: {lost}"
     assert [line.split()[-2:] for line in array_lines(array_record(members)) if "done" in line] == [["75", "%"]]
     assert any(line.endswith(lost) for line in array_lines(array_record(members)))
+
+
+def test_details_name_a_job_script_and_its_outputs():
+    script = {**RUNS, "command": ["bash", "-c", "#!/bin/bash\ntrain\n", "train.sh", "a b"], "outputs": ["*.pt"]}
+    assert (details(script)["command"], details(script)["outputs"]) == ("train.sh 'a b'", "*.pt")
+    lines = {**RUNS, "command": ["bash", "-c", "prepare\ntrain"], "shell": True}
+    assert details(lines)["command"] == "prepare"

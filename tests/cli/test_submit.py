@@ -162,6 +162,15 @@ def test_a_command_that_can_never_be_executed_fails_once_with_the_reason(folder,
     assert "not retried" in fairlead("why", job["number"], cwd=folder).stdout
 
 
+def test_an_array_is_followed_with_names_and_ends_with_the_result_of_all(folder):
+    line = "echo one; echo two; exit $FAIRLEAD_ARRAY_INDEX"
+    done = fairlead("submit", "--name", "many", "--array", 2, "--retries", 0, "--follow", line, cwd=folder)
+    lines = [f"[many-{n}] {word}" for n in range(2) for word in ("one", "two")]
+    assert (done.returncode, sorted(done.stdout.splitlines()[1:])) == (1, lines)
+    assert "many-1 is failed" in done.stderr
+    assert fairlead("logs", "-f", "many[0]", cwd=folder).returncode == 0
+
+
 def test_waiting_ends_with_the_result_of_all_and_gives_up_in_time(folder):
     started = fairlead("submit", "--name", "long", "--array", "0-1", "--", "sleep", 600, cwd=folder)
     assert started.stdout.startswith("long (2 jobs: long-0 to long-1")
@@ -178,7 +187,6 @@ def test_waiting_ends_with_the_result_of_all_and_gives_up_in_time(folder):
 @pytest.mark.parametrize(
     "words",
     [
-        ("--follow", "--array", "2", "--", "true"),
         ("--env", "NOT_SET_HERE", "--", "true"),
         ("--grid", "lr", "--", "true"),
         ("--grid", "lr=1", "--grid", "LR=2", "--", "true"),

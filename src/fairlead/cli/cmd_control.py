@@ -87,7 +87,7 @@ def update_command(
     array: ArrayOption = "",
     priority: int | None = typer.Option(None, help="Priority, from -1000 to 1000.", show_default=False),
     weight: float | None = typer.Option(None, help="Weight, from 0.001 to 1000.", show_default=False),
-    time: str = typer.Option("", help="Time limit of all launches together, as in 2h; none removes it.", show_default=False),
+    time: str = typer.Option("", help="Limit of the run time of all launches, as in 2h; none removes it.", show_default=False),
     deadline: str = typer.Option("", help="Deadline after submission, as in 1d; none removes it.", show_default=False),
     retries: int | None = typer.Option(None, help="How many times a failed job is retried.", show_default=False),
     name: str = typer.Option("", help="New name, for one job.", show_default=False),
@@ -100,7 +100,7 @@ def update_command(
 
       fairlead update train-1 --priority 5 --time 4h
 
-    The next decision uses the new values. The time limit of a running job counts from the start of its first launch. An ended
+    The next decision uses the new values. Waiting does not count for the time limit. An ended
     job only takes a new name or account. Exit codes: 0 done, 2 a wrong value, 3 no such job, 4 a job has ended.
     """
     given: dict[str, Any] = {"priority": priority, "weight": weight, "retries": retries}

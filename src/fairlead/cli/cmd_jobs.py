@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fairlead.cli.cmd_wait import follow_job, print_log
+from fairlead.cli.cmd_wait import follow_jobs, print_log
 from fairlead.cli.job_info import array_lines, detail_lines, next_decision
 from fairlead.cli.job_tables import array_record, jobs_table, legible, lost_work, with_arrays
 from fairlead.cli.output import JsonOption, note, out, print_json
@@ -194,9 +194,9 @@ def cancel_command(
 
 def logs_command(
     words: JobsArgument,
-    follow: bool = typer.Option(False, "-f", "--follow", help="Follow the log of one job until it ends."),
+    follow: bool = typer.Option(False, "-f", "--follow", help="Follow the logs until the jobs have ended."),
     rank: int = typer.Option(0, help="Rank of the worker in a gang.", min=0),
-    launch: int = typer.Option(0, help="Number of the launch, from 1.  [default: the last]", min=0, show_default=False),
+    launch: int = typer.Option(0, help="Number of the launch, from 1; 0 is the last.", min=0, show_default=False),
     tail: int | None = typer.Option(None, help="Only this many lines from the end.", min=0),
     json: bool = typer.Option(False, "--json", help="Print one JSON object per line, for each piece of the log."),
 ) -> None:
@@ -212,14 +212,12 @@ def logs_command(
     and migrations; --launch 1 begins at the first. Logs are kept on the nodes that ran the job, so the node must be reachable.
 
     Exit codes: 0 printed, 3 no such job or log, 4 the node of the log is unreachable, 5 the control plane is unreachable,
-    130 interrupted. With -f, 0 means that the job has finished, and 1 that it failed or was cancelled.
+    130 interrupted. With -f, 0 means that all jobs have finished, and 1 that one failed or was cancelled.
     """
     plane = control_plane()
     jobs = select_jobs(plane, words)
-    if follow and len(jobs) > 1:
-        raise FairleadError(f"--follow takes one job; {len(jobs):,} match, such as {jobs[0]['name']}")
     if follow:
-        follow_job(plane, str(jobs[0]["number"]), launch=launch, rank=rank, tail=tail, json=json)
+        follow_jobs(plane, jobs, launch=launch, rank=rank, tail=tail, json=json)
         return
     missing: list[RefusedRequest] = []
     for job in jobs:

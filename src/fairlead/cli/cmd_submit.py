@@ -12,12 +12,12 @@ from typing import Any
 
 import typer
 
-from fairlead.cli.cmd_wait import follow_job, wait_for_jobs
+from fairlead.cli.cmd_wait import follow_jobs, wait_for_jobs
 from fairlead.cli.output import JsonOption, note, option_error, out, print_json
 from fairlead.cli.script_lines import read_script, saves_nothing
 from fairlead.cli.selectors import control_plane
 from fairlead.config.yaml_source import read_yaml
-from fairlead.core.errors import FairleadError, InputError
+from fairlead.core.errors import InputError
 from fairlead.experiments.metric_columns import format_duration
 from fairlead.runtime.protocol.code_archive import archive_digest, pack_code
 from fairlead.runtime.protocol.task_file import ALIASES, TaskSpec, parse_task
@@ -51,7 +51,7 @@ def submit_command(
     memory_gb: float = _resource(0.0, help="GPU memory for each worker.", min=0),
     cpus: float = _resource(0.0, help="CPU cores for each worker.", min=0),
     host_memory_gb: float = _resource(0.0, help="Host memory for each worker.", min=0),
-    time: str = _schedule("", help="Time limit of the run: 90m, 2h, 1d, 1-02:00:00."),
+    time: str = _schedule("", help="Limit of the run time of all launches together, without waiting: 90m, 2h, 1-02:00:00."),
     retries: int = _schedule(3, help="How many times a failed job is retried.", min=0),
     priority: int = _schedule(0, help="From -1000 to 1000; higher goes first."),
     weight: float = _schedule(1.0, help="Share of the job in fair policies."),
@@ -76,7 +76,9 @@ def submit_command(
     group_order: int = _many(0, help="Position in the group.", min=0),
     dry_run: bool = typer.Option(False, "--dry-run", help="Only check the job, and print what would be submitted."),
     wait: bool = typer.Option(False, "--wait", help="Wait until the jobs have ended; the exit code is their result."),
-    follow: bool = typer.Option(False, "--follow", "-f", help="Print the log until the job ends; the exit code is its result."),
+    follow: bool = typer.Option(
+        False, "--follow", "-f", help="Print the log until the jobs have ended; the exit code is their result."
+    ),
     json: JsonOption = False,
 ) -> None:
     """Submit jobs.
@@ -128,8 +130,6 @@ def submit_command(
         folders.append(place or Path(str(task["directory"])))
         specs.append(parse_task(task, source))
         jobs.append(task)
-    if follow and (len(jobs) > 1 or "array" in jobs[0] or "grid" in jobs[0]):
-        raise FairleadError("--follow takes one job, and this submits several; --wait waits for all")
     plane = control_plane()
     for archive in archives:
         plane.send_code(archive)
@@ -146,7 +146,7 @@ def submit_command(
     if dry_run:
         return
     if follow:
-        follow_job(plane, str(answer[0]["number"]))
+        follow_jobs(plane, answer)
     elif wait:
         wait_for_jobs(plane, [job["number"] for job in answer], quiet=json)
 

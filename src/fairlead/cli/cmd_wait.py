@@ -6,10 +6,12 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fairlead.cli.job_tables import legible
 from fairlead.cli.output import JsonOption, note, option_error, out, print_json
 from fairlead.cli.selectors import JobsArgument, control_plane, select_jobs
 from fairlead.core.durations import parse_duration
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 MAX_POLL_S = 5.0
 """Seconds between two requests for the state of jobs; the first ones come sooner."""
 
+_MAX_FOLLOWED = 50  # jobs whose logs one command prints at once
 _OVER = frozenset(phase.name.lower() for phase in ENDED)
 
 
@@ -159,42 +162,45 @@ def check_finished(jobs: Sequence[dict[str, Any]], *, quiet: bool = False) -> No
     raise JobNotFinished(f"{bad[0]['name']} is {bad[0]['phase']}")
 
 
-def follow_job(
-    plane: ControlPlaneClient, name: str, *, launch: int = 0, rank: int = 0, tail: int | None = None, json: bool = False
-) -> None:
-    """Print a job's log until it ends. Raises `typer.Exit` with code 1: it has not finished."""
-    number = str(plane.job(name)["number"])  # the name may belong to another job later
-    print_log(plane, number, launch=launch, rank=rank, tail=tail, follow=True, json=json)
-    [job] = ended_jobs(plane, [int(number)])
-    if job["phase"] != "finished":
-        reason = job.get("reason")
-        note(f"{job['name']} is {job['phase']}" + (f": {reason['text']}" if reason else ""))
+def follow_jobs(plane: ControlPlaneClient, jobs: Sequence[dict[str, Any]], **options: Any) -> None:
+    """Print the logs of jobs until all have ended, with the options of `print_log`; of several, each line begins with the name
+    of its job, and only the first 50 are printed. Raises `typer.Exit` with code 1: one of them has not finished."""
+
+    def follow(number: str, name: str) -> None:
+        try:
+            print_log(plane, number, follow=True, name=name, **options)
+        except FairleadError as problem:
+            note(f"[{name}] {problem}")
+
+    if len(jobs) == 1:
+        print_log(plane, str(jobs[0]["number"]), follow=True, **options)
+    several = [(str(job["number"]), legible(job["name"])) for job in jobs[:_MAX_FOLLOWED] if len(jobs) > 1]
+    threads = [Thread(target=follow, args=each, daemon=True) for each in several]
+    for do in (Thread.start, Thread.join):
+        for thread in threads:
+            do(thread)
+    bad = [job for job in ended_jobs(plane, [job["number"] for job in jobs]) if job["phase"] != "finished"]
+    for job in bad:
+        note(f"{job['name']} is {job['phase']}" + (f": {job['reason']['text']}" if job.get("reason") else ""))
+    if bad:
         raise typer.Exit(JobNotFinished.exit_code)
 
 
 def print_log(
-    plane: ControlPlaneClient,
-    number: str,
-    *,
-    launch: int = 0,
-    rank: int = 0,
-    tail: int | None = None,
-    follow: bool = False,
-    json: bool = False,
-    name: str = "",
+    plane: ControlPlaneClient, number: str, *, launch: int = 0, json: bool = False, name: str = "", **options: Any
 ) -> None:
-    """Print a worker's log, or one JSON object for each piece of it; with a name, each line or object has it."""
-    before, prefix, begins = launch, f"[{name}] " * bool(name), True
-    for piece in plane.logs(number, launch=launch, rank=rank, tail=tail, follow=follow):
+    """Print a worker's log, or one JSON object for each piece of it; with a name, each has it. Options: as `plane.logs`."""
+    before, prefix, rest = launch, f"[{name}] " * bool(name), ""
+    for piece in plane.logs(number, launch=launch, **options):
         if json:
             print_json({"name": name, **piece} if name else piece)
             continue
         if piece["launch"] != before and (before or piece["launch"] > 1):
             note(f"{prefix}launch {piece['launch']}" + ("" if before else ", the last; --launch N shows earlier ones"))
         before = piece["launch"]
-        for line in piece["text"].splitlines(keepends=True) if prefix else (piece["text"],):
-            sys.stdout.write(prefix * begins + line)
-            begins = line.endswith("\n")
+        lines = (rest + piece["text"]).splitlines(keepends=True)
+        rest = lines.pop() if prefix and lines and not lines[-1].endswith("\n") else ""  # other jobs write lines between
+        sys.stdout.write("".join(prefix + line for line in lines))
         sys.stdout.flush()
-    if prefix and not begins:
-        sys.stdout.write("\n")
+    if rest:
+        sys.stdout.write(f"{prefix}{rest}\n")

@@ -93,9 +93,13 @@ def _identity(job: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def _task(job: Mapping[str, Any]) -> Iterator[Line]:
-    yield "command", legible(command_text(job.get("command") or [], shell=job.get("shell", False)))
+    words = list(job.get("command") or ())
+    if "-c" in words and "\n" in (text := words[words.index("-c") + 1]):  # a script is shown by its name, or its first line
+        words = words[words.index(text) + 1 :] or text.split("\n")[:1]
+    yield "command", legible(command_text(words, shell=job.get("shell", False)))
     yield "directory", legible(str(job.get("directory") or ""))
     yield "code", str(job.get("code") or "")[:12]
+    yield "outputs", legible(", ".join(job.get("outputs") or ()))
     yield "environment", legible(", ".join(job.get("environment") or ()))
 
 
@@ -146,7 +150,7 @@ def _progress(job: Mapping[str, Any]) -> Iterator[Line]:
     yield "schedule", ", ".join(f"batch size {one['batch_size']} for {one['share']:.0%} of its steps" for one in planned)
     for name, value in list((job.get("metrics") or {}).items())[:MAX_METRICS]:
         yield legible(name)[: COLUMN - 2], f"{value:.6g}"
-    yield "checkpoint", legible(str(job.get("checkpoint") or ""))
+    yield "checkpoint folder", legible(str(job.get("checkpoint") or ""))
     yield "flags", legible("; ".join(job.get("flags") or ()))
 
 

@@ -80,7 +80,6 @@ def array_record(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     phases = Counter(str(job["phase"]) for job in members)
     starts = [job["first_started_s"] for job in members if job["first_started_s"] is not None]
     ends = [job["ended_s"] for job in members]
-    lost = [job["lost_work"] for job in members if job.get("lost_work")]
     record = {
         "array": array["name"],
         "id": array["id"],
@@ -92,18 +91,11 @@ def array_record(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "ended_s": None if None in ends else max(ends),
         "accelerator_s": sum(job["accelerator_s"] for job in members),
         "failed": [job["name"] for job in members if job["phase"] == "failed"],
-        "done": sum(map(_share, members)) / len(members),
+        "done": sum(1.0 if job["ended_s"] is not None else job["steps_done"] / job["steps"] for job in members) / len(members),
     }
-    if lost:
+    if lost := [job["lost_work"] for job in members if job.get("lost_work")]:
         record["lost_work"] = {key: sum(one[key] for one in lost) for key in ("seconds", "preemptions")}
     return record
-
-
-def _share(job: Mapping[str, Any]) -> float:
-    """The share of its steps that a member of an array has done; 1 if it has ended, 0 if its steps are unknown."""
-    if job["ended_s"] is not None:
-        return 1.0
-    return float(min(1.0, job["steps_done"] / job["steps"])) if job["steps_known"] else 0.0
 
 
 def array_row(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -140,6 +140,7 @@ def job_task(plane: ControlPlane, number: int) -> dict[str, Any]:
         "limited_s": run_s - state.uncounted_s(number),
         "time_limit_s": _finite(job.time_limit_s),
         "retries": job.retry_limit,
+        "outputs": list(task.outputs),
         "checkpoint": f"{plane.backend.checkpoints}/{number}" if plane.backend.checkpoints else None,
         "metrics": {
             name: float(column[number])

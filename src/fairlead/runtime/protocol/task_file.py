@@ -166,7 +166,7 @@ class TaskSpec(Spec):
     deadline_s: Annotated[Seconds, Field(gt=0, lt=1e15, description="or deadline: 2h")] | None = None
     """Deadline in seconds after submission."""
     time_limit_s: Annotated[Seconds, Field(gt=0, lt=1e15, description="or time_limit: 2h")] | None = None
-    """Run time of all launches in seconds, after which the job is asked to stop and has `grace_s` to save."""
+    """Run time of all launches together; waiting does not count. Then the job is stopped and fails, with `grace_s` to save."""
     retries: Annotated[int, Field(ge=0, le=1000)] = 3
     """How often the job is retried after a failure of its own; lost nodes do not count."""
     min_run_s: Annotated[Seconds, Field(ge=0, lt=1e9, description="or min_run: 10m")] = 0.0
