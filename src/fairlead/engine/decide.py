@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import ChainMap
 from dataclasses import replace
 from functools import cache
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,8 +20,17 @@ from fairlead.core.plan import NO_OBSERVATIONS, Placed, RoundPlan, Selection, un
 from fairlead.core.reasons import Reason, Reasons
 from fairlead.core.routes import NO_ROUTES, Routes
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.stages import LearningEstimator, Stages
+from fairlead.core.stages import LearningEstimator, Policy, Stages
 from fairlead.engine.feasibility import infeasible_reason
+
+
+def ask_policy(policy: Policy, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
+    """What a policy answers. Raises InvalidPlan where that is no selection with a memo."""
+    answer: Any = policy.select(view, memo)
+    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], Selection)):
+        where, got = f"{type(policy).__name__}.select", type(answer).__name__
+        raise InvalidPlan(f"{where}: expected to return (Selection, memo), not a value of type {got}")
+    return answer
 
 
 def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]:
@@ -56,11 +65,7 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
     leaving = view.without(ended)
 
     # 4. The jobs that should run, protected ones first.
-    answer: object = stages.policy.select(leaving, memo)
-    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], Selection)):
-        where = f"{type(stages.policy).__name__}.select"
-        raise InvalidPlan(f"{where}: expected to return (Selection, memo), not a value of type {type(answer).__name__}")
-    selection, memo = answer
+    selection, memo = ask_policy(stages.policy, leaving, memo)
     selection = _keep_protected(selection, leaving)
 
     # 5. Placement. Running jobs that are neither kept nor ended are suspended.

@@ -133,10 +133,7 @@ def paired_differences(
 
 def find_label(labels: Sequence[str], wanted: str | None, field: str = "baseline") -> str:
     """Return the label that is meant: the whole of one, or its name without parameters where no other has it; None: the first.
-
-    Raises:
-        InputError: None or several have this name.
-    """
+    Raises InputError where none or several have this name."""
     named = [label for label in labels if label == wanted] or [one for one in labels if re.split(r"\(| \+ ", one)[0] == wanted]
     if wanted is not None and len(named) != 1:
         raise InputError("compare", f"one of {', '.join(labels)}", field=field, value=wanted)

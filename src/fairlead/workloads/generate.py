@@ -133,9 +133,7 @@ class Generator:
     workers that keep it between 0.2 and 5 hours (or else the one that comes closest); a tuple of seconds is drawn from
     uniformly. The size of the gang is drawn before the job type, and the job type uniformly among those with a rate at that
     size, so that the shares of sizes are exact.
-
-    Defaults are those of `fairlead trace generate`: 100 jobs, 4 per hour, with one worker. `fairlead simulate` and `compare`
-    generate 200 jobs, 6 per hour, with `workers="multiple"`.
+    Defaults are those of `fairlead trace generate`. `simulate` and `compare` generate 200 jobs, 6 per hour, workers "multiple".
     """
 
     jobs: int = 100

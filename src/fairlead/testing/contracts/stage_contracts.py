@@ -19,6 +19,7 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Admission, Estimator, LearningEstimator, Placement, Policy, Stages, Termination
 from fairlead.engine.apply import replay_events
 from fairlead.engine.codec import decode, encode
+from fairlead.engine.decide import ask_policy
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.simulator.backend import SimulatedBackend
@@ -96,7 +97,7 @@ class PolicyContract(_StageContract):
                 self.policy = type(contract).make()
 
             def select(self, view: Snapshot, memo: ev.Memo) -> tuple[Selection, ev.Memo]:
-                again, _ = type(contract).make().select(view, memo)
+                again, _ = ask_policy(type(contract).make(), view, memo)
                 selection, memo = self.policy.select(view, memo)
                 for what in ("jobs", "types", "workers", "combination"):
                     ours, fresh = (getattr(answer, what) for answer in (selection, again))
