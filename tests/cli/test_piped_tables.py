@@ -38,7 +38,7 @@ def test_nothing_is_left_out_for_want_of_room():
 
 def test_a_meaning_stands_on_one_line():
     said = fairlead("simulate", "--policy", "las", "--jobs", "5").stdout
-    assert re.search(r"^ avg ρ .*Finish-time fairness: .* Above 1: slower than fair\.$", said, re.MULTILINE)
+    assert re.search(r"^ avg ρ .*equal share\. Above 1: slower than fair\.$", said, re.MULTILINE)
 
 
 def test_who_sets_a_width_gets_it(monkeypatch: pytest.MonkeyPatch):

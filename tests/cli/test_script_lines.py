@@ -105,4 +105,4 @@ def test_other_files_are_no_job_scripts(tmp_path: Path):
 
 
 def test_a_word_that_is_no_possible_file_name_says_nothing_about_checkpoints(tmp_path: Path):
-    assert not saves_nothing({"run": f"python {'x' * 300}.py", "directory": str(tmp_path)})
+    assert not saves_nothing({"run": f"python {'x' * 300}.py", "directory": str(tmp_path)}, tmp_path)

@@ -150,7 +150,7 @@ def test_a_drained_node_is_left_with_every_step_done_once_and_used_again(here):
     left = {"name": node, "drained": True, "jobs": []}
     until(lambda: any(left.items() <= one.items() for one in here.plane.nodes()), here.folder)
     assert "drained" in fairlead(here.folder, "nodes")
-    assert "used again" in fairlead(here.folder, "drain", node, "--undo")
+    assert "accepts jobs again" in fairlead(here.folder, "drain", node, "--undo")
     here.hurry("moves")
     here.reaches("moves", "finished")
     launches = range(1, here.plane.job("moves")["starts"] + 1)

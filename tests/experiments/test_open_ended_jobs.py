@@ -72,7 +72,7 @@ def test_finished_members_of_the_same_array_are_the_prior_before_others_of_the_k
 def test_a_finished_job_that_was_requeued_has_run_only_since_then():
     state = members(["a", "a", "a"], [96.0, 96.0])
     apply_event(state, ev.JobRequeued(200.0, 1, False, "ann"))
-    assert run_time_priors(state, [1, 2]) == {1: RunTimePrior(96.0, 1, 96.0), 2: RunTimePrior(96.0, 1, 96.0)}
+    assert run_time_priors(state, [1, 2]) == dict.fromkeys((1, 2), RunTimePrior(96.0, 1, 96.0, (96.0, 96.0)))
 
 
 @pytest.mark.parametrize(

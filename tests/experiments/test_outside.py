@@ -224,7 +224,7 @@ def test_a_journal_without_its_beginning_is_refused() -> None:
 def test_an_event_that_cannot_have_happened_is_told_with_its_place() -> None:
     events = real_run(jobs=[Job("one")])
     number = next(place for place, event in enumerate(events) if isinstance(event, ev.JobSubmitted))
-    with pytest.raises(JournalError, match=f"x.jsonl:{number + 2}: an event that cannot have happened: job number 0 was given"):
+    with pytest.raises(JournalError, match=rf"x.jsonl:{number + 2}: an event that cannot have happened: job number 0 was"):
         exogenous_inputs([*events[: number + 1], *events[number:]], "x.jsonl")
 
 

@@ -222,7 +222,7 @@ def test_a_trace_that_is_absent_says_what_to_pass():
 
 def test_a_trace_that_does_not_lie_beside_the_table_says_where_it_was_looked_for(tmp_path):
     table = tmp_path / "rates.csv"
-    with pytest.raises(InputError, match=f"^--throughputs {table}: expected max_min_fairness.trace beside it$"):
+    with pytest.raises(InputError, match=f"^--throughputs {table}: expected max_min_fairness.trace next to it$"):
         GavelInputs(table).trace("max_min_fairness.trace")
 
 

@@ -168,7 +168,7 @@ def test_pairs_of_another_device_are_refused_and_those_of_the_fit_are_named(tmp_
     assert (refused.field, refused.value) == ("device", "cpu")
     assert json.loads(asked(str(UNSEEN), "--json").stdout)["of_the_set_that_ships"] == 0
     fitted = asked(str(MEASURED / "h200_pairs.jsonl"))
-    assert "595 of these pairs are of the set that the predictor was fitted to" in fitted.output
+    assert "595 of these pairs are from the set that the predictor was fitted to" in fitted.output
 
 
 def test_of_one_pair_no_share_of_what_varies_is_told(tmp_path):

@@ -228,7 +228,7 @@ def test_a_comparison_is_cut_at_no_width_and_no_preemptions_are_no_distinction(t
     said = json.loads(elements["body"]["data-said"])
     assert said["over"] <= 0
     assert not [label for label in said["best"] if label in ("preempted", "moved", "restarts")]
-    assert said["tables"] == {1440: 2, 1024: 3, 500: 1}[width]
+    assert said["tables"] == {1440: 2, 1024: 2, 500: 1}[width]
 
 
 def test_names_made_to_break_the_page_are_shown_as_text(tmp_path):

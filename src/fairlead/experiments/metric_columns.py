@@ -32,7 +32,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("average_responsiveness_s", "first start", "duration", "low", "Responsiveness: mean wait for the first start."),
     Column("average_queueing_s", "queueing", "duration", "low", "JCT less the time spent running; mean."),
     Column("utilization", "utilization", "share", "high", "GPU time held by jobs, as a share of all GPU time of the run."),
-    Column("average_ftf", "avg ρ", "ratio", "low", "Finish-time fairness: JCT / JCT with an equal share; mean. Above 1: slow."),
+    Column("average_ftf", "avg ρ", "ratio", "low", "Mean of JCT / JCT with an equal share. Above 1: slower than fair."),
     Column("worst_ftf", "worst ρ", "ratio", "low", "The largest finish-time fairness of a job."),
     Column("unfair_fraction", "unfair", "share", "low", "Share of finished jobs whose ρ is above the threshold."),
     Column("deadline_misses", "missed", "count", "low", "Jobs with a deadline that did not finish by it."),

@@ -103,7 +103,7 @@ def check_reasons(plan: RoundPlan, view: Snapshot) -> None:
         _require(bool(str(reason)), f"{view.job_of[number].name} waits without a reason")
         if reason.code in (Code.WAITING_FOR_RESOURCES, Code.NOT_SELECTED):
             facts = dict(reason.facts)
-            enough = float(facts["needed"]) <= float(facts["free"])
+            enough = float(facts["needed"]) <= float(facts.get("one_type", facts["free"]))
             _require(enough == (reason.code is Code.NOT_SELECTED), f"{view.job_of[number].name} waits for no reason: {reason}")
 
 

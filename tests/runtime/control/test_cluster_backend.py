@@ -371,7 +371,9 @@ def test_a_launch_that_is_taken_back_before_it_was_sent_changes_no_progress():
 
 def test_a_job_that_moves_is_marked_on_both_nodes():
     scene = begun("moving", "v100:1,v100:1", steps=1000.0)
-    plane = SimpleNamespace(loop=scene.loop, backend=scene.backend, hub=SimpleNamespace(connected={0, 1}))
+    plane = SimpleNamespace(
+        loop=scene.loop, backend=scene.backend, hub=SimpleNamespace(connected={0, 1}, silent_s=lambda node: 0.0)
+    )
 
     def jobs() -> list[tuple[list[str], list[str], list[str]]]:
         records = views.node_records(plane)  # type: ignore[arg-type]

@@ -345,7 +345,7 @@ def test_while_nobody_can_look_into_the_state_people_are_told_so(monkeypatch):
         ({"rounds": 5}, "policy"),
         ({"policy": "las", "colour": 1}, "colour"),
         ({"policy": {"name": "tiresias", "thresholds": "high"}}, "thresholds"),
-        ({"policy": "las", "estimator": "oracle"}, "table of throughputs"),
+        ({"policy": "las", "estimator": "oracle"}, "throughput table"),
         ({"policy": "las", "rounds": -1}, "seconds"),
         ({"policy": {"name": "las", "x": 2**80}}, "journal"),
         ({"policy": "x" * 70_000}, "bytes"),
