@@ -17,7 +17,7 @@ from agent_node import order
 from fairlead.runtime.agent.agent_service import Agent
 from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.supervisor import Supervisor
-from fairlead.runtime.control.agent_hub import AgentHub
+from fairlead.runtime.control.agent_hub import AgentHub, AgentServer
 from fairlead.runtime.protocol.messages import (
     METHOD,
     SERVICE,
@@ -76,7 +76,7 @@ class Listening:
         self.hub.backend = self.ears  # type: ignore[assignment]
 
     async def begin(self) -> None:
-        self._server, self.port = await self.hub.serve(f"127.0.0.1:{self.port}")
+        self._server, self.port = await AgentServer(self.hub).serve(f"127.0.0.1:{self.port}")
 
     async def end(self) -> None:
         self.hub.close()

@@ -9,7 +9,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from fairlead.runtime.control.agent_hub import AgentHub
+from fairlead.runtime.control.agent_hub import AgentHub, AgentServer
+from fairlead.runtime.host import Host
 from fairlead.runtime.protocol.messages import (
     METHOD,
     SERVICE,
@@ -80,8 +81,9 @@ def with_hub(scene: Callable[..., Any], **about: Any) -> None:
     async def run() -> None:
         hub = AgentHub(cluster("v100:2,v100:2"), may_join=lambda token: token == "secret", **about)
         hub.backend = backend = Backend()  # type: ignore[assignment]
-        server, port = await hub.serve("127.0.0.1:0")
-        watching = asyncio.create_task(hub.watch())
+        served = AgentServer(hub)
+        server, port = await served.serve("127.0.0.1:0")
+        watching = asyncio.create_task(served.watch())
         agents: list[Agent] = []
 
         def connect(**how: Any) -> Agent:
@@ -192,7 +194,13 @@ def test_of_two_agents_of_one_node_the_younger_speaks():
 
 
 def test_a_silent_agent_is_given_up_after_its_term_and_the_grace_and_not_before():
-    now = [0.0]
+    class SetClock(Host):
+        now = 0.0
+
+        def monotonic(self):
+            return self.now
+
+    host = SetClock()
 
     async def scene(hub, backend, connect):
         agent = connect()
@@ -200,14 +208,14 @@ def test_a_silent_agent_is_given_up_after_its_term_and_the_grace_and_not_before(
         await agent.hear()
         assert hub.silent_s(0) == 0.0
         await agent.channel.close()
-        now[0] = 14.9
+        host.now = 14.9
         await asyncio.sleep(0.2)  # the watch looks several times
         assert ("left", 0) not in backend.heard
         assert hub.silent_s(0) == pytest.approx(14.9)
-        now[0] = 15.1
+        host.now = 15.1
         await backend.until("left", 0)
 
-    with_hub(scene, lease_s=10.0, grace_s=5.0, clock=lambda: now[0])
+    with_hub(scene, lease_s=10.0, grace_s=5.0, host=host)
 
 
 def test_a_hub_that_closes_ends_streams_as_they_end(caplog):

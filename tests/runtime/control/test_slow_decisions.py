@@ -30,6 +30,7 @@ from fairlead.placement.basic import Consolidated
 from fairlead.policies.ranking.fifo import Fifo
 from fairlead.runtime.control.async_decider import DecisionHealth, TimedPolicy, with_timeout
 from fairlead.runtime.control.views import job_record
+from fairlead.runtime.host import Host
 from fairlead.testing.builders import random_table
 
 
@@ -256,7 +257,7 @@ def test_an_empty_plan_is_followed_while_its_policy_fails() -> None:
         apply_event(state, ev.JobSubmitted(0.0, number, Job(f"job-{number}", steps=10.0)))
     apply_event(state, ev.RoundPlanned(RoundPlan(1.0, admitted=np.array([0, 1]))))
     health, view = DecisionHealth(), state.snapshot(1.0)
-    policy = TimedPolicy(EmptyPlan(), 5.0, health)
+    policy = TimedPolicy(EmptyPlan(), 5.0, health, Host())
     with health.track():
         first, memo = policy.select(view, None)
     with health.track():
@@ -266,9 +267,9 @@ def test_an_empty_plan_is_followed_while_its_policy_fails() -> None:
 
 def test_an_estimator_that_learns_still_does_with_a_timeout() -> None:
     stages = compose({"policy": "fifo", "rounds": 1.0, "estimator": "measured"})
-    assert _learns(type(with_timeout(stages, DecisionHealth()).estimator))
+    assert _learns(type(with_timeout(stages, DecisionHealth(), Host()).estimator))
     other = replace(stages, estimator=Oracle(random_table(0, ("v100",))))
-    assert not _learns(type(with_timeout(other, DecisionHealth()).estimator))
+    assert not _learns(type(with_timeout(other, DecisionHealth(), Host()).estimator))
 
 
 def test_another_scheduler_is_rid_of_a_placement_that_never_answers(tmp_path):

@@ -15,6 +15,7 @@ from fairlead.runtime.control.inbox import Inbox
 from fairlead.runtime.control.job_changes import JobChanges
 from fairlead.runtime.control.job_tracker import TrackedJobs
 from fairlead.runtime.control.launches import LaunchTracker
+from fairlead.runtime.host import Host
 from fairlead.runtime.http_client import ControlPlaneClient
 
 
@@ -33,7 +34,7 @@ def test_a_job_that_ends_just_before_its_update_gets_no_event_and_the_control_pl
 
 def test_two_updates_of_one_commit_leave_the_time_limit_of_the_first() -> None:
     cluster, job = Cluster.parse("1xv100:1"), Job("a", time_limit_s=100.0)
-    state, jobs, inbox = State(cluster), TrackedJobs(), Inbox()
+    state, jobs, inbox = State(cluster), TrackedJobs(), Inbox(Host())
     apply_event(state, ev.JobSubmitted(0.0, 0, job))
     jobs.add(0, job)
     changes = JobChanges(jobs, LaunchTracker(lambda node: "", lambda key: (0, 0)), inbox, lambda orders: None, set())

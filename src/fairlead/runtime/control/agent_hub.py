@@ -1,12 +1,12 @@
 """The control plane's side of the agents' streams: which agent is a node's, and how long each agent's lease lasts. It passes
-messages on to the backend, and decides nothing."""
+messages on to the backend, and decides nothing. `AgentHub` knows neither threads nor sockets; `AgentServer` is its gRPC
+server."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -18,6 +18,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError
 from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.control.code_store import CodeStore
+from fairlead.runtime.host import Host
 from fairlead.runtime.protocol import messages as ms
 from fairlead.runtime.protocol.orders import Order
 
@@ -31,139 +32,69 @@ ANSWER_WITHIN_S = 10.0  # how long a request to an agent waits for the answer
 
 
 @dataclass(eq=False)
-class _Session:
-    """One agent's stream. Messages in `out` are sent in order; None ends the stream."""
+class AgentSession:
+    """One agent's stream. `out` sends messages in order; None ends the stream."""
 
     node: int
-    hello: ms.Hello
-    out: asyncio.Queue[ms.FromControl | None] = field(default_factory=asyncio.Queue)
+    out: Callable[[ms.FromControl | None], None]
 
 
 @dataclass(eq=False)
 class AgentHub:
     """The streams of all agents. A node is given up `lease_s + grace_s` after its last heartbeat. Until then its jobs count as
-    running, because they may be."""
+    running, because they may be. One thread uses a hub; calls from others go through `post`."""
 
     cluster: Cluster
     lease_s: float = 15.0
     grace_s: float = 35.0
     may_join: Callable[[str], bool] = lambda token: True
-    clock: Callable[[], float] = time.monotonic
+    host: Host = field(default_factory=Host)
     code: CodeStore | None = None
     journal: str = ""  # its name; empty for a journal of an early version
+    post: Callable[[Callable[[], None]], object] = lambda call: None  # runs a call in the hub's thread; set by the server
 
     def __post_init__(self) -> None:
-        self._request_numbers = count(1)
-        self._answers: dict[int, asyncio.Future[ms.LogChunk]] = {}
         self.backend: ClusterBackend  # set after construction: the two need each other
-        self._sessions: dict[int, _Session] = {}
+        self._sessions: dict[int, AgentSession] = {}
         self._incarnation: dict[int, int] = {}
         self._address: dict[int, str] = {}
         self._until: dict[int, float] = {}  # by node: when it is given up
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._number = {node.name: number for number, node in enumerate(self.cluster.nodes)}
+        self._request_numbers = count(1)
+        self._answers: dict[int, Callable[[ms.LogChunk], None]] = {}
         self.heartbeats: dict[int, ms.Heartbeat] = {}  # the last one of each node
 
-    # For the loop's thread.
+    # For any thread.
 
     def send(self, node: int, order: Order) -> None:
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._put, node, ms.OrderBatch((order,)))
+        self.post(lambda: self._put(node, ms.OrderBatch((order,))))
 
     def address_of(self, node: int) -> str:
         return self._address.get(node, "127.0.0.1")
 
     def silent_s(self, node: int) -> float:
         """Return how long a node's agent is unreachable: 0 while its heartbeats come, infinity once the node is given up."""
-        age_s = max(0.0, self.clock() + self.lease_s + self.grace_s - self._until.get(node, -math.inf))
+        age_s = max(0.0, self.host.monotonic() + self.lease_s + self.grace_s - self._until.get(node, -math.inf))
         return age_s if node not in self._sessions or age_s > MISSED_LEASE * self.lease_s else 0.0
 
     @property
     def connected(self) -> frozenset[int]:
         return frozenset(self._sessions)
 
+    # For the hub's thread.
+
     def expect(self, node: int) -> None:
         """After a restart, wait for a node's agent as if its last heartbeat came just now."""
-        self._until.setdefault(node, self.clock() + self.lease_s + self.grace_s)
+        self._until.setdefault(node, self.host.monotonic() + self.lease_s + self.grace_s)
 
-    # For the event loop's thread.
-
-    async def serve(self, address: str, credentials: grpc.ServerCredentials | None = None) -> tuple[grpc.aio.Server, int]:
-        """Start to listen; return the server and its port."""
-        self._loop = asyncio.get_running_loop()
-        limits = [("grpc.max_receive_message_length", ms.MAX_MESSAGE_BYTES), ("grpc.max_send_message_length", 64 << 20)]
-        server = grpc.aio.server(options=[*limits, ("grpc.so_reuseport", 0)])
-        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._session)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(ms.SERVICE, {ms.METHOD: handler}),))
-        try:
-            port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
-        except RuntimeError:
-            raise FairleadError(f"{address}: cannot listen for agents there; is the address in use?") from None
-        await server.start()
-        return server, port
-
-    def close(self) -> None:
-        """End all streams; agents connect again when they can."""
-        for node in list(self._sessions):
-            self._close(node)
-
-    async def read_log(self, node: int, request: ms.LogRequest) -> ms.LogChunk | None:
-        """Return an agent's answer; None if it is not connected or does not answer."""
-        if node not in self._sessions:
-            return None
-        number = next(self._request_numbers)
-        answer = self._answers[number] = asyncio.get_running_loop().create_future()
-        try:
-            self._put(node, replace(request, number=number))
-            return await asyncio.wait_for(answer, ANSWER_WITHIN_S)
-        except TimeoutError:
-            return None
-        finally:
-            del self._answers[number]
-
-    async def watch(self) -> None:
-        """Give up nodes without heartbeats, until cancelled."""
-        while True:
-            now = self.clock()
-            for node in [node for node, until in self._until.items() if until <= now]:
-                del self._until[node]
-                self._close(node)
-                self.backend.agent_lost(node, self.lease_s + self.grace_s)
-            earliest = min((until for until in self._until.values() if until > now), default=now + 1.0)
-            await asyncio.sleep(min(max(earliest - now, MIN_CHECK_S), 1.0))
-
-    async def _session(
-        self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
-    ) -> AsyncIterator[bytes]:
-        try:
-            self._admit(context)
-            session = self._welcome(await asyncio.wait_for(_first(requests), HELLO_WITHIN_S))
-        except (ms.BadMessage, TimeoutError) as problem:
-            why = str(problem) or f"the agent sent nothing within {HELLO_WITHIN_S:g} s after it connected"
-            log.warning("agent refused", extra={"why": why, "peer": context.peer()})
-            yield ms.encode_message(ms.Refused(why))
-            return
-        if session is None:
-            yield ms.encode_message(ms.JournalMismatch(self.journal))
-            return
-        listening = asyncio.create_task(self._listen(session, requests))
-        try:
-            while (message := await session.out.get()) is not None:
-                yield ms.encode_message(message)
-                if isinstance(message, ms.Refused):
-                    return
-        finally:
-            listening.cancel()
-            if self._sessions.get(session.node) is session:
-                del self._sessions[session.node]
-
-    def _admit(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        token = dict(context.invocation_metadata() or ()).get("authorization", "")
-        if not self.may_join(str(token).removeprefix("Bearer ")):
+    def admit(self, token: str) -> None:
+        """Raises `BadMessage`: this is not an agent's token."""
+        if not self.may_join(token):
             raise ms.BadMessage("this is not an agent's token: use agent.token, or 'fairlead token add NAME --role agent'")
 
-    def _welcome(self, message: ms.Message) -> _Session | None:
-        """Check that the agent speaks for a node of this cluster; None if its jobs belong to another journal."""
+    def welcome(self, message: ms.Message, out: Callable[[ms.FromControl | None], None]) -> AgentSession | None:
+        """Begin a session with an agent's first message; None if its jobs belong to another journal. Raises `BadMessage`: the
+        agent does not speak for a node of this cluster."""
         if not isinstance(message, ms.Hello):
             raise ms.BadMessage("this is not a Fairlead agent: its first message is not hello")
         if message.version != ms.PROTOCOL_VERSION:
@@ -184,57 +115,157 @@ class AgentHub:
             log.warning("agent has jobs of another journal", extra={"node": known.name, "journal": message.journal})
             return None
         self._close(node)
-        session = _Session(node, message)
+        session = AgentSession(node, out)
         self._incarnation[node], self._address[node] = message.incarnation, message.address
         self._sessions[node] = session
         self._renew(node)
-        session.out.put_nowait(ms.Welcome(self.lease_s, self.grace_s, self.journal))
+        out(ms.Welcome(self.lease_s, self.grace_s, self.journal))
         self.backend.agent_joined(node, message.running)
         return session
 
-    async def _listen(self, session: _Session, requests: AsyncIterator[bytes]) -> None:
-        try:
-            async for data in requests:
-                if self._sessions.get(session.node) is not session:
-                    return
-                self._handle(session, ms.decode_message(data))
-        except ms.BadMessage as problem:
-            session.out.put_nowait(ms.Refused(str(problem)))
-        finally:
-            session.out.put_nowait(None)
-
-    def _handle(self, session: _Session, message: ms.Message) -> None:
+    def receive(self, session: AgentSession, message: ms.Message) -> bool:
+        """Handle a later message; False if the session is over. Raises `BadMessage`: no agent sends such a message."""
+        if self._sessions.get(session.node) is not session:
+            return False
         if isinstance(message, ms.Heartbeat):
             self.heartbeats[session.node] = message
             if message.utilization:
                 self.backend.heartbeat(session.node, message)
             self._renew(session.node)
-            session.out.put_nowait(ms.LeaseRenewed())
+            session.out(ms.LeaseRenewed())
         elif isinstance(message, ms.ReportBatch):
-            loop, acknowledged = asyncio.get_running_loop(), ms.Acknowledged(message.sequence)
+            acknowledged = ms.Acknowledged(message.sequence)
 
             def answer() -> None:
-                loop.call_soon_threadsafe(session.out.put_nowait, acknowledged)
+                self.post(lambda: session.out(acknowledged))
 
             self.backend.report(session.node, message.reports, answer)
         elif isinstance(message, ms.LogChunk):
-            if (waiting := self._answers.get(message.number)) is not None and not waiting.done():
-                waiting.set_result(message)
+            if (waiting := self._answers.pop(message.number, None)) is not None:
+                waiting(message)
         elif isinstance(message, ms.CodeRequest) and self.code is not None:
-            session.out.put_nowait(self.code.chunk(message.digest, message.offset))
+            session.out(self.code.chunk(message.digest, message.offset))
         else:
             raise ms.BadMessage("expected a heartbeat, reports, a log chunk or a code request")
+        return True
+
+    def leave(self, session: AgentSession) -> None:
+        """A stream has ended."""
+        if self._sessions.get(session.node) is session:
+            del self._sessions[session.node]
+
+    def request_log(self, node: int, request: ms.LogRequest, answer: Callable[[ms.LogChunk], None]) -> int:
+        """Send a request to an agent; `answer` is called unless `forget` comes first. Returns the number of the request; 0: the
+        agent is not connected."""
+        if node not in self._sessions:
+            return 0
+        number = next(self._request_numbers)
+        self._answers[number] = answer
+        self._put(node, replace(request, number=number))
+        return number
+
+    def forget(self, number: int) -> None:
+        """The answer to a request is not needed any more."""
+        self._answers.pop(number, None)
+
+    def expire(self) -> float:
+        """Give up nodes without heartbeats. Returns in how many seconds to call it again."""
+        now = self.host.monotonic()
+        for node in [node for node, until in self._until.items() if until <= now]:
+            del self._until[node]
+            self._close(node)
+            self.backend.agent_lost(node, self.lease_s + self.grace_s)
+        earliest = min((until for until in self._until.values() if until > now), default=now + 1.0)
+        return min(max(earliest - now, MIN_CHECK_S), 1.0)
+
+    def close(self) -> None:
+        """End all streams; agents connect again when they can."""
+        for node in list(self._sessions):
+            self._close(node)
 
     def _renew(self, node: int) -> None:
-        self._until[node] = self.clock() + self.lease_s + self.grace_s
+        self._until[node] = self.host.monotonic() + self.lease_s + self.grace_s
 
     def _put(self, node: int, message: ms.FromControl) -> None:
         if (session := self._sessions.get(node)) is not None:
-            session.out.put_nowait(message)
+            session.out(message)
 
     def _close(self, node: int) -> None:
         if (session := self._sessions.pop(node, None)) is not None:
-            session.out.put_nowait(None)
+            session.out(None)
+
+
+class AgentServer:
+    """Serves a hub by gRPC, in an event loop."""
+
+    def __init__(self, hub: AgentHub) -> None:
+        self._hub = hub
+
+    async def serve(self, address: str, credentials: grpc.ServerCredentials | None = None) -> tuple[grpc.aio.Server, int]:
+        """Start to listen; return the server and its port."""
+        self._hub.post = asyncio.get_running_loop().call_soon_threadsafe
+        limits = [("grpc.max_receive_message_length", ms.MAX_MESSAGE_BYTES), ("grpc.max_send_message_length", 64 << 20)]
+        server = grpc.aio.server(options=[*limits, ("grpc.so_reuseport", 0)])
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._stream)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(ms.SERVICE, {ms.METHOD: handler}),))
+        try:
+            port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+        except RuntimeError:
+            raise FairleadError(f"{address}: cannot listen for agents there; is the address in use?") from None
+        await server.start()
+        return server, port
+
+    async def watch(self) -> None:
+        """Give up nodes without heartbeats, until cancelled."""
+        while True:
+            await asyncio.sleep(self._hub.expire())
+
+    async def read_log(self, node: int, request: ms.LogRequest) -> ms.LogChunk | None:
+        """Return an agent's answer; None if it is not connected or does not answer."""
+        answer: asyncio.Future[ms.LogChunk] = asyncio.get_running_loop().create_future()
+        number = self._hub.request_log(node, request, lambda chunk: None if answer.done() else answer.set_result(chunk))
+        try:
+            return await asyncio.wait_for(answer, ANSWER_WITHIN_S) if number else None
+        except TimeoutError:
+            return None
+        finally:
+            self._hub.forget(number)
+
+    async def _stream(
+        self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> AsyncIterator[bytes]:
+        out: asyncio.Queue[ms.FromControl | None] = asyncio.Queue()
+        try:
+            token = dict(context.invocation_metadata() or ()).get("authorization", "")
+            self._hub.admit(str(token).removeprefix("Bearer "))
+            session = self._hub.welcome(await asyncio.wait_for(_first(requests), HELLO_WITHIN_S), out.put_nowait)
+        except (ms.BadMessage, TimeoutError) as problem:
+            why = str(problem) or f"the agent sent nothing within {HELLO_WITHIN_S:g} s after it connected"
+            log.warning("agent refused", extra={"why": why, "peer": context.peer()})
+            yield ms.encode_message(ms.Refused(why))
+            return
+        if session is None:
+            yield ms.encode_message(ms.JournalMismatch(self._hub.journal))
+            return
+        listening = asyncio.create_task(self._listen(session, requests))
+        try:
+            while (message := await out.get()) is not None:
+                yield ms.encode_message(message)
+                if isinstance(message, ms.Refused):
+                    return
+        finally:
+            listening.cancel()
+            self._hub.leave(session)
+
+    async def _listen(self, session: AgentSession, requests: AsyncIterator[bytes]) -> None:
+        try:
+            async for data in requests:
+                if not self._hub.receive(session, ms.decode_message(data)):
+                    return
+        except ms.BadMessage as problem:
+            session.out(ms.Refused(str(problem)))
+        finally:
+            session.out(None)
 
 
 async def _first(requests: AsyncIterator[bytes]) -> ms.Message:

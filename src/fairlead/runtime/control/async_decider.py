@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Generic, TypeVar
@@ -27,6 +24,7 @@ from fairlead.core.reasons import Reason, Reasons
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Allocated, Allocator, Estimator, LearningEstimator, PlanningPolicy, Policy, Stages
 from fairlead.engine.loop import Decision
+from fairlead.runtime.host import Host
 
 log = logging.getLogger("fairlead.cluster")
 
@@ -105,26 +103,47 @@ class DecisionHealth:
         self._count(how)
 
 
-def in_thread(name: str, work: Callable[[], T], on_end: Callable[[], None] = lambda: None) -> Future[T]:
-    """Start `work` in a daemon thread, which does not keep the process alive, and return its future result."""
-    result: Future[T] = Future()
+class _InThread(Generic[T]):
+    """`work` in a thread of the host, and its result."""
 
-    def run() -> None:
+    def __init__(self, host: Host, name: str, work: Callable[[], T], on_end: Callable[[], None] = lambda: None) -> None:
+        self._work, self._on_end = work, on_end
+        self._host, self._changed = host, host.condition()
+        self.done = False
+        host.spawn(name, self._run)
+
+    def wait(self, within_s: float) -> bool:
+        """Whether it is done, at most this long from now."""
+        until = self._host.monotonic() + within_s
+        with self._changed:
+            while not self.done and (left := until - self._host.monotonic()) > 0:
+                self._changed.wait(left)
+        return self.done
+
+    def result(self) -> T:
+        """What it returned; raises what it raised."""
+        if isinstance(self._result, BaseException):
+            raise self._result
+        return self._result
+
+    def _run(self) -> None:
         try:
-            result.set_result(work())
+            self._result: T | BaseException = self._work()
         except BaseException as problem:  # raised where the result is read
-            result.set_exception(problem)
-        on_end()
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return result
+            self._result = problem
+        with self._changed:
+            self.done = True
+            self._changed.notify_all()
+        self._on_end()
 
 
 class AsyncDecider:
     """Makes one decision at a time. `wake` makes the backend's `wait` return; `timers` receive the seconds of each decision."""
 
-    def __init__(self, wake: Callable[[], None], timers: Sequence[Callable[[float], None]], health: DecisionHealth) -> None:
-        self._wake, self._timers, self._health = wake, timers, health
+    def __init__(
+        self, wake: Callable[[], None], timers: Sequence[Callable[[float], None]], health: DecisionHealth, host: Host
+    ) -> None:
+        self._wake, self._timers, self._health, self._host = wake, timers, health, host
         self._recent_s: deque[float] = deque(maxlen=5)
 
     @property
@@ -137,17 +156,17 @@ class AsyncDecider:
         """Start a decision; the result returns it, or None while it is being made."""
 
         def timed() -> Decision:
-            began = time.perf_counter()
+            began = self._host.monotonic()
             with self._health.track():
                 made = decision()
-            seconds = time.perf_counter() - began
+            seconds = self._host.monotonic() - began
             self._recent_s.append(seconds)
             for timer in self._timers:
                 timer(seconds)
             return made
 
-        result = in_thread("decision", timed, self._wake)
-        return lambda: result.result() if result.done() else None
+        thread = _InThread(self._host, "decision", timed, self._wake)
+        return lambda: thread.result() if thread.done else None
 
     def late(self) -> None:
         """A round begins while an earlier decision is being made."""
@@ -165,9 +184,9 @@ class AsyncDecider:
 class _Background(Generic[T]):
     """At most one call at a time, in a thread."""
 
-    def __init__(self, name: str, wait_s: float) -> None:
-        self._name, self._wait_s = name, wait_s
-        self._answer: Future[T] | None = None
+    def __init__(self, name: str, wait_s: float, host: Host) -> None:
+        self._name, self._wait_s, self._host = name, wait_s, host
+        self._answer: _InThread[T] | None = None
         self._view: Snapshot | None = None  # that the answer is for
 
     def call(self, view: Snapshot, work: Callable[[Snapshot], T]) -> tuple[T, Snapshot | None]:
@@ -176,9 +195,8 @@ class _Background(Generic[T]):
         late = self._answer is not None
         if self._answer is None:
             self._view = view
-            self._answer = in_thread(self._name, lambda: work(view))
-        wait_for([self._answer], 0.0 if late else self._wait_s)
-        if not self._answer.done():
+            self._answer = _InThread(self._host, self._name, lambda: work(view))
+        if not self._answer.wait(0.0 if late else self._wait_s):
             raise AllocationPending(f"the {self._name} is being computed")
         answer, self._answer = self._answer, None
         return answer.result(), self._view if late else None
@@ -187,9 +205,9 @@ class _Background(Generic[T]):
 class TimedAllocator:
     """An allocator that raises `AllocationPending` if the inner one fails or is late: the last allocation stands."""
 
-    def __init__(self, allocator: Allocator, wait_s: float, health: DecisionHealth) -> None:
+    def __init__(self, allocator: Allocator, wait_s: float, health: DecisionHealth, host: Host) -> None:
         self._allocator, self._health = allocator, health
-        self._background: _Background[tuple[Allocation, Memo]] = _Background("allocation", wait_s)
+        self._background: _Background[tuple[Allocation, Memo]] = _Background("allocation", wait_s, host)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         """Return the allocation for `view`, or one for an earlier `moment`."""
@@ -208,9 +226,9 @@ class TimedPolicy:
     A policy with a plan in its memo (`PlanningPolicy`) follows that plan instead. After a decision that could not be carried
     out, running jobs stay as they are."""
 
-    def __init__(self, policy: Policy, wait_s: float, health: DecisionHealth) -> None:
+    def __init__(self, policy: Policy, wait_s: float, health: DecisionHealth, host: Host) -> None:
         self._policy, self._health = policy, health
-        self._background: _Background[tuple[Selection, Memo]] = _Background("policy", wait_s)
+        self._background: _Background[tuple[Selection, Memo]] = _Background("policy", wait_s, host)
         self._last: Selection | None = None
         self._decisions = -1  # before `_last` was used
 
@@ -271,15 +289,15 @@ class _LockedLearningEstimator(_LockedEstimator):
             return self._learning.observe(view)
 
 
-def with_timeout(stages: Stages, health: DecisionHealth) -> Stages:
+def with_timeout(stages: Stages, health: DecisionHealth, host: Host) -> Stages:
     """Return the same scheduler, whose rounds do not wait for a policy or a solver."""
     wait_s = min(stages.round_s / 2, MAX_WAIT_S) if stages.round_s else WAIT_WITHOUT_ROUNDS_S
     policy, inner = stages.policy, stages.estimator
     estimator = _LockedLearningEstimator(inner) if isinstance(inner, LearningEstimator) else _LockedEstimator(inner)
     if isinstance(policy, Allocated):
-        allocator = TimedAllocator(policy.allocator, wait_s, health)
+        allocator = TimedAllocator(policy.allocator, wait_s, health, host)
         return replace(stages, policy=replace(policy, allocator=allocator), estimator=estimator)
-    return replace(stages, policy=TimedPolicy(policy, wait_s, health), estimator=estimator)
+    return replace(stages, policy=TimedPolicy(policy, wait_s, health, host), estimator=estimator)
 
 
 def _of_present_jobs(selection: Selection, view: Snapshot) -> Selection:

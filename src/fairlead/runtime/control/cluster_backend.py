@@ -40,6 +40,7 @@ from fairlead.runtime.control.launches import (
 from fairlead.runtime.control.node_backoff import NodeBackoff
 from fairlead.runtime.control.snapshotter import same_scheduler
 from fairlead.runtime.control.wall_clock import WallClock
+from fairlead.runtime.host import Host
 from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.orders import Ended, LaunchParameters, Order, Report, Task
 
@@ -87,11 +88,12 @@ class ClusterBackend:
     lock: threading.RLock = field(default_factory=threading.RLock)
     scheduler: Mapping[str, Any] = field(default_factory=dict)  # in use, or that the last request switches to
     last_alive_s: float = 0.0  # before a restart: when the control plane was last known to run
+    host: Host = field(default_factory=Host)
 
     def __post_init__(self) -> None:
         checkpoints = self.checkpoints
         self.launches = LaunchTracker(self.transport.address_of, lambda launch: gang_ports(launch, checkpoints), checkpoints)
-        self.inbox = Inbox()
+        self.inbox = Inbox(self.host)
         self.wake, self.stop = self.inbox.wake, self.inbox.stop  # `wait` returns; the loop ends, and jobs keep running
         self.node_backoff = NodeBackoff()
         self._jobs = TrackedJobs()

@@ -6,9 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import secrets
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +20,7 @@ from fairlead.engine.journal import Journal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.journal.sql_journal import DatabaseJournal
-from fairlead.runtime.control.agent_hub import AgentHub
+from fairlead.runtime.control.agent_hub import AgentHub, AgentServer
 from fairlead.runtime.control.async_decider import AsyncDecider, DecisionHealth, with_timeout
 from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.control.code_store import WEEK_S, Cleaner, CodeStore
@@ -31,6 +28,7 @@ from fairlead.runtime.control.event_log import EventLog, RecentDecisions
 from fairlead.runtime.control.prometheus import ControlPlaneMetrics
 from fairlead.runtime.control.snapshotter import ObservedJournal, Retention, Snapshotter, check_serializable
 from fairlead.runtime.control.wall_clock import AliveMark, WallClock
+from fairlead.runtime.host import Host
 from fairlead.runtime.protocol.task_file import task_of
 
 log = logging.getLogger(__name__)
@@ -52,19 +50,23 @@ class ControlPlane:
     code: CodeStore | None = None  # None: users cannot send code
     may_join: Callable[[str], bool] = lambda token: True
     keep_ended_s: float = WEEK_S  # checkpoints of ended jobs
-    origin: float = field(default_factory=time.time)  # Unix time of second 0
+    host: Host = field(default_factory=Host)
+    origin: float = 0.0  # Unix time of second 0; 0: now
     alive: AliveMark = field(default_factory=AliveMark)
     retention: Retention = field(default_factory=Retention)
     metrics: ControlPlaneMetrics = field(default_factory=ControlPlaneMetrics)
 
     def __post_init__(self) -> None:
         recovered = self.state is not None
+        host = self.host
+        self.origin = self.origin or host.time()
         state = self.state or State(self.cluster)
-        self.name = state.journal if recovered else secrets.token_hex(8)  # of the journal
-        self.hub = AgentHub(self.cluster, self.lease_s, self.grace_s, self.may_join, code=self.code, journal=self.name)
+        self.name = state.journal if recovered else host.token(8)  # of the journal
+        self.hub = AgentHub(self.cluster, self.lease_s, self.grace_s, self.may_join, host, self.code, self.name)
+        self.agents = AgentServer(self.hub)
         state.origin = state.origin or self.origin  # snapshots of journals that began without it keep it
-        clock = WallClock(self.origin, state.time)
-        self.backend = ClusterBackend(self.cluster, self.hub, clock, task_of, state.next_number, self._checkpoints())
+        clock = WallClock(self.origin, state.time, host.time, host.monotonic)
+        self.backend = ClusterBackend(self.cluster, self.hub, clock, task_of, state.next_number, self._checkpoints(), host=host)
         self.backend.last_alive_s = min(max(state.time, self.alive.last_s(self.origin)), clock.now())
         self.backend.scheduler = state.scheduler or self.scheduler
         self.hub.backend = self.backend
@@ -72,42 +74,51 @@ class ControlPlane:
         stages = self._composed(state.scheduler if recovered else self.scheduler)
         event_log = EventLog(lambda: self.loop.state, lambda: self.loop.stages.round_s)
         observed = self._observed = ObservedJournal(
-            self.journal, (self.metrics.observe_commit, event_log.observe), lambda: self.stopping
+            self.journal, (self.metrics.observe_commit, event_log.observe), lambda: self.stopping, host
         )
         self.loop = Loop(state, self.backend, stages, journal=observed, compose=self._composed, allow_stalls=True)
-        self.loop.stopwatch = time.perf_counter
+        self.loop.stopwatch = host.monotonic
         self.backend.changes.state = lambda: self.loop.state
         self.decisions = RecentDecisions(self.cluster)
         self.loop.on_decision = self.decisions.add
         self.cleaner = Cleaner(self.loop, self.backend, self.code, self.keep_ended_s)
         self.loop.decision_runner = AsyncDecider(
-            self.backend.wake, (self.metrics.observe_decision, event_log.observe_decision), self.decision_health
+            self.backend.wake, (self.metrics.observe_decision, event_log.observe_decision), self.decision_health, host
         )
         self.metrics.attach(self.loop, lambda: len(self.hub.connected), self.backend.lock, lambda: observed.unreachable_s)
         self.snapshotter: Snapshotter | None = None
         if isinstance(self.journal, DatabaseJournal):
             lock, rules = self.backend.lock, self.retention
-            self.snapshotter = Snapshotter(self.journal, lambda: self.loop.state, lambda: self.backend.now, lock, rules)
+            self.snapshotter = Snapshotter(self.journal, lambda: self.loop.state, lambda: self.backend.now, lock, rules, host)
         self._recovered = recovered
         self.progress_until_s = self.backend.last_alive_s if recovered else math.inf  # jobs ran as reported until then
         self.failure: BaseException | None = None
         self.stopping = False  # waits that may never end are given up
-        self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
+        self.on_end: Callable[[], object] = lambda: None  # called in the loop's thread at its end
         self._ended: asyncio.Event | None = None
-        self._events: asyncio.AbstractEventLoop | None = None
 
     async def start(self, address: str = "127.0.0.1:0", credentials: grpc.ServerCredentials | None = None) -> int:
         """Start; return the port that agents connect to, encrypted if there are credentials."""
-        self._events, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        ended = self._ended.set
+        self.on_end = lambda: loop.call_soon_threadsafe(ended)
+        self.expect_nodes()
+        self._server, port = await self.agents.serve(address, credentials)
+        self._watching = [asyncio.create_task(each) for each in (self.agents.watch(), self.cleaner.watch(), self.alive.keep())]
+        self.run()
+        return port
+
+    def expect_nodes(self) -> None:
+        """After a restart, wait for the agents of all nodes that were up."""
         if self._recovered:
             for node in sorted(set(self.cluster.node_of[self.loop.state.present].tolist())):
                 self.hub.expect(node)
-        self._server, port = await self.hub.serve(address, credentials)
-        self._watching = [asyncio.create_task(each) for each in (self.hub.watch(), self.cleaner.watch(), self.alive.keep())]
-        self._thread.start()
+
+    def run(self) -> None:
+        """Start the threads; agents can connect."""
+        self.host.spawn("loop", self._run)
         if self.snapshotter is not None:
-            self.snapshotter.thread.start()
-        return port
+            self.snapshotter.start()
 
     async def ended(self) -> None:
         """Wait for the end of the loop; raise the failure that ended it, if any."""
@@ -123,7 +134,7 @@ class ControlPlane:
         """End the loop; jobs keep running under their agents' leases."""
         self.stopping = True
         self.backend.stop()
-        await asyncio.to_thread(self._thread.join)
+        await self.wait_ended()
         if self.snapshotter is not None:
             await asyncio.to_thread(self.snapshotter.stop)
         for watching in self._watching:
@@ -156,7 +167,7 @@ class ControlPlane:
         stages = self.compose(scheduler)
         policy = getattr(stages.policy, "allocator", stages.policy)
         self.preempts = not stages.run_to_completion and bool(getattr(policy, "preempt", True))
-        return with_timeout(stages, self.decision_health)
+        return with_timeout(stages, self.decision_health, self.host)
 
     def _checkpoints(self) -> str:
         """A folder for this journal: its job numbers mean nothing to another journal."""
@@ -191,5 +202,4 @@ class ControlPlane:
             log.exception("the scheduling loop failed")
         finally:
             self.stopping = True  # open requests must not wait for the loop
-            if self._events is not None and self._ended is not None:
-                self._events.call_soon_threadsafe(self._ended.set)
+            self.on_end()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from fairlead.core import events as ev
+from fairlead.runtime.host import Host
 
 MAX_WAIT_S = 3600.0
 
@@ -19,10 +19,10 @@ class Inbox:
     """Requests from users and agents that the loop has not handled yet, and answers that wait for the journal. Any thread puts
     requests in; the loop's thread takes them and turns them into events."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: Host) -> None:
         self.stopped = False
         self._requests: deque[tuple[Handle, Answer]] = deque()
-        self._changed = threading.Condition()
+        self._changed = host.condition()
         self._awake = False  # `take` returns without a request
         self._unanswered: list[tuple[Answer, Sequence[ev.Event]]] = []
 

@@ -90,7 +90,7 @@ class LogReader:
         node = self._node_of.get(worker, -1) if node < 0 else node
         if node >= 0:
             self._remember(worker, node)
-            found = await hub.read_log(node, request)
+            found = await self.plane.agents.read_log(node, request)
             if found is None:
                 raise LogUnreachable(
                     f"node {nodes[node].name}, where it ran, does not answer; its log can be read when it is connected again"
@@ -101,7 +101,7 @@ class LogReader:
                 return LogChunk(0, max(0, request.offset))
             raise LogMissing(found.problem)
         here = sorted(hub.connected)
-        answers = await asyncio.gather(*(hub.read_log(one, request) for one in here))
+        answers = await asyncio.gather(*(self.plane.agents.read_log(one, request) for one in here))
         for one, answer in zip(here, answers):
             if answer is not None and not answer.problem:
                 self._remember(worker, one)

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +16,7 @@ from fairlead.engine.codec import decode, encode
 from fairlead.engine.journal import Journal
 from fairlead.engine.state import State
 from fairlead.journal.sql_journal import DatabaseJournal
+from fairlead.runtime.host import Host
 
 log = logging.getLogger("fairlead.cluster")
 
@@ -53,24 +52,35 @@ class Snapshotter:
     """Takes snapshots in a thread; under `lock` the state does not change."""
 
     def __init__(
-        self, journal: DatabaseJournal, state: Callable[[], State], now: Callable[[], float], lock: Any, rules: Retention
+        self,
+        journal: DatabaseJournal,
+        state: Callable[[], State],
+        now: Callable[[], float],
+        lock: Any,
+        rules: Retention,
+        host: Host,
     ) -> None:
-        self._journal, self._state, self._now, self._lock, self._rules = journal, state, now, lock, rules
-        self._ending = threading.Event()
-        self.thread = threading.Thread(target=self._run, name="snapshotter", daemon=True)
-        self._taken, self._taken_at = journal.latest_snapshot(), time.monotonic()
+        self._journal, self._state, self._now, self._lock, self._rules, self._host = journal, state, now, lock, rules, host
+        self._changed, self._ending, self._running = host.condition(), False, False
+        self._taken, self._taken_at = journal.latest_snapshot(), host.monotonic()
+
+    def start(self) -> None:
+        self._running = True
+        self._host.spawn("snapshotter", self._run)
 
     def stop(self) -> None:
         """End the thread after the snapshot that it is writing."""
-        self._ending.set()
-        if self.thread.is_alive():
-            self.thread.join()
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+            while self._running:
+                self._changed.wait(1.0)
 
     def take(self) -> None:
         """Take a snapshot, then drop what is too old."""
         with self._lock:
             finish = self._journal.begin_snapshot(self._state())
-            self._taken, self._taken_at = self._journal.last, time.monotonic()
+            self._taken, self._taken_at = self._journal.last, self._host.monotonic()
         finish()
         days = self._rules.keep_days
         self._journal.retain(self._rules.snapshots, None if days is None else self._now() - days * DAY_S)
@@ -79,17 +89,30 @@ class Snapshotter:
     @property
     def _due(self) -> bool:
         new = self._journal.last - self._taken
-        return new >= self._rules.every_events or (new > 0 and time.monotonic() - self._taken_at >= self._rules.every_s)
+        return new >= self._rules.every_events or (new > 0 and self._host.monotonic() - self._taken_at >= self._rules.every_s)
 
     def _run(self) -> None:
-        while not self._ending.wait(CHECK_EVERY_S):
-            if not self._due:
-                continue
-            try:
-                self.take()
-            except JournalError as problem:  # the loop reports what concerns events
-                log.warning("snapshot failed", extra={"why": str(problem)})
-                self._taken, self._taken_at = self._journal.last, time.monotonic()
+        try:
+            while not self._end_within(CHECK_EVERY_S):
+                if self._due:
+                    self._try_to_take()
+        finally:
+            with self._changed:
+                self._running = False
+                self._changed.notify_all()
+
+    def _try_to_take(self) -> None:
+        try:
+            self.take()
+        except JournalError as problem:  # the loop reports what concerns events
+            log.warning("snapshot failed", extra={"why": str(problem)})
+            self._taken, self._taken_at = self._journal.last, self._host.monotonic()
+
+    def _end_within(self, seconds: float) -> bool:
+        with self._changed:
+            if not self._ending:
+                self._changed.wait(seconds)
+            return self._ending
 
 
 class ObservedJournal:
@@ -97,8 +120,8 @@ class ObservedJournal:
     Nothing is answered or decided meanwhile, but agents keep their leases and jobs keep running. `give_up` ends the wait.
     Observers are called in the loop's thread, after the state has seen the events."""
 
-    def __init__(self, journal: Journal, observers: Sequence[JournalObserver], give_up: Callable[[], bool]) -> None:
-        self._journal, self._observers, self._give_up = journal, observers, give_up
+    def __init__(self, journal: Journal, observers: Sequence[JournalObserver], give_up: Callable[[], bool], host: Host) -> None:
+        self._journal, self._observers, self._give_up, self._host = journal, observers, give_up, host
         self._events: list[Event] = []
         self._since: float | None = None  # since when it is unreachable
 
@@ -106,16 +129,16 @@ class ObservedJournal:
     def unreachable_s(self) -> float:
         """For how long it has been unreachable; 0 if it is not. For any thread."""
         since = self._since
-        return 0.0 if since is None else time.monotonic() - since
+        return 0.0 if since is None else self._host.monotonic() - since
 
     def append(self, event: Event) -> None:
         self._journal.append(event)
         self._events.append(event)
 
     def commit(self) -> None:
-        began = time.perf_counter()
+        began = self._host.monotonic()
         self._commit()
-        seconds = time.perf_counter() - began
+        seconds = self._host.monotonic() - began
         events, self._events = self._events, []
         for observer in self._observers:
             observer(events, seconds)
@@ -129,12 +152,12 @@ class ObservedJournal:
             except JournalUnreachable as problem:
                 if self._give_up():
                     raise
-                now = time.monotonic()
+                now = self._host.monotonic()
                 self._since = now if self._since is None else self._since
                 if now >= remind:
                     log.error("journal unreachable; no decisions until it answers", extra={"why": str(problem)})
                     remind = now + REMIND_EVERY_S
-            time.sleep(RETRY_EVERY_S)
+            self._host.sleep(RETRY_EVERY_S)
         if self._since is not None:
             log.warning("journal answers again", extra={"seconds": round(self.unreachable_s, 1)})
             self._since = None
