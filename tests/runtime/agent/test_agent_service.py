@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 from agent_node import order
 
-from fairlead.runtime.agent.agent_service import Agent
+from fairlead.runtime.agent.agent_service import Agent, AgentRefused
 from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.control.agent_hub import AgentHub, AgentServer
@@ -104,6 +104,34 @@ async def answered_by(root: Path, answers: Callable[[Any, Any], Any]) -> AsyncIt
     async with agent_of(root, "here", port), asyncio.timeout(PATIENCE_S):
         yield
     await server.stop(0)
+
+
+def test_of_two_agents_with_one_node_name_the_second_is_refused_and_starts_nothing(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with joined_by_agent(tmp_path / "first") as there:
+            supervisor = Supervisor(tmp_path / "second", NodeAccelerators.parse("v100:2"))
+            second = Agent(supervisor, there.hub.cluster.nodes[0].name, f"127.0.0.1:{there.port}")
+            try:
+                with pytest.raises(AgentRefused, match="another root folder"):
+                    await asyncio.to_thread(second.run)
+            finally:
+                supervisor.close()
+
+    asyncio.run(scene())
+    identities = [(tmp_path / root / "identity") for root in ("first", "second")]
+    assert len({path.read_text() for path in identities}) == 2
+    assert [path.stat().st_mode & 0o777 for path in identities] == [0o600, 0o600]
+
+
+def test_a_root_keeps_its_identity(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path, NodeAccelerators.parse("v100:2"))
+    try:
+        first, second = Agent(supervisor, "n", ""), Agent(supervisor, "n", "")
+        assert first._hello().identity == second._hello().identity != ""
+        (tmp_path / "identity").write_bytes(b"\xff damaged")
+        assert len(Agent(supervisor, "n", "")._hello().identity) == 32
+    finally:
+        supervisor.close()
 
 
 @pytest.mark.parametrize("unheard", [Revoke(7, 2), Kill(7, 2)])

@@ -77,6 +77,13 @@ class Agent:
         return None if data is grpc.aio.EOF else decode_message(data)
 
 
+class SetClock(Host):
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
 def with_hub(scene: Callable[..., Any], **about: Any) -> None:
     async def run() -> None:
         hub = AgentHub(cluster("v100:2,v100:2"), may_join=lambda token: token == "secret", **about)
@@ -158,6 +165,8 @@ def test_an_agent_joins_gets_orders_and_is_heard():
         (b'{"is":"hello","node":"node-0","type":"v100","accelerators":2,"incarnation":1,"extra":1}', "secret", "extra"),
         (Hello("elsewhere", "v100", 2, 1), "secret", "no node"),
         (hello(version=1), "secret", "the agent's messages have version 1, the control plane's 5"),
+        (hello(incarnation=2**53 + 1), "secret", "incarnation"),
+        (hello(incarnation=-1), "secret", "incarnation"),
         (hello(accelerators=3), "secret", "2 × v100"),
         (hello(type="k80"), "secret", "2 × v100"),
     ],
@@ -193,13 +202,42 @@ def test_of_two_agents_of_one_node_the_younger_speaks():
     with_hub(scene)
 
 
+def test_a_second_agent_with_the_name_of_a_node_is_refused_until_the_first_is_given_up():
+    host = SetClock()
+
+    async def scene(hub, backend, connect):
+        first, second, replacement = connect(), connect(), connect()
+        await first.say(hello(incarnation=7, identity="a" * 32))
+        await first.hear()
+        await first.channel.close()
+        host.now = 14.9
+        await second.say(hello(incarnation=8, identity="b" * 32))
+        answer = await second.hear()
+        assert isinstance(answer, Refused)
+        assert "another root folder" in answer.why
+        again = connect()
+        await again.say(hello(incarnation=8, identity="a" * 32))
+        assert isinstance(await again.hear(), Welcome), "the same root restarts at any time"
+        host.now = 30.0
+        await backend.until("left", 0)
+        await replacement.say(hello(incarnation=1, identity="b" * 32))
+        assert isinstance(await replacement.hear(), Welcome), "a new machine counts its agents from 1"
+
+    with_hub(scene, lease_s=10.0, grace_s=5.0, host=host)
+
+
+def test_an_agent_of_a_former_version_has_no_identity_and_can_be_upgraded():
+    async def scene(hub, backend, connect):
+        former, upgraded = connect(), connect()
+        await former.say(hello(incarnation=7))
+        await former.hear()
+        await upgraded.say(hello(incarnation=8, identity="a" * 32))
+        assert isinstance(await upgraded.hear(), Welcome)
+
+    with_hub(scene)
+
+
 def test_a_silent_agent_is_given_up_after_its_term_and_the_grace_and_not_before():
-    class SetClock(Host):
-        now = 0.0
-
-        def monotonic(self):
-            return self.now
-
     host = SetClock()
 
     async def scene(hub, backend, connect):
@@ -216,6 +254,17 @@ def test_a_silent_agent_is_given_up_after_its_term_and_the_grace_and_not_before(
         await backend.until("left", 0)
 
     with_hub(scene, lease_s=10.0, grace_s=5.0, host=host)
+
+
+def test_restarts_do_not_prolong_the_wait_for_an_unreachable_node():
+    nodes, host = cluster("v100:2,v100:2"), SetClock()
+    silent: dict[str, float] = {}
+    for lasts_s, until in ((20.0, 50.0), (19.0, 50.0), (10.0, 50.0), (0.0, 59.0)):  # at the end its agent still may connect
+        hub = AgentHub(nodes, lease_s=10.0, grace_s=40.0, host=host)
+        hub.expect(0, silent.get(nodes.nodes[0].name, 0.0))
+        assert hub._until == {0: until}
+        host.now += lasts_s
+        silent = hub.silent_nodes()
 
 
 def test_a_hub_that_closes_ends_streams_as_they_end(caplog):

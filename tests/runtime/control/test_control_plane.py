@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import threading
@@ -22,6 +23,7 @@ from fairlead.engine.journal import MemoryJournal
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.tokens import Role, Tokens
+from fairlead.runtime.control.wall_clock import AliveMark
 from fairlead.runtime.log_format import JsonLines, TextLines
 from fairlead.runtime.protocol.orders import Ended
 from fairlead.testing.builders import cluster
@@ -278,6 +280,31 @@ def test_people_are_answered_while_a_node_is_awaited_after_a_restart():
         assert (await admin.delete("/v1/jobs/new")).status_code == 200
 
     again.play(interim_selection)
+
+
+def test_a_restart_does_not_restart_the_wait_for_a_node_that_was_unreachable(tmp_path):
+    scene = Scene()
+
+    async def before() -> None:
+        scene.plane.backend.agent_joined(0, ())
+        await scene.until("/v1/nodes", lambda told: told["nodes"][0]["up"])
+
+    scene.play(before)
+    alive = AliveMark(tmp_path / "alive")
+
+    async def mark() -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(alive.keep(lambda: {scene.plane.cluster.nodes[0].name: 20.0}), 0.01)
+
+    asyncio.run(mark())
+    again = Scene(scene.journal)
+    again.plane.alive = alive
+
+    async def waits() -> None:
+        silent_s = again.plane.hub.silent_nodes()[scene.plane.cluster.nodes[0].name]
+        assert silent_s >= 19.9
+
+    again.play(waits)
 
 
 def test_of_too_many_jobs_those_that_run_and_the_youngest_are_told():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 import pytest
 
 from fairlead.core.errors import InputError
-from fairlead.runtime.control.wall_clock import WallClock, origin_of
+from fairlead.runtime.control.wall_clock import AliveMark, WallClock, origin_of
 
 
 def test_a_clock_that_is_set_back_does_not_go_back():
@@ -56,3 +59,28 @@ def test_an_origin_is_kept_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         origin_of(tmp_path / "origin")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_mark_says_for_how_long_unreachable_nodes_have_been_silent(tmp_path):
+    path = tmp_path / "alive"
+    mark = AliveMark(path)
+    assert mark.silent_s() == {}
+
+    async def keep(silent: dict[str, float]) -> None:
+        keeping = asyncio.create_task(mark.keep(lambda: silent))
+        await asyncio.sleep(0)
+        keeping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeping
+
+    asyncio.run(keep({"lost": 30.0}))
+    (name, silent_s), *more = mark.silent_s().items()
+    assert (name, more) == ("lost", [])
+    assert 29.9 < silent_s < 60.0
+    path.write_text(path.read_text().replace('"boot": "', '"boot": "another'))
+    assert mark.silent_s() == {}, "the clock of another boot means nothing"
+    for damaged in ("", "{", "[]", '{"boot": null}', '{"heard": 3}'):
+        path.write_text(damaged)
+        assert mark.silent_s() == {}
+    asyncio.run(keep({}))
+    assert mark.silent_s() == {}

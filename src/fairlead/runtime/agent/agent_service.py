@@ -8,6 +8,8 @@ import base64
 import logging
 import math
 import queue
+import re
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -35,6 +37,7 @@ _CENTRAL_POLL_S = 0.002  # while a job may be waiting for an answer (central ren
 _SWEEP_S = 60.0
 _MAX_PAUSE_S = 5.0  # between attempts to reach the control plane
 _FIRST_ANSWER_S = 15.0  # how long the first welcome may take; later it is the lease duration
+_IDENTITY = re.compile(r"[0-9a-f]{32}")
 
 
 class ReportThrottle:
@@ -115,7 +118,7 @@ class Agent:
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self._incarnation = _next_incarnation(self.supervisor.root)
+        self._incarnation, self._identity = _next_incarnation(self.supervisor.root), _identity(self.supervisor.root)
         self._journal_file = self.supervisor.root / "journal"
         self._journal = self._journal_file.read_text() if self._journal_file.exists() else ""
         self._lease: AgentLease | None = None
@@ -221,6 +224,7 @@ class Agent:
             self.address or own_address(self.control),
             tuple(sorted(running)),
             self._journal,
+            identity=self._identity,
         )
 
     def _receive(self, incoming: queue.Queue[bytes | Exception | None], outgoing: queue.Queue[ms.FromAgent | None]) -> None:
@@ -369,3 +373,13 @@ def _next_incarnation(root: Path) -> int:
     before = int(path.read_text()) if path.exists() else 0
     atomic_write(path, str(before + 1).encode(), private=True)
     return before + 1
+
+
+def _identity(root: Path) -> str:
+    """The random name of a root, created with it: another root with the same node name belongs to another agent."""
+    path = root / "identity"
+    found = path.read_text(errors="replace") if path.exists() else ""
+    if not _IDENTITY.fullmatch(found):
+        found = secrets.token_hex(16)
+        atomic_write(path, found.encode(), private=True)
+    return found

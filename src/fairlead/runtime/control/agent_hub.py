@@ -56,7 +56,7 @@ class AgentHub:
     def __post_init__(self) -> None:
         self.backend: ClusterBackend  # set after construction: the two need each other
         self._sessions: dict[int, AgentSession] = {}
-        self._incarnation: dict[int, int] = {}
+        self._agent: dict[int, tuple[str, int]] = {}  # by node: identity and incarnation of its agent
         self._address: dict[int, str] = {}
         self._until: dict[int, float] = {}  # by node: when it is given up
         self._number = {node.name: number for number, node in enumerate(self.cluster.nodes)}
@@ -81,11 +81,17 @@ class AgentHub:
     def connected(self) -> frozenset[int]:
         return frozenset(self._sessions)
 
+    def silent_nodes(self) -> dict[str, float]:
+        """Return for how long each unreachable node has been silent that is not given up yet."""
+        silent = {node: self.silent_s(node) for node in list(self._until)}
+        return {self.cluster.nodes[node].name: seconds for node, seconds in silent.items() if 0 < seconds < math.inf}
+
     # For the hub's thread.
 
-    def expect(self, node: int) -> None:
-        """After a restart, wait for a node's agent as if its last heartbeat came just now."""
-        self._until.setdefault(node, self.host.monotonic() + self.lease_s + self.grace_s)
+    def expect(self, node: int, silent_s: float = 0.0) -> None:
+        """After a restart, wait for a node's agent as if its last heartbeat came `silent_s` ago: just now, where that is not
+        known. Each agent has at least the duration of a lease to connect and to report what has ended."""
+        self._until.setdefault(node, self.host.monotonic() + self.lease_s + max(0.0, self.grace_s - silent_s))
 
     def admit(self, token: str) -> None:
         """Raises `BadMessage`: this is not an agent's token."""
@@ -109,14 +115,21 @@ class AgentHub:
             raise ms.BadMessage(
                 f"node {known.name!r} has {has}, not {message.accelerators} × {message.type}: correct the cluster file"
             )
-        if message.incarnation < self._incarnation.get(node, -1):
-            raise ms.BadMessage(f"a more recent agent has connected for node {known.name!r}: run one agent for each node")
+        identity, incarnation = self._agent.get(node, ("", -1))
+        if identity in ("", message.identity) or not message.identity:  # agents of former versions have no identity
+            if message.incarnation < incarnation:
+                raise ms.BadMessage(f"a more recent agent has connected for node {known.name!r}: run one agent for each node")
+        elif (left_s := self._until.get(node, -math.inf) - self.host.monotonic()) > 0:
+            raise ms.BadMessage(
+                f"node {known.name!r} has an agent with another root folder, and its jobs may still run: run one agent for "
+                f"each node; if this one replaces it, stop the other and start this one again in {left_s:.0f} s"
+            )
         if message.journal and self.journal and message.journal != self.journal:
             log.warning("agent has jobs of another journal", extra={"node": known.name, "journal": message.journal})
             return None
         self._close(node)
         session = AgentSession(node, out)
-        self._incarnation[node], self._address[node] = message.incarnation, message.address
+        self._agent[node], self._address[node] = (message.identity or identity, message.incarnation), message.address
         self._sessions[node] = session
         self._renew(node)
         out(ms.Welcome(self.lease_s, self.grace_s, self.journal))

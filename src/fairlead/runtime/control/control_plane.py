@@ -104,15 +104,17 @@ class ControlPlane:
         self.on_end = lambda: loop.call_soon_threadsafe(ended)
         self.expect_nodes()
         self._server, port = await self.agents.serve(address, credentials)
-        self._watching = [asyncio.create_task(each) for each in (self.agents.watch(), self.cleaner.watch(), self.alive.keep())]
+        watches = (self.agents.watch(), self.cleaner.watch(), self.alive.keep(self.hub.silent_nodes))
+        self._watching = [asyncio.create_task(each) for each in watches]
         self.run()
         return port
 
     def expect_nodes(self) -> None:
         """After a restart, wait for the agents of all nodes that were up."""
         if self._recovered:
+            silent_s = self.alive.silent_s()
             for node in sorted(set(self.cluster.node_of[self.loop.state.present].tolist())):
-                self.hub.expect(node)
+                self.hub.expect(node, silent_s.get(self.cluster.nodes[node].name, 0.0))
 
     def run(self) -> None:
         """Start the threads; agents can connect."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fairlead.core.errors import InputError
-from fairlead.files import atomic_write
+from fairlead.files import atomic_write, read_json
 
 SAME_ORIGIN_S = 60.0  # a smaller difference is the correction of the system time by NTP, which must not move recorded times
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -37,7 +38,7 @@ class WallClock:
 
 class AliveMark:
     """A file whose time says when a control plane last ran: after a crash, jobs of a node that never returns count as running
-    until then. Without a file nothing is marked."""
+    until then. It contains the unreachable nodes. Without a file nothing is marked."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -48,19 +49,39 @@ class AliveMark:
             return 0.0
         return max(0.0, self._path.stat().st_mtime - origin)
 
-    async def keep(self) -> None:
-        """Mark every second, until cancelled. A full disk only makes the mark older."""
+    def silent_s(self) -> dict[str, float]:
+        """For how long each node has been silent that was unreachable at the last mark. A node is missing where that is not
+        known, such as after a reboot of the machine: the time must not depend on when the system time is set."""
+        found = read_json(self._path) if self._path is not None else None
+        boot, now = _boot()
+        if not isinstance(found, dict) or not boot or found.get("boot") != boot or not isinstance(found.get("heard"), dict):
+            return {}
+        return {name: max(0.0, now - at) for name, at in found["heard"].items() if isinstance(at, (int, float))}
+
+    async def keep(self, silent_s: Callable[[], Mapping[str, float]] = dict) -> None:
+        """Mark every second, until cancelled, and list the unreachable nodes. A full disk only makes the mark older."""
+        before: dict[str, float] | None = None
         while self._path is not None:
             with contextlib.suppress(OSError):
-                self._path.touch(mode=0o600)
+                boot, now = _boot()
+                heard = {name: round(now - seconds, 1) for name, seconds in silent_s().items()}
+                if heard != before or not self._path.exists():
+                    atomic_write(self._path, json.dumps({"boot": boot, "heard": heard}).encode())
+                    before = heard
+                self._path.touch()
             await asyncio.sleep(1.0)
+
+
+def _boot() -> tuple[str, float]:
+    """The boot of this machine, empty where it is not known, and the seconds since then."""
+    return _BOOT.read_text().strip() if _BOOT.exists() else "", time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def origin_of(path: Path, journaled: float = 0.0, system_time: Callable[[], float] = time.time) -> float:
     """Return the Unix time of second 0: exactly the time in the journal, or in a file if that is 0. If the file is missing, it
     is created with that time or the present time. Until the machine reboots, a change of the system time by more than
     `SAME_ORIGIN_S` between two runs of a control plane moves second 0 along."""
-    boot, monotonic = _BOOT.read_text().strip() if _BOOT.exists() else "", time.clock_gettime(time.CLOCK_BOOTTIME)
+    boot, monotonic = _boot()
     if not path.exists():
         age_s = system_time() - journaled if journaled else 0.0
         atomic_write(path, f"{system_time() - age_s!r} {boot} {monotonic - age_s!r}\n".encode(), private=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, TypeAlias, TypeVar, dataclass_transform, get_args
+from typing import Annotated, Any, TypeAlias, TypeVar, dataclass_transform, get_args
 
 import orjson
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 from fairlead.core.errors import FairleadError
 from fairlead.runtime.protocol.orders import Metric, Order, Report
@@ -38,16 +38,18 @@ class BadMessage(FairleadError):
 @_message
 class Hello:
     """The first message of an agent. `incarnation` grows with every start of an agent on the node: the most recent one counts.
-    `journal` names the journal that its launches belong to; empty before the first."""
+    `journal` names the journal that its launches belong to; empty before the first. `identity` tells apart two agents with one
+    node name; agents of former versions have none."""
 
     node: str
     type: str
     accelerators: int
-    incarnation: int
+    incarnation: Annotated[int, Field(ge=0, le=2**53)]
     address: str = "127.0.0.1"
     running: tuple[tuple[int, int], ...] = ()
     journal: str = ""
     version: int = PROTOCOL_VERSION
+    identity: Annotated[str, Field(max_length=64)] = ""
 
 
 @_message
