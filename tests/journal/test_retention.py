@@ -11,7 +11,7 @@ from fairlead.core.errors import JournalError
 from fairlead.core.job import Job
 from fairlead.engine.apply import apply_event, replay_events
 from fairlead.engine.state import State
-from fairlead.journal.recovery import open_journal, recover
+from fairlead.journal.recovery import open_journal, read_journal, recover
 from fairlead.journal.sql_journal import DatabaseJournal
 from fairlead.testing.builders import cluster
 from postgres_server import PostgresServer
@@ -115,4 +115,18 @@ def test_events_are_dropped_bit_by_bit(where, monkeypatch):
     assert len(taken(journal)) == 1
     assert len(list(journal)) < 4
     check(journal)
+    journal.close()
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_events_that_are_dropped_while_a_reader_is_between_pages_still_come(where, monkeypatch, another):
+    monkeypatch.setattr("fairlead.journal.sql_journal._PAGE", 7)
+    journal = written(where)
+    reading = read_journal(where) if another else iter(journal)
+    read = [next(reading).time for _ in range(3)]
+    journal.retain(1, NOW + 1.0)
+    assert len(list(journal)) < 4
+    journal.append(ev.JobCancelled(NOW, 0))
+    journal.commit()
+    assert read + [event.time for event in reading] == [event.time for event in EVENTS]
     journal.close()

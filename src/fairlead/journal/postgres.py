@@ -71,7 +71,7 @@ class _Postgres:
         self.where = f"postgresql://{given.get('host', '')}/{given.get('dbname', '')}"  # without the password
         self._write = write
         self._session: tuple[Any, ...] | None = None  # the server's end of our last connection that wrote
-        self._connection = self._connect()
+        self._connection = self._connect(self._write)
 
     def tables(self) -> set[str]:
         def ask(cursor: Cursor) -> set[str]:
@@ -83,12 +83,22 @@ class _Postgres:
     def read(self, work: Callable[[Cursor], T]) -> T:
         return self.write(work)
 
+    @contextmanager
+    def frozen(self) -> Iterator[Cursor]:
+        with self._connect(write=False) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            try:
+                with self._as_journal_errors(connection), connection.transaction(), connection.cursor() as cursor:
+                    yield cast(Cursor, cursor)
+            except _Lost as error:
+                raise JournalUnreachable(f"{self.where}: the connection was lost: {error}") from error
+
     def write(self, work: Callable[[Cursor], T]) -> T:
         try:
             return self._once(work)
         except _Lost:
             self._connection.close()
-        self._connection = self._connect()
+        self._connection = self._connect(self._write)
         try:
             return self._once(work)
         except _Lost as error:
@@ -102,27 +112,27 @@ class _Postgres:
             self._connection.close()
 
     def _once(self, work: Callable[[Cursor], T]) -> T:
-        with self._as_journal_errors(), self._connection.transaction(), self._connection.cursor() as cursor:
+        with self._as_journal_errors(self._connection), self._connection.transaction(), self._connection.cursor() as cursor:
             return work(cast(Cursor, cursor))
 
-    def _connect(self) -> psycopg.Connection[Any]:
+    def _connect(self, write: bool) -> psycopg.Connection[Any]:
         with self._connecting():
             connection = psycopg.connect(self._conninfo, autocommit=True)
         try:
             with self._connecting():
-                self._begin(connection)
+                self._begin(connection, write)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _begin(self, connection: psycopg.Connection[Any]) -> None:
+    def _begin(self, connection: psycopg.Connection[Any], write: bool) -> None:
         encoding = connection.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             raise JournalError(f"{self.where}: its encoding is {encoding}; a journal needs a database with encoding UTF8")
         for statement in (*_SESSION, f"SET lock_timeout = {LOCK_WAIT_MS}"):
             connection.execute(statement)
-        if not self._write:
+        if not write:
             connection.execute("SET default_transaction_read_only = on")
             return
         if connection.execute("SHOW synchronous_commit").fetchone() == ("off",):
@@ -159,13 +169,13 @@ class _Postgres:
             raise kind(f"{self.where}: cannot open the journal: {_one_line(error)}") from error
 
     @contextmanager
-    def _as_journal_errors(self) -> Iterator[None]:
+    def _as_journal_errors(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
         try:
             yield
         except psycopg.errors.UniqueViolation as error:
             raise DuplicateSequence(f"{self.where}: {_one_line(error)}") from error
         except psycopg.Error as error:
-            if self._connection.broken or self._connection.closed:
+            if connection.broken or connection.closed:
                 raise _Lost(_one_line(error)) from error
             raise JournalError(f"{self.where}: cannot use the journal: {_one_line(error)}") from error
 

@@ -10,6 +10,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from fairlead.core.errors import JournalError
@@ -49,6 +50,10 @@ class Database(Protocol):
     def tables(self) -> set[str]: ...
 
     def read(self, work: Callable[[Cursor], T]) -> T: ...
+
+    def frozen(self) -> AbstractContextManager[Cursor]:
+        """Give a cursor that finds what the database holds at its first query, whatever is written or dropped meanwhile."""
+        ...
 
     def write(self, work: Callable[[Cursor], T]) -> T:
         """Do the work in one transaction, durable when this returns. `work` may be called again, so it must be repeatable."""
@@ -118,26 +123,30 @@ class DatabaseJournal:
         return (event for _, event in self.numbered(seq))
 
     def numbered(self, seq: int | None = None) -> Iterator[tuple[int, Event]]:
-        """The events behind `seq` with their numbers, or (None) from the first one that a single query finds: others may be
-        dropped meanwhile."""
+        """The events behind `seq` with their numbers, or (None) from the first one that is left: those that are there when the
+        first is read, though others are written and dropped meanwhile."""
         self._flush()
-        while True:
+        page = f"SELECT seq, body FROM events WHERE seq > {self._database.placeholder} ORDER BY seq LIMIT {_PAGE}"
+        with self._database.frozen() as cursor:
             with self._lock:
                 self._must_be_open()
                 last = self.last  # others may commit while these rows are used
-                rows = self._ask(f"SELECT seq, body FROM events WHERE seq > ? ORDER BY seq LIMIT {_PAGE}", seq or 0)
+                cursor.execute(page, (seq or 0,))
+            rows = cursor.fetchall()
             if seq is None:
                 seq = rows[0][0] - 1 if rows else last
-            for number, body in rows:
-                seq += 1
-                if number != seq:
-                    raise JournalError(f"{self.where}: event {seq} is missing; the next one is {number}: restore a backup")
-                try:
-                    yield number, decode(body)
-                except JournalError as error:
-                    raise JournalError(f"{self.where}: event {number}: {error}") from error
-            if len(rows) < _PAGE:
-                break
+            while rows:
+                for number, body in rows:
+                    seq += 1
+                    if number != seq:
+                        raise JournalError(f"{self.where}: event {seq} is missing; the next one is {number}: restore a backup")
+                    try:
+                        yield number, decode(body)
+                    except JournalError as error:
+                        raise JournalError(f"{self.where}: event {number}: {error}") from error
+                self._must_be_open()
+                cursor.execute(page, (seq,))
+                rows = cursor.fetchall()
         if seq < last:
             raise JournalError(f"{self.where}: event {seq + 1} and all later events are missing: restore a backup")
 

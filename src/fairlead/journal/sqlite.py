@@ -10,7 +10,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TypeVar
 from urllib.parse import quote
@@ -23,6 +23,8 @@ SCHEMA = (
     "CREATE TABLE events (seq INTEGER PRIMARY KEY, body TEXT NOT NULL)",
     "CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, body BLOB NOT NULL)",
 )
+
+_BUSY_MS = 5000  # how long a statement waits for a lock of another process
 
 T = TypeVar("T")
 
@@ -60,6 +62,12 @@ class _Sqlite:
         with self._as_journal_errors():
             return work(self._connection.cursor())
 
+    @contextmanager
+    def frozen(self) -> Iterator[Cursor]:
+        with self._as_journal_errors(), closing(self._connect(write=False)) as connection:
+            connection.execute("BEGIN")
+            yield connection.cursor()
+
     def write(self, work: Callable[[Cursor], T]) -> T:
         with self._as_journal_errors():
             self._connection.execute("BEGIN IMMEDIATE")
@@ -75,7 +83,9 @@ class _Sqlite:
     def vacuum(self) -> None:
         with self._as_journal_errors():
             self._connection.executescript("PRAGMA incremental_vacuum")  # `execute` would free one page and stop
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            # Commits wait meanwhile: where readers still need the log, it is truncated another time.
+            no_wait = "PRAGMA busy_timeout = 0; PRAGMA wal_checkpoint(TRUNCATE);"
+            self._connection.executescript(f"{no_wait} PRAGMA busy_timeout = {_BUSY_MS}")
 
     def close(self) -> None:
         with self._as_journal_errors():
@@ -84,7 +94,7 @@ class _Sqlite:
 
     def _connect(self, write: bool) -> sqlite3.Connection:
         uri = f"file:{quote(str(self._path.absolute()))}?mode={'rwc' if write else 'ro'}"
-        connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
         try:
             if write:
                 fresh = not self._path.exists() or self._path.stat().st_size == 0

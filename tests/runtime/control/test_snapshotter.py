@@ -100,7 +100,7 @@ def test_old_events_go_and_their_jobs_are_still_known(tmp_path):
     assert sorted(again.job_of) == list(range(state.next_number))
 
 
-def test_a_reader_finds_events_and_a_snapshot_while_older_ones_are_dropped(tmp_path, monkeypatch):
+def test_a_reader_finds_snapshots_while_older_ones_are_dropped(tmp_path, monkeypatch):
     journal = opened(tmp_path)
     state = State(cluster("v100:2"))
     for second in range(20):
@@ -121,8 +121,7 @@ def test_a_reader_finds_events_and_a_snapshot_while_older_ones_are_dropped(tmp_p
         return found
 
     monkeypatch.setattr(DatabaseJournal, "_ask", dropping)
-    assert next(iter(journal)).time == 0.0
-    assert next(iter(journal)).time == 101.0
+    assert next(journal.snapshots())[0] == 20
     assert next(journal.snapshots())[0] == journal.last - 3
     monkeypatch.undo()
     journal.close()
