@@ -150,3 +150,12 @@ def test_a_job_that_fits_nowhere_at_the_moment_is_left_out():
         assert set(x.first.tolist()) == {1}
         assert memo["number"].tolist() == [0, 1]
         assert memo["rate"].tolist() == [0.0, 4.0 if policy == FinishTimeFairness() else 2.5]  # n is one, not two
+
+
+def test_the_newest_job_has_its_isolated_time_too():
+    table = table_of(("v100",), {("even", 1): (2.0,)})
+    jobs = [Job("a", 0.0, 1000.0, "even"), Job("b", 0.0, 1000.0, "even")]
+    state = state_of(Cluster.parse("1xv100:1"), jobs, {1: [0]})
+    policy = FinishTimeFairnessPerf()
+    memo = policy.allocate(view_of(state, 0.0, table), None)[1]
+    assert policy.allocate(view_of(state, 100.0, table), memo)[1]["isolated_s"].tolist() == [0.0, 100.0]

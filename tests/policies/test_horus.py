@@ -262,6 +262,15 @@ def test_slow_colocated_jobs_move_to_idle_accelerators_once_no_job_waits():
     assert packed.ended_s("h2") < 3800 < 6800 < plain.ended_s("h2"), "two heavy ones take 1.9 times as long"
 
 
+def test_one_slow_member_is_enough_to_move_to_idle_accelerators():
+    """The light job takes 1.3 times as long beside the heavy one, which takes 1.1 times as long."""
+    harness = scene(unpack=1.2).submit(of("heavy", "h"), of("middle", "m", seconds=100.0, max_slowdown=1.0), of("light", "l"))
+    harness.round()
+    assert together(harness) == {frozenset({"h", "l"}), frozenset({"m"})}
+    harness.run()
+    assert harness.state.all_jobs().moves.sum() == 1
+
+
 def test_good_colocation_is_kept():
     harness = scene(on=machine(size=2), unpack=1.2).submit(
         of("light", "l1"), of("middle", "m", seconds=100.0, max_slowdown=1.0)

@@ -17,7 +17,7 @@ from fairlead.core.stages import Allocated
 from fairlead.engine.apply import apply_event
 from fairlead.engine.codec import decode, encode
 from fairlead.estimators.oracle import Oracle
-from fairlead.policies.allocation.mechanism.round_ledger import RoundLedger
+from fairlead.policies.allocation.mechanism.round_ledger import RoundLedger, among
 from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.testing.builders import job, random_table
 from fairlead.testing.harness import Harness
@@ -334,6 +334,10 @@ def test_types_are_shuffled_by_the_seed() -> None:
 def test_wrong_seconds_are_refused() -> None:
     with pytest.raises(InputError, match="prior_s"):
         RoundMechanism(prior_s=-1.0)
+    for lease_s in (0.1, 0.5, 0.999):
+        with pytest.raises(InputError, match="lease_s"):
+            RoundMechanism(lease_s=lease_s)
+    assert [RoundMechanism(lease_s=lease_s).lease_s for lease_s in (0.0, 1.0)] == [0.0, 1.0]
 
 
 def test_a_debt_stands_in_one_place_only() -> None:
@@ -391,3 +395,11 @@ def test_what_a_pair_is_owed_is_owed_to_both_and_gone_with_either() -> None:
     assert after.owed(view, after.received, everybody).tolist() == [300.0, 300.0, 0.0]
     gone = view.without(np.array([1]))
     assert not len(opened.reopened(gone, alone, None, 0.0).debts)
+
+
+@pytest.mark.parametrize("close", [True, False], ids=["row of bits", "search"])
+def test_a_job_that_left_is_not_among_those_present_wherever_its_number_is(close: bool) -> None:
+    present = np.array([7, 8, 11, 12] if close else [7, 8, 11, 5000])
+    wanted = np.arange(14)
+    assert among(present, wanted).tolist() == [number in present for number in wanted]
+    assert among(present, np.array([6])).tolist() == [False], "the job with the lowest number was the one that left"

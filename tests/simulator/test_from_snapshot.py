@@ -151,6 +151,15 @@ def test_what_a_real_job_has_reported_is_not_saved_by_that(every_s, saved):
     assert interrupted.steps.tolist() == [saved]
 
 
+def test_what_a_job_did_before_counts_at_its_speed_of_then():
+    """It reported 100 steps and half a step a second at second 100; from second 200 on it does a step a second."""
+    loop, _ = middle([Job("a", 0.0, 500.0)], 99.0, Costs())
+    one, at = np.array([0]), np.array([100.0])
+    loop.record(ev.ProgressReported(100.0, one, at, np.array([0.5]), at))
+    world = SimulatedBackend.from_snapshot(loop.state.snapshot(200.0).detached(), ThroughputTable.timed(("v100",)))
+    assert world.wait(math.inf, 0.0)[-1].at.tolist() == [200.0 + 500.0 - 150.0]
+
+
 def test_a_time_limit_goes_on_counting():
     _, world = middle([Job("a", 0.0, 500.0, time_limit_s=250.0)], 100.0, Costs())
     failed = world.wait(math.inf, 0.0)[-1]

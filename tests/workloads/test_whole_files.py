@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,11 +32,24 @@ TRACE = Trace.of([Job(f"job {n}", 0.0, 60.0) for n in range(400)])
 def files_of_at_most(size: int) -> Iterator[None]:
     """As on a disk that is nearly full: a part is written, and then no more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    cached = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # of a module that is imported meanwhile, a part would be cached
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = cached
+
+
+def test_modules_that_are_imported_meanwhile_leave_no_half_in_the_bytecode_cache(tmp_path: Path, monkeypatch):
+    (tmp_path / "long_module_of_a_test.py").write_text("".join(f"name_{n} = {n}\n" for n in range(1000)))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    with files_of_at_most(1000):
+        __import__("long_module_of_a_test")
+    assert not list(tmp_path.rglob("*.pyc*"))
+    assert not sys.dont_write_bytecode
 
 
 WRITERS: dict[str, Callable[[Path], object]] = {

@@ -311,7 +311,7 @@ def test_a_control_group_that_cannot_be_made_is_a_fault_and_nothing_starts(make_
     assert not node.supervisor.running()
 
 
-def test_two_supervisors_do_not_share_a_root(node: Node) -> None:
+def test_two_supervisors_do_not_share_a_root_and_a_closed_one_leaves_it_to_the_next(node: Node) -> None:
     script = """
 import sys
 from pathlib import Path
@@ -319,6 +319,13 @@ from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.supervisor import Supervisor
 Supervisor(Path(sys.argv[1]), NodeAccelerators.parse("v100:1"))
 """
-    other = subprocess.run([sys.executable, "-c", script, str(node.root)], capture_output=True, text=True, timeout=PATIENCE_S)
-    assert "DirectoryInUse" in other.stderr
-    assert "another agent works on this directory" in other.stderr
+
+    def errors() -> str:
+        asked = [sys.executable, "-c", script, str(node.root)]
+        return subprocess.run(asked, capture_output=True, text=True, timeout=PATIENCE_S).stderr
+
+    assert "DirectoryInUse" in (refused := errors())
+    assert "another agent works on this directory" in refused
+    node.supervisor.close()
+    assert not errors()
+    node.supervisor.close()

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import numpy as np
@@ -190,10 +191,17 @@ def test_a_switch_that_a_person_made_during_the_look_stands(busy, monkeypatch):
     assert [event.why for event in cluster.journal if isinstance(event, SchedulerSwitched)][1:] == ["a person"]
 
 
-def test_of_two_who_switch_instead_of_the_same_scheduler_one_does(busy):
+def test_of_two_who_switch_instead_of_the_same_scheduler_one_does(busy, monkeypatch):
     cluster, plane = busy
-    present = plane.scheduler()
-    with cluster.plane.backend.lock:  # both come before the loop looks
+    present, inbox, arrived = plane.scheduler(), cluster.plane.backend.inbox, threading.Semaphore(0)
+    put = inbox.put
+
+    def noted(*request: Any) -> None:
+        put(*request)
+        arrived.release()
+
+    monkeypatch.setattr(inbox, "put", noted)
+    with cluster.plane.backend.lock:  # both come before the loop handles one
         asked = [
             threading.Thread(target=lambda n=n: answers.append(_status(plane, {**present, "rounds": 0.3 + n}, present)))
             for n in range(2)
@@ -201,7 +209,7 @@ def test_of_two_who_switch_instead_of_the_same_scheduler_one_does(busy):
         answers: list[int] = []
         for one in asked:
             one.start()
-        time.sleep(0.3)  # the loop may have taken one of them out of its inbox already, and waits for the lock
+        assert all(arrived.acquire(timeout=20) for _ in asked)
     for one in asked:
         one.join()
     assert sorted(answers) == [200, 409]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
 import pytest
 
-from fairlead.runtime.control.agent_hub import AgentHub, AgentServer
+from fairlead.runtime.control.agent_hub import MIN_CHECK_S, AgentHub, AgentServer
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol.messages import (
     METHOD,
@@ -63,6 +64,16 @@ class Backend:
             await asyncio.wait_for(self.rung.wait(), PATIENCE_S)
 
 
+class SetClock(Host):
+    """A clock that stands where a test sets it, and counts how often it was asked."""
+
+    now, asked = 0.0, 0
+
+    def monotonic(self) -> float:
+        self.asked += 1
+        return self.now
+
+
 class Agent:
     def __init__(self, port: int, token: str = "secret") -> None:
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
@@ -75,13 +86,6 @@ class Agent:
     async def hear(self) -> Any:
         data = await asyncio.wait_for(self.stream.read(), PATIENCE_S)
         return None if data is grpc.aio.EOF else decode_message(data)
-
-
-class SetClock(Host):
-    now = 0.0
-
-    def monotonic(self):
-        return self.now
 
 
 def with_hub(scene: Callable[..., Any], **about: Any) -> None:
@@ -246,8 +250,9 @@ def test_a_silent_agent_is_given_up_after_its_term_and_the_grace_and_not_before(
         await agent.hear()
         assert hub.silent_s(0) == 0.0
         await agent.channel.close()
-        host.now = 14.9
-        await asyncio.sleep(0.2)  # the watch looks several times
+        host.now, seen = 14.9, host.asked
+        while host.asked < seen + 4:  # the watch checks several times
+            await asyncio.sleep(0.01)
         assert ("left", 0) not in backend.heard
         assert hub.silent_s(0) == pytest.approx(14.9)
         host.now = 15.1
@@ -265,6 +270,27 @@ def test_restarts_do_not_prolong_the_wait_for_an_unreachable_node():
         assert hub._until == {0: until}
         host.now += lasts_s
         silent = hub.silent_nodes()
+
+
+@pytest.mark.parametrize(("grace_s", "last"), [(0.31, 0.31), (0.01, MIN_CHECK_S)])
+def test_a_node_is_given_up_as_soon_as_its_time_is_over(grace_s, last):
+    """The next check is then, but within a second, as another node may have less time, and never without a pause."""
+    host = SetClock()
+    hub = AgentHub(cluster("v100:2"), lease_s=2.0, grace_s=grace_s, host=host)
+    hub.expect(0)
+
+    async def story() -> list[float]:
+        hub.backend = backend = Backend()  # type: ignore[assignment]
+        pauses = []
+        while ("left", 0) not in backend.heard:
+            pauses.append(hub.expire())
+            host.now += pauses[-1]
+        return pauses
+
+    pauses = asyncio.run(story())
+    assert pauses[:3] == pytest.approx([1.0, 1.0, last])
+    assert all(MIN_CHECK_S <= seconds <= 1.0 for seconds in pauses)
+    assert hub.silent_s(0) == math.inf
 
 
 def test_a_hub_that_closes_ends_streams_as_they_end(caplog):

@@ -300,9 +300,10 @@ def test_a_look_is_kept_for_some_seconds_and_an_old_one_is_made_again():
 
 
 def test_who_all_leave_break_a_look_off():
-    stopped = asyncio.Event()
+    begun, stopped = asyncio.Event(), asyncio.Event()
 
     async def forever(at: float, saved: bytes, rates: Any) -> dict[str, Any]:
+        begun.set()
         try:
             await asyncio.sleep(600)
         finally:
@@ -312,12 +313,13 @@ def test_who_all_leave_break_a_look_off():
     async def story() -> None:
         service = LookaheadService(forever, lambda: (0.0, b"", {}), lambda: 0.0)
         both = [asyncio.create_task(service.result()) for _ in range(2)]
-        await asyncio.sleep(0.05)
+        await asyncio.wait_for(begun.wait(), 20)
         both[0].cancel()
-        await asyncio.sleep(0.05)
+        with pytest.raises(asyncio.CancelledError):
+            await both[0]
         assert not stopped.is_set()
         both[1].cancel()
-        await asyncio.wait_for(stopped.wait(), 5)
+        await asyncio.wait_for(stopped.wait(), 20)
 
     asyncio.run(story())
 
