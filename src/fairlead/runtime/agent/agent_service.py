@@ -340,10 +340,15 @@ class Agent:
 
     def _renewed(self) -> None:
         """The lease counts from when the answered heartbeat was sent, not from when the answer came."""
-        if self._lease is not None and self._heartbeats:
-            self._lease = self._lease.renewed(self._heartbeats.pop(0))
-            self._expired = False
-            self.supervisor.set_fencing_deadline(self._lease.since + self._lease.lease_s, self._grace_s)
+        if self._lease is None or not self._heartbeats:
+            return
+        lease = self._lease.renewed(self._heartbeats.pop(0))
+        try:
+            self.supervisor.set_fencing_deadline(lease.since + lease.lease_s, self._grace_s)
+        except NodeError as problem:  # shims would not know of it: jobs stop as without an answer
+            log.error("the agent's lease cannot be renewed: %s", problem)
+            return
+        self._lease, self._expired = lease, False
 
 
 def _listen(stream: Iterator[bytes], incoming: queue.Queue[bytes | Exception | None]) -> None:

@@ -22,7 +22,7 @@ from fairlead.core.job import signal_name
 from fairlead.files import read_json, write_json
 from fairlead.runtime.agent.lease_file import LeaseFile, WorkerStatus
 from fairlead.runtime.agent.settings import AgentSettings
-from fairlead.runtime.agent.shim import CUT_OFF, Exit
+from fairlead.runtime.agent.shim import CUT_OFF, TOO_LATE, Exit
 from fairlead.runtime.agent.worker import REPORTS, AgentWorker, WorkerRecord
 from fairlead.runtime.agent.worker_reports import StepRate, WorkerReports
 from fairlead.runtime.protocol.orders import Ended, Extend, Metric, Progress, RenewalRequest, Report, RequestRouting
@@ -279,13 +279,14 @@ class AgentLaunch:
         elif self.record.cooperative:
             yielded = clean and any(status.stage == Stage.YIELDED for status in statuses)
         else:
-            yielded = asked and in_time and all(exit.code in _LEFT_AFTER_SIGTERM for exit in exits)
+            by_shim = any(0 < exit.asked_ns <= exit.at_ns for exit in exits)  # at the fencing deadline
+            yielded = ((asked and in_time) or by_shim) and all(exit.code in _LEFT_AFTER_SIGTERM for exit in exits)
         failed = None if yielded else self._first_failed()
         # A worker that did not leave when asked has not failed by itself, unless a cooperative worker failed before and the
         # others waited for it.
         by_itself = self.record.cooperative and failed is not None and failed.exit is not None and failed.exit.code > 0
         overstayed = self._stop is not None and asked and self._killed == self._stop.why and not by_itself
-        yielded = yielded or overstayed or any(exit.why == CUT_OFF for exit in exits)
+        yielded = yielded or overstayed or any(exit.why in (CUT_OFF, TOO_LATE) for exit in exits)
         ended = Ended(
             *self.key,
             code=failed.exit.code if failed is not None and failed.exit is not None else 0,

@@ -21,7 +21,7 @@ from fairlead.runtime.agent.launch import AgentLaunch, LaunchRecord, boot_id
 from fairlead.runtime.agent.lease_file import LeaseFile
 from fairlead.runtime.agent.processes import Cgroup, find_process
 from fairlead.runtime.agent.settings import AgentSettings, worker_environment
-from fairlead.runtime.agent.shim import LOG, LaunchSpec
+from fairlead.runtime.agent.shim import LOG, FencingDeadline, LaunchSpec
 from fairlead.runtime.agent.worker import LEASE, REPORTS, AgentWorker, WorkerRecord, start_shim
 from fairlead.runtime.agent.worker_reports import WorkerReports
 from fairlead.runtime.protocol.code_archive import is_digest
@@ -40,7 +40,7 @@ class Launcher:
     accelerators: NodeAccelerators
     settings: AgentSettings
     mps: MultiProcessService
-    fencing_deadline: Path
+    fencing_deadline: FencingDeadline
 
     def has_code(self, digest: str) -> bool:
         return is_digest(digest) and (self.code / digest).is_dir()
@@ -56,6 +56,7 @@ class Launcher:
             undo.callback(remove_empty, directory.parent / "checkpoints", directory.parent)
             undo.callback(remove, directory)
             undo.callback(_end_shims, shims)
+            self.fencing_deadline.check()
             remove(directory)  # left by an agent that died before the launch
             self._make_folder(directory.parent)
             self._make_folder(directory)
@@ -205,7 +206,8 @@ class Launcher:
             log_bytes=self.settings.log_bytes,
             log_files=self.settings.log_files,
             user=[user.uid, user.gid, *user.groups] if user and os.geteuid() == 0 else [],
-            fencing_deadline=str(self.fencing_deadline),
+            fencing_deadline=str(self.fencing_deadline.path),
+            deadline=self.fencing_deadline.times,
             grace_s=launch.task.grace_s,
             cooperative=launch.task.cooperative,
             page=page if launch.task.cooperative and launch.ranks[local_rank] == 0 else "",

@@ -34,16 +34,38 @@ class FencingDeadline:
     """Until when the jobs of a node may run without the control plane: two monotonic times in a file. The agent moves them with
     every renewal of its lease. All shims read them, since a killed agent cannot stop its jobs. After these times the control
     plane relies on nothing running here any more. A restart of the machine invalidates them, but each launch follows a renewal.
+
+    It fails closed. A shim begins with the times of its launch spec. It keeps the last times that it has read while the file is
+    missing, short or damaged, so the job stops then. Nothing is launched while the file cannot be written and read back.
+
     Shims of former versions read the file `lifeline`; it stays as a second name of the same file."""
 
     def __init__(self, root: Path) -> None:
         self.path, former = root / "fencing-deadline", root / "lifeline"
         if former.exists() and not self.path.exists():
             os.link(former, self.path)
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = self._open()
+        self.times = (math.inf, math.inf)  # as last moved by this agent; infinite: not yet
 
     def move(self, stop_s: float, kill_s: float) -> None:
-        os.pwrite(self._file, _TIMES.pack(stop_s, kill_s), 0)
+        """Raises `OSError`: shims may not read these times."""
+        self.times = stop_s, kill_s
+        self.check()
+
+    def check(self) -> None:
+        """Make sure that shims read the times, where there are any. Raises `OSError`: they may not."""
+        if self.times[0] == math.inf:
+            return
+        try:
+            in_place = os.path.samestat(os.lstat(self.path), os.fstat(self._file))
+        except OSError:
+            in_place = False
+        if not in_place:
+            self.close()
+            self._file = self._open()
+        os.pwrite(self._file, _TIMES.pack(*self.times), 0)
+        if _fencing_times(str(self.path)) != self.times:
+            raise OSError(errno.EIO, "the fencing deadline cannot be read back", str(self.path))
 
     @property
     def moved_at(self) -> float:
@@ -56,15 +78,21 @@ class FencingDeadline:
             os.close(self._file)
             self._file = -1
 
+    def _open(self) -> int:
+        return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
-def _fencing_times(path: str) -> tuple[float, float]:
-    """When jobs are asked to save and leave, and when the last of them must be gone."""
+
+def _fencing_times(path: str) -> tuple[float, float] | None:
+    """When jobs are asked to save and leave, and when the last of them must be gone; None: the file cannot be read."""
     try:
-        with open(path, "rb") as file:
-            stop_s, kill_s = _TIMES.unpack(file.read(_TIMES.size))
-            return stop_s, kill_s
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            stop_s, kill_s = _TIMES.unpack(os.read(file, _TIMES.size))
+        finally:
+            os.close(file)
     except (OSError, struct.error):
-        return math.inf, math.inf
+        return None
+    return (stop_s, kill_s) if -math.inf < stop_s < math.inf and stop_s <= kill_s else None
 
 
 NEVER_BEGAN, CANNOT_START = 125, 127
@@ -73,6 +101,7 @@ EXIT = "exit.json"
 LOG = "log"
 
 CUT_OFF = "killed because its agent was stopped or disconnected for too long"
+TOO_LATE = "not started, because its agent was stopped or disconnected for too long"
 
 _PERMANENT = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG, errno.E2BIG}
@@ -103,6 +132,7 @@ class LaunchSpec(NamedTuple):
     page: str = ""  # the lease page to revoke at the deadline; empty: none, or the worker gets SIGTERM
     output: str = ""  # a file that also gets the output; relative to `directory`
     outputs: list[str] | tuple[()] = ()  # patterns of files to keep when it has ended; empty: none
+    deadline: list[float] | tuple[float, float] = (math.inf, math.inf)  # the two times in the file, at the launch
 
 
 class Exit(NamedTuple):
@@ -113,6 +143,7 @@ class Exit(NamedTuple):
     why: str = ""
     lost: int = 0  # bytes of its log that could not be written
     permanent: bool = False  # its command can never be executed: another attempt would fail too
+    asked_ns: int = 0  # when its shim sent SIGTERM at the fencing deadline; 0: it did not, or the worker had ended before
 
 
 def _main() -> int:
@@ -134,23 +165,25 @@ def _run(spec: LaunchSpec) -> int:
     output, output_end = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(output, False)
     log = LogWriter(directory / LOG, spec.log_bytes, spec.log_files)
+    fencing = _FencingWatch(spec)
     try:
         log.copy = _open_as_user(spec) if spec.output else -1
-        pid = _start(spec, output_end, lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+        if fencing.has_passed():  # its agent, or this process, was paused before the command began
+            return _leave(directory, draft, Exit(NEVER_BEGAN, time.monotonic_ns(), TOO_LATE))
+        fencing.pid = pid = _start(spec, output_end, lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         why = _why_not_started(spec, error)
         log.write(f"fairlead: {why}\n".encode())
         permanent = isinstance(error, OSError) and error.errno in _PERMANENT
         return _leave(directory, draft, Exit(CANNOT_START, time.monotonic_ns(), why, permanent=permanent))
     os.close(output_end)
-    fencing = _FencingWatch(spec, pid)
     code, at_ns = _supervise(pid, output, waking, received, log, fencing)
     log.close()
     why = CUT_OFF if fencing.over else ""
     if spec.outputs and END not in received and not _yielded(spec):
         with contextlib.suppress(OSError, ValueError):
             keep_outputs(spec.directory, list(spec.outputs), directory / DIRECTORY, lambda: with_rights_of(spec.user))
-    return _leave(directory, draft, Exit(code, at_ns, why, lost=log.lost))
+    return _leave(directory, draft, Exit(code, at_ns, why, lost=log.lost, asked_ns=fencing.asked_ns))
 
 
 def _yielded(spec: LaunchSpec) -> bool:
@@ -220,15 +253,22 @@ def _start(spec: LaunchSpec, output: int, die_with_shim: Callable[[], object]) -
 class _FencingWatch:
     """Watches the fencing deadline in place of an agent that may be dead."""
 
-    def __init__(self, spec: LaunchSpec, pid: int) -> None:
-        self._spec, self._pid = spec, pid
-        self._stop_sent = self.over = False
+    def __init__(self, spec: LaunchSpec) -> None:
+        self.pid = 0  # of the command, once it has started
+        self.asked_ns = 0  # when it got SIGTERM
+        self.over = False
+        self._spec, self._times = spec, (spec.deadline[0], spec.deadline[1])
+        self._stop_sent = False
+
+    def has_passed(self) -> bool:
+        return bool(self._spec.fencing_deadline) and time.monotonic() >= self._read()[0]
 
     def check(self) -> float | None:
         """Ask the worker to stop when it is time. Returns the seconds until the next check; None: no check is needed."""
         if not self._spec.fencing_deadline or self.over:
             return None
-        now, (stop_s, kill_s) = time.monotonic(), _fencing_times(self._spec.fencing_deadline)
+        # A script that got SIGTERM has to leave, even if its agent is back: whether it has finished could not be told later.
+        now, (stop_s, kill_s) = time.monotonic(), self._times if self.asked_ns else self._read()
         if stop_s == math.inf:
             return _NO_DEADLINE_POLL_S
         if now < stop_s:
@@ -240,10 +280,15 @@ class _FencingWatch:
         self.over = now >= kill_s
         return max(0.0, kill_s - now)
 
+    def _read(self) -> tuple[float, float]:
+        self._times = _fencing_times(self._spec.fencing_deadline) or self._times
+        return self._times
+
     def _ask_to_stop(self) -> None:
         if not self._spec.page:
-            if not self._spec.cooperative:
-                _signal_group(self._pid, signal.SIGTERM)
+            if not self._spec.cooperative and _runs(self.pid):
+                self.asked_ns = time.monotonic_ns()
+                _signal_group(self.pid, signal.SIGTERM)
             return
         from fairlead.runtime.agent.lease_file import LeaseFile  # rarely needed, and slow to import
 
@@ -316,6 +361,14 @@ def _reap(pid: int) -> int | None:
         _, status = os.waitpid(ended.si_pid, 0)
         if ended.si_pid == pid:
             found = status
+
+
+def _runs(pid: int) -> bool:
+    """Whether a child has not ended by itself; one that has may wait to be reaped."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:
+        return False
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

@@ -50,7 +50,7 @@ class Supervisor:
             self._lock = _locked(self.root / "lock")
             self._fencing_deadline = FencingDeadline(self.root)
         self.mps = MultiProcessService(self.root / "mps")
-        self._launcher = Launcher(self._jobs, self._code, accelerators, self._settings, self.mps, self._fencing_deadline.path)
+        self._launcher = Launcher(self._jobs, self._code, accelerators, self._settings, self.mps, self._fencing_deadline)
         self._latest_generation: dict[int, int] = {}
         self._launches: dict[tuple[int, int], AgentLaunch] = {}
         try:
@@ -74,6 +74,8 @@ class Supervisor:
         if before is not None and before.ended is None:
             wait = f"generation {newest} still runs on this node; generation {order.generation} must wait for its end"
             raise OrderRefused(f"job {order.job}: {wait}")
+        if self._clock() >= self._fencing_deadline.times[0]:  # the order may be older than this agent's pause
+            raise NodeError(self.root, "the agent's lease is over; nothing starts before it is renewed")
         held = [worker.accelerator for one in self.running() for worker in one.record.workers]
         self._launches[order.key] = self._launcher.start(order, held)
         self._latest_generation[order.job] = order.generation
