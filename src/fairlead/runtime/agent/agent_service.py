@@ -281,7 +281,7 @@ class Agent:
                 wanted.job, wanted.generation, wanted.rank, wanted.offset, min(wanted.limit, CHUNK_BYTES)
             )
         except FairleadError as problem:
-            return ms.LogChunk(wanted.number, problem=str(problem))
+            return ms.LogChunk(wanted.number, problem=od.bounded_text(problem))
         return ms.LogChunk(wanted.number, found.offset, base64.b64encode(found.data).decode())
 
     def _carry_out(self, order: od.Order) -> od.Ended | None:
@@ -300,7 +300,7 @@ class Agent:
         except FairleadError as problem:
             log.error("order refused: %s", problem)
             left = isinstance(problem, NodeError)  # not a fault of the job
-            ended = od.Ended(*order.key, LAUNCH_FAILED, left, 0, 0, str(problem))
+            ended = od.Ended(*order.key, LAUNCH_FAILED, left, 0, 0, od.bounded_text(problem))
             return ended if isinstance(order, od.Launch) else None
         return None
 

@@ -12,7 +12,7 @@ from fairlead.core.job import LAUNCH_FAILED
 from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.protocol.messages import CodeChunk, CodeRequest
-from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Reroute, Revoke
+from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Reroute, Revoke, bounded_text
 
 
 @dataclass
@@ -89,7 +89,7 @@ class CodeDeliveries:
             for key in [key for key, launch in self._waiting.items() if launch.task.code == digest]:
                 launch = self._waiting.pop(key)
                 if one.problem:
-                    ended.append(Ended(*key, LAUNCH_FAILED, one.failed_by_node, 0, 0, one.problem))
+                    ended.append(Ended(*key, LAUNCH_FAILED, one.failed_by_node, 0, 0, bounded_text(one.problem)))
                 else:
                     startable.append(launch)
         return startable, ended

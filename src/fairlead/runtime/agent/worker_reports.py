@@ -11,12 +11,11 @@ from collections import deque
 from itertools import pairwise
 from pathlib import Path
 
-from fairlead.runtime.protocol.orders import MAX_METRICS
+from fairlead.runtime.protocol.orders import MAX_METRIC_NAME, MAX_METRICS
 
 MAX_LINE = 4096
 CHUNK = 1 << 18
 MAX_BACKLOG = 1 << 24
-_MAX_NAME = 200
 
 
 class WorkerReports:
@@ -95,7 +94,9 @@ def _numbers(line: bytes) -> list[tuple[str, float]] | None:
         return None
     if not isinstance(values, dict) or not all(type(value) in (int, float) for value in values.values()):
         return None
-    if not all(len(name) <= _MAX_NAME and name.isprintable() for name in values):  # JSON can contain incomplete characters
+    if not all(
+        len(name) <= MAX_METRIC_NAME and name.isprintable() for name in values
+    ):  # JSON can contain incomplete characters
         return None
     return [(name, float(value) if abs(value) <= 1e308 else math.inf) for name, value in values.items()]
 

@@ -14,7 +14,7 @@ import orjson
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 from fairlead.core.errors import FairleadError
-from fairlead.runtime.protocol.orders import Metric, Order, Report
+from fairlead.runtime.protocol.orders import Amount, Count, Metric, Order, Report, Text
 
 MAX_MESSAGE_BYTES = 4 << 20  # size limit of one message
 
@@ -41,14 +41,14 @@ class Hello:
     `journal` names the journal that its launches belong to; empty before the first. `identity` tells apart two agents with one
     node name; agents of former versions have none."""
 
-    node: str
-    type: str
-    accelerators: int
-    incarnation: Annotated[int, Field(ge=0, le=2**53)]
-    address: str = "127.0.0.1"
-    running: tuple[tuple[int, int], ...] = ()
-    journal: str = ""
-    version: int = PROTOCOL_VERSION
+    node: Text
+    type: Text
+    accelerators: Count
+    incarnation: Count
+    address: Text = "127.0.0.1"
+    running: tuple[tuple[Count, Count], ...] = ()
+    journal: Text = ""
+    version: Count = PROTOCOL_VERSION
     identity: Annotated[str, Field(max_length=64)] = ""
 
 
@@ -56,15 +56,15 @@ class Hello:
 class Heartbeat:
     """The agent is alive. Utilization (0 to 1) and used memory of each accelerator, where they can be measured."""
 
-    utilization: tuple[float, ...] = ()
-    memory_gb: tuple[float, ...] = ()
+    utilization: tuple[Amount, ...] = ()
+    memory_gb: tuple[Amount, ...] = ()
 
 
 @_message
 class ReportBatch:
     """Reports about jobs; sent again until they are acknowledged."""
 
-    sequence: int
+    sequence: Count
     reports: tuple[Report, ...]
 
 
@@ -72,18 +72,18 @@ class ReportBatch:
 class LogChunk:
     """The answer to the `LogRequest` of the same number: the bytes at `offset` in base64, or why there are none."""
 
-    number: int
-    offset: int = 0
+    number: Count
+    offset: Count = 0
     data: str = ""
-    problem: str = ""
+    problem: Text = ""
 
 
 @_message
 class CodeRequest:
     """A launch waits for this archive: send it from `offset` on."""
 
-    digest: str
-    offset: int = 0
+    digest: Annotated[str, Field(max_length=64)]
+    offset: Count = 0
 
 
 @_message
@@ -168,7 +168,8 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(data: bytes) -> Message:
-    """The message of some bytes. Raises `BadMessage`: it is too large, not JSON, or not a message of this version."""
+    """The message of some bytes. Raises `BadMessage`: it is too large, not JSON, not a message of this version, or has a value
+    out of range."""
     if len(data) > MAX_MESSAGE_BYTES:
         raise BadMessage(f"a message of {len(data):,} bytes; at most {MAX_MESSAGE_BYTES:,}")
     try:

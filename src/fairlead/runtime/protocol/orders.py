@@ -1,16 +1,33 @@
 """Orders of the control plane to an agent, and the agent's reports, as plain values. They know nothing of how they are sent. A
 launch is identified by its job number and its *generation*: how often the job was started, counted from 1. A report about an
-older generation is out of date and is dropped."""
+older generation is out of date and is dropped. Reports come from nodes whose jobs are not trusted: the types of their fields
+have bounds, so that everything that is decoded can be journaled and read back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
+
+from pydantic import Field
 
 from fairlead.core.job import LAUNCH_FAILED
 
 MAX_METRICS = 32  # different metric names per job; agents and the control plane ignore further names
+MAX_COUNT = 2**53  # the largest count that a float represents exactly
+MAX_TEXT = 10_000  # characters
+MAX_METRIC_NAME = 200
+
+Count: TypeAlias = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Rank: TypeAlias = Annotated[int, Field(ge=0, lt=1_000_000)]
+ExitCode: TypeAlias = Annotated[int, Field(ge=-64, le=255)]  # negative: the signal
+Amount: TypeAlias = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
+Text: TypeAlias = Annotated[str, Field(max_length=MAX_TEXT)]
+
+
+def bounded_text(text: object) -> str:
+    """A text that can be sent and journaled: shortened, and without incomplete characters, such as of a file's name."""
+    return str(text)[:MAX_TEXT].encode(errors="replace").decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +73,8 @@ class LaunchParameters:
 class OfLaunch:
     """An order or a report about one launch, which `key` identifies."""
 
-    job: int
-    generation: int
+    job: Count
+    generation: Count
 
     @property
     def key(self) -> tuple[int, int]:
@@ -117,17 +134,17 @@ class Progress(OfLaunch):
     """The progress of a job, from its first worker here. `rate` is in steps per second of this launch, 0 before the second
     step."""
 
-    steps: int
-    saved: int
-    rate: float
-    batch_size: int = 0
+    steps: Count
+    saved: Count
+    rate: Amount
+    batch_size: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Metric(OfLaunch):
-    """A value that a job reported."""
+    """A value that a job reported; infinite if it was too large, or not a number."""
 
-    name: str
+    name: Annotated[str, Field(max_length=MAX_METRIC_NAME)]
     value: float
 
 
@@ -135,7 +152,7 @@ class Metric(OfLaunch):
 class RenewalRequest(OfLaunch):
     """Three quarters of a lease are used: the job asks for this renewal, counted from 1. Repeated until it is answered."""
 
-    renewal: int
+    renewal: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +162,15 @@ class Ended(OfLaunch):
     `yielded`: they stopped because their lease was revoked, or were killed because they did not stop. `code` is the exit status
     of the first worker that failed or was killed (negative: the signal), or 0."""
 
-    code: int
+    code: ExitCode
     yielded: bool
-    steps: int
-    saved: int
-    why: str = ""  # for users, such as "killed 30 s after it was asked to stop"
-    rank: int = 0  # of the first worker that failed
+    steps: Count
+    saved: Count
+    why: Text = ""  # for users, such as "killed 30 s after it was asked to stop"
+    rank: Rank = 0  # of the first worker that failed
     permanent: bool = False  # its command can never be executed: another attempt would fail too
-    ended_at: float = field(default=0.0, compare=False)  # Unix time on the agent's node; 0: not known
-    ago_s: float = field(default=0.0, compare=False)  # how long before it was sent; the control plane may have been away
+    ended_at: Amount = field(default=0.0, compare=False)  # Unix time on the agent's node; 0: not known
+    ago_s: Amount = field(default=0.0, compare=False)  # how long before it was sent; the control plane may have been away
 
     @property
     def could_not_start(self) -> bool:
