@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from fairlead.core.errors import InputError
-from fairlead.runtime.protocol.command_line import command_words
+from fairlead.runtime.protocol.command_line import command_words, program_name
 from fairlead.runtime.protocol.task_file import parse_task
 
 
@@ -30,6 +32,31 @@ def test_a_line_too_long_to_be_split_at_once_is_told_and_words_are_not():
 )
 def test_a_string_is_for_a_shell_and_a_list_is_executed_as_it_is(run, words, shell):
     assert command_words(run) == (words, shell)
+
+
+@pytest.mark.parametrize(
+    "line", ["a;b 'c d'e", 'x "a\\"b\\n" y;', r"a\ b; c\\d", "'' ;x", "a#b; c\nd.py", "# all\nb;", "a\r\n'b\n c';", "é \u3000;"]
+)
+def test_the_program_of_a_line_is_found_as_a_shell_would_split_it(line):
+    words = shlex.split(line, comments=True)
+    assert program_name(line) == next((word for word in words if word.endswith(".py")), words[0])
+
+
+def test_no_line_is_split_with_quadratic_time(monkeypatch):
+    monkeypatch.setattr(shlex, "split", None)  # appends to a word character by character
+    assert parse_task({"run": "x;" + "a" * 32_000}, "task").job("a", "ann").kind.startswith("x;aaa")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"array": ",".join(["0-9999"] * 1000)}, "at most 10,000 jobs"),
+        ({"grid": {f"p{n}": ["1"] for n in range(1000)}}, "at most 64 parameters"),
+    ],
+)
+def test_a_short_text_does_not_stand_for_endless_work(fields, words):
+    with pytest.raises(InputError, match=words):
+        parse_task({"run": "x", **fields}, "task")
 
 
 @pytest.mark.parametrize("run", ["", "  ", [], [""], "echo 'without end"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
+from itertools import islice
 
 MAX_WORDS, MAX_WORD = 4096, 32_768
 
@@ -16,6 +18,15 @@ _BUILTINS = (
     "for function getopts hash help history if jobs let local logout mapfile popd pushd read readarray readonly return select "
     "set shift shopt source suspend time times trap type typeset ulimit umask unalias unset until wait while"
 )
+
+# `shlex` takes time quadratic in a word's length; a pattern takes linear time.
+_PIECE = re.compile(
+    r"""(?P<between>[ \t\r\n]++|\#[^\n]*+)|(?P<plain>[^ \t\r\n\\'"\#]++)|'(?P<single>[^']*+)'"""
+    r"""|"(?P<double>[^"\\]*+(?:\\.[^"\\]*+)*+)"|\\(?P<escaped>.)""",
+    re.DOTALL,
+)
+_LINE = re.compile(r"""(?:[^\\'"\#]++|\#[^\n]*+|'[^']*+'|"[^"\\]*+(?:\\.[^"\\]*+)*+"|\\.)*+\Z""", re.DOTALL)
+_MAX_SEARCHED = 256  # words in which a script's name is looked for
 
 _SCRIPT = re.compile(r"(?!-)[^=]*[^=/]\.(py|sh|bash|pl|rb|jl|R|lua|js)\Z")
 _INTERPRETER = re.compile(r"(.*/)?((python|pypy)[\d.]*|(ba|da|k|z)?sh)\Z")
@@ -32,12 +43,12 @@ def command_words(run: list[str] | str) -> tuple[list[str], bool]:
     """
     if isinstance(run, list):
         return _checked(run), False
-    if len(run) > MAX_WORD:  # splitting takes time quadratic in a word's length
+    if len(run) > MAX_WORD:
         raise ValueError(f"a line of at most {MAX_WORD} characters, or a list of words")
     words = run.split()
     if words and _SIMPLE.match(run) and "=" not in words[0] and words[0] not in _BUILTINS.split():
         return words, False
-    _split(run)
+    _check_quotes(run)
     return _checked([SHELL, "-c", run] if words else []), True
 
 
@@ -49,20 +60,30 @@ def _checked(words: list[str]) -> list[str]:
     return words
 
 
-def _split(line: str) -> list[str]:
-    """The words of a line, roughly; a quotation without end is an error unless it may be text of a here-document."""
-    try:
-        return shlex.split(line, comments=True)
-    except ValueError as error:
-        if "<<" in line:
-            return line.split()
-        raise ValueError(f"a command line ({error})") from None
+def _check_quotes(line: str) -> None:
+    """Refuse a quotation without end, unless it may be text of a here-document."""
+    if "<<" not in line and not _LINE.match(line):
+        raise ValueError("a command line (No closing quotation)")
+
+
+def _words_of(line: str) -> Iterator[str]:
+    """The words of a line, roughly; an unfinished quotation ends them."""
+    word: list[str] = []
+    for piece in _PIECE.finditer(line) if _LINE.match(line) else ():
+        if piece["between"] is None:
+            double = piece["double"]
+            word.append(re.sub(r'\\(["\\])', r"\1", double) if double is not None else piece[piece.lastgroup or 0])
+        elif word:
+            yield "".join(word)
+            word = []
+    if word:
+        yield "".join(word)
 
 
 def program_name(run: list[str] | str) -> str:
     """Return what a command runs: the first word that looks like a script; else an interpreter's first word that is not an
     option, such as a module's name; else the program, also with -c."""
-    words = run if isinstance(run, list) else _split(run) or run.split()
+    words = run if isinstance(run, list) else list(islice(_words_of(run), _MAX_SEARCHED)) or run.split()
     script = next((at for at, word in enumerate(words) if _SCRIPT.match(word)), 0)
     if not script and _INTERPRETER.match(words[0]):
         script = next((at for at, word in enumerate(words) if at and not word.startswith("-")), 0)

@@ -17,6 +17,7 @@ MAX_ARRAY = 10_000
 """Jobs of one array or grid."""
 
 MAX_INDEX = 1_000_000
+MAX_PARAMETERS = 64  # of a grid; every job has all of them
 
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?\Z")
 
@@ -70,6 +71,7 @@ def array_of(job: Job) -> dict[str, Any] | None:
 def parse_indices(text: str) -> list[int]:
     """Return the indices of `0-19`, `0-19:2` or `1,3,5`, in ascending order. Raises `ValueError`: the text is none of these."""
     indices: set[int] = set()
+    named = 0  # also those that are named again
     for part in text.split(","):
         found = _RANGE.match(part.strip())
         if found is None:
@@ -77,11 +79,9 @@ def parse_indices(text: str) -> list[int]:
         first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
         if last < first or not step or last > MAX_INDEX:
             raise ValueError(f"indices such as 0-19, 0-19:2 or 1,3,5, in ascending order, up to {MAX_INDEX:,}")
-        if (last - first) // step >= MAX_ARRAY:
+        if (named := named + (last - first) // step + 1) > MAX_ARRAY:
             raise ValueError(f"at most {MAX_ARRAY:,} jobs")
         indices.update(range(first, last + 1, step))
-    if len(indices) > MAX_ARRAY:
-        raise ValueError(f"at most {MAX_ARRAY:,} jobs")
     return sorted(indices)
 
 
@@ -96,8 +96,10 @@ def array_indices(array: str | int | Sequence[int]) -> list[int]:
     return parse_indices(array if isinstance(array, str) else ",".join(map(str, array)))
 
 
-def grid_values(grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Return all combinations of a grid's values; the last parameter changes fastest."""
+def grid_size(grid: Mapping[str, Sequence[str]]) -> int:
+    """Return the number of combinations of a grid's values. Raises `ValueError`: there are none, or too many."""
+    if len(grid) > MAX_PARAMETERS:
+        raise ValueError(f"at most {MAX_PARAMETERS} parameters")
     size = 1
     for name, values in grid.items():
         if not values:
@@ -105,4 +107,10 @@ def grid_values(grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
         size *= len(values)
         if size > MAX_ARRAY:
             raise ValueError(f"at most {MAX_ARRAY:,} combinations")
+    return size
+
+
+def grid_values(grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Return all combinations of a grid's values; the last parameter changes fastest."""
+    grid_size(grid)
     return [dict(zip(grid, values)) for values in itertools.product(*grid.values())]

@@ -30,7 +30,7 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import EXPERT, FORMER_FIELDS, Job, wrong_schedule
 from fairlead.runtime.protocol.command_line import MAX_WORD, MAX_WORDS, command_words, program_name
 from fairlead.runtime.protocol.orders import Task
-from fairlead.runtime.protocol.task_array import ArrayMember, array_indices, grid_values
+from fairlead.runtime.protocol.task_array import ArrayMember, array_indices, grid_size, grid_values
 from fairlead.workloads.dynamics import SEPARATOR, parse_regimes
 
 MAX_SCHEDULE = 256  # batch sizes of a schedule; every list of jobs contains them
@@ -219,9 +219,9 @@ class TaskSpec(Spec):
             raise ValueError("a lease with bounds is for cooperative jobs; time_limit_s bounds every job")
         if self.array != "" and self.grid:
             raise ValueError("either an array or a grid, not both")
-        last = self.members("0" * 8)[-1]  # none has a longer name
-        if last is not None and not is_job_name(last.job_name):
-            raise ValueError(f"a shorter name: the jobs of the array are called {last.job_name[:40]}…")
+        last = grid_size(self.grid) - 1 if self.grid else 0 if self.array == "" else array_indices(self.array)[-1]
+        if not is_job_name(longest := f"{self.name or 'array-00000000'}-{last}") and (self.grid or self.array != ""):
+            raise ValueError(f"a shorter name: the jobs of the array are called {longest[:40]}…")
         if self.code and self.directory:
             raise ValueError("either a directory on the nodes or code that is sent along, not both")
         return self
@@ -282,7 +282,7 @@ class TaskSpec(Spec):
     @field_validator("grid")
     @classmethod
     def _valid_grid(cls, grid: dict[str, list[str]]) -> dict[str, list[str]]:
-        grid_values(grid)
+        grid_size(grid)
         if len({name.upper() for name in grid}) < len(grid):
             raise ValueError("parameters that differ in more than upper and lower case; each becomes a variable in upper case")
         cls._valid_variables({name.upper(): "" for name in grid})
