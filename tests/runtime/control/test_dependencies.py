@@ -56,3 +56,12 @@ def test_what_cannot_be_waited_for_is_refused(jobs, said):
         assert plane.loop.state.next_number == 1
 
     with_plane(scene)
+
+
+def test_a_submission_has_a_bounded_number_of_patterns_to_compare_with_all_names():
+    async def scene(plane, who):
+        tasks = [{"run": "true", "after": [f"x{n}-{m}*" for m in range(50)]} for n in range(3)]
+        answer = await who("ann").post("/v1/jobs", json={"jobs": tasks})
+        assert (answer.status_code, "at most 100 different patterns" in answer.json()["detail"]) == (422, True)
+
+    with_plane(scene)

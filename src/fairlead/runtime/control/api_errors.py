@@ -14,14 +14,16 @@ class ErrorResponse(BaseModel):
 
 
 DESCRIPTIONS = {
-    400: "the body cannot be read",
+    400: "the body cannot be read, or has two lengths",
     401: "no valid token",
     403: "not allowed with this role",
     404: "not found, or it belongs to another user",
+    408: "the body did not arrive in time",
     409: "the current state does not allow it",
     411: "the header Content-Length is missing",
     413: "the body is too large",
     422: "an invalid request",
+    429: "too many requests; try again after the seconds of the header Retry-After",
     503: "busy: it is unknown whether the request was accepted, or the state cannot be read; try again",
 }
 

@@ -5,14 +5,14 @@ when it is in the journal. (No postponed annotations here: FastAPI reads them, a
 import asyncio
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
@@ -32,12 +32,14 @@ from fairlead.runtime.control.job_logs import LogMissing, LogReader, LogUnreacha
 from fairlead.runtime.control.job_routes import ENDED_ALREADY, JobName, job_routes
 from fairlead.runtime.control.lookahead_service import Lookahead, when_routes
 from fairlead.runtime.control.prometheus import CONTENT_TYPE
+from fairlead.runtime.control.request_guard import ParsedRoute, RequestGuard, RequestRate, check_token, in_worker
 from fairlead.runtime.control.snapshotter import check_serializable
 from fairlead.runtime.control.submissions import (
     JobNames,
     JobQuery,
     Submission,
     expand_arrays,
+    feasible_types_of,
     jobs_of,
     reserve_names,
     submission_order,
@@ -50,6 +52,7 @@ from fairlead.runtime.protocol.task_array import array_of
 MAX_BODY = 8 << 20
 MAX_EARLIER = 20  # earlier jobs with the same name in a job's record
 ANSWER_WITHIN_S = 30.0
+CHECK_EVERY_S = 0.2  # whether the scheduling loop has ended
 
 T = TypeVar("T")
 
@@ -67,13 +70,21 @@ class SchedulerSwitch(BaseModel):
 
 
 def create_app(
-    plane: ControlPlane, tokens: Tokens, *, metrics_open: bool = False, lookahead: Lookahead | None = None
+    plane: ControlPlane,
+    tokens: Tokens,
+    *,
+    metrics_open: bool = False,
+    lookahead: Lookahead | None = None,
+    rate: RequestRate | None = None,
+    agents_loop: asyncio.AbstractEventLoop | None = None,
 ) -> FastAPI:
-    """Return the application; `/metrics` needs no token if `metrics_open`."""
+    """Return the application; `/metrics` needs no token if `metrics_open`. `rate` limits each user; None: no limit.
+    `agents_loop` is the event loop of the agents' streams, if the application runs in another one."""
     about = "The control plane of a GPU cluster."
     app = FastAPI(
         title="Fairlead", version=VERSION, description=about, responses=ERROR_RESPONSES, docs_url=None, redoc_url=None
     )
+    app.router.route_class = ParsedRoute
     add_pages(app)
 
     @app.exception_handler(RequestValidationError)
@@ -91,17 +102,8 @@ def create_app(
     names = JobNames()
     logs = LogReader(plane)
 
-    async def holder(given: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]) -> Bearer:
-        found = None if given is None else tokens.bearer(given.credentials)
-        if found is None or found.role is Role.AGENT:
-            wanted = "this request needs a valid token in the header 'Authorization: Bearer TOKEN'"
-            raise HTTPException(401, wanted, {"WWW-Authenticate": "Bearer"})
-        return found
-
-    async def bearer(found: Annotated[Bearer, Depends(holder)]) -> Bearer:
-        if found.role is Role.METRICS:
-            raise HTTPException(403, "this token may only read /metrics; use the token of a user or an admin")
-        return found
+    async def bearer(request: Request, given: Annotated[object, Depends(scheme)]) -> Bearer:
+        return check_token(request.scope["bearer"])
 
     Caller = Annotated[Bearer, Depends(bearer)]
 
@@ -110,35 +112,18 @@ def create_app(
             raise HTTPException(403, "this request needs an admin token")
         return caller
 
-    def metrics_reader(found: Annotated[Bearer, Depends(holder)]) -> None:
-        if found.role not in (Role.ADMIN, Role.METRICS):
+    def metrics_reader(request: Request) -> None:
+        if check_token(request.scope["bearer"], metrics=True).role is Role.USER:
             raise HTTPException(403, "this request needs an admin token or one of the role metrics")
 
     Admin = Annotated[Bearer, Depends(admin)]
 
-    def refused_body(request: Request) -> Response | None:
-        """The answer to a request whose body is too large, or without its length."""
-        if request.method not in ("POST", "PUT", "PATCH"):
-            return None
-        largest = MAX_BODY
-        if request.scope["path"].startswith("/v1/code/") and plane.code is not None:
-            largest = plane.code.limits.packed_bytes
-        length = request.headers.get("content-length")
-        if length is None:
-            return JSONResponse({"detail": "the request needs the header Content-Length"}, 411)
-        if not length.isdecimal() or int(length) > largest:
-            return JSONResponse({"detail": f"the body is too large: at most {largest:,} bytes are accepted"}, 413)
-        return None
+    def largest_body(path: str) -> int:
+        return plane.code.limits.packed_bytes if path.startswith("/v1/code/") and plane.code is not None else MAX_BODY
 
-    @app.middleware("http")
-    async def limit_and_count(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        status = 500
-        try:
-            answer = refused_body(request) or await call_next(request)
-            status = answer.status_code
-            return answer
-        finally:
-            plane.metrics.count_request(request.method, getattr(request.scope.get("route"), "path", ""), status)
+    app.add_middleware(
+        RequestGuard, bearer=tokens.bearer, largest_body=largest_body, count=plane.metrics.count_request, rate=rate
+    )
 
     async def read(what: Callable[[], T]) -> T:
         """Read the state in a thread, while the loop waits."""
@@ -158,13 +143,19 @@ def create_app(
             loop.call_soon_threadsafe(lambda: None if result.done() else result.set_result(events))
 
         ask(answer)
-        ended = asyncio.create_task(plane.wait_ended())
-        done, _ = await asyncio.wait((result, ended), timeout=ANSWER_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
-        ended.cancel()
-        if result in done:
+        until = loop.time() + ANSWER_WITHIN_S
+        while not result.done() and loop.time() < until and plane.failure is None and not plane.backend.stopped:
+            await asyncio.wait((result,), timeout=CHECK_EVERY_S)
+        if result.done():
             return result.result()
         why = f": {plane.failure}" if plane.failure is not None else ""
         raise HTTPException(503, f"it is unknown whether the request was accepted; check 'fairlead queue' later{why}")
+
+    async def from_agents(reading: Coroutine[Any, Any, T]) -> T:
+        """Await what needs the agents' streams, in their event loop."""
+        if agents_loop is None:
+            return await reading
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(reading, agents_loop))
 
     def find(name: str, caller: Bearer) -> int:
         """Return a job by number, or the most recent one by name, that a user may see."""
@@ -213,19 +204,22 @@ def create_app(
     @app.post("/v1/jobs", status_code=201)
     async def submit(body: Submission, caller: Caller) -> dict[str, Any]:
         """Submit jobs, all or none; the answer has them in the same order. A task with `array` or `grid` is many jobs."""
-        expanded = expand_arrays(body.jobs, lambda: secrets.token_hex(4))
+        expanded = await in_worker(lambda: expand_arrays(body.jobs, lambda: secrets.token_hex(4)))
         order, after = await read(lambda: submission_order(expanded, lambda name: dependency(name, caller)))
         for task in body.jobs:
             if caller.account_of(task.account) is None:
                 theirs = caller.account or caller.user
                 raise HTTPException(422, f"jobs of this token belong to account {theirs!r}, not {task.account!r}")
-        jobs = [
-            replace(job, account=caller.account_of(job.account) or "")
-            for job in jobs_of(((expanded[place], others) for place, others in zip(order, after)), caller.user)
-        ]
+
+        def complete() -> list[Job]:
+            made = jobs_of(((expanded[place], others) for place, others in zip(order, after)), caller.user)
+            return [replace(job, account=caller.account_of(job.account) or "") for job in made]
+
+        jobs = await in_worker(complete)
         arrays = {one.member.name for one in expanded if one.member is not None}
         new = set() if body.dry_run else ({job.name for job in jobs} | arrays) - {""}
-        fitting = await read(lambda: reserve_names(plane, jobs, names, new))
+        fitting = await in_worker(lambda: feasible_types_of(plane, jobs))
+        await read(lambda: reserve_names(plane.loop.state, [expanded[place] for place in order], names, new))
 
         def in_request_order(answers: Iterable[dict[str, Any]]) -> dict[str, Any]:
             return {"jobs": [answer for _, answer in sorted(zip(order, answers), key=lambda one: one[0])]}
@@ -279,7 +273,7 @@ def create_app(
     ) -> dict[str, Any]:
         """A chunk of a worker's log. Continue at `next` until `over` is true and `text` is empty."""
         number = await read(lambda: find(name, caller))
-        return await logs.read(number, launch, rank, offset)
+        return await from_agents(logs.read(number, launch, rank, offset))
 
     @app.get("/v1/jobs/{name}/outputs", responses={404: {}, 409: {}}, response_class=Response)
     async def outputs(
@@ -290,7 +284,7 @@ def create_app(
     ) -> Response:
         """A chunk of a file that a job has kept (`outputs` in its task). Continue behind it until the chunk is empty."""
         number = await read(lambda: find(name, caller))
-        launch, data = await logs.read_output(number, path, offset)
+        launch, data = await from_agents(logs.read_output(number, path, offset))
         return Response(data, media_type="application/octet-stream", headers={"fairlead-launch": str(launch)})
 
     Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 digest of the archive.")]

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from fairlead.core import events as ev
 from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT, UPDATABLE_ENDED, Phase
 from fairlead.runtime.control.control_plane import ControlPlane
+from fairlead.runtime.control.request_guard import ParsedRoute
 from fairlead.runtime.control.submissions import JobNames
 from fairlead.runtime.control.tokens import Bearer
 from fairlead.runtime.protocol.task_file import Label, TaskSpec, task_of
@@ -77,7 +78,7 @@ class JobRequeue(BaseModel):
 
 def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Requests) -> APIRouter:
     """Return the routes that change submitted jobs."""
-    router = APIRouter()
+    router = APIRouter(route_class=ParsedRoute)
     Caller = Annotated[Bearer, Depends(bearer)]
 
     async def found(name: str, caller: Bearer) -> tuple[int, Phase]:

@@ -7,6 +7,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from typing import Annotated
 
@@ -26,6 +27,7 @@ MAX_JOBS = 1000
 MAX_COMPARED = 200  # jobs whose names are compared with an unknown name; a comparison is slow, and other requests wait
 MAX_SEARCHED = 10_000  # the most recent jobs, among which these are looked for
 MAX_DEPENDENCIES = 1_000_000  # of all jobs of a submission: every one is stored, and the loop waits while they are resolved
+MAX_PATTERNS = 100  # different patterns in the dependencies of a submission: each is compared with all names
 MAX_SUBMISSION_BYTES = 64 << 20  # of all tasks of a submission, with the members of arrays
 
 _MEMBERS = re.compile(r"(?P<name>[^\[\]*?]+)\[(?P<indices>[\d,:-]+)\]\Z")  # sweep[0-4]
@@ -225,6 +227,10 @@ def submission_order(
     at: dict[int, int] = {}  # positions in the order
     after: dict[int, tuple[int, ...]] = {}
     count = 0  # of all dependencies
+    wanted = {str(name) for job in jobs for name in job.task.after} - places_of.keys()
+    if sum(any(sign in name for sign in "*?[") for name in wanted) > MAX_PATTERNS:
+        raise HTTPException(422, f"after: the jobs of a submission have at most {MAX_PATTERNS} different patterns")
+    known = cache(known)
 
     for begin in range(len(jobs)):
         path = [begin]
@@ -276,13 +282,10 @@ class Submission(BaseModel):
     dry_run: Annotated[bool, Field(description="Only check the jobs.")] = False
 
 
-def reserve_names(plane: ControlPlane, jobs: Sequence[Job], names: JobNames, claimed: set[str]) -> list[list[str]]:
-    """Return the types that each job can run on, and reserve the `claimed` names. A job that can never run here, or whose name
-    is taken, is refused."""
-    state = plane.loop.state
+def feasible_types_of(plane: ControlPlane, jobs: Sequence[Job]) -> list[list[str]]:
+    """Return the types that each job can run on. A job that can never run here, or whose code was not sent, is refused."""
+    cluster = plane.loop.state.cluster
     types: list[list[str]] = []
-    seen: set[str] = set()
-    arrays: set[str] = set()
     masks: dict[tuple[object, ...], int] = {}  # by request: the members of an array are alike
     for job in jobs:
         code = task_of(job).code
@@ -290,17 +293,24 @@ def reserve_names(plane: ControlPlane, jobs: Sequence[Job], names: JobNames, cla
             raise HTTPException(422, f"the code of {job.name or 'the job'} was not sent: PUT /v1/code/{code} first")
         needs = (job.allowed_types, job.memory_gb, job.workers, job.cpus, job.host_memory_gb)
         if needs not in masks:
-            masks[needs] = feasible_types(job, state.cluster)
+            masks[needs] = feasible_types(job, cluster)
         if not (mask := masks[needs]):
             raise HTTPException(
-                422, f"{job.name or 'the job'} can never run on this cluster: {infeasible_reason(job, state.cluster).text}"
+                422, f"{job.name or 'the job'} can never run on this cluster: {infeasible_reason(job, cluster).text}"
             )
-        array = array_of(job) or {"name": "", "id": ""}
-        for name in (job.name, array["name"] if array["id"] not in arrays else ""):
+        types.append([name for code, name in enumerate(cluster.type_names) if mask >> code & 1])
+    return types
+
+
+def reserve_names(state: State, jobs: Sequence[SubmittedJob], names: JobNames, claimed: set[str]) -> None:
+    """Reserve the `claimed` names. A submission with a name that is taken, or that it has twice, is refused."""
+    seen: set[str] = set()
+    arrays: set[str] = set()
+    for job in jobs:
+        array_name, array_id = (job.member.name, job.member.id) if job.member else ("", "")
+        for name in (job.name, array_name if array_id not in arrays else ""):
             if name and (name in seen or names.taken(state, name)):
                 raise HTTPException(409, f"the name {name!r} is taken by a job that has not ended; choose another name")
             seen.add(name)
-        arrays.add(array["id"])
-        types.append([name for code, name in enumerate(state.cluster.type_names) if mask >> code & 1])
+        arrays.add(array_id)
     names.pending |= claimed
-    return types

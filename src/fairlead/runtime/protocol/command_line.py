@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import islice
 
 MAX_WORDS, MAX_WORD = 4096, 32_768
@@ -27,6 +28,7 @@ _PIECE = re.compile(
 )
 _LINE = re.compile(r"""(?:[^\\'"\#]++|\#[^\n]*+|'[^']*+'|"[^"\\]*+(?:\\.[^"\\]*+)*+"|\\.)*+\Z""", re.DOTALL)
 _MAX_SEARCHED = 256  # words in which a script's name is looked for
+_MAX_PATH = 4096  # characters of a script's name
 
 _SCRIPT = re.compile(r"(?!-)[^=]*[^=/]\.(py|sh|bash|pl|rb|jl|R|lua|js)\Z")
 _INTERPRETER = re.compile(r"(.*/)?((python|pypy)[\d.]*|(ba|da|k|z)?sh)\Z")
@@ -60,6 +62,7 @@ def _checked(words: list[str]) -> list[str]:
     return words
 
 
+@lru_cache(64)  # the jobs of an array have the same line
 def _check_quotes(line: str) -> None:
     """Refuse a quotation without end, unless it may be text of a here-document."""
     if "<<" not in line and not _LINE.match(line):
@@ -80,11 +83,17 @@ def _words_of(line: str) -> Iterator[str]:
         yield "".join(word)
 
 
+@lru_cache(64)
+def _first_words(line: str) -> list[str]:
+    return list(islice(_words_of(line), _MAX_SEARCHED)) or line.split()
+
+
 def program_name(run: list[str] | str) -> str:
     """Return what a command runs: the first word that looks like a script; else an interpreter's first word that is not an
     option, such as a module's name; else the program, also with -c."""
-    words = run if isinstance(run, list) else list(islice(_words_of(run), _MAX_SEARCHED)) or run.split()
-    script = next((at for at, word in enumerate(words) if _SCRIPT.match(word)), 0)
+    words = run if isinstance(run, list) else _first_words(run)
+    short = ((at, word) for at, word in enumerate(words[:_MAX_SEARCHED]) if len(word) <= _MAX_PATH)
+    script = next((at for at, word in short if _SCRIPT.match(word)), 0)
     if not script and _INTERPRETER.match(words[0]):
         script = next((at for at, word in enumerate(words) if at and not word.startswith("-")), 0)
     return words[0] if "-c" in words[:script] else words[script]

@@ -1,0 +1,235 @@
+"""What every HTTP request passes before the application sees it: its token, the rate and the open requests of its user, and the
+size of its body, counted as it arrives. Bodies are read after that, and parsed outside the event loop. It knows no routes and
+no jobs. (No postponed annotations here: FastAPI reads them.)"""
+
+import asyncio
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from fastapi import HTTPException, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter, ValidationError
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fairlead.runtime.control.api_errors import validation_sentence
+from fairlead.runtime.control.tokens import Bearer, Role
+
+T = TypeVar("T")
+
+SMALL_BODY = 64 << 10  # a body up to this size needs no room
+ROOM_PER_USER, ROOM_IN_ALL = 64 << 20, 512 << 20  # bytes of larger bodies that are read or handled at the same time
+PARSED = 8  # memory of parsed JSON, in multiples of its size
+CHUNK_WITHIN_S = 30.0  # the next part of a body
+MIN_BYTES_PER_S = 64 << 10  # of a body, after the first `CHUNK_WITHIN_S`
+MAX_OPEN = 64  # requests of one user at the same time
+MAX_USERS = 10_000  # whose rates are remembered
+
+_workers = ThreadPoolExecutor(2, "requests")
+
+
+async def in_worker(work: Callable[[], T]) -> T:
+    """Compute in one of a few threads, so that other requests are answered meanwhile."""
+    return await asyncio.get_running_loop().run_in_executor(_workers, work)
+
+
+class RequestRate(NamedTuple):
+    """The requests that a user may make: so many a second, after a burst."""
+
+    per_s: float = 50.0
+    burst: float = 200.0
+
+
+@dataclass
+class RateLimiter:
+    """A token bucket for each user."""
+
+    rate: RequestRate
+    clock: Callable[[], float] = time.monotonic
+    _full_at: dict[str, float] = field(default_factory=dict)  # when the bucket of a user will be full again
+
+    def wait_s(self, user: str) -> float:
+        """Count a request; return 0, or the seconds to wait if it is one too many."""
+        now = self.clock()
+        full_at = max(now, self._full_at.get(user, now)) + 1 / self.rate.per_s
+        if (over_s := full_at - now - self.rate.burst / self.rate.per_s) > 1e-9:
+            return over_s
+        if len(self._full_at) >= MAX_USERS:
+            self._full_at = {name: at for name, at in self._full_at.items() if at > now}
+        self._full_at[user] = full_at
+        return 0.0
+
+
+def check_token(found: Bearer | None, *, metrics: bool = False) -> Bearer:
+    """Return the bearer of a user's or an admin's token, or also of one for metrics; others are refused."""
+    if found is None or found.role is Role.AGENT:
+        wanted = "this request needs a valid token in the header 'Authorization: Bearer TOKEN'"
+        raise HTTPException(401, wanted, {"WWW-Authenticate": "Bearer"})
+    if found.role is Role.METRICS and not metrics:
+        raise HTTPException(403, "this token may only read /metrics; use the token of a user or an admin")
+    return found
+
+
+class RequestGuard:
+    """The application behind it gets requests with a known bearer (`scope["bearer"]`) and a complete body."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        bearer: Callable[[str], Bearer | None],
+        largest_body: Callable[[str], int],
+        count: Callable[[str, str, int], None],
+        rate: RequestRate | None = None,
+    ) -> None:
+        self._app, self._bearer, self._largest_body, self._count = app, bearer, largest_body, count
+        self._limiter = RateLimiter(rate) if rate is not None else None
+        self._open: Counter[str] = Counter()
+        self._held: Counter[str] = Counter()  # bytes by user; of all under ""
+        self._released = asyncio.Condition()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = 500
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._handle(scope, receive, counted)
+        except HTTPException as refused:
+            answer = JSONResponse({"detail": refused.detail}, refused.status_code, dict(refused.headers or {}))
+            await answer(scope, receive, counted)
+        finally:
+            self._count(scope["method"], getattr(scope.get("route"), "path", ""), status)
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        scheme, _, token = headers.get(b"authorization", "").partition(" ")
+        found = scope["bearer"] = self._bearer(token.strip()) if scheme.lower() == "bearer" else None
+        user = found.user if found is not None else f"{(scope.get('client') or ('',))[0]} without a token"
+        if self._limiter is not None and (wait_s := math.ceil(self._limiter.wait_s(user))):
+            rate = f"at most {self._limiter.rate.per_s:g} a second"
+            why = f"too many requests of {user}: {rate}; try again in {wait_s} s"
+            raise HTTPException(429, why, {"Retry-After": str(wait_s)})
+        if self._open[user] >= MAX_OPEN:
+            raise HTTPException(429, f"{user} has {MAX_OPEN} open requests; try again in 1 s", {"Retry-After": "1"})
+        self._open[user] += 1
+        try:
+            size = self._body_size(scope, headers, found)
+            await (self._with_body(scope, receive, send, user, size) if size else self._app(scope, receive, send))
+        finally:
+            self._open[user] -= 1
+            self._open += Counter()  # forgets users without any
+
+    def _body_size(self, scope: Scope, headers: dict[bytes, str], found: Bearer | None) -> int:
+        """The size of a request's body; one that must not be read is refused."""
+        length, chunked = headers.get(b"content-length"), b"transfer-encoding" in headers
+        sends = scope["method"] in ("POST", "PUT", "PATCH")
+        if chunked and length is not None:
+            raise HTTPException(400, "a request has the header Content-Length or Transfer-Encoding, not both")
+        if sends or chunked or length not in (None, "0"):
+            check_token(found)
+        if chunked or (sends and length is None):
+            raise HTTPException(411, "the request needs the header Content-Length")
+        largest = self._largest_body(scope["path"])
+        if length is not None and (not length.isdecimal() or int(length) > largest):
+            raise HTTPException(413, f"the body is too large: at most {largest:,} bytes are accepted")
+        return int(length or 0)
+
+    async def _with_body(self, scope: Scope, receive: Receive, send: Send, user: str, size: int) -> None:
+        code = scope["path"].startswith("/v1/code/")
+        async with self._room(user, 0 if size <= SMALL_BODY else size if code else size * PARSED):
+            body = await self._read(receive, size)
+            if body is None:
+                return  # the client has left
+            if len(body) != size:
+                raise HTTPException(400, "the body is not as long as the header Content-Length says")
+            parts: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+            async def replayed() -> Message:
+                return parts.pop() if parts else await receive()
+
+            await self._app(scope, replayed, send)
+
+    async def _read(self, receive: Receive, size: int) -> bytes | None:
+        """The body, no more than one part beyond its stated size; None if the client has left."""
+        body, begun = bytearray(), time.monotonic()
+        while True:
+            late_s = begun + CHUNK_WITHIN_S + len(body) / MIN_BYTES_PER_S - time.monotonic()
+            try:
+                message: MutableMapping[str, Any] = await asyncio.wait_for(receive(), min(late_s, CHUNK_WITHIN_S))
+            except TimeoutError:
+                raise HTTPException(408, "the body of the request did not arrive in time") from None
+            if message["type"] == "http.disconnect":
+                return None
+            body += message.get("body", b"")
+            if not message.get("more_body", False) or len(body) > size:
+                return bytes(body)
+
+    @asynccontextmanager
+    async def _room(self, user: str, size: int) -> AsyncIterator[None]:
+        """Wait until a body of this size has room among those of its user, and of all."""
+        size = min(size, ROOM_PER_USER)
+        if not size:
+            yield
+            return
+        async with self._released:
+            await self._released.wait_for(
+                lambda: self._held[user] + size <= ROOM_PER_USER and self._held[""] + size <= ROOM_IN_ALL
+            )
+            self._held.update({user: size, "": size})
+        try:
+            yield
+        finally:
+            async with self._released:
+                self._held.subtract({user: size, "": size})
+                self._held += Counter()
+                self._released.notify_all()
+
+
+class ParsedRoute(APIRoute):
+    """A route whose body is parsed and validated outside the event loop."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        if self.body_field is None or (body := self.body_field.field_info.annotation) is None:
+            return handle
+        model: TypeAdapter[Any] = TypeAdapter(body)
+
+        async def parsed(request: Request) -> Response:
+            return await handle(_ParsedRequest(request.scope, request.receive, model))
+
+        return parsed
+
+
+class _ParsedRequest(Request):
+    """A request whose JSON is a valid model already."""
+
+    def __init__(self, scope: Scope, receive: Receive, model: TypeAdapter[Any]) -> None:
+        super().__init__(scope, receive)
+        self._model = model
+
+    async def json(self) -> Any:
+        body = await self.body()
+
+        def parse() -> Any:
+            try:
+                return self._model.validate_python(json.loads(body), from_attributes=True)
+            except json.JSONDecodeError:
+                raise HTTPException(422, "the body is not JSON") from None
+            except ValidationError as problem:
+                raise HTTPException(422, validation_sentence(problem.errors(include_url=False)[0])) from None
+
+        return await in_worker(parse)

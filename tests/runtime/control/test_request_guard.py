@@ -1,0 +1,183 @@
+"""What a request passes before the application sees it: its token, its user's rate, and the size of its body."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import orjson
+import pytest
+from serving import Served, served
+from test_api import with_plane
+
+from fairlead.runtime.control import request_guard
+from fairlead.runtime.control.request_guard import RateLimiter, RequestGuard, RequestRate
+from fairlead.runtime.control.tokens import Bearer, Role
+
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def control() -> Served:
+    with served("v100:4") as one:
+        yield one
+
+
+def exchange(control: Served, head: str, body: bytes = b"", token: str | None = None) -> tuple[int, str]:
+    """Send these bytes and no more; return the status and the text of the answer."""
+    host, _, port = control.url.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), PATIENCE_S) as wire:
+        authorization = (
+            f"Authorization: Bearer {control.token if token is None else token}\r\nContent-Type: application/json\r\n"
+        )
+        wire.sendall(f"{head}\r\nHost: x\r\n{authorization}\r\n".encode() + body)
+        answer = wire.makefile("rb")
+        status = int(answer.readline().split()[1])
+        size = 0
+        while line := answer.readline().strip():
+            if line.lower().startswith(b"content-length:"):
+                size = int(line.split(b":")[1])
+        return status, answer.read(size).decode()
+
+
+SUBMISSION = b'{"jobs": [{"run": "true"}]}'
+CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n" % (len(SUBMISSION), SUBMISSION)
+
+
+@pytest.mark.parametrize("path", ["POST /v1/jobs", "PATCH /v1/jobs/a", "PUT /v1/code/" + "0" * 64, "DELETE /v1/jobs/a"])
+def test_a_body_with_two_lengths_is_refused(control, path):
+    before = control.plane.loop.state.next_number
+    status, text = exchange(control, f"{path} HTTP/1.1\r\nContent-Length: 2\r\nTransfer-Encoding: chunked", CHUNKED)
+    assert (status, "not both" in text) == (400, True)
+    assert control.plane.loop.state.next_number == before
+
+
+@pytest.mark.parametrize("path", ["POST /v1/jobs", "GET /v1/jobs", "DELETE /v1/jobs/a"])
+def test_a_body_of_unknown_length_is_refused(control, path):
+    assert exchange(control, f"{path} HTTP/1.1\r\nTransfer-Encoding: chunked", CHUNKED)[0] == 411
+
+
+@pytest.mark.parametrize("token", ["", "guess"])
+@pytest.mark.parametrize("path", ["POST /v1/jobs", "PATCH /v1/jobs/a", "PUT /v1/code/" + "0" * 64])
+def test_a_request_without_a_valid_token_is_answered_before_its_body_arrives(control, path, token):
+    status, text = exchange(control, f"{path} HTTP/1.1\r\nContent-Length: 1000000", b"{", token)
+    assert (status, "valid token" in text) == (401, True)
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_arrives(control):
+    for path in ("POST /v1/jobs", "GET /v1/jobs"):
+        assert exchange(control, f"{path} HTTP/1.1\r\nContent-Length: 9000000", b"{")[0] == 413
+
+
+def test_a_body_that_stops_is_not_waited_for(control, monkeypatch):
+    monkeypatch.setattr(request_guard, "CHUNK_WITHIN_S", 0.2)
+    assert exchange(control, "POST /v1/jobs HTTP/1.1\r\nContent-Length: 1000", b"{")[0] == 408
+
+
+def test_other_requests_are_answered_while_a_large_submission_is_checked():
+    async def scene(plane: Any, who: Any) -> None:
+        tasks = [{"run": "echo " + "a;" * 4000 + str(n), "array": 10} for n in range(800)]
+        ann, bob = who("ann"), who("bob")
+        large = asyncio.create_task(ann.post("/v1/jobs", json={"jobs": tasks, "dry_run": True}, timeout=120))
+        answered = 0
+        while not large.done():
+            assert (await bob.get("/v1/health")).status_code == 200
+            answered += 1
+            await asyncio.sleep(0.001)
+        assert large.result().status_code == 201
+        assert len(large.result().json()["jobs"]) == 8000
+        assert answered > 30
+
+    with_plane(scene)
+
+
+def test_a_user_has_a_burst_and_then_a_rate():
+    now = 0.0
+    limiter = RateLimiter(RequestRate(per_s=2, burst=3), clock=lambda: now)
+    assert [limiter.wait_s("ann") for _ in range(4)] == [0, 0, 0, 0.5]
+    assert limiter.wait_s("bob") == 0
+    now = 0.5
+    assert (limiter.wait_s("ann"), limiter.wait_s("ann")) == (0, 0.5)
+    now = 1000.0
+    assert [limiter.wait_s("ann") for _ in range(4)] == [0, 0, 0, 0.5]
+
+
+async def call(guard: RequestGuard, user: str, body: bytes = b"", method: str = "POST") -> int:
+    """The status that a guard's answer has."""
+    sent: list[Any] = []
+    headers = [(b"authorization", f"Bearer {user}".encode()), (b"content-length", str(len(body)).encode())]
+    scope = {"type": "http", "method": method, "path": "/v1/jobs", "headers": headers}
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await guard(scope, receive, send)
+    return sent[0]["status"]
+
+
+class Gate:
+    """An application that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.open, self.inside = asyncio.Event(), list[str]()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.inside.append(scope["bearer"].user)
+        await self.open.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    def guard(self, rate: RequestRate | None = None) -> RequestGuard:
+        counted = lambda method, route, status: None  # noqa: E731
+        return RequestGuard(self, lambda token: Bearer(Role.USER, token), lambda path: 1 << 30, counted, rate)
+
+    async def wait_for(self, *users: str) -> None:
+        while self.inside != list(users):
+            await asyncio.sleep(0.01)
+
+
+def test_one_users_large_bodies_wait_for_each_other_and_nobody_elses(monkeypatch):
+    async def scene() -> None:
+        gate, large = Gate(), b"x" * (8 << 20)
+        guard = gate.guard()
+        first = [asyncio.create_task(call(guard, "ann", large)) for _ in range(3)]
+        await gate.wait_for("ann")
+        others = [asyncio.create_task(call(guard, *one)) for one in (("bob", large), ("ann", b"small"))]
+        await gate.wait_for("ann", "bob", "ann")
+        gate.open.set()
+        assert await asyncio.gather(*first, *others) == [200] * 5
+
+    asyncio.run(scene())
+
+
+def test_one_users_open_requests_and_rate_are_limited(monkeypatch):
+    monkeypatch.setattr(request_guard, "MAX_OPEN", 2)
+
+    async def scene() -> None:
+        gate = Gate()
+        guard = gate.guard(RequestRate(per_s=1e-3, burst=4))
+        waiting = [asyncio.create_task(call(guard, "ann")) for _ in range(2)]
+        await gate.wait_for("ann", "ann")
+        assert await call(guard, "ann") == 429
+        gate.open.set()
+        assert await asyncio.gather(*waiting) == [200, 200]
+        assert [await call(guard, "ann") for _ in range(2)] == [200, 429]
+        assert await call(guard, "bob") == 200
+
+    asyncio.run(scene())
+
+
+def test_a_refused_request_says_when_to_try_again(control):
+    limited = RequestGuard(None, lambda token: None, lambda path: 0, lambda *counted: None, RequestRate(0.1, 0.5))
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(limited({"type": "http", "method": "GET", "path": "/", "headers": []}, None, send))
+    assert sent[0]["status"] == 429
+    assert dict(sent[0]["headers"])[b"retry-after"] == b"5"
+    assert "at most 0.1 a second; try again in 5 s" in orjson.loads(sent[1]["body"])["detail"]
