@@ -67,7 +67,7 @@ def _route(document: dict[str, Any], method: str, path: str, route: dict[str, An
     answers = [
         [code(status), "Done." if status.startswith("2") else sentence(one.get("description", ""))]
         for status, one in route.get("responses", {}).items()
-        if status.startswith("2") or int(status) not in (400, 422, 401, 411, 413, 503)
+        if status.startswith("2") or int(status) not in (400, 422, 401, 408, 411, 413, 429, 503)
     ]
     return text + table(["status", "meaning"], answers)
 
