@@ -48,6 +48,7 @@ def test_wrong_usage_and_input_end_with_2(words: tuple[str, ...], tmp_path: Path
     done = fairlead(*words, cwd=tmp_path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("fairlead: error: ")
 
 
 def test_a_failed_check_ends_with_1(tmp_path: Path):

@@ -7,6 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from fairlead.cli import cmd_wait
 from fairlead.cli.main import app
 from fairlead.runtime.http_client import MISSING, RefusedRequest
 
@@ -31,10 +32,10 @@ class Told:
 class Sweep:
     """A control plane with an array, of which the last job has not started."""
 
-    phase = "running"
+    phase, size = "running", 3
 
     def find_jobs(self, words: list[str], **_: object) -> list[dict[str, object]]:
-        return [{"number": n, "name": f"sweep-{n}", "phase": self.phase} for n in range(3)]
+        return [{"number": n, "name": f"sweep-{n}", "phase": self.phase} for n in range(self.size)]
 
     def logs(self, number: str, **_: object) -> list[dict[str, object]]:
         if number == "2":
@@ -76,3 +77,39 @@ def test_following_a_log_ends_with_the_result_of_the_job(phase, code, monkeypatc
     done = CliRunner().invoke(app, ["logs", "-f", "a"])
     assert (done.exit_code, done.stderr) == (code, f"a is {phase}: it failed\n" if code else "")
     assert CliRunner().invoke(app, ["logs", "a"]).exit_code == 0
+
+
+def test_of_a_large_array_it_says_how_many_logs_are_followed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fairlead.cli.cmd_jobs.control_plane", Sweep)
+    monkeypatch.setattr(Sweep, "phase", "finished")
+    monkeypatch.setattr(Sweep, "size", 52)
+    done = CliRunner().invoke(app, ["logs", "-f", "sweep"])
+    assert "following the logs of the first 50 of 52 jobs; name others to follow them\n" in done.stderr
+    assert ("[sweep-49]" in done.stdout, "[sweep-50]" in done.stdout) == (True, False)
+
+
+class Waiting:
+    """A control plane with a job that waits for these reasons, one after the other, and then has finished."""
+
+    def __init__(self, *texts: str, others: int = 0) -> None:
+        self.texts, self.others = list(texts), others
+
+    def find_jobs(self, words: list[str], **_: object) -> list[dict[str, object]]:
+        text = self.texts.pop(0) if self.texts else ""
+        about = {"phase": "waiting", "reason": {"code": text[:3], "text": text}} if text else {"phase": "finished"}
+        return [{"number": n, "name": f"j{n}", **about} for n in range(1 + self.others)]
+
+
+@pytest.mark.parametrize(
+    ("others", "told"),
+    [
+        (0, ["j0 waits: busy: 0 free", "j0 waits: busy: 1 free", "j0 waits: soon"]),
+        (1, ["j0 waits: busy: 0 free (2 jobs wait)", "j0 waits: soon (2 jobs wait)"]),
+    ],
+)
+def test_the_reason_of_a_waiting_job_is_told_when_it_changes(others, told, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cmd_wait.time, "sleep", lambda seconds: None)
+    reasons = ("busy: 0 free; position 2 of 3", "busy: 0 free; position 1 of 3", "busy: 1 free", "soon, in 9 s", "soon, in 8 s")
+    heard: list[str] = []
+    jobs = cmd_wait.ended_jobs(Waiting(*reasons, others=others), range(1 + others), told=heard.append)
+    assert (heard, {job["phase"] for job in jobs}) == (told, {"finished"})

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from email.message import Message
 from pathlib import Path
 
 import pytest
 from cluster_up import cluster_up
 from command import environment, fairlead
+from typer.testing import CliRunner
 
-from fairlead.cli.main import COMMANDS, PANELS
+from fairlead.cli.main import COMMANDS, PANELS, app
 
 
 def completed(line: str, cwd: Path) -> list[str]:
@@ -35,6 +37,17 @@ def test_help_has_examples_and_every_command_in_its_panel():
         line = text.index(f"\n  {name} ")
         assert max(place for place in places if place < line) == places[PANELS.index(entry.panel)], name
         assert entry.summary.endswith(".")
+
+
+def test_help_names_no_file_of_a_clone_and_the_address_of_the_package(monkeypatch: pytest.MonkeyPatch):
+    text = fairlead("--help").stdout
+    assert "'fairlead COMMAND --help' shows the options of a command." in text
+    assert "docs/" not in text
+    about = Message()
+    for url in ("Source, https://a.example", "Documentation, https://b.example"):
+        about["Project-URL"] = url
+    monkeypatch.setattr("importlib.metadata.metadata", lambda name: about)
+    assert "Documentation: https://b.example" in CliRunner().invoke(app, ["--help"]).output
 
 
 @pytest.mark.parametrize("command", ["simulate", "compare"])

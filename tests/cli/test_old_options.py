@@ -16,7 +16,15 @@ def test_an_old_option_is_unknown_where_the_new_one_is():
     for words in (("queue",), ("trace", "check", "x.csv")):
         refused = fairlead(*words, "--estimation", "online")
         assert refused.returncode == 2
-        assert "No such option: --estimation" in refused.stderr
+        assert refused.stderr.startswith("fairlead: error: No such option: --estimation")
+
+
+def test_an_old_option_is_not_proposed():
+    refused = fairlead("serve", "--terM", "3")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert refused.stderr.startswith("fairlead: error: No such option: --terM; did you mean --cluster or --tls-cert?")
+    unlike = fairlead("trace", "check", "--zzz")
+    assert unlike.stderr == "fairlead: error: No such option: --zzz; 'fairlead trace check --help' lists the options\n"
 
 
 def test_help_has_the_new_option_alone():

@@ -128,7 +128,7 @@ def test_an_option_of_the_job_belongs_after_the_dashes(folder):
     assert done.returncode == 2
     assert "No such option: --lr; put the job's own options after --: fairlead submit -- python x.py --lr 0.1" in done.stderr
     assert "after --\n" in fairlead("submit", "--gpus", 2, "python", "x.py", "--xyz", cwd=folder).stderr
-    assert "(Possible options: " in fairlead("submit", "--tiem", "2h", "x.sh", cwd=folder).stderr
+    assert "did you mean --time or --retries?" in fairlead("submit", "--tiem", "2h", "x.sh", cwd=folder).stderr
 
 
 def test_a_grid_is_many_jobs_with_their_values(folder):
@@ -195,11 +195,33 @@ def test_waiting_ends_with_the_result_of_all_and_gives_up_in_time(folder):
         ("--min-run", "-5", "--", "true"),
         ("--deadline", "-1h", "--", "true"),
         ("--array", "3-1", "--", "true"),
+        ("--grid", "lr=1,2", "--env", "LR=3", "--", "true"),
         (),
     ],
 )
 def test_what_cannot_be_meant_is_an_error_of_usage(folder, words):
     assert fairlead("submit", *words, cwd=folder).returncode == 2
+
+
+def test_an_array_with_a_grid_is_refused_in_plain_words(folder):
+    done = fairlead("submit", "--array", 3, "--grid", "lr=1,2", "--", "true", cwd=folder)
+    assert done.stderr.startswith("fairlead: error: command line: expected either an array or a grid, not both;")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_a_job_that_can_never_run_is_refused(folder):
+    for more in ((), ("--dry-run",)):
+        done = fairlead("submit", "--gpus", 99, *more, "--", "true", cwd=folder)
+        assert (done.returncode, "can never run on this cluster" in done.stderr) == (4, True)
+
+
+def test_waiting_shows_what_the_job_waits_for(folder):
+    assert fairlead("submit", "--name", "holds", "--gpus", 4, "--", "sleep", 600, cwd=folder).returncode == 0
+    assert fairlead("submit", "--name", "held", "--after", "holds", "--", "true", cwd=folder).returncode == 0
+    done = fairlead("wait", "held", "--timeout", "1s", cwd=folder)
+    assert done.stderr.splitlines()[0] == "held waits: Waiting until holds has finished"
+    assert fairlead("wait", "held", "--timeout", "0.1s", "--json", cwd=folder).stderr.count("\n") == 1
+    assert fairlead("cancel", "holds", "held", cwd=folder).returncode == 0
 
 
 def test_an_array_is_one_row_and_one_object(folder):
@@ -216,7 +238,8 @@ def test_an_array_is_one_row_and_one_object(folder):
     assert (whole["jobs"], whole["phases"]["finished"], whole["failed"], len(whole["members"])) == (3, 1, ["sweep-1"], 3)
     assert "1 finished, 1 failed" in fairlead("info", "sweep", cwd=folder).stdout
     assert "sweep, member 1 of 3" in fairlead("info", "sweep-1", cwd=folder).stdout
-    assert fairlead("cancel", "sweep", cwd=folder).stdout == "sweep: 1 job is cancelled\n"
+    cancelled = fairlead("cancel", "sweep-2", cwd=folder).stdout
+    assert cancelled == f"sweep-2 (number {whole['members'][2]['number']}) is cancelled\n"
     logs = fairlead("logs", "sweep", cwd=folder)
     assert (
         logs.returncode,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -184,12 +185,13 @@ def cancel_command(
     if json:
         print_json(answers[0] if len(answers) == 1 else {"jobs": answers})
         return
-    for row in with_arrays(live, lambda array: [job for job in live if job["array"] and job["array"]["id"] == array["id"]]):
-        if "array" in row and isinstance(row["array"], str):
-            many = sum(row["phases"].values())
-            out.print(f"{row['array']}: {many:,} {'job is' if many == 1 else 'jobs are'} cancelled")
-        else:
-            out.print(f"{row['name']} (number {row['number']}) is cancelled")
+    arrays = Counter(job["array"]["id"] for job in live if job["array"])
+    for job in live:
+        many = arrays.pop(job["array"]["id"], 0) if job["array"] else 1
+        if many > 1:
+            out.print(f"{job['array']['name']}: {many:,} jobs are cancelled")
+        elif many:
+            out.print(f"{job['name']} (number {job['number']}) is cancelled")
 
 
 def logs_command(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ MAX_POLL_S = 5.0
 """Seconds between two requests for the state of jobs; the first ones come sooner."""
 
 _MAX_FOLLOWED = 50  # jobs whose logs one command prints at once
+_CHANGING = re.compile(r"; position \d+ of \d+|, in \d+ s")  # parts of a reason that change without news
 _OVER = frozenset(phase.name.lower() for phase in ENDED)
 
 
@@ -111,7 +113,7 @@ def wait_for_jobs(
     plane: ControlPlaneClient, numbers: Sequence[int], timeout_s: float | None = None, *, quiet: bool = False
 ) -> None:
     """Wait until jobs have ended, and print how. Raises `JobNotFinished`: one of them has not finished."""
-    jobs = ended_jobs(plane, numbers, timeout_s)
+    jobs = ended_jobs(plane, numbers, timeout_s, told=None if quiet else note)
     if not quiet:
         for job in jobs if len(jobs) <= 20 else [job for job in jobs if job["phase"] != "finished"]:
             out.print(f"{job['name']} is {job['phase']}")
@@ -120,8 +122,14 @@ def wait_for_jobs(
     check_finished(jobs, quiet=True)
 
 
-def ended_jobs(plane: ControlPlaneClient, numbers: Sequence[int], timeout_s: float | None = None) -> list[dict[str, Any]]:
-    """Return the records of jobs when all have ended. A control plane that does not answer is waited for, for a minute.
+def ended_jobs(
+    plane: ControlPlaneClient,
+    numbers: Sequence[int],
+    timeout_s: float | None = None,
+    told: Callable[[str], object] | None = None,
+) -> list[dict[str, Any]]:
+    """Return the records of jobs when all have ended. A control plane that does not answer is waited for, for a minute. `told`
+    gets a line when the reason changes for which a job waits; of several jobs, that of the first one.
 
     Raises:
         JobNotFinished: They have not ended within `timeout_s` seconds.
@@ -130,7 +138,7 @@ def ended_jobs(plane: ControlPlaneClient, numbers: Sequence[int], timeout_s: flo
     found: list[dict[str, Any]] = []
     left = sorted(set(numbers))
     begun = answered = time.monotonic()
-    pause_s = POLL_S
+    pause_s, before = POLL_S, ""
     while True:
         try:
             found = plane.find_jobs([str(number) for number in left])
@@ -141,6 +149,13 @@ def ended_jobs(plane: ControlPlaneClient, numbers: Sequence[int], timeout_s: flo
             answered = time.monotonic()
             ended |= {job["number"]: job for job in found if job["phase"] in _OVER}
             left = [number for number in left if number not in ended]
+            waiting = [job for job in found if job["phase"] in ("queued", "waiting") and job.get("reason")]
+            if told is not None and waiting:
+                reason = waiting[0]["reason"]
+                text = _CHANGING.sub("", legible(reason["text"]))
+                if before not in (text, reason["code"]):
+                    told(f"{legible(waiting[0]['name'])} waits: {text}" + f" ({len(waiting):,} jobs wait)" * (len(numbers) > 1))
+                before = text if len(numbers) == 1 else reason["code"]
         if not left:
             return [ended[number] for number in sorted(ended)]
         now = time.monotonic()
@@ -174,6 +189,8 @@ def follow_jobs(plane: ControlPlaneClient, jobs: Sequence[dict[str, Any]], **opt
 
     if len(jobs) == 1:
         print_log(plane, str(jobs[0]["number"]), follow=True, **options)
+    if len(jobs) > _MAX_FOLLOWED:
+        note(f"following the logs of the first {_MAX_FOLLOWED} of {len(jobs):,} jobs; name others to follow them")
     several = [(str(job["number"]), legible(job["name"])) for job in jobs[:_MAX_FOLLOWED] if len(jobs) > 1]
     threads = [Thread(target=follow, args=each, daemon=True) for each in several]
     for do in (Thread.start, Thread.join):

@@ -6,8 +6,8 @@ import inspect
 import os
 import re
 import shlex
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -42,6 +42,18 @@ def _metavar(found: re.Match[str]) -> str:
     return {"str": "TEXT", "int": "N", "float": "NUMBER"}.get(found[1], found[1].upper())
 
 
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Let errors of usage be shown as all others are: in one line that begins with `fairlead: error:`."""
+    try:
+        yield
+    except Exception as error:
+        if hasattr(error, "format_message") and type(error).__name__ != "NoArgsIsHelpError":  # which shows the help
+            text = f"fairlead: error: {error.format_message()}"
+            vars(error)["show"] = lambda file=None: typer.echo(text, err=True)
+        raise
+
+
 class PanelCommand(TyperCommand):
     """A command whose help shows its options in panels, and its examples as they are written."""
 
@@ -60,9 +72,15 @@ class PanelCommand(TyperCommand):
             return super().parse_args(ctx, args)
         except Exception as error:
             near = getattr(error, "possibilities", ())  # None or similar names for an unknown option
-            if self.name == "submit" and near != () and not (near and given[0].startswith("-")):
+            if near == ():
+                raise
+            wrong = f"No such option: {getattr(error, 'option_name', '')}"
+            if self.name == "submit" and not (near and given[0].startswith("-")):
                 line = "" if given[0].startswith("-") else f": fairlead submit -- {shlex.join(given)}"
-                ctx.fail(f"No such option: {getattr(error, 'option_name', '')}; put the job's own options after --{line}")
+                ctx.fail(f"{wrong}; put the job's own options after --{line}")
+            names = " or ".join(name for name in near or () if name not in FORMER_OPTIONS)
+            command = f"fairlead{ctx.command_path.removeprefix(ctx.find_root().info_name)}"
+            ctx.fail(f"{wrong}; " + (f"did you mean {names}?" if names else f"'{command} --help' lists the options"))
             raise
 
     def make_parser(self, ctx: Any) -> Any:

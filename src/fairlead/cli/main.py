@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 import typer
 
 from fairlead import __version__
-from fairlead.cli.command_classes import PanelCommand, PanelGroup, complete_values, write_panels
+from fairlead.cli.command_classes import PanelCommand, PanelGroup, complete_values, usage_errors, write_help_text, write_panels
 from fairlead.core.errors import FairleadError, NotInstalled, install, near_names
 
 STYLE: dict[str, Any] = {
@@ -100,6 +100,17 @@ def _added() -> dict[str, str]:
     return {entry.name: entry.value for entry in sorted(entry_points(group="fairlead.commands"), key=lambda entry: entry.name)}
 
 
+def documentation_url() -> str:
+    """Return the address of the documentation, or of the project, from the metadata of the package; empty without one."""
+    from importlib.metadata import PackageNotFoundError, metadata  # slow to import
+
+    with suppress(PackageNotFoundError):
+        given = (line.partition(", ") for line in metadata("fairlead").get_all("Project-URL") or ())
+        urls = {label.lower(): url for label, _, url in given}
+        return urls.get("documentation") or next(iter(urls.values()), "")
+    return ""
+
+
 def commands() -> dict[str, Entry]:
     """Return all commands: the built-in ones, then those that installed packages add."""
     added = {name: target for name, target in _added().items() if name not in COMMANDS and " " not in name}
@@ -113,12 +124,20 @@ class OnDemand(PanelGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(commands())
 
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        if url := documentation_url():
+            write_help_text(f"Documentation: {url}", formatter)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         rows: dict[str, list[tuple[str, str]]] = {panel: [] for panel in PANELS}
         for name, entry in commands().items():
             summary = entry.summary or self.get_command(ctx, name).get_short_help_str(80)
             rows.setdefault(entry.panel, []).append((name, summary))
         write_panels(rows.items(), formatter)
+
+    def make_context(self, *args: Any, **how: Any) -> Any:
+        with usage_errors():
+            return super().make_context(*args, **how)
 
     def main(self, *args: Any, **how: Any) -> Any:
         try:
@@ -130,7 +149,8 @@ class OnDemand(PanelGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with usage_errors():
+                return super().invoke(ctx)
         except KeyboardInterrupt:  # typer would print nothing
             interrupted()
 
@@ -226,7 +246,7 @@ def main(version: bool = typer.Option(False, "--version", callback=_version, is_
       fairlead compare --policies fifo,srtf,las            # compare policies on the same jobs
       fairlead up                                          # run a cluster here; then: fairlead submit -- python train.py
 
-    'fairlead COMMAND --help' shows the options of a command. Documentation: docs/index.md in the source code, or 'make docs'.
+    'fairlead COMMAND --help' shows the options of a command.
 
     Exit codes: 0 done, 1 the job or the check failed, 2 wrong usage or input, 3 not found, 4 refused or conflict,
     5 unreachable, 130 interrupted.

@@ -296,7 +296,7 @@ def feasible_types_of(plane: ControlPlane, jobs: Sequence[Job]) -> list[list[str
             masks[needs] = feasible_types(job, cluster)
         if not (mask := masks[needs]):
             raise HTTPException(
-                422, f"{job.name or 'the job'} can never run on this cluster: {infeasible_reason(job, cluster).text}"
+                409, f"{job.name or 'the job'} can never run on this cluster: {infeasible_reason(job, cluster).text}"
             )
         types.append([name for code, name in enumerate(cluster.type_names) if mask >> code & 1])
     return types

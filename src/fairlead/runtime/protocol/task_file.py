@@ -218,7 +218,9 @@ class TaskSpec(Spec):
         if not self.cooperative and self.lease != LeaseSpec():
             raise ValueError("a lease with bounds is for cooperative jobs; time_limit_s bounds every job")
         if self.array != "" and self.grid:
-            raise ValueError("either an array or a grid, not both")
+            raise ValueError("either an array or a grid, not both; a grid with a parameter seed=0,1,2 repeats each combination")
+        if both := [name for name in self.grid if name.upper() in self.env]:
+            raise ValueError(f"other variables than {both[0].upper()}, which the grid's parameter {both[0]} sets")
         last = grid_size(self.grid) - 1 if self.grid else 0 if self.array == "" else array_indices(self.array)[-1]
         if not is_job_name(longest := f"{self.name or 'array-00000000'}-{last}") and (self.grid or self.array != ""):
             raise ValueError(f"a shorter name: the jobs of the array are called {longest[:40]}…")
@@ -387,6 +389,8 @@ def parse_task(data: Any, source: str) -> TaskSpec:
         return TaskSpec.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("list[", "str"))) or "task"
+        field = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("list[", "str")))
         mend = str(first["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+        if not field:  # several fields do not agree
+            raise InputError(source, mend) from None
         raise InputError(source, mend, field=field, value=first["input"]) from None
