@@ -216,7 +216,7 @@ def test_a_job_that_can_never_run_is_refused(folder):
 
 
 def test_waiting_shows_what_the_job_waits_for(folder):
-    assert fairlead("submit", "--name", "holds", "--gpus", 4, "--", "sleep", 600, cwd=folder).returncode == 0
+    assert fairlead("submit", "--name", "holds", "--", "sleep", 600, cwd=folder).returncode == 0
     assert fairlead("submit", "--name", "held", "--after", "holds", "--", "true", cwd=folder).returncode == 0
     done = fairlead("wait", "held", "--timeout", "1s", cwd=folder)
     assert done.stderr.splitlines()[0] == "held waits: Waiting until holds has finished"
