@@ -14,6 +14,7 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from fairlead.cli import cmd_jobs, cmd_nodes
+from fairlead.cli.cmd_wait import print_log
 from fairlead.cli.main import app
 from fairlead.cli.output import Out, fitted_table, note
 
@@ -84,3 +85,20 @@ def test_jobs_of_a_trace_and_errors_are_printed_as_they_are(tmp_path: Path):
     wrong = fairlead(*run[:3], "--trace", "x.csv", cwd=tmp_path)
     assert wrong.returncode == 2
     assert "\x1b" not in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("terminal", "options", "shown"),
+    [
+        (True, {}, "a\x1b[1;31mred\x1b[0m\t␛]0;title␇␛[2J�b\r\n"),
+        (True, {"raw": True}, "a\x1b[1;31mred\x1b[0m\t\x1b]0;title\x07\x1b[2J\x9bb\r\n"),
+        (False, {}, "a\x1b[1;31mred\x1b[0m\t\x1b]0;title\x07\x1b[2J\x9bb\r\n"),
+    ],
+)
+def test_a_log_changes_no_terminal_but_its_colours_and_pipes_get_all_of_it(monkeypatch, terminal, options, shown):
+    piece = {"launch": 1, "text": "a\x1b[1;31mred\x1b[0m\t\x1b]0;title\x07\x1b[2J\x9bb\r\n"}
+    screen = io.StringIO(newline="")
+    monkeypatch.setattr(screen, "isatty", lambda: terminal)
+    monkeypatch.setattr("sys.stdout", screen)
+    print_log(SimpleNamespace(logs=lambda number, **about: [piece]), "1", **options)
+    assert screen.getvalue() == shown

@@ -5,13 +5,18 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 import signal
 import sys
+import time
+from pathlib import Path
 
 import command
+import httpx
 import pytest
 from cluster_up import cluster_up, until
 
+from fairlead.runtime.control.tokens import Role, Tokens
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest, Unreachable
 from foundry import SOURCE
 
@@ -86,14 +91,64 @@ def test_a_control_plane_that_cannot_be_found_is_told(tmp_path, monkeypatch, url
         ControlPlaneClient.from_environment().jobs()
 
 
-def test_a_token_in_the_environment_is_used_on_the_cluster_of_this_directory_too(tmp_path, monkeypatch):
+def connection_in(folder: Path, **tokens: str) -> Path:
+    """What `fairlead up` leaves in a folder: how to connect as admin, and the digests of all tokens."""
+    (folder / ".fairlead").mkdir(mode=0o755)
+    (folder / ".fairlead" / "connection.json").write_text('{"url": "http://127.0.0.1:1", "token": "fl_admin"}')
+    (folder / ".fairlead" / "connection.json").chmod(0o600)
+    known = Tokens(folder / ".fairlead" / "tokens.json")
+    for user, token in tokens.items():
+        known.accept(token, Role.USER, user)
+    return folder / ".fairlead"
+
+
+def test_a_token_in_the_environment_is_used_on_the_cluster_of_this_directory_if_it_is_one_of_its_tokens(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FAIRLEAD_URL", raising=False)
-    (tmp_path / ".fairlead").mkdir()
-    (tmp_path / ".fairlead" / "connection.json").write_text('{"url": "http://127.0.0.1:1", "token": "fl_admin"}')
+    connection_in(tmp_path, ann="fl_ann")
     for token, used in (("fl_ann", "fl_ann"), ("", "fl_admin")):
         monkeypatch.setenv("FAIRLEAD_TOKEN", token)
         assert ControlPlaneClient.from_environment().token == used
+    monkeypatch.setenv("FAIRLEAD_TOKEN", "fl_of_another_cluster")
+    with pytest.raises(RefusedRequest, match=r"does not accept this token.*set FAIRLEAD_URL too") as refused:
+        ControlPlaneClient.from_environment()
+    assert refused.value.exit_code == 4
+
+
+def test_a_connection_that_another_user_may_have_planted_is_not_used(tmp_path, monkeypatch):
+    (below := tmp_path / "below").mkdir()
+    monkeypatch.chdir(below)
+    monkeypatch.delenv("FAIRLEAD_URL", raising=False)
+    monkeypatch.delenv("FAIRLEAD_TOKEN", raising=False)
+    folder = connection_in(tmp_path)
+    assert ControlPlaneClient.from_environment().token == "fl_admin"
+    for path, why in ((folder / "connection.json", "connection.json"), (folder, r"\.fairlead")):
+        before = path.stat().st_mode
+        path.chmod(before | 0o020)
+        with pytest.raises(Unreachable, match=rf"other users can write \S*{why} \(chmod go-w\), so it is not used"):
+            ControlPlaneClient.from_environment()
+        path.chmod(before)
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    if os.getuid() == 0:  # a file of root is as good as one's own
+        assert ControlPlaneClient.from_environment().token == "fl_admin"
+        os.chown(folder / "connection.json", 4243, 4243)
+    with pytest.raises(Unreachable, match="belongs to another user, so it is not used"):
+        ControlPlaneClient.from_environment()
+
+
+def test_a_client_waits_and_asks_again_if_it_asked_too_often(monkeypatch):
+    answers = [httpx.Response(429, headers={"Retry-After": "7"}, json={"detail": "too many"})] * 2 + [
+        httpx.Response(200, json={"nodes": [1]})
+    ]
+    slept: list[float] = []
+    monkeypatch.setattr(httpx, "request", lambda *request, **options: answers.pop(0))
+    monkeypatch.setattr(time, "sleep", slept.append)
+    assert ControlPlaneClient("http://127.0.0.1:1", "fl_x").nodes() == [1]
+    assert slept == [7, 7]
+    monkeypatch.setattr(httpx, "request", lambda *request, **options: httpx.Response(429, json={"detail": "too many"}))
+    with pytest.raises(RefusedRequest, match="too many") as refused:
+        ControlPlaneClient("http://127.0.0.1:1", "fl_x", timeout_s=0.0).nodes()
+    assert (refused.value.status, refused.value.exit_code) == (429, 5)
 
 
 def test_what_cannot_be_sent_is_refused():

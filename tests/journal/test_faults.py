@@ -388,3 +388,18 @@ def test_a_database_in_another_encoding_is_refused(postgres: PostgresServer) -> 
         connection.execute("CREATE DATABASE old ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
     with pytest.raises(JournalError, match="its encoding is LATIN1; a journal needs a database with encoding UTF8"):
         PostgresJournal(postgres.url("old"))
+
+
+@pytest.mark.parametrize(("value", "found"), [("NULL", "NULL"), ("7", "7")])
+def test_an_event_that_is_not_text_is_named(path, value, found):
+    filled(open_journal(str(path))).close()
+    with sqlite3.connect(path) as damaged:  # as another program may have left it
+        damaged.execute("CREATE TABLE others AS SELECT seq, body FROM events")
+        damaged.execute("DROP TABLE events")
+        damaged.execute("CREATE TABLE events (seq INTEGER PRIMARY KEY, body)")
+        damaged.execute("INSERT INTO events SELECT seq, body FROM others")
+        damaged.execute("DROP TABLE others")
+        damaged.execute(f"UPDATE events SET body = {value} WHERE seq = 2")
+    damaged.close()
+    with pytest.raises(JournalError, match=f"event 2: expected the JSON of an event, found {found}: restore a backup"):
+        list(read_journal(str(path)))

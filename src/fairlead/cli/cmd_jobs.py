@@ -200,6 +200,7 @@ def logs_command(
     rank: int = typer.Option(0, help="Rank of the worker in a gang.", min=0),
     launch: int = typer.Option(0, help="Number of the launch, from 1; 0 is the last.", min=0, show_default=False),
     tail: int | None = typer.Option(None, help="Only this many lines from the end.", min=0),
+    raw: bool = typer.Option(False, "--raw", help="Print control characters to a terminal as they are. Pipes always get them."),
     json: bool = typer.Option(False, "--json", help="Print one JSON object per line, for each piece of the log."),
 ) -> None:
     """Print the log of a job, or of several. Of several, such as an array, each line begins with the name of its job.
@@ -219,13 +220,13 @@ def logs_command(
     plane = control_plane()
     jobs = select_jobs(plane, words)
     if follow:
-        follow_jobs(plane, jobs, launch=launch, rank=rank, tail=tail, json=json)
+        follow_jobs(plane, jobs, launch=launch, rank=rank, tail=tail, json=json, raw=raw)
         return
     missing: list[RefusedRequest] = []
     for job in jobs:
         name = legible(job["name"]) if len(jobs) > 1 else ""
         try:
-            print_log(plane, str(job["number"]), launch=launch, rank=rank, tail=tail, json=json, name=name)
+            print_log(plane, str(job["number"]), launch=launch, rank=rank, tail=tail, json=json, raw=raw, name=name)
         except RefusedRequest as refused:  # it has not started, or its node is unreachable
             missing.append(refused)
             if len(missing) == len(jobs):

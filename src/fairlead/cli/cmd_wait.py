@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fairlead.cli.job_tables import legible
-from fairlead.cli.output import JsonOption, note, option_error, out, print_json
+from fairlead.cli.output import CONTROLS, JsonOption, note, option_error, out, print_json
 from fairlead.cli.selectors import JobsArgument, control_plane, select_jobs
 from fairlead.core.durations import parse_duration
 from fairlead.core.errors import FairleadError
@@ -28,6 +28,7 @@ MAX_POLL_S = 5.0
 
 _MAX_FOLLOWED = 50  # jobs whose logs one command prints at once
 _CHANGING = re.compile(r"; position \d+ of \d+|, in \d+ s")  # parts of a reason that change without news
+_UNSAFE = re.compile(r"(?P<colour>\x1b\[[0-9;:]*m)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _OVER = frozenset(phase.name.lower() for phase in ENDED)
 
 
@@ -204,9 +205,18 @@ def follow_jobs(plane: ControlPlaneClient, jobs: Sequence[dict[str, Any]], **opt
 
 
 def print_log(
-    plane: ControlPlaneClient, number: str, *, launch: int = 0, json: bool = False, name: str = "", **options: Any
+    plane: ControlPlaneClient,
+    number: str,
+    *,
+    launch: int = 0,
+    json: bool = False,
+    raw: bool = False,
+    name: str = "",
+    **options: Any,
 ) -> None:
-    """Print a worker's log, or one JSON object for each piece of it; with a name, each has it. Options: as `plane.logs`."""
+    """Print a worker's log, or one JSON object for each piece of it; with a name, each has it. On a terminal, control
+    characters are made visible unless `raw`. Options: as `plane.logs`."""
+    show = str if raw or not sys.stdout.isatty() else _visible
     before, prefix, rest = launch, f"[{name}] " * bool(name), ""
     for piece in plane.logs(number, launch=launch, **options):
         if json:
@@ -217,7 +227,12 @@ def print_log(
         before = piece["launch"]
         lines = (rest + piece["text"]).splitlines(keepends=True)
         rest = lines.pop() if prefix and lines and not lines[-1].endswith("\n") else ""  # other jobs write lines between
-        sys.stdout.write("".join(prefix + line for line in lines))
+        sys.stdout.write("".join(prefix + show(line) for line in lines))
         sys.stdout.flush()
     if rest:
-        sys.stdout.write(f"{prefix}{rest}\n")
+        sys.stdout.write(f"{prefix}{show(rest)}\n")
+
+
+def _visible(text: str) -> str:
+    """A job's output for a terminal: colours stay, and other control characters cannot change the terminal or its title."""
+    return _UNSAFE.sub(lambda found: found[0] if found["colour"] else found[0].translate(CONTROLS), text)

@@ -141,7 +141,7 @@ class DatabaseJournal:
                     if number != seq:
                         raise JournalError(f"{self.where}: event {seq} is missing; the next one is {number}: restore a backup")
                     try:
-                        yield number, decode(body)
+                        yield number, _decoded(body)
                     except JournalError as error:
                         raise JournalError(f"{self.where}: event {number}: {error}") from error
                 self._must_be_open()
@@ -180,7 +180,7 @@ class DatabaseJournal:
             if not rows:
                 return
             below, body = rows[0]
-            yield below, body
+            yield below, body or b""  # NULL in a damaged database: not a readable snapshot
 
     def latest_snapshot(self) -> int:
         """The number of the last event in it, or 0."""
@@ -224,13 +224,13 @@ class DatabaseJournal:
     def _second_behind(self, seq: int) -> float:
         """When the first event behind one happened; where there is none yet, in the future."""
         rows = self._ask("SELECT body FROM events WHERE seq = ?", seq + 1)
-        return decode(rows[0][0]).time if rows else math.inf
+        return _decoded(rows[0][0]).time if rows else math.inf
 
     def _readable(self, seq: int) -> bool:
         with self._lock:
             rows = self._ask("SELECT body FROM snapshots WHERE seq = ?", seq)
         try:
-            load(rows[0][0])
+            load(rows[0][0] or b"")
         except JournalError as error:
             log.warning("%s: the snapshot at event %d: %s; nothing was dropped", self.where, seq, error)
             return False
@@ -319,3 +319,9 @@ def _thinned(times: Mapping[int, float], since_s: float) -> tuple[int, set[int]]
             days.add(day)
             stay.add(seq)
     return base, stay
+
+
+def _decoded(body: object) -> Event:
+    if not isinstance(body, (str, bytes)):
+        raise JournalError(f"expected the JSON of an event, found {'NULL' if body is None else repr(body)}: restore a backup")
+    return decode(body)

@@ -142,21 +142,25 @@ async def _serve(
     lookahead: Lookahead | None,
     on_start: Callable[[Started], None],
 ) -> None:
-    import uvicorn  # a second with its dependencies
-
     from fairlead.estimators.colocated_rates import has_usage_observations
     from fairlead.runtime.control.http_api import create_app
+    from fairlead.runtime.control.http_server import HttpServer
+    from fairlead.runtime.control.request_guard import RequestRate
 
     tokens = create_tokens(settings.root)
     plane = _control_plane(settings, journal, state, tokens)
     certificate = settings.certificate
     agents_port = await plane.start(settings.agents, certificate.for_agents() if certificate else None)
     _follow_scheduler_file(plane, settings.config)
-    app = create_app(plane, tokens, metrics_open=settings.metrics_open, lookahead=lookahead)
-    config = uvicorn.Config(app, log_config=None, log_level="warning", lifespan="off")
-    if certificate is not None:
-        config.ssl_certfile, config.ssl_keyfile = str(certificate.certificate), str(certificate.key)
-    server = uvicorn.Server(config)
+    app = create_app(
+        plane,
+        tokens,
+        metrics_open=settings.metrics_open,
+        lookahead=lookahead,
+        rate=RequestRate(),
+        agents_loop=asyncio.get_running_loop(),
+    )
+    server = HttpServer(app, *((str(certificate.certificate), str(certificate.key)) if certificate else ()))
     address = f"{settings.http.rpartition(':')[0]}:{listeners[0].getsockname()[1]}"
     on_start(
         Started(
@@ -169,21 +173,21 @@ async def _serve(
             utilization_measured=has_usage_observations(plane.loop.state.observations),
         )
     )
-    # uvicorn's own signal handlers would let the process die before the loop has ended.
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
 
     def leave() -> None:
-        server.should_exit = plane.stopping = True
+        plane.stopping = True
+        server.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, leave)
-    serving = asyncio.create_task(server.serve(listeners))
+    serving = asyncio.create_task(asyncio.to_thread(server.run, listeners))
     ended = asyncio.create_task(plane.ended())
     try:
         await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
-        server.should_exit = True
+        server.stop()
         await serving
     finally:
+        server.stop()
         if not ended.done():
             await plane.stop()
     await ended

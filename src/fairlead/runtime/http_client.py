@@ -7,6 +7,7 @@ plane.submit([{"run": "python train.py"}])
 
 from __future__ import annotations
 
+import hashlib
 import os
 import ssl
 import time
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
     import httpx
 
 URL, TOKEN, AUTHORITY = "FAIRLEAD_URL", "FAIRLEAD_TOKEN", "FAIRLEAD_CA"
-UNAUTHORIZED, FORBIDDEN, MISSING, CONFLICT, UNAVAILABLE = 401, 403, 404, 409, 503
-_EXIT_CODES = {UNAUTHORIZED: REFUSED, FORBIDDEN: REFUSED, CONFLICT: REFUSED, MISSING: NOT_FOUND, UNAVAILABLE: UNREACHABLE}
+UNAUTHORIZED, FORBIDDEN, MISSING, CONFLICT, TOO_MANY, UNAVAILABLE, FULL = 401, 403, 404, 409, 429, 503, 507
+_EXIT_CODES = dict.fromkeys((UNAUTHORIZED, FORBIDDEN, CONFLICT, FULL), REFUSED)
+_EXIT_CODES |= {MISSING: NOT_FOUND, TOO_MANY: UNREACHABLE, UNAVAILABLE: UNREACHABLE}
+MAX_RETRY_AFTER_S = 10.0
 FOLLOW_WITHOUT_ANSWER_S = 60.0  # how long to follow a log while no control plane answers
 FORECAST_WITHIN_S = 60.0  # what a forecast may take longer than other requests; it may need two simulations
 CONNECTION = Path(".fairlead") / "connection.json"  # where `fairlead up` writes how to connect
@@ -108,7 +111,9 @@ class Unreachable(FairleadError):
 
 def is_temporary(problem: Exception) -> bool:
     """Return whether a request may succeed later."""
-    return isinstance(problem, Unreachable) or (isinstance(problem, RefusedRequest) and problem.status == UNAVAILABLE)
+    return isinstance(problem, Unreachable) or (
+        isinstance(problem, RefusedRequest) and problem.status in (TOO_MANY, UNAVAILABLE)
+    )
 
 
 @dataclass(frozen=True)
@@ -126,21 +131,28 @@ class ControlPlaneClient:
         above. Raises `Unreachable`: there is neither."""
         if url := os.environ.get(URL):
             return cls(url, os.environ.get(TOKEN, ""), authority=os.environ.get(AUTHORITY, ""))
+        problem = ""
         for folder in (Path.cwd(), *Path.cwd().parents):
             if (folder / CONNECTION).is_file():
-                return cls._in(folder / CONNECTION)
+                if not (doubt := _distrust(folder / CONNECTION)):
+                    return cls._in(folder / CONNECTION)
+                problem = problem or f"; {doubt}, so it is not used"
         raise Unreachable(
             f"no control plane here: run 'fairlead up' in this directory, or set {URL} and {TOKEN}"
-            " (with --root, 'fairlead up' prints their values)"
+            f" (with --root, 'fairlead up' prints their values){problem}"
         )
 
     @classmethod
     def _in(cls, file: Path) -> ControlPlaneClient:
+        given = os.environ.get(TOKEN, "")
         try:
             read = orjson.loads(file.read_bytes())
-            return cls(str(read["url"]), os.environ.get(TOKEN) or str(read["token"]), authority=str(read.get("ca", "")))
+            found = cls(str(read["url"]), given or str(read["token"]), authority=str(read.get("ca", "")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise Unreachable(f"{file}: not a file of `fairlead up`; remove it, or set {URL} and {TOKEN}") from None
+        if given and not _is_issued(given, file.with_name("tokens.json")):  # it may be for another cluster: do not send it
+            raise RefusedRequest(UNAUTHORIZED, f"{_unaccepted(found.url)}. For another cluster, set {URL} too")
+        return found
 
     def submit(self, jobs: Sequence[Mapping[str, Any]], *, dry_run: bool = False) -> list[dict[str, Any]]:
         """Submit jobs, or only check them."""
@@ -340,25 +352,30 @@ class ControlPlaneClient:
         headers = {"Authorization": f"Bearer {self.token}"}
         import httpx  # of the extra `cluster`, which other commands do without
 
+        until = time.monotonic() + self.timeout_s
         try:
-            answer = httpx.request(
-                method,
-                self.url + path,
-                json=body,
-                content=content,
-                headers=headers,
-                timeout=self.timeout_s,
-                verify=self._trust(),
-            )
+            while True:
+                answer = httpx.request(
+                    method,
+                    self.url + path,
+                    json=body,
+                    content=content,
+                    headers=headers,
+                    timeout=self.timeout_s,
+                    verify=self._trust(),
+                )
+                wait_s = _retry_after_s(answer)
+                if answer.status_code != TOO_MANY or time.monotonic() + wait_s > until:
+                    break
+                time.sleep(wait_s)
         except (httpx.HTTPError, httpx.InvalidURL) as problem:
             raise Unreachable(f"{self.url}: {problem}; is the control plane running?") from None
         except (TypeError, ValueError) as problem:
             raise RefusedRequest(422, f"the request cannot be sent: {problem}") from None
         if answer.is_success:
             return answer
-        if answer.status_code == 401:  # the API's own message is for authors of clients
-            where = f"{TOKEN}, or the token file of `fairlead up`"
-            raise RefusedRequest(401, f"{self.url} does not accept this token ({where}); `fairlead token add` creates one")
+        if answer.status_code == UNAUTHORIZED:  # the API's own message is for authors of clients
+            raise RefusedRequest(UNAUTHORIZED, _unaccepted(self.url))
         raise RefusedRequest(answer.status_code, _why(answer))
 
     def _trust(self) -> ssl.SSLContext | bool:
@@ -382,6 +399,39 @@ def _part(name: str) -> str:
     if name in ("", ".", "..") or "/" in name:
         raise RefusedRequest(MISSING, f"there is no {name[:80]!r}")
     return quote(name, safe="")
+
+
+def _retry_after_s(answer: httpx.Response) -> float:
+    """How long to wait before the request is sent again."""
+    after = str(answer.headers.get("retry-after", ""))
+    return min(float(after), MAX_RETRY_AFTER_S) if after.isdecimal() else 1.0
+
+
+def _unaccepted(url: str) -> str:
+    where = f"{TOKEN}, or the token file of `fairlead up`"
+    return f"{url} does not accept this token ({where}); `fairlead token add` creates one"
+
+
+def _distrust(file: Path) -> str:
+    """Why a connection file is not used: another user may have put it there, to receive requests. Empty if it is safe."""
+    try:
+        for path in (file.parent, file):
+            about = path.stat()
+            if about.st_uid not in (os.geteuid(), 0):
+                return f"{path} belongs to another user"
+            if about.st_mode & 0o022:
+                return f"other users can write {path} (chmod go-w)"
+    except OSError as problem:
+        return f"{file} cannot be read ({problem.strerror})"
+    return ""
+
+
+def _is_issued(token: str, tokens: Path) -> bool:
+    """Whether a token is one of those that this file has."""
+    try:
+        return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest().encode() in tokens.read_bytes()
+    except OSError:
+        return False
 
 
 def _why(answer: httpx.Response) -> str:

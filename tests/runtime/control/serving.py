@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import uvicorn
-
 from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.engine.journal import MemoryJournal
@@ -18,8 +16,10 @@ from fairlead.engine.state import State
 from fairlead.experiments.lookahead_process import forecast_in_process
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import create_app
+from fairlead.runtime.control.http_server import ConnectionLimits, HttpServer
 from fairlead.runtime.control.lookahead_service import Lookahead
 from fairlead.runtime.control.tokens import Role, Tokens
+from fairlead.runtime.protocol.network import bind_sockets
 from fairlead.testing.builders import cluster
 
 PATIENCE_S = 120.0
@@ -38,9 +38,12 @@ class Served:
 
 @contextmanager
 def served(
-    machines: str = "v100:4", state: State | None = None, lookahead: Lookahead = forecast_in_process
+    machines: str = "v100:4",
+    state: State | None = None,
+    lookahead: Lookahead = forecast_in_process,
+    limits: ConnectionLimits | None = None,
 ) -> Iterator[Served]:
-    """In a thread of its own, with an event loop of its own; with a state, one that is started again."""
+    """In two threads with event loops of their own, as `fairlead serve` has them; with a state, one that is started again."""
     up, over = threading.Event(), threading.Event()
     found: list[Any] = []
 
@@ -57,16 +60,16 @@ def served(
             may_join=lambda token: token == agent,
         )
         agents = await plane.start()
-        told = create_app(plane, tokens, lookahead=lookahead)
-        server = uvicorn.Server(uvicorn.Config(told, "127.0.0.1", 0, log_level="critical", lifespan="off"))
-        serving = asyncio.create_task(server.serve())
+        told = create_app(plane, tokens, lookahead=lookahead, agents_loop=asyncio.get_running_loop())
+        server, listeners = HttpServer(told, limits=limits), bind_sockets("--http", "127.0.0.1:0")
+        serving = asyncio.create_task(asyncio.to_thread(server.run, listeners))
         while not server.started:
             await asyncio.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
+        port = listeners[0].getsockname()[1]
         found.append(Served(f"http://127.0.0.1:{port}", admin, user, agent, f"127.0.0.1:{agents}", plane, journal))
         up.set()
         await asyncio.to_thread(over.wait)
-        server.should_exit = True
+        server.stop()
         await serving
         await plane.stop()
 

@@ -286,7 +286,7 @@ def test_where_no_node_is_left_the_reason_is_told_instead_of_times(busy):
     _, plane = busy
     (node,) = plane.nodes()
     plane.drain(node["name"])
-    until(lambda: all("0 eligible GPUs are up" in one["reason"]["text"] for one in plane.jobs(all_users=True)))
+    until(lambda: all("0 eligible GPUs are up" in one.get("reason", {}).get("text", "") for one in plane.jobs(all_users=True)))
     table = CliRunner().invoke(app, ["when", "--simulations", "0"]).stdout
     assert table.splitlines()[-2:] == [
         "no forecast for long: Waiting for nodes: needs 4 GPUs; 0 eligible GPUs are up",

@@ -1,0 +1,129 @@
+"""The HTTP server of a control plane, in a thread with its own event loop: the agents' streams, which renew leases, never wait
+for it. Connections are limited, and those that send or read nothing are closed. It knows no routes."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MAX_FILES = 16_384  # open files of the process, if the system allows them
+HANDSHAKE_S = 10.0
+
+
+class ConnectionLimits(NamedTuple):
+    """How many connections there are in all and from one address, and how long they may send or read nothing."""
+
+    in_all: int = 1024
+    from_address: int = 256
+    request_s: float = 10.0  # until the head of the next request is complete
+    read_s: float = 60.0  # without reading an answer
+
+
+class LimitedConnection(H11Protocol):
+    """One connection. If there are too many, the oldest one without a request is closed; if all have one, the new one."""
+
+    limits = ConnectionLimits()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(self.limits.request_s, self._close_idle)
+        self._stuck: asyncio.TimerHandle | None = None
+        self._begun = self.loop.time()
+        others = [one for one in self.connections if isinstance(one, LimitedConnection) and not one.transport.is_closing()]
+        near = [one for one in others if one.address == self.address]
+        if len(near) > self.limits.from_address:
+            self._make_room(near)
+        elif len(others) > self.limits.in_all:
+            self._make_room(others)
+
+    @property
+    def address(self) -> str:
+        """The address of the client."""
+        return self.client[0] if self.client else ""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _make_room(self, among: Sequence[LimitedConnection]) -> None:
+        idle = [one for one in among if not one.busy and one is not self]
+        if idle:
+            min(idle, key=lambda one: one._begun).transport.abort()
+            return
+        detail = b'{"detail":"too many connections; try again later"}'
+        head = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\n"
+        self.transport.write(head + b"Content-Length: %d\r\n\r\n%b" % (len(detail), detail))
+        self.transport.close()
+
+    def _close_idle(self) -> None:
+        if not self.busy:
+            self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        self._begun = self.loop.time()
+        self._timer.cancel()  # data that arrives does not set it again: a request may arrive byte by byte
+        self._timer = self.loop.call_later(self.limits.request_s, self._close_idle)
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stuck = self._stuck or self.loop.call_later(self.limits.read_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unset_stuck()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        self._unset_stuck()
+        super().connection_lost(exc)
+
+    def _unset_stuck(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+
+
+class _HttpLoop(asyncio.SelectorEventLoop):
+    """An event loop that does not wait long for handshakes."""
+
+    async def create_server(self, *arguments: Any, ssl: Any = None, **options: Any) -> Any:
+        if ssl is not None:
+            options["ssl_handshake_timeout"] = HANDSHAKE_S
+        return await super().create_server(*arguments, ssl=ssl, **options)
+
+
+class HttpServer:
+    """Serves an application on open sockets until `stop`. `certificate` and `key` are files, both empty without TLS."""
+
+    def __init__(self, app: FastAPI, certificate: str = "", key: str = "", limits: ConnectionLimits | None = None) -> None:
+        connection = type("Connection", (LimitedConnection,), {"limits": limits or ConnectionLimits()})
+        config = uvicorn.Config(app, log_config=None, log_level="warning", lifespan="off", http=connection, ws="none")
+        if certificate:
+            config.ssl_certfile, config.ssl_keyfile = certificate, key
+        self._server = uvicorn.Server(config)
+
+    @property
+    def started(self) -> bool:
+        """Whether it accepts connections."""
+        return self._server.started
+
+    def run(self, listeners: list[socket.socket]) -> None:
+        """Serve in this thread until another one calls `stop`."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+        with asyncio.Runner(loop_factory=_HttpLoop) as runner:
+            runner.run(self._server.serve(listeners))
+
+    def stop(self) -> None:
+        """Answer open requests, and end."""
+        self._server.should_exit = True
