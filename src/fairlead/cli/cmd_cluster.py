@@ -24,6 +24,7 @@ from fairlead.runtime.log_format import LogFormat, log_to_stderr
 
 if TYPE_CHECKING:
     from fairlead.runtime.bootstrap import Started
+    from fairlead.runtime.control.code_store import CodeQuota
 
 LOG_FORMAT = typer.Option("text", help="Format of log lines: text or JSON.")
 INSECURE = typer.Option(
@@ -81,7 +82,16 @@ class PlaneOptions:
     http: str = typer.Option("127.0.0.1:7420", help="Address of the HTTP API and the console; port 0 picks a free one.")
     agents: str = typer.Option("127.0.0.1:7421", help="Address for agents.")
     metrics_open: bool = typer.Option(False, "--metrics-open", help="Serve /metrics without a token.")
+    code_quota: float = typer.Option(1.0, help="GiB of code (submit --code) that a user may store.", min=0.0)
+    code_total: float = typer.Option(10.0, help="GiB of code that all users may store.", min=0.0)
+    request_rate: float = typer.Option(50.0, help="Requests of a user per second, after a burst; 0 is no limit.", min=0.0)
     log_format: LogFormat = LOG_FORMAT
+
+    def quota(self) -> CodeQuota:
+        """Return the quota of code in bytes."""
+        from fairlead.runtime.control.code_store import CodeQuota
+
+        return CodeQuota(self.code_quota * 2**30, self.code_total * 2**30)
 
 
 @opt.option_groups
@@ -147,6 +157,8 @@ def serve_command(
         certificate,
         lease,
         grace,
+        plane.quota(),
+        plane.request_rate,
     )
     serve_control_plane(settings, forecast_in_process, lambda started: _print_addresses(started, parts))
 
@@ -257,6 +269,8 @@ def up_command(
         plane.agents,
         config=parts.config,
         metrics_open=plane.metrics_open,
+        code_quota=plane.quota(),
+        request_rate=plane.request_rate,
     )
 
     def on_start(started: Started) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # these take a second to import; they are loaded when a proce
     from fairlead.engine.state import State
     from fairlead.runtime.agent.agent_service import Agent
     from fairlead.runtime.agent.supervisor import Supervisor
+    from fairlead.runtime.control.code_store import CodeQuota
     from fairlead.runtime.control.control_plane import ControlPlane
     from fairlead.runtime.control.lookahead_service import Lookahead
     from fairlead.runtime.control.tokens import Tokens
@@ -65,6 +66,8 @@ class ServeSettings:
     certificate: Certificate | None = None
     lease_s: float = 15.0  # of an agent
     grace_s: float = 35.0  # after the lease, for jobs to save and end
+    code_quota: CodeQuota | None = None  # None: the default
+    request_rate: float = 50.0  # of each user, per second; 0: no limit
 
     @property
     def journal_url(self) -> str:
@@ -157,7 +160,7 @@ async def _serve(
         tokens,
         metrics_open=settings.metrics_open,
         lookahead=lookahead,
-        rate=RequestRate(),
+        rate=RequestRate(settings.request_rate, 4 * settings.request_rate) if settings.request_rate else None,
         agents_loop=asyncio.get_running_loop(),
     )
     server = HttpServer(app, *((str(certificate.certificate), str(certificate.key)) if certificate else ()))
@@ -209,7 +212,7 @@ def _control_plane(settings: ServeSettings, journal: Journal, state: State | Non
         lease_s=settings.lease_s,
         grace_s=settings.grace_s,
         checkpoints=str((settings.checkpoints or settings.root / "checkpoints").absolute()),
-        code=CodeStore(settings.root / "code"),
+        code=CodeStore(settings.root / "code", quota=settings.code_quota),
         keep_ended_s=settings.keep_ended_s,
         may_join=lambda token: (found := tokens.bearer(token)) is not None and found.role is Role.AGENT,
         origin=origin_of(settings.root / "origin", state.origin if state else 0.0),

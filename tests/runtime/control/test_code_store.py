@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import os
+import shutil
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_api import with_plane
 
 from fairlead.core.errors import InputError
-from fairlead.runtime.control.code_store import CodeStore
+from fairlead.runtime.control.code_store import CodeQuota, CodeStore
 from fairlead.runtime.protocol.code_archive import ArchiveLimits, archive_digest, pack_code
 
 
@@ -113,3 +116,40 @@ def test_an_agent_is_told_when_code_is_gone(tmp_path):
     for digest in ("0" * 64, "../secret", "secret"):
         assert "submit it again" in CodeStore(tmp_path / "code").chunk(digest, 0).problem
         assert "submit it again" in CodeStore(tmp_path).chunk(digest, 0).problem
+
+
+def test_each_user_and_all_together_have_a_quota_of_code(tmp_path):
+    def archive(number: int) -> bytes:
+        return zipped(**{"a.py": f"print({number:08})"})
+
+    size = len(archive(0))
+
+    async def scene(plane, who):
+        async def send(user: str, number: int) -> tuple[int, str]:
+            packed = archive(number)
+            answer = await who(user).put(f"/v1/code/{archive_digest(packed)}", content=packed)
+            return answer.status_code, answer.text
+
+        assert [(await send("ann", number))[0] for number in range(2)] == [201, 201]
+        status, text = await send("ann", 2)
+        assert (status, "the code of user 'ann' takes" in text) == (413, True)
+        assert (await send("ann", 1))[0] == 201, "it is stored already"
+        assert (await send("bob", 1))[0] == 201, "of ann"
+        assert [(await send("bob", number))[0] for number in (3, 4)] == [201, 507]
+        for path in (tmp_path / "code").glob("*.zip"):
+            os.utime(path, (0, 0))  # sent long ago, and no job uses it
+        assert (await send("ann", 5))[0] == 201
+        assert len(list((tmp_path / "code").iterdir())) == 2
+
+    quota = CodeQuota(per_user=2.5 * size, in_all=3.5 * size, reserve=0)
+    with_plane(scene, code=CodeStore(tmp_path / "code", quota=quota))
+
+
+def test_code_leaves_room_on_the_disk_for_the_journal(tmp_path, monkeypatch):
+    async def scene(plane, who):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=100 << 30, free=(1 << 30) + 10))
+        answer = await who("ann").put(f"/v1/code/{archive_digest(GOOD)}", content=GOOD)
+        assert (answer.status_code, "almost full" in answer.text) == (507, True)
+        assert not (await who("ann").get(f"/v1/code/{archive_digest(GOOD)}")).is_success
+
+    with_plane(scene, code=CodeStore(tmp_path / "code"))

@@ -21,10 +21,11 @@ DESCRIPTIONS = {
     408: "the body did not arrive in time",
     409: "the current state does not allow it",
     411: "the header Content-Length is missing",
-    413: "the body is too large",
+    413: "the body is too large, or above a quota",
     422: "an invalid request",
     429: "too many requests; try again after the seconds of the header Retry-After",
     503: "busy: it is unknown whether the request was accepted, or the state cannot be read; try again",
+    507: "no room for more code",
 }
 
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {

@@ -8,11 +8,15 @@ import asyncio
 import base64
 import logging
 import os
+import shutil
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from fairlead.core.errors import FairleadError
 from fairlead.core.job import ENDED, Phase
 from fairlead.engine.loop import Loop
 from fairlead.files import atomic_write, make_folder, remove
@@ -30,11 +34,28 @@ CLEAN_EVERY_S = 60.0
 MIN_CODE_S = 3600.0  # how long code is kept after it was sent or looked up: its job may not be submitted yet
 
 
-class CodeStore:
-    """A folder of archives."""
+class CodeQuota(NamedTuple):
+    """Bytes of archives that one user and all users may store, and bytes that stay free on the disk, at most a tenth of it."""
 
-    def __init__(self, root: Path, limits: ArchiveLimits = LIMITS) -> None:
-        self._root, self.limits = root, limits
+    per_user: float = float(1 << 30)
+    in_all: float = float(10 << 30)
+    reserve: float = float(1 << 30)
+
+
+class CodeQuotaExceeded(FairleadError):
+    """An archive is above a quota; `status` is that of the HTTP answer."""
+
+    def __init__(self, status: int, why: str) -> None:
+        self.status = status
+        super().__init__(why)
+
+
+class CodeStore:
+    """A folder of archives. Each counts for the user who sent it first, whose name is in a file next to it."""
+
+    def __init__(self, root: Path, limits: ArchiveLimits = LIMITS, quota: CodeQuota | None = None) -> None:
+        self._root, self.limits, self.quota = root, limits, quota or CodeQuota()
+        self._lock = threading.Lock()
 
     def has(self, digest: str) -> bool:
         """Return whether an archive is there; it then stays for a while."""
@@ -43,12 +64,29 @@ class CodeStore:
         os.utime(self._path(digest))
         return True
 
-    def add(self, archive: bytes, digest: str) -> None:
-        """Store an archive. Raises `ArchiveRefused`: it is too large, or not a safe archive with this digest."""
+    def add(self, archive: bytes, digest: str, user: str = "") -> None:
+        """Store an archive. Raises `ArchiveRefused`: it is too large, or not a safe archive with this digest. Raises
+        `CodeQuotaExceeded`: there is no room for it."""
         check_archive(archive, digest, self.limits)
-        if not self.has(digest):
-            make_folder(self._root, 0o700)
-            atomic_write(self._path(digest), archive, private=True)
+        with self._lock:
+            if not self.has(digest):
+                make_folder(self._root, 0o700)
+                self._check_room(len(archive), user)
+                if user:
+                    atomic_write(self._owner(digest), user.encode(), private=True)
+                atomic_write(self._path(digest), archive, private=True)
+
+    def _check_room(self, size: int, user: str) -> None:
+        sizes = {path.stem: path.stat().st_size for path in self._root.glob("*.zip")}
+        theirs = sum(size for digest, size in sizes.items() if self._user(digest) == user)
+        if theirs + size > self.quota.per_user:
+            have = f"the code of user {user!r} takes {_gib(theirs)} of at most {_gib(self.quota.per_user)} GiB"
+            raise CodeQuotaExceeded(413, f"{have}: send fewer files, or wait until jobs that use other code have ended")
+        if sum(sizes.values()) + size > self.quota.in_all:
+            raise CodeQuotaExceeded(507, f"the code of all users takes {_gib(self.quota.in_all)} GiB: ask an operator for more")
+        disk = shutil.disk_usage(self._root)
+        if disk.free - size < min(self.quota.reserve, disk.total / 10):
+            raise CodeQuotaExceeded(507, "the disk of the control plane is almost full: ask an operator to free some space")
 
     def chunk(self, digest: str, offset: int) -> CodeChunk:
         """Return part of an archive, or why it cannot be read."""
@@ -65,12 +103,27 @@ class CodeStore:
     def remove_unused(self, used: Iterable[str], older_than: float) -> None:
         """Remove archives that no job uses and that were not looked up since a Unix time."""
         keep = set(used)
-        for path in self._root.glob("*.zip"):
-            if path.stem not in keep and path.stat().st_mtime < older_than:
-                path.unlink(missing_ok=True)
+        with self._lock:
+            for path in self._root.glob("*.zip"):
+                if path.stem not in keep and path.stat().st_mtime < older_than:
+                    path.unlink(missing_ok=True)
+                    self._owner(path.stem).unlink(missing_ok=True)
 
     def _path(self, digest: str) -> Path:
         return self._root / f"{digest}.zip"
+
+    def _owner(self, digest: str) -> Path:
+        return self._root / f"{digest}.user"
+
+    def _user(self, digest: str) -> str:
+        try:
+            return self._owner(digest).read_text()
+        except OSError:  # stored by an earlier version
+            return ""
+
+
+def _gib(size: float) -> str:
+    return f"{size / (1 << 30):.3g}"
 
 
 @dataclass(frozen=True)
@@ -98,9 +151,13 @@ class Cleaner:
             removed = self._long_ended([int(path.name) for path in folder.iterdir() if path.name.isdigit()])
             for number in removed:
                 remove(folder / str(number))
-        if self.code is not None:
-            self.code.remove_unused(self._used_code(), time.time() - max(self.keep_s, MIN_CODE_S))
+        self.remove_code(self.keep_s)
         return removed
+
+    def remove_code(self, older_s: float = 0.0) -> None:
+        """Remove code that no job uses and that was not sent or looked up lately, which is within the last hour at least."""
+        if self.code is not None:
+            self.code.remove_unused(self._used_code(), time.time() - max(older_s, MIN_CODE_S))
 
     def _long_ended(self, numbers: list[int]) -> list[int]:
         with self.backend.lock:

@@ -26,6 +26,7 @@ from fairlead.runtime.control.accounting import accounting_routes
 from fairlead.runtime.control.api_errors import ERROR_RESPONSES, validation_sentence
 from fairlead.runtime.control.api_pages import add_pages
 from fairlead.runtime.control.cluster_backend import StateBusy
+from fairlead.runtime.control.code_store import CodeQuotaExceeded
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.event_log import policy_of
 from fairlead.runtime.control.job_logs import LogMissing, LogReader, LogUnreachable
@@ -296,16 +297,26 @@ def create_app(
             raise HTTPException(404, "no archive with this digest")
         return {"digest": digest}
 
-    @app.put("/v1/code/{digest}", status_code=201, responses={411: {}, 413: {}, 422: {}})
+    @app.put("/v1/code/{digest}", status_code=201, responses={411: {}, 413: {}, 422: {}, 507: {}})
     async def send_code(digest: Digest, request: Request, caller: Caller) -> dict[str, Any]:
         """Store a zip archive with a job's code under its SHA-256 digest."""
         if plane.code is None:
             raise HTTPException(422, "this control plane does not store code")
-        archive = await request.body()
+        archive, store = await request.body(), plane.code
+
+        def add() -> None:
+            try:
+                store.add(archive, digest, caller.user)
+            except CodeQuotaExceeded:
+                plane.cleaner.remove_code()
+                store.add(archive, digest, caller.user)
+
         try:
-            await asyncio.to_thread(plane.code.add, archive, digest)
+            await asyncio.to_thread(add)
         except ArchiveRefused as refused:
             raise HTTPException(422, str(refused)) from None
+        except CodeQuotaExceeded as full:
+            raise HTTPException(full.status, str(full)) from None
         return {"digest": digest}
 
     @app.delete("/v1/jobs/{name}", responses={404: {}, 409: {}})
