@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from agent_node import LEASED, OPENS, PATIENCE_S, RUNS_FOREVER, Node, order
 
-from fairlead.runtime.agent.agent_errors import NodeError, OrderRefused
+from fairlead.runtime.agent.agent_errors import OrderRefused
 from fairlead.runtime.agent.processes import find_process
 from fairlead.runtime.protocol.orders import Ended, Launch
 
@@ -210,17 +210,15 @@ def test_after_a_reboot_nothing_runs_and_nobody_is_signalled(node: Node, monkeyp
     assert node.ended(launch) == Ended(1, 1, -9, False, 0, 0, why)
 
 
-def test_a_record_of_another_version_stops_an_agent_from_guessing(node: Node) -> None:
-    launch = node.launch(order())
-    node.ended(launch)
+def test_a_launch_with_a_record_of_another_version_ends(node: Node) -> None:
+    launch = node.starts(order(RUNS_FOREVER))
     path = node.directory(launch) / "record.json"
-    whole = path.read_text()
-    path.write_text(whole.replace('"version": 1', '"version": 99'))
-    node.supervisor.close()
-    with pytest.raises(NodeError, match=str(path)):
-        node.restarts()
-    path.write_text(whole)
+    (shim,) = [worker["pid"] for worker in json.loads(path.read_text())["workers"]]
+    path.write_text(path.read_text().replace('"version": 1', '"version": 99'))
     node.restarts()
+    assert (node.ended(launch).code, node.ended(launch).yielded) == (-9, False)
+    os.waitpid(shim, 0)
+    assert not node.workers(launch)
 
 
 def test_what_is_set_aside_means_nothing_to_later_jobs_of_the_same_number(node: Node) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import logging
 import math
+import os
 import queue
 import re
 import secrets
@@ -23,6 +24,7 @@ from fairlead.core.job import LAUNCH_FAILED
 from fairlead.files import atomic_write
 from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.code_delivery import CodeDeliveries
+from fairlead.runtime.agent.stored_records import read_plain_file
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.protocol import messages as ms
 from fairlead.runtime.protocol import orders as od
@@ -37,7 +39,7 @@ _CENTRAL_POLL_S = 0.002  # while a job may be waiting for an answer (central ren
 _SWEEP_S = 60.0
 _MAX_PAUSE_S = 5.0  # between attempts to reach the control plane
 _FIRST_ANSWER_S = 15.0  # how long the first welcome may take; later it is the lease duration
-_IDENTITY = re.compile(r"[0-9a-f]{32}")
+_IDENTITY, _JOURNAL, _COUNT = re.compile(r"[0-9a-f]{32}"), re.compile(r"[\x20-\x7e]{1,200}"), re.compile(r"[0-9]{1,15}")
 
 
 class ReportThrottle:
@@ -120,7 +122,7 @@ class Agent:
     def __post_init__(self) -> None:
         self._incarnation, self._identity = _next_incarnation(self.supervisor.root), _identity(self.supervisor.root)
         self._journal_file = self.supervisor.root / "journal"
-        self._journal = self._journal_file.read_text() if self._journal_file.exists() else ""
+        self._journal = _stored(self._journal_file, _JOURNAL)
         self._lease: AgentLease | None = None
         self._grace_s = math.inf
         self._expired = False
@@ -282,7 +284,7 @@ class Agent:
             )
         except FairleadError as problem:
             return ms.LogChunk(wanted.number, problem=od.bounded_text(problem))
-        return ms.LogChunk(wanted.number, found.offset, base64.b64encode(found.data).decode())
+        return ms.LogChunk(wanted.number, min(found.offset, od.MAX_COUNT), base64.b64encode(found.data).decode())
 
     def _carry_out(self, order: od.Order) -> od.Ended | None:
         """Carry out an order. Returns the end of a launch that could not be started or never came here, or None."""
@@ -372,19 +374,26 @@ def _aged(report: od.Report) -> od.Report:
     return replace(report, ago_s=max(0.0, time.time() - report.ended_at))
 
 
+def _stored(path: Path, form: re.Pattern[str]) -> str:
+    """The text in a file, which a job may have written; empty if it does not have this form."""
+    text = (read_plain_file(path) or b"").decode(errors="replace")
+    return text if form.fullmatch(text) else ""
+
+
 def _next_incarnation(root: Path) -> int:
-    """A number that grows with every start of an agent on this root."""
+    """A number that grows with every start of an agent on this root. If it is lost, the Unix time is larger than any count."""
     path = root / "incarnation"
-    before = int(path.read_text()) if path.exists() else 0
-    atomic_write(path, str(before + 1).encode(), private=True)
-    return before + 1
+    before = _stored(path, _COUNT)
+    number = int(before or 0) + 1 if before or not os.path.lexists(path) else int(time.time())
+    atomic_write(path, str(number).encode(), private=True)
+    return number
 
 
 def _identity(root: Path) -> str:
     """The random name of a root, created with it: another root with the same node name belongs to another agent."""
     path = root / "identity"
-    found = path.read_text(errors="replace") if path.exists() else ""
-    if not _IDENTITY.fullmatch(found):
+    found = _stored(path, _IDENTITY)
+    if not found:
         found = secrets.token_hex(16)
         atomic_write(path, found.encode(), private=True)
     return found

@@ -23,6 +23,7 @@ _SHOWN = 10  # names in the message that a pattern matches nothing
 DIRECTORY, _LIST = "outputs", "list.json"
 
 _COPY = 1 << 20
+_MAX_LIST = 16 << 20  # bytes of the list: its paths have at most 4096 each
 
 
 def keep_outputs(directory: str, patterns: list[str], place: Path, as_user: Callable[[], AbstractContextManager[None]]) -> None:
@@ -125,16 +126,27 @@ def _copy(source: int, target: Path, limit: int) -> int:
 
 
 def read_output(place: Path, path: str, offset: int, limit: int) -> bytes:
-    """Return a piece of a kept file, or of the list of them for an empty path. Raises `FileNotFoundError`: it was not kept."""
+    """Return a piece of a kept file, or of the list of them for an empty path. Raises `OSError` or `ValueError`: it was not
+    kept, or the list is damaged."""
     name = _LIST
     if path:
-        listed = json.loads((place / _LIST).read_text())["files"]
-        name = next((str(at) for at, file in enumerate(listed) if file["path"] == path), "")
-        if not name:
+        try:
+            listed = [file["path"] for file in json.loads(_read(place / _LIST, 0, _MAX_LIST))["files"]]
+        except (KeyError, TypeError, RecursionError):
+            raise ValueError("the list of outputs is damaged") from None
+        if path not in listed:
             raise FileNotFoundError(path)
-    with open(place / name, "rb") as file:
-        file.seek(max(0, offset))
-        return file.read(limit)
+        name = str(listed.index(path))
+    return _read(place / name, offset, limit)
+
+
+def _read(path: Path, offset: int, limit: int) -> bytes:
+    """A piece of a plain file; a pipe does not block."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return os.pread(file, limit, min(max(0, offset), MAX_BYTES))
+    finally:
+        os.close(file)
 
 
 @contextlib.contextmanager

@@ -16,21 +16,36 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from fairlead.client.lease_page import Stage
 from fairlead.core.job import signal_name
-from fairlead.files import read_json, write_json
+from fairlead.files import write_json
 from fairlead.runtime.agent.lease_file import LeaseFile, WorkerStatus
+from fairlead.runtime.agent.processes import is_alive
 from fairlead.runtime.agent.settings import AgentSettings
 from fairlead.runtime.agent.shim import CUT_OFF, TOO_LATE, Exit
+from fairlead.runtime.agent.stored_records import MonotonicTime, Nanoseconds, RecordSchema, Seconds
 from fairlead.runtime.agent.worker import REPORTS, AgentWorker, WorkerRecord
 from fairlead.runtime.agent.worker_reports import StepRate, WorkerReports
-from fairlead.runtime.protocol.orders import Ended, Extend, Metric, Progress, RenewalRequest, Report, RequestRouting
+from fairlead.runtime.protocol.orders import (
+    Count,
+    Ended,
+    Extend,
+    Metric,
+    Progress,
+    RenewalRequest,
+    Report,
+    RequestRouting,
+    Text,
+)
 
 RECORD, SETTLED = "record.json", "settled"
 _STOP, _ENDED = "stop.json", "ended.json"
 _VERSION = 1
-_NUMBER = re.compile(r"[0-9]{1,18}")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
 
 _REPEAT_REQUEST_S = 1.0  # a renewal request without an answer is repeated: it may have been lost
 
@@ -42,30 +57,31 @@ _LEFT_AFTER_SIGTERM = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
 class LaunchRecord:
     """What the agent stores on disk about a launch."""
 
-    job: int
-    generation: int
-    name: str
-    world_size: int
+    job: Count
+    generation: Count
+    name: Text
+    world_size: Count
     cooperative: bool
-    grace_s: float
-    max_s: float
-    boot: str  # id of the machine's boot that the processes belong to
-    workers: tuple[WorkerRecord, ...]
+    grace_s: Seconds
+    max_s: Seconds
+    boot: Text  # id of the machine's boot that the processes belong to
+    workers: Annotated[tuple[WorkerRecord, ...], Field(min_length=1)]
     central: bool = False
+    version: Annotated[int, Field(ge=_VERSION, le=_VERSION)] = _VERSION
+
+    @property
+    def runs(self) -> bool:
+        """Whether a shim of it is alive: then it has not ended, whatever other records say."""
+        return self.boot == boot_id() and any(is_alive(worker.pid, worker.started) for worker in self.workers)
 
     def write(self, directory: Path) -> None:
-        write_json(directory / RECORD, {"version": _VERSION, **asdict(self)})
+        write_json(directory / RECORD, asdict(self))
 
     @classmethod
     def read(cls, directory: Path) -> LaunchRecord | None:
-        """The record in a launch's directory; None without one that this version can read."""
-        found = read_json(directory / RECORD)
-        if not isinstance(found, dict) or found.pop("version", None) != _VERSION:
-            return None
-        try:
-            return cls(**{**found, "workers": tuple(WorkerRecord(**worker) for worker in found["workers"])})
-        except (KeyError, TypeError):
-            return None
+        """The record in a launch's directory, of that launch; None without one that this version can read."""
+        found = _RECORD.read(directory / RECORD)
+        return found if found is not None and _is_of(found, directory) else None
 
 
 def boot_id() -> str:
@@ -77,25 +93,33 @@ def boot_id() -> str:
 class _Stop:
     """A launch that was asked to stop. `deadline` is monotonic."""
 
-    deadline: float
-    why: str  # for users, when it is killed at the deadline
+    deadline: MonotonicTime
+    why: Text  # for users, when it is killed at the deadline
     asked: bool  # because a lease ended, and not because another worker failed
     signalled: bool = False  # SIGTERM was sent although the job may know its lease: it had not opened it yet
-    asked_ns: int = 0  # monotonic, when it was asked or signalled
+    asked_ns: Nanoseconds = 0  # monotonic, when it was asked or signalled
+
+
+_RECORD, _STOPS, _ENDS = RecordSchema(LaunchRecord), RecordSchema(_Stop), RecordSchema(Ended)
 
 
 def read_ended(directory: Path) -> Ended | None:
-    """How a launch ended, from its directory."""
-    found = read_json(directory / _ENDED)
-    return Ended(**found) if isinstance(found, dict) else None
+    """How a launch ended, from its directory; None: there is no valid record."""
+    found = _ENDS.read(directory / _ENDED)
+    return found if found is not None and _is_of(found, directory) else None
+
+
+def _is_of(record: LaunchRecord | Ended, directory: Path) -> bool:
+    """Whether a record is about the launch of its directory, and not about another one."""
+    return (str(record.job), str(record.generation)) == (directory.parent.name, directory.name)
 
 
 def stored_launches(jobs: Path) -> Iterator[tuple[int, int, Path]]:
     """Job, generation and directory of all launches on disk, earlier generations first."""
     for job in sorted(jobs.iterdir(), key=lambda path: path.name):
-        if not _NUMBER.fullmatch(job.name):
+        if not _NUMBER.fullmatch(job.name) or not job.is_dir() or job.is_symlink():
             continue
-        generations = [path for path in job.iterdir() if _NUMBER.fullmatch(path.name)]
+        generations = [path for path in job.iterdir() if _NUMBER.fullmatch(path.name) and path.is_dir()]
         for directory in sorted(generations, key=lambda path: int(path.name)):
             yield int(job.name), int(directory.name), directory
 
@@ -132,7 +156,7 @@ class AgentLaunch:
     def restore(cls, record: LaunchRecord, directory: Path, settings: AgentSettings, last_sign: float = 0.0) -> AgentLaunch:
         """A launch of an earlier agent. It runs, or has ended and its end may not have been reported. `last_sign`: Unix time at
         which that agent was last alive, for workers that ended without a record of when."""
-        if (ended := read_ended(directory)) is not None:
+        if (ended := read_ended(directory)) is not None and not record.runs:
             launch = cls(record, directory, [], None, settings)
             launch.ended = ended
             return launch
@@ -146,8 +170,7 @@ class AgentLaunch:
         reports = None
         with contextlib.suppress(OSError):
             reports = WorkerReports(directory / str(record.workers[0].rank) / REPORTS)
-        found = read_json(directory / _STOP) if same_boot else None
-        stop = _Stop(**found) if isinstance(found, dict) else None
+        stop = _STOPS.read(directory / _STOP) if same_boot else None
         return cls(record, directory, workers, reports, settings, stop, restored=True, last_sign=last_sign)
 
     @property

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.files import make_folder, remove, remove_empty
+from fairlead.files import remove, remove_empty
 from fairlead.runtime.agent.agent_errors import NodeError, OrderRefused, node_errors
 from fairlead.runtime.agent.devices import MultiProcessService, NodeAccelerators
 from fairlead.runtime.agent.launch import AgentLaunch, LaunchRecord, boot_id
@@ -58,8 +58,8 @@ class Launcher:
             undo.callback(_end_shims, shims)
             self.fencing_deadline.check()
             remove(directory)  # left by an agent that died before the launch
-            self._make_folder(directory.parent)
-            self._make_folder(directory)
+            self.settings.make_folder(directory.parent)
+            self.settings.make_folder(directory)
             directories = self._make_directories(launch, directory)
             specs = []
             for local_rank, rank in enumerate(launch.ranks):
@@ -96,12 +96,30 @@ class Launcher:
             _send_spec(shim, spec)
         return AgentLaunch(launch_record, directory, workers, reports, self.settings)
 
+    def unknown(self, job: int, generation: int, directory: Path) -> LaunchRecord:
+        """A record of a launch whose own is lost or damaged. Its processes are found by their environment, and end."""
+        ranks = [int(path.name) for path in directory.iterdir() if re.fullmatch("[0-9]{1,6}", path.name)]
+        workers = tuple(
+            WorkerRecord(
+                rank, 0, 0, 0, str(self._page(job, generation, directory / str(rank))), self._cgroup(job, generation, rank)
+            )
+            for rank in sorted(ranks) or [0]
+        )
+        return LaunchRecord(job, generation, "", len(workers), True, 0.0, 0.0, boot_id(), workers)
+
+    def _page(self, job: int, generation: int, work_directory: Path) -> Path:
+        pages = self.settings.pages
+        return work_directory / LEASE if pages is None else pages / f"{job}-{generation}-{work_directory.name}"
+
+    def _cgroup(self, job: int, generation: int, rank: int) -> str:
+        return str(self.settings.cgroup / f"{job}-{generation}-{rank}") if self.settings.cgroup is not None else ""
+
     def _check(self, launch: Launch) -> None:
         task = launch.task
         words = [*task.prefix, *task.command, *task.environment.values(), task.directory, launch.checkpoints, task.output]
         problems = {
             "it has no command": not task.command,
-            "its number or its generation is out of range": not (0 <= launch.job < 10**18 and 1 <= launch.generation < 10**18),
+            "its number or its generation is out of range": not (0 <= launch.job < 10**15 and 1 <= launch.generation < 10**15),
             "it has no workers here": not launch.ranks,
             "it has a rank twice": len(set(launch.ranks)) != len(launch.ranks),
             f"its ranks are not below its {launch.world_size} workers": any(
@@ -157,15 +175,14 @@ class Launcher:
         return str(own), checkpoints
 
     def _make_work_directory(self, launch: Launch, work_directory: Path) -> LeaseFile:
-        self._make_folder(work_directory)
+        self.settings.make_folder(work_directory)
         (work_directory / LOG).mkdir(mode=0o700)
         reports = work_directory / REPORTS
         reports.touch(mode=0o600)
         self._change_owner(reports)
-        page = work_directory / LEASE
+        page = self._page(*launch.key, work_directory)
         if self.settings.pages is not None:
-            self._make_folder(self.settings.pages)
-            page = self.settings.pages / f"{launch.job}-{launch.generation}-{work_directory.name}"
+            self.settings.make_folder(self.settings.pages)
         lease = LeaseFile.create(page, launch.task.max_steps, launch.task.max_s)
         os.chmod(page, 0o600)
         self._change_owner(page)
@@ -175,8 +192,8 @@ class Launcher:
         process = find_process(shim.pid)
         if process is None:
             raise NodeError(f"/proc/{shim.pid}", "cannot be read: is /proc mounted?")
-        rank, groups = launch.ranks[local_rank], self.settings.cgroup
-        cgroup = str(groups / f"{launch.job}-{launch.generation}-{rank}") if groups is not None else ""
+        rank = launch.ranks[local_rank]
+        cgroup = self._cgroup(*launch.key, rank)
         return WorkerRecord(rank, launch.accelerators[local_rank], shim.pid, process.started, str(page), cgroup)
 
     def _spec(
@@ -214,9 +231,6 @@ class Launcher:
             output=_output(launch, launch.ranks[local_rank], environment),
             outputs=list(launch.task.outputs) if launch.ranks[local_rank] == 0 else [],
         )
-
-    def _make_folder(self, path: Path) -> None:
-        make_folder(path, self.settings.folder_mode)
 
     def _change_owner(self, path: Path) -> None:
         if self.settings.user is not None and os.geteuid() == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 from fairlead.client.launch_context import BATCH_SIZE, NODES, TUNED
 from fairlead.client.lease_page import PAGE
 from fairlead.core.errors import InputError, require
+from fairlead.files import make_folder
+from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.protocol.code_archive import ArchiveLimits
 from fairlead.runtime.protocol.orders import Launch, LaunchParameters
 
@@ -102,3 +105,16 @@ class AgentSettings:
     def folder_mode(self) -> int:
         """Mode of the agent's folders: jobs of another user must be able to pass through."""
         return 0o700 if self.user is None else 0o711
+
+    def make_folder(self, path: Path) -> None:
+        """Create one of the agent's folders. Raises `NodeError`: jobs of another user could write records there, or replace
+        the folder."""
+        make_folder(path, self.folder_mode)
+        if self.user is None or self.user.uid == os.geteuid():
+            return
+        for folder in (path, *path.parents):
+            about = folder.stat()
+            shared = about.st_mode & stat.S_IWOTH or (about.st_mode & stat.S_IWGRP and about.st_gid in self.user.groups)
+            replaceable = shared and (folder == path or not about.st_mode & stat.S_ISVTX)
+            if about.st_uid == self.user.uid or replaceable:
+                raise NodeError(folder, f"jobs of {self.user.name} could write to it: chown it to the agent's user, chmod 711")

@@ -145,6 +145,11 @@ class Exit(NamedTuple):
     permanent: bool = False  # its command can never be executed: another attempt would fail too
     asked_ns: int = 0  # when its shim sent SIGTERM at the fencing deadline; 0: it did not, or the worker had ended before
 
+    @property
+    def status(self) -> int:
+        """The exit status of the shim, as a shell has it; for an agent that is still its parent."""
+        return self.code if self.code >= 0 else 128 - self.code
+
 
 def _main() -> int:
     text = sys.stdin.buffer.read()
@@ -389,14 +394,16 @@ def _reserve(draft: Path) -> int:
 
 
 def _leave(directory: Path, draft: int, exit: Exit) -> int:
+    """Record an exit and return the shim's own status. From here on a signal must not change that status."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, END):
+        signal.signal(number, signal.SIG_IGN)
     text = json.dumps(exit._asdict()).encode()[:_RESERVED]
     with contextlib.suppress(OSError):
         if draft >= 0:
             os.pwrite(draft, text.ljust(_RESERVED), 0)
             os.fsync(draft)
             os.rename(directory / (EXIT + ".new"), directory / EXIT)
-    # For an agent that is still the parent.
-    return exit.code if exit.code >= 0 else 128 - exit.code
+    return exit.status
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import math
 import os
 import select
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from fairlead.files import make_folder, remove, remove_empty
+from fairlead.files import remove, remove_empty
 from fairlead.runtime.agent.agent_errors import DirectoryInUse, NodeError, OrderRefused, node_errors
 from fairlead.runtime.agent.devices import MultiProcessService, NodeAccelerators
 from fairlead.runtime.agent.kept_outputs import DIRECTORY, read_output
@@ -24,7 +25,9 @@ from fairlead.runtime.agent.settings import AgentSettings
 from fairlead.runtime.agent.shim import LOG, FencingDeadline
 from fairlead.runtime.agent.worker_logs import LogExcerpt, read_log_files
 from fairlead.runtime.protocol.code_archive import unpack_code
-from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Report, Reroute, Revoke
+from fairlead.runtime.protocol.orders import MAX_COUNT, Ended, Extend, Kill, Launch, Report, Reroute, Revoke
+
+log = logging.getLogger(__name__)
 
 _MAX_READ = 1 << 20
 _MAX_SWEEP = 10
@@ -46,7 +49,7 @@ class Supervisor:
         self._jobs, self._code, self._aside = self.root / "jobs", self.root / "code", self.root / "aside"
         with node_errors(self.root):
             for folder in (self.root, self._jobs, self._code):
-                make_folder(folder, self._settings.folder_mode)
+                self._settings.make_folder(folder)
             self._lock = _locked(self.root / "lock")
             self._fencing_deadline = FencingDeadline(self.root)
         self.mps = MultiProcessService(self.root / "mps")
@@ -161,11 +164,11 @@ class Supervisor:
         self._release_launches()
         self._latest_generation.clear()
         with node_errors(self.root):
-            make_folder(self._aside, self._settings.folder_mode)
+            self._settings.make_folder(self._aside)
             place = next(place for n in count() if not (place := self._aside / str(n)).exists())
             self._jobs.rename(place)
             os.utime(place)
-            make_folder(self._jobs, self._settings.folder_mode)
+            self._settings.make_folder(self._jobs)
         return place
 
     def sweep(self, at: float, limit: int = _MAX_SWEEP) -> int:
@@ -200,7 +203,7 @@ class Supervisor:
         if not directory.is_dir():
             raise OrderRefused(f"job {job}, generation {generation}: worker {rank} was not launched here, or was removed")
         with node_errors(directory):
-            return read_log_files(directory / LOG, offset, max(0, min(limit, _MAX_READ)))
+            return read_log_files(directory / LOG, min(max(offset, -MAX_COUNT), MAX_COUNT), max(0, min(limit, _MAX_READ)))
 
     def read_output(self, job: int, generation: int, path: str, offset: int, limit: int) -> bytes:
         """A part of a file that a launch has kept, or of the list of them for an empty path."""
@@ -232,13 +235,14 @@ class Supervisor:
             last_sign = self._fencing_deadline.moved_at
             for job, generation, directory in stored_launches(self._jobs):
                 record = LaunchRecord.read(directory)
-                if record is None and not (directory / RECORD).exists():
-                    remove(directory)  # its agent died before the launch
-                    continue
-                self._latest_generation[job] = max(generation, self._latest_generation.get(job, 0))
                 if record is None:
-                    raise NodeError(directory / RECORD, "not a record of this version: end its processes and remove its folder")
-                if not (directory / SETTLED).exists() or read_ended(directory) is None:
+                    record = self._launcher.unknown(job, generation, directory)
+                    if not os.path.lexists(directory / RECORD) and not any(worker.strays for worker in record.workers):
+                        remove(directory)  # its agent died before the launch
+                        continue
+                    log.error("a launch without a valid record is ended", extra={"record": str(directory / RECORD)})
+                self._latest_generation[job] = max(generation, self._latest_generation.get(job, 0))
+                if not (directory / SETTLED).exists() or read_ended(directory) is None or record.runs:
                     self._launches[job, generation] = AgentLaunch.restore(record, directory, self._settings, last_sign)
 
 

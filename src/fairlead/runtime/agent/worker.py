@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.client.lease_page import PAGE
-from fairlead.files import read_json
 from fairlead.runtime.agent.lease_file import LeaseFile, WorkerStatus
 from fairlead.runtime.agent.processes import (
     Cgroup,
@@ -27,7 +26,8 @@ from fairlead.runtime.agent.processes import (
     with_variable,
 )
 from fairlead.runtime.agent.shim import END, EXIT, NEVER_BEGAN, Exit
-from fairlead.runtime.protocol.orders import RequestRouting
+from fairlead.runtime.agent.stored_records import Nanoseconds, Pid, read_exit
+from fairlead.runtime.protocol.orders import Rank, RequestRouting, Text
 
 REPORTS = "reports"
 LEASE = "lease"
@@ -37,12 +37,17 @@ LEASE = "lease"
 class WorkerRecord:
     """What the agent stores on disk about a worker."""
 
-    rank: int
-    accelerator: int
-    pid: int  # its shim's
-    started: int
-    page: str
-    cgroup: str = ""  # its control group, if it has one
+    rank: Rank
+    accelerator: Rank
+    pid: Pid  # its shim's; 0: not known
+    started: Nanoseconds
+    page: Text
+    cgroup: Text = ""  # its control group, if it has one
+
+    @property
+    def strays(self) -> list[Process]:
+        """The processes that were started with its lease page, as far as they are known without a control group."""
+        return with_variable(f"{PAGE}={self.page}")
 
 
 def start_shim(directory: Path) -> subprocess.Popen[bytes]:
@@ -86,13 +91,12 @@ class AgentWorker:
         """Find out, without waiting, whether and how it has ended: all its processes must be dead."""
         if self.exit is not None or not self._shim_has_ended():
             return
-        found = read_json(self.directory / EXIT)
-        if isinstance(found, dict):
-            self.exit = Exit(**found)
-            self.ended_at = (self.directory / EXIT).stat().st_mtime
-        elif self._strays_are_dead():
-            self.exit = self._exit_by_shim()
-            self.ended_at = time.time() if self._child is not None else 0.0
+        found = read_exit(self.directory / EXIT)
+        if self._child is not None and found is not None and found.status != self._child.returncode:
+            found = None  # its shim did not write this
+        if (found is not None and self._child is not None) or self._strays_are_dead():
+            self.exit = found or self._exit_by_shim()
+            self.ended_at = self._recorded_at() if found is not None else time.time() if self._child is not None else 0.0
         if self.exit is not None and self._cgroup is not None:
             self._cgroup.remove()
 
@@ -144,11 +148,18 @@ class AgentWorker:
             return has_ended(self.handle) and _reaped(self.handle)
         return not is_alive(self._shim.pid, self._shim.started)
 
+    def _recorded_at(self) -> float:
+        """Unix time of the exit record; now, if it is gone again."""
+        try:
+            return max(0.0, (self.directory / EXIT).lstat().st_mtime)
+        except OSError:
+            return time.time()
+
     def _strays_are_dead(self) -> bool:
         """Kill what a dead shim has left."""
         if self._cgroup is not None:
             return self._cgroup.kill()
-        return kill_all(lambda: with_variable(f"{PAGE}={self.record.page}"))
+        return kill_all(lambda: self.record.strays)
 
     def _exit_by_shim(self) -> Exit:
         now_ns = time.monotonic_ns()

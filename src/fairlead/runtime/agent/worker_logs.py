@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 _DIGITS = 20
+_LOG_NAME = re.compile(r"0{5}[0-9]{15}")  # a job may put other files there
 
 
 class LogExcerpt(NamedTuple):
@@ -85,9 +87,11 @@ def read_log_files(directory: Path, offset: int, limit: int) -> LogExcerpt:
         if len(data) >= limit or (end is not None and end <= offset):
             continue
         try:
-            with open(directory / name, "rb") as file:
-                file.seek(offset + len(data) - int(name))
-                data += file.read(limit - len(data))
+            file = os.open(directory / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                data += os.pread(file, limit - len(data), offset + len(data) - int(name))
+            finally:
+                os.close(file)
         except FileNotFoundError:  # it was removed meanwhile: start with the oldest that is left
             return read_log_files(directory, offset, limit)
     return LogExcerpt(offset, data)
@@ -95,6 +99,6 @@ def read_log_files(directory: Path, offset: int, limit: int) -> LogExcerpt:
 
 def _log_files(directory: Path) -> list[str]:
     try:
-        return sorted(name for name in os.listdir(directory) if name.isdigit())
+        return sorted(name for name in os.listdir(directory) if _LOG_NAME.fullmatch(name))
     except FileNotFoundError:
         return []

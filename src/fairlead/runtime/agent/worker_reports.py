@@ -23,7 +23,7 @@ class WorkerReports:
     faster than the agent reads loses its oldest lines. `NaN`, `Infinity` and too large numbers are read as infinity."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe must not block
         self._mark = os.open(path.with_name(path.name + ".read"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._offset = self._marked = int.from_bytes(os.pread(self._mark, 8, 0), "little")
         os.pwrite(self._mark, self._offset.to_bytes(8, "little"), 0)
