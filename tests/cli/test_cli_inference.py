@@ -69,7 +69,7 @@ def test_mixes_are_tried():
 
 def test_what_is_wrong_is_told():
     assert "known: usual" in refused("mixes", "none")
-    assert "--duration 1000000.0: expected at most 20,000,000 requests" in refused("simulate", SESSIONS, "--duration", "1e6")
+    assert "--duration 1000000: expected at most 20,000,000 requests" in refused("simulate", SESSIONS, "--duration", "1e6")
     assert "one type" in refused("simulate", SESSIONS, "--packing", "squishy", "--cluster", "4xv100:4,4xp100:4")
     assert "packing pooled: field 'wait'" in refused("simulate", SESSIONS, "--wait", "-1")
 

@@ -158,7 +158,7 @@ def test_history_and_usage_account_for_what_ran(folder: Path) -> None:
     assert heading.startswith("number,name,user,account,state,exit_code")
     fields = next(row.split(",") for row in rows if ",counted," in row)
     assert datetime.fromisoformat(fields[6]).timestamp() == pytest.approx(job["submitted_at"], abs=1e-3)
-    assert (datetime.fromisoformat(fields[6]).tzinfo is not None, float(fields[-1])) == (True, round(job["gpu_hours"], 6))
+    assert (datetime.fromisoformat(fields[6]).tzinfo is not None, float(fields[-2])) == (True, round(job["gpu_hours"], 6))
     assert "counted" in fairlead("history", cwd=folder).stdout
     submit(folder, "more")
     finish(folder, "more")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fairlead.cli.job_info import array_lines, job_details
+from fairlead.cli.job_info import array_lines, detail_lines, job_details
 from fairlead.cli.job_tables import array_record, array_row, jobs_table, nodes_or_reason, progress_text
 
 RUNS: dict[str, Any] = {
@@ -148,3 +148,11 @@ def test_details_name_a_job_script_and_its_outputs():
     assert (details(script)["command"], details(script)["outputs"]) == ("train.sh 'a b'", "*.pt")
     lines = {**RUNS, "command": ["bash", "-c", "prepare\ntrain"], "shell": True}
     assert details(lines)["command"] == "prepare"
+
+
+@pytest.mark.parametrize(("newest", "text"), [(None, ""), ("", " (empty)"), ("model.pt", " (newest: model.pt)")])
+def test_details_show_the_newest_file_of_the_checkpoint_folder(newest: str | None, text: str):
+    (line,) = [
+        line for line in detail_lines({**RUNS, "checkpoint": "/shared/7", "checkpoint_file": newest}) if "/shared" in line
+    ]
+    assert line.endswith(f"/shared/7{text}")

@@ -53,6 +53,10 @@ def test_commands_take_columns_and_an_error_proposes_them(tmp_path):
     assert answer("simulate", "--policy", "las", *given, cwd=tmp_path)["finished"] == 2
     assert len(answer("compare", "--policies", "las,fifo", *given, cwd=tmp_path)["cases"]) == 2
     assert answer("trace", "check", "own.csv", "--columns", WORDS, cwd=tmp_path)["jobs"] == 2
+    (tmp_path / "more.csv").write_text("submit,runtime,mood,queue,gpus\n0,60,good,a,1\n")
+    more = ("trace", "check", "more.csv", "--columns", "submit=submitted_s,runtime=duration_s,gpus=workers")
+    assert answer(*more, cwd=tmp_path)["unread_columns"] == ["mood", "queue"]
+    assert command(*more, cwd=tmp_path).stdout.splitlines()[0] == "columns that are not read: mood, queue"
     assert answer("trace", "convert", "own.csv", "--columns", WORDS, "-o", "native.csv", cwd=tmp_path)["jobs"] == 2
     assert (tmp_path / "native.csv").read_text().startswith("name,submitted_s,duration_s,workers\na,0")
     told = command("trace", "check", "own.csv", cwd=tmp_path)

@@ -39,6 +39,7 @@ _HISTORY = (
     ("ran_s", "ran"),
     ("gpus", "GPUs"),
     ("gpu_hours", "GPU hours"),
+    ("lost_work_s", "lost"),
 )
 
 
@@ -60,9 +61,10 @@ def history_command(
 
       fairlead history --since 7d --state failed
 
-    Shows when each job was submitted, started and ended, how long it waited and ran, and its GPU hours. A job that was
-    requeued has a line for each time that it ended. It waited from its submission to its first start. With --csv and --json
-    durations are seconds, and with --json times are Unix times. Exit codes: 0 done, 2 a wrong value.
+    Shows when each job was submitted, started and ended, how long it waited and ran, and its GPU hours. Also how long it ran
+    for nothing, because it was preempted without a checkpoint (lost). A job that was requeued has a line for each time that it
+    ended. It waited from its submission to its first start. With --csv and --json durations are seconds, and with --json times
+    are Unix times. Exit codes: 0 done, 2 a wrong value.
     """
     begin, end = _window(since, until)
     states = states_of(state)
@@ -91,11 +93,11 @@ def history_command(
         out.print(table)
 
 
-_NUMBERS = ("number", "exit_code", "waited_s", "ran_s", "gpus", "gpu_hours")
+_NUMBERS = ("number", "exit_code", "waited_s", "ran_s", "gpus", "gpu_hours", "lost_work_s")
 
 
 def _cell(name: str, value: Any) -> str:
-    if value is None:
+    if value is None or (name == "lost_work_s" and not value):
         return ""
     if name.endswith("_at"):
         return local_time(value)

@@ -271,7 +271,7 @@ def advise_command(
         if advice.switch and switch:
             note(_switched(plane, advice.chosen.to_data(), advice.why, state.scheduler))
         elif advice.switch:
-            note(f"better: {advice.why}")
+            note(f"recommended: {advice.why.removeprefix('synthesizer: ')}")
         elif not alive:
             note("there are no jobs, so no scheduler is better")
         else:

@@ -11,6 +11,7 @@ from rich import box
 from rich.table import Table
 
 from fairlead.cli import options as opt
+from fairlead.cli.job_tables import legible
 from fairlead.cli.output import note, option_error, out, print_json
 from fairlead.cli.selectors import control_plane
 from fairlead.core.errors import InputError
@@ -239,10 +240,12 @@ def check(
             {"file": p.source, "line": p.line, "field": p.field, "value": p.value, "expected": p.expected}
             for p in trace.skipped
         ]
-        print_json({"file": str(source), "jobs": len(trace), "problems": problems})
+        print_json({"file": str(source), "jobs": len(trace), "problems": problems, "unread_columns": list(trace.unread)})
     else:
         for line in _grouped(trace.skipped):
             out.print(line, soft_wrap=True)
+        if trace.unread:
+            out.print(legible(f"columns that are not read: {', '.join(trace.unread)}"), soft_wrap=True)
         out.print(f"{source}: {len(trace):,} jobs; lines skipped: {len(trace.skipped):,}", soft_wrap=True)
     if trace.skipped:
         raise typer.Exit(1)

@@ -90,10 +90,11 @@ def when_command(
         return
     ahead, here = _looked(plane, table, asked, quiet=json)
     records = {job["number"]: job for job in plane.jobs(selectors.LIVE, all_users=here)}
+    missing = _missing_nodes(plane) if not json and any(map(_timeless, ahead.jobs)) else ""
     if json:
         print_json(_data(ahead, records))
     elif ahead.jobs:
-        _tell(ahead, wanted is not None and len(ahead.jobs) == 1, here, records)
+        _tell(ahead, wanted is not None and len(ahead.jobs) == 1, here, records, missing)
     elif wanted:
         _tell_ended([plane.job(str(job["number"])) for job in wanted])  # they may have ended since they were selected
     elif not ahead.missed:
@@ -135,17 +136,28 @@ def _timeless(one: JobForecast) -> bool:
     return _never_begins(one) and not one.blocked and one.horizon_s == HORIZON_S
 
 
-def _tell(ahead: ClusterForecast, single: bool, here: bool, records: Mapping[int, Mapping[str, Any]]) -> None:
+def _missing_nodes(plane: ControlPlaneClient) -> str:
+    """Which nodes have not joined the cluster, so that a forecast without them says little; empty if all have."""
+    nodes = plane.nodes()
+    names = [str(node["name"]) for node in nodes if not node["up"] and not node["connected"]]
+    return f"{len(names)} of {len(nodes)} nodes have not joined ({_listed(names)}); ask again when they have" if names else ""
+
+
+def _tell(
+    ahead: ClusterForecast, single: bool, here: bool, records: Mapping[int, Mapping[str, Any]], missing: str = ""
+) -> None:
     found, made, asked = ahead.jobs, ahead.completed, ahead.options.simulations
     budget = format_duration(ahead.options.budget_s)
     why = {one.number: _why(one, ahead, records) for one in found if _timeless(one) or (one.blocked and _never_begins(one))}
-    if single:
+    if single and missing:
+        out.print(f"no forecast for {legible(found[0].name)}: {missing}", soft_wrap=True)
+    elif single:
         again = records.get(found[0].number, {}).get("starts", 0) > 0
         told = _sentence(found[0], ahead.history_s, again, why.get(found[0].number, ""), unknown=_unknown_end(found[0], ahead))
         out.print(told, soft_wrap=True)
     else:
         out.print(_table(found, {one.number for one in found if _unknown_end(one, ahead)}))
-        for line in _no_times(found, why):
+        for line in _no_times(found, why | dict.fromkeys((one.number for one in found if _timeless(one) and missing), missing)):
             out.print(line, soft_wrap=True)
         if len(found) > MAX_SHOWN:
             note(f"{len(found) - MAX_SHOWN:,} more are not shown; --json has all, or name a job")

@@ -150,7 +150,9 @@ def _progress(job: Mapping[str, Any]) -> Iterator[Line]:
     yield "schedule", ", ".join(f"batch size {one['batch_size']} for {one['share']:.0%} of its steps" for one in planned)
     for name, value in list((job.get("metrics") or {}).items())[:MAX_METRICS]:
         yield legible(name)[: COLUMN - 2], f"{value:.6g}"
-    yield "checkpoint folder", legible(str(job.get("checkpoint") or ""))
+    newest = job.get("checkpoint_file")  # None: the control plane cannot see the folder
+    seen = "" if newest is None else f" (newest: {newest})" if newest else " (empty)"
+    yield "checkpoint folder", legible(f"{job['checkpoint']}{seen}") if job.get("checkpoint") else ""
     yield "flags", legible("; ".join(job.get("flags") or ()))
 
 

@@ -28,7 +28,8 @@ class InputError(FairleadError):
         place = self.source if line is None else f"{self.source}:{line}"
         parts = [place]
         if self.source.startswith("--"):
-            parts = [place if value is None else f"{place} {_shorten(value)!r}"]
+            typed = int(value) if isinstance(value, float) and value.is_integer() else value  # 1000000, not 1000000.0
+            parts = [place if value is None else f"{place} {_shorten(typed)!r}"]
         elif field is not None:
             shown = "" if value is None else f" is {_shorten(value)!r}"
             parts.append(f"field '{field}'{shown}")

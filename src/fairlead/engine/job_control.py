@@ -86,6 +86,7 @@ def _revive(state: State, number: int, phase: int, now: float) -> None:
     a["time_limit_s"][number] = job.time_limit_s + state.uncounted_s(number)
     state.refusals.pop(number, None)
     state.last_failure.pop(number, None)
+    state.reported_steps.pop(number, None)
     if job.group:
         group = int(a["group"][number])
         members = [n for n, other in state.job_of.items() if other.group == job.group and n >= state.groups.since[group]]

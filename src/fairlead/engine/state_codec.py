@@ -108,6 +108,7 @@ def _arrays(state: State) -> Arrays:
         "rerun_started_s": {str(number): second for number, second in sorted(state.rerun_started_s.items())},
         "held": {str(number): by for number, by in sorted(state.held.items())},
         "lost_work": {str(number): lost for number, lost in sorted(state.lost_work.items())},
+        "reported_steps": {str(number): steps for number, steps in sorted(state.reported_steps.items())},
         "backoffs": {str(node): list(backoff) for node, backoff in sorted(state.backoffs.items())},
         "groups_since": {str(group): number for group, number in state.groups.since.items()},
         "codes": {column: tuple(codes) for column, codes in state._codes.items()},
@@ -169,6 +170,7 @@ def _state(arrays: Arrays, *, migrate: bool) -> State:
     state.set_availability(arrays["present"], arrays["drained"], backoffs)
     state.live, state.running, state._queue = arrays["live"], arrays["running"], arrays["queue"]
     state.held = {int(number): by for number, by in about.get("held", {}).items()}
+    state.reported_steps = {int(number): steps for number, steps in about.get("reported_steps", {}).items()}
     state.lost_work = {int(number): (run_s, times) for number, (run_s, times) in about.get("lost_work", {}).items()}
     if "adaptations" in about:
         state.adaptations = Adaptations.from_data(about["adaptations"])

@@ -209,6 +209,8 @@ def _progress(state: State, event: ev.ProgressReported) -> None:
         for number in event.jobs[(held == NO) & (event.steps == 0) & (a["starts"][event.jobs] > NO)].tolist():
             ran_s = float(a["settled_run_s"][number]) - state.uncounted_s(number)
             times = state.lost_work.get(number, (0.0, 0))[1] + 1
+            if a["phase"][number] == QUEUED or a["preemptions"][number] < times:  # a user has requeued it
+                continue
             state.lost_work[number] = ran_s, times  # without a checkpoint it begins again
             a["min_run_s"][number] = max(a["min_run_s"][number], ran_s)  # twice as long each time, so that it can end
             state.any_min_run, state._template = True, None
@@ -219,6 +221,9 @@ def _progress(state: State, event: ev.ProgressReported) -> None:
 def _finished(state: State, event: ev.JobsFinished) -> None:
     _end(state, event.jobs, event.at, FINISHED, all_steps_done=True)
     a = state.store.arrays
+    for number in event.jobs.tolist():
+        if state.job_of[number].command and 0 < (reported := float(a["base_steps"][number])) < a["steps"][number]:
+            state.reported_steps[number] = reported
     a["base_steps"][event.jobs] = np.maximum(a["base_steps"][event.jobs], a["steps"][event.jobs])
     state.add_history(a["settled_accelerator_s"][event.jobs])
 

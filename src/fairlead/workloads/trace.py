@@ -46,6 +46,7 @@ class Trace:
     skipped: tuple[InputError, ...] = ()
     losses: Mapping[str, LossCurve] = field(default_factory=dict)  # by job name; known to the simulator only
     dynamics: Mapping[str, JobDynamics] = field(default_factory=dict)  # likewise
+    unread: tuple[str, ...] = ()  # columns of the file that have no meaning here
 
     @classmethod
     def of(
@@ -57,10 +58,11 @@ class Trace:
         skipped: Iterable[InputError] = (),
         losses: Mapping[str, LossCurve] | None = None,
         dynamics: Mapping[str, JobDynamics] | None = None,
+        unread: Iterable[str] = (),
     ) -> Trace:
         """A trace of jobs in any order."""
         ordered = tuple(sorted(jobs, key=lambda job: job.submitted_s))
-        return cls(ordered, name, origin, tuple(skipped), losses or {}, dynamics or {})
+        return cls(ordered, name, origin, tuple(skipped), losses or {}, dynamics or {}, tuple(unread))
 
     @property
     def span_s(self) -> float:

@@ -167,6 +167,9 @@ def test_advice_is_told_and_followed_when_wanted(busy):
     told = json.loads(done.stdout)
     assert (told["running"], told["chosen"], told["switch"]) == ("fifo", "srtf", True)
     assert plane.scheduler()["policy"] == "fifo", "a dry run touches nothing"
+    said = " ".join(CliRunner().invoke(app, asked[:-1]).stderr.split())
+    assert "recommended: srtf instead of fifo, " in said
+    assert "synthesizer" not in said
     done = CliRunner().invoke(app, [*asked, "--switch", "--looks", "1"])
     assert done.exit_code == 0, (done.output, done.exception)
     assert plane.scheduler()["policy"] == "srtf"
@@ -280,6 +283,18 @@ def test_when_one_job_will_run_is_a_sentence_and_of_all_a_table(busy):
     number = plane.cancel("short-2")["number"]
     gone = CliRunner().invoke(app, ["when", str(number)])
     assert "short-2 is cancelled" in gone.stdout
+
+
+def test_before_a_node_has_joined_there_is_no_forecast(monkeypatch):
+    with served("v100:4") as cluster:
+        monkeypatch.setenv("FAIRLEAD_URL", cluster.url)
+        monkeypatch.setenv("FAIRLEAD_TOKEN", cluster.token)
+        plane = ControlPlaneClient(cluster.url, cluster.token)
+        plane.submit([{"name": name, "run": "true"} for name in ("one", "two")])
+        until(lambda: all("are up" in one["reason"]["text"] for one in plane.jobs(all_users=True)))
+        why = f"1 of 1 nodes have not joined ({plane.nodes()[0]['name']}); ask again when they have"
+        assert CliRunner().invoke(app, ["when", "one"]).stdout == f"no forecast for one: {why}\n"
+        assert CliRunner().invoke(app, ["when"]).stdout.endswith(f"no forecast for one, two: {why}\n")
 
 
 def test_where_no_node_is_left_the_reason_is_told_instead_of_times(busy):

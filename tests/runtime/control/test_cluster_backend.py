@@ -3,6 +3,7 @@ one that simulations run."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,8 +15,10 @@ from fairlead.core.reasons import Code
 from fairlead.engine import state_codec
 from fairlead.engine.explain import why_in
 from fairlead.runtime.control import views
+from fairlead.runtime.control.accounting import history_records
 from fairlead.runtime.control.launches import LaunchEnd, NodeRanks, TrackedLaunch
 from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Metric, Progress, RenewalRequest, Revoke, Task
+from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 from fairlead.termination.by_loss import ByLoss
 
 
@@ -428,3 +431,76 @@ def test_a_preempted_job_that_saved_has_lost_nothing():
     scene.at(21.0)
     assert scene.loop.state.lost_work == {}
     scene.check()
+
+
+def test_work_that_a_user_stopped_by_a_requeue_is_no_preemption():
+    scene = begun("plain", "v100:1", steps=1000.0)
+    scene.backend.changes.state = lambda: scene.loop.state
+    scene.at(10.0)
+    scene.backend.changes.requeue(0, True, "ann")
+    scene.at(20.0)
+    assert scene.at(21.0) == [(0, Revoke(0, 1))]
+    scene.backend.report(0, [Ended(0, 1, 0, True, 20, 0)])
+    scene.at(22.0)
+    assert scene.loop.state.columns["base_steps"][0] == 0.0
+    assert scene.loop.state.lost_work == {}
+    assert scene.loop.state.columns["min_run_s"][0] == 0.0
+    scene.check()
+
+
+def test_a_requeued_job_that_was_admitted_before_it_stopped_was_not_preempted():
+    scene = begun("plain", "v100:1", steps=1000.0)
+    scene.backend.changes.state = lambda: scene.loop.state
+    scene.at(10.0)
+    scene.backend.changes.requeue(0, False, "ann")
+    scene.job("first", steps=1000.0)
+    scene.at(20.0)
+    scene.at(30.0)
+    assert scene.phase(0) is Phase.WAITING
+    scene.backend.report(0, [Ended(0, 1, 0, True, 20, 0)])
+    scene.at(31.0)
+    assert scene.loop.state.lost_work == {}
+    scene.check()
+
+
+def test_history_has_the_work_that_a_job_lost():
+    scene = begun("plain", "v100:1", steps=1000.0)
+    scene.at(10.0)
+    scene.job("other", steps=1000.0)
+    scene.at(20.0)
+    scene.backend.report(0, [Ended(0, 1, 0, True, 20, 0)])
+    scene.at(21.0)
+    scene.backend.cancel(0)
+    scene.at(22.0)
+    plane = SimpleNamespace(loop=scene.loop, backend=scene.backend, origin=0.0)
+    (record,) = history_records(plane, 0)  # type: ignore[arg-type]
+    assert (record["state"], record["lost_work_s"]) == ("cancelled", 20.0)
+
+
+def test_a_finished_job_without_declared_steps_keeps_the_steps_that_it_reported():
+    scene = begun("open", "v100:1", steps=UNKNOWN_STEPS, command="true")
+    scene.backend.changes.state = lambda: scene.loop.state
+    scene.backend.report(0, [Progress(0, 1, 30, 30, 1.0)])
+    scene.at(10.0)
+    scene.backend.report(0, [Ended(0, 1, 0, False, 42, 42)])
+    scene.at(20.0)
+    assert scene.phase(0) is Phase.FINISHED
+    assert views.job_record(scene.loop, 0, 21.0)["steps_done"] == 42.0
+    assert state_codec.load(state_codec.save(scene.loop.state)).reported_steps == {0: 42.0}
+    scene.check()
+    scene.backend.changes.requeue(0, True, "ann")
+    scene.at(30.0)
+    assert views.job_record(scene.loop, 0, 31.0)["steps_done"] == 0.0
+
+
+def test_the_newest_file_of_a_checkpoint_folder_is_found(tmp_path):
+    folder = tmp_path / "checkpoints" / "7"
+    assert views.newest_checkpoint(str(folder)) is None, "it is on another machine"
+    folder.parent.mkdir()
+    assert views.newest_checkpoint(str(folder)) == ""
+    folder.mkdir()
+    assert views.newest_checkpoint(str(folder)) == ""
+    for second, name in enumerate(("step-2.pt", "step-1.pt")):
+        (folder / name).touch()
+        os.utime(folder / name, (second, second))
+    assert views.newest_checkpoint(str(folder)) == "step-1.pt"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import numpy as np
+import pytest
 from test_api import with_plane
 
 from fairlead.core import events as ev
@@ -80,6 +81,27 @@ def test_a_job_over_a_quota_names_the_jobs_that_hold_it():
             assert seen["phase"] == "queued"
             await asyncio.sleep(0.05)
         assert (await who("ann").get("/v1/jobs/ann-0")).json()["quota_jobs"] == []
+
+    with_plane(scene)
+
+
+@pytest.mark.parametrize(
+    "quota",
+    [{"name": "job-type-quota", "limits": {"net": 2}}, {"name": "job-resource-quota", "at_least": 2, "limit": 2}],
+    ids=lambda quota: quota["name"],
+)
+def test_a_quota_of_a_model_or_a_size_names_its_jobs_and_hides_those_of_others(quota):
+    async def scene(plane, who):
+        plane.switch({"policy": "fifo", "estimator": "measured", "rounds": 0.2, "admission": quota}, "a test")
+        task = {"run": "x", "kind": "net (batch size 8)", "workers": 2}
+        for user, name in (("bob", "bob-1"), ("ann", "ann-1"), ("ann", "ann-2")):
+            answer = await who(user).post("/v1/jobs", json={"jobs": [{"name": name, **task}]})
+            assert answer.status_code == 201, answer.text
+        while not (seen := (await who("ann").get("/v1/jobs/ann-2")).json())["quota_jobs"]:
+            assert seen["phase"] == "queued"
+            await asyncio.sleep(0.05)
+        assert seen["quota_jobs"] == ["a job of another user", "ann-1"]
+        assert (await who("root").get("/v1/jobs/ann-2")).json()["quota_jobs"] == ["bob-1", "ann-1"]
 
     with_plane(scene)
 

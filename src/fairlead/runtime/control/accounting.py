@@ -110,7 +110,9 @@ def history_records(plane: ControlPlane, number: int) -> Iterator[dict[str, Any]
     state, job = plane.loop.state, plane.loop.state.job_of[number]
     ended = Phase(int(state.columns["phase"][number])) in ENDED
     submitted_s, run_s, accelerator_s = float(state.columns["submitted_s"][number]), 0.0, 0.0
-    for run in (*state.ended_runs.get(number, ()), *((last_run(state, number),) if ended else ())):
+    runs = (*state.ended_runs.get(number, ()), *((last_run(state, number),) if ended else ()))
+    lost = views.lost_work_of(plane.loop, number) if ended else None
+    for run in runs:
         phase = Phase(run.phase)
         yield {
             **_about(number, job),
@@ -124,6 +126,7 @@ def history_records(plane: ControlPlane, number: int) -> Iterator[dict[str, Any]
             "ran_s": run.run_s - run_s,
             "gpus": job.workers,
             "gpu_hours": (run.accelerator_s - accelerator_s) / 3600,
+            "lost_work_s": lost[0] if lost and run is runs[-1] else 0.0,
         }
         submitted_s, run_s, accelerator_s = run.requeued_s, run.run_s, run.accelerator_s
 

@@ -260,7 +260,7 @@ def create_app(
             found = views.job_record(plane.loop, number, plane.backend.now, plane.progress_until_s, caller.visible_user)
             same = names.namesakes(plane.loop.state, found["name"], visibility(plane.loop.state, caller)[0])
             earlier = [other for other in same if other < number]
-            return {**found, **views.job_task(plane, number), "earlier": earlier[-MAX_EARLIER:]}
+            return {**found, **views.job_task(plane, number, caller.visible_user), "earlier": earlier[-MAX_EARLIER:]}
 
         return await read(record)
 

@@ -19,6 +19,7 @@ from fairlead.engine.state import State
 from fairlead.runtime.control.job_metrics import MetricBuffer, UtilizationTracker
 from fairlead.runtime.control.launches import Addressed, LaunchEnd, LaunchOutcome, LaunchTracker
 from fairlead.runtime.protocol.orders import Ended, Metric, Progress, RenewalRequest, Report
+from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 
 SETTLED = 10  # equal readings in a row after which a batch size counts as stable
 MAX_CHANGES = 3  # changes of an unstable batch size after which the mean counts
@@ -290,6 +291,9 @@ class ReportHandler:
             saved = np.array([float(done)])
             if outcome.end is LaunchEnd.FINISHED:
                 self.send(self.launches.drop(outcome.job))  # it may have been about to resume elsewhere
+                if job.job.steps == UNKNOWN_STEPS and outcome.steps > 0:  # now they are known
+                    done = _bounded(job.counter.declared(outcome.steps), MAX_STEPS)
+                    events.append(self._progress_event(outcome.job, done, 0.0, now))
                 self.remove(outcome.job)
                 events.append(ev.JobsFinished(now, one, at))
             elif outcome.end is not LaunchEnd.DROPPED and self.jobs.limits.is_used_up(outcome.job):

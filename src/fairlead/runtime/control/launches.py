@@ -50,6 +50,7 @@ class LaunchOutcome:
     rank: int = 0  # that failed
     stopped_s: float = math.inf  # when its last process ended; infinity: now, below 0: not known
     permanent: bool = False  # another attempt would fail too
+    steps: int = 0  # that it has done
 
 
 @dataclass(frozen=True)
@@ -378,8 +379,9 @@ def _outcome(run: TrackedLaunch) -> LaunchOutcome:
         why = "its node was lost" if run.lost else "it had not started yet"
         return LaunchOutcome(*run.key, end, run.saved, 0, why, run.revoked, stopped_s=stopped_s)
     rank = report.rank if report.code else 0
+    steps = max(one.steps for one in reports)
     return LaunchOutcome(
-        *run.key, end, run.saved, report.code, report.why, run.revoked, node, rank, stopped_s, report.permanent
+        *run.key, end, run.saved, report.code, report.why, run.revoked, node, rank, stopped_s, report.permanent, steps
     )
 
 

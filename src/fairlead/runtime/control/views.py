@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fairlead.core.cluster import Ints
-from fairlead.core.job import TIME_LIMIT, Phase, flags_of
+from fairlead.core.job import TIME_LIMIT, Job, Phase, flags_of, model_of
+from fairlead.core.reasons import Code
 from fairlead.engine.explain import node_of, why_in
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
     from fairlead.runtime.control.control_plane import ControlPlane
 
 MAX_SHOWN = 200  # jobs in an overview
+MAX_HOLDERS = 3  # jobs that hold a quota, in the record of a job
+MAX_FILES_SEEN = 1000  # files of a checkpoint folder among which the newest is sought
 HIDDEN_NAME = "of another user"  # in place of the name of another user's job
 
 
@@ -40,6 +46,7 @@ def job_record(
     phase = Phase(int(a["phase"][number]))
     done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, min(now, progress_until_s) - a["since_s"][number]))
     held = state.device_map.of(number) if phase is Phase.RUNNING else np.empty(0, dtype=np.int64)
+    finished_unknown = phase is Phase.FINISHED and job.steps == UNKNOWN_STEPS
     rate, failure = float(a["rate"][number]), state.last_failure.get(number)
     failed_last = phase is Phase.FAILED and failure is not None and failure.code != 0  # the state counts only retried failures
     record = {
@@ -60,7 +67,7 @@ def job_record(
         "ended_s": _finite(float(a["ended_s"][number])),
         "steps": job.steps,
         "steps_known": job.steps != UNKNOWN_STEPS,
-        "steps_done": min(done, job.steps) if phase is not Phase.FINISHED or job.steps != UNKNOWN_STEPS else None,
+        "steps_done": state.reported_steps.get(number) if finished_unknown else min(done, job.steps),
         "rate": rate,
         "left_s": max(0.0, job.steps - done) / rate if rate > 0 and job.steps != UNKNOWN_STEPS else None,
         "starts": int(a["starts"][number]),
@@ -92,8 +99,7 @@ def job_record(
         record["last_failure"] = {"why": told, **dict(failure.facts), **where}
     if reason is not None:
         record["reason"] = reason
-    folder = getattr(loop.backend, "checkpoints", "")  # a script without a lease may have saved there
-    if (lost := state.lost_work.get(number)) and not (folder and any(Path(folder, str(number)).glob("*"))):
+    if lost := lost_work_of(loop, number):
         record["lost_work"] = {"seconds": lost[0], "preemptions": lost[1]}
     if phase in (Phase.QUEUED, Phase.WAITING):
         since_s = float(a["waiting_since_s"][number])
@@ -102,12 +108,32 @@ def job_record(
     return record
 
 
+def lost_work_of(loop: Loop, number: int) -> tuple[float, int] | None:
+    """Return how long a job ran for nothing, and in how many preemptions; None if it did not, or has files in its checkpoint
+    folder: a script without a lease may have saved there."""
+    folder = getattr(loop.backend, "checkpoints", "")
+    lost = loop.state.lost_work.get(number)
+    return None if lost and folder and any(Path(folder, str(number)).glob("*")) else lost
+
+
+def newest_checkpoint(folder: str) -> str | None:
+    """Return the name of the newest file of a job's checkpoint folder, empty if it has none; None if it cannot be seen here."""
+    try:
+        if not Path(folder).is_dir():
+            return "" if Path(folder).parent.is_dir() else None
+        with os.scandir(folder) as files:
+            newest = max(islice(files, MAX_FILES_SEEN), key=lambda file: (file.stat().st_mtime, file.name), default=None)
+        return newest.name if newest else ""
+    except OSError:
+        return None
+
+
 def exit_code(phase: Phase, status: int) -> int | None:
     """Return the exit code of an ended job; None if no process of it failed by itself, as at a time limit."""
     return 0 if phase is Phase.FINISHED else (status or None) if phase is Phase.FAILED else None
 
 
-def job_task(plane: ControlPlane, number: int) -> dict[str, Any]:
+def job_task(plane: ControlPlane, number: int, visible_to: str | None = None) -> dict[str, Any]:
     """Return what a record of one job has besides: its task, clock times, limits, checkpoint, metrics and exit code. Of its
     environment only the names are shown."""
     state, job = plane.loop.state, plane.loop.state.job_of[number]
@@ -115,6 +141,7 @@ def job_task(plane: ControlPlane, number: int) -> dict[str, Any]:
     task = task_of(job) if job.command else Task(())
     failure, last = state.last_failure.get(number), int(state.device_map.last[number])
     run_s = float(a["settled_run_s"][number])
+    checkpoint = f"{plane.backend.checkpoints}/{number}" if plane.backend.checkpoints else None
     if a["held"][number]:
         run_s += max(0.0, min(plane.backend.now, plane.progress_until_s) - float(a["run_started_s"][number]))
     return {
@@ -129,7 +156,7 @@ def job_task(plane: ControlPlane, number: int) -> dict[str, Any]:
         "host_memory_gb": job.host_memory_gb,
         "gpus": _gpus(state, number) if phase is Phase.RUNNING else {},
         "unreachable": _unreachable(plane, number) if phase is Phase.RUNNING else {},
-        "quota_jobs": _quota_jobs(plane, number) if phase is Phase.QUEUED else [],
+        "quota_jobs": _quota_jobs(plane, number, visible_to) if phase is Phase.QUEUED else [],
         "last_node": state.cluster.nodes[int(state.cluster.node_of[last])].name if a["starts"][number] else None,
         "exit_code": exit_code(phase, failure.code if failure else 0),
         "submitted_at": clock(plane, a["submitted_s"][number]),
@@ -141,7 +168,8 @@ def job_task(plane: ControlPlane, number: int) -> dict[str, Any]:
         "time_limit_s": _finite(job.time_limit_s),
         "retries": job.retry_limit,
         "outputs": list(task.outputs),
-        "checkpoint": f"{plane.backend.checkpoints}/{number}" if plane.backend.checkpoints else None,
+        "checkpoint": checkpoint,
+        "checkpoint_file": newest_checkpoint(checkpoint) if checkpoint else None,
         "metrics": {
             name: float(column[number])
             for name, column in sorted(state.store.metrics.items())
@@ -156,12 +184,24 @@ def _unreachable(plane: ControlPlane, number: int) -> dict[str, float]:
     return {plane.cluster.nodes[n].name: silent_s for n in nodes if 0 < (silent_s := plane.hub.silent_s(n)) < math.inf}
 
 
-def _quota_jobs(plane: ControlPlane, number: int) -> list[str]:
-    """The first admitted jobs of the same user, if the user's quota is why a job is not admitted."""
+def _quota_jobs(plane: ControlPlane, number: int, visible_to: str | None = None) -> list[str]:
+    """The first admitted jobs of the same user, model or size, if that quota is why a job is not admitted."""
     job_of, reason = plane.loop.state.job_of, why_in(plane.loop, number, plane.backend.now)
-    if reason is None or not str(dict(reason.facts).get("what", "")).endswith(f"of user {job_of[number].user!r}"):
+    what = "" if reason is None or reason.code is not Code.NOT_ADMITTED else str(dict(reason.facts).get("what", ""))
+    job, size = job_of[number], re.match(r"jobs that request (\d+) GPUs or more", what)
+    if size:
+        holds = [other for other in _live_jobs(plane) if other.workers >= int(size[1])]
+    elif what.endswith(f" of model {model_of(job.kind)!r}"):
+        holds = [other for other in _live_jobs(plane) if model_of(other.kind) == model_of(job.kind)]
+    elif what.endswith(f" of user {job.user!r}"):
+        holds = [other for other in _live_jobs(plane) if other.user == job.user]
+    else:
         return []
-    return [job_of[n].name for n in sorted(plane.loop.state.live.tolist()) if job_of[n].user == job_of[number].user][:3]
+    return [other.name if visible_to in (None, other.user) else f"a job {HIDDEN_NAME}" for other in holds[:MAX_HOLDERS]]
+
+
+def _live_jobs(plane: ControlPlane) -> list[Job]:
+    return [plane.loop.state.job_of[n] for n in sorted(plane.loop.state.live.tolist())]
 
 
 def clock(plane: ControlPlane, second: float) -> float | None:

@@ -68,8 +68,8 @@ def timed_job(
 class JobList:
     """The jobs of one file. A job with an impossible number or a name that is taken is given to `on_bad` and left out."""
 
-    def __init__(self, path: Path, on_bad: OnBad) -> None:
-        self._path, self._on_bad = path, on_bad
+    def __init__(self, path: Path, on_bad: OnBad, unread: Sequence[str] = ()) -> None:
+        self._path, self._on_bad, self._unread = path, on_bad, unread
         self._jobs: list[Job] = []
         self._line_of: dict[str, int] = {}
         self._losses: dict[str, LossCurve] = {}
@@ -133,7 +133,13 @@ class JobList:
         if dated and self._earliest_s is not None:
             origin = format_time(self._earliest_s)
         trace = Trace.of(
-            self._jobs, self._path.stem, origin=origin, skipped=self._left_out, losses=self._losses, dynamics=self._dynamics
+            self._jobs,
+            self._path.stem,
+            origin=origin,
+            skipped=self._left_out,
+            losses=self._losses,
+            dynamics=self._dynamics,
+            unread=self._unread,
         )
         for number, job in enumerate(trace.jobs):
             if job.after and not all(0 <= other < number for other in job.after):

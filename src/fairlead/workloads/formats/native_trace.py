@@ -283,13 +283,13 @@ def _jobs(
     header_line: int | None,
     columns: Mapping[str, str],
 ) -> JobList:
-    names = [FORMER_FIELDS.get(name, name) for name in header]
+    given = names = [FORMER_FIELDS.get(name, name) for name in header]
     if columns:
         names = with_native_names(names, columns, COLUMNS, path, header_line)
     read = [place for place, name in enumerate(names) if name or not columns]
     wanted, whole = [names[place] for place in read], len(read) == len(names)
     _check_columns(wanted, path, header_line)
-    jobs = JobList(path, on_bad)
+    jobs = JobList(path, on_bad, unread=[own for own, name in zip(given, names) if columns and not name])
     for line, row in rows:
         try:
             check_width(row, len(names))
