@@ -23,6 +23,7 @@ from fairlead.admission.base import AdmissionChain
 from fairlead.config.parameters import FORMER_PARAMETERS, checked, with_present_names
 from fairlead.config.policy_files import PolicyFile
 from fairlead.config.registry import FORMER_KINDS, Registry, current_name, preset_named, presets
+from fairlead.config.user_limits import UserLimits
 from fairlead.config.yaml_source import Value, in_a_line, parse_yaml, read_yaml
 from fairlead.core.errors import FairleadError, InputError, UnknownName, check_number, near_or_all, require
 from fairlead.core.stages import Allocated, Allocator, Stages
@@ -45,6 +46,7 @@ KEYS: Mapping[str, str] = {
     "rounds": "Length of a round in seconds, or `event-driven` to decide at every arrival and completion.",
     "run_to_completion": "With `true`, a running job is never preempted.",
     "first_step_s": "A job is not preempted before its first step, for at most this many seconds; 0 turns this off.",
+    "limits": "Limits on the weight, priority and other fields that users may set: `default`, `accounts`, `users`.",
     "preset": "A preset whose keys apply where this file has none.",
     "name": "Label of the scheduler in tables and plots. Default: the policy with its parameters.",
     "about": "A description for readers. It has no effect.",
@@ -100,6 +102,7 @@ class SchedulerConfig:
     first_step_s: float | None = None  # no preemption before the first step, for at most this long; None: default
     name: str = ""
     mechanism: Part = Part("gavel-rounds")  # used where the policy gives shares of time
+    limits: UserLimits = field(default_factory=UserLimits)  # on what users of a real cluster may set
 
     def __post_init__(self) -> None:
         if self.round_s != 0:
@@ -139,6 +142,8 @@ class SchedulerConfig:
             changes["run_to_completion"] = fields["run_to_completion"].yes_or_no()
         if "first_step_s" in fields:
             changes["first_step_s"] = fields["first_step_s"].number("seconds, at least 0", least=0.0)
+        if "limits" in fields:
+            changes["limits"] = UserLimits.from_value(fields["limits"])
         if "name" in fields:
             changes["name"] = fields["name"].text("a short name for tables and plots")
         elif "preset" in fields:
@@ -158,6 +163,8 @@ class SchedulerConfig:
             data["run_to_completion"] = True
         if self.first_step_s is not None:
             data["first_step_s"] = self.first_step_s
+        if limits := self.limits.to_data():
+            data["limits"] = limits
         if self.name:
             data["name"] = self.name
         return data
@@ -316,7 +323,11 @@ def _with_present_names(what: str, part: Part) -> Part:
 
 def _varied(preset: str, value: Value) -> str:
     """The preset's name with the changed fields, so that variants have different names."""
-    own = {name: field for name, field in value.mapping(renamed=FORMER_KINDS).items() if name not in ("preset", *_FOR_PEOPLE)}
+    own = {
+        name: field
+        for name, field in value.mapping(renamed=FORMER_KINDS).items()
+        if name not in ("preset", "limits", *_FOR_PEOPLE)
+    }
     given = ", ".join(f"{name}={_shown(field.data)}" for name, field in own.items())
     return f"{preset}({given})" if given else preset
 

@@ -30,7 +30,7 @@ from fairlead.runtime.control.code_store import CodeQuotaExceeded
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.event_log import policy_of
 from fairlead.runtime.control.job_logs import LogMissing, LogReader, LogUnreachable
-from fairlead.runtime.control.job_routes import ENDED_ALREADY, JobName, job_routes
+from fairlead.runtime.control.job_routes import ENDED_ALREADY, JobName, check_limits, job_routes
 from fairlead.runtime.control.lookahead_service import Lookahead, when_routes
 from fairlead.runtime.control.prometheus import CONTENT_TYPE
 from fairlead.runtime.control.request_guard import ParsedRoute, RequestGuard, RequestRate, check_token, in_worker
@@ -214,7 +214,9 @@ def create_app(
 
         def complete() -> list[Job]:
             made = jobs_of(((expanded[place], others) for place, others in zip(order, after)), caller.user)
-            return [replace(job, account=caller.account_of(job.account) or "") for job in made]
+            completed = [replace(job, account=caller.account_of(job.account) or "") for job in made]
+            check_limits(plane, caller, completed)
+            return completed
 
         jobs = await in_worker(complete)
         arrays = {one.member.name for one in expanded if one.member is not None}

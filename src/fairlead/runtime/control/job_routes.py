@@ -2,18 +2,20 @@
 journal. (No postponed annotations here: FastAPI reads them.)"""
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Protocol, TypeVar
 
 from fastapi import APIRouter, Depends, HTTPException, Path
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from fairlead.config.user_limits import DEFAULT_LIMITS, UserLimits
 from fairlead.core import events as ev
-from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT, UPDATABLE_ENDED, Phase
+from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT, UPDATABLE_ENDED, Job, Phase
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.request_guard import ParsedRoute
 from fairlead.runtime.control.submissions import JobNames
-from fairlead.runtime.control.tokens import Bearer
+from fairlead.runtime.control.tokens import Bearer, Role
 from fairlead.runtime.protocol.task_file import Label, TaskSpec, task_of
 
 T = TypeVar("T")
@@ -74,6 +76,14 @@ class JobRequeue(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     hold: Annotated[bool, Field(description="also hold the job")] = False
+
+
+def check_limits(plane: ControlPlane, caller: Bearer, jobs: Sequence[Job], fields: Iterable[str] = DEFAULT_LIMITS) -> None:
+    """Refuse jobs with a weight, a priority or another field beyond what the scheduler allows the caller."""
+    limits = UserLimits.from_data(plane.scheduler_in_use.get("limits", {}))
+    for job in jobs if caller.role is not Role.ADMIN else ():
+        if why := limits.refusal(job, tuple(fields)):
+            raise HTTPException(403, f"{job.name or 'the job'}: {why}")
 
 
 def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Requests) -> APIRouter:
@@ -137,7 +147,7 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
             raise HTTPException(409, "the job has just stopped or ended; try again")
         return {"number": number, "phase": Phase.QUEUED.name.lower(), "held_by": caller.user if body.hold else None}
 
-    @router.patch("/v1/jobs/{name}", responses={404: {}, 409: {}, 411: {}, 422: {}})
+    @router.patch("/v1/jobs/{name}", responses={403: {}, 404: {}, 409: {}, 411: {}, 422: {}})
     async def update(name: JobName, body: JobUpdate, caller: Caller) -> dict[str, Any]:
         """Change fields of a job. Of an ended job, only its name and account."""
         changes = body.changes()
@@ -151,6 +161,8 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
             if (account := caller.account_of(changes["account"])) is None:
                 raise HTTPException(422, f"jobs of this token belong to account {caller.account or caller.user!r}")
             changes["account"] = account
+        job = replace(await requests.read(lambda: plane.loop.state.job_of[number]), **changes)
+        check_limits(plane, caller, [job], DEFAULT_LIMITS if "account" in changes else DEFAULT_LIMITS.keys() & changes.keys())
         if changes.get("name") == "":
             raise HTTPException(422, "name: expected a name with at least one letter")
         new, state = changes.get("name", ""), plane.loop.state
