@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from command import answer, fairlead
+
+from fairlead.config.policy_files import PolicyFile
+from fairlead.core.errors import FairleadError
 
 FILE = """
 from __future__ import annotations
@@ -119,3 +123,15 @@ def test_a_scheduler_file_cannot_name_a_file(folder: Path) -> None:
     (folder / "scheduler.yaml").write_text("policy: 'mine.py:Newest'\n")
     done = fairlead("simulate", "--config", "scheduler.yaml", *COMMON, cwd=folder)
     assert (done.returncode, "unknown policy 'mine.py:Newest'" in done.stderr) == (2, True)
+
+
+def test_a_file_that_failed_can_be_mended_and_loaded_in_the_same_process(tmp_path: Path) -> None:
+    path, before = tmp_path / "mended.py", list(sys.path)
+    path.write_text("raise ValueError('not yet')\n")
+    for _ in range(2):
+        with pytest.raises(FairleadError, match=r"mended\.py:1: ValueError: not yet"):
+            PolicyFile(path, "Mine").load()
+    assert sys.path == before
+    path.write_text("class Mine:\n    def select(self, view, memo):\n        return None, memo\n")
+    assert PolicyFile(path, "Mine").load().__name__ == "Mine"
+    sys.path.remove(str(tmp_path))

@@ -53,6 +53,15 @@ def test_a_job_without_steps_runs_as_long_as_jobs_of_its_kind_did():
     assert state.job_of[1].steps == 100.0 + 2 * ASSUMED_RUN_S, "no job of its kind has finished"
 
 
+def test_open_ended_jobs_are_not_searched_for_one_by_one():
+    class Listed(list[int]):
+        def __contains__(self, number: object) -> bool:
+            raise AssertionError("a search through the whole list, for each job")
+
+    state = scene("known", "known")
+    assert with_assumed_ends(state, TABLE, Listed(open_ended_jobs(state))).job_of[0].steps == 18.0
+
+
 def members(ids: list[str], ran_s: list[float], user: str = "ann", kind: str = "known") -> State:
     """Members of arrays that ran so long and finished; the last one waits."""
     array = '{{"run": ["x"], "array": {{"name": "sweep", "id": "{}", "index": {}, "size": 9}}}}'

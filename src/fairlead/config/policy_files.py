@@ -37,8 +37,13 @@ class PolicyFile:
                 raise FairleadError(f"no file {file} in {self.path.parent}; a policy in a file is FILE.py:CLASS")
             sys.modules[key] = module_from_spec(spec)  # dataclasses look for their module there
             sys.path.append(str(self.path.parent))  # the file may import its neighbours
-            with self._errors():
-                spec.loader.exec_module(sys.modules[key])
+            try:
+                with self._errors():
+                    spec.loader.exec_module(sys.modules[key])
+            except BaseException:
+                del sys.modules[key]  # it may be mended and loaded again
+                sys.path.remove(str(self.path.parent))
+                raise
         known = vars(sys.modules[key])
         own = [name for name, value in known.items() if _methods(value) and value.__module__ == key]
         if not self.name:

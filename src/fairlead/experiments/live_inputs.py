@@ -176,11 +176,11 @@ def with_assumed_ends(
     that has ended, and may be forecast to arrive again, has the run time that it had, or `unknown_s` if it never ran.
 
     A job that reports no steps is protected from preemption as long as a job without its first step."""
-    a, priors = state.columns, run_time_priors(state, open_ended)
+    a, priors, still_open = state.columns, run_time_priors(state, open_ended), frozenset(open_ended)
     reporting = {job.kind for n, job in state.job_of.items() if job.steps != UNKNOWN_STEPS or a["base_steps"][n] > 0}
     first_step_s = scheduler_of(state.scheduler).first_step_s or 0.0
     for number, job in state.job_of.items():
-        if number in open_ended:
+        if number in still_open:
             done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, state.time - a["since_s"][number]))
             left_s = priors[number].left_s if number in priors else unknown_s
         elif job.steps == UNKNOWN_STEPS and (job.kind == TIMED or (job.kind, job.workers) in table.row_of):

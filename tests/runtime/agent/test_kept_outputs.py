@@ -49,6 +49,7 @@ def test_a_pattern_finds_files_and_a_folder_means_all_files_in_it(job: Path) -> 
         ("**/*.csv", ["logs/a.csv", "logs/deep/b.csv"]),
         ("logs/**", ["logs/a.csv", "logs/deep/b.csv"]),
         ("**/deep/**/*.csv", ["logs/deep/b.csv"]),
+        ("**/**/**//**/*.csv", ["logs/a.csv", "logs/deep/b.csv"]),
         ("**", ["logs/a.csv", "logs/deep/b.csv", "model.pt"]),
     ],
 )
@@ -56,6 +57,18 @@ def test_two_stars_mean_any_folders_and_enter_no_links(job: Path, pattern: str, 
     for name in ("up", "again", "more"):  # followed, these would have more paths than there is time
         (job / "logs" / name).symlink_to("..")
     assert kept(job, pattern)[0] == files
+
+
+def test_repeated_stars_walk_a_folder_once(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    walked, walk = list[str](), os.walk
+
+    def counted(top: str) -> object:
+        walked.append(top)
+        return walk(top)
+
+    monkeypatch.setattr(kept_outputs.os, "walk", counted)
+    assert kept(job, "**/" * 9 + "*.csv")[0] == ["logs/a.csv", "logs/deep/b.csv"]
+    assert len(walked) == 2, "once for the pattern, and once to name what is there"
 
 
 def test_a_name_that_is_no_text_is_left_out(job: Path) -> None:

@@ -8,6 +8,7 @@ import contextlib
 import glob
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -63,7 +64,7 @@ def keep_outputs(directory: str, patterns: list[str], place: Path, as_user: Call
 
 def _matching(directory: str, pattern: str) -> Iterator[str]:
     """Relative paths of the plain files that a pattern matches; a folder means all files in it."""
-    for path in _paths(directory, pattern.rstrip("/").split("/")):
+    for path in _paths(directory, re.sub(r"(?<![^/])\*\*/+(?=\*\*(/|$))", "", pattern.rstrip("/")).split("/")):
         whole = os.path.join(directory, path)
         if os.path.isdir(whole) and not os.path.islink(whole):
             for folder, _, names in os.walk(whole):
