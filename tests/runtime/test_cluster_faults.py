@@ -3,6 +3,7 @@ calendar. What must hold afterwards is said in `cluster_at_work`."""
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -53,6 +54,38 @@ def test_jobs_of_an_agent_that_stays_away_end_by_themselves_before_they_start_el
         )
         for name in ("saves", "deaf"):
             cluster.hurry(name)
+
+
+@pytest.mark.parametrize("late", ["agent", "plane"])
+def test_a_script_without_a_lease_resumes_after_an_upgrade_that_took_too_long(tmp_path: Path, late: str) -> None:
+    with ClusterAtWork(tmp_path, **ONE, lease_s=2.0, grace_s=60.0) as cluster:
+        cluster.until_up()
+        cluster.submit(cluster.job("deaf", steps=300, save_every=5, cooperative=False))
+        cluster.until("it runs", lambda jobs: jobs["deaf"]["steps_done"] > 2)
+        cluster.harmed.add("deaf")
+        cluster.end_agent("v100-0") if late == "agent" else cluster.kill_plane()
+        wait_for(lambda: not cluster.workers_of("deaf"), "it was asked to stop")
+        cluster.start_agent("v100-0") if late == "agent" else cluster.start_plane()
+        cluster.until("it runs again", lambda jobs: jobs["deaf"]["starts"] == 2 and jobs["deaf"]["phase"] == "running")
+        cluster.hurry("deaf")
+        assert cluster.until_all_ended()["deaf"]["failures"] == 0
+
+
+def test_an_agent_that_was_paused_does_not_start_what_runs_elsewhere(tmp_path: Path) -> None:
+    with ClusterAtWork(tmp_path, **TWO, lease_s=2.0, grace_s=2.0) as cluster:
+        cluster.until_up()
+        os.kill(cluster.agents["v100-0"], signal.SIGSTOP)
+        cluster.submit(cluster.job("moves", steps=300), cluster.job("other", steps=300))
+        cluster.until("both are sent", lambda jobs: all(job["phase"] == "running" for job in jobs.values()))
+        wait_for(lambda: not cluster.nodes()["v100-0"]["up"], "the node is given up")
+        os.kill(cluster.agents["v100-0"], signal.SIGCONT)
+        cluster.until_up()
+        for name in ("moves", "other"):
+            cluster.hurry(name)
+        jobs = cluster.until_all_ended()
+        assert sorted(job["starts"] for job in jobs.values()) == [1, 2]
+        records = [json.loads(path.read_text()) for path in tmp_path.rglob("record.json")]
+        assert sorted(record["generation"] for record in records) == [1, 2], "the first launch of one never began"
 
 
 def test_a_plane_that_dies_when_it_gives_a_node_up_gives_it_up_again(tmp_path: Path) -> None:

@@ -237,6 +237,9 @@ def test_an_agent_of_a_former_version_has_no_identity_and_can_be_upgraded():
         await former.hear()
         await upgraded.say(hello(incarnation=8, identity="a" * 32))
         assert isinstance(await upgraded.hear(), Welcome)
+        other = connect()
+        await other.say(hello(incarnation=9))
+        assert "another root folder" in (await other.hear()).why
 
     with_hub(scene)
 

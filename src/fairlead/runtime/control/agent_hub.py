@@ -116,7 +116,7 @@ class AgentHub:
                 f"node {known.name!r} has {has}, not {message.accelerators} × {message.type}: correct the cluster file"
             )
         identity, incarnation = self._agent.get(node, ("", -1))
-        if identity in ("", message.identity) or not message.identity:  # agents of former versions have no identity
+        if identity in ("", message.identity):  # agents of former versions have none
             if message.incarnation < incarnation:
                 raise ms.BadMessage(f"a more recent agent has connected for node {known.name!r}: run one agent for each node")
         elif (left_s := self._until.get(node, -math.inf) - self.host.monotonic()) > 0:
@@ -129,7 +129,7 @@ class AgentHub:
             return None
         self._close(node)
         session = AgentSession(node, out)
-        self._agent[node], self._address[node] = (message.identity or identity, message.incarnation), message.address
+        self._agent[node], self._address[node] = (message.identity, message.incarnation), message.address
         self._sessions[node] = session
         self._renew(node)
         out(ms.Welcome(self.lease_s, self.grace_s, self.journal))
