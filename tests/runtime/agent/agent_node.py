@@ -13,6 +13,7 @@ from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.processes import with_variable
 from fairlead.runtime.agent.settings import AgentSettings
 from fairlead.runtime.agent.supervisor import Supervisor
+from fairlead.runtime.host import Host
 from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Metric, Progress, Report, Revoke, Task
 
 PATIENCE_S = 120.0
@@ -43,17 +44,17 @@ page[Field.STAGE] = Stage.YIELDED
 """
 
 
-class Clock:
-    """Goes when it is told to."""
+class Clock(Host):
+    """The real clock, which can also be set forward."""
 
     def __init__(self) -> None:
-        self.now = time.monotonic()
+        self.skipped_s = 0.0
 
-    def __call__(self) -> float:
-        return self.now
+    def monotonic(self) -> float:
+        return time.monotonic() + self.skipped_s
 
     def passes(self, seconds: float) -> None:
-        self.now += seconds
+        self.skipped_s += seconds
 
 
 def order(script: str = "", *, job: int = 1, generation: int = 1, ranks: int = 1, **more: object) -> Launch:

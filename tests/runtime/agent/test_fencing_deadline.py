@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 from agent_node import LEASED, RUNS_FOREVER, Node, order
 
-from fairlead.runtime.agent import launcher
 from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.agent_service import Agent, AgentLease
-from fairlead.runtime.agent.processes import find_process
-from fairlead.runtime.agent.shim import TOO_LATE, FencingDeadline, LaunchSpec, _FencingWatch
+from fairlead.runtime.agent.processes import ShimProcess, find_process
+from fairlead.runtime.agent.shim import TOO_LATE, FencingDeadline, LaunchSpec, ShimSystem, _FencingWatch
 from fairlead.runtime.protocol.orders import Launch
 
 FAR_S = 10_000.0
@@ -84,11 +83,16 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
     process.communicate()
 
 
+class OneChild(ShimSystem):
+    """The system of a shim whose command is a process of the test."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+
 def watch(path: Path, stop_s: float, pid: int = 0, grace_s: float = FAR_S) -> _FencingWatch:
     spec = LaunchSpec(["x"], {}, "/", "/", 1, 1, [], str(path), grace_s, cooperative=False, deadline=[stop_s, math.inf])
-    found = _FencingWatch(spec)
-    found.pid = pid
-    return found
+    return _FencingWatch(spec, OneChild(pid))
 
 
 def test_a_shim_does_not_ask_a_script_that_has_just_ended(tmp_path: Path, child: subprocess.Popen[bytes]) -> None:
@@ -168,8 +172,8 @@ def test_nothing_starts_while_the_deadline_cannot_be_written(node: Node, tmp_pat
 def test_an_agent_that_was_paused_for_longer_than_its_lease_starts_nothing(node: Node, tmp_path: Path) -> None:
     """The order arrived before the pause, and is carried out after it."""
     began = tmp_path / "began"
-    agent = Agent(node.supervisor, "n", "127.0.0.1:1", clock=node.clock)
-    node.supervisor.set_fencing_deadline(node.clock() + 15.0, 35.0)
+    agent = Agent(node.supervisor, "n", "127.0.0.1:1", host=node.clock)
+    node.supervisor.set_fencing_deadline(node.clock.monotonic() + 15.0, 35.0)
     running = node.starts(order(RUNS_FOREVER, job=2))
     node.clock.passes(60.0)
     ended = agent._carry_out(order(f"open({str(began)!r}, 'w')"))
@@ -177,16 +181,16 @@ def test_an_agent_that_was_paused_for_longer_than_its_lease_starts_nothing(node:
     assert ended.could_not_start, "not a fault of the job"
     assert "lease is over" in ended.why
     assert agent._carry_out(running) is None, "an order that was carried out before the pause changes nothing"
-    node.supervisor.set_fencing_deadline(node.clock() + 15.0, 35.0)
+    node.supervisor.set_fencing_deadline(node.clock.monotonic() + 15.0, 35.0)
     assert agent._carry_out(order("print('up')", job=3)) is None
 
 
 def test_a_shim_that_was_paused_before_the_command_began_does_not_begin_it(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent: list[tuple[subprocess.Popen[bytes], LaunchSpec]] = []
-    send = launcher._send_spec
-    monkeypatch.setattr(launcher, "_send_spec", lambda shim, spec: sent.append((shim, spec)))
+    sent: list[tuple[ShimProcess, bytes]] = []
+    send = ShimProcess.send_spec
+    monkeypatch.setattr(ShimProcess, "send_spec", lambda shim, spec: sent.append((shim, spec)))
     node.supervisor.set_fencing_deadline(time.monotonic() + FAR_S, FAR_S)
     began = tmp_path / "began"
     launch = node.launch(order(f"open({str(began)!r}, 'w')"))

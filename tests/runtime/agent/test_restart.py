@@ -155,14 +155,14 @@ LaunchRecord.write = die
 def test_an_agent_that_dies_between_two_workers_leaves_a_gang_that_fails(make_node, tmp_path: Path) -> None:
     before = """
 import os
-from fairlead.runtime.agent import launcher
-send, sent = launcher._send_spec, []
+from fairlead.runtime.agent.processes import ShimProcess
+send, sent = ShimProcess.send_spec, []
 def once(shim, spec):
     if sent:
         print("sent one", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     sent.append(send(shim, spec))
-launcher._send_spec = once
+ShimProcess.send_spec = once
 """
     an_agent_dies(tmp_path / "root", f"[order({RUNS_FOREVER!r}, ranks=2)]", before)
     node: Node = make_node()
@@ -287,7 +287,12 @@ def test_an_upgraded_agent_takes_over_a_launch_of_the_version_before(make_node, 
     node.restarts()
     assert [one.record.generation for one in node.supervisor.running()] == [1]
     assert deadline.samefile(node.root / "lifeline"), "shims of the former version read their own file"
-    stop = {"deadline": node.clock() + 20.0, "why": "killed 20 s after it was asked to stop", "asked": True, "signalled": False}
+    stop = {
+        "deadline": node.clock.monotonic() + 20.0,
+        "why": "killed 20 s after it was asked to stop",
+        "asked": True,
+        "signalled": False,
+    }
     node.supervisor.close()
     (node.directory(launch) / "stop.json").write_text(json.dumps(stop))
     node.restarts()

@@ -10,12 +10,11 @@ import math
 import os
 import queue
 import re
-import secrets
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 import grpc
 
@@ -26,6 +25,7 @@ from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.code_delivery import CodeDeliveries
 from fairlead.runtime.agent.stored_records import read_plain_file
 from fairlead.runtime.agent.supervisor import Supervisor
+from fairlead.runtime.host import Host
 from fairlead.runtime.protocol import messages as ms
 from fairlead.runtime.protocol import orders as od
 from fairlead.runtime.protocol.code_archive import CHUNK_BYTES
@@ -98,8 +98,64 @@ class AgentRefused(FairleadError):
     exit_code = REFUSED
 
 
-class _ConnectionLost(Exception):
+class ConnectionLost(Exception):
     """The stream is gone."""
+
+
+class AgentStream(Protocol):
+    """An agent's end of its stream to the control plane."""
+
+    def send(self, message: ms.FromAgent) -> None: ...
+
+    def receive(self) -> list[bytes]:
+        """What has arrived since the last call. Raises `ConnectionLost`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class GrpcStream:
+    """A stream by gRPC, with threads for sending and receiving."""
+
+    def __init__(self, control: str, token: str, credentials: grpc.ChannelCredentials | None = None) -> None:
+        self._outgoing: queue.Queue[ms.FromAgent | None] = queue.Queue()
+        self._incoming: queue.Queue[bytes | ConnectionLost] = queue.Queue()
+        self._channel = grpc.insecure_channel(control) if credentials is None else grpc.secure_channel(control, credentials)
+        call: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(f"/{ms.SERVICE}/{ms.METHOD}")
+        self._stream = call(self._encoded(), metadata=(("authorization", f"Bearer {token}"),))
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def send(self, message: ms.FromAgent) -> None:
+        self._outgoing.put(message)
+
+    def receive(self) -> list[bytes]:
+        arrived: list[bytes] = []
+        while not self._incoming.empty():
+            data = self._incoming.get()
+            if isinstance(data, ConnectionLost):
+                if arrived:  # first what came before
+                    self._incoming.put(data)
+                    break
+                raise data
+            arrived.append(data)
+        return arrived
+
+    def close(self) -> None:
+        self._outgoing.put(None)
+        self._stream.cancel()
+        self._channel.close()
+
+    def _listen(self) -> None:
+        try:
+            for data in self._stream:
+                self._incoming.put(data)
+            self._incoming.put(ConnectionLost("the stream was closed"))
+        except grpc.RpcError as problem:
+            self._incoming.put(ConnectionLost(problem.details() if hasattr(problem, "details") else str(problem)))
+
+    def _encoded(self) -> Iterator[bytes]:
+        while (message := self._outgoing.get()) is not None:
+            yield ms.encode_message(message)
 
 
 class _WrongJournal(Exception):
@@ -116,11 +172,14 @@ class Agent:
     token: str = ""
     address: str = ""  # at which other nodes reach this one; empty: the one from which it reaches the control plane
     credentials: grpc.ChannelCredentials | None = None
-    clock: Callable[[], float] = time.monotonic
     stopping: threading.Event = field(default_factory=threading.Event)
+    host: Host = field(default_factory=Host)
+    connect: Callable[[], AgentStream] | None = None  # None: by gRPC
 
     def __post_init__(self) -> None:
-        self._incarnation, self._identity = _next_incarnation(self.supervisor.root), _identity(self.supervisor.root)
+        self.clock = self.host.monotonic
+        root = self.supervisor.root
+        self._incarnation, self._identity = _next_incarnation(root, self.host), _identity(root, self.host)
         self._journal_file = self.supervisor.root / "journal"
         self._journal = _stored(self._journal_file, _JOURNAL)
         self._lease: AgentLease | None = None
@@ -143,7 +202,7 @@ class Agent:
         while not self.stopping.is_set():
             try:
                 self._session()
-            except _ConnectionLost as problem:
+            except ConnectionLost as problem:
                 if not self.stopping.is_set() and self._lost_s is None:  # one line, not one for each attempt
                     self._lost_s = self.clock()
                     log.warning("no connection to the control plane: %s", problem, extra={"control": self.control})
@@ -155,41 +214,31 @@ class Agent:
                 self._batch(self._poll(connected=False))
 
     def _session(self) -> None:
-        outgoing: queue.Queue[ms.FromAgent | None] = queue.Queue()
-        incoming: queue.Queue[bytes | Exception | None] = queue.Queue()
-        channel = (
-            grpc.secure_channel(self.control, self.credentials)
-            if self.credentials is not None
-            else grpc.insecure_channel(self.control)
-        )
-        with channel:
-            call: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{ms.SERVICE}/{ms.METHOD}")
-            stream = call(_encoded(outgoing), metadata=(("authorization", f"Bearer {self.token}"),))
-            threading.Thread(target=_listen, args=(stream, incoming), daemon=True).start()
-            try:
-                next_heartbeat = self.clock()
-                self._heartbeats, self._welcomed = [next_heartbeat], False
-                outgoing.put(self._hello())
-                was_over = self._expired
-                while not self.stopping.is_set():
-                    self._receive(incoming, outgoing)
-                    was_over = was_over and self._expired
-                    if self._expired and not was_over:  # a connection can be dead long before the network reports it
-                        raise _ConnectionLost("no answer for the duration of the lease")
-                    now = self.clock()
-                    limit_s = self._lease.lease_s if self._lease else _FIRST_ANSWER_S
-                    if self._heartbeats and now - self._heartbeats[0] > limit_s:
-                        raise _ConnectionLost("no answer")
-                    if self._lease is not None and now >= next_heartbeat:
-                        self._heartbeats.append(now)
-                        samples = self.supervisor.accelerators.samples()
-                        outgoing.put(ms.Heartbeat(tuple(used for used, _ in samples), tuple(gb for _, gb in samples)))
-                        next_heartbeat = now + self._lease.lease_s / 3
-                    if reports := self._poll():
-                        outgoing.put(self._batch(reports))
-            finally:
-                outgoing.put(None)
-                stream.cancel()
+        connect = self.connect or (lambda: GrpcStream(self.control, self.token, self.credentials))
+        stream = connect()
+        try:
+            next_heartbeat = self.clock()
+            self._heartbeats, self._welcomed = [next_heartbeat], False
+            stream.send(self._hello())
+            was_over = self._expired
+            while not self.stopping.is_set():
+                self._receive(stream)
+                was_over = was_over and self._expired
+                if self._expired and not was_over:  # a connection can be dead long before the network reports it
+                    raise ConnectionLost("no answer for the duration of the lease")
+                now = self.clock()
+                limit_s = self._lease.lease_s if self._lease else _FIRST_ANSWER_S
+                if self._heartbeats and now - self._heartbeats[0] > limit_s:
+                    raise ConnectionLost("no answer")
+                if self._lease is not None and now >= next_heartbeat:
+                    self._heartbeats.append(now)
+                    samples = self.supervisor.accelerators.samples()
+                    stream.send(ms.Heartbeat(tuple(used for used, _ in samples), tuple(gb for _, gb in samples)))
+                    next_heartbeat = now + self._lease.lease_s / 3
+                if reports := self._poll():
+                    stream.send(self._batch(reports))
+        finally:
+            stream.close()
 
     def _change_journal(self, journal: str) -> None:
         """From now on the same numbers mean other jobs: running jobs save and end without a report."""
@@ -229,11 +278,8 @@ class Agent:
             identity=self._identity,
         )
 
-    def _receive(self, incoming: queue.Queue[bytes | Exception | None], outgoing: queue.Queue[ms.FromAgent | None]) -> None:
-        while not incoming.empty():
-            data = incoming.get()
-            if data is None or isinstance(data, Exception):
-                raise _ConnectionLost(str(data or "the stream was closed"))
+    def _receive(self, stream: AgentStream) -> None:
+        for data in stream.receive():
             message = ms.decode_message(data)
             if isinstance(message, ms.Welcome):
                 self._welcomed = True
@@ -244,10 +290,10 @@ class Agent:
                 self._lease, self._grace_s = AgentLease(message.lease_s), message.grace_s
                 self._renewed()
                 if in_doubt := self._in_doubt():  # before any end: later reports about a launch are ignored
-                    outgoing.put(self._batch(in_doubt))
+                    stream.send(self._batch(in_doubt))
                 for sequence, reports in self._unacknowledged.items():
-                    outgoing.put(ms.ReportBatch(sequence, tuple(map(_aged, reports))))
-                self._send(self._deliveries.repeated_requests(), outgoing)
+                    stream.send(ms.ReportBatch(sequence, tuple(map(self._aged, reports))))
+                self._send(self._deliveries.repeated_requests(), stream)
             elif isinstance(message, ms.JournalMismatch):
                 raise _WrongJournal(message.journal)
             elif isinstance(message, ms.LeaseRenewed):
@@ -259,19 +305,19 @@ class Agent:
             elif isinstance(message, ms.OrderBatch):
                 for order in message.orders:
                     if isinstance(order, od.Launch) and (wanted := self._deliveries.hold(order)) is not None:
-                        self._send(wanted, outgoing)
+                        self._send(wanted, stream)
                     elif (ended := self._carry_out(order)) is not None:
-                        outgoing.put(self._batch([ended]))
+                        stream.send(self._batch([ended]))
             elif isinstance(message, ms.LogRequest):
-                outgoing.put(self._log_chunk(message))
+                stream.send(self._log_chunk(message))
             elif isinstance(message, ms.CodeChunk):
-                self._send(self._deliveries.receive(message), outgoing)
+                self._send(self._deliveries.receive(message), stream)
             elif isinstance(message, ms.Refused):
                 raise AgentRefused(message.why)
 
-    def _send(self, requests: list[ms.CodeRequest], outgoing: queue.Queue[ms.FromAgent | None]) -> None:
+    def _send(self, requests: list[ms.CodeRequest], stream: AgentStream) -> None:
         for request in requests:
-            outgoing.put(request)
+            stream.send(request)
 
     def _log_chunk(self, wanted: ms.LogRequest) -> ms.LogChunk:
         try:
@@ -315,7 +361,7 @@ class Agent:
         if self.clock() >= self._next_sweep:
             self._next_sweep = self.clock() + _SWEEP_S
             try:
-                self.supervisor.sweep(time.time())
+                self.supervisor.sweep(self.host.time())
             except FairleadError as problem:
                 log.warning("cannot clean up: %s", problem)
         startable, reports = self._deliveries.ready()
@@ -332,7 +378,13 @@ class Agent:
             self._unacknowledged[self._sequence] = tuple(report for report in reports if report.key in ended)
         if metrics := [report for report in reports if isinstance(report, od.Metric) and report.key not in ended]:
             self._metrics_sent[self._sequence] = metrics
-        return ms.ReportBatch(self._sequence, tuple(map(_aged, reports)))
+        return ms.ReportBatch(self._sequence, tuple(map(self._aged, reports)))
+
+    def _aged(self, report: od.Report) -> od.Report:
+        """An end with how long ago it was, by this node's clock: the control plane's may differ."""
+        if not isinstance(report, od.Ended) or not report.ended_at:
+            return report
+        return replace(report, ago_s=max(0.0, self.host.time() - report.ended_at))
 
     def _in_doubt(self) -> list[od.Report]:
         """Metrics that were perhaps not received, the last of each name, to be sent again."""
@@ -353,47 +405,26 @@ class Agent:
         self._lease, self._expired = lease, False
 
 
-def _listen(stream: Iterator[bytes], incoming: queue.Queue[bytes | Exception | None]) -> None:
-    try:
-        for data in stream:
-            incoming.put(data)
-        incoming.put(None)
-    except grpc.RpcError as problem:
-        incoming.put(_ConnectionLost(problem.details() if hasattr(problem, "details") else str(problem)))
-
-
-def _encoded(outgoing: queue.Queue[ms.FromAgent | None]) -> Iterator[bytes]:
-    while (message := outgoing.get()) is not None:
-        yield ms.encode_message(message)
-
-
-def _aged(report: od.Report) -> od.Report:
-    """An end with how long ago it was, by this node's clock: the control plane's may differ."""
-    if not isinstance(report, od.Ended) or not report.ended_at:
-        return report
-    return replace(report, ago_s=max(0.0, time.time() - report.ended_at))
-
-
 def _stored(path: Path, form: re.Pattern[str]) -> str:
     """The text in a file, which a job may have written; empty if it does not have this form."""
     text = (read_plain_file(path) or b"").decode(errors="replace")
     return text if form.fullmatch(text) else ""
 
 
-def _next_incarnation(root: Path) -> int:
+def _next_incarnation(root: Path, host: Host) -> int:
     """A number that grows with every start of an agent on this root. If it is lost, the Unix time is larger than any count."""
     path = root / "incarnation"
     before = _stored(path, _COUNT)
-    number = int(before or 0) + 1 if before or not os.path.lexists(path) else int(time.time())
+    number = int(before or 0) + 1 if before or not os.path.lexists(path) else int(host.time())
     atomic_write(path, str(number).encode(), private=True)
     return number
 
 
-def _identity(root: Path) -> str:
+def _identity(root: Path, host: Host) -> str:
     """The random name of a root, created with it: another root with the same node name belongs to another agent."""
     path = root / "identity"
     found = _stored(path, _IDENTITY)
     if not found:
-        found = secrets.token_hex(16)
+        found = host.token(16)
         atomic_write(path, found.encode(), private=True)
     return found

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,12 +23,13 @@ from fairlead.client.lease_page import Stage
 from fairlead.core.job import signal_name
 from fairlead.files import write_json
 from fairlead.runtime.agent.lease_file import LeaseFile, WorkerStatus
-from fairlead.runtime.agent.processes import is_alive
+from fairlead.runtime.agent.processes import ProcessTable
 from fairlead.runtime.agent.settings import AgentSettings
 from fairlead.runtime.agent.shim import CUT_OFF, TOO_LATE, Exit
 from fairlead.runtime.agent.stored_records import MonotonicTime, Nanoseconds, RecordSchema, Seconds
 from fairlead.runtime.agent.worker import REPORTS, AgentWorker, WorkerRecord
 from fairlead.runtime.agent.worker_reports import StepRate, WorkerReports
+from fairlead.runtime.host import Host
 from fairlead.runtime.protocol.orders import (
     Count,
     Ended,
@@ -69,10 +69,9 @@ class LaunchRecord:
     central: bool = False
     version: Annotated[int, Field(ge=_VERSION, le=_VERSION)] = _VERSION
 
-    @property
-    def runs(self) -> bool:
+    def runs(self, processes: ProcessTable) -> bool:
         """Whether a shim of it is alive: then it has not ended, whatever other records say."""
-        return self.boot == boot_id() and any(is_alive(worker.pid, worker.started) for worker in self.workers)
+        return self.boot == processes.boot_id() and any(processes.is_alive(one.pid, one.started) for one in self.workers)
 
     def write(self, directory: Path) -> None:
         write_json(directory / RECORD, asdict(self))
@@ -82,11 +81,6 @@ class LaunchRecord:
         """The record in a launch's directory, of that launch; None without one that this version can read."""
         found = _RECORD.read(directory / RECORD)
         return found if found is not None and _is_of(found, directory) else None
-
-
-def boot_id() -> str:
-    """Identifies the time since the machine was started."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +129,12 @@ class AgentLaunch:
         workers: list[AgentWorker],
         reports: WorkerReports | None,
         settings: AgentSettings,
+        host: Host,
         stop: _Stop | None = None,
         restored: bool = False,
         last_sign: float = 0.0,
     ) -> None:
-        self.record, self.directory, self.workers = record, directory, workers
+        self.record, self.directory, self.workers, self._host = record, directory, workers, host
         self.ended: Ended | None = None  # then only `poll` and `close` may be called
         self._reports, self._settings = reports, settings
         self._stop = stop
@@ -153,25 +148,34 @@ class AgentLaunch:
         self._requested: tuple[int, float] = (0, 0.0)  # which renewal, and when
 
     @classmethod
-    def restore(cls, record: LaunchRecord, directory: Path, settings: AgentSettings, last_sign: float = 0.0) -> AgentLaunch:
+    def restore(
+        cls,
+        record: LaunchRecord,
+        directory: Path,
+        settings: AgentSettings,
+        host: Host,
+        processes: ProcessTable,
+        last_sign: float = 0.0,
+    ) -> AgentLaunch:
         """A launch of an earlier agent. It runs, or has ended and its end may not have been reported. `last_sign`: Unix time at
         which that agent was last alive, for workers that ended without a record of when."""
-        if (ended := read_ended(directory)) is not None and not record.runs:
-            launch = cls(record, directory, [], None, settings)
+        if (ended := read_ended(directory)) is not None and not record.runs(processes):
+            launch = cls(record, directory, [], None, settings, host)
             launch.ended = ended
             return launch
-        same_boot = record.boot == boot_id()
+        same_boot = record.boot == processes.boot_id()
         workers = []
         for worker in record.workers:
             lease = None
             with contextlib.suppress(OSError):  # pages in memory do not survive a reboot
                 lease = LeaseFile(Path(worker.page))
-            workers.append(AgentWorker(worker, directory / str(worker.rank), lease, None, same_boot))
+            shim = processes.find_shim(worker.pid, worker.started) if same_boot else None
+            workers.append(AgentWorker(worker, directory / str(worker.rank), lease, shim, host))
         reports = None
         with contextlib.suppress(OSError):
             reports = WorkerReports(directory / str(record.workers[0].rank) / REPORTS)
         stop = _STOPS.read(directory / _STOP) if same_boot else None
-        return cls(record, directory, workers, reports, settings, stop, restored=True, last_sign=last_sign)
+        return cls(record, directory, workers, reports, settings, host, stop, restored=True, last_sign=last_sign)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -195,7 +199,7 @@ class AgentLaunch:
         new = whole and all(_not_started(one.status) and (for_good or not one.status.opened) for one in self.workers)
         signalled = self.record.cooperative and new
         why = f"killed {grace_s:g} s after it was asked to stop"
-        stop = _Stop(now + grace_s, why, asked=True, signalled=signalled, asked_ns=time.monotonic_ns())
+        stop = _Stop(now + grace_s, why, asked=True, signalled=signalled, asked_ns=int(self._host.monotonic() * 1e9))
         before = self._stop
         if before is not None and before.asked:
             nearer = stop if stop.deadline < before.deadline else before

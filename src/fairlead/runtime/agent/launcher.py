@@ -8,22 +8,22 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.files import remove, remove_empty
-from fairlead.runtime.agent.agent_errors import NodeError, OrderRefused, node_errors
+from fairlead.runtime.agent.agent_errors import OrderRefused, node_errors
 from fairlead.runtime.agent.devices import MultiProcessService, NodeAccelerators
-from fairlead.runtime.agent.launch import AgentLaunch, LaunchRecord, boot_id
+from fairlead.runtime.agent.launch import AgentLaunch, LaunchRecord
 from fairlead.runtime.agent.lease_file import LeaseFile
-from fairlead.runtime.agent.processes import Cgroup, find_process
+from fairlead.runtime.agent.processes import Cgroup, ProcessTable, ShimProcess
 from fairlead.runtime.agent.settings import AgentSettings, worker_environment
 from fairlead.runtime.agent.shim import LOG, FencingDeadline, LaunchSpec
-from fairlead.runtime.agent.worker import LEASE, REPORTS, AgentWorker, WorkerRecord, start_shim
+from fairlead.runtime.agent.worker import LEASE, REPORTS, AgentWorker, WorkerRecord
 from fairlead.runtime.agent.worker_reports import WorkerReports
+from fairlead.runtime.host import Host
 from fairlead.runtime.protocol.code_archive import is_digest
 from fairlead.runtime.protocol.command_line import SHELL
 from fairlead.runtime.protocol.orders import Launch, Task
@@ -41,6 +41,8 @@ class Launcher:
     settings: AgentSettings
     mps: MultiProcessService
     fencing_deadline: FencingDeadline
+    host: Host
+    processes: ProcessTable
 
     def has_code(self, digest: str) -> bool:
         return is_digest(digest) and (self.code / digest).is_dir()
@@ -50,7 +52,7 @@ class Launcher:
         self._check(launch)
         self._check_directories(launch)
         directory = self.jobs / str(launch.job) / str(launch.generation)
-        shims: list[subprocess.Popen[bytes]] = []
+        shims: list[ShimProcess] = []
         workers: list[AgentWorker] = []
         with node_errors(directory), contextlib.ExitStack() as undo:
             undo.callback(remove_empty, directory.parent / "checkpoints", directory.parent)
@@ -67,11 +69,11 @@ class Launcher:
                 lease = self._make_work_directory(launch, work_directory)
                 undo.callback(lease.path.unlink, missing_ok=True)
                 undo.callback(lease.close)
-                shims.append(start_shim(work_directory))
+                shims.append(self.processes.start_shim(work_directory))
                 record = self._record(launch, local_rank, shims[-1], lease.path)
                 if record.cgroup:
                     undo.callback(_end_group, Cgroup.create(Path(record.cgroup), record.pid), shims[-1])
-                workers.append(AgentWorker(record, work_directory, lease, shims[-1]))
+                workers.append(AgentWorker(record, work_directory, lease, shims[-1], self.host))
                 if launch.parameters.routing is not None:
                     workers[-1].route(launch.parameters.routing)
                 undo.callback(workers[-1].close)
@@ -86,15 +88,15 @@ class Launcher:
                 task.cooperative,
                 task.grace_s,
                 task.max_s,
-                boot_id(),
+                self.processes.boot_id(),
                 records,
                 task.central,
             )
             launch_record.write(directory)
             undo.pop_all()
         for shim, spec in zip(shims, specs, strict=True):
-            _send_spec(shim, spec)
-        return AgentLaunch(launch_record, directory, workers, reports, self.settings)
+            shim.send_spec(json.dumps(spec._asdict()).encode() + b"\n")
+        return AgentLaunch(launch_record, directory, workers, reports, self.settings, self.host)
 
     def unknown(self, job: int, generation: int, directory: Path) -> LaunchRecord:
         """A record of a launch whose own is lost or damaged. Its processes are found by their environment, and end."""
@@ -105,7 +107,7 @@ class Launcher:
             )
             for rank in sorted(ranks) or [0]
         )
-        return LaunchRecord(job, generation, "", len(workers), True, 0.0, 0.0, boot_id(), workers)
+        return LaunchRecord(job, generation, "", len(workers), True, 0.0, 0.0, self.processes.boot_id(), workers)
 
     def _page(self, job: int, generation: int, work_directory: Path) -> Path:
         pages = self.settings.pages
@@ -188,13 +190,10 @@ class Launcher:
         self._change_owner(page)
         return lease
 
-    def _record(self, launch: Launch, local_rank: int, shim: subprocess.Popen[bytes], page: Path) -> WorkerRecord:
-        process = find_process(shim.pid)
-        if process is None:
-            raise NodeError(f"/proc/{shim.pid}", "cannot be read: is /proc mounted?")
+    def _record(self, launch: Launch, local_rank: int, shim: ShimProcess, page: Path) -> WorkerRecord:
         rank = launch.ranks[local_rank]
         cgroup = self._cgroup(*launch.key, rank)
-        return WorkerRecord(rank, launch.accelerators[local_rank], shim.pid, process.started, str(page), cgroup)
+        return WorkerRecord(rank, launch.accelerators[local_rank], shim.pid, shim.started, str(page), cgroup)
 
     def _spec(
         self, launch: Launch, local_rank: int, worker: AgentWorker, directories: tuple[str, Path], held: Sequence[int]
@@ -269,22 +268,11 @@ def _link_code(code: Path, directory: Path) -> None:
             os.link(Path(folder) / name, here / name)
 
 
-def _end_shims(shims: list[subprocess.Popen[bytes]]) -> None:
-    """End shims without a launch spec, which have started nothing."""
+def _end_shims(shims: list[ShimProcess]) -> None:
     for shim in shims:
-        shim.kill()
-        shim.communicate()
+        shim.end()
 
 
-def _end_group(cgroup: Cgroup, shim: subprocess.Popen[bytes]) -> None:
-    _end_shims([shim])
+def _end_group(cgroup: Cgroup, shim: ShimProcess) -> None:
+    shim.end()
     cgroup.remove()
-
-
-def _send_spec(shim: subprocess.Popen[bytes], spec: LaunchSpec) -> None:
-    assert shim.stdin is not None
-    # The next poll finds a shim that was killed meanwhile.
-    with contextlib.suppress(BrokenPipeError):
-        shim.stdin.write(json.dumps(spec._asdict()).encode() + b"\n")
-    with contextlib.suppress(BrokenPipeError):
-        shim.stdin.close()

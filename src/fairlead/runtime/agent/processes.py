@@ -1,5 +1,5 @@
-"""Processes, identified by pid *and* start time, so that a reused pid is never signalled; and control groups. Standard library
-only: the shim uses it too."""
+"""Processes, identified by pid *and* start time, so that a reused pid is never signalled; the shims of an agent; and control
+groups. Standard library only: the shim uses it too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import errno
 import os
 import select
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -135,6 +137,114 @@ def _has_handles() -> bool:
         os.close(os.pidfd_open(os.getpid()))
     except OSError:
         return False
+    return True
+
+
+class ShimProcess:
+    """A shim as its agent sees it: the agent's child, or, after a restart of the agent, a process that is known by pid and
+    start time."""
+
+    def __init__(self, pid: int, started: int, child: subprocess.Popen[bytes] | None = None) -> None:
+        self.pid, self.started, self._child = pid, started, child
+        self.handle = open_pidfd(pid, started)  # readable when it has ended
+
+    @property
+    def is_child(self) -> bool:
+        return self._child is not None
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status; None if it is not known, because an earlier agent was its parent."""
+        return self._child.returncode if self._child is not None else None
+
+    def has_ended(self) -> bool:
+        if self._child is not None:
+            return self._child.poll() is not None
+        if self.handle is not None:
+            return has_ended(self.handle) and _reaped(self.handle)
+        return not is_alive(self.pid, self.started)
+
+    def send_spec(self, spec: bytes) -> None:
+        """Make it start its command. A shim that was killed meanwhile is found by the next check."""
+        assert self._child is not None
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._child.stdin.write(spec)
+        with contextlib.suppress(BrokenPipeError):
+            self._child.stdin.close()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        send_signal(Process(self.pid, self.started), number)
+
+    def kill_descendants(self) -> bool:
+        """Kill everything that it has started; True if nothing is left."""
+        return kill_all(lambda: descendants(self.pid, self.started))
+
+    def kill_strays(self, variable: str) -> bool:
+        """Kill everything that a dead shim has left: processes with this variable; True if nothing is left."""
+        return kill_all(lambda: with_variable(variable))
+
+    def end(self) -> None:
+        """End a shim without a launch spec, which has started nothing."""
+        assert self._child is not None
+        self._child.kill()
+        self._child.communicate()
+
+    def close(self) -> None:
+        """Release the handle; the shim keeps running."""
+        if self.handle is not None:
+            os.close(self.handle)
+            self.handle = None
+
+
+class ProcessTable:
+    """The processes of a node, as its agent uses them."""
+
+    def start_shim(self, directory: Path) -> ShimProcess:
+        """Start a shim that waits for its launch spec. Raises `OSError`: it cannot be started."""
+        with open(directory / "shim.err", "wb") as errors:
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "fairlead.runtime.agent.shim"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
+        process = find_process(child.pid)
+        if process is None:
+            child.kill()
+            child.communicate()
+            raise FileNotFoundError(errno.ENOENT, "cannot be read: is /proc mounted?", f"/proc/{child.pid}")
+        return ShimProcess(child.pid, process.started, child)
+
+    def find_shim(self, pid: int, started: int) -> ShimProcess:
+        """The shim that an earlier agent has started."""
+        return ShimProcess(pid, started)
+
+    def is_alive(self, pid: int, started: int) -> bool:
+        return is_alive(pid, started)
+
+    def has_strays(self, variable: str) -> bool:
+        """Whether any process was started with this variable."""
+        return bool(with_variable(variable))
+
+    def wait(self, shims: Iterable[ShimProcess], timeout_s: float) -> None:
+        """Return when one of these shims has ended, or after the timeout."""
+        ends = select.poll()
+        for shim in shims:
+            if shim.handle is not None:
+                ends.register(shim.handle, select.POLLIN)
+        ends.poll(max(0.0, timeout_s) * 1000)
+
+    def boot_id(self) -> str:
+        """Identifies the time since the machine was started."""
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _reaped(handle: int) -> bool:
+    """Reap a shim that an earlier supervisor in this same process has started."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PIDFD, handle, os.WEXITED | os.WNOHANG)
     return True
 
 

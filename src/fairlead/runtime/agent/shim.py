@@ -19,7 +19,6 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -153,39 +152,128 @@ class Exit(NamedTuple):
 
 def _main() -> int:
     text = sys.stdin.buffer.read()
-    return _run(LaunchSpec(**json.loads(text))) if text.endswith(b"\n") else NEVER_BEGAN
+    return run_shim(LaunchSpec(**json.loads(text)), ShimSystem()) if text.endswith(b"\n") else NEVER_BEGAN
 
 
-def _run(spec: LaunchSpec) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    waking, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    received: set[int] = set()
-    # Handlers, not SIG_IGN, which the command would inherit.
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, END):
-        signal.signal(number, lambda caught, _: received.add(caught))
+class ShimSystem:
+    """What a shim does with its machine: one command, its process group and all its descendants."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._waking, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        self.received: set[int] = set()  # signals
+        # Handlers, not SIG_IGN, which the command would inherit.
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, END):
+            signal.signal(number, lambda caught, _: self.received.add(caught))
+        myself = find_process(os.getpid())
+        assert myself is not None
+        self._myself, self._pid = myself, 0
+        self._output = -1
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def start(self, spec: LaunchSpec) -> None:
+        """Start the command. Raises `OSError`, `ValueError` or `SubprocessError`: it cannot be started."""
+        self._output, output_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._output, False)
+        user, group, groups = (spec.user[0], spec.user[1], spec.user[2:]) if spec.user else (None, None, None)
+        worker = subprocess.Popen(
+            spec.command,
+            env=spec.environment,
+            cwd=spec.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=output_end,
+            stderr=output_end,
+            user=user,
+            group=group,
+            extra_groups=groups,
+            process_group=0,
+            # After the change of user, which would reset it.
+            preexec_fn=lambda: self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
+        )
+        worker.returncode = 0  # the shim reaps it itself, with the orphans
+        self._pid = worker.pid
+        os.close(output_end)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._output, selectors.EVENT_READ)
+        self._selector.register(self._waking, selectors.EVENT_READ)
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Return when there is a signal or output, or after the timeout."""
+        self._selector.select(timeout_s)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._waking, _CHUNK)
+
+    def reap(self) -> int | None:
+        """Reap all ended children, also orphans; returns the exit status of the command if it was among them. Its group is
+        killed before it is reaped, while its pid cannot be reused."""
+        found = None
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return found
+            if ended is None:
+                return found
+            if ended.si_pid == self._pid:
+                self.signal_group(signal.SIGKILL)
+            _, status = os.waitpid(ended.si_pid, 0)
+            if ended.si_pid == self._pid:
+                found = os.waitstatus_to_exitcode(status)
+
+    def runs(self) -> bool:
+        """Whether the command has not ended by itself; one that has may wait to be reaped."""
+        try:
+            return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        except ChildProcessError:
+            return False
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """Signal the whole group at once, so that a process that forks all the time cannot escape."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, number)
+
+    def kill_descendants(self) -> bool:
+        """Kill the command and everything that it has started; True if nothing is left."""
+        return kill_all(lambda: descendants(self._myself.pid, self._myself.started))
+
+    def read_output(self) -> bytes | None:
+        """New output; None: nothing now; empty: the end."""
+        if self._output < 0:
+            return b""
+        try:
+            data = os.read(self._output, _CHUNK)
+        except BlockingIOError:
+            return None
+        if not data:
+            self._selector.unregister(self._output)
+            self._output = -1
+        return data
+
+
+def run_shim(spec: LaunchSpec, system: ShimSystem) -> int:
+    """Run a command to its end and record how it ended. Returns the exit status of the shim."""
     directory = Path(spec.work_directory)
     draft = _reserve(directory / (EXIT + ".new"))
-    output, output_end = os.pipe2(os.O_CLOEXEC)
-    os.set_blocking(output, False)
     log = LogWriter(directory / LOG, spec.log_bytes, spec.log_files)
-    fencing = _FencingWatch(spec)
+    fencing = _FencingWatch(spec, system)
     try:
         log.copy = _open_as_user(spec) if spec.output else -1
         if fencing.has_passed():  # its agent, or this process, was paused before the command began
-            return _leave(directory, draft, Exit(NEVER_BEGAN, time.monotonic_ns(), TOO_LATE))
-        fencing.pid = pid = _start(spec, output_end, lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+            return _leave(directory, draft, Exit(NEVER_BEGAN, _now_ns(system), TOO_LATE))
+        system.start(spec)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         why = _why_not_started(spec, error)
         log.write(f"fairlead: {why}\n".encode())
         permanent = isinstance(error, OSError) and error.errno in _PERMANENT
-        return _leave(directory, draft, Exit(CANNOT_START, time.monotonic_ns(), why, permanent=permanent))
-    os.close(output_end)
-    code, at_ns = _supervise(pid, output, waking, received, log, fencing)
+        return _leave(directory, draft, Exit(CANNOT_START, _now_ns(system), why, permanent=permanent))
+    code, at_ns = _supervise(system, log, fencing)
     log.close()
     why = CUT_OFF if fencing.over else ""
-    if spec.outputs and END not in received and not _yielded(spec):
+    if spec.outputs and END not in system.received and not _yielded(spec):
         with contextlib.suppress(OSError, ValueError):
             keep_outputs(spec.directory, list(spec.outputs), directory / DIRECTORY, lambda: with_rights_of(spec.user))
     return _leave(directory, draft, Exit(code, at_ns, why, lost=log.lost, asked_ns=fencing.asked_ns))
@@ -236,44 +324,24 @@ def _open_as_user(spec: LaunchSpec) -> int:
     return file
 
 
-def _start(spec: LaunchSpec, output: int, die_with_shim: Callable[[], object]) -> int:
-    user, group, groups = (spec.user[0], spec.user[1], spec.user[2:]) if spec.user else (None, None, None)
-    worker = subprocess.Popen(
-        spec.command,
-        env=spec.environment,
-        cwd=spec.directory,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        user=user,
-        group=group,
-        extra_groups=groups,
-        process_group=0,
-        preexec_fn=die_with_shim,  # after the change of user, which would reset it
-    )
-    worker.returncode = 0  # the shim reaps it itself, with the orphans
-    return worker.pid
-
-
 class _FencingWatch:
     """Watches the fencing deadline in place of an agent that may be dead."""
 
-    def __init__(self, spec: LaunchSpec) -> None:
-        self.pid = 0  # of the command, once it has started
+    def __init__(self, spec: LaunchSpec, system: ShimSystem) -> None:
         self.asked_ns = 0  # when it got SIGTERM
         self.over = False
-        self._spec, self._times = spec, (spec.deadline[0], spec.deadline[1])
+        self._spec, self._system, self._times = spec, system, (spec.deadline[0], spec.deadline[1])
         self._stop_sent = False
 
     def has_passed(self) -> bool:
-        return bool(self._spec.fencing_deadline) and time.monotonic() >= self._read()[0]
+        return bool(self._spec.fencing_deadline) and self._system.monotonic() >= self._read()[0]
 
     def check(self) -> float | None:
         """Ask the worker to stop when it is time. Returns the seconds until the next check; None: no check is needed."""
         if not self._spec.fencing_deadline or self.over:
             return None
         # A script that got SIGTERM has to leave, even if its agent is back: whether it has finished could not be told later.
-        now, (stop_s, kill_s) = time.monotonic(), self._times if self.asked_ns else self._read()
+        now, (stop_s, kill_s) = self._system.monotonic(), self._times if self.asked_ns else self._read()
         if stop_s == math.inf:
             return _NO_DEADLINE_POLL_S
         if now < stop_s:
@@ -291,9 +359,9 @@ class _FencingWatch:
 
     def _ask_to_stop(self) -> None:
         if not self._spec.page:
-            if not self._spec.cooperative and _runs(self.pid):
-                self.asked_ns = time.monotonic_ns()
-                _signal_group(self.pid, signal.SIGTERM)
+            if not self._spec.cooperative and self._system.runs():
+                self.asked_ns = _now_ns(self._system)
+                self._system.signal_group(signal.SIGTERM)
             return
         from fairlead.runtime.agent.lease_file import LeaseFile  # rarely needed, and slow to import
 
@@ -301,85 +369,37 @@ class _FencingWatch:
             LeaseFile(Path(self._spec.page)).revoke()
 
 
-def _supervise(
-    pid: int, output: int, waking: int, received: set[int], log: LogWriter, fencing: _FencingWatch
-) -> tuple[int, int]:
+def _supervise(system: ShimSystem, log: LogWriter, fencing: _FencingWatch) -> tuple[int, int]:
     """Run until the command and all its descendants are dead and their output is written. Returns exit status and time."""
-    selector = selectors.DefaultSelector()
-    selector.register(output, selectors.EVENT_READ)
-    selector.register(waking, selectors.EVENT_READ)
     code: int | None = None
     at_ns = 0
-    open_output = True
     term_sent = False
-    myself = find_process(os.getpid())
-    assert myself is not None
+    received = system.received
     while True:
         timeout_s = fencing.check()
         if fencing.over:
             received.add(END)
-        selector.select(_POLL_S if code is not None or END in received else timeout_s)
-        with contextlib.suppress(BlockingIOError):
-            os.read(waking, _CHUNK)
-        status = _reap(pid)
+        system.wait(_POLL_S if code is not None or END in received else timeout_s)
+        status = system.reap()
         if status is not None:
-            code, at_ns = os.waitstatus_to_exitcode(status), time.monotonic_ns()
+            code, at_ns = status, _now_ns(system)
         if signal.SIGTERM in received and code is None and not term_sent:
             term_sent = True
-            _signal_group(pid, signal.SIGTERM)
+            system.signal_group(signal.SIGTERM)
         if END in received and code is None:
-            _signal_group(pid, signal.SIGKILL)
+            system.signal_group(signal.SIGKILL)
         over = code is not None or END in received
-        all_dead = over and kill_all(lambda: descendants(myself.pid, myself.started))
+        all_dead = over and system.kill_descendants()
         # Only now: when all are dead, the output that is read next is the last.
-        data = _read_output(output) if open_output else None
+        data = system.read_output()
         if data:
             log.write(data)
-        elif data == b"":
-            open_output = False
-            selector.unregister(output)
         if code is not None and all_dead and not data:
             return code, at_ns
 
 
-def _read_output(source: int) -> bytes | None:
-    """New output; None: nothing now; empty: the end."""
-    try:
-        return os.read(source, _CHUNK)
-    except BlockingIOError:
-        return None
-
-
-def _reap(pid: int) -> int | None:
-    """Reap all ended children, also orphans; returns the status of `pid` if it was among them. Its group is killed before it is
-    reaped, while its pid cannot be reused."""
-    found = None
-    while True:
-        try:
-            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return found
-        if ended is None:
-            return found
-        if ended.si_pid == pid:
-            _signal_group(pid, signal.SIGKILL)
-        _, status = os.waitpid(ended.si_pid, 0)
-        if ended.si_pid == pid:
-            found = status
-
-
-def _runs(pid: int) -> bool:
-    """Whether a child has not ended by itself; one that has may wait to be reaped."""
-    try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-    except ChildProcessError:
-        return False
-
-
-def _signal_group(group: int, number: signal.Signals) -> None:
-    """Signal a whole group at once, so that a process that forks all the time cannot escape."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
+def _now_ns(system: ShimSystem) -> int:
+    return int(system.monotonic() * 1e9)
 
 
 def _reserve(draft: Path) -> int:

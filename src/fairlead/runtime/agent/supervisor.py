@@ -9,9 +9,6 @@ import fcntl
 import logging
 import math
 import os
-import select
-import time
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
@@ -21,9 +18,11 @@ from fairlead.runtime.agent.devices import MultiProcessService, NodeAccelerators
 from fairlead.runtime.agent.kept_outputs import DIRECTORY, read_output
 from fairlead.runtime.agent.launch import RECORD, SETTLED, AgentLaunch, LaunchRecord, read_ended, stored_launches
 from fairlead.runtime.agent.launcher import Launcher
+from fairlead.runtime.agent.processes import ProcessTable
 from fairlead.runtime.agent.settings import AgentSettings
 from fairlead.runtime.agent.shim import LOG, FencingDeadline
 from fairlead.runtime.agent.worker_logs import LogExcerpt, read_log_files
+from fairlead.runtime.host import Host
 from fairlead.runtime.protocol.code_archive import unpack_code
 from fairlead.runtime.protocol.orders import MAX_COUNT, Ended, Extend, Kill, Launch, Report, Reroute, Revoke
 
@@ -42,10 +41,13 @@ class Supervisor:
         root: Path,
         accelerators: NodeAccelerators,
         settings: AgentSettings | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        host: Host | None = None,
+        processes: ProcessTable | None = None,
     ) -> None:
         self._settings = settings or AgentSettings()
-        self.root, self.accelerators, self._clock = root.absolute(), accelerators, clock
+        self._host, self._processes = host or Host(), processes or ProcessTable()
+        self._clock = self._host.monotonic
+        self.root, self.accelerators = root.absolute(), accelerators
         self._jobs, self._code, self._aside = self.root / "jobs", self.root / "code", self.root / "aside"
         with node_errors(self.root):
             for folder in (self.root, self._jobs, self._code):
@@ -53,7 +55,16 @@ class Supervisor:
             self._lock = _locked(self.root / "lock")
             self._fencing_deadline = FencingDeadline(self.root)
         self.mps = MultiProcessService(self.root / "mps")
-        self._launcher = Launcher(self._jobs, self._code, accelerators, self._settings, self.mps, self._fencing_deadline)
+        self._launcher = Launcher(
+            self._jobs,
+            self._code,
+            accelerators,
+            self._settings,
+            self.mps,
+            self._fencing_deadline,
+            self._host,
+            self._processes,
+        )
         self._latest_generation: dict[int, int] = {}
         self._launches: dict[tuple[int, int], AgentLaunch] = {}
         try:
@@ -109,12 +120,8 @@ class Supervisor:
 
     def wait(self, timeout_s: float) -> None:
         """Return when a worker has ended, or after the timeout."""
-        ends = select.poll()
-        for launch in self._launches.values():
-            for worker in launch.workers:
-                if worker.exit is None and worker.handle is not None:
-                    ends.register(worker.handle, select.POLLIN)
-        ends.poll(max(0.0, timeout_s) * 1000)
+        workers = [worker for launch in self._launches.values() for worker in launch.workers if worker.exit is None]
+        self._processes.wait([worker.shim for worker in workers if worker.shim is not None], timeout_s)
 
     def running(self) -> list[AgentLaunch]:
         return [launch for launch in self._launches.values() if launch.ended is None]
@@ -237,13 +244,16 @@ class Supervisor:
                 record = LaunchRecord.read(directory)
                 if record is None:
                     record = self._launcher.unknown(job, generation, directory)
-                    if not os.path.lexists(directory / RECORD) and not any(worker.strays for worker in record.workers):
+                    strays = [self._processes.has_strays(worker.variable) for worker in record.workers]
+                    if not os.path.lexists(directory / RECORD) and not any(strays):
                         remove(directory)  # its agent died before the launch
                         continue
                     log.error("a launch without a valid record is ended", extra={"record": str(directory / RECORD)})
                 self._latest_generation[job] = max(generation, self._latest_generation.get(job, 0))
-                if not (directory / SETTLED).exists() or read_ended(directory) is None or record.runs:
-                    self._launches[job, generation] = AgentLaunch.restore(record, directory, self._settings, last_sign)
+                if not (directory / SETTLED).exists() or read_ended(directory) is None or record.runs(self._processes):
+                    self._launches[job, generation] = AgentLaunch.restore(
+                        record, directory, self._settings, self._host, self._processes, last_sign
+                    )
 
 
 def _locked(path: Path) -> int:

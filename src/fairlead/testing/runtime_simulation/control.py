@@ -1,0 +1,135 @@
+"""The control plane of a simulated cluster: the real one, on a simulated journal that a crash cuts off and a failing database
+delays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from fairlead.core.cluster import Cluster
+from fairlead.core.errors import JournalUnreachable
+from fairlead.core.events import Event
+from fairlead.core.stages import Stages
+from fairlead.engine.apply import replay_events
+from fairlead.engine.codec import decode, encode
+from fairlead.runtime.control.agent_hub import AgentHub
+from fairlead.runtime.control.control_plane import ControlPlane
+from fairlead.runtime.host import Host
+from fairlead.testing.runtime_simulation.network import Network
+from fairlead.testing.runtime_simulation.world import EPOCH_S, Program, SimulatedHost, World
+
+
+class JournalStore:
+    """What a database has stored. `away_until`: it does not answer; `slow_until`: a commit takes up to two seconds."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.lines: list[bytes] = []
+        self.away_until = self.slow_until = 0.0
+        self.on_event: Callable[[Event], None] = lambda event: None
+
+    def events(self) -> list[Event]:
+        return [decode(line) for line in self.lines]
+
+
+class SimulatedJournal:
+    """A program's connection to the store."""
+
+    def __init__(self, store: JournalStore, host: Host, random: Any) -> None:
+        self._store, self._host, self._random = store, host, random
+        self.uncommitted: list[Event] = []
+
+    def append(self, event: Event) -> None:
+        self.uncommitted.append(event)
+
+    def commit(self) -> None:
+        store = self._store
+        if store.world.now < store.slow_until:
+            self._host.sleep(self._random.uniform(0.0, 2.0))
+        if store.world.now < store.away_until:
+            raise JournalUnreachable("the database does not answer")
+        for event in self.uncommitted:
+            store.lines.append(encode(event))
+            store.on_event(event)
+        self.uncommitted = []
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._store.events())
+
+    def close(self) -> None:
+        pass
+
+
+class SimulatedControlPlane:
+    """Control planes one after the other on one journal."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        cluster: Cluster,
+        scheduler: Mapping[str, Any],
+        compose: Callable[[Mapping[str, Any]], Stages],
+        lease_s: float,
+        grace_s: float,
+    ) -> None:
+        self._world, self._network, self._cluster, self._scheduler = world, network, cluster, scheduler
+        self._compose, self._lease_s, self._grace_s = compose, lease_s, grace_s
+        self.store = JournalStore(world)
+        self.plane: ControlPlane | None = None
+        self.program: Program | None = None
+        self.starts = 0
+        self.clock_error_s = 0.0
+        self._drift = world.random("control drift").uniform(-2e-4, 2e-4)
+        network.hub = self.listening
+
+    def listening(self) -> tuple[AgentHub, Program] | None:
+        if self.plane is None or self.program is None or not self.program.alive:
+            return None
+        return self.plane.hub, self.program
+
+    def start(self) -> None:
+        """Start a control plane, unless one runs."""
+        if self.listening() is not None:
+            return
+        self.starts += 1
+        self._world.note("control plane", f"starts ({self.starts})")
+        program = self.program = Program(self._world, f"control plane {self.starts}")
+        host = SimulatedHost(program, self._drift, lambda: self.clock_error_s)
+        journal = SimulatedJournal(self.store, host, self._world.random(f"commits {self.starts}"))
+        state = replay_events(self.store.events()) if self.store.lines else None
+        plane = self.plane = ControlPlane(
+            self._cluster,
+            self._scheduler,
+            self._compose,
+            journal,
+            state,
+            lease_s=self._lease_s,
+            grace_s=self._grace_s,
+            host=host,
+            origin=EPOCH_S,
+        )
+        plane.hub.post = lambda call: program.call(self._world.now, call)
+        plane.expect_nodes()
+        plane.run()
+        host.spawn("watch", lambda: self._watch(plane, host))
+
+    def crash(self, *, known: bool) -> None:
+        """Kill it. `known`: agents see their streams end."""
+        if self.program is not None and self.program.alive:
+            self._world.note("control plane", "is killed")
+            self.program.kill()
+            self._network.drop_all(known=known)
+
+    def check(self) -> None:
+        """A control plane never fails by itself."""
+        if self.plane is not None and self.plane.failure is not None:
+            failure = self.plane.failure
+            self._world.violate(f"the control plane failed: {type(failure).__name__}: {failure}")
+        if self.program is not None and self.program.failure is not None:
+            failure = self.program.failure
+            self._world.violate(f"the control plane failed: {type(failure).__name__}: {failure}")
+
+    def _watch(self, plane: ControlPlane, host: Host) -> None:
+        while True:
+            host.sleep(plane.hub.expire())

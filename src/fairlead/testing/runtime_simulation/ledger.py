@@ -1,0 +1,88 @@
+"""What really happened in a simulated cluster, independent of what its control plane believes: which command ran when, what it
+did, and what was promised to users. Here the rules are checked that must hold whatever fails."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fairlead.testing.runtime_simulation.machine import SimulatedCommand
+    from fairlead.testing.runtime_simulation.world import World
+
+PAUSE_SLACK_S = 1.0  # after a pause of the whole machine, for its shims to see the deadline
+
+
+class Ledger:
+    """The truth about the commands of a run."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._alive: dict[int, set[SimulatedCommand]] = {}
+        self._saved: dict[int, int] = {}
+        self._failed: set[int] = set()
+        self._newest: dict[int, int] = {}
+        self.completed: dict[int, list[int]] = {}  # generations of a job that reached their last step
+        self.ended: set[int] = set()  # jobs whose end is in the journal
+        self.commands = 0
+
+    def begin(self, command: SimulatedCommand) -> None:
+        """A command starts."""
+        self.commands += 1
+        there = self._alive.setdefault(command.job, set())
+        self._world.note(command.program.name, "starts")
+        for other in there:
+            if other.generation != command.generation:
+                self._double(command, other)
+            if (other.generation, other.rank) == (command.generation, command.rank):
+                self._world.violate(f"{command.program.name} starts twice: also as {other.program.name}")
+        if command.generation < self._newest.get(command.job, 0):
+            self._world.violate(f"{command.program.name} starts after generation {self._newest[command.job]}")
+        if command.job in self.ended:
+            self._world.violate(f"{command.program.name} starts although the job has ended")
+        self._newest[command.job] = command.generation
+        there.add(command)
+
+    def step(self, command: SimulatedCommand, steps: int, began: int) -> None:
+        """A command made a step."""
+        for other in self._alive[command.job]:
+            if other.generation > command.generation:
+                self._double(other, command)
+        if steps >= int(command.options["steps"]) and command.rank == 0:
+            done = self.completed.setdefault(command.job, [])
+            if command.generation not in done:
+                done.append(command.generation)
+
+    def save(self, command: SimulatedCommand, steps: int) -> None:
+        """A command saved a checkpoint."""
+        newest = self._newest[command.job]
+        if command.generation < newest and not self._just_resumed(command):
+            self._world.violate(f"{command.program.name} saves after generation {newest} has started")
+        self._saved[command.job] = max(self._saved.get(command.job, 0), steps)
+
+    def saved(self, job: int) -> int:
+        """The steps in a job's last checkpoint."""
+        return self._saved.get(job, 0)
+
+    def fail_once(self, job: int) -> bool:
+        """Whether a job that fails once has not failed yet."""
+        new = job not in self._failed
+        self._failed.add(job)
+        return new
+
+    def end(self, command: SimulatedCommand, status: int) -> None:
+        """A command ended."""
+        self._alive[command.job].discard(command)
+        self._world.note(command.program.name, f"ends with {status}")
+
+    def running(self) -> list[SimulatedCommand]:
+        """All commands that run, in the order of their jobs."""
+        every = [command for commands in self._alive.values() for command in commands]
+        return sorted(every, key=lambda command: (command.job, command.generation, command.rank))
+
+    def _double(self, new: SimulatedCommand, old: SimulatedCommand) -> None:
+        if not self._just_resumed(old):
+            self._world.violate(f"{new.program.name} runs while {old.program.name} does")
+
+    def _just_resumed(self, command: SimulatedCommand) -> bool:
+        paused = self._world.now < command.program.paused_until
+        return paused or self._world.now < command.machine.resumed_s + PAUSE_SLACK_S

@@ -1,0 +1,136 @@
+"""The network between agents and the control plane: streams that deliver in order, as gRPC's do, with delays, partitions,
+resets, and ends that only one side learns of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fairlead.runtime.agent.agent_service import ConnectionLost
+from fairlead.runtime.control.agent_hub import AgentHub, AgentSession
+from fairlead.runtime.protocol import messages as ms
+from fairlead.testing.runtime_simulation.world import Program, World
+
+if TYPE_CHECKING:
+    from random import Random
+
+
+class Network:
+    """All streams. `up` and `down` say until when messages of a node to and from the control plane do not pass."""
+
+    def __init__(self, world: World, random: Random) -> None:
+        self.world, self.random = world, random
+        self.up: dict[str, float] = {}
+        self.down: dict[str, float] = {}
+        self.slow: dict[str, tuple[float, float]] = {}  # until when, and how many seconds more
+        self.streams: list[SimulatedStream] = []
+        self.hub: Callable[[], tuple[AgentHub, Program] | None] = lambda: None  # of the control plane that listens
+
+    def delay_s(self, node: str) -> float:
+        until, more_s = self.slow.get(node, (0.0, 0.0))
+        return self.random.uniform(0.0005, 0.005) + (self.random.uniform(0.0, more_s) if self.world.now < until else 0.0)
+
+    def drop_all(self, *, known: bool) -> None:
+        """The control plane is gone. `known`: the agents' machines learn it at once."""
+        for stream in self.streams:
+            stream.end_at_control()
+            if known:
+                stream.end_at_agent("connection reset")
+
+
+class SimulatedStream:
+    """One stream of an agent. Each side learns of an end by itself."""
+
+    def __init__(self, network: Network, node: str, agent: Program, token: str = "") -> None:
+        self._network, self.node, self._agent, self._token = network, node, agent, token
+        self._arrived: list[bytes] = []
+        self._lost = ""
+        self._last = {"up": 0.0, "down": 0.0}
+        self._session: AgentSession | None = None
+        self._control = network.hub()
+        self._open_at_control = self._control is not None
+        network.streams.append(self)
+        if self._control is None:
+            self._after("down", lambda: self.end_at_agent("connection refused"))
+
+    # The agent's end.
+
+    def send(self, message: ms.FromAgent) -> None:
+        data = ms.encode_message(message)
+        self._after("up", lambda: self._at_control(data))
+
+    def receive(self) -> list[bytes]:
+        arrived, self._arrived = self._arrived, []
+        if not arrived and self._lost:
+            raise ConnectionLost(self._lost)
+        return arrived
+
+    def close(self) -> None:
+        self._lost = self._lost or "closed"
+        self._after("up", self.end_at_control)
+        if self in self._network.streams:
+            self._network.streams.remove(self)
+
+    def end_at_agent(self, why: str) -> None:
+        """The agent learns that the stream is gone."""
+        self._lost = self._lost or why
+
+    # The control plane's end.
+
+    def end_at_control(self) -> None:
+        """The control plane learns that the stream is gone."""
+        if self._open_at_control and self._control is not None:
+            self._open_at_control = False
+            if self._session is not None:
+                hub, program = self._control
+                session = self._session
+                program.call(self._network.world.now, lambda: hub.leave(session))
+
+    def _at_control(self, data: bytes) -> None:
+        if not self._open_at_control or self._control is None:
+            return
+        _, program = self._control
+        program.call(self._network.world.now, lambda: self._handle(data))
+
+    def _handle(self, data: bytes) -> None:
+        if not self._open_at_control or self._control is None:
+            return
+        hub, _ = self._control
+        try:
+            message = ms.decode_message(data)
+            if self._session is None:
+                hub.admit(self._token)
+                self._session = hub.welcome(message, self._out)
+                if self._session is None:
+                    self._out(ms.JournalMismatch(hub.journal))
+                    self._out(None)
+            elif not hub.receive(self._session, message):
+                self._out(None)
+        except ms.BadMessage as problem:
+            self._out(ms.Refused(str(problem)))
+            self._out(None)
+
+    def _out(self, message: ms.FromControl | None) -> None:
+        if message is None:
+            self.end_at_control()
+            self._after("down", lambda: self.end_at_agent("the stream was closed"))
+            return
+        data = ms.encode_message(message)
+        self._after("down", lambda: self._arrived.append(data))
+
+    def _after(self, direction: str, call: Callable[[], None]) -> None:
+        """Deliver in order, and not during a partition."""
+        world, blocked = self._network.world, self._network.up if direction == "up" else self._network.down
+        when = max(self._last[direction], world.now + self._network.delay_s(self.node))
+        self._last[direction] = when
+
+        def attempt() -> None:
+            until = blocked.get(self.node, -math.inf)
+            if world.now < until:
+                self._last[direction] = max(self._last[direction], until)
+                world.at(until, attempt)
+            else:
+                call()
+
+        world.at(when, attempt)

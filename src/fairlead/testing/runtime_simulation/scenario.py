@@ -1,0 +1,261 @@
+"""One run of a simulated cluster: its machines, its jobs, its faults, and the rules that are checked. A seed chooses all of
+them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from fairlead.config.registry import Registry
+from fairlead.config.schedulers import compose
+from fairlead.core import events as ev
+from fairlead.core.job import ENDED, Phase
+from fairlead.engine.apply import apply_event
+from fairlead.runtime.agent.agent_service import Agent, AgentRefused
+from fairlead.runtime.agent.devices import NodeAccelerators
+from fairlead.runtime.agent.settings import AgentSettings
+from fairlead.runtime.agent.supervisor import Supervisor
+from fairlead.runtime.protocol.task_file import TaskSpec
+from fairlead.testing.builders import cluster
+from fairlead.testing.invariants import InvariantBroken, check_events
+from fairlead.testing.runtime_simulation.control import SimulatedControlPlane
+from fairlead.testing.runtime_simulation.faults import Fault, choose_faults
+from fairlead.testing.runtime_simulation.ledger import Ledger
+from fairlead.testing.runtime_simulation.machine import Machine, SimulatedProcesses
+from fairlead.testing.runtime_simulation.network import Network, SimulatedStream
+from fairlead.testing.runtime_simulation.world import Program, World
+
+LEASE_S, GRACE_S, ROUND_S = 6.0, 8.0, 4.0
+FAULTS_UNTIL_S = 60.0  # then the cluster is left alone
+CONVERGE_WITHIN_S = 400.0  # after the last fault, every job must have ended
+
+_POLICIES = ("fifo", "las", "srtf", "max-min-fairness")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run showed."""
+
+    seed: int
+    violation: str  # empty: all rules held
+    faults: tuple[Fault, ...]
+    log: list[tuple[float, str, str]]
+    commands: int  # that were started
+    events: int  # in the journal
+    seconds: float  # of virtual time
+
+
+class _AgentNode:
+    """A node: a machine, and an agent that is started again after it dies."""
+
+    def __init__(self, scene: _Scene, name: str, machine: Machine, root: Path) -> None:
+        self._scene, self.name, self.machine, self._root = scene, name, machine, root
+        self.program: Program | None = None
+
+    def start(self) -> None:
+        if self.program is not None and self.program.alive:
+            return
+        world = self._scene.world
+        program = self.program = Program(world, f"agent {self.name}")
+        world.note(program.name, "starts")
+        world.start(program, lambda: self._run(program))
+
+    def _run(self, program: Program) -> None:
+        host = self.machine.host(program)
+        processes = SimulatedProcesses(self.machine, program)
+        settings = AgentSettings(kill_patience_s=1.0, sibling_grace_s=2.0)
+        supervisor = Supervisor(self._root, NodeAccelerators.parse("v100:2"), settings, host, processes)
+        connect = lambda: SimulatedStream(self._scene.network, self.name, program)  # noqa: E731
+        with contextlib.suppress(AgentRefused):
+            Agent(supervisor, self.name, "control", address="127.0.0.1", host=host, connect=connect).run()
+        program.kill()
+
+    def kill(self) -> None:
+        if self.program is not None and self.program.alive:
+            self._scene.world.note(self.program.name, "is killed")
+            self.program.kill()
+            for stream in [one for one in self._scene.network.streams if one.node == self.name]:
+                stream.close()
+
+
+@dataclass
+class _Promise:
+    """A job that was acknowledged."""
+
+    number: int
+    total: int
+    cooperative: bool
+    may_fail: bool
+    cancelled: bool = False
+
+
+@dataclass
+class _Scene:
+    """Everything of one run."""
+
+    seed: int
+    folder: Path
+    promises: dict[int, _Promise] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.world = world = World(self.seed)
+        random = world.random("scene")
+        self.ledger = Ledger(world)
+        self.network = Network(world, world.random("network"))
+        count = random.choice((2, 3))
+        description = cluster(",".join(["v100:2"] * count))
+        scheduler = {"policy": random.choice(_POLICIES), "estimator": "measured", "rounds": ROUND_S}
+        registry = Registry.installed()
+        self.control = SimulatedControlPlane(
+            world, self.network, description, scheduler, lambda data: compose(data, registry), LEASE_S, GRACE_S
+        )
+        self.control.store.on_event = self._on_event
+        self.nodes = [
+            _AgentNode(
+                self,
+                node.name,
+                Machine(world, node.name, self.ledger, random.uniform(-2e-4, 2e-4)),
+                self.folder / node.name,
+            )
+            for node in description.nodes
+        ]
+        world.note("scene", f"{count} nodes, {scheduler['policy']}")
+
+    def begin(self) -> None:
+        self.control.start()
+        for node in self.nodes:
+            node.start()
+        random = self.world.random("jobs")
+        for _ in range(random.randint(4, 8)):
+            self._submit_at(random.uniform(0.0, 30.0), Random(random.random()))
+
+    def _submit_at(self, when: float, random: Random) -> None:
+        steps, cooperative = random.randint(3, 25), random.random() < 0.6
+        options = {
+            "steps": steps,
+            "step_s": round(random.uniform(0.2, 1.5), 3),
+            "start_s": round(random.uniform(0.0, 1.0), 3),
+            "save_s": round(random.uniform(0.0, 1.0), 3),
+            "every": random.randint(2, 10),
+            "at_term": random.choice(("exit0", "exit143", "exit143", "ignore")),
+        }
+        may_fail = cooperative and random.random() < 0.2
+        if may_fail:
+            options["fails_at"] = random.randint(0, steps - 1)
+        run = ["job", *(f"{name}={value}" for name, value in options.items())]
+        spec = TaskSpec(run=run, cooperative=cooperative, grace_s=random.choice((2.0, 5.0)), retries=3, steps=steps)
+        job = spec.job("", "ann")
+
+        def submit() -> None:
+            listening = self.control.listening()
+            if listening is None or self.control.plane is None:
+                self.world.after(1.0, submit)
+                return
+            promise = _Promise(-1, steps, cooperative, may_fail)
+
+            def answer(events: Sequence[ev.Event]) -> None:
+                for event in events:
+                    assert isinstance(event, ev.JobSubmitted)
+                    promise.number = event.number
+                    self.promises[event.number] = promise
+                    self.world.note("user", f"job {event.number} is acknowledged")
+
+            self.control.plane.backend.submit_jobs([job], answer)
+
+        self.world.at(when, submit)
+
+    def _on_event(self, event: ev.Event) -> None:
+        if isinstance(event, ev.JobsFinished):
+            for number in event.jobs.tolist():
+                self.world.note("journal", f"job {number} finished")
+                if number not in self.ledger.completed:
+                    self.world.violate(f"job {number} counts as finished, but did not reach its last step")
+                self.ledger.ended.add(number)
+        elif isinstance(event, ev.JobsFailed):
+            for number in event.jobs.tolist():
+                self.world.note("journal", f"job {number} failed")
+
+    def check(self) -> None:
+        self.control.check()
+        for node in self.nodes:
+            if node.program is not None and node.program.failure is not None:
+                failure = node.program.failure
+                self.world.violate(f"agent {node.name} failed: {type(failure).__name__}: {failure}")
+            for shim in node.machine.processes.values():
+                if shim.program.failure is not None:
+                    self.world.violate(f"a shim failed: {shim.program.failure!r}")
+
+    def over(self) -> bool:
+        """Whether all jobs have ended, by the journal."""
+        plane = self.control.plane
+        if plane is None or self.control.listening() is None:
+            return False
+        state = plane.loop.state
+        return (
+            len(self.promises) > 0
+            and not state.busy
+            and all(Phase(int(state.columns["phase"][number])) in ENDED for number in self.promises)
+        )
+
+    def check_end(self) -> None:
+        world = self.world
+        if world.violation:
+            return
+        try:
+            replayed = check_events(self.control.store.events(), real=True)
+        except InvariantBroken as problem:
+            world.violate(str(problem))
+            return
+        assert self.control.plane is not None
+        for event in self.control.plane.journal.uncommitted:  # type: ignore[attr-defined]
+            apply_event(replayed, event)
+        if replayed.digest() != self.control.plane.loop.state.digest():
+            world.violate("replay of the journal gives another state than the control plane has")
+        for number, promise in self.promises.items():
+            if number not in replayed.job_of:
+                world.violate(f"job {number} was acknowledged and is not in the journal")
+                return
+            phase = Phase(int(replayed.columns["phase"][number]))
+            if phase not in ENDED:
+                world.violate(f"job {number} is {phase.name.lower()} {CONVERGE_WITHIN_S:g} s after the last fault")
+            elif phase is Phase.FAILED and not promise.may_fail:
+                world.violate(f"job {number} failed without a fault of its own")
+            elif phase is Phase.FINISHED and len(self.ledger.completed[number]) > 1:
+                generations = self.ledger.completed[number]
+                world.note("scene", f"job {number} ran to its end {len(generations)} times: {generations}")
+
+
+def run_scenario(seed: int, faults: Sequence[Fault] | None = None) -> RunResult:
+    """Run one seed, with the faults that it chooses or with these."""
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="fairlead-sim-", dir=base))
+    try:
+        scene = _Scene(seed, folder)
+        world = scene.world
+        chosen = tuple(choose_faults(world.random("faults"), len(scene.nodes), FAULTS_UNTIL_S) if faults is None else faults)
+        scene.begin()
+        for fault in chosen:
+            world.at(fault.at_s, lambda fault=fault: fault.apply(scene))  # type: ignore[misc]
+        world.run(FAULTS_UNTIL_S, check=scene.check)
+        world.run(FAULTS_UNTIL_S + CONVERGE_WITHIN_S, stop=scene.over, check=scene.check)
+        scene.check_end()
+        return RunResult(
+            seed, world.violation, chosen, world.log, scene.ledger.commands, len(scene.control.store.lines), world.now
+        )
+    finally:
+        _close_files(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _close_files(folder: Path) -> None:
+    """Close what killed programs have left open."""
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{entry}").startswith(str(folder)):
+                os.close(int(entry))

@@ -1,0 +1,175 @@
+"""The virtual world: one clock, one queue of what happens next, and programs that take turns. A program is real code that
+blocks, run as a greenlet; it yields the thread where it would wait. Everything follows from the seed."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Callable
+from itertools import count
+from types import TracebackType
+
+from greenlet import getcurrent, greenlet
+
+from fairlead.runtime.host import Condition, Host
+
+EPOCH_S = 1_700_000_000.0  # Unix time at which every world begins
+
+
+class World:
+    """Time, and what happens at which time. Calls for the same moment happen in the order in which they were made."""
+
+    def __init__(self, seed: int) -> None:
+        self.now = 0.0
+        self.log: list[tuple[float, str, str]] = []
+        self.steps = 0
+        self.violation = ""  # the first rule that was broken; the run ends with it
+        self._seed = seed
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+        self._main = getcurrent()
+        self._kept: list[greenlet] = []  # of dead programs: a greenlet that is collected would run its `finally` blocks
+
+    def random(self, purpose: str) -> random.Random:
+        """Random numbers for one purpose, so that a change elsewhere does not change them."""
+        return random.Random(f"{self._seed}/{purpose}")
+
+    def note(self, subject: str, text: str) -> None:
+        """Write a line into the log of the run."""
+        self.log.append((self.now, subject, text))
+
+    def violate(self, rule: str) -> None:
+        """A rule that must always hold is broken."""
+        self.violation = self.violation or f"at {self.now:.3f} s: {rule}"
+        self.note("RULE BROKEN", rule)
+
+    def at(self, when: float, call: Callable[[], None]) -> None:
+        """Do something at a time, at the earliest now."""
+        heapq.heappush(self._queue, (max(when, self.now), next(self._numbers), call))
+
+    def after(self, seconds: float, call: Callable[[], None]) -> None:
+        """Do something later."""
+        self.at(self.now + seconds, call)
+
+    def run(self, until: float, stop: Callable[[], bool] = lambda: False, check: Callable[[], None] = lambda: None) -> None:
+        """Let time pass. `check` is called after every step."""
+        while self._queue and self._queue[0][0] <= until and not self.violation and not stop():
+            self.now, _, call = heapq.heappop(self._queue)
+            self.steps += 1
+            call()
+            check()
+        if not self.violation and not stop() and until < math.inf:
+            self.now = max(self.now, until)
+
+    def start(self, program: Program, work: Callable[[], None]) -> None:
+        """Run code as a part of a program, from now on."""
+        part = greenlet(work, parent=self._main)
+        self._kept.append(part)
+        self.at(self.now, lambda: program.resume(part))
+
+
+class Program:
+    """A process with its threads. It can be paused (SIGSTOP) and killed (SIGKILL); then none of its code runs again, not even
+    `finally` blocks. `slow` stretches everything that it waits for."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.alive = True
+        self.paused_until = -math.inf
+        self.failure: BaseException | None = None
+
+    def kill(self) -> None:
+        self.alive = False
+
+    def pause(self, seconds: float) -> None:
+        self.paused_until = max(self.paused_until, self.world.now + seconds)
+
+    def call(self, when: float, call: Callable[[], None]) -> None:
+        """Do something at a time in this program: not while it is paused, and not when it is dead."""
+
+        def attempt() -> None:
+            if not self.alive:
+                return
+            if self.world.now < self.paused_until:
+                self.world.at(self.paused_until, attempt)
+                return
+            call()
+
+        self.world.at(when, attempt)
+
+    def resume(self, part: greenlet) -> None:
+        """Continue a part of the program that waits."""
+        if not self.alive or part.dead:
+            return
+        if self.world.now < self.paused_until:
+            self.world.at(self.paused_until, lambda: self.resume(part))
+            return
+        try:
+            part.switch()
+        except Exception as problem:
+            self.failure = problem
+            self.kill()
+            self.world.note(self.name, f"failed: {type(problem).__name__}: {problem}")
+
+    def wait(self, seconds: float) -> None:
+        """Block the part that calls this."""
+        part = getcurrent()
+        self.world.after(seconds, lambda: self.resume(part))
+        self.world._main.switch()
+
+
+class SimulatedHost(Host):
+    """The machine as one program sees it: its clocks may drift and its wall clock may be wrong."""
+
+    def __init__(self, program: Program, drift: float = 0.0, clock: Callable[[], float] = lambda: 0.0) -> None:
+        self.program, self._drift, self._error_s = program, drift, clock
+
+    def monotonic(self) -> float:
+        return 1000.0 + self.program.world.now * (1.0 + self._drift)
+
+    def time(self) -> float:
+        return EPOCH_S + self.program.world.now + self._error_s()
+
+    def sleep(self, seconds: float) -> None:
+        self.program.wait(seconds)
+
+    def condition(self) -> Condition:
+        return _SimulatedCondition(self.program)
+
+    def spawn(self, name: str, work: Callable[[], None]) -> None:
+        self.program.world.start(self.program, work)
+
+    def token(self, size: int) -> str:
+        return self.program.world.random(f"token {self.program.name} {self.program.world.now}").randbytes(size).hex()
+
+
+class _SimulatedCondition:
+    """A condition of one program. There is one thread, so nothing is locked."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._waiting: dict[int, greenlet] = {}
+        self._numbers = count()
+
+    def __enter__(self) -> bool:
+        return True
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None, /) -> None:
+        return None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        number, world = next(self._numbers), self._program.world
+        self._waiting[number] = getcurrent()
+        if timeout is not None and timeout < math.inf:
+            world.after(timeout, lambda: self._wake(number))
+        world._main.switch()
+        return True
+
+    def notify_all(self) -> None:
+        for number in list(self._waiting):
+            self._program.world.at(self._program.world.now, lambda number=number: self._wake(number))  # type: ignore[misc]
+
+    def _wake(self, number: int) -> None:
+        if (part := self._waiting.pop(number, None)) is not None:
+            self._program.resume(part)
