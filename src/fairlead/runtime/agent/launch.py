@@ -20,7 +20,7 @@ from typing import Annotated
 from pydantic import Field
 
 from fairlead.client.lease_page import Stage
-from fairlead.core.job import signal_name
+from fairlead.core.job import LAUNCH_FAILED, signal_name
 from fairlead.files import write_json
 from fairlead.runtime.agent.lease_file import LeaseFile, WorkerStatus
 from fairlead.runtime.agent.processes import ProcessTable
@@ -309,14 +309,15 @@ class AgentLaunch:
             by_shim = any(0 < exit.asked_ns <= exit.at_ns for exit in exits)  # at the fencing deadline
             yielded = ((asked and in_time) or by_shim) and all(exit.code in _LEFT_AFTER_SIGTERM for exit in exits)
         failed = None if yielded else self._first_failed()
+        node_fault = failed is not None and failed.exit is not None and failed.exit.node_fault
         # A worker that did not leave when asked has not failed by itself, unless a cooperative worker failed before and the
         # others waited for it.
         by_itself = self.record.cooperative and failed is not None and failed.exit is not None and failed.exit.code > 0
         overstayed = self._stop is not None and asked and self._killed == self._stop.why and not by_itself
-        yielded = yielded or overstayed or any(exit.why in (CUT_OFF, TOO_LATE) for exit in exits)
+        yielded = yielded or overstayed or node_fault or any(exit.why in (CUT_OFF, TOO_LATE) for exit in exits)
         ended = Ended(
             *self.key,
-            code=failed.exit.code if failed is not None and failed.exit is not None else 0,
+            code=LAUNCH_FAILED if node_fault else failed.exit.code if failed is not None and failed.exit is not None else 0,
             yielded=yielded,
             steps=statuses[0].steps,
             saved=statuses[0].saved,

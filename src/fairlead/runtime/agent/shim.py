@@ -105,7 +105,10 @@ TOO_LATE = "not started, because its agent was stopped or disconnected for too l
 _PERMANENT = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.ENOEXEC, errno.ELOOP, errno.ENAMETOOLONG, errno.E2BIG}
 )
-"""Errors of a command that can never be executed; others, such as a lack of memory, may pass."""
+"""Errors of a command that can never be executed; others may pass."""
+
+_OF_THE_NODE = frozenset({errno.ENOMEM, errno.ENFILE, errno.EIO})
+"""Errors that the node has, not the job."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _RESERVED = 4096
@@ -142,6 +145,7 @@ class Exit(NamedTuple):
     why: str = ""
     lost: int = 0  # bytes of its log that could not be written
     permanent: bool = False  # its command can never be executed: another attempt would fail too
+    node_fault: bool = False  # the node could not start it
     asked_ns: int = 0  # when its shim sent SIGTERM at the fencing deadline; 0: it did not, or the worker had ended before
 
     @property
@@ -268,8 +272,9 @@ def run_shim(spec: LaunchSpec, system: ShimSystem) -> int:
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         why = _why_not_started(spec, error)
         log.write(f"fairlead: {why}\n".encode())
-        permanent = isinstance(error, OSError) and error.errno in _PERMANENT
-        return _leave(directory, draft, Exit(CANNOT_START, _now_ns(system), why, permanent=permanent))
+        number = error.errno if isinstance(error, OSError) and not isinstance(error, _OutputError) else 0
+        permanent, node_fault = isinstance(error, OSError) and error.errno in _PERMANENT, number in _OF_THE_NODE
+        return _leave(directory, draft, Exit(CANNOT_START, _now_ns(system), why, permanent=permanent, node_fault=node_fault))
     code, at_ns = _supervise(system, log, fencing)
     log.close()
     why = CUT_OFF if fencing.over else ""

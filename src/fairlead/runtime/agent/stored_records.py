@@ -71,6 +71,7 @@ class _ExitRecord:
     why: Text = ""
     lost: Count = 0
     permanent: bool = False
+    node_fault: bool = False
     asked_ns: Nanoseconds = 0
 
 
