@@ -15,14 +15,14 @@ from fairlead.engine.codec import decode, encode
 from fairlead.runtime.control.agent_hub import AgentHub
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.host import Host
-from fairlead.testing.runtime_simulation.network import Network
-from fairlead.testing.runtime_simulation.world import EPOCH_S, Program, SimulatedHost, World
+from fairlead.testing.runtime_simulation.simulated_network import Network
+from fairlead.testing.runtime_simulation.virtual_world import EPOCH_S, SimulatedHost, SimulatedProgram, VirtualWorld
 
 
 class JournalStore:
     """What a database has stored. `away_until`: it does not answer; `slow_until`: a commit takes up to two seconds."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: VirtualWorld) -> None:
         self.world = world
         self.lines: list[bytes] = []
         self.away_until = self.slow_until = 0.0
@@ -65,7 +65,7 @@ class SimulatedControlPlane:
 
     def __init__(
         self,
-        world: World,
+        world: VirtualWorld,
         network: Network,
         cluster: Cluster,
         scheduler: Mapping[str, Any],
@@ -77,13 +77,13 @@ class SimulatedControlPlane:
         self._compose, self._lease_s, self._grace_s = compose, lease_s, grace_s
         self.store = JournalStore(world)
         self.plane: ControlPlane | None = None
-        self.program: Program | None = None
+        self.program: SimulatedProgram | None = None
         self.starts = 0
         self.clock_error_s = 0.0
         self._drift = world.random("control drift").uniform(-2e-4, 2e-4)
         network.hub = self.listening
 
-    def listening(self) -> tuple[AgentHub, Program] | None:
+    def listening(self) -> tuple[AgentHub, SimulatedProgram] | None:
         if self.plane is None or self.program is None or not self.program.alive:
             return None
         return self.plane.hub, self.program
@@ -94,7 +94,7 @@ class SimulatedControlPlane:
             return
         self.starts += 1
         self._world.note("control plane", f"starts ({self.starts})")
-        program = self.program = Program(self._world, f"control plane {self.starts}")
+        program = self.program = SimulatedProgram(self._world, f"control plane {self.starts}")
         host = SimulatedHost(program, self._drift, lambda: self.clock_error_s)
         journal = SimulatedJournal(self.store, host, self._world.random(f"commits {self.starts}"))
         state = replay_events(self.store.events()) if self.store.lines else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fairlead.testing.runtime_simulation.machine import SimulatedCommand
-    from fairlead.testing.runtime_simulation.world import World
+    from fairlead.testing.runtime_simulation.virtual_world import VirtualWorld
 
 PAUSE_SLACK_S = 1.0  # after a pause of the whole machine, for its shims to see the deadline
 
@@ -15,7 +15,7 @@ PAUSE_SLACK_S = 1.0  # after a pause of the whole machine, for its shims to see 
 class Ledger:
     """The truth about the commands of a run."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: VirtualWorld) -> None:
         self._world = world
         self._alive: dict[int, set[SimulatedCommand]] = {}
         self._saved: dict[int, int] = {}

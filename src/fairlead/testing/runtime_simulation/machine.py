@@ -13,13 +13,13 @@ from fairlead.client.lease_page import PAGE, Field, Page, Stage
 from fairlead.runtime.agent.processes import ProcessTable, ShimProcess
 from fairlead.runtime.agent.shim import LaunchSpec, ShimSystem, run_shim
 from fairlead.testing.runtime_simulation.ledger import Ledger
-from fairlead.testing.runtime_simulation.world import Program, SimulatedHost, World
+from fairlead.testing.runtime_simulation.virtual_world import SimulatedHost, SimulatedProgram, VirtualWorld
 
 
-class Machine:
+class SimulatedMachine:
     """A node's machine: its processes, and what is wrong with it."""
 
-    def __init__(self, world: World, name: str, ledger: Ledger, drift: float) -> None:
+    def __init__(self, world: VirtualWorld, name: str, ledger: Ledger, drift: float) -> None:
         self.world, self.name, self.ledger, self.drift = world, name, ledger, drift
         self.boot = 1
         self.clock_error_s = 0.0
@@ -28,14 +28,14 @@ class Machine:
         self.processes: dict[int, _Shim] = {}
         self._pids = 100
 
-    def host(self, program: Program) -> SimulatedHost:
+    def host(self, program: SimulatedProgram) -> SimulatedHost:
         return SimulatedHost(program, self.drift, lambda: self.clock_error_s)
 
     def new_pid(self) -> int:
         self._pids += 1
         return self._pids
 
-    def programs(self) -> list[Program]:
+    def programs(self) -> list[SimulatedProgram]:
         """All programs that run, except the agent."""
         found = []
         for shim in self.processes.values():
@@ -56,7 +56,7 @@ class Machine:
 class SimulatedProcesses(ProcessTable):
     """The process table of a machine, for its agent."""
 
-    def __init__(self, machine: Machine, agent: Program) -> None:
+    def __init__(self, machine: SimulatedMachine, agent: SimulatedProgram) -> None:
         self._machine, self._agent = machine, agent
         self.changed = machine.host(agent).condition()
 
@@ -89,9 +89,9 @@ class SimulatedProcesses(ProcessTable):
 class _Shim:
     """A shim's process."""
 
-    def __init__(self, machine: Machine, directory: Path) -> None:
+    def __init__(self, machine: SimulatedMachine, directory: Path) -> None:
         self.machine, self.pid, self.started = machine, machine.new_pid(), int(machine.world.now * 100)
-        self.program = Program(machine.world, f"shim {machine.name}/{self.pid}")
+        self.program = SimulatedProgram(machine.world, f"shim {machine.name}/{self.pid}")
         self.system = SimulatedShimSystem(machine, self.program)
         self.status: int | None = None
         self.on_end: Callable[[], None] = lambda: None
@@ -165,7 +165,7 @@ class _ShimOfAgent(ShimProcess):
 class SimulatedShimSystem(ShimSystem):
     """What a simulated shim does with its machine."""
 
-    def __init__(self, machine: Machine, program: Program) -> None:
+    def __init__(self, machine: SimulatedMachine, program: SimulatedProgram) -> None:
         self._machine, self._program, self._host = machine, program, machine.host(program)
         self._changed = self._host.condition()
         self.received: set[int] = set()
@@ -219,14 +219,14 @@ class SimulatedCommand:
     does is in its arguments: steps, seconds a step, steps a checkpoint, what it does at SIGTERM, and the step at which it
     fails once."""
 
-    def __init__(self, machine: Machine, spec: LaunchSpec, on_end: Callable[[], None]) -> None:
+    def __init__(self, machine: SimulatedMachine, spec: LaunchSpec, on_end: Callable[[], None]) -> None:
         self._machine, self._spec, self._on_end = machine, spec, on_end
         environment = spec.environment
         self.job, self.generation = int(environment["FAIRLEAD_JOB"]), int(environment["FAIRLEAD_GENERATION"])
         self.rank, self.world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
         self.options = dict(word.split("=", 1) for word in spec.command[1:])
         self.status: int | None = None
-        self.program = Program(machine.world, f"job {self.job}.{self.generation}/{self.rank} on {machine.name}")
+        self.program = SimulatedProgram(machine.world, f"job {self.job}.{self.generation}/{self.rank} on {machine.name}")
         self._host = machine.host(self.program)
         self._changed = self._host.condition()
         self._term = False
@@ -235,7 +235,7 @@ class SimulatedCommand:
         machine.world.start(self.program, self._main)
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> SimulatedMachine:
         return self._machine
 
     def signal(self, number: int) -> None:

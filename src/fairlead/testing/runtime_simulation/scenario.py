@@ -25,11 +25,11 @@ from fairlead.runtime.protocol.task_file import TaskSpec
 from fairlead.testing.builders import cluster
 from fairlead.testing.invariants import InvariantBroken, check_events
 from fairlead.testing.runtime_simulation.control import SimulatedControlPlane
-from fairlead.testing.runtime_simulation.faults import Fault, choose_faults
+from fairlead.testing.runtime_simulation.injected_faults import Fault, choose_faults
 from fairlead.testing.runtime_simulation.ledger import Ledger
-from fairlead.testing.runtime_simulation.machine import Machine, SimulatedProcesses
-from fairlead.testing.runtime_simulation.network import Network, SimulatedStream
-from fairlead.testing.runtime_simulation.world import Program, World
+from fairlead.testing.runtime_simulation.machine import SimulatedMachine, SimulatedProcesses
+from fairlead.testing.runtime_simulation.simulated_network import Network, SimulatedStream
+from fairlead.testing.runtime_simulation.virtual_world import SimulatedProgram, VirtualWorld
 
 LEASE_S, GRACE_S, ROUND_S = 6.0, 8.0, 4.0
 FAULTS_UNTIL_S = 60.0  # then the cluster is left alone
@@ -54,19 +54,19 @@ class RunResult:
 class _AgentNode:
     """A node: a machine, and an agent that is started again after it dies."""
 
-    def __init__(self, scene: _Scene, name: str, machine: Machine, root: Path) -> None:
+    def __init__(self, scene: _Scene, name: str, machine: SimulatedMachine, root: Path) -> None:
         self._scene, self.name, self.machine, self._root = scene, name, machine, root
-        self.program: Program | None = None
+        self.program: SimulatedProgram | None = None
 
     def start(self) -> None:
         if self.program is not None and self.program.alive:
             return
         world = self._scene.world
-        program = self.program = Program(world, f"agent {self.name}")
+        program = self.program = SimulatedProgram(world, f"agent {self.name}")
         world.note(program.name, "starts")
         world.start(program, lambda: self._run(program))
 
-    def _run(self, program: Program) -> None:
+    def _run(self, program: SimulatedProgram) -> None:
         host = self.machine.host(program)
         processes = SimulatedProcesses(self.machine, program)
         settings = AgentSettings(kill_patience_s=1.0, sibling_grace_s=2.0)
@@ -104,7 +104,7 @@ class _Scene:
     promises: dict[int, _Promise] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.world = world = World(self.seed)
+        self.world = world = VirtualWorld(self.seed)
         random = world.random("scene")
         self.ledger = Ledger(world)
         self.network = Network(world, world.random("network"))
@@ -120,7 +120,7 @@ class _Scene:
             _AgentNode(
                 self,
                 node.name,
-                Machine(world, node.name, self.ledger, random.uniform(-2e-4, 2e-4)),
+                SimulatedMachine(world, node.name, self.ledger, random.uniform(-2e-4, 2e-4)),
                 self.folder / node.name,
             )
             for node in description.nodes

@@ -17,7 +17,7 @@ from fairlead.runtime.host import Condition, Host
 EPOCH_S = 1_700_000_000.0  # Unix time at which every world begins
 
 
-class World:
+class VirtualWorld:
     """Time, and what happens at which time. Calls for the same moment happen in the order in which they were made."""
 
     def __init__(self, seed: int) -> None:
@@ -62,18 +62,18 @@ class World:
         if not self.violation and not stop() and until < math.inf:
             self.now = max(self.now, until)
 
-    def start(self, program: Program, work: Callable[[], None]) -> None:
+    def start(self, program: SimulatedProgram, work: Callable[[], None]) -> None:
         """Run code as a part of a program, from now on."""
         part = greenlet(work, parent=self._main)
         self._kept.append(part)
         self.at(self.now, lambda: program.resume(part))
 
 
-class Program:
+class SimulatedProgram:
     """A process with its threads. It can be paused (SIGSTOP) and killed (SIGKILL); then none of its code runs again, not even
     `finally` blocks. `slow` stretches everything that it waits for."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: VirtualWorld, name: str) -> None:
         self.world, self.name = world, name
         self.alive = True
         self.paused_until = -math.inf
@@ -122,7 +122,7 @@ class Program:
 class SimulatedHost(Host):
     """The machine as one program sees it: its clocks may drift and its wall clock may be wrong."""
 
-    def __init__(self, program: Program, drift: float = 0.0, clock: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, program: SimulatedProgram, drift: float = 0.0, clock: Callable[[], float] = lambda: 0.0) -> None:
         self.program, self._drift, self._error_s = program, drift, clock
 
     def monotonic(self) -> float:
@@ -147,7 +147,7 @@ class SimulatedHost(Host):
 class _SimulatedCondition:
     """A condition of one program. There is one thread, so nothing is locked."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: SimulatedProgram) -> None:
         self._program = program
         self._waiting: dict[int, greenlet] = {}
         self._numbers = count()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fairlead.runtime.agent.agent_service import ConnectionLost
 from fairlead.runtime.control.agent_hub import AgentHub, AgentSession
 from fairlead.runtime.protocol import messages as ms
-from fairlead.testing.runtime_simulation.world import Program, World
+from fairlead.testing.runtime_simulation.virtual_world import SimulatedProgram, VirtualWorld
 
 if TYPE_CHECKING:
     from random import Random
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 class Network:
     """All streams. `up` and `down` say until when messages of a node to and from the control plane do not pass."""
 
-    def __init__(self, world: World, random: Random) -> None:
+    def __init__(self, world: VirtualWorld, random: Random) -> None:
         self.world, self.random = world, random
         self.up: dict[str, float] = {}
         self.down: dict[str, float] = {}
         self.slow: dict[str, tuple[float, float]] = {}  # until when, and how many seconds more
         self.streams: list[SimulatedStream] = []
-        self.hub: Callable[[], tuple[AgentHub, Program] | None] = lambda: None  # of the control plane that listens
+        self.hub: Callable[[], tuple[AgentHub, SimulatedProgram] | None] = lambda: None  # of the control plane that listens
 
     def delay_s(self, node: str) -> float:
         until, more_s = self.slow.get(node, (0.0, 0.0))
@@ -42,7 +42,7 @@ class Network:
 class SimulatedStream:
     """One stream of an agent. Each side learns of an end by itself."""
 
-    def __init__(self, network: Network, node: str, agent: Program, token: str = "") -> None:
+    def __init__(self, network: Network, node: str, agent: SimulatedProgram, token: str = "") -> None:
         self._network, self.node, self._agent, self._token = network, node, agent, token
         self._arrived: list[bytes] = []
         self._lost = ""
