@@ -183,27 +183,27 @@ class ControlPlaneClient:
 
     def job(self, name: str) -> dict[str, Any]:
         """Return one job, by name or number."""
-        return self._ask("GET", f"/v1/jobs/{_part(name)}")
+        return self._ask("GET", f"/v1/jobs/{self._job(name)}")
 
     def cancel(self, name: str) -> dict[str, Any]:
         """Cancel a job."""
-        return self._ask("DELETE", f"/v1/jobs/{_part(name)}")
+        return self._ask("DELETE", f"/v1/jobs/{self._job(name)}")
 
     def hold(self, name: str) -> dict[str, Any]:
         """Hold a waiting job."""
-        return self._ask("PUT", f"/v1/jobs/{_part(name)}/hold", content=b"")
+        return self._ask("PUT", f"/v1/jobs/{self._job(name)}/hold", content=b"")
 
     def release(self, name: str) -> dict[str, Any]:
         """Release a held job."""
-        return self._ask("DELETE", f"/v1/jobs/{_part(name)}/hold")
+        return self._ask("DELETE", f"/v1/jobs/{self._job(name)}/hold")
 
     def requeue(self, name: str, *, hold: bool = False) -> dict[str, Any]:
         """Put a running or ended job back into the queue, and hold it there if `hold`."""
-        return self._ask("POST", f"/v1/jobs/{_part(name)}/requeue", {"hold": hold})
+        return self._ask("POST", f"/v1/jobs/{self._job(name)}/requeue", {"hold": hold})
 
     def update(self, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Change fields of a job, as in a task file: name, account, priority, weight, time_limit_s, deadline_s, retries."""
-        return self._ask("PATCH", f"/v1/jobs/{_part(name)}", dict(changes))
+        return self._ask("PATCH", f"/v1/jobs/{self._job(name)}", dict(changes))
 
     def send_code(self, archive: bytes) -> str:
         """Send an archive with a job's code, unless it is stored already; return the digest for the job's `code`."""
@@ -218,7 +218,7 @@ class ControlPlaneClient:
 
     def log_chunk(self, name: str, *, launch: int = 0, rank: int = 0, offset: int = 0) -> dict[str, Any]:
         """Return part of a worker's log of a launch (0: the last), from `offset` on (below 0: from the end)."""
-        return self._ask("GET", f"/v1/jobs/{_part(name)}/logs?launch={launch}&rank={rank}&offset={offset}")
+        return self._ask("GET", f"/v1/jobs/{self._job(name)}/logs?launch={launch}&rank={rank}&offset={offset}")
 
     def logs(
         self, name: str, *, launch: int = 0, rank: int = 0, tail: int | None = None, follow: bool = False
@@ -250,7 +250,7 @@ class ControlPlaneClient:
     def outputs(self, name: str) -> dict[str, Any]:
         """Return the files that a job has kept (`files`: path and size), and what was left out and why (`left_out`)."""
         listed = b""
-        while data := self._answer("GET", f"/v1/jobs/{_part(name)}/outputs?offset={len(listed)}").content:
+        while data := self._answer("GET", f"/v1/jobs/{self._job(name)}/outputs?offset={len(listed)}").content:
             listed += data
         return dict(orjson.loads(listed))
 
@@ -333,6 +333,14 @@ class ControlPlaneClient:
         answer = self._answer("GET", "/v1/state")
         return float(answer.headers["fairlead-now"]), answer.content
 
+    def _job(self, name: str) -> str:
+        """A job as part of a path; `ann/train` by its number."""
+        if "/" not in name:
+            return _part(name)
+        if len(found := self.find_jobs([name])) > 1:
+            raise RefusedRequest(422, f"{name} means {len(found):,} jobs; name one by its number")
+        return str(found[0]["number"])
+
     def _ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, content: bytes | None = None
     ) -> dict[str, Any]:
@@ -402,7 +410,6 @@ def _part(name: str) -> str:
 
 
 def _retry_after_s(answer: httpx.Response) -> float:
-    """How long to wait before the request is sent again."""
     after = str(answer.headers.get("retry-after", ""))
     return min(float(after), MAX_RETRY_AFTER_S) if after.isdecimal() else 1.0
 

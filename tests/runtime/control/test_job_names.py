@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from serving import served
+from test_api import with_plane
 
 from fairlead.engine.state import State
 from fairlead.runtime.control.submissions import MAX_SEARCHED, JobNames
@@ -76,3 +77,47 @@ def test_a_user_does_not_lift_the_hold_of_an_operator():
         operator.release("train")
         assert ann.hold("train")["held_by"] == "ann"
         ann.release("train")
+
+
+def test_users_have_their_own_names_and_an_operator_says_whose_job_is_meant():
+    with served("v100:4") as cluster:
+        operator, ann = ControlPlaneClient(cluster.url, cluster.token), ControlPlaneClient(cluster.url, cluster.user)
+        task = {"name": "train", "run": "true"}
+        assert ann.submit([task])[0]["number"] == 0
+        assert operator.submit([{**task, "name": "other"}, task])[1]["number"] == 2, "another user's name is not taken"
+        with pytest.raises(RefusedRequest, match="the name 'train' is taken"):
+            ann.submit([task])
+        assert (ann.job("train")["number"], operator.job("train")["number"]) == (0, 2), "one's own comes first"
+        assert [operator.job(name)["number"] for name in ("ann/train", "root/train")] == [0, 2]
+        assert [job["number"] for job in operator.find_jobs(["ann/tr*", "root/train"])] == [0, 2]
+        assert [job["number"] for job in operator.find_jobs(["tr*"], all_users=True)] == [0, 2]
+        assert ann.job("ann/train")["number"] == 0
+        for name in ("root/train", "ann/other", "eve/train"):
+            with pytest.raises(RefusedRequest, match="there is no") as refused:
+                ann.job(name)
+            assert refused.value.status == 404
+        operator.update("ann/train", {"name": "other"})
+        assert ann.job("other")["number"] == 0, "unique among her names"
+        assert operator.cancel("ann/other")["number"] == 0
+        assert operator.job("other")["number"] == 1
+
+
+def test_a_name_of_several_other_users_is_refused_until_the_user_is_named():
+    async def scene(plane, who):
+        for user in ("ann", "bob"):
+            tasks = [{"name": "train", "run": "x"}, {"name": "sweep", "run": "x", "array": 2}]
+            assert (await who(user).post("/v1/jobs", json={"jobs": tasks})).status_code == 201
+        root = who("root")
+        for method, path in (("GET", "/v1/jobs/train"), ("DELETE", "/v1/jobs/train"), ("GET", "/v1/jobs?select=sweep[0]")):
+            answer = await root.request(method, path)
+            assert answer.status_code == 409
+            assert "several users' jobs; choose one: ann/" in answer.json()["detail"]
+        depends = await root.post("/v1/jobs", json={"jobs": [{"run": "x", "after": "train"}]})
+        assert (depends.status_code, "ann/train, bob/train" in depends.text) == (409, True)
+        assert (await root.post("/v1/jobs", json={"jobs": [{"run": "x", "after": "bob/train"}]})).status_code == 201
+        found = (await root.get("/v1/jobs?select=bob/sweep")).json()["jobs"]
+        assert [job["number"] for job in found] == [4, 5]
+        assert (await who("ann").delete("/v1/jobs/train")).status_code == 200
+        assert (await root.get("/v1/jobs/train")).json()["number"] == 3, "the only one that has not ended"
+
+    with_plane(scene)

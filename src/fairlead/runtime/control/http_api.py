@@ -161,7 +161,7 @@ def create_app(
     def find(name: str, caller: Bearer) -> int:
         """Return a job by number, or the most recent one by name, that a user may see."""
         state = plane.loop.state
-        may_see, _ = visibility(state, caller)
+        name, may_see = names.of_one_user(state, name, visibility(state, caller)[0], caller.user)
         if found := names.namesakes(state, name, may_see):
             return found[-1]
         if members := names.members(state, name, may_see):
@@ -171,8 +171,10 @@ def create_app(
     def dependency(name: str, caller: Bearer) -> list[int]:
         """Return a job, or all jobs of an array, that another depends on; one that will never finish is refused."""
         try:
-            numbers = names.select(plane.loop.state, name, *visibility(plane.loop.state, caller))
-        except HTTPException:
+            numbers = names.select(plane.loop.state, name, *visibility(plane.loop.state, caller), caller.user)
+        except HTTPException as problem:
+            if problem.status_code == 409:
+                raise
             raise HTTPException(422, f"there is no job {name[:80]!r} to depend on") from None
         for number in numbers:
             phase = Phase(int(plane.loop.state.columns["phase"][number]))
@@ -222,7 +224,7 @@ def create_app(
         arrays = {one.member.name for one in expanded if one.member is not None}
         new = set() if body.dry_run else ({job.name for job in jobs} | arrays) - {""}
         fitting = await in_worker(lambda: feasible_types_of(plane, jobs))
-        await read(lambda: reserve_names(plane.loop.state, [expanded[place] for place in order], names, new))
+        await read(lambda: reserve_names(plane.loop.state, caller.user, [expanded[place] for place in order], names, new))
 
         def in_request_order(answers: Iterable[dict[str, Any]]) -> dict[str, Any]:
             return {"jobs": [answer for _, answer in sorted(zip(order, answers), key=lambda one: one[0])]}
@@ -232,7 +234,9 @@ def create_app(
 
         def ask(answer: Callable[[Sequence[ev.Event]], None]) -> None:
             def journaled(events: Sequence[ev.Event]) -> None:
-                names.pending.difference_update(new)  # not before, even if the client does not wait any more
+                names.pending.difference_update(
+                    (caller.user, name) for name in new
+                )  # not before, even if the client does not wait any more
                 answer(events)
 
             plane.backend.submit_jobs(jobs, journaled)
@@ -260,8 +264,8 @@ def create_app(
         def record() -> dict[str, Any]:
             number = find(name, caller)
             found = views.job_record(plane.loop, number, plane.backend.now, plane.progress_until_s, caller.visible_user)
-            same = names.namesakes(plane.loop.state, found["name"], visibility(plane.loop.state, caller)[0])
-            earlier = [other for other in same if other < number]
+            same = names.numbers(plane.loop.state, found["name"])
+            earlier = [other for other in same if other < number and plane.loop.state.job_of[other].user == found["user"]]
             return {**found, **views.job_task(plane, number, caller.visible_user), "earlier": earlier[-MAX_EARLIER:]}
 
         return await read(record)

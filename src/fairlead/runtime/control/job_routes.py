@@ -138,7 +138,7 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
             job = await requests.read(lambda: plane.loop.state.job_of[number])
             if (code := task_of(job).code) and (plane.code is None or not plane.code.has(code)):
                 raise HTTPException(409, "the job's code is not stored any more; submit the job again")
-            if await requests.read(lambda: requests.names.taken(plane.loop.state, job.name)):
+            if await requests.read(lambda: requests.names.taken(plane.loop.state, job.user, job.name)):
                 other = f"another job named {job.name!r} has not ended"
                 raise HTTPException(409, f"{other}; rename one with 'fairlead update --name'")
         if not await requests.in_the_journal(
@@ -166,8 +166,8 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
         if changes.get("name") == "":
             raise HTTPException(422, "name: expected a name with at least one letter")
         new, state = changes.get("name", ""), plane.loop.state
-        if new and not await requests.read(lambda: requests.names.claim(state, new)):
-            raise HTTPException(409, f"a job named {new!r} has not ended")
+        if new and not await requests.read(lambda: requests.names.claim(state, job.user, new)):
+            raise HTTPException(409, f"a job of {job.user} named {new!r} has not ended")
         try:
             old = await requests.read(lambda: state.job_of[number].name)
             if not await requests.in_the_journal(lambda answer: plane.backend.changes.update(number, changes, answer)):
@@ -175,7 +175,7 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
             if new:
                 await requests.read(lambda: requests.names.rename(state, number, old))
         finally:
-            requests.names.pending.discard(new)
+            requests.names.pending.discard((job.user, new))
         given = body.model_dump(include=body.model_fields_set)
         return {"number": number, **given, **{name: changes[name] for name in ("account",) if name in changes}}
 

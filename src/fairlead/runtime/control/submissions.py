@@ -34,14 +34,15 @@ _MEMBERS = re.compile(r"(?P<name>[^\[\]*?]+)\[(?P<indices>[\d,:-]+)\]\Z")  # swe
 
 
 class JobNames:
-    """Jobs by name; a lookup takes the same time with any number of jobs. Use it under the control plane's lock. A name means
-    the most recent job or array that has it. It is free again when that has ended."""
+    """Jobs by name; a lookup takes the same time with any number of jobs. Use it under the control plane's lock. A name belongs
+    to a user, and means the most recent job or array of the user that has it. It is free again when that has ended. `ann/train`
+    is the job `train` of ann, for those who may see jobs of several users."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, list[int]] = {}
         self._arrays: dict[str, dict[str, dict[int, int]]] = {}  # name -> identifier -> index -> number; the most recent last
         self._read = 0
-        self.pending: set[str] = set()  # names that are reserved, and not in the journal yet
+        self.pending: set[tuple[str, str]] = set()  # users and names that are reserved, and not in the journal yet
 
     def _update(self, state: State) -> None:
         for number in range(self._read, state.next_number):
@@ -76,12 +77,46 @@ class JobNames:
         arrays = reversed(self._arrays.get(name, {}).values())
         return next((members for members in arrays if may_see(next(iter(members.values())))), {})
 
-    def select(self, state: State, word: str, may_see: Callable[[int], bool], among: Callable[[int], bool]) -> list[int]:
+    def of_one_user(
+        self, state: State, word: str, may_see: Callable[[int], bool], user: str
+    ) -> tuple[str, Callable[[int], bool]]:
+        """Return the name in a word such as `train` or `ann/train`, and whether a job belongs to the user that it means. If
+        several users have such a job that has not ended, `user` comes first.
+
+        Raises:
+            HTTPException: It may mean jobs of several other users (409)."""
+        owner, slash, name = word.partition("/")
+        if not slash:
+            name, part = word, _MEMBERS.match(word)
+            live = self._live(state, part["name"] if part else word)
+            owners = {state.job_of[number].user for number in live if may_see(number)}
+            if not owners:
+                return name, may_see
+            owner = user if user in owners else min(owners)
+            if len(owners) > 1 and user not in owners:
+                several = ", ".join(f"{one}/{name}" for one in sorted(owners)[:5])
+                raise HTTPException(409, f"{name[:80]!r} is the name of several users' jobs; choose one: {several}")
+        return name, lambda number: may_see(number) and state.job_of[number].user == owner
+
+    def _live(self, state: State, name: str) -> list[int]:
+        """The jobs and members of arrays with a name that have not ended."""
+        self._update(state)
+        arrays = self._arrays.get(name, {}).values()
+        numbers = [*self.numbers(state, name), *(number for members in arrays for number in members.values())]
+        phases = state.columns["phase"][numbers] if numbers else ()
+        return [number for number, phase in zip(numbers, phases) if phase <= int(Phase.RUNNING)]
+
+    def select(
+        self, state: State, word: str, may_see: Callable[[int], bool], among: Callable[[int], bool], user: str = ""
+    ) -> list[int]:
         """Return the jobs that a word means, in the order of their numbers. A name, a number or an array's name finds every job
         that a user may see; a pattern such as `train-*` only the most recent jobs of each name `among` some.
 
         Raises:
-            HTTPException: No job matches (404)."""
+            HTTPException: No job matches (404), or it may mean jobs of several users (409)."""
+        explicit = "/" in word
+        word, may_see = self.of_one_user(state, word, may_see, user)
+        among = may_see if explicit else among
         if word.isdecimal() and len(word) < 10:
             found = self.namesakes(state, word, may_see)
         elif (part := _MEMBERS.match(word)) and (members := self.members(state, part["name"], may_see)):
@@ -94,7 +129,7 @@ class JobNames:
             pattern = re.compile(fnmatch.translate(word))
             self._update(state)
             matching = [many for name, many in self._numbers.items() if pattern.match(name)]
-            found = [number for many in matching if (number := next((n for n in reversed(many) if among(n)), -1)) >= 0]
+            found = [number for many in matching for number in {state.job_of[n].user: n for n in many if among(n)}.values()]
             if not found and (others := {state.job_of[n].user for many in matching for n in many if may_see(n)}):
                 hint = f"jobs of {', '.join(sorted(others)[:3])} do: pass --user NAME, or full names"
                 raise HTTPException(404, f"no job of yours matches {word[:80]!r}, but {hint}")
@@ -117,17 +152,14 @@ class JobNames:
         numbers = (number for number in recent if may_see(number))
         return near_names(name, dict.fromkeys(state.job_of[number].name for number in islice(numbers, MAX_COMPARED)))
 
-    def taken(self, state: State, name: str) -> bool:
-        """Return whether a job or an array with this name has not ended, or is about to be submitted."""
-        if name in self.pending:
-            return True
-        numbers = [*self.numbers(state, name), *self.members(state, name, lambda number: True).values()]
-        return bool((state.columns["phase"][numbers] <= int(Phase.RUNNING)).any()) if numbers else False
+    def taken(self, state: State, user: str, name: str) -> bool:
+        """Return whether a job or an array of a user with this name has not ended, or is about to be submitted."""
+        return (user, name) in self.pending or any(state.job_of[number].user == user for number in self._live(state, name))
 
-    def claim(self, state: State, name: str) -> bool:
+    def claim(self, state: State, user: str, name: str) -> bool:
         """Reserve a name until it is removed from `pending`; return False if it is taken."""
-        if free := not self.taken(state, name):
-            self.pending.add(name)
+        if free := not self.taken(state, user, name):
+            self.pending.add((user, name))
         return free
 
 
@@ -154,7 +186,10 @@ class JobQuery(BaseModel):
     limit: Annotated[int, Field(ge=1, le=10_000)] = 1000
     select: Annotated[
         list[_Word] | None,
-        Field(max_length=200, description="names, numbers, patterns (train-*), arrays (sweep), members (sweep[0-4])"),
+        Field(
+            max_length=200,
+            description="names, numbers, patterns (train-*), arrays (sweep), members (sweep[0-4]); of a user: ann/train",
+        ),
     ] = None
     user: Annotated[str | None, Field(max_length=128, description="only jobs of this user")] = None
     array: Annotated[str | None, Field(max_length=128, description="only jobs of arrays and grids with this name")] = None
@@ -177,7 +212,9 @@ class JobQuery(BaseModel):
         if self.select is None:
             found = [number for number in state.job_of if among(number)]
         else:
-            found = sorted({number for word in self.select for number in names.select(state, word, may_see, among)})
+            found = sorted(
+                {number for word in self.select for number in names.select(state, word, may_see, among, caller.user)}
+            )
         phases = state.columns["phase"]
         if self.phase is not None:
             found = [number for number in found if Phase(int(phases[number])).name.lower() in self.phase]
@@ -302,15 +339,15 @@ def feasible_types_of(plane: ControlPlane, jobs: Sequence[Job]) -> list[list[str
     return types
 
 
-def reserve_names(state: State, jobs: Sequence[SubmittedJob], names: JobNames, claimed: set[str]) -> None:
-    """Reserve the `claimed` names. A submission with a name that is taken, or that it has twice, is refused."""
+def reserve_names(state: State, user: str, jobs: Sequence[SubmittedJob], names: JobNames, claimed: set[str]) -> None:
+    """Reserve the `claimed` names for a user. A submission with a name that is taken, or that it has twice, is refused."""
     seen: set[str] = set()
     arrays: set[str] = set()
     for job in jobs:
         array_name, array_id = (job.member.name, job.member.id) if job.member else ("", "")
         for name in (job.name, array_name if array_id not in arrays else ""):
-            if name and (name in seen or names.taken(state, name)):
+            if name and (name in seen or names.taken(state, user, name)):
                 raise HTTPException(409, f"the name {name!r} is taken by a job that has not ended; choose another name")
             seen.add(name)
         arrays.add(array_id)
-    names.pending |= claimed
+    names.pending |= {(user, name) for name in claimed}
