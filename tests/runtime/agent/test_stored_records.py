@@ -24,7 +24,7 @@ from fairlead.runtime.agent.shim import Exit
 from fairlead.runtime.agent.stored_records import MAX_RECORD_BYTES, read_exit
 from fairlead.runtime.agent.worker_logs import read_log_files
 from fairlead.runtime.protocol.messages import ReportBatch, decode_message, encode_message
-from fairlead.runtime.protocol.orders import MAX_COUNT, Ended
+from fairlead.runtime.protocol.orders import MAX_COUNT, Ended, Extend, RequestRouting
 
 EXIT = {"code": 0, "at_ns": 1, "why": "", "lost": 0, "permanent": False, "asked_ns": 0}
 
@@ -178,14 +178,47 @@ def test_a_launch_whose_record_is_gone_ends_with_the_next_agent(node: Node) -> N
     assert not node.workers(launch)
 
 
-def test_a_job_that_says_that_it_has_ended_while_it_runs_is_still_supervised(node: Node) -> None:
+@pytest.mark.parametrize("with_record", [True, False])
+def test_a_job_that_says_that_it_has_ended_while_it_runs_is_still_supervised(node: Node, with_record: bool) -> None:
     launch = node.starts(order(RUNS_FOREVER))
+    shims = shims_of(node)
+    if not with_record:
+        (node.directory(launch) / "record.json").write_text("{")
     (node.directory(launch) / "ended.json").write_text(
         json.dumps({"job": 1, "generation": 1, "code": 0, "yielded": False, "steps": 0, "saved": 0})
     )
     (node.directory(launch) / "settled").touch()
     node.restarts()
     assert [run.key for run in node.supervisor.running()] == [launch.key]
+    node.kill(launch)
+    assert node.ended(launch).code == -9
+    assert not node.workers(launch)
+    if not with_record:
+        reap(shims)
+
+
+def test_a_pipe_in_the_place_of_the_reports_does_not_stop_the_next_agent(node: Node) -> None:
+    launch = node.starts(order(RUNS_FOREVER))
+    reports = node.directory(launch) / "0" / "reports"
+    reports.unlink()
+    os.mkfifo(reports)
+    node.restarts()
+    assert node.supervisor.poll() == []
+    node.kill(launch)
+    assert node.ended(launch).code == -9
+
+
+def test_a_page_that_cannot_be_written_does_not_stop_the_agent(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = node.starts(order(RUNS_FOREVER, max_steps=5))
+    (run,) = node.supervisor.running()
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "pwrite", full)
+        run.extend(Extend(1, 1, 1, 10, 0.0))
+        run.route(RequestRouting(1, 1.0, (1.0,)))
     node.kill(launch)
     assert node.ended(launch).code == -9
 

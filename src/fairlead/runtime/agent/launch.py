@@ -70,8 +70,10 @@ class LaunchRecord:
     version: Annotated[int, Field(ge=_VERSION, le=_VERSION)] = _VERSION
 
     def runs(self, processes: ProcessTable) -> bool:
-        """Whether a shim of it is alive: then it has not ended, whatever other records say."""
-        return self.boot == processes.boot_id() and any(processes.is_alive(one.pid, one.started) for one in self.workers)
+        """Whether a process of it is alive: then it has not ended, whatever other records say."""
+        return self.boot == processes.boot_id() and any(
+            processes.is_alive(one.pid, one.started) if one.pid else processes.has_strays(one.variable) for one in self.workers
+        )
 
     def write(self, directory: Path) -> None:
         write_json(directory / RECORD, asdict(self))

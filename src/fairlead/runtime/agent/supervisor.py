@@ -189,7 +189,7 @@ class Supervisor:
                 if (job, generation) not in self._launches and over.exists() and over.stat().st_mtime < before:
                     old.append(directory)
             for folder in (self._code, self._aside):
-                old += [path for path in folder.glob("*") if path.stat().st_mtime < before]
+                old += [path for path in folder.glob("*") if path.lstat().st_mtime < before]
         for path in old[:limit]:
             remove(path)
             if path.parent not in (self._code, self._aside):

@@ -75,12 +75,14 @@ class AgentWorker:
                 self._lease.revoke()
 
     def extend(self, renewal: int, max_steps: int, max_s: float) -> None:
-        if self._lease is not None:
-            self._lease.extend(renewal, max_steps, max_s)
+        with contextlib.suppress(OSError):  # the worker may have truncated its page, and filled the disk
+            if self._lease is not None:
+                self._lease.extend(renewal, max_steps, max_s)
 
     def route(self, routing: RequestRouting) -> None:
-        if self._lease is not None and self.record.rank < len(routing.shares):
-            self._lease.route(routing.batch, routing.rate, routing.shares[self.record.rank])
+        with contextlib.suppress(OSError):
+            if self._lease is not None and self.record.rank < len(routing.shares):
+                self._lease.route(routing.batch, routing.rate, routing.shares[self.record.rank])
 
     def terminate(self) -> None:
         if self.exit is None and self.shim is not None:

@@ -4,9 +4,11 @@ Both come from the worker and are not trusted."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
+import stat
 from collections import deque
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +26,9 @@ class WorkerReports:
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe must not block
+        if not stat.S_ISREG(os.fstat(self._file).st_mode):
+            os.close(self._file)
+            raise OSError(errno.EINVAL, "not a plain file", str(path))
         self._mark = os.open(path.with_name(path.name + ".read"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._offset = self._marked = int.from_bytes(os.pread(self._mark, 8, 0), "little")
         os.pwrite(self._mark, self._offset.to_bytes(8, "little"), 0)
