@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
-from collections.abc import Sequence
+import sys
+from itertools import islice
 from typing import Any, NamedTuple
 
 import uvicorn
@@ -15,6 +16,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_FILES = 16_384  # open files of the process, if the system allows them
 HANDSHAKE_S = 10.0
+JUST_OPENED_S = 1.0  # such a connection may have sent a request that was not read yet: it is not closed …
+MOST_OVER = 4  # … unless there are so many times the limit
+SWITCH_S = 0.001  # how long one thread computes while others wait: the event loops need many short turns
 
 
 class ConnectionLimits(NamedTuple):
@@ -27,48 +31,65 @@ class ConnectionLimits(NamedTuple):
 
 
 class LimitedConnection(H11Protocol):
-    """One connection. If there are too many, the oldest one without a request is closed; if all have one, the new one."""
+    """One connection. If there are too many, the one that has been without a request for longest is closed; if all have a
+    request, the new one."""
 
     limits = ConnectionLimits()
+    everywhere: dict[LimitedConnection, None] = {}  # noqa: RUF012 (each server has its own), in the order of their last request
+    by_address: dict[str, dict[LimitedConnection, None]] = {}  # noqa: RUF012
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._timer = self.loop.call_later(self.limits.request_s, self._close_idle)
         self._stuck: asyncio.TimerHandle | None = None
-        self._begun = self.loop.time()
-        others = [one for one in self.connections if isinstance(one, LimitedConnection) and not one.transport.is_closing()]
-        near = [one for one in others if one.address == self.address]
+        self._timer = self.loop.call_later(self.limits.request_s, self._close_idle)
+        self._mark()
+        near = self.by_address[self._address]
         if len(near) > self.limits.from_address:
-            self._make_room(near)
-        elif len(others) > self.limits.in_all:
-            self._make_room(others)
-
-    @property
-    def address(self) -> str:
-        """The address of the client."""
-        return self.client[0] if self.client else ""
+            self._make_room(near, self.limits.from_address)
+        elif len(self.everywhere) > self.limits.in_all:
+            self._make_room(self.everywhere, self.limits.in_all)
 
     @property
     def busy(self) -> bool:
         """Whether a request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _make_room(self, among: Sequence[LimitedConnection]) -> None:
-        idle = [one for one in among if not one.busy and one is not self]
-        if idle:
-            min(idle, key=lambda one: one._begun).transport.abort()
-            return
-        detail = b'{"detail":"too many connections; try again later"}'
-        head = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\n"
-        self.transport.write(head + b"Content-Length: %d\r\n\r\n%b" % (len(detail), detail))
-        self.transport.close()
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""
+
+    def _mark(self) -> None:
+        """Note that it has been without a request since now."""
+        self._idle_since = self.loop.time()
+        for among in (self.everywhere, self.by_address.setdefault(self._address, {})):
+            among.pop(self, None)
+            among[self] = None
+
+    def _unmark(self) -> None:
+        near = self.by_address.get(self._address, {})
+        for among in (self.everywhere, near):
+            among.pop(self, None)
+        if not near:
+            self.by_address.pop(self._address, None)
+
+    def _make_room(self, among: dict[LimitedConnection, None], limit: int) -> None:
+        idle = [one for one in islice(among, len(among) - 1) if not one.busy]  # all but this one
+        for one in idle[: len(among) - limit]:
+            if one._idle_since < self.loop.time() - JUST_OPENED_S or len(among) > MOST_OVER * limit:
+                one._unmark()
+                one.transport.abort()
+        if not idle:
+            detail = b'{"detail":"too many connections; try again later"}'
+            head = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+            self.transport.write(head + b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(detail), detail))
+            self.transport.close()
 
     def _close_idle(self) -> None:
         if not self.busy:
             self.transport.abort()
 
     def on_response_complete(self) -> None:
-        self._begun = self.loop.time()
+        self._mark()
         self._timer.cancel()  # data that arrives does not set it again: a request may arrive byte by byte
         self._timer = self.loop.call_later(self.limits.request_s, self._close_idle)
         super().on_response_complete()
@@ -82,6 +103,7 @@ class LimitedConnection(H11Protocol):
         self._unset_stuck()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._unmark()
         self._timer.cancel()
         self._unset_stuck()
         super().connection_lost(exc)
@@ -105,7 +127,9 @@ class HttpServer:
     """Serves an application on open sockets until `stop`. `certificate` and `key` are files, both empty without TLS."""
 
     def __init__(self, app: FastAPI, certificate: str = "", key: str = "", limits: ConnectionLimits | None = None) -> None:
-        connection = type("Connection", (LimitedConnection,), {"limits": limits or ConnectionLimits()})
+        connection = type(
+            "Connection", (LimitedConnection,), {"limits": limits or ConnectionLimits(), "everywhere": {}, "by_address": {}}
+        )
         config = uvicorn.Config(app, log_config=None, log_level="warning", lifespan="off", http=connection, ws="none")
         if certificate:
             config.ssl_certfile, config.ssl_keyfile = certificate, key
@@ -121,6 +145,7 @@ class HttpServer:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+        sys.setswitchinterval(SWITCH_S)
         with asyncio.Runner(loop_factory=_HttpLoop) as runner:
             runner.run(self._server.serve(listeners))
 
