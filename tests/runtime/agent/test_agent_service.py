@@ -40,7 +40,8 @@ class Ears:
     def __init__(self) -> None:
         self.joins, self.words = asyncio.Event(), asyncio.Queue[Any]()
 
-    def agent_joined(self, node: int, found: Any) -> None:
+    def agent_joined(self, node: int, found: Any, accept: Any) -> None:
+        accept()
         self.joins.set()
 
     def heartbeat(self, node: int, beat: Any) -> None: ...

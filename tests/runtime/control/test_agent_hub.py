@@ -41,7 +41,8 @@ class Backend:
         self.heard: list[tuple[Any, ...]] = []
         self.rung = asyncio.Event()
 
-    def agent_joined(self, node: int, found: Any) -> None:
+    def agent_joined(self, node: int, found: Any, accept: Any) -> None:
+        accept()
         self._note("joined", node, tuple(found))
 
     def heartbeat(self, node: int, beat: Heartbeat) -> None:
@@ -340,3 +341,22 @@ def test_what_is_no_message_ends_the_stream_and_nothing_else():
 def test_bytes_that_are_no_message(data):
     with pytest.raises(BadMessage):
         decode_message(data)
+
+
+def test_an_order_does_not_reach_an_agent_that_the_backend_does_not_know_of_yet() -> None:
+    """The loop was busy when the node's agent was lost and another one came: its orders are for the lost one."""
+    joins: list[Callable[[], None]] = []
+    hub = AgentHub(cluster("v100:2,v100:2"), post=lambda call: call())
+    hub.backend = backend = Backend()  # type: ignore[assignment]
+    backend.agent_joined = lambda node, found, accept: joins.append(accept)  # type: ignore[method-assign]
+    first: list[Any] = []
+    second: list[Any] = []
+    hub.welcome(hello(), first.append)
+    joins[0]()
+    hub.welcome(hello(incarnation=2), second.append)
+    hub.send(0, Kill(1, 1))
+    assert [type(message) for message in second] == [Welcome]
+    joins[1]()
+    hub.send(0, Kill(1, 2))
+    assert second[1:] == [OrderBatch((Kill(1, 2),))]
+    assert not any(isinstance(message, OrderBatch) for message in first)

@@ -56,6 +56,7 @@ class AgentHub:
     def __post_init__(self) -> None:
         self.backend: ClusterBackend  # set after construction: the two need each other
         self._sessions: dict[int, AgentSession] = {}
+        self._accepted: dict[int, AgentSession] = {}  # of which the backend knows
         self._agent: dict[int, tuple[str, int]] = {}  # by node: identity and incarnation of its agent
         self._address: dict[int, str] = {}
         self._until: dict[int, float] = {}  # by node: when it is given up
@@ -67,7 +68,10 @@ class AgentHub:
     # For any thread.
 
     def send(self, node: int, order: Order) -> None:
-        self.post(lambda: self._put(node, ms.OrderBatch((order,))))
+        """Send an order to the session that the backend has accepted. With any other it is lost: a new agent must not get an
+        order for an agent that the backend is about to give up."""
+        accepted = self._accepted.get(node)
+        self.post(lambda: self._put(node, ms.OrderBatch((order,))) if self._sessions.get(node) is accepted else None)
 
     def address_of(self, node: int) -> str:
         return self._address.get(node, "127.0.0.1")
@@ -133,7 +137,7 @@ class AgentHub:
         self._sessions[node] = session
         self._renew(node)
         out(ms.Welcome(self.lease_s, self.grace_s, self.journal))
-        self.backend.agent_joined(node, message.running)
+        self.backend.agent_joined(node, message.running, lambda: self._accept(session))
         return session
 
     def receive(self, session: AgentSession, message: ms.Message) -> bool:
@@ -195,6 +199,9 @@ class AgentHub:
         """End all streams; agents connect again when they can."""
         for node in list(self._sessions):
             self._close(node)
+
+    def _accept(self, session: AgentSession) -> None:
+        self._accepted[session.node] = session
 
     def _renew(self, node: int) -> None:
         self._until[node] = self.host.monotonic() + self.lease_s + self.grace_s

@@ -257,10 +257,12 @@ class ClusterBackend:
 
         self.inbox.put(handle, answer)
 
-    def agent_joined(self, node: int, found: Sequence[Key]) -> None:
-        """An agent has connected, and found these launches running. Its node is up until `agent_lost`."""
+    def agent_joined(self, node: int, found: Sequence[Key], accept: Callable[[], None] = lambda: None) -> None:
+        """An agent has connected, and found these launches running. Its node is up until `agent_lost`. From `accept` on, it
+        gets orders: those from before were made without knowing of it."""
 
         def handle(now: float) -> list[ev.Event]:
+            accept()
             back: list[ev.Event] = [] if node in self._present else [ev.NodeRepaired(now, node)]
             self._present.add(node)
             self.node_backoff.end(node)
