@@ -7,7 +7,7 @@ OUT := out
 # Where one is told to write none, every process of the tests and of the demo would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint types imports unit browser postgres golden bench pictures docs clean
+.PHONY: help setup demo test lint types imports unit browser postgres golden soak bench pictures docs clean
 
 help:
 	@echo "make demo    a dozen real jobs, the same under other policies, seven schedulers compared; a report"
@@ -15,6 +15,7 @@ help:
 	@echo "make docs    the documentation site, $(OUT)/docs/index.html"
 	@echo "make setup   only the virtual environment in $(VENV)"
 	@echo "make golden  the digests of event logs, in full and as other machines would round"
+	@echo "make soak    the runtime under faults, 10,000 seeds of its simulation (an hour)"
 	@echo "make bench   the benchmarks (minutes)"
 	@echo "make pictures the pictures of docs/reference/policies.md, docs/papers/profiles.md and docs/papers/prediction.md"
 	@echo "make clean   remove what the above made"
@@ -76,6 +77,10 @@ golden: setup
 	$(BIN)/python tests/golden/golden_cases.py --perturb sums
 	$(BIN)/python tests/golden/golden_cases.py --perturb rates
 	$(BIN)/python tests/golden/golden_cases.py --perturb solver
+
+# The runtime under faults, on a virtual clock; `make test` runs 200 seeds.
+soak: setup
+	$(BIN)/python -m fairlead.testing.runtime_simulation.command --seeds 10000
 
 bench: setup
 	$(BIN)/python benchmarks/simulator.py

@@ -9,8 +9,11 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+before_write: Callable[[Path], None] = lambda path: None  # noqa: E731 - a simulation of disk faults replaces it
 
 
 def is_stream(path: Path | str) -> bool:
@@ -40,6 +43,7 @@ def atomic_write(path: Path, content: bytes, *, private: bool = False) -> None:
             path.write_bytes(content)
             return
         try:
+            before_write(target)
             with open(draft, "wb") as file:
                 if private:
                     os.fchmod(file.fileno(), 0o600)

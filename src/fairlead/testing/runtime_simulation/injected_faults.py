@@ -3,6 +3,7 @@ with fewer of them."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -131,6 +132,32 @@ def _clock_jumps(scene: _Scene, fault: Fault) -> None:
     scene.nodes[fault.where].machine.clock_error_s = error_s
 
 
+def _second_agent(scene: _Scene, fault: Fault) -> None:
+    """Another machine claims the name of a node, for a while."""
+    double = scene.double(fault.where)
+    double.start()
+    scene.world.after(fault.amount, double.remove)
+
+
+def _deadline_damaged(scene: _Scene, fault: Fault) -> None:
+    """The file with the fencing deadline is damaged, and its agent dies."""
+    _agent_killed(scene, fault)
+    path = scene.nodes[fault.where].root / "fencing-deadline"
+    if path.exists():
+        if int(fault.amount * 100) % 2:
+            path.unlink()
+        else:
+            path.write_bytes(b"")
+
+
+def _disk_full(scene: _Scene, fault: Fault) -> None:
+    scene.nodes[fault.where].machine.disk_fault = (scene.world.now + fault.amount, errno.ENOSPC)
+
+
+def _disk_error(scene: _Scene, fault: Fault) -> None:
+    scene.nodes[fault.where].machine.disk_fault = (scene.world.now + fault.amount, errno.EIO)
+
+
 KINDS: dict[str, Callable[[_Scene, Fault], None]] = {
     "agent-killed": _agent_killed,
     "agent-paused": _agent_paused,
@@ -148,4 +175,8 @@ KINDS: dict[str, Callable[[_Scene, Fault], None]] = {
     "shim-killed": _shim_killed,
     "start-fails": _start_fails,
     "clock-jumps": _clock_jumps,
+    "second-agent": _second_agent,
+    "deadline-damaged": _deadline_damaged,
+    "disk-full": _disk_full,
+    "disk-error": _disk_error,
 }

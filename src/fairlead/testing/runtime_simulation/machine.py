@@ -23,6 +23,7 @@ class SimulatedMachine:
         self.world, self.name, self.ledger, self.drift = world, name, ledger, drift
         self.boot = 1
         self.clock_error_s = 0.0
+        self.disk_fault = (0.0, 0)  # until when, and the error of every write
         self.cannot_start_until = 0.0  # no command can be started
         self.resumed_s = -1e9  # when all its processes were last paused
         self.processes: dict[int, _Shim] = {}

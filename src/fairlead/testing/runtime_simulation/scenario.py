@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from fairlead import files
 from fairlead.config.registry import Registry
 from fairlead.config.schedulers import compose
 from fairlead.core import events as ev
@@ -55,7 +56,7 @@ class _AgentNode:
     """A node: a machine, and an agent that is started again after it dies."""
 
     def __init__(self, scene: _Scene, name: str, machine: SimulatedMachine, root: Path) -> None:
-        self._scene, self.name, self.machine, self._root = scene, name, machine, root
+        self._scene, self.name, self.machine, self.root = scene, name, machine, root
         self.program: SimulatedProgram | None = None
 
     def start(self) -> None:
@@ -70,7 +71,7 @@ class _AgentNode:
         host = self.machine.host(program)
         processes = SimulatedProcesses(self.machine, program)
         settings = AgentSettings(kill_patience_s=1.0, sibling_grace_s=2.0)
-        supervisor = Supervisor(self._root, NodeAccelerators.parse("v100:2"), settings, host, processes)
+        supervisor = Supervisor(self.root, NodeAccelerators.parse("v100:2"), settings, host, processes)
         connect = lambda: SimulatedStream(self._scene.network, self.name, program)  # noqa: E731
         with contextlib.suppress(AgentRefused):
             Agent(supervisor, self.name, "control", address="127.0.0.1", host=host, connect=connect).run()
@@ -80,8 +81,13 @@ class _AgentNode:
         if self.program is not None and self.program.alive:
             self._scene.world.note(self.program.name, "is killed")
             self.program.kill()
-            for stream in [one for one in self._scene.network.streams if one.node == self.name]:
+            for stream in [one for one in self._scene.network.streams if one.agent is self.program]:
                 stream.close()
+
+    def remove(self) -> None:
+        """The machine is switched off for good."""
+        self.kill()
+        self.machine.lose_power()
 
 
 @dataclass
@@ -104,6 +110,7 @@ class _Scene:
     promises: dict[int, _Promise] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._doubles = 0
         self.world = world = VirtualWorld(self.seed)
         random = world.random("scene")
         self.ledger = Ledger(world)
@@ -126,6 +133,13 @@ class _Scene:
             for node in description.nodes
         ]
         world.note("scene", f"{count} nodes, {scheduler['policy']}")
+
+    def double(self, node: int) -> _AgentNode:
+        """Another machine with the name of a node."""
+        self._doubles += 1
+        name = self.nodes[node].name
+        machine = SimulatedMachine(self.world, f"{name}-double-{self._doubles}", self.ledger, 0.0)
+        return _AgentNode(self, name, machine, self.folder / machine.name)
 
     def begin(self) -> None:
         self.control.start()
@@ -230,6 +244,13 @@ class _Scene:
                 generations = self.ledger.completed[number]
                 world.note("scene", f"job {number} ran to its end {len(generations)} times: {generations}")
 
+    def before_write(self, path: Path) -> None:
+        """Let a write fail on a machine whose disk is full or damaged."""
+        for node in self.nodes:
+            until, error = node.machine.disk_fault
+            if self.world.now < until and path.is_relative_to(node.root):
+                raise OSError(error, os.strerror(error), str(path))
+
 
 def run_scenario(seed: int, faults: Sequence[Fault] | None = None) -> RunResult:
     """Run one seed, with the faults that it chooses or with these."""
@@ -239,6 +260,7 @@ def run_scenario(seed: int, faults: Sequence[Fault] | None = None) -> RunResult:
         scene = _Scene(seed, folder)
         world = scene.world
         chosen = tuple(choose_faults(world.random("faults"), len(scene.nodes), FAULTS_UNTIL_S) if faults is None else faults)
+        files.before_write = scene.before_write
         scene.begin()
         for fault in chosen:
             world.at(fault.at_s, lambda fault=fault: fault.apply(scene))  # type: ignore[misc]
@@ -249,6 +271,7 @@ def run_scenario(seed: int, faults: Sequence[Fault] | None = None) -> RunResult:
             seed, world.violation, chosen, world.log, scene.ledger.commands, len(scene.control.store.lines), world.now
         )
     finally:
+        files.before_write = lambda path: None
         _close_files(folder)
         shutil.rmtree(folder, ignore_errors=True)
 

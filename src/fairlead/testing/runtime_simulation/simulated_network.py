@@ -43,7 +43,7 @@ class SimulatedStream:
     """One stream of an agent. Each side learns of an end by itself."""
 
     def __init__(self, network: Network, node: str, agent: SimulatedProgram, token: str = "") -> None:
-        self._network, self.node, self._agent, self._token = network, node, agent, token
+        self._network, self.node, self.agent, self._token = network, node, agent, token
         self._arrived: list[bytes] = []
         self._lost = ""
         self._last = {"up": 0.0, "down": 0.0}

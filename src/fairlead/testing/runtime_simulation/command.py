@@ -1,0 +1,94 @@
+"""`fairlead-sim`: run seeds of the runtime's simulation, print a failing one, and reduce its faults to those that matter."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from fairlead.testing.runtime_simulation.injected_faults import Fault
+from fairlead.testing.runtime_simulation.scenario import RunResult, run_scenario
+
+_PER_PROCESS = 100  # seeds; then a process starts again with no files left open
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command. Returns 1 if a rule is broken."""
+    parser = argparse.ArgumentParser(prog="fairlead-sim", description="Simulate the runtime under faults that a seed chooses.")
+    parser.add_argument("--seed", type=int, default=None, help="run this seed only")
+    parser.add_argument("--seeds", type=int, default=200, help="run this many seeds (default: 200)")
+    parser.add_argument("--first", type=int, default=0, help="the first of them (default: 0)")
+    parser.add_argument("--processes", type=int, default=None, help="at once (default: one for each core)")
+    parser.add_argument("--trace", action="store_true", help="print what happened in the run of --seed")
+    parser.add_argument("--shrink", action="store_true", help="find the fewest faults of --seed that still break a rule")
+    given = parser.parse_args(arguments)
+    logging.disable(logging.CRITICAL)
+    if given.seed is not None:
+        return _one(given.seed, trace=given.trace, shrink=given.shrink)
+    return _many(range(given.first, given.first + given.seeds), given.processes)
+
+
+def shrink(faults: Sequence[Fault], breaks: Callable[[Sequence[Fault]], bool]) -> list[Fault]:
+    """Remove faults as long as the rest still breaks a rule: first halves, then ever smaller parts."""
+    kept, part = list(faults), max(1, len(faults) // 2)
+    while part:
+        begin = 0
+        while begin < len(kept):
+            fewer = kept[:begin] + kept[begin + part :]
+            if breaks(fewer):
+                kept = fewer
+            else:
+                begin += part
+        part //= 2
+    return kept
+
+
+def _one(seed: int, *, trace: bool, shrink: bool) -> int:
+    result = run_scenario(seed)
+    if shrink and result.violation:
+        fewest = _shrunk(result)
+        result = run_scenario(seed, fewest)
+        print(f"{len(fewest)} faults are enough:")
+        for fault in fewest:
+            print(f"  {fault}")
+    if trace:
+        for at_s, subject, text in result.log:
+            print(f"{at_s:10.3f}  {subject}: {text}")
+    print(f"seed {seed}: {result.violation or 'all rules hold'}")
+    return 1 if result.violation else 0
+
+
+def _shrunk(result: RunResult) -> list[Fault]:
+    return shrink(result.faults, lambda faults: bool(run_scenario(result.seed, faults).violation))
+
+
+def _many(seeds: range, processes: int | None) -> int:
+    kinds: Counter[str] = Counter()
+    broken = 0
+    events = commands = 0
+    with ProcessPoolExecutor(processes, max_tasks_per_child=_PER_PROCESS) as pool:
+        for number, (seed, violation, faults, more_events, more_commands) in enumerate(pool.map(_short, seeds, chunksize=5), 1):
+            kinds.update(faults)
+            events, commands = events + more_events, commands + more_commands
+            if violation:
+                broken += 1
+                print(f"seed {seed}: {violation}", flush=True)
+            if sys.stderr.isatty():
+                print(f"\r{number:,} of {len(seeds):,} seeds, {broken} broken", end="", file=sys.stderr, flush=True)
+    print(f"{broken} of {len(seeds):,} seeds break a rule; {commands:,} commands, {events:,} events in journals")
+    for kind, count in sorted(kinds.items()):
+        print(f"  {kind:24} {count:7,}")
+    return 1 if broken else 0
+
+
+def _short(seed: int) -> tuple[int, str, list[str], int, int]:
+    logging.disable(logging.CRITICAL)
+    result = run_scenario(seed)
+    return seed, result.violation, [fault.kind for fault in result.faults], result.events, result.commands
+
+
+if __name__ == "__main__":
+    sys.exit(main())
