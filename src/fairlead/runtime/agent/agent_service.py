@@ -21,7 +21,7 @@ import grpc
 from fairlead.core.errors import REFUSED, FairleadError
 from fairlead.core.job import LAUNCH_FAILED
 from fairlead.files import atomic_write
-from fairlead.runtime.agent.agent_errors import NodeError
+from fairlead.runtime.agent.agent_errors import NodeError, node_errors
 from fairlead.runtime.agent.code_delivery import CodeDeliveries
 from fairlead.runtime.agent.stored_records import read_plain_file
 from fairlead.runtime.agent.supervisor import Supervisor
@@ -179,7 +179,8 @@ class Agent:
     def __post_init__(self) -> None:
         self.clock = self.host.monotonic
         root = self.supervisor.root
-        self._incarnation, self._identity = _next_incarnation(root, self.host), _identity(root, self.host)
+        with node_errors(root):
+            self._incarnation, self._identity = _next_incarnation(root, self.host), _identity(root, self.host)
         self._journal_file = self.supervisor.root / "journal"
         self._journal = _stored(self._journal_file, _JOURNAL)
         self._lease: AgentLease | None = None

@@ -18,6 +18,7 @@ from fairlead.config.schedulers import compose
 from fairlead.core import events as ev
 from fairlead.core.job import ENDED, Phase
 from fairlead.engine.apply import apply_event
+from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.agent_service import Agent, AgentRefused
 from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.settings import AgentSettings
@@ -71,11 +72,15 @@ class _AgentNode:
         host = self.machine.host(program)
         processes = SimulatedProcesses(self.machine, program)
         settings = AgentSettings(kill_patience_s=1.0, sibling_grace_s=2.0)
-        supervisor = Supervisor(self.root, NodeAccelerators.parse("v100:2"), settings, host, processes)
         connect = lambda: SimulatedStream(self._scene.network, self.name, program)  # noqa: E731
-        with contextlib.suppress(AgentRefused):
+        try:
+            supervisor = Supervisor(self.root, NodeAccelerators.parse("v100:2"), settings, host, processes)
             Agent(supervisor, self.name, "control", address="127.0.0.1", host=host, connect=connect).run()
-        program.kill()
+        except AgentRefused:
+            program.kill()
+        except NodeError:  # a full disk, for example: an init system starts it again
+            program.kill()
+            self._scene.world.after(1.0, self.start)
 
     def kill(self) -> None:
         if self.program is not None and self.program.alive:
