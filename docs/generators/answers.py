@@ -74,6 +74,7 @@ ONE_JOB: Mapping[str, str] = {
     "time_limit_s": "time limit in seconds, or null",
     "retries": "how often the job is retried",
     "checkpoint": "folder of its checkpoints, or null",
+    "checkpoint_file": "the newest file in it, empty if there is none; null if the control plane cannot see the folder",
     "outputs": "patterns of the files that it keeps",
     "metrics": "last reported value of each metric",
     "earlier": "numbers of earlier jobs with the same name",

@@ -36,7 +36,7 @@ CONNECTION = Path(".fairlead") / "connection.json"  # where `fairlead up` writes
 
 POLL_S = 0.5  # between two requests for a log that may still grow
 PAGE = 1000  # jobs in one answer when all are asked for
-MAX_SELECTED = 100  # words in one request for jobs
+MAX_SELECTED, MAX_PATTERNS_SELECTED = 100, 20  # words in one request for jobs
 _CUT_BYTES = 4  # of a character that is cut off at the end of a chunk
 _LINE = 4096  # expected bytes of a line when the last lines are read
 
@@ -171,8 +171,9 @@ class ControlPlaneClient:
         given = [("user", user), ("array", array), ("all_users", "true" if all_users else "")]
         filters = [(key, value) for key, value in [*given, *(("phase", phase) for phase in phases)] if value]
         found: dict[int, dict[str, Any]] = {}
-        for begin in range(0, max(1, len(words)), MAX_SELECTED):
-            selected = [("select", word) for word in words[begin : begin + MAX_SELECTED]]
+        size = MAX_PATTERNS_SELECTED if any("*" in word or "?" in word for word in words) else MAX_SELECTED
+        for begin in range(0, max(1, len(words)), size):
+            selected = [("select", word) for word in words[begin : begin + size]]
             page, start = list[dict[str, Any]](), 0
             while not start or len(page) == PAGE:
                 query = urlencode([*filters, *selected, ("from_number", start), ("limit", PAGE)])

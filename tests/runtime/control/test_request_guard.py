@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from typing import Any
 
 import orjson
@@ -12,7 +13,7 @@ from serving import Served, served
 from test_api import with_plane
 
 from fairlead.runtime.control import request_guard
-from fairlead.runtime.control.request_guard import RateLimiter, RequestGuard, RequestRate
+from fairlead.runtime.control.request_guard import RateLimiter, RequestGuard, RequestRate, in_worker
 from fairlead.runtime.control.tokens import Bearer, Role
 
 PATIENCE_S = 20.0
@@ -181,3 +182,29 @@ def test_a_refused_request_says_when_to_try_again(control):
     assert sent[0]["status"] == 429
     assert dict(sent[0]["headers"])[b"retry-after"] == b"5"
     assert "at most 0.1 a second; try again in 5 s" in orjson.loads(sent[1]["body"])["detail"]
+
+
+def test_one_users_requests_take_turns_to_compute_and_others_do_not_wait_for_them():
+    async def scene() -> None:
+        begun, over = list[str](), threading.Event()
+
+        async def application(scope: Any, receive: Any, send: Any) -> None:
+            user = scope["bearer"].user
+
+            def work() -> None:
+                begun.append(user)
+                assert user == "bob" or over.wait(PATIENCE_S)
+
+            await in_worker(work, waits=True)
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        guard = RequestGuard(application, lambda token: Bearer(Role.USER, token), lambda path: 0, lambda *counted: None)
+        slow = [asyncio.create_task(call(guard, "ann", method="GET")) for _ in range(10)]
+        while not begun:
+            await asyncio.sleep(0.01)
+        assert [await call(guard, "bob", method="GET") for _ in range(3)] == [200] * 3
+        assert begun == ["ann", "bob", "bob", "bob"]
+        over.set()
+        assert await asyncio.gather(*slow) == [200] * 10
+
+    asyncio.run(scene())

@@ -7,6 +7,7 @@ import math
 import secrets
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Annotated, Any, TypeVar
 
@@ -33,7 +34,7 @@ from fairlead.runtime.control.job_logs import LogMissing, LogReader, LogUnreacha
 from fairlead.runtime.control.job_routes import ENDED_ALREADY, JobName, check_limits, job_routes
 from fairlead.runtime.control.lookahead_service import Lookahead, when_routes
 from fairlead.runtime.control.prometheus import CONTENT_TYPE
-from fairlead.runtime.control.request_guard import ParsedRoute, RequestGuard, RequestRate, check_token, in_worker
+from fairlead.runtime.control.request_guard import ParsedRoute, RequestGuard, RequestRate, check_token, in_worker, json_response
 from fairlead.runtime.control.snapshotter import check_serializable
 from fairlead.runtime.control.submissions import (
     JobNames,
@@ -53,6 +54,7 @@ from fairlead.runtime.protocol.task_array import array_of
 MAX_BODY = 8 << 20
 MAX_EARLIER = 20  # earlier jobs with the same name in a job's record
 ANSWER_WITHIN_S = 30.0
+AT_ONCE = 200  # records that are made while the loop and other requests wait
 CHECK_EVERY_S = 0.2  # whether the scheduling loop has ended
 
 T = TypeVar("T")
@@ -133,7 +135,7 @@ def create_app(
             with plane.backend.at_rest(ANSWER_WITHIN_S):
                 return what()
 
-        return await asyncio.to_thread(at_rest)
+        return await in_worker(at_rest, waits=True)
 
     async def in_the_journal(ask: Callable[[Callable[[Sequence[ev.Event]], None]], None]) -> Sequence[ev.Event]:
         """Send a request to the loop, and wait until its events are in the journal."""
@@ -245,17 +247,20 @@ def create_app(
         submitted = (event for event in events if isinstance(event, ev.JobSubmitted))
         return in_request_order({"number": e.number, "name": e.job.name, **_array(e.job)} for e in submitted)
 
-    @app.get("/v1/jobs")
-    async def jobs(caller: Caller, query: Annotated[JobQuery, Query()]) -> dict[str, Any]:
+    @app.get("/v1/jobs", response_model=dict[str, Any])
+    async def jobs(caller: Caller, query: Annotated[JobQuery, Query()]) -> Response:
         """Jobs in the order of their numbers. Of more than `limit`, running jobs and the most recent ones, or the first ones
         from `from_number` on."""
+        numbers = await read(lambda: query.numbers(plane.loop.state, names, caller))
+        records: list[dict[str, Any]] = []
 
-        def collect() -> list[dict[str, Any]]:
-            numbers = query.numbers(plane.loop.state, names, caller)
+        def collect(some: Sequence[int]) -> None:
             now, until_s = plane.backend.now, plane.progress_until_s
-            return [views.job_record(plane.loop, number, now, until_s, caller.visible_user) for number in numbers]
+            records.extend(views.job_record(plane.loop, number, now, until_s, caller.visible_user) for number in some)
 
-        return {"jobs": await read(collect)}
+        for begin in range(0, len(numbers), AT_ONCE):
+            await read(partial(collect, numbers[begin : begin + AT_ONCE]))
+        return await json_response({"jobs": records})
 
     @app.get("/v1/jobs/{name}")
     async def job(name: JobName, caller: Caller) -> dict[str, Any]:
@@ -365,10 +370,10 @@ def create_app(
         measured = await read(lambda: views.rates(plane.loop.state, caller.visible_user))
         return {"types": list(plane.cluster.type_names), "rates": measured}
 
-    @app.get("/v1/overview")
-    async def overview(caller: Caller) -> dict[str, Any]:
+    @app.get("/v1/overview", response_model=dict[str, Any])
+    async def overview(caller: Caller) -> Response:
         """The cluster at one moment: the jobs on each GPU, the queue, the last decisions."""
-        return await read(lambda: views.overview(plane, caller.visible_user))
+        return await json_response(await read(lambda: views.overview(plane, caller.visible_user)))
 
     @app.get("/v1/usage")
     async def usage(caller: Caller) -> dict[str, Any]:

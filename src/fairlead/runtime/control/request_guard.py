@@ -9,10 +9,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+import orjson
 from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
@@ -33,11 +35,23 @@ MAX_OPEN = 64  # requests of one user at the same time
 MAX_USERS = 10_000  # whose rates are remembered
 
 _workers = ThreadPoolExecutor(2, "requests")
+_turns: ContextVar[AbstractAsyncContextManager[None]] = ContextVar("turns")  # of the request's user
 
 
-async def in_worker(work: Callable[[], T]) -> T:
-    """Compute in one of a few threads, so that other requests are answered meanwhile."""
-    return await asyncio.get_running_loop().run_in_executor(_workers, work)
+async def in_worker(work: Callable[[], T], *, waits: bool = False) -> T:
+    """Compute in a thread, so that other requests are answered meanwhile: one of a few, or one of more if the work also waits.
+    One user's requests take turns."""
+    async with _turns.get(_ALWAYS):
+        return await asyncio.get_running_loop().run_in_executor(None if waits else _workers, work)
+
+
+_ALWAYS: AbstractAsyncContextManager[None] = nullcontext()
+
+
+async def json_response(data: Any) -> Response:
+    """Return an answer that is encoded in a thread: large ones take long."""
+    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+    return await in_worker(lambda: Response(orjson.dumps(data, option=options), media_type="application/json"))
 
 
 class RequestRate(NamedTuple):
@@ -91,6 +105,7 @@ class RequestGuard:
         self._app, self._bearer, self._largest_body, self._count = app, bearer, largest_body, count
         self._limiter = RateLimiter(rate) if rate is not None else None
         self._open: Counter[str] = Counter()
+        self._turns: dict[str, asyncio.Lock] = {}  # of users with open requests
         self._held: Counter[str] = Counter()  # bytes by user; of all under ""
         self._released = asyncio.Condition()
 
@@ -126,12 +141,14 @@ class RequestGuard:
         if self._open[user] >= MAX_OPEN:
             raise HTTPException(429, f"{user} has {MAX_OPEN} open requests; try again in 1 s", {"Retry-After": "1"})
         self._open[user] += 1
+        _turns.set(self._turns.setdefault(user, asyncio.Lock()))
         try:
             size = self._body_size(scope, headers, found)
             await (self._with_body(scope, receive, send, user, size) if size else self._app(scope, receive, send))
         finally:
             self._open[user] -= 1
-            self._open += Counter()  # forgets users without any
+            if not self._open[user]:
+                del self._open[user], self._turns[user]
 
     def _body_size(self, scope: Scope, headers: dict[bytes, str], found: Bearer | None) -> int:
         """The size of a request's body; one that must not be read is refused."""

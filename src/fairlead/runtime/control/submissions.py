@@ -27,7 +27,7 @@ MAX_JOBS = 1000
 MAX_COMPARED = 200  # jobs whose names are compared with an unknown name; a comparison is slow, and other requests wait
 MAX_SEARCHED = 10_000  # the most recent jobs, among which these are looked for
 MAX_DEPENDENCIES = 1_000_000  # of all jobs of a submission: every one is stored, and the loop waits while they are resolved
-MAX_PATTERNS = 100  # different patterns in the dependencies of a submission: each is compared with all names
+MAX_PATTERNS = 20  # different patterns in a request: each is compared with all names, and the loop waits
 MAX_SUBMISSION_BYTES = 64 << 20  # of all tasks of a submission, with the members of arrays
 
 _MEMBERS = re.compile(r"(?P<name>[^\[\]*?]+)\[(?P<indices>[\d,:-]+)\]\Z")  # sweep[0-4]
@@ -212,6 +212,7 @@ class JobQuery(BaseModel):
         if self.select is None:
             found = [number for number in state.job_of if among(number)]
         else:
+            _limit_patterns(self.select, "select: a request has")
             found = sorted(
                 {number for word in self.select for number in names.select(state, word, may_see, among, caller.user)}
             )
@@ -250,6 +251,11 @@ def expand_arrays(tasks: Sequence[TaskSpec], new_id: Callable[[], str]) -> list[
     return expanded
 
 
+def _limit_patterns(words: Iterable[str], what: str) -> None:
+    if sum("*" in word or "?" in word for word in set(words)) > MAX_PATTERNS:
+        raise HTTPException(422, f"{what} at most {MAX_PATTERNS} different patterns")
+
+
 def submission_order(
     jobs: Sequence[SubmittedJob], known: Callable[[str], Sequence[int]]
 ) -> tuple[list[int], list[tuple[int, ...]]]:
@@ -265,8 +271,7 @@ def submission_order(
     after: dict[int, tuple[int, ...]] = {}
     count = 0  # of all dependencies
     wanted = {str(name) for job in jobs for name in job.task.after} - places_of.keys()
-    if sum(any(sign in name for sign in "*?[") for name in wanted) > MAX_PATTERNS:
-        raise HTTPException(422, f"after: the jobs of a submission have at most {MAX_PATTERNS} different patterns")
+    _limit_patterns(wanted, "after: the jobs of a submission have")
     known = cache(known)
 
     for begin in range(len(jobs)):
