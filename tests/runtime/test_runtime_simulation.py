@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("greenlet", reason="the simulation of the runtime needs greenlet")
 
+from fairlead.runtime.agent import shim
+from fairlead.runtime.agent.supervisor import Supervisor
+from fairlead.runtime.control.agent_hub import AgentHub
+from fairlead.runtime.protocol.messages import OrderBatch
+from fairlead.runtime.protocol.orders import Ended, Launch
+from fairlead.testing.runtime_simulation.command import main, shrink
+from fairlead.testing.runtime_simulation.injected_faults import Fault
 from fairlead.testing.runtime_simulation.scenario import run_scenario
 
 SEEDS, AT_ONCE = 200, 20
@@ -27,3 +38,95 @@ def test_a_run_without_faults_ends_all_jobs() -> None:
     calm = run_scenario(3, [])
     assert calm.violation == ""
     assert any("is acknowledged" in text for _, _, text in calm.log)
+
+
+def _obey_old_orders(patch: pytest.MonkeyPatch) -> None:
+    """A resumed agent, and a resumed shim, start what was ordered before their pause."""
+    launch = Supervisor.launch
+
+    def obey(self: Supervisor, order: Launch) -> Ended | None:
+        clock, self._clock = self._clock, lambda: -math.inf
+        try:
+            return launch(self, order)
+        finally:
+            self._clock = clock
+
+    patch.setattr(shim._FencingWatch, "has_passed", lambda self: False)
+    patch.setattr(Supervisor, "launch", obey)
+
+
+def _admit_any_agent(patch: pytest.MonkeyPatch) -> None:
+    """Agents have no identity."""
+    welcome = AgentHub.welcome
+    patch.setattr(AgentHub, "welcome", lambda self, hello, out: welcome(self, replace(hello, identity=""), out))
+
+
+def _fail_open(patch: pytest.MonkeyPatch) -> None:
+    """A fencing deadline that cannot be read is no deadline."""
+    times = shim._fencing_times
+    patch.setattr(shim, "_fencing_times", lambda path: times(path) or (math.inf, math.inf))
+
+
+def _send_to_any_session(patch: pytest.MonkeyPatch) -> None:
+    """An order goes to the agent that is connected, whichever the loop knows of."""
+    send = lambda self, node, order: self.post(lambda: self._put(node, OrderBatch((order,))))  # noqa: E731
+    patch.setattr(AgentHub, "send", send)
+
+
+def _forget_the_signal(patch: pytest.MonkeyPatch) -> None:
+    """A shim does not record that it sent SIGTERM."""
+    leave = shim._leave
+    patch.setattr(shim, "_leave", lambda directory, draft, exit: leave(directory, draft, exit._replace(asked_ns=0)))
+
+
+def _no_fencing(patch: pytest.MonkeyPatch) -> None:
+    """Shims do not watch the deadline."""
+    patch.setattr(shim._FencingWatch, "check", lambda self: None)
+
+
+DEFECTS: list[tuple[Callable[[pytest.MonkeyPatch], None], int, list[Fault]]] = [
+    (_obey_old_orders, 27, [Fault("machine-paused", 2.172, 0, 17.576)]),
+    (_admit_any_agent, 11, [Fault("second-agent", 49.765, 1, 11.872)]),
+    (_fail_open, 28, [Fault("deadline-damaged", 40.81, 0, 17.644), Fault("machine-paused", 46.594, 0, 1.897)]),
+    (
+        _send_to_any_session,
+        173,
+        [
+            Fault("control-plane-killed", 4.24, 1, 20.038),
+            Fault("agent-paused", 26.616, 1, 23.072),
+            Fault("journal-unreachable", 27.347, 1, 18.96),
+            Fault("journal-unreachable", 44.309, 0, 7.89),
+        ],
+    ),
+    (_forget_the_signal, 57, [Fault("agent-killed", 5.114, 0, 6.167)]),
+    (
+        _no_fencing,
+        16,
+        [
+            Fault("agent-paused", 31.922, 2, 13.977),
+            Fault("agent-killed", 36.934, 0, 3.447),
+            Fault("control-plane-paused", 42.486, 2, 2.802),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("defect", "seed", "faults"), DEFECTS)
+def test_a_defect_that_was_mended_is_found_when_it_is_put_back(
+    defect: Callable[[pytest.MonkeyPatch], None], seed: int, faults: list[Fault], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_scenario(seed, faults).violation == ""
+    defect(monkeypatch)
+    assert run_scenario(seed, faults).violation
+
+
+def test_the_faults_that_matter_are_found() -> None:
+    faults = [Fault("slow-network", float(at), 0, 1.0) for at in range(9)]
+    assert shrink(faults, lambda some: {faults[2], faults[7]} <= set(some)) == [faults[2], faults[7]]
+
+
+def test_the_command_prints_the_run_of_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "3", "--trace"]) == 0
+    printed = capsys.readouterr().out
+    assert "control plane: starts (1)" in printed
+    assert "seed 3: all rules hold" in printed

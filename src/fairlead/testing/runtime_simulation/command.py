@@ -25,10 +25,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--trace", action="store_true", help="print what happened in the run of --seed")
     parser.add_argument("--shrink", action="store_true", help="find the fewest faults of --seed that still break a rule")
     given = parser.parse_args(arguments)
+    before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    if given.seed is not None:
-        return _one(given.seed, trace=given.trace, shrink=given.shrink)
-    return _many(range(given.first, given.first + given.seeds), given.processes)
+    try:
+        if given.seed is not None:
+            return _one(given.seed, trace=given.trace, reduce=given.shrink)
+        return _many(range(given.first, given.first + given.seeds), given.processes)
+    finally:
+        logging.disable(before)
 
 
 def shrink(faults: Sequence[Fault], breaks: Callable[[Sequence[Fault]], bool]) -> list[Fault]:
@@ -46,9 +50,9 @@ def shrink(faults: Sequence[Fault], breaks: Callable[[Sequence[Fault]], bool]) -
     return kept
 
 
-def _one(seed: int, *, trace: bool, shrink: bool) -> int:
+def _one(seed: int, *, trace: bool, reduce: bool) -> int:
     result = run_scenario(seed)
-    if shrink and result.violation:
+    if reduce and result.violation:
         fewest = _shrunk(result)
         result = run_scenario(seed, fewest)
         print(f"{len(fewest)} faults are enough:")
