@@ -42,7 +42,7 @@ def test_jobs_from_the_command_line_run_end_and_are_told_of(tmp_path):
         long = fairlead("submit", "--name", "long", "--", "sleep", "1000")
         assert long.returncode == 0, long.stderr
         wide = fairlead("submit", "--workers", "9", "--", "true")
-        assert (wide.returncode, "needs 9 GPUs" in wide.stderr) == (2, True)
+        assert (wide.returncode, "needs 9 GPUs" in wide.stderr) == (4, True)
         dry = fairlead("submit", "--dry-run", "--json", "--types", "k80", "--", "true")
         assert json.loads(dry.stdout)["jobs"][0]["types"] == ["k80"]
         until(lambda: answer("info", "from-file")["phase"] == "finished", tmp_path)
