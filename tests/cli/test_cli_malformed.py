@@ -145,7 +145,7 @@ WRONG: dict[str, tuple[dict[str, str | bytes], tuple[str, ...], tuple[str, ...]]
                 + '{"e":"finished","t":3.0,"jobs":[0],"at":[1e308]}\n'
             },
             verb,
-            ("e.jsonl:4", "a damaged 'jobs_finished' event", "at is 1e+308, not from 0 to 3"),
+            ("e.jsonl:4", "a damaged 'jobs_finished' event", "at is 1e+308: expected 0 to 3"),
         )
         for verb in (("report", "e.jsonl"), ("resimulate", "e.jsonl", "--policies", "las"))
     },

@@ -149,7 +149,7 @@ def test_a_moment_that_cannot_be_is_called_damaged(record, value):
 
 @pytest.mark.parametrize("record", [FINISHED, FAILED], ids=lambda record: record["event"])
 def test_nobody_ended_after_the_moment_at_which_it_was_told(record):
-    with pytest.raises(JournalError, match=r"at is 5\.001, not from 0 to 5$"):
+    with pytest.raises(JournalError, match=r"at is 5\.001: expected 0 to 5$"):
         decode(orjson.dumps({**record, "at": [4.0, 5.001]}))
 
 

@@ -263,7 +263,7 @@ def test_whatever_is_scribbled_into_a_file_there_is_no_traceback(name: str, data
 def test_pai_wants_both_tables(tmp_path: Path) -> None:
     path = samples.write(tmp_path, "pai")
     (tmp_path / "pai_task_table.csv").unlink()
-    with pytest.raises(InputError, match=r"pai_task_table\.csv: expected this file in the folder"):
+    with pytest.raises(InputError, match=r"pai_task_table\.csv: expected this file in the same folder"):
         read_trace_file(path)
 
 

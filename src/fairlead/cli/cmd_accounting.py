@@ -20,7 +20,7 @@ from fairlead.cli.selectors import StateOption, UserOption, control_plane, state
 from fairlead.core.durations import parse_duration
 from fairlead.experiments.metric_columns import format_duration
 
-SINCE = typer.Option("", help="Start: 2026-11-01, '2026-11-01 08:00', or 7d or 12h ago.", show_default=False)
+SINCE = typer.Option("", help="Start: 2026-11-01, '2026-11-01 08:00', or an age such as 7d or 12h.", show_default=False)
 UNTIL = typer.Option("now", help="End, in the same form.")
 CSV = typer.Option(False, "--csv", help="Print CSV.")
 MOMENT = "a date (2026-11-01), a time ('2026-11-01 08:00'), a duration (7d, 12h) or now"

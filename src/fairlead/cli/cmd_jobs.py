@@ -111,7 +111,7 @@ def info_command(words: JobsArgument, json: JsonOption = False) -> None:
 
 
 def why_command(words: JobsArgument, json: JsonOption = False) -> None:
-    """Explain why a job, or each of several, does not run or failed. For a failed job, also the last lines of its log."""
+    """Explain why jobs wait or why they failed. For a failed job, also print the last lines of its log."""
     plane = control_plane()
     jobs = [_with_last_lines(plane, job) for job in jobs_in_detail(plane, words)]
     if json:

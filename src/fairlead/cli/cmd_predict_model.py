@@ -32,7 +32,7 @@ from fairlead.profiling.results import measured_set
 from fairlead.runtime.agent.devices import accelerator_type_of
 from fairlead.workloads.catalogue import accelerator_types
 
-WITH = typer.Option(None, "--with", help="A predictor of `predict train`. [default: the one that ships with Fairlead]")
+WITH = typer.Option(None, "--with", help="A predictor file from `predict train`. [default: the one that ships with Fairlead]")
 SIZE = typer.Option(
     None, metavar="NAME=N", help="A dynamic dimension of the file other than the batch, as in sequence=128; repeatable."
 )

@@ -40,9 +40,9 @@ from fairlead.workloads.throughput_tables import MeasuredTraining, colocation_ta
 
 def table(
     to: Path = typer.Option(..., "--out", help="The file to write: .csv or .parquet."),
-    alone: Path | None = typer.Option(None, help="A file of `profile alone`. [default: the measured set of --set]"),
+    alone: Path | None = typer.Option(None, help="A result file of `profile alone`. [default: the measured set of --set]"),
     pairs: list[Path] | None = typer.Option(
-        None, help="A file of `profile pairs`; repeatable. [default: the measured set of --set]"
+        None, help="A result file of `profile pairs`; repeatable. [default: the measured set of --set]"
     ),
     set_: str = typer.Option("h200", "--set", help="A measured set that ships with Fairlead."),
     sharing: SharingMode = typer.Option(SharingMode.TIME_SLICING, help="The sharing mode of the pairs to use."),

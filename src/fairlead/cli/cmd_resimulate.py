@@ -92,7 +92,7 @@ def resimulate_command(
 
 @opt.option_groups
 def report_command(
-    journals: list[Path] = typer.Argument(..., help="Event logs of 'fairlead simulate --events', or journals of a cluster."),
+    journals: list[Path] = typer.Argument(..., help="Event logs from 'fairlead simulate --events', or journals of a cluster."),
     *,
     output: Path = typer.Option(Path("report.html"), "--out", "--output", "-o", help="The HTML file to write."),
     png: Path | None = typer.Option(None, help="Also write the plots as PNG files into this folder."),

@@ -51,7 +51,7 @@ def submit_command(
     memory_gb: float = _resource(0.0, help="GPU memory for each worker.", min=0),
     cpus: float = _resource(0.0, help="CPU cores for each worker.", min=0),
     host_memory_gb: float = _resource(0.0, help="Host memory for each worker.", min=0),
-    time: str = _schedule("", help="Limit of the run time of all launches together, without waiting: 90m, 2h, 1-02:00:00."),
+    time: str = _schedule("", help="Run-time limit over all launches, as in 90m, 2h or 1-02:00:00; waiting does not count."),
     retries: int = _schedule(3, help="How many times a failed job is retried.", min=0),
     priority: int = _schedule(0, help="From -1000 to 1000; higher goes first."),
     weight: float = _schedule(1.0, help="Share of the job in fair policies."),

@@ -45,9 +45,9 @@ class AdvisorOptions:
     policies: str = typer.Option("fifo,srtf,las", help="Policies to choose from, separated by commas.")
     admissions: str = typer.Option(
         "accept-all,accept-up-to:factor=1.2,accept-up-to:factor=1.4",
-        help="Admission stages to combine them with, as in 'accept-all,accept-up-to:factor=1.2'.",
+        help="Admission stages to combine with the policies, as in 'accept-all,accept-up-to:factor=1.2'.",
     )
-    placements: str = typer.Option("", help="Placements to combine them with. [default: the current one]")
+    placements: str = typer.Option("", help="Placements to combine with the policies. [default: the current one]")
     metric: str = typer.Option(
         "jct", help="What to minimize: jct, responsiveness, or a weighted sum: 'jct=2,responsiveness=1'."
     )

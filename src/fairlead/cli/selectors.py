@@ -28,7 +28,7 @@ _JOBS = "Names, numbers, patterns of your jobs ('train-*'), arrays (sweep) or me
 JobsArgument = Annotated[list[str], typer.Argument(metavar="JOB...", help=_JOBS, show_default=False)]
 JobsOrNoneArgument = Annotated[list[str] | None, typer.Argument(metavar="[JOB...]", help=_JOBS, show_default=False)]
 
-UserOption = Annotated[str, typer.Option("--user", help="Only this user's jobs, by pattern too (admin).", show_default=False)]
+UserOption = Annotated[str, typer.Option("--user", help="Match only this user's jobs (admin).", show_default=False)]
 
 StateOption = Annotated[
     list[str] | None,

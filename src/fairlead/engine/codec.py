@@ -84,7 +84,7 @@ def _typed(kind: type[T], name: str, value: Any) -> T:
 
 def _integer(name: str, value: Any, lower: int, upper: int) -> int:
     if not lower <= _typed(int, name, value) <= upper:
-        raise ValueError(f"{name} is {value}, not from {lower:,} to {upper:,}")
+        raise ValueError(f"{name} is {value}: expected {lower:,} to {upper:,}")
     return int(value)
 
 
@@ -105,7 +105,7 @@ def _finite(name: str, value: Any) -> float:
 
 def _not_later(name: str, value: Any, latest: float) -> float:
     if not 0 <= (second := float(value)) <= latest:
-        raise ValueError(f"{name} is {second:g}, not from 0 to {latest:g}, the event's time")
+        raise ValueError(f"{name} is {second:g}: expected 0 to {latest:g}, the event's time")
     return second
 
 
@@ -119,7 +119,7 @@ def _indices(name: str, record: object, upper: int = _MAX_INTEGER) -> Ints:
     """A column of what goes by indices from 0 on."""
     values = _column_of(np.int64, record)
     if len(values) and not (values.item(values.argmin()) >= 0 and values.item(values.argmax()) <= upper):
-        raise ValueError(f"{name}: {values[(values < 0) | (values > upper)][0]} is not from 0 to {upper:,}")
+        raise ValueError(f"{name}: {values[(values < 0) | (values > upper)][0]} is not between 0 and {upper:,}")
     return values
 
 
@@ -137,14 +137,14 @@ def _amounts(name: str, record: object, jobs: Ints, upper: float = _LARGEST) -> 
         largest = lowest if isinstance(record, dict) else values.item(values.argmax())
         if not (lowest >= 0 and largest <= upper):
             wrong = largest if lowest >= 0 else lowest
-            raise ValueError(f"{name} is {wrong:g}, not from 0 to {upper:g}")
+            raise ValueError(f"{name} is {wrong:g}: expected 0 to {upper:g}")
     return values
 
 
 def _time(value: Any) -> float:
     second = float(value)
     if not 0 <= second <= _LARGEST:
-        raise ValueError(f"time is {second:g}, not from 0 to {_LARGEST:g}")
+        raise ValueError(f"time is {second:g}: expected 0 to {_LARGEST:g}")
     return second
 
 

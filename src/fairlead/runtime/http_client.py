@@ -270,7 +270,7 @@ class ControlPlaneClient:
                 while target.tell() < file["size"]:
                     path = f"/v1/jobs/{number}/outputs?{query}&offset={target.tell()}"
                     if not (data := self._answer("GET", path).content):
-                        raise FairleadError(f"{name}: {file['path']!r} ends before its {file['size']:,} bytes")
+                        raise FairleadError(f"{name}: {file['path']!r} is shorter than the expected {file['size']:,} bytes")
                     target.write(data)
             draft.replace(place)
             written.append(place)
@@ -339,7 +339,7 @@ class ControlPlaneClient:
         if "/" not in name:
             return _part(name)
         if len(found := self.find_jobs([name])) > 1:
-            raise RefusedRequest(422, f"{name} means {len(found):,} jobs; name one by its number")
+            raise RefusedRequest(422, f"{name} matches {len(found):,} jobs; give the number of one")
         return str(found[0]["number"])
 
     def _ask(

@@ -220,7 +220,7 @@ class TaskSpec(Spec):
         if self.array != "" and self.grid:
             raise ValueError("either an array or a grid, not both; a grid with a parameter seed=0,1,2 repeats each combination")
         if both := [name for name in self.grid if name.upper() in self.env]:
-            raise ValueError(f"other variables than {both[0].upper()}, which the grid's parameter {both[0]} sets")
+            raise ValueError(f"variables other than {both[0].upper()}, which the grid's parameter {both[0]} sets")
         last = grid_size(self.grid) - 1 if self.grid else 0 if self.array == "" else array_indices(self.array)[-1]
         if not is_job_name(longest := f"{self.name or 'array-00000000'}-{last}") and (self.grid or self.array != ""):
             raise ValueError(f"a shorter name: the jobs of the array are called {longest[:40]}…")

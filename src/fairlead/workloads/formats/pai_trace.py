@@ -84,7 +84,7 @@ def _tables(path: Path) -> tuple[Path, Path]:
         jobs, tasks = path, path.with_name(f"{TASK_TABLE}.csv")
     for table in (jobs, tasks):
         if not os.path.isfile(table):
-            raise InputError(table, f"this file in the folder of the other table ({JOB_TABLE}.csv and {TASK_TABLE}.csv)")
+            raise InputError(table, f"this file in the same folder as the other table ({JOB_TABLE}.csv and {TASK_TABLE}.csv)")
     return jobs, tasks
 
 

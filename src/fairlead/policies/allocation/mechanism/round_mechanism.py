@@ -123,7 +123,7 @@ class RoundMechanism:
     min_interval_s: float = 0.0  # recompute fractions at most this often, in seconds
     newcomers: Literal["share", "leftovers", "wait"] = "share"
     """Until then, new jobs get an equal share of every type, only GPUs that are left over, or wait."""
-    work_conserving: bool = True  # GPUs that no fraction can use go to waiting jobs
+    work_conserving: bool = True  # GPUs that are left over go to waiting jobs
     types: Literal["together", "in-order", "shuffled"] = "together"
     """Fill types together by priority, in the order of the cluster, or shuffled every round."""
     prior_s: float = 180.0  # seconds that count as received from the start, so that the smallest fraction does not go first
