@@ -66,6 +66,19 @@ def test_a_request_without_a_valid_token_is_answered_before_its_body_arrives(con
     assert (status, "valid token" in text) == (401, True)
 
 
+@pytest.mark.parametrize("lengths", ["Content-Length: 2\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked"])
+def test_a_connection_ends_with_a_body_of_unknown_length(control, lengths):
+    host, _, port = control.url.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), PATIENCE_S) as wire:
+        wire.sendall(
+            f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {control.token}\r\n{lengths}\r\n\r\n".encode()
+        )
+        answer = b""
+        while part := wire.recv(1 << 16):
+            answer += part
+    assert b"connection: close" in answer.lower()
+
+
 def test_a_body_that_is_too_large_is_refused_before_it_arrives(control):
     for path in ("POST /v1/jobs", "GET /v1/jobs"):
         assert exchange(control, f"{path} HTTP/1.1\r\nContent-Length: 9000000", b"{")[0] == 413

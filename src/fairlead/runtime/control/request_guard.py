@@ -32,6 +32,7 @@ PARSED = 8  # memory of parsed JSON, in multiples of its size
 CHUNK_WITHIN_S = 30.0  # the next part of a body
 MIN_BYTES_PER_S = 64 << 10  # of a body, after the first `CHUNK_WITHIN_S`
 MAX_OPEN = 64  # requests of one user at the same time
+CLOSE = {"Connection": "close"}  # after a body without an end in sight
 MAX_USERS = 10_000  # whose rates are remembered
 
 _workers = ThreadPoolExecutor(2, "requests")
@@ -155,11 +156,11 @@ class RequestGuard:
         length, chunked = headers.get(b"content-length"), b"transfer-encoding" in headers
         sends = scope["method"] in ("POST", "PUT", "PATCH")
         if chunked and length is not None:
-            raise HTTPException(400, "a request has the header Content-Length or Transfer-Encoding, not both")
+            raise HTTPException(400, "a request has the header Content-Length or Transfer-Encoding, not both", CLOSE)
         if sends or chunked or length not in (None, "0"):
             check_token(found)
         if chunked or (sends and length is None):
-            raise HTTPException(411, "the request needs the header Content-Length")
+            raise HTTPException(411, "the request needs the header Content-Length", CLOSE if chunked else None)
         largest = self._largest_body(scope["path"])
         if length is not None and (not length.isdecimal() or int(length) > largest):
             raise HTTPException(413, f"the body is too large: at most {largest:,} bytes are accepted")
