@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from serving import Served, served
 
 from fairlead.runtime.control.http_server import ConnectionLimits, HttpServer
@@ -81,6 +81,26 @@ def test_a_client_that_does_not_read_its_answer_is_disconnected():
         cut = threading.Event()
         threading.Thread(target=lambda: (wait_for_end(wire), cut.set()), daemon=True).start()
         assert cut.wait(PATIENCE_S)
+
+
+def test_a_client_that_reads_slowly_gets_its_whole_answer():
+    app, size, slow_s = FastAPI(), 32 << 20, 1.0
+
+    @app.get("/")
+    def large() -> Response:
+        return Response(b"x" * size)
+
+    with (
+        serving(app, ConnectionLimits(request_s=slow_s)) as (host, port),
+        socket.create_connection((host, port), PATIENCE_S) as wire,
+    ):
+        wire.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        head, _, body = wire.recv(1 << 12).partition(b"\r\n\r\n")
+        threading.Event().wait(1.5 * slow_s)  # the client is slow; no result depends on how slow exactly
+        read = len(body)
+        while read < size and (data := wire.recv(1 << 20)):
+            read += len(data)
+        assert (b" 200 " in head, read) == (True, size)
 
 
 def wait_for_end(wire: socket.socket) -> None:

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_FILES = 16_384  # open files of the process, if the system allows them
 HANDSHAKE_S = 10.0
 JUST_OPENED_S = 1.0  # such a connection may have sent a request that was not read yet: it is not closed …
 MOST_OVER = 4  # … unless there are so many times the limit
+PART_BYTES = 64 << 10  # of an answer that are written at once
 SWITCH_S = 0.001  # how long one thread computes while others wait: the event loops need many short turns
 
 
@@ -123,6 +125,24 @@ class _HttpLoop(asyncio.SelectorEventLoop):
         return await super().create_server(*arguments, ssl=ssl, **options)
 
 
+class _InParts:
+    """An application whose answers are written in parts, each when the client has read the one before: a connection is busy,
+    and not closed, as long as its client reads."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_parts(message: Message) -> None:
+            body, more = message.get("body", b""), message.get("more_body", False)
+            for begin in range(0, len(body) - PART_BYTES, PART_BYTES):
+                await send({**message, "body": body[begin : begin + PART_BYTES], "more_body": True})
+            rest = body[-(len(body) % PART_BYTES or PART_BYTES) :]
+            await send({**message, "body": rest, "more_body": more} if body else message)
+
+        await self._app(scope, receive, send_parts)
+
+
 class HttpServer:
     """Serves an application on open sockets until `stop`. `certificate` and `key` are files, both empty without TLS."""
 
@@ -130,7 +150,7 @@ class HttpServer:
         connection = type(
             "Connection", (LimitedConnection,), {"limits": limits or ConnectionLimits(), "everywhere": {}, "by_address": {}}
         )
-        config = uvicorn.Config(app, log_config=None, log_level="warning", lifespan="off", http=connection, ws="none")
+        config = uvicorn.Config(_InParts(app), log_config=None, log_level="warning", lifespan="off", http=connection, ws="none")
         if certificate:
             config.ssl_certfile, config.ssl_keyfile = certificate, key
         self._server = uvicorn.Server(config)
