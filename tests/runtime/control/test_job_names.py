@@ -121,3 +121,19 @@ def test_a_name_of_several_other_users_is_refused_until_the_user_is_named():
         assert (await root.get("/v1/jobs/train")).json()["number"] == 3, "the only one that has not ended"
 
     with_plane(scene)
+
+
+def test_a_name_and_a_user_mean_that_users_job():
+    async def scene(plane, who):
+        for user in ("ann", "bob", "root"):
+            tasks = [{"name": "train", "run": "x"}, {"name": "sweep", "run": "x", "array": 2}]
+            assert (await who(user).post("/v1/jobs", json={"jobs": tasks})).status_code == 201
+        root, numbers = who("root"), {"train": [3], "sweep": [4, 5], "sweep[1]": [5], "tr*": [3], "3": [3]}
+        for word, found in numbers.items():
+            answer = await root.get(f"/v1/jobs?user=bob&select={word}")
+            assert [job["number"] for job in answer.json()["jobs"]] == found, word
+        await root.delete("/v1/jobs/train")
+        assert [job["number"] for job in (await root.get("/v1/jobs?user=bob&select=train")).json()["jobs"]] == [3]
+        assert (await root.get("/v1/jobs?user=bob&select=0")).status_code == 404, "it is ann's"
+
+    with_plane(scene)

@@ -117,11 +117,11 @@ def test_a_user_has_a_burst_and_then_a_rate():
     assert [limiter.wait_s("ann") for _ in range(4)] == [0, 0, 0, 0.5]
 
 
-async def call(guard: RequestGuard, user: str, body: bytes = b"", method: str = "POST") -> int:
+async def call(guard: RequestGuard, user: str, body: bytes = b"", method: str = "POST", path: str = "/v1/jobs") -> int:
     """The status that a guard's answer has."""
     sent: list[Any] = []
     headers = [(b"authorization", f"Bearer {user}".encode()), (b"content-length", str(len(body)).encode())]
-    scope = {"type": "http", "method": method, "path": "/v1/jobs", "headers": headers}
+    scope = {"type": "http", "method": method, "path": path, "headers": headers}
 
     async def receive() -> Any:
         return {"type": "http.request", "body": body, "more_body": False}
@@ -219,5 +219,41 @@ def test_one_users_requests_take_turns_to_compute_and_others_do_not_wait_for_the
         assert begun == ["ann", "bob", "bob", "bob"]
         over.set()
         assert await asyncio.gather(*slow) == [200] * 10
+
+    asyncio.run(scene())
+
+
+def test_requests_behind_others_of_their_user_do_not_wait_for_the_state_again(monkeypatch):
+    monkeypatch.setattr("fairlead.runtime.control.http_api.ANSWER_WITHIN_S", 2.0)
+
+    async def scene(plane: Any, who: Any) -> None:
+        waits, at_rest = list[float](), plane.backend.at_rest
+        plane.backend.at_rest = lambda within_s: (waits.append(within_s), at_rest(within_s))[1]
+        held, over = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with plane.backend.lock:
+                held.set()
+                over.wait(PATIENCE_S)
+
+        threading.Thread(target=hold, daemon=True).start()
+        assert await asyncio.to_thread(held.wait, PATIENCE_S)
+        answers = await asyncio.gather(*(who("ann").get("/v1/jobs") for _ in range(3)))
+        over.set()
+        assert [answer.status_code for answer in answers] == [503] * 3
+        assert waits[0] > 1.0 > waits[1] >= waits[2], "all of them began to wait at the same time"
+
+    with_plane(scene)
+
+
+def test_a_probe_is_answered_whatever_else_comes_from_its_address():
+    async def scene() -> None:
+        async def application(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        guard = RequestGuard(application, lambda token: None, lambda path: 0, lambda *counted: None, RequestRate(1.0, 2.0))
+        found = [await call(guard, "", method="GET") for _ in range(4)]
+        assert found == [200, 200, 429, 429]
+        assert [await call(guard, "", method="GET", path="/healthz") for _ in range(4)] == [200] * 4
 
     asyncio.run(scene())

@@ -144,6 +144,20 @@ def test_a_snapshot_that_fails_is_told_of_and_the_loop_goes_on(tmp_path, monkeyp
     assert "the disk is full" in {getattr(record, "why", "").partition(": ")[2] for record in caplog.records}
 
 
+def test_a_defect_in_one_snapshot_does_not_end_all_later_ones(tmp_path, monkeypatch, caplog):
+    begin, calls = DatabaseJournal.begin_snapshot, list[int]()
+
+    def first_fails(self, state):
+        calls.append(1)
+        if len(calls) == 1:
+            raise ValueError("a value that cannot be encoded")
+        return begin(self, state)
+
+    monkeypatch.setattr(DatabaseJournal, "begin_snapshot", first_fails)
+    run_plane(tmp_path, Retention(every_events=10**9, every_s=0.05), 1, lambda journal: bool(snapshots(journal)), more=True)
+    assert "a value that cannot be encoded" in caplog.text
+
+
 @pytest.mark.parametrize("wrong", [{"every_events": 0}, {"snapshots": 0}, {"every_s": 0.0}, {"keep_days": -1.0}])
 def test_rules_that_would_forget_everything_are_refused(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):

@@ -5,6 +5,7 @@ when it is in the journal. (No postponed annotations here: FastAPI reads them, a
 import asyncio
 import math
 import secrets
+import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -54,6 +55,7 @@ from fairlead.runtime.protocol.task_array import array_of
 MAX_BODY = 8 << 20
 MAX_EARLIER = 20  # earlier jobs with the same name in a job's record
 ANSWER_WITHIN_S = 30.0
+MIN_READ_S = 0.2  # how long each request waits for the state at least
 AT_ONCE = 200  # records that are made while the loop and other requests wait
 CHECK_EVERY_S = 0.2  # whether the scheduling loop has ended
 
@@ -130,9 +132,10 @@ def create_app(
 
     async def read(what: Callable[[], T]) -> T:
         """Read the state in a thread, while the loop waits."""
+        until = time.monotonic() + ANSWER_WITHIN_S  # also for a request behind others of its user
 
         def at_rest() -> T:
-            with plane.backend.at_rest(ANSWER_WITHIN_S):
+            with plane.backend.at_rest(max(MIN_READ_S, until - time.monotonic())):
                 return what()
 
         return await in_worker(at_rest, waits=True)

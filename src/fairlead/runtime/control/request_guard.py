@@ -33,6 +33,7 @@ CHUNK_WITHIN_S = 30.0  # the next part of a body
 MIN_BYTES_PER_S = 64 << 10  # of a body, after the first `CHUNK_WITHIN_S`
 MAX_OPEN = 64  # requests of one user at the same time
 CLOSE = {"Connection": "close"}  # after a body without an end in sight
+PROBE = "/healthz"  # always answered: other requests from a probe's address must not make a server seem ill
 MAX_USERS = 10_000  # whose rates are remembered
 
 _workers = ThreadPoolExecutor(2, "requests")
@@ -134,6 +135,9 @@ class RequestGuard:
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         scheme, _, token = headers.get(b"authorization", "").partition(" ")
         found = scope["bearer"] = self._bearer(token.strip()) if scheme.lower() == "bearer" else None
+        if scope["path"] == PROBE and not self._body_size(scope, headers, found):
+            await self._app(scope, receive, send)
+            return
         user = found.user if found is not None else f"{(scope.get('client') or ('',))[0]} without a token"
         if self._limiter is not None and (wait_s := math.ceil(self._limiter.wait_s(user))):
             rate = f"at most {self._limiter.rate.per_s:g} a second"

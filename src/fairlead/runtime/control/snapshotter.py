@@ -104,8 +104,9 @@ class Snapshotter:
     def _try_to_take(self) -> None:
         try:
             self.take()
-        except JournalError as problem:  # the loop reports what concerns events
-            log.warning("snapshot failed", extra={"why": str(problem)})
+        except Exception as problem:  # the loop reports what concerns events; the next snapshot may succeed
+            defect = None if isinstance(problem, JournalError) else problem
+            log.warning("snapshot failed", exc_info=defect, extra={"why": str(problem)})
             self._taken, self._taken_at = self._journal.last, self._host.monotonic()
 
     def _end_within(self, seconds: float) -> bool:

@@ -209,6 +209,8 @@ class JobQuery(BaseModel):
             raise HTTPException(403, "jobs of other users need an admin token")
         former = self.model_dump(include={"everybody"})["everybody"]  # reading the field itself would warn
         may_see, among = visibility(state, caller, all_users=self.all_users or former or self.user is not None)
+        if self.user is not None:  # a name means this user's job
+            may_see = among = lambda number: number in state.job_of and state.job_of[number].user == self.user
         if self.select is None:
             found = [number for number in state.job_of if among(number)]
         else:
@@ -219,8 +221,6 @@ class JobQuery(BaseModel):
         phases = state.columns["phase"]
         if self.phase is not None:
             found = [number for number in found if Phase(int(phases[number])).name.lower() in self.phase]
-        if self.user is not None:
-            found = [number for number in found if state.job_of[number].user == self.user]
         if self.array is not None:
             found = [number for number in found if (array_of(state.job_of[number]) or {}).get("name") == self.array]
         if self.from_number is not None:
