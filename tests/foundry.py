@@ -29,7 +29,8 @@ FIRST_PORT, PORTS = 10_000, 10_000
 def environment(*more: Path) -> dict[str, str]:
     """What a process gets: this source, whatever else is on its way to be imported, and no terminal."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "COLUMNS", "FORCE_COLOR")}
-    return {**kept, "PYTHONPATH": os.pathsep.join((*map(str, more), SOURCE)), "NO_COLOR": "1", "TERM": "dumb"}
+    own = {"PYTHONPATH": os.pathsep.join((*map(str, more), SOURCE)), "FAIRLEAD_ALLOW_ROOT_JOBS": "1"}  # in private folders
+    return {**kept, **own, "NO_COLOR": "1", "TERM": "dumb"}
 
 
 _ports = itertools.count(317 * os.getpid())  # test processes begin apart from each other

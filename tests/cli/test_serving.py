@@ -82,7 +82,7 @@ def test_people_and_agents_speak_tls_and_tokens_are_made_and_revoked_while_it_ru
         (("serve", "--cluster", "1xv100:1", "--tls-cert", "some.txt", "--tls-key", "some.txt"), "PEM"),
         (("up", "--http", "10.0.0.1:7420"), "fairlead serve"),
         (("agent", "--control", "10.0.0.1:7421", "--accelerators", "v100:1"), "--tls-ca"),
-        (("agent", "--control", "10.0.0.1:7421", "--accelerators", "v100:1", "--tls-ca", "some.txt"), "PEM"),
+        (("agent", "--control", "10.0.0.1:1", "--accelerators", "v100:1", "--allow-root-jobs", "--tls-ca", "some.txt"), "PEM"),
         (("token", "add", "../ann"), "letters"),
         (("token", "add", "ann", "--role", "king"), "admin or user or agent"),
         (("token", "add", "ann"), "root of a control plane"),

@@ -185,7 +185,11 @@ def agent_command(
     address: str = typer.Option(
         "", help="Address of this node for other nodes. [default: the local address of the route to --control]"
     ),
-    user: str = typer.Option("", help="The Unix user that jobs run as, if the agent runs as root."),
+    user: str = typer.Option("", help="The Unix user that all jobs run as. [default: each user's own, if the agent is root]"),
+    user_pool: str = typer.Option("200000-200999", help="Uids for users without a Unix account of their name on this node."),
+    allow_root_jobs: bool = typer.Option(
+        False, "--allow-root-jobs", envvar="FAIRLEAD_ALLOW_ROOT_JOBS", help="Run jobs as root, if the agent is root."
+    ),
     end_jobs: bool = typer.Option(False, "--end-jobs", help="When the agent ends, let its jobs checkpoint, and end them."),
     log_format: LogFormat = LOG_FORMAT,
     tls_ca: Path | None = typer.Option(None, help="The authority (PEM) that signed the control plane's certificate."),
@@ -203,7 +207,7 @@ def agent_command(
     """
     from fairlead.runtime.agent.agent_service import Agent
     from fairlead.runtime.agent.devices import NodeAccelerators
-    from fairlead.runtime.agent.settings import AgentSettings, User
+    from fairlead.runtime.agent.settings import AgentSettings, choose_users
     from fairlead.runtime.agent.supervisor import Supervisor
     from fairlead.runtime.bootstrap import run_agent
     from fairlead.runtime.protocol.network import channel_credentials, check_encryption
@@ -212,7 +216,8 @@ def agent_command(
     log_to_stderr(log_format, logging.WARNING)
     devices = NodeAccelerators.parse(accelerators) if accelerators else NodeAccelerators.detect()
     token = os.environ.get("FAIRLEAD_TOKEN", "") if token_file is None else token_file.read_text().strip()
-    settings = AgentSettings(user=User.named(user) if user else None, keep_s=keep_logs)
+    own, pool = choose_users(user, user_pool, allow_root_jobs=allow_root_jobs, quiet=leashed)
+    settings = AgentSettings(own, pool, keep_s=keep_logs)
     run_agent(
         lambda: Supervisor(root, devices, settings),
         lambda supervisor, stopping: Agent(

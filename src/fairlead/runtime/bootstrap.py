@@ -121,7 +121,7 @@ def _root_folder(root: Path) -> Iterator[None]:
     """Create the root; remove it again if the start fails and it is still empty."""
     new = [path for path in (root, *root.parents) if not path.exists()]
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if root.stat().st_mode & 0o077:
+    if root.stat().st_mode & 0o066:
         log.warning("other users of this machine can read --root", extra={"fix": f"chmod 700 {root}"})
     try:
         yield
@@ -303,6 +303,7 @@ def _start_agents(settings: ServeSettings, address: str, log_format: LogFormat) 
     root, nodes = settings.root, settings.cluster.nodes
     command = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--leashed", "--control", address]
     command += ["--token-file", str(root / "agent.token"), "--log-format", log_format]
+    command += ["--allow-root-jobs"] if os.geteuid() == 0 else []  # all jobs of a local cluster run as its user
     environment = with_own_python(os.environ)
     for node in nodes:
         options = ["--node", node.name, "--root", str(root / "agents" / node.name)]

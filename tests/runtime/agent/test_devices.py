@@ -173,7 +173,17 @@ def test_an_agent_that_ends_its_jobs_ends_the_services_of_shared_accelerators_to
     monkeypatch.setattr(Agent, "run", lambda self: None)
     monkeypatch.setattr(MultiProcessService, "close", lambda self: ended.append(True))
     monkeypatch.setattr("signal.signal", lambda number, handler: None)
-    given = ["--control", "127.0.0.1:1", "--node", "here", "--accelerators", "v100:1", "--root", str(tmp_path)]
+    given = [
+        "--control",
+        "127.0.0.1:1",
+        "--node",
+        "here",
+        "--accelerators",
+        "v100:1",
+        "--root",
+        str(tmp_path),
+        "--allow-root-jobs",
+    ]
     for end_jobs in ([], ["--end-jobs"]):
         app(["agent", *given, *end_jobs], standalone_mode=False)
     assert ended == [True]

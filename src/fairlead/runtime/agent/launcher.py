@@ -8,18 +8,19 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.files import remove, remove_empty
+from fairlead.files import make_folder, remove, remove_empty
 from fairlead.runtime.agent.agent_errors import OrderRefused, node_errors
 from fairlead.runtime.agent.devices import MultiProcessService, NodeAccelerators
 from fairlead.runtime.agent.launch import AgentLaunch, LaunchRecord
 from fairlead.runtime.agent.lease_file import LeaseFile
 from fairlead.runtime.agent.processes import Cgroup, ProcessTable, ShimProcess
-from fairlead.runtime.agent.settings import AgentSettings, worker_environment
+from fairlead.runtime.agent.settings import AgentSettings, User, worker_environment
 from fairlead.runtime.agent.shim import LOG, FencingDeadline, LaunchSpec
 from fairlead.runtime.agent.worker import LEASE, REPORTS, AgentWorker, WorkerRecord
 from fairlead.runtime.agent.worker_reports import WorkerReports
@@ -29,6 +30,7 @@ from fairlead.runtime.protocol.command_line import SHELL
 from fairlead.runtime.protocol.orders import Launch, Task
 
 _MAX_S = 1e9  # three decades: no job means more
+HOME = "home"  # folder of a launch, for a user without an account
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,14 @@ class Launcher:
             undo.callback(_end_shims, shims)
             self.fencing_deadline.check()
             remove(directory)  # left by an agent that died before the launch
-            self.settings.make_folder(directory.parent)
-            self.settings.make_folder(directory)
-            directories = self._make_directories(launch, directory)
+            user = self.settings.user_of(launch.user, self.jobs.parent)
+            self._make_job_folder(directory.parent, user)
+            make_folder(directory, self.settings.folder_mode)
+            directories = self._make_directories(launch, directory, user)
             specs = []
             for local_rank, rank in enumerate(launch.ranks):
                 work_directory = directory / str(rank)
-                lease = self._make_work_directory(launch, work_directory)
+                lease = self._make_work_directory(launch, work_directory, user)
                 undo.callback(lease.path.unlink, missing_ok=True)
                 undo.callback(lease.close)
                 shims.append(self.processes.start_shim(work_directory))
@@ -77,7 +80,7 @@ class Launcher:
                 if launch.parameters.routing is not None:
                     workers[-1].route(launch.parameters.routing)
                 undo.callback(workers[-1].close)
-                specs.append(self._spec(launch, local_rank, workers[-1], directories, held))
+                specs.append(self._spec(launch, local_rank, workers[-1], directories, held, user))
             workers.sort(key=lambda worker: worker.record.rank)
             reports = WorkerReports(workers[0].directory / REPORTS)
             task, records = launch.task, tuple(worker.record for worker in workers)
@@ -158,36 +161,48 @@ class Launcher:
             if own.is_dir() and not os.access(own, usable) and os.access(self.jobs, usable):
                 raise OrderRefused(f"job {launch.job}, generation {launch.generation}: {own} is not readable")
 
-    def _make_directories(self, launch: Launch, directory: Path) -> tuple[str, Path]:
+    def _make_job_folder(self, path: Path, user: User | None) -> None:
+        """The folder of all launches of a job, through which only its own user may pass."""
+        self.settings.make_folder(path)
+        if user is not None and os.geteuid() == 0:
+            os.chown(path, 0, user.gid)
+            os.chmod(path, 0o710)
+
+    def _make_directories(self, launch: Launch, directory: Path, user: User | None) -> tuple[str, Path]:
         """The directories where the command runs and where its checkpoints go."""
         checkpoints = _checkpoints(launch, directory.parent)
         # The agents of a gang may do this at the same moment: each makes sure that it exists and has the right owner.
+        if self.settings.pool is not None and launch.checkpoints:
+            self.settings.make_folder(checkpoints.parent)
         checkpoints.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self.settings.user is not None and checkpoints.lstat().st_uid != self.settings.user.uid:
-            self._change_owner(checkpoints)
+        if user is not None and os.geteuid() == 0:
+            _give(checkpoints, user)
+        if user is not None and not user.home:
+            (directory / HOME).mkdir(mode=0o700)
+            _change_owner(directory / HOME, user)
         if launch.task.directory:
             return launch.task.directory, checkpoints
         own = directory / "work"
-        own.mkdir()
+        own.mkdir(mode=0o700)
         if launch.task.code:
             _link_code(self.code / launch.task.code, own)
         # From the leaves up: a folder's new owner may replace anything in it.
         for folder, _, _ in os.walk(own, topdown=False):
-            self._change_owner(Path(folder))
+            _change_owner(Path(folder), user)
         return str(own), checkpoints
 
-    def _make_work_directory(self, launch: Launch, work_directory: Path) -> LeaseFile:
-        self.settings.make_folder(work_directory)
+    def _make_work_directory(self, launch: Launch, work_directory: Path, user: User | None) -> LeaseFile:
+        make_folder(work_directory, self.settings.folder_mode)
         (work_directory / LOG).mkdir(mode=0o700)
         reports = work_directory / REPORTS
         reports.touch(mode=0o600)
-        self._change_owner(reports)
+        _change_owner(reports, user)
         page = self._page(*launch.key, work_directory)
         if self.settings.pages is not None:
             self.settings.make_folder(self.settings.pages)
         lease = LeaseFile.create(page, launch.task.max_steps, launch.task.max_s)
         os.chmod(page, 0o600)
-        self._change_owner(page)
+        _change_owner(page, user)
         return lease
 
     def _record(self, launch: Launch, local_rank: int, shim: ShimProcess, page: Path) -> WorkerRecord:
@@ -196,12 +211,17 @@ class Launcher:
         return WorkerRecord(rank, launch.accelerators[local_rank], shim.pid, shim.started, str(page), cgroup)
 
     def _spec(
-        self, launch: Launch, local_rank: int, worker: AgentWorker, directories: tuple[str, Path], held: Sequence[int]
+        self,
+        launch: Launch,
+        local_rank: int,
+        worker: AgentWorker,
+        directories: tuple[str, Path],
+        held: Sequence[int],
+        user: User | None,
     ) -> LaunchSpec:
         (cwd, checkpoints), page = directories, worker.record.page
         accelerator = launch.accelerators[local_rank]
         device = self.accelerators.devices[accelerator]
-        user = self.settings.user
         inherited = {name: os.environ[name] for name in self.settings.inherited if name in os.environ}
         environment = worker_environment(
             launch,
@@ -210,7 +230,7 @@ class Launcher:
             page=page,
             reports=worker.directory / REPORTS,
             checkpoints=checkpoints,
-            inherited={**inherited, **(user.variables if user else {})},
+            inherited={**inherited, **(_user_variables(user, worker.directory.parent) if user else {})},
         )
         if launch.parameters.colocated or Counter([*held, *launch.accelerators])[accelerator] > 1:
             environment.update(self.mps.variables(accelerator, device))
@@ -231,9 +251,32 @@ class Launcher:
             outputs=list(launch.task.outputs) if launch.ranks[local_rank] == 0 else [],
         )
 
-    def _change_owner(self, path: Path) -> None:
-        if self.settings.user is not None and os.geteuid() == 0:
-            os.chown(path, self.settings.user.uid, self.settings.user.gid, follow_symlinks=False)
+
+def _user_variables(user: User, launch: Path) -> dict[str, str]:
+    return user.variables if user.home else {**user.variables, "HOME": str(launch / HOME)}
+
+
+def _change_owner(path: Path, user: User | None) -> None:
+    if user is not None and os.geteuid() == 0:
+        os.chown(path, user.uid, user.gid, follow_symlinks=False)
+
+
+def _give(directory: Path, user: User) -> None:
+    """Make a folder a user's own, and closed to others. If it was another user's, as before a change of the agent's options, so
+    are the files in it. By descriptor: links lead nowhere, and files with a second name elsewhere stay as they are."""
+    top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(top).st_uid == user.uid:
+            return
+        os.fchmod(top, 0o700)
+        for _, _, names, folder in os.fwalk(dir_fd=top, topdown=False):
+            for name in names:
+                about = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if about.st_nlink == 1 and (stat.S_ISREG(about.st_mode) or stat.S_ISLNK(about.st_mode)):
+                    os.chown(name, user.uid, user.gid, dir_fd=folder, follow_symlinks=False)
+            os.fchown(folder, user.uid, user.gid)
+    finally:
+        os.close(top)
 
 
 def _command(task: Task, path: str | None) -> list[str]:

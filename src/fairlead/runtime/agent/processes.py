@@ -202,7 +202,7 @@ class ProcessTable:
 
     def start_shim(self, directory: Path) -> ShimProcess:
         """Start a shim that waits for its launch spec. Raises `OSError`: it cannot be started."""
-        with open(directory / "shim.err", "wb") as errors:
+        with open(directory / "shim.err", "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as errors:
             child = subprocess.Popen(
                 [sys.executable, "-P", "-m", "fairlead.runtime.agent.shim"],
                 stdin=subprocess.PIPE,

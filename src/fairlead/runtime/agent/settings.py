@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import grp
+import logging
 import os
 import pwd
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from zlib import crc32
 
 from fairlead.client.launch_context import BATCH_SIZE, NODES, TUNED
 from fairlead.client.lease_page import PAGE
 from fairlead.core.errors import InputError, require
-from fairlead.files import make_folder
+from fairlead.files import make_folder, read_json, write_json
 from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.protocol.code_archive import ArchiveLimits
 from fairlead.runtime.protocol.orders import Launch, LaunchParameters
+
+log = logging.getLogger(__name__)
 
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME")
 """The agent's variables that workers inherit: for libraries and dates. All others may be secret and stay with the agent."""
@@ -64,13 +70,13 @@ def _parameter_variables(parameters: LaunchParameters) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """The user that jobs run as, where the agent is root."""
+    """The Unix user that a job runs as, where the agent is root."""
 
     name: str
     uid: int
     gid: int
     groups: tuple[int, ...]
-    home: str
+    home: str  # empty: a folder of the launch
 
     @classmethod
     def named(cls, name: str) -> User:
@@ -86,11 +92,87 @@ class User:
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
 
+_FIRST_ACCOUNT, _OVERFLOW = 1000, 65534  # below are accounts of the system; the last is shared by programs
+USERS = "users.json"  # the uids of a pool, by user of the API
+
+
+@dataclass(frozen=True, slots=True)
+class UserPool:
+    """Maps each user of the API to a Unix user: the account of the same name, or a uid of this range. A uid needs no account.
+    Its place in the range follows from the user's name, so that nodes agree unless two names meet at one place."""
+
+    first: int = 200_000
+    last: int = 200_999
+
+    @classmethod
+    def parse(cls, text: str) -> UserPool:
+        """A pool from `first-last`."""
+        found = re.fullmatch(r"([0-9]{4,10})-([0-9]{4,10})", text)
+        pool = cls(int(found[1]), int(found[2])) if found else cls(0, -1)
+        right = _FIRST_ACCOUNT <= pool.first <= pool.last < 2**32 - 2
+        require(right, "agent", "a range of uids above 1000, such as 200000-200999", "user-pool", text)
+        return pool
+
+    def user_of(self, name: str, root: Path) -> User:
+        """The Unix user of a user of the API. Uids are stored in the agent's `root`. Raises `NodeError`: none is free."""
+        try:
+            uid = pwd.getpwnam(name).pw_uid
+            if uid >= _FIRST_ACCOUNT and uid != _OVERFLOW:
+                return User.named(name)
+        except (KeyError, ValueError):  # ValueError: a name that no account can have
+            pass
+        place = root / USERS
+        stored = read_json(place) if place.exists() else {}
+        if not isinstance(stored, dict) or not all(type(uid) is int and uid >= _FIRST_ACCOUNT for uid in stored.values()):
+            raise NodeError(place, "damaged: restore it from a backup, or remove it to assign new uids")
+        if name not in stored:
+            stored[name] = self._free(name, set(stored.values()), place)
+            write_json(place, stored)
+        return User(name, stored[name], stored[name], (stored[name],), "")
+
+    def _free(self, name: str, taken: set[int], place: Path) -> int:
+        size = self.last - self.first + 1
+        wanted = crc32(name.encode(errors="replace"))
+        for uid in (self.first + (wanted + step) % size for step in range(size)):
+            if uid not in taken and not _exists(uid):
+                return uid
+        raise NodeError(place, f"all uids from {self.first} to {self.last} are in use: pass a larger --user-pool")
+
+
+def _exists(number: int) -> bool:
+    """Whether an account or a group has this number."""
+    for find in (pwd.getpwuid, grp.getgrgid):
+        try:
+            find(number)
+        except KeyError:
+            continue
+        return True
+    return False
+
+
+def choose_users(user: str, pool: str, *, allow_root_jobs: bool, quiet: bool = False) -> tuple[User | None, UserPool | None]:
+    """The Unix user of all jobs, and the pool where each user has its own, from an agent's options. Without either, jobs run as
+    the agent, which the log says unless `quiet`. Raises `InputError`: jobs would run as root without `allow_root_jobs`."""
+    numbers = UserPool.parse(pool)
+    if user:
+        chosen = User.named(user)
+        require(chosen.uid != 0 or allow_root_jobs, "agent", "a user other than root, or --allow-root-jobs", "user", user)
+        return chosen, None
+    if os.geteuid() == 0 and not allow_root_jobs:
+        return None, numbers
+    if not quiet and os.geteuid() == 0:
+        log.warning("jobs run as root (--allow-root-jobs): they can read and change everything on this node")
+    elif not quiet:
+        log.warning("jobs run as the agent's user, so users are not separated; to separate them, run the agent as root")
+    return None, None
+
+
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
     """How an agent runs jobs."""
 
-    user: User | None = None  # None: the agent's own
+    user: User | None = None  # of all jobs; None: the agent's own, or one for each user
+    pool: UserPool | None = None  # where each user's jobs run as a Unix user of their own; only root can do that
     pages: Path | None = None  # directory of lease pages, best in memory (/dev/shm/…); None: with the launch
     cgroup: Path | None = None  # a control group (version 2) in which the agent may make groups; None: none is used
     log_bytes: int = 16 << 20  # of one file of a worker's log
@@ -104,12 +186,18 @@ class AgentSettings:
     @property
     def folder_mode(self) -> int:
         """Mode of the agent's folders: jobs of another user must be able to pass through."""
-        return 0o700 if self.user is None else 0o711
+        return 0o700 if self.user is None and self.pool is None else 0o711
+
+    def user_of(self, name: str, root: Path) -> User | None:
+        """The Unix user for the jobs of a user of the API; None: the agent's own."""
+        return self.user or (self.pool.user_of(name, root) if self.pool is not None else None)
 
     def make_folder(self, path: Path) -> None:
         """Create one of the agent's folders. Raises `NodeError`: jobs of another user could write records there, or replace
         the folder."""
         make_folder(path, self.folder_mode)
+        if self.pool is not None:
+            self._open_to_users(path)
         if self.user is None or self.user.uid == os.geteuid():
             return
         for folder in (path, *path.parents):
@@ -118,3 +206,19 @@ class AgentSettings:
             replaceable = shared and (folder == path or not about.st_mode & stat.S_ISVTX)
             if about.st_uid == self.user.uid or replaceable:
                 raise NodeError(folder, f"jobs of {self.user.name} could write to it: chown it to the agent's user, chmod 711")
+
+    def _open_to_users(self, path: Path) -> None:
+        """Let all users pass through an agent's folder, which none of them may replace or write to."""
+        for folder in (path, *path.parents):
+            about = folder.stat()
+            shared = about.st_mode & stat.S_IWOTH or (about.st_mode & stat.S_IWGRP and about.st_gid != 0)
+            of_user = about.st_uid >= _FIRST_ACCOUNT and about.st_uid != os.geteuid()
+            if of_user or (shared and (folder == path or not about.st_mode & stat.S_ISVTX)):
+                raise NodeError(folder, "users' jobs could write to it: chown it to the agent's user, chmod 711")
+            if folder != path and not about.st_mode & stat.S_IXOTH:
+                raise NodeError(
+                    folder,
+                    "users' jobs cannot pass through it: chmod o+x, or choose another folder (--root, serve --checkpoints)",
+                )
+        if not path.stat().st_mode & stat.S_IXOTH:  # made by an agent that ran all jobs as itself
+            os.chmod(path, self.folder_mode)

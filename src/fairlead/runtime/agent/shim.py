@@ -184,10 +184,13 @@ class ShimSystem:
         self._output, output_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._output, False)
         user, group, groups = (spec.user[0], spec.user[1], spec.user[2:]) if spec.user else (None, None, None)
+        if spec.user:
+            with with_rights_of(spec.user):  # otherwise a job could begin inside another user's closed folder
+                os.chdir(spec.directory)
         worker = subprocess.Popen(
             spec.command,
             env=spec.environment,
-            cwd=spec.directory,
+            cwd=None if spec.user else spec.directory,
             stdin=subprocess.DEVNULL,
             stdout=output_end,
             stderr=output_end,
@@ -200,6 +203,8 @@ class ShimSystem:
         )
         worker.returncode = 0  # the shim reaps it itself, with the orphans
         self._pid = worker.pid
+        if spec.user:
+            os.chdir("/")  # the shim itself keeps no folder in use
         os.close(output_end)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._output, selectors.EVENT_READ)
@@ -306,7 +311,9 @@ def _why_not_started(spec: LaunchSpec, error: Exception) -> str:
     place, program = spec.directory[:_MAX_SHOWN], spec.command[0][:_MAX_SHOWN]
     if isinstance(error, _OutputError):
         return f"cannot write its output to {spec.output[:_MAX_SHOWN]} in {place}: {what}"
-    if not os.path.exists(spec.directory):
+    with with_rights_of(spec.user):
+        found = os.path.exists(spec.directory)
+    if not found:
         return f"cannot run '{program}': there is no directory {place} on this node"
     return f"cannot run '{program}' in {place}: {what}"
 

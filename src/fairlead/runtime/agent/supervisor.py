@@ -12,7 +12,7 @@ import os
 from itertools import count
 from pathlib import Path
 
-from fairlead.files import remove, remove_empty
+from fairlead.files import make_folder, remove, remove_empty
 from fairlead.runtime.agent.agent_errors import DirectoryInUse, NodeError, OrderRefused, node_errors
 from fairlead.runtime.agent.devices import MultiProcessService, NodeAccelerators
 from fairlead.runtime.agent.kept_outputs import DIRECTORY, read_output
@@ -52,6 +52,7 @@ class Supervisor:
         with node_errors(self.root):
             for folder in (self.root, self._jobs, self._code):
                 self._settings.make_folder(folder)
+            os.chmod(self._code, 0o700)  # jobs have links to its files
             self._lock = _locked(self.root / "lock")
             self._fencing_deadline = FencingDeadline(self.root)
         self.mps = MultiProcessService(self.root / "mps")
@@ -171,7 +172,7 @@ class Supervisor:
         self._release_launches()
         self._latest_generation.clear()
         with node_errors(self.root):
-            self._settings.make_folder(self._aside)
+            make_folder(self._aside, 0o700)
             place = next(place for n in count() if not (place := self._aside / str(n)).exists())
             self._jobs.rename(place)
             os.utime(place)

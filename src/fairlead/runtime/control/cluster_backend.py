@@ -322,7 +322,8 @@ class ClusterBackend:
         self, number: int, assignment: tuple[NodeRanks, ...], saved: int, parameters: LaunchParameters
     ) -> TrackedLaunch:
         job = self._jobs[number]
-        return TrackedLaunch(number, job.generation, job.job.name, self.task_of(job.job), assignment, saved, parameters)
+        task, user = self.task_of(job.job), job.job.user
+        return TrackedLaunch(number, job.generation, job.job.name, task, assignment, saved, parameters, user=user)
 
     def _next(self, until: float) -> list[ev.Event]:
         until = min(until, max(self._jobs.limits.next_s, self._limits_from_s), self.node_backoff.next_s, self._metrics.due_s)

@@ -86,6 +86,7 @@ class TrackedLaunch:
     stopped_s: float = -math.inf  # the last of its ends that are known
     lost_s: float = math.inf  # when the first of its lost nodes was last known to run
     gang_token: str = field(default_factory=lambda: secrets.token_hex(16))
+    user: str = ""  # that submitted the job
 
     @property
     def key(self) -> Key:
@@ -331,6 +332,7 @@ class LaunchTracker:
                     checkpoints=f"{self.checkpoints}/{run.job}" if self.checkpoints else "",
                     nodes=len(run.assignment),
                     parameters=run.parameters,
+                    user=run.user,
                 ),
             )
             for part in run.assignment

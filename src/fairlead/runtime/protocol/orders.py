@@ -97,6 +97,7 @@ class Launch(OfLaunch):
     checkpoints: str = ""  # the job's directory for checkpoints; it outlives a launch
     nodes: int = 1  # of the whole gang
     parameters: LaunchParameters = field(default_factory=LaunchParameters)
+    user: str = ""  # that submitted it; empty: not known, from a control plane of a former version
 
 
 @dataclass(frozen=True, slots=True)
