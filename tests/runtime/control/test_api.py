@@ -312,3 +312,19 @@ def test_the_scheduler_is_shown_without_composing_it_again():
         assert (told["scheduler"], told["preempting_policy"]) == (SCHEDULER, "las")
 
     with_plane(scene)
+
+
+def test_the_loop_does_not_wait_for_the_files_of_a_checkpoint(monkeypatch, tmp_path):
+    async def scene(plane, who):
+        free = list[bool]()
+
+        def newest(folder: str) -> str:
+            free.append(not plane.backend.lock._is_owned())
+            return "step-1.pt"
+
+        monkeypatch.setattr("fairlead.runtime.control.views.newest_checkpoint", newest)
+        await who("ann").post("/v1/jobs", json={"jobs": [{"name": "a", "run": "true"}]})
+        assert (await who("ann").get("/v1/jobs/a")).json()["checkpoint_file"] == "step-1.pt"
+        assert free == [True]
+
+    with_plane(scene, checkpoints=str(tmp_path))

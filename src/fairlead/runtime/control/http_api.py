@@ -276,7 +276,9 @@ def create_app(
             earlier = [other for other in same if other < number and plane.loop.state.job_of[other].user == found["user"]]
             return {**found, **views.job_task(plane, number, caller.visible_user), "earlier": earlier[-MAX_EARLIER:]}
 
-        return await read(record)
+        found = await read(record)
+        folder = found["checkpoint"]
+        return {**found, "checkpoint_file": await asyncio.to_thread(views.newest_checkpoint, folder) if folder else None}
 
     @app.get("/v1/jobs/{name}/logs", responses={404: {}, 409: {}})
     async def log(

@@ -117,7 +117,8 @@ def lost_work_of(loop: Loop, number: int) -> tuple[float, int] | None:
 
 
 def newest_checkpoint(folder: str) -> str | None:
-    """Return the name of the newest file of a job's checkpoint folder, empty if it has none; None if it cannot be seen here."""
+    """Return the name of the newest file of a job's checkpoint folder, empty if it has none; None if it cannot be seen here.
+    It may take long, if the folder is on another machine: the loop must not wait for it."""
     try:
         if not Path(folder).is_dir():
             return "" if Path(folder).parent.is_dir() else None
@@ -169,7 +170,6 @@ def job_task(plane: ControlPlane, number: int, visible_to: str | None = None) ->
         "retries": job.retry_limit,
         "outputs": list(task.outputs),
         "checkpoint": checkpoint,
-        "checkpoint_file": newest_checkpoint(checkpoint) if checkpoint else None,
         "metrics": {
             name: float(column[number])
             for name, column in sorted(state.store.metrics.items())
