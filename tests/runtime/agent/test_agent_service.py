@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -14,6 +15,7 @@ import grpc.aio
 import pytest
 from agent_node import order
 
+from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.agent_service import Agent, AgentRefused
 from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.supervisor import Supervisor
@@ -131,6 +133,20 @@ def test_a_root_keeps_its_identity(tmp_path: Path) -> None:
         assert first._hello().identity == second._hello().identity != ""
         (tmp_path / "identity").write_bytes(b"\xff damaged")
         assert len(Agent(supervisor, "n", "")._hello().identity) == 32
+    finally:
+        supervisor.close()
+
+
+def test_a_full_disk_is_named_when_the_journal_cannot_be_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    supervisor = Supervisor(tmp_path, NodeAccelerators.parse("v100:2"))
+    try:
+        agent = Agent(supervisor, "n", "")
+        monkeypatch.setattr("fairlead.files.before_write", full)
+        with pytest.raises(NodeError, match="No space left"):
+            agent._set_journal("another")
     finally:
         supervisor.close()
 

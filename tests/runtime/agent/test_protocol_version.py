@@ -21,3 +21,9 @@ def test_the_refusal_of_a_former_control_plane_can_be_read() -> None:
     refused = decode_message(REFUSED_4)
     assert isinstance(refused, Refused)
     assert "install the same Fairlead on both" in refused.why
+
+
+def test_an_agent_of_a_later_version_is_refused_by_its_version_though_it_says_more() -> None:
+    hello = decode_message(HELLO_4.replace(b'"version":4', b'"version":6,"speed":1'))
+    assert isinstance(hello, Hello)
+    assert hello.version == 6 != PROTOCOL_VERSION

@@ -47,6 +47,13 @@ BAD_VALUES: list[dict[str, Any]] = [
 ]
 
 
+def test_an_exit_record_has_no_fields_that_say_nothing(node: Node) -> None:
+    """An agent of a former version refuses fields that it does not know; it may start shims of a later one."""
+    launch = node.launch(order("raise SystemExit(3)"))
+    assert node.ended(launch).code == 3
+    assert json.loads((node.directory(launch) / "0/exit.json").read_text()).keys() == {"code", "at_ns"}
+
+
 @pytest.mark.parametrize("wrong", BAD_VALUES)
 def test_an_exit_record_with_a_wrong_value_counts_as_missing(tmp_path: Path, wrong: dict[str, Any]) -> None:
     path = tmp_path / "exit.json"

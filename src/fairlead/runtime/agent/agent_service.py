@@ -258,7 +258,8 @@ class Agent:
 
     def _set_journal(self, journal: str) -> None:
         if journal != self._journal:
-            atomic_write(self._journal_file, journal.encode(), private=True)
+            with node_errors(self._journal_file):
+                atomic_write(self._journal_file, journal.encode(), private=True)
             self._journal = journal
 
     def _hello(self) -> ms.Hello:

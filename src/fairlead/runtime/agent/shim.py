@@ -429,7 +429,9 @@ def _leave(directory: Path, draft: int, exit: Exit) -> int:
     """Record an exit and return the shim's own status. From here on a signal must not change that status."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, END):
         signal.signal(number, signal.SIG_IGN)
-    text = json.dumps(exit._asdict()).encode()[:_RESERVED]
+    # Without fields that say nothing: an agent of a former version, which an upgrade has left running, may not know them.
+    known = {name: value for name, value in exit._asdict().items() if value != Exit._field_defaults.get(name)}
+    text = json.dumps(known).encode()[:_RESERVED]
     with contextlib.suppress(OSError):
         if draft >= 0:
             os.pwrite(draft, text.ljust(_RESERVED), 0)

@@ -1,8 +1,8 @@
 """Messages between an agent and the control plane, and how they become bytes. Each agent has one stream: it sends hello,
 heartbeats and reports about its jobs; it receives orders, and each answered heartbeat renews its lease. Logs and code archives
 travel over it in chunks. A message is a JSON object with its type under "is". A message must have exactly the fields of its
-type; unknown fields of the orders and reports inside are ignored. "is", `Hello` and `Refused` never change, so that two
-versions can refuse each other."""
+type; unknown fields of `Hello` and of the orders and reports inside are ignored. "is", the fields of `Hello` and `Refused`
+never change, so that two versions can refuse each other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class BadMessage(FairleadError):
     """Bytes that are not a valid message."""
 
 
-@_message
+@with_config(ConfigDict(extra="ignore"))  # a newer agent may say more: its version decides
+@dataclass(frozen=True, slots=True)
 class Hello:
     """The first message of an agent. `incarnation` grows with every start of an agent on the node: the most recent one counts.
     `journal` names the journal that its launches belong to; empty before the first. `identity` tells apart two agents with one
