@@ -111,6 +111,23 @@ def wait_for_end(wire: socket.socket) -> None:
             threading.Event().wait(0.05)
 
 
+def test_a_request_without_an_end_does_not_keep_the_server_from_stopping():
+    app, reached = FastAPI(), threading.Event()
+
+    @app.get("/")
+    async def endless() -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    run = serving(app, ConnectionLimits(stop_s=0.1))
+    with run as (host, port), socket.create_connection((host, port), PATIENCE_S) as wire:
+        wire.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert reached.wait(PATIENCE_S)
+        run.server.stop()
+        run.thread.join(PATIENCE_S)
+        assert not run.thread.is_alive()
+
+
 class serving:
     """An application on a free port, in a thread."""
 

@@ -30,6 +30,7 @@ class ConnectionLimits(NamedTuple):
     from_address: int = 256
     request_s: float = 10.0  # until the head of the next request is complete
     read_s: float = 60.0  # without reading an answer
+    stop_s: float = 45.0  # for open requests to be answered when the server stops; then they are cancelled
 
 
 class LimitedConnection(H11Protocol):
@@ -147,10 +148,10 @@ class HttpServer:
     """Serves an application on open sockets until `stop`. `certificate` and `key` are files, both empty without TLS."""
 
     def __init__(self, app: FastAPI, certificate: str = "", key: str = "", limits: ConnectionLimits | None = None) -> None:
-        connection = type(
-            "Connection", (LimitedConnection,), {"limits": limits or ConnectionLimits(), "everywhere": {}, "by_address": {}}
-        )
+        limits = limits or ConnectionLimits()
+        connection = type("Connection", (LimitedConnection,), {"limits": limits, "everywhere": {}, "by_address": {}})
         config = uvicorn.Config(_InParts(app), log_config=None, log_level="warning", lifespan="off", http=connection, ws="none")
+        config.timeout_graceful_shutdown = limits.stop_s  # type: ignore[assignment]  # it takes fractions too
         if certificate:
             config.ssl_certfile, config.ssl_keyfile = certificate, key
         self._server = uvicorn.Server(config)
@@ -170,5 +171,5 @@ class HttpServer:
             runner.run(self._server.serve(listeners))
 
     def stop(self) -> None:
-        """Answer open requests, and end."""
+        """Answer open requests, those that take long excepted, and end."""
         self._server.should_exit = True
