@@ -34,8 +34,9 @@ def test_a_seed_gives_the_same_run_every_time() -> None:
     assert (one.events, one.commands, one.faults) == (other.events, other.commands, other.faults)
 
 
-def test_a_run_without_faults_ends_all_jobs() -> None:
-    calm = run_scenario(3, [])
+@pytest.mark.parametrize("seed", [3, 81])  # in 81 a job finishes as it leaves a drained node, and does not start elsewhere
+def test_a_run_without_faults_ends_all_jobs(seed: int) -> None:
+    calm = run_scenario(seed, [])
     assert calm.violation == ""
     assert any("is acknowledged" in text for _, _, text in calm.log)
 
@@ -88,16 +89,7 @@ DEFECTS: list[tuple[Callable[[pytest.MonkeyPatch], None], int, list[Fault]]] = [
     (_obey_old_orders, 27, [Fault("machine-paused", 2.172, 0, 17.576)]),
     (_admit_any_agent, 11, [Fault("second-agent", 49.765, 1, 11.872)]),
     (_fail_open, 28, [Fault("deadline-damaged", 40.81, 0, 17.644), Fault("machine-paused", 46.594, 0, 1.897)]),
-    (
-        _send_to_any_session,
-        173,
-        [
-            Fault("control-plane-killed", 4.24, 1, 20.038),
-            Fault("agent-paused", 26.616, 1, 23.072),
-            Fault("journal-unreachable", 27.347, 1, 18.96),
-            Fault("journal-unreachable", 44.309, 0, 7.89),
-        ],
-    ),
+    (_send_to_any_session, 261, [Fault("agent-killed", 7.703, 0, 18.017), Fault("journal-unreachable", 15.17, 1, 20.115)]),
     (_forget_the_signal, 57, [Fault("agent-killed", 5.114, 0, 6.167)]),
     (
         _no_fencing,

@@ -339,15 +339,17 @@ class LaunchTracker:
         ]
 
     def _settle(self, run: TrackedLaunch) -> tuple[list[Addressed], list[LaunchOutcome]]:
-        """A launch is over: start the launches that waited for it."""
+        """A launch is over: start the launches that waited for it, except one of a job that has finished."""
         del self._all[run.key]
+        outcome = _outcome(run)
         orders: list[Addressed] = []
         for other in list(self._all.values()):
             if run.key in other.waits_for:
                 other.waits_for.discard(run.key)
                 other.saved = max(other.saved, run.saved if other.job == run.job else 0)
-                orders += self._send(other)
-        return orders, [_outcome(run)]
+                if other.job != run.job or outcome.end is not LaunchEnd.FINISHED:
+                    orders += self._send(other)
+        return orders, [outcome]
 
 
 def _leave_order(run: TrackedLaunch) -> od.Order:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fairlead.testing.runtime_simulation.machine import SimulatedCommand
     from fairlead.testing.runtime_simulation.virtual_world import VirtualWorld
 
+LATE_WITHIN_S = 40.0  # for the order that ends a cancelled job, or the fencing deadline, also after a pause
 PAUSE_SLACK_S = 1.0  # after a pause of the whole machine, for its shims to see the deadline
 
 
@@ -23,7 +24,10 @@ class Ledger:
         self._newest: dict[int, int] = {}
         self.completed: dict[int, list[int]] = {}  # generations of a job that reached their last step
         self.ended: set[int] = set()  # jobs whose end is in the journal
+        self.cancelled: set[int] = set()
         self.commands = 0
+        self._leaders: dict[tuple[int, int], SimulatedCommand] = {}
+        self._lost_followers: set[tuple[int, int]] = set()
 
     def begin(self, command: SimulatedCommand) -> None:
         """A command starts."""
@@ -38,8 +42,12 @@ class Ledger:
         if command.generation < self._newest.get(command.job, 0):
             self._world.violate(f"{command.program.name} starts after generation {self._newest[command.job]}")
         if command.job in self.ended:
-            self._world.violate(f"{command.program.name} starts although the job has ended")
+            if command.job not in self.cancelled:
+                self._world.violate(f"{command.program.name} starts although the job has finished")
+            self._world.after(LATE_WITHIN_S, lambda: self._must_be_over(command))  # its launch was under way
         self._newest[command.job] = command.generation
+        if command.rank == 0:
+            self._leaders[command.job, command.generation] = command
         there.add(command)
 
     def step(self, command: SimulatedCommand, steps: int, began: int) -> None:
@@ -63,6 +71,18 @@ class Ledger:
         """The steps in a job's last checkpoint."""
         return self._saved.get(job, 0)
 
+    def leader(self, command: SimulatedCommand) -> SimulatedCommand | None:
+        """The first worker of a command's gang, also when it has ended."""
+        return self._leaders.get((command.job, command.generation))
+
+    def workers(self, command: SimulatedCommand) -> int:
+        """How many workers of a command's gang run."""
+        return sum(other.generation == command.generation for other in self._alive[command.job])
+
+    def follower_failed(self, command: SimulatedCommand) -> bool:
+        """Whether another worker of the gang has died."""
+        return command.world_size > 1 and (command.job, command.generation) in self._lost_followers
+
     def fail_once(self, job: int) -> bool:
         """Whether a job that fails once has not failed yet."""
         new = job not in self._failed
@@ -72,12 +92,18 @@ class Ledger:
     def end(self, command: SimulatedCommand, status: int) -> None:
         """A command ended."""
         self._alive[command.job].discard(command)
+        if command.rank and status:
+            self._lost_followers.add((command.job, command.generation))
         self._world.note(command.program.name, f"ends with {status}")
 
     def running(self) -> list[SimulatedCommand]:
         """All commands that run, in the order of their jobs."""
         every = [command for commands in self._alive.values() for command in commands]
         return sorted(every, key=lambda command: (command.job, command.generation, command.rank))
+
+    def _must_be_over(self, command: SimulatedCommand) -> None:
+        if command in self._alive[command.job]:
+            self._world.violate(f"{command.program.name} runs {LATE_WITHIN_S:g} s after the job was cancelled")
 
     def _double(self, new: SimulatedCommand, old: SimulatedCommand) -> None:
         if not self._just_resumed(old):

@@ -232,6 +232,7 @@ class SimulatedCommand:
         self._changed = self._host.condition()
         self._term = False
         self._page: Page | None = None
+        self.last_stage: int = Stage.STARTING
         machine.ledger.begin(self)
         machine.world.start(self.program, self._main)
 
@@ -256,12 +257,29 @@ class SimulatedCommand:
         self.status = status
         self.program.kill()
         if self._page is not None:
+            self.last_stage = self._page[Field.STAGE]
             self._page.close()
         self._machine.ledger.end(self, status)
         self._on_end()
 
     def _main(self) -> None:
-        self.die(self._lease_aware() if self._spec.cooperative else self._plain())
+        if self.rank:
+            self.die(self._follow())
+        else:
+            self.die(self._lease_aware() if self._spec.cooperative else self._plain())
+
+    def _follow(self) -> int:
+        """A worker that is not the first does what the first one does."""
+        page = self._page = Page(self._spec.environment[PAGE])
+        page[Field.OPENED] = 1
+        while True:
+            self._sleep(0.5)
+            leader = self._machine.ledger.leader(self)
+            if leader is not None and leader.status is not None:
+                page[Field.STAGE] = leader.last_stage
+                return 0 if leader.status == 0 else 1
+            if self._term and (leader is None or leader.last_stage == Stage.STARTING):
+                return 143  # before the gang has begun
 
     def _lease_aware(self) -> int:
         total, step_s, every = int(self.options["steps"]), float(self.options["step_s"]), int(self.options["every"])
@@ -272,14 +290,16 @@ class SimulatedCommand:
         steps = began = ledger.saved(self.job)
         page[Field.STEPS] = page[Field.SAVED] = page[Field.BEGAN_AT] = steps
         page[Field.BEGAN_NS] = page[Field.LAST_NS] = int(self._host.monotonic() * 1e9)
-        page[Field.STAGE] = Stage.RUNNING
+        page[Field.STAGE] = self.last_stage = Stage.RUNNING
+        if not self._gather():
+            return 1
         fails_at = int(self.options.get("fails_at", "-1"))
         while steps < total:
             if page[Field.REVOKED] or self._term:
                 self._save(steps)
                 page[Field.STAGE] = Stage.YIELDED
                 return 0
-            if steps == fails_at and ledger.fail_once(self.job):
+            if (steps == fails_at and ledger.fail_once(self.job)) or ledger.follower_failed(self):
                 return 1
             self._sleep(step_s)
             steps += 1
@@ -291,6 +311,14 @@ class SimulatedCommand:
         self._save(steps)
         page[Field.STAGE] = Stage.FINISHED
         return 0
+
+    def _gather(self) -> bool:
+        """Wait for the other workers of the gang; False if they do not come."""
+        for _ in range(60):
+            if self._machine.ledger.workers(self) == self.world_size or self._term:
+                return True
+            self._sleep(0.5)
+        return False
 
     def _save(self, steps: int) -> None:
         assert self._page is not None

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -23,6 +24,7 @@ from fairlead.runtime.agent.agent_service import Agent, AgentRefused
 from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.settings import AgentSettings
 from fairlead.runtime.agent.supervisor import Supervisor
+from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.protocol.task_file import TaskSpec
 from fairlead.testing.builders import cluster
 from fairlead.testing.invariants import InvariantBroken, check_events
@@ -59,9 +61,10 @@ class _AgentNode:
     def __init__(self, scene: _Scene, name: str, machine: SimulatedMachine, root: Path) -> None:
         self._scene, self.name, self.machine, self.root = scene, name, machine, root
         self.program: SimulatedProgram | None = None
+        self._removed = False
 
     def start(self) -> None:
-        if self.program is not None and self.program.alive:
+        if self._removed or (self.program is not None and self.program.alive):
             return
         world = self._scene.world
         program = self.program = SimulatedProgram(world, f"agent {self.name}")
@@ -76,11 +79,10 @@ class _AgentNode:
         try:
             supervisor = Supervisor(self.root, NodeAccelerators.parse("v100:2"), settings, host, processes)
             Agent(supervisor, self.name, "control", address="127.0.0.1", host=host, connect=connect).run()
-        except AgentRefused:
+        except (AgentRefused, NodeError):  # another agent has its name, or its disk is full: an init system starts it again
             program.kill()
-        except NodeError:  # a full disk, for example: an init system starts it again
-            program.kill()
-            self._scene.world.after(1.0, self.start)
+            if not self._removed:
+                self._scene.world.after(2.0, self.start)
 
     def kill(self) -> None:
         if self.program is not None and self.program.alive:
@@ -91,6 +93,7 @@ class _AgentNode:
 
     def remove(self) -> None:
         """The machine is switched off for good."""
+        self._removed = True
         self.kill()
         self.machine.lose_power()
 
@@ -103,7 +106,6 @@ class _Promise:
     total: int
     cooperative: bool
     may_fail: bool
-    cancelled: bool = False
 
 
 @dataclass
@@ -153,9 +155,60 @@ class _Scene:
         random = self.world.random("jobs")
         for _ in range(random.randint(4, 8)):
             self._submit_at(random.uniform(0.0, 30.0), Random(random.random()))
+        gangs = self.world.random("gangs")
+        for _ in range(gangs.randint(0, 2)):
+            self._submit_at(gangs.uniform(0.0, 30.0), Random(gangs.random()), workers=gangs.randint(2, 4))
+        users = self.world.random("users")
+        for _ in range(users.randint(0, 4)):
+            act = partial(users.choice((self._cancel, self._drain, self._switch, self._requeue)), users.randrange(1000))
+            self.world.at(users.uniform(5.0, 50.0), act)
 
-    def _submit_at(self, when: float, random: Random) -> None:
-        steps, cooperative = random.randint(3, 25), random.random() < 0.6
+    def _backend(self) -> ClusterBackend | None:
+        plane = self.control.plane
+        return plane.backend if plane is not None and self.control.listening() is not None else None
+
+    def _cancel(self, chosen: int) -> None:
+        backend, numbers = self._backend(), sorted(self.promises)
+        if backend is None or not numbers:
+            return
+        number = numbers[chosen % len(numbers)]
+
+        def answer(events: Sequence[ev.Event]) -> None:
+            if events:
+                self.world.note("user", f"job {number} is cancelled")
+
+        backend.cancel(number, answer)
+
+    def _requeue(self, chosen: int) -> None:
+        backend, numbers = self._backend(), sorted(self.promises)
+        if backend is not None and numbers:
+            number = numbers[chosen % len(numbers)]
+            if number not in self.ledger.ended:
+                self.world.note("user", f"asks to requeue job {number}")
+                backend.changes.requeue(number, False, "ann")
+
+    def _drain(self, chosen: int) -> None:
+        node = chosen % len(self.nodes)
+
+        def undo() -> None:
+            if (backend := self._backend()) is None:
+                self.world.after(1.0, undo)
+            else:
+                backend.drain(node, True)
+
+        if (backend := self._backend()) is not None:
+            self.world.note("operator", f"drains node {node}")
+            backend.drain(node, False)
+            self.world.after(5.0 + chosen % 20, undo)
+
+    def _switch(self, chosen: int) -> None:
+        if self._backend() is not None and self.control.plane is not None:
+            policy = _POLICIES[chosen % len(_POLICIES)]
+            self.world.note("operator", f"switches to {policy}")
+            self.control.plane.switch({"policy": policy, "estimator": "measured", "rounds": ROUND_S}, "a test")
+
+    def _submit_at(self, when: float, random: Random, workers: int = 1) -> None:
+        steps, cooperative = random.randint(3, 25), workers > 1 or random.random() < 0.6
         options = {
             "steps": steps,
             "step_s": round(random.uniform(0.2, 1.5), 3),
@@ -168,7 +221,8 @@ class _Scene:
         if may_fail:
             options["fails_at"] = random.randint(0, steps - 1)
         run = ["job", *(f"{name}={value}" for name, value in options.items())]
-        spec = TaskSpec(run=run, cooperative=cooperative, grace_s=random.choice((2.0, 5.0)), retries=3, steps=steps)
+        grace_s = random.choice((2.0, 5.0))
+        spec = TaskSpec(run=run, cooperative=cooperative, grace_s=grace_s, retries=3, steps=steps, workers=workers)
         job = spec.job("", "ann")
 
         def submit() -> None:
@@ -196,6 +250,9 @@ class _Scene:
                 if number not in self.ledger.completed:
                     self.world.violate(f"job {number} counts as finished, but did not reach its last step")
                 self.ledger.ended.add(number)
+        elif isinstance(event, ev.JobCancelled):
+            self.ledger.ended.add(event.number)
+            self.ledger.cancelled.add(event.number)
         elif isinstance(event, ev.JobsFailed):
             for number in event.jobs.tolist():
                 self.world.note("journal", f"job {number} failed")
@@ -268,7 +325,7 @@ def run_scenario(seed: int, faults: Sequence[Fault] | None = None) -> RunResult:
         files.before_write = scene.before_write
         scene.begin()
         for fault in chosen:
-            world.at(fault.at_s, lambda fault=fault: fault.apply(scene))  # type: ignore[misc]
+            world.at(fault.at_s, partial(fault.apply, scene))
         world.run(FAULTS_UNTIL_S, check=scene.check)
         world.run(FAULTS_UNTIL_S + CONVERGE_WITHIN_S, stop=scene.over, check=scene.check)
         scene.check_end()
