@@ -137,3 +137,19 @@ def test_a_name_and_a_user_mean_that_users_job():
         assert (await root.get("/v1/jobs?user=bob&select=0")).status_code == 404, "it is ann's"
 
     with_plane(scene)
+
+
+def test_ones_own_ended_job_comes_before_the_jobs_of_others():
+    async def scene(plane, who):
+        root, bob, task = who("root"), who("bob"), {"name": "train", "run": "x"}
+        await root.post("/v1/jobs", json={"jobs": [task]})
+        await root.delete("/v1/jobs/train")
+        await bob.post("/v1/jobs", json={"jobs": [task, {"name": "x" * 128, "run": "x"}]})
+        assert (await root.get("/v1/jobs/train")).json()["number"] == 0
+        assert (await root.delete("/v1/jobs/train")).status_code == 409, "it does not mean bob's job"
+        assert (await bob.delete("/v1/jobs/train")).status_code == 200
+        assert (await root.post("/v1/jobs/train/requeue", json={})).json()["number"] == 0
+        found = await root.get("/v1/jobs", params={"select": "bob/" + "x" * 128})
+        assert [job["number"] for job in found.json()["jobs"]] == [2]
+
+    with_plane(scene)

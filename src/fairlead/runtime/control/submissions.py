@@ -21,7 +21,7 @@ from fairlead.engine.state import State
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.tokens import Bearer
 from fairlead.runtime.protocol.task_array import MAX_ARRAY, ArrayMember, array_of, parse_indices
-from fairlead.runtime.protocol.task_file import TaskSpec, task_of
+from fairlead.runtime.protocol.task_file import MAX_NAME, TaskSpec, task_of
 
 MAX_JOBS = 1000
 MAX_COMPARED = 200  # jobs whose names are compared with an unknown name; a comparison is slow, and other requests wait
@@ -80,31 +80,32 @@ class JobNames:
     def of_one_user(
         self, state: State, word: str, may_see: Callable[[int], bool], user: str
     ) -> tuple[str, Callable[[int], bool]]:
-        """Return the name in a word such as `train` or `ann/train`, and whether a job belongs to the user that it means. If
-        several users have such a job that has not ended, `user` comes first.
+        """Return the name in a word such as `train` or `ann/train`, and whether a job belongs to the user that it means: to
+        `user`, if one of theirs has that name, or else to the only user with such a job that has not ended.
 
         Raises:
             HTTPException: It may mean jobs of several other users (409)."""
         owner, slash, name = word.partition("/")
         if not slash:
             name, part = word, _MEMBERS.match(word)
-            live = self._live(state, part["name"] if part else word)
-            owners = {state.job_of[number].user for number in live if may_see(number)}
+            numbers = [number for number in self._named(state, part["name"] if part else word) if may_see(number)]
+            own = any(state.job_of[number].user == user for number in numbers)
+            owners = {user} if own else {state.job_of[number].user for number in _live(state, numbers)}
             if not owners:
                 return name, may_see
-            owner = user if user in owners else min(owners)
-            if len(owners) > 1 and user not in owners:
+            owner = min(owners)
+            if len(owners) > 1:
                 several = ", ".join(f"{one}/{name}" for one in sorted(owners)[:5])
-                raise HTTPException(409, f"{name[:80]!r} is the name of several users' jobs; choose one: {several}")
+                raise HTTPException(
+                    409, f"{name[:80]!r} is the name of several users' jobs; choose one: {several}; or a number"
+                )
         return name, lambda number: may_see(number) and state.job_of[number].user == owner
 
-    def _live(self, state: State, name: str) -> list[int]:
-        """The jobs and members of arrays with a name that have not ended."""
+    def _named(self, state: State, name: str) -> list[int]:
+        """The jobs and members of arrays with a name."""
         self._update(state)
         arrays = self._arrays.get(name, {}).values()
-        numbers = [*self.numbers(state, name), *(number for members in arrays for number in members.values())]
-        phases = state.columns["phase"][numbers] if numbers else ()
-        return [number for number, phase in zip(numbers, phases) if phase <= int(Phase.RUNNING)]
+        return [*self.numbers(state, name), *(number for members in arrays for number in members.values())]
 
     def select(
         self, state: State, word: str, may_see: Callable[[int], bool], among: Callable[[int], bool], user: str = ""
@@ -154,13 +155,21 @@ class JobNames:
 
     def taken(self, state: State, user: str, name: str) -> bool:
         """Return whether a job or an array of a user with this name has not ended, or is about to be submitted."""
-        return (user, name) in self.pending or any(state.job_of[number].user == user for number in self._live(state, name))
+        return (user, name) in self.pending or any(
+            state.job_of[number].user == user for number in _live(state, self._named(state, name))
+        )
 
     def claim(self, state: State, user: str, name: str) -> bool:
         """Reserve a name until it is removed from `pending`; return False if it is taken."""
         if free := not self.taken(state, user, name):
             self.pending.add((user, name))
         return free
+
+
+def _live(state: State, numbers: list[int]) -> list[int]:
+    """Those of some jobs that have not ended."""
+    phases = state.columns["phase"][numbers] if numbers else ()
+    return [number for number, phase in zip(numbers, phases) if phase <= int(Phase.RUNNING)]
 
 
 def visibility(state: State, caller: Bearer, *, all_users: bool = False) -> tuple[Callable[[int], bool], Callable[[int], bool]]:
@@ -174,7 +183,7 @@ def visibility(state: State, caller: Bearer, *, all_users: bool = False) -> tupl
     return may_see, lambda number: may_see(number) and matching in (None, state.job_of[number].user)
 
 
-_Word = Annotated[str, StringConstraints(max_length=128)]
+_Word = Annotated[str, StringConstraints(max_length=2 * MAX_NAME + 64)]  # a user, a name and indices
 
 
 class JobQuery(BaseModel):
