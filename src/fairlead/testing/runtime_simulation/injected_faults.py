@@ -7,10 +7,24 @@ import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from fairlead.testing.runtime_simulation.scenario import _Scene
+from fairlead.testing.runtime_simulation.control import SimulatedControlPlane
+from fairlead.testing.runtime_simulation.simulated_network import Network
+from fairlead.testing.runtime_simulation.virtual_world import VirtualWorld
+
+
+class FaultTarget(Protocol):
+    """The cluster that faults happen to."""
+
+    world: VirtualWorld
+    network: Network
+    control: SimulatedControlPlane
+    nodes: Any  # each with a machine, a root, and an agent that can be started and killed
+
+    def double(self, node: int) -> Any:
+        """Another machine with the name of a node."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -22,7 +36,7 @@ class Fault:
     where: int  # the node, or a number that chooses a process
     amount: float  # how long it lasts, in seconds, or how much
 
-    def apply(self, scene: _Scene) -> None:
+    def apply(self, scene: FaultTarget) -> None:
         scene.world.note("FAULT", str(self))
         KINDS[self.kind](scene, self)
 
@@ -44,62 +58,62 @@ def choose_faults(random: Random, nodes: int, until_s: float) -> list[Fault]:
     return sorted(faults, key=lambda fault: fault.at_s)
 
 
-def _agent_killed(scene: _Scene, fault: Fault) -> None:
+def _agent_killed(scene: FaultTarget, fault: Fault) -> None:
     node = scene.nodes[fault.where]
     node.kill()
     scene.world.after(fault.amount, node.start)
 
 
-def _agent_paused(scene: _Scene, fault: Fault) -> None:
+def _agent_paused(scene: FaultTarget, fault: Fault) -> None:
     if (program := scene.nodes[fault.where].program) is not None:
         program.pause(fault.amount)
 
 
-def _machine_paused(scene: _Scene, fault: Fault) -> None:
+def _machine_paused(scene: FaultTarget, fault: Fault) -> None:
     node = scene.nodes[fault.where]
     for program in [*([node.program] if node.program is not None else []), *node.machine.programs()]:
         program.pause(fault.amount)
     node.machine.resumed_s = scene.world.now + fault.amount
 
 
-def _machine_lost(scene: _Scene, fault: Fault) -> None:
+def _machine_lost(scene: FaultTarget, fault: Fault) -> None:
     node = scene.nodes[fault.where]
     node.kill()
     node.machine.lose_power()
     scene.world.after(fault.amount, node.start)
 
 
-def _control_killed(scene: _Scene, fault: Fault) -> None:
+def _control_killed(scene: FaultTarget, fault: Fault) -> None:
     scene.control.crash(known=fault.where % 2 == 0)
     scene.world.after(fault.amount, scene.control.start)
 
 
-def _control_paused(scene: _Scene, fault: Fault) -> None:
+def _control_paused(scene: FaultTarget, fault: Fault) -> None:
     if scene.control.program is not None:
         scene.control.program.pause(fault.amount)
 
 
-def _partition(scene: _Scene, fault: Fault) -> None:
+def _partition(scene: FaultTarget, fault: Fault) -> None:
     name, until = scene.nodes[fault.where].name, scene.world.now + fault.amount
     scene.network.up[name] = scene.network.down[name] = until
 
 
-def _one_way_partition(scene: _Scene, fault: Fault) -> None:
+def _one_way_partition(scene: FaultTarget, fault: Fault) -> None:
     direction = scene.network.up if int(fault.amount * 100) % 2 else scene.network.down
     direction[scene.nodes[fault.where].name] = scene.world.now + fault.amount
 
 
-def _slow_network(scene: _Scene, fault: Fault) -> None:
+def _slow_network(scene: FaultTarget, fault: Fault) -> None:
     scene.network.slow[scene.nodes[fault.where].name] = (scene.world.now + 10.0, min(fault.amount, 5.0))
 
 
-def _connection_reset(scene: _Scene, fault: Fault) -> None:
+def _connection_reset(scene: FaultTarget, fault: Fault) -> None:
     for stream in [one for one in scene.network.streams if one.node == scene.nodes[fault.where].name]:
         stream.end_at_agent("connection reset")
         stream.end_at_control()
 
 
-def _half_open(scene: _Scene, fault: Fault) -> None:
+def _half_open(scene: FaultTarget, fault: Fault) -> None:
     for stream in [one for one in scene.network.streams if one.node == scene.nodes[fault.where].name]:
         if int(fault.amount * 100) % 2:
             stream.end_at_agent("connection reset")
@@ -107,39 +121,39 @@ def _half_open(scene: _Scene, fault: Fault) -> None:
             stream.end_at_control()
 
 
-def _journal_away(scene: _Scene, fault: Fault) -> None:
+def _journal_away(scene: FaultTarget, fault: Fault) -> None:
     scene.control.store.away_until = scene.world.now + fault.amount
 
 
-def _journal_slow(scene: _Scene, fault: Fault) -> None:
+def _journal_slow(scene: FaultTarget, fault: Fault) -> None:
     scene.control.store.slow_until = scene.world.now + fault.amount
 
 
-def _shim_killed(scene: _Scene, fault: Fault) -> None:
+def _shim_killed(scene: FaultTarget, fault: Fault) -> None:
     shims = [shim for shim in scene.nodes[fault.where].machine.processes.values() if shim.status is None]
     if shims:
         shims[int(fault.amount * 100) % len(shims)].die(-9)
 
 
-def _start_fails(scene: _Scene, fault: Fault) -> None:
+def _start_fails(scene: FaultTarget, fault: Fault) -> None:
     scene.nodes[fault.where].machine.cannot_start_until = scene.world.now + fault.amount
 
 
-def _clock_jumps(scene: _Scene, fault: Fault) -> None:
+def _clock_jumps(scene: FaultTarget, fault: Fault) -> None:
     error_s = (fault.amount - 10.0) * 600.0
     if fault.where == 0:
         scene.control.clock_error_s = error_s
     scene.nodes[fault.where].machine.clock_error_s = error_s
 
 
-def _second_agent(scene: _Scene, fault: Fault) -> None:
+def _second_agent(scene: FaultTarget, fault: Fault) -> None:
     """Another machine claims the name of a node, for a while."""
     double = scene.double(fault.where)
     double.start()
     scene.world.after(fault.amount, double.remove)
 
 
-def _deadline_damaged(scene: _Scene, fault: Fault) -> None:
+def _deadline_damaged(scene: FaultTarget, fault: Fault) -> None:
     """The file with the fencing deadline is damaged, and its agent dies."""
     _agent_killed(scene, fault)
     path = scene.nodes[fault.where].root / "fencing-deadline"
@@ -150,15 +164,15 @@ def _deadline_damaged(scene: _Scene, fault: Fault) -> None:
             path.write_bytes(b"")
 
 
-def _disk_full(scene: _Scene, fault: Fault) -> None:
+def _disk_full(scene: FaultTarget, fault: Fault) -> None:
     scene.nodes[fault.where].machine.disk_fault = (scene.world.now + fault.amount, errno.ENOSPC)
 
 
-def _disk_error(scene: _Scene, fault: Fault) -> None:
+def _disk_error(scene: FaultTarget, fault: Fault) -> None:
     scene.nodes[fault.where].machine.disk_fault = (scene.world.now + fault.amount, errno.EIO)
 
 
-KINDS: dict[str, Callable[[_Scene, Fault], None]] = {
+KINDS: dict[str, Callable[[FaultTarget, Fault], None]] = {
     "agent-killed": _agent_killed,
     "agent-paused": _agent_paused,
     "machine-paused": _machine_paused,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from fairlead.client.lease_page import PAGE, Field, Page, Stage
@@ -225,7 +225,7 @@ class SimulatedCommand:
         environment = spec.environment
         self.job, self.generation = int(environment["FAIRLEAD_JOB"]), int(environment["FAIRLEAD_GENERATION"])
         self.rank, self.world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
-        self.options = dict(word.split("=", 1) for word in spec.command[1:])
+        self.options: Mapping[str, str] = dict(word.split("=", 1) for word in spec.command[1:])
         self.status: int | None = None
         self.program = SimulatedProgram(machine.world, f"job {self.job}.{self.generation}/{self.rank} on {machine.name}")
         self._host = machine.host(self.program)
@@ -237,8 +237,8 @@ class SimulatedCommand:
         machine.world.start(self.program, self._main)
 
     @property
-    def machine(self) -> SimulatedMachine:
-        return self._machine
+    def machine_resumed_s(self) -> float:
+        return self._machine.resumed_s
 
     def signal(self, number: int) -> None:
         """A signal arrives."""
