@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import threading
@@ -291,12 +290,7 @@ def test_a_restart_does_not_restart_the_wait_for_a_node_that_was_unreachable(tmp
 
     scene.play(before)
     alive = AliveMark(tmp_path / "alive")
-
-    async def mark() -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(alive.keep(lambda: {scene.plane.cluster.nodes[0].name: 20.0}), 0.01)
-
-    asyncio.run(mark())
+    alive.mark({scene.plane.cluster.nodes[0].name: 20.0})
     again = Scene(scene.journal)
     again.plane.alive = alive
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 
 import pytest
 
 from fairlead.core.errors import InputError
+from fairlead.runtime.control import wall_clock
 from fairlead.runtime.control.wall_clock import AliveMark, WallClock, origin_of
 
 
@@ -66,14 +68,7 @@ def test_a_mark_says_for_how_long_unreachable_nodes_have_been_silent(tmp_path):
     mark = AliveMark(path)
     assert mark.silent_s() == {}
 
-    async def keep(silent: dict[str, float]) -> None:
-        keeping = asyncio.create_task(mark.keep(lambda: silent))
-        await asyncio.sleep(0)
-        keeping.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await keeping
-
-    asyncio.run(keep({"lost": 30.0}))
+    mark.mark({"lost": 30.0})
     (name, silent_s), *more = mark.silent_s().items()
     assert (name, more) == ("lost", [])
     assert 29.9 < silent_s < 60.0
@@ -82,5 +77,25 @@ def test_a_mark_says_for_how_long_unreachable_nodes_have_been_silent(tmp_path):
     for damaged in ("", "{", "[]", '{"boot": null}', '{"heard": 3}'):
         path.write_text(damaged)
         assert mark.silent_s() == {}
-    asyncio.run(keep({}))
+    mark.mark({})
     assert mark.silent_s() == {}
+
+
+def test_a_mark_on_a_slow_disk_does_not_keep_the_agents_waiting(tmp_path, monkeypatch):
+    begun, over = threading.Event(), threading.Event()
+
+    def slow(path, content):
+        begun.set()
+        assert over.wait(60.0)
+
+    async def agents() -> None:
+        keeping = asyncio.create_task(AliveMark(tmp_path / "alive").keep())
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        over.set()  # reached only if this event loop runs meanwhile
+        keeping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeping
+
+    monkeypatch.setattr(wall_clock, "atomic_write", slow)
+    asyncio.run(agents())

@@ -42,6 +42,7 @@ class AliveMark:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
+        self._heard: dict[str, float] | None = None  # as last written: when each unreachable node was heard
 
     def last_s(self, origin: float) -> float:
         """The second of the last mark; 0 without one."""
@@ -59,17 +60,22 @@ class AliveMark:
         return {name: max(0.0, now - at) for name, at in found["heard"].items() if isinstance(at, (int, float))}
 
     async def keep(self, silent_s: Callable[[], Mapping[str, float]] = dict) -> None:
-        """Mark every second, until cancelled, and list the unreachable nodes. A full disk only makes the mark older."""
-        before: dict[str, float] | None = None
+        """Mark every second, until cancelled, and list the unreachable nodes. A slow disk delays no agent: a thread writes."""
         while self._path is not None:
-            with contextlib.suppress(OSError):
-                boot, now = _boot()
-                heard = {name: round(now - seconds, 1) for name, seconds in silent_s().items()}
-                if heard != before or not self._path.exists():
-                    atomic_write(self._path, json.dumps({"boot": boot, "heard": heard}).encode())
-                    before = heard
-                self._path.touch()
+            await asyncio.to_thread(self.mark, silent_s())
             await asyncio.sleep(1.0)
+
+    def mark(self, silent_s: Mapping[str, float]) -> None:
+        """Mark now. A full disk only makes the mark older."""
+        if self._path is None:
+            return
+        with contextlib.suppress(OSError):
+            boot, now = _boot()
+            heard = {name: round(now - seconds, 1) for name, seconds in silent_s.items()}
+            if heard != self._heard or not self._path.exists():
+                atomic_write(self._path, json.dumps({"boot": boot, "heard": heard}).encode())
+                self._heard = heard
+            self._path.touch()
 
 
 def _boot() -> tuple[str, float]:
