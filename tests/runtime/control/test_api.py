@@ -328,3 +328,19 @@ def test_the_loop_does_not_wait_for_the_files_of_a_checkpoint(monkeypatch, tmp_p
         assert free == [True]
 
     with_plane(scene, checkpoints=str(tmp_path))
+
+
+def test_an_answer_after_the_end_of_the_http_server_does_no_harm(monkeypatch):
+    monkeypatch.setattr("fairlead.runtime.control.http_api.ANSWER_WITHIN_S", 0.5)
+
+    async def scene(plane, who):
+        answers = list[Any]()
+        monkeypatch.setattr(plane.backend, "submit_jobs", lambda jobs, answer: answers.append(answer))
+
+        async def submit() -> int:
+            return (await who("ann").post("/v1/jobs", json={"jobs": [{"name": "a", "run": "true"}]})).status_code
+
+        assert await asyncio.to_thread(lambda: asyncio.run(submit())) == 503  # the server's event loop has ended
+        answers[0]([])  # by the scheduling loop, which must not fail
+
+    with_plane(scene)

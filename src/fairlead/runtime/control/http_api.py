@@ -7,6 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -146,7 +147,8 @@ def create_app(
         result: asyncio.Future[Sequence[ev.Event]] = loop.create_future()
 
         def answer(events: Sequence[ev.Event]) -> None:
-            loop.call_soon_threadsafe(lambda: None if result.done() else result.set_result(events))
+            with suppress(RuntimeError):  # the server has ended; the scheduling loop must not fail
+                loop.call_soon_threadsafe(lambda: None if result.done() else result.set_result(events))
 
         ask(answer)
         until = loop.time() + ANSWER_WITHIN_S
