@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,14 @@ def test_events_that_are_dropped_while_a_reader_is_between_pages_still_come(wher
     journal.commit()
     assert read + [event.time for event in reading] == [event.time for event in EVENTS]
     journal.close()
+
+
+def test_commits_wait_for_locks_also_after_a_failed_truncation(tmp_path):
+    with closing(open_journal(str(tmp_path / "journal.sqlite"))) as journal:
+        database = journal._database
+        reading = database._connection.execute("SELECT name FROM sqlite_master")
+        assert reading.fetchone()
+        with pytest.raises(JournalError, match="locked"):
+            database.vacuum()
+        reading.close()
+        assert database._connection.execute("PRAGMA busy_timeout").fetchone() == (5000,)

@@ -84,8 +84,10 @@ class _Sqlite:
         with self._as_journal_errors():
             self._connection.executescript("PRAGMA incremental_vacuum")  # `execute` would free one page and stop
             # Commits wait meanwhile: where readers still need the log, it is truncated another time.
-            no_wait = "PRAGMA busy_timeout = 0; PRAGMA wal_checkpoint(TRUNCATE);"
-            self._connection.executescript(f"{no_wait} PRAGMA busy_timeout = {_BUSY_MS}")
+            try:
+                self._connection.executescript("PRAGMA busy_timeout = 0; PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                self._connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
 
     def close(self) -> None:
         with self._as_journal_errors():
