@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import signal
 from collections.abc import Callable, Iterator
@@ -119,3 +120,25 @@ def test_a_later_start_names_options_without_effect_and_a_root_that_others_can_r
         assert "no effect: --policy, --round; they differ from the scheduler in the journal" in (tmp_path / LOG).read_text()
     (warning,) = [line for line in lines(tmp_path) if line["event"] == "other users of this machine can read --root"]
     assert warning["fix"] == "chmod 700 root"
+
+
+def test_only_their_owner_reads_the_files_of_a_control_plane(tmp_path):
+    def modes() -> dict[str, int]:
+        files = [path for path in (tmp_path / "root").rglob("*") if path.is_file()]
+        return {path.relative_to(tmp_path / "root").as_posix(): path.stat().st_mode & 0o777 for path in files}
+
+    archive = b"PK\x05\x06" + bytes(18)
+    digest = hashlib.sha256(archive).hexdigest()
+    with serving(tmp_path, "--round", "2") as (_, url):
+        token = (tmp_path / "root" / "admin.token").read_text()
+        sent = httpx.put(f"{url}/v1/code/{digest}", content=archive, headers={"authorization": f"Bearer {token}"})
+        assert sent.is_success, sent.text
+        until(lambda: {"alive", "origin"} <= {Path(name).name for name in modes()}, tmp_path)
+        found = modes()
+    written = {"journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "journal.sqlite.lock", "tokens.json"}
+    assert {*written, "admin.token", "agent.token"} <= found.keys()
+    assert any(digest in name for name in found)
+    assert {name: oct(mode) for name, mode in found.items() if mode != 0o600} == {}
+    (tmp_path / "root" / "journal.sqlite").chmod(0o644)
+    with serving(tmp_path, "--round", "2"):
+        assert {mode for name, mode in modes().items() if name.startswith("journal.sqlite")} == {0o600}

@@ -45,8 +45,8 @@ class _Sqlite:
         self._lock = _lock_for_writing(path) if write else None
         try:
             with self._as_journal_errors():
-                if write and not path.exists():
-                    path.touch(0o600)  # the journal names users, commands and variables: only its owner reads it
+                if write:
+                    _make_private(path)
                 self._connection = self._connect(write)
         except BaseException:
             if self._lock is not None:
@@ -138,7 +138,7 @@ def _lock_for_writing(path: Path) -> IO[bytes]:
     lock_path = Path(f"{os.path.realpath(path)}.lock")
     while True:
         try:
-            lock = open(lock_path, "ab")  # noqa: SIM115 - closed with the journal
+            lock = open(lock_path, "ab", opener=_open_private)  # noqa: SIM115 - closed with the journal
         except OSError as error:
             raise JournalError(f"{path}: cannot write the journal: {error.strerror or error}") from error
         try:
@@ -150,6 +150,20 @@ def _lock_for_writing(path: Path) -> IO[bytes]:
             if os.path.samestat(os.fstat(lock.fileno()), os.stat(lock_path)):
                 return lock
         lock.close()  # its holder has removed it meanwhile
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _make_private(path: Path) -> None:
+    """The journal names users, commands and variables: only its owner reads it. Files of another owner stay as they are."""
+    if not path.exists():
+        path.touch(0o600)
+    for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        with suppress(FileNotFoundError, PermissionError):
+            if file.stat().st_mode & 0o077:
+                file.chmod(0o600)
 
 
 def _sync_folder(folder: Path) -> None:

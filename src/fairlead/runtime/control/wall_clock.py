@@ -73,7 +73,7 @@ class AliveMark:
             boot, now = _boot()
             heard = {name: round(now - seconds, 1) for name, seconds in silent_s.items()}
             if heard != self._heard or not self._path.exists():
-                atomic_write(self._path, json.dumps({"boot": boot, "heard": heard}).encode())
+                atomic_write(self._path, json.dumps({"boot": boot, "heard": heard}).encode(), private=True)
                 self._heard = heard
             self._path.touch()
 
