@@ -201,6 +201,16 @@ def test_an_empty_cluster_is_said_to_have_no_jobs():
     assert "last decisions" not in said
 
 
+def test_nodes_that_cannot_limit_jobs_are_named(monkeypatch: pytest.MonkeyPatch):
+    node = {"type": "v100", "accelerators": 4, "free": 4, "drained": False, "connected": True, "jobs": [], "up": True}
+    limits = {"n0": "none", "n1": "cpu,memory", "n2": None}
+    found = [{**node, "name": name, "limits": limit} for name, limit in limits.items()]
+    monkeypatch.setattr(cmd_nodes, "control_plane", lambda: SimpleNamespace(nodes=lambda: found))
+    assert "no cgroups on n0: the CPU and memory of jobs are not limited\n" in CliRunner().invoke(app, ["nodes"]).stdout
+    found[0]["limits"] = "memory"
+    assert "cgroups" not in CliRunner().invoke(app, ["nodes"]).stdout
+
+
 def test_accelerators_that_several_share_are_counted_where_there_are_some(monkeypatch: pytest.MonkeyPatch):
     node = {"name": "n0", "type": "v100", "accelerators": 4, "free": 2, "shared": 1, "drained": False, "connected": True}
     node |= {"jobs": ["a", "b"], "up": True}

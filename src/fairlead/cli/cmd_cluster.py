@@ -10,6 +10,7 @@ import signal
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import typer
 
@@ -190,6 +191,9 @@ def agent_command(
     allow_root_jobs: bool = typer.Option(
         False, "--allow-root-jobs", envvar="FAIRLEAD_ALLOW_ROOT_JOBS", help="Run jobs as root, if the agent is root."
     ),
+    cgroup: str = typer.Option(
+        "", help="Folder of a cgroup (v2) in which jobs are limited, or 'none'. [default: a new one, if the agent may make it]"
+    ),
     end_jobs: bool = typer.Option(False, "--end-jobs", help="When the agent ends, let its jobs checkpoint, and end them."),
     log_format: LogFormat = LOG_FORMAT,
     tls_ca: Path | None = typer.Option(None, help="The authority (PEM) that signed the control plane's certificate."),
@@ -207,6 +211,7 @@ def agent_command(
     """
     from fairlead.runtime.agent.agent_service import Agent
     from fairlead.runtime.agent.devices import NodeAccelerators
+    from fairlead.runtime.agent.processes import find_cgroup
     from fairlead.runtime.agent.settings import AgentSettings, choose_users
     from fairlead.runtime.agent.supervisor import Supervisor
     from fairlead.runtime.bootstrap import run_agent
@@ -217,7 +222,9 @@ def agent_command(
     devices = NodeAccelerators.parse(accelerators) if accelerators else NodeAccelerators.detect()
     token = os.environ.get("FAIRLEAD_TOKEN", "") if token_file is None else token_file.read_text().strip()
     own, pool = choose_users(user, user_pool, allow_root_jobs=allow_root_jobs, quiet=leashed)
-    settings = AgentSettings(own, pool, keep_s=keep_logs)
+    groups = find_cgroup(f"fairlead-{crc32(bytes(root.absolute())):08x}") if not cgroup and not leashed else None
+    groups = Path(cgroup) if cgroup not in ("", "none") else groups
+    settings = AgentSettings(own, pool, cgroup=groups, reports_limits=not leashed, keep_s=keep_logs)
     run_agent(
         lambda: Supervisor(root, devices, settings),
         lambda supervisor, stopping: Agent(

@@ -54,6 +54,9 @@ def nodes_command(words: NodesArgument = None, json: JsonOption = False) -> None
         jobs = ", ".join(name + marks.get(name, "") for name in node["jobs"])
         table.add_row(*map(Text, (node["name"], node["type"], *counts, up, there, jobs)))
     out.print(table)
+    if unlimited := [node["name"] for node in found if node.get("limits") == "none"]:
+        where = "all nodes" if len(unlimited) == len(found) > 1 else ", ".join(unlimited)
+        out.print(Text(f"no cgroups on {where}: the CPU and memory of jobs are not limited"), soft_wrap=True)
     for node in found:
         if why := node.get("launch_error"):
             again = f"; retried {format_delay(node['backoff_s'])}" if node["backoff_s"] else ""

@@ -17,8 +17,9 @@ from agent_node import Node, order
 
 from fairlead.core.errors import InputError
 from fairlead.runtime.agent.agent_errors import NodeError
+from fairlead.runtime.agent.processes import Cgroup, cgroup_limits, find_cgroup
 from fairlead.runtime.agent.settings import AgentSettings, User, UserPool, choose_users
-from fairlead.runtime.protocol.orders import Launch
+from fairlead.runtime.protocol.orders import Launch, LaunchParameters
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs as other users")
 
@@ -334,3 +335,54 @@ def test_each_users_home_is_in_its_launch(shared_node: Node) -> None:
     launch = shared_node.launch(script("import os; print(os.environ['HOME'], os.environ['USER'])", "ann", 1))
     assert shared_node.ended(launch).code == 0
     assert shared_node.printed(launch) == f"{shared_node.directory(launch)}/home ann\n"
+
+
+def offers(folder: Path, *controllers: str) -> Path:
+    """A folder with the files of a control group that has these controllers."""
+    folder.mkdir(exist_ok=True)
+    (folder / "cgroup.controllers").write_text(" ".join(("hugetlb", *controllers)))
+    (folder / "cgroup.subtree_control").write_text(" ".join(controllers))
+    return folder
+
+
+def test_a_launch_group_limits_cpu_and_memory_of_all_its_workers(tmp_path: Path) -> None:
+    group = tmp_path / "1-1"
+    group.mkdir()
+    for name in ("cpu.max", "memory.max"):
+        (group / name).write_text("max")
+    Cgroup.of_launch(group, 6.0, 32.0)
+    assert [(group / name).read_text() for name in ("cpu.max", "memory.max")] == ["600000 100000", str(32 << 30)]
+    bare = tmp_path / "1-2"
+    Cgroup.of_launch(bare, 6.0, 32.0).remove()  # a kernel without these controllers
+    assert not bare.exists()
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_limits_are_those_of_the_plan_or_of_the_task(
+    make_node: Callable[..., Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: bool
+) -> None:
+    found: list[tuple[float, float]] = []
+
+    def of_launch(path: Path, cpus: float, memory_gb: float) -> Cgroup:
+        found.append((cpus, memory_gb))
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Cgroup, "of_launch", of_launch)
+    node = make_node(AgentSettings(cgroup=offers(tmp_path / "group", "cpu", "memory")))
+    given = LaunchParameters(cpus=4.0, host_memory_gb=8.0) if planned else LaunchParameters()
+    with pytest.raises(NodeError):
+        node.launch(order(ranks=2, cpus=3.0, host_memory_gb=16.0, parameters=given))
+    assert found == [(8.0, 16.0) if planned else (6.0, 32.0)]
+    assert node.supervisor.limits == "cpu,memory"
+
+
+def test_a_node_reports_which_resources_groups_limit(make_node: Callable[..., Node], tmp_path: Path) -> None:
+    assert make_node(root=tmp_path / "local").supervisor.limits == ""
+    assert make_node(AgentSettings(reports_limits=True), root=tmp_path / "without").supervisor.limits == "none"
+    assert find_cgroup("jobs", tmp_path / "absent") is None
+    assert find_cgroup("jobs", offers(tmp_path / "hybrid")) is None
+    mount = offers(tmp_path / "mount", "cpu", "memory")
+    assert find_cgroup("jobs", mount) is None, "nothing can be limited in it"
+    offers(mount / "jobs", "cpu", "memory")
+    assert find_cgroup("jobs", mount) == mount / "jobs"
+    assert cgroup_limits(mount / "jobs") == ["cpu", "memory"]

@@ -305,7 +305,7 @@ def test_a_root_that_cannot_be_made_is_a_fault_with_its_path(node: Node, tmp_pat
 
 def test_a_control_group_that_cannot_be_made_is_a_fault_and_nothing_starts(make_node, tmp_path: Path) -> None:
     node = make_node(AgentSettings(cgroup=tmp_path / "not" / "there"))
-    with pytest.raises(NodeError, match="not/there/1-1-0: No such file"):
+    with pytest.raises(NodeError, match="not/there/1-1: No such file"):
         node.launch(order(RUNS_FOREVER))
     assert not list((node.root / "jobs").iterdir())
     assert not node.supervisor.running()

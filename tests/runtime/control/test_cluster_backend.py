@@ -17,6 +17,7 @@ from fairlead.engine.explain import why_in
 from fairlead.runtime.control import views
 from fairlead.runtime.control.accounting import history_records
 from fairlead.runtime.control.launches import LaunchEnd, NodeRanks, TrackedLaunch
+from fairlead.runtime.protocol.messages import Heartbeat, OrderBatch, decode_message, encode_message
 from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Metric, Progress, RenewalRequest, Revoke, Task
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 from fairlead.termination.by_loss import ByLoss
@@ -372,10 +373,28 @@ def test_a_launch_that_is_taken_back_before_it_was_sent_changes_no_progress():
     assert (orders, became.end, became.saved) == ([], LaunchEnd.YIELDED, 33)
 
 
+def test_a_launch_names_its_user_and_what_its_task_needs():
+    scene = Scene("v100:2", "las")
+    scene.join()
+    scene.job("a", user="ann", cpus=2.0, host_memory_gb=8.0)
+    ((_, launch),) = scene.at(0.0)
+    assert (launch.user, launch.task.cpus, launch.task.host_memory_gb) == ("ann", 2.0, 8.0)
+    (same,) = decode_message(encode_message(OrderBatch((launch,)))).orders
+    assert same == launch
+    plane = SimpleNamespace(
+        loop=scene.loop,
+        backend=scene.backend,
+        hub=SimpleNamespace(connected={0}, silent_s=lambda node: 0.0, heartbeats={0: Heartbeat(limits="none")}),
+    )
+    assert [node["limits"] for node in views.node_records(plane)] == ["none"]  # type: ignore[arg-type]
+
+
 def test_a_job_that_moves_is_marked_on_both_nodes():
     scene = begun("moving", "v100:1,v100:1", steps=1000.0)
     plane = SimpleNamespace(
-        loop=scene.loop, backend=scene.backend, hub=SimpleNamespace(connected={0, 1}, silent_s=lambda node: 0.0)
+        loop=scene.loop,
+        backend=scene.backend,
+        hub=SimpleNamespace(connected={0, 1}, silent_s=lambda node: 0.0, heartbeats={}),
     )
 
     def jobs() -> list[tuple[list[str], list[str], list[str]]]:

@@ -234,7 +234,8 @@ class Agent:
                 if self._lease is not None and now >= next_heartbeat:
                     self._heartbeats.append(now)
                     samples = self.supervisor.accelerators.samples()
-                    stream.send(ms.Heartbeat(tuple(used for used, _ in samples), tuple(gb for _, gb in samples)))
+                    used, memory_gb = tuple(used for used, _ in samples), tuple(gb for _, gb in samples)
+                    stream.send(ms.Heartbeat(used, memory_gb, self.supervisor.limits))
                     next_heartbeat = now + self._lease.lease_s / 3
                 if reports := self._poll():
                     stream.send(self._batch(reports))

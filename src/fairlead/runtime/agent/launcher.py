@@ -67,6 +67,9 @@ class Launcher:
             make_folder(directory, self.settings.folder_mode)
             directories = self._make_directories(launch, directory, user)
             specs = []
+            if self.settings.cgroup is not None:
+                group = Cgroup.of_launch(self.settings.cgroup / f"{launch.job}-{launch.generation}", *_limits(launch))
+                undo.callback(group.remove)
             for local_rank, rank in enumerate(launch.ranks):
                 work_directory = directory / str(rank)
                 lease = self._make_work_directory(launch, work_directory, user)
@@ -117,7 +120,7 @@ class Launcher:
         return work_directory / LEASE if pages is None else pages / f"{job}-{generation}-{work_directory.name}"
 
     def _cgroup(self, job: int, generation: int, rank: int) -> str:
-        return str(self.settings.cgroup / f"{job}-{generation}-{rank}") if self.settings.cgroup is not None else ""
+        return str(self.settings.cgroup / f"{job}-{generation}" / str(rank)) if self.settings.cgroup is not None else ""
 
     def _check(self, launch: Launch) -> None:
         task = launch.task
@@ -250,6 +253,13 @@ class Launcher:
             output=_output(launch, launch.ranks[local_rank], environment),
             outputs=list(launch.task.outputs) if launch.ranks[local_rank] == 0 else [],
         )
+
+
+def _limits(launch: Launch) -> tuple[float, float]:
+    """The CPU cores and the host memory in GB of all workers here, as planned or as the task says; 0: no limit."""
+    task, given = launch.task, launch.parameters
+    workers = len(launch.ranks)
+    return workers * (given.cpus or task.cpus), workers * (given.host_memory_gb or task.host_memory_gb)
 
 
 def _user_variables(user: User, launch: Path) -> dict[str, str]:

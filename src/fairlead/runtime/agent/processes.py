@@ -248,12 +248,63 @@ def _reaped(handle: int) -> bool:
     return True
 
 
+_CONTROLLERS = ("cpu", "memory")
+_CPU_PERIOD_US = 100_000
+
+
+def find_cgroup(name: str, mount: Path = Path("/sys/fs/cgroup")) -> Path | None:
+    """A new or earlier control group (version 2) of this name, for an agent's jobs. None: the agent cannot make groups, or they
+    would limit nothing."""
+    group = mount / name
+    try:
+        if not {*_CONTROLLERS} & {*(mount / "cgroup.controllers").read_text().split()}:
+            return None
+        _enable_controllers(mount)
+        group.mkdir(exist_ok=True)
+    except OSError:
+        return None
+    return group if cgroup_limits(group) else None
+
+
+def cgroup_limits(group: Path | None) -> list[str]:
+    """The resources that groups inside a control group can limit; enables them."""
+    if group is None:
+        return []
+    _enable_controllers(group)
+    try:
+        enabled = (group / "cgroup.subtree_control").read_text().split()
+    except OSError:
+        return []
+    return [name for name in _CONTROLLERS if name in enabled]
+
+
+def _enable_controllers(group: Path) -> None:
+    for name in _CONTROLLERS:  # each by itself: the kernel may refuse one of them
+        with contextlib.suppress(OSError):
+            if name not in (group / "cgroup.subtree_control").read_text().split():
+                (group / "cgroup.subtree_control").write_text(f"+{name}")
+
+
 class Cgroup:
-    """A control group (version 2) of one worker. No process can leave it, and all die at once. Without one, the agent relies on
-    shims that adopt orphans."""
+    """A control group (version 2) of one worker, inside that of its launch, which has the limits. No process can leave it, and
+    all die at once. Without one, the agent relies on shims that adopt orphans."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+
+    @classmethod
+    def of_launch(cls, path: Path, cpus: float, memory_gb: float) -> Cgroup:
+        """The group of a launch, with limits for all its workers together; 0: none. Some kernels do not offer all of them."""
+        path.mkdir(exist_ok=True)
+        limits = {}
+        if cpus:
+            limits["cpu.max"] = f"{max(1000, round(cpus * _CPU_PERIOD_US))} {_CPU_PERIOD_US}"
+        if memory_gb:
+            limits["memory.max"] = str(round(memory_gb * 2**30))
+        for name, limit in limits.items():
+            if (path / name).exists():
+                (path / name).write_text(limit)
+        return cls(path)
 
     @classmethod
     def create(cls, path: Path, pid: int) -> Cgroup:
@@ -278,6 +329,8 @@ class Cgroup:
         return False
 
     def remove(self) -> None:
-        """Remove the group, if it is empty."""
+        """Remove the group, if it is empty, and that of its launch after the last worker."""
         with contextlib.suppress(OSError):
             self._path.rmdir()
+            if self._path.name.isdigit():
+                self._path.parent.rmdir()

@@ -175,6 +175,7 @@ class AgentSettings:
     pool: UserPool | None = None  # where each user's jobs run as a Unix user of their own; only root can do that
     pages: Path | None = None  # directory of lease pages, best in memory (/dev/shm/…); None: with the launch
     cgroup: Path | None = None  # a control group (version 2) in which the agent may make groups; None: none is used
+    reports_limits: bool = False  # tell the control plane which resources of jobs are limited, also that none is
     log_bytes: int = 16 << 20  # of one file of a worker's log
     log_files: int = 4  # files of a worker's log
     keep_s: float = 7 * 86400.0  # how long launches, with their logs, and code are kept after their end was acknowledged

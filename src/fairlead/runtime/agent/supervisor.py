@@ -18,7 +18,7 @@ from fairlead.runtime.agent.devices import MultiProcessService, NodeAccelerators
 from fairlead.runtime.agent.kept_outputs import DIRECTORY, read_output
 from fairlead.runtime.agent.launch import RECORD, SETTLED, AgentLaunch, LaunchRecord, read_ended, stored_launches
 from fairlead.runtime.agent.launcher import Launcher
-from fairlead.runtime.agent.processes import ProcessTable
+from fairlead.runtime.agent.processes import ProcessTable, cgroup_limits
 from fairlead.runtime.agent.settings import AgentSettings
 from fairlead.runtime.agent.shim import LOG, FencingDeadline
 from fairlead.runtime.agent.worker_logs import LogExcerpt, read_log_files
@@ -55,6 +55,8 @@ class Supervisor:
             os.chmod(self._code, 0o700)  # jobs have links to its files
             self._lock = _locked(self.root / "lock")
             self._fencing_deadline = FencingDeadline(self.root)
+        group = self._settings.cgroup
+        self.limits = ",".join(cgroup_limits(group)) or "none" if group or self._settings.reports_limits else ""
         self.mps = MultiProcessService(self.root / "mps")
         self._launcher = Launcher(
             self._jobs,

@@ -322,7 +322,7 @@ class ClusterBackend:
         self, number: int, assignment: tuple[NodeRanks, ...], saved: int, parameters: LaunchParameters
     ) -> TrackedLaunch:
         job = self._jobs[number]
-        task, user = self.task_of(job.job), job.job.user
+        task, user = replace(self.task_of(job.job), cpus=job.job.cpus, host_memory_gb=job.job.host_memory_gb), job.job.user
         return TrackedLaunch(number, job.generation, job.job.name, task, assignment, saved, parameters, user=user)
 
     def _next(self, until: float) -> list[ev.Event]:

@@ -273,6 +273,7 @@ def node_records(plane: ControlPlane, visible_to: str | None = None) -> list[dic
                 "unreachable_s": _finite(plane.hub.silent_s(number)),
                 "free": int(np.count_nonzero(free[mine])),
                 "shared": int(np.count_nonzero(holders[mine] > 1)),
+                "limits": plane.hub.heartbeats.get(number, Heartbeat()).limits or None,  # by cgroups; null: not reported
             }
         )
         if (failures := plane.backend.node_backoff.of(number)) is not None:

@@ -55,10 +55,12 @@ class Hello:
 
 @_message
 class Heartbeat:
-    """The agent is alive. Utilization (0 to 1) and used memory of each accelerator, where they can be measured."""
+    """The agent is alive. Utilization (0 to 1) and used memory of each accelerator, where they can be measured. `limits`: what
+    control groups limit on the node ("cpu,memory" or "none"); agents of former versions do not say."""
 
     utilization: tuple[Amount, ...] = ()
     memory_gb: tuple[Amount, ...] = ()
+    limits: Annotated[str, Field(max_length=64)] = ""
 
 
 @_message

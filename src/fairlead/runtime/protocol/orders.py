@@ -47,6 +47,8 @@ class Task:
     shell: bool = False  # `command` begins with bash; a node without it uses sh
     output: str = ""  # a file that also gets the output, relative to the working directory; empty: only the log
     outputs: tuple[str, ...] = ()  # patterns of files to keep when it has ended
+    cpus: float = 0.0  # that each worker needs; 0: not specified. What a plan assigns comes before it
+    host_memory_gb: float = 0.0  # likewise
 
 
 @dataclass(frozen=True, slots=True)
