@@ -9,8 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from fairlead.testing.runtime_simulation.injected_faults import Fault
-from fairlead.testing.runtime_simulation.scenario import RunResult, run_scenario
+from fairlead.core.errors import FairleadError
+
+try:
+    from fairlead.testing.runtime_simulation.injected_faults import Fault
+    from fairlead.testing.runtime_simulation.scenario import RunResult, run_scenario
+except FairleadError as problem:  # without greenlet
+    sys.exit(f"fairlead-sim: error: {problem}")
 
 _PER_PROCESS = 100  # seeds; then a process starts again with no files left open
 

@@ -10,9 +10,13 @@ from collections.abc import Callable
 from itertools import count
 from types import TracebackType
 
-from greenlet import getcurrent, greenlet
-
+from fairlead.core.errors import FairleadError
 from fairlead.runtime.host import Condition, Host
+
+try:
+    from greenlet import getcurrent, greenlet
+except ImportError:
+    raise FairleadError("the simulation of the runtime needs greenlet: pip install greenlet") from None
 
 EPOCH_S = 1_700_000_000.0  # Unix time at which every world begins
 
