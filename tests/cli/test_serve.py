@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -139,6 +140,9 @@ def test_only_their_owner_reads_the_files_of_a_control_plane(tmp_path):
     assert {*written, "admin.token", "agent.token"} <= found.keys()
     assert any(digest in name for name in found)
     assert {name: oct(mode) for name, mode in found.items() if mode != 0o600} == {}
+    # Jobs that a root agent starts as other users pass through to their checkpoints.
+    assert (tmp_path / "root").stat().st_mode & 0o777 == (0o711 if os.geteuid() == 0 else 0o700)
+    assert (tmp_path / "root" / "code").stat().st_mode & 0o077 == 0
     (tmp_path / "root" / "journal.sqlite").chmod(0o644)
     with serving(tmp_path, "--round", "2"):
         assert {mode for name, mode in modes().items() if name.startswith("journal.sqlite")} == {0o600}

@@ -104,7 +104,7 @@ def serve_control_plane(
         check_address_free("--agents", settings.agents)
         if settings.checkpoints is not None:
             _check_writable(settings.checkpoints)
-        held.enter_context(_root_folder(settings.root))
+        held.enter_context(_root_folder(settings.root, has_checkpoints=settings.checkpoints is None))
         journal = open_journal(settings.journal_url)
         try:
             state = None if is_new(journal) else recover(journal)[0]
@@ -117,10 +117,13 @@ def serve_control_plane(
 
 
 @contextlib.contextmanager
-def _root_folder(root: Path) -> Iterator[None]:
-    """Create the root; remove it again if the start fails and it is still empty."""
+def _root_folder(root: Path, *, has_checkpoints: bool) -> Iterator[None]:
+    """Create the root; remove it again if the start fails and it is still empty. Jobs of other users, which a root agent starts
+    on this machine, pass through the root to checkpoints in it."""
     new = [path for path in (root, *root.parents) if not path.exists()]
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if has_checkpoints and os.geteuid() == 0 and root.stat().st_mode & 0o777 == 0o700:
+        root.chmod(0o711)
     if root.stat().st_mode & 0o066:
         log.warning("other users of this machine can read --root", extra={"fix": f"chmod 700 {root}"})
     try:

@@ -219,7 +219,8 @@ class AgentSettings:
             if folder != path and not about.st_mode & stat.S_IXOTH:
                 raise NodeError(
                     folder,
-                    "users' jobs cannot pass through it: chmod o+x, or choose another folder (--root, serve --checkpoints)",
+                    "users' jobs cannot pass through it: chmod o+x, choose another folder (--root, serve --checkpoints), "
+                    "or, to try Fairlead as root, start the agent with --allow-root-jobs",
                 )
         if not path.stat().st_mode & stat.S_IXOTH:  # made by an agent that ran all jobs as itself
             os.chmod(path, self.folder_mode)
