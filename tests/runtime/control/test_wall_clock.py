@@ -84,13 +84,14 @@ def test_a_mark_says_for_how_long_unreachable_nodes_have_been_silent(tmp_path):
 def test_a_mark_on_a_slow_disk_does_not_keep_the_agents_waiting(tmp_path, monkeypatch):
     begun, over = threading.Event(), threading.Event()
 
-    def slow(path, content):
+    def slow(path, content, private):
         begun.set()
         assert over.wait(60.0)
 
     async def agents() -> None:
         keeping = asyncio.create_task(AliveMark(tmp_path / "alive").keep())
         while not begun.is_set():
+            assert not keeping.done()
             await asyncio.sleep(0.01)
         over.set()  # reached only if this event loop runs meanwhile
         keeping.cancel()
