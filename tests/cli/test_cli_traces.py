@@ -128,10 +128,10 @@ def test_a_table_without_the_usual_type_says_which_option_names_another(sample, 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["trace", "generate", "-o", "made.csv", "--load", "0"], "--load 0.0"),
+        (["trace", "generate", "-o", "made.csv", "--load", "0"], "--load 0"),
         (["trace", "generate", "-o", "made.csv", "--kinds", "LN"], "--kinds 'LN'"),
         (["trace", "generate", "-o", "made.csv", "--load", "1e-300"], "--load 1e-300"),
-        (["simulate", "--policy", "fifo", "--load", "0"], "--load 0.0"),
+        (["simulate", "--policy", "fifo", "--load", "0"], "--load 0"),
         (["simulate", "--policy", "fifo", "--workers", "many"], "--workers 'many'"),
     ],
 )

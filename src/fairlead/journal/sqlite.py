@@ -85,7 +85,8 @@ class _Sqlite:
             self._connection.executescript("PRAGMA incremental_vacuum")  # `execute` would free one page and stop
             # Commits wait meanwhile: where readers still need the log, it is truncated another time.
             try:
-                self._connection.executescript("PRAGMA busy_timeout = 0; PRAGMA wal_checkpoint(TRUNCATE)")
+                self._connection.execute("PRAGMA busy_timeout = 0")
+                self._connection.executescript("PRAGMA wal_checkpoint(TRUNCATE)")
             finally:
                 self._connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
 
