@@ -95,6 +95,7 @@ NODE: Mapping[str, str] = {
     "unreachable_s": "seconds since the agent was last heard: 0 while it is connected, null if the node was given up",
     "free": "GPUs that are up and have no job",
     "shared": "GPUs with more than one job",
+    "limits": "what its agent limits for each job by cgroups; null: not reported",
 }
 
 USAGE: Mapping[str, str] = {

@@ -80,7 +80,7 @@ class Machines:
         hide = "".join(f"mount -t tmpfs none {other} && " for other in others)
         fairlead = [sys.executable, "-m", "fairlead.cli.main", *map(str, words)]
         command = ["ip", "netns", "exec", self._space(name), "unshare", "-m", "sh", "-c", f'{hide}exec "$@"', "sh", *fairlead]
-        environment = {**os.environ, "PYTHONPATH": SOURCE}
+        environment = {**os.environ, "PYTHONPATH": SOURCE, "FAIRLEAD_ALLOW_ROOT_JOBS": "1"}  # its folders are root's
         with (self.own(name) / "log").open("ab") as log:
             here = self.own(name)
             self._running.append(subprocess.Popen(command, cwd=here, env=environment, stdout=log, stderr=log))

@@ -15,7 +15,7 @@ ON_A_SMALL_DISK = """
 import json, os, resource, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from agent_node import RUNS_FOREVER, Node, order
+from agent_node import IGNORES_SIGTERM, RUNS_FOREVER, Node, order
 from fairlead.core.errors import FairleadError
 from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.processes import descendants, find_process
@@ -52,7 +52,7 @@ launch = node.starts(order("import sys; print('up', flush=True); sys.stdout.buff
 end = node.ended(launch)
 seen["exit"] = json.loads((node.directory(launch) / "0/exit.json").read_text())
 seen["code"] = end.code
-revoked = order(RUNS_FOREVER, job=2)
+revoked = order(IGNORES_SIGTERM, job=2)
 (root / "jobs/1/1/0/log").rename(root / "gone")
 for piece in (root / "gone").iterdir(): piece.unlink()
 node.starts(revoked)

@@ -167,7 +167,12 @@ def test_an_agent_joins_gets_orders_and_is_heard():
         (Heartbeat(), "secret", "hello"),
         (b"{", "secret", "JSON"),
         (b'{"is":"hello","node":"x"}', "secret", "damaged"),
-        (b'{"is":"hello","node":"node-0","type":"v100","accelerators":2,"incarnation":1,"extra":1}', "secret", "extra"),
+        # An agent of a later version, with a field that this version does not know.
+        (
+            b'{"is":"hello","node":"node-0","type":"v100","accelerators":2,"incarnation":1,"version":6,"extra":1}',
+            "secret",
+            "the agent's messages have version 6, the control plane's 5",
+        ),
         (Hello("elsewhere", "v100", 2, 1), "secret", "no node"),
         (hello(version=1), "secret", "the agent's messages have version 1, the control plane's 5"),
         (hello(incarnation=2**53 + 1), "secret", "incarnation"),
