@@ -112,6 +112,12 @@ def test_a_defect_that_was_mended_is_found_when_it_is_put_back(
     assert run_scenario(seed, faults).violation
 
 
+def test_the_workers_of_a_gang_keep_their_ranks_over_a_restart() -> None:
+    """Its launch had reached one of two nodes when the control plane was killed."""
+    faults = [Fault("slow-network", 25.728, 0, 6.01), Fault("control-plane-killed", 29.961, 0, 4.79)]
+    assert run_scenario(1071, faults).violation == ""
+
+
 def test_the_faults_that_matter_are_found() -> None:
     faults = [Fault("slow-network", float(at), 0, 1.0) for at in range(9)]
     assert shrink(faults, lambda some: {faults[2], faults[7]} <= set(some)) == [faults[2], faults[7]]

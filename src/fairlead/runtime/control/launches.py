@@ -395,7 +395,7 @@ def _may_fail(run: TrackedLaunch, report: od.Ended) -> bool:
 
 
 class RankAssignment:
-    """Assigns ranks to nodes: worker i gets accelerator i of a launch."""
+    """Assigns ranks to nodes: worker i gets accelerator i of a launch, in ascending order, as after a restart."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -404,7 +404,7 @@ class RankAssignment:
     def of(self, accelerators: Ints) -> tuple[NodeRanks, ...]:
         """Return the ranks by node, the node of rank 0 first."""
         by_node: dict[int, list[tuple[int, int]]] = {}
-        for rank, place in enumerate(accelerators.tolist()):
+        for rank, place in enumerate(sorted(accelerators.tolist())):
             node = int(self._cluster.node_of[place])
             by_node.setdefault(node, []).append((rank, place - self._first_of_node[node]))
         return tuple(NodeRanks(node, tuple(r for r, _ in here), tuple(p for _, p in here)) for node, here in by_node.items())

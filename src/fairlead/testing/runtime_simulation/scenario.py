@@ -253,6 +253,8 @@ class _Scene:
         elif isinstance(event, ev.JobCancelled):
             self.ledger.ended.add(event.number)
             self.ledger.cancelled.add(event.number)
+        elif isinstance(event, ev.JobRequeued):
+            self.ledger.ended.discard(event.number)
         elif isinstance(event, ev.JobsFailed):
             for number in event.jobs.tolist():
                 self.world.note("journal", f"job {number} failed")
