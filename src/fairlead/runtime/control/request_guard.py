@@ -85,7 +85,7 @@ class RateLimiter:
 
 def check_token(found: Bearer | None, *, metrics: bool = False) -> Bearer:
     """Return the bearer of a user's or an admin's token, or also of one for metrics; others are refused."""
-    if found is None or found.role is Role.AGENT:
+    if found is None or found.role in (Role.AGENT, Role.NODE):
         wanted = "this request needs a valid token in the header 'Authorization: Bearer TOKEN'"
         raise HTTPException(401, wanted, {"WWW-Authenticate": "Bearer"})
     if found.role is Role.METRICS and not metrics:
@@ -138,7 +138,8 @@ class RequestGuard:
         if scope["path"] == PROBE and not self._body_size(scope, headers, found):
             await self._app(scope, receive, send)
             return
-        user = found.user if found is not None else f"{(scope.get('client') or ('',))[0]} without a token"
+        is_user = found is not None and found.role is not Role.NODE  # a user may have the name of a node
+        user = found.user if found and is_user else f"{(scope.get('client') or ('',))[0]} without a token"
         if self._limiter is not None and (wait_s := math.ceil(self._limiter.wait_s(user))):
             rate = f"at most {self._limiter.rate.per_s:g} a second"
             why = f"too many requests of {user}: {rate}; try again in {wait_s} s"
