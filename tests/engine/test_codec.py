@@ -171,7 +171,13 @@ events = st.one_of(
     st.builds(ev.JobUpdated, moments, numbers, changes),
     st.builds(ev.NodeLost, moments, numbers),
     st.builds(ev.NodeRepaired, moments, numbers),
-    st.builds(ev.NodeDrained, moments, numbers, st.booleans()),
+    st.builds(ev.NodeDrained, moments, numbers, st.booleans(), words, words, st.none() | moments),
+    clusters().flatmap(
+        lambda machines: st.builds(
+            ev.NodeAdded, moments, numbers, st.sampled_from(machines.nodes), st.none() | st.sampled_from(machines.types)
+        )
+    ),
+    st.builds(ev.NodeRemoved, moments, numbers),
     st.builds(ev.NodeBackedOff, moments, numbers, moments, words),
     st.builds(
         lambda t, w, c: ev.MetricsReported(t, w, np.array(c[0], np.int64), np.array(c[1])),

@@ -127,15 +127,15 @@ def _nodes(entry: Value, already: int) -> list[Node]:
     count = fields["count"].whole("a whole number of at least 1", 1) if "count" in fields else 1
     if size * count > MOST_ACCELERATORS:
         raise fields["accelerators"].error(f"at most {MOST_ACCELERATORS:,} GPUs")
-    numbers = {
-        name: fields[name].number("a number of at least 0") if name in fields else default
+    cpus, memory_gb, network_gbps = (
+        fields[name].number("a number of at least 0") if name in fields else default
         for name, default in (("cpus", float("inf")), ("memory_gb", float("inf")), ("network_gbps", 0.0))
-    }
+    )
     links = _links(fields["links"], size) if "links" in fields else ()
     base = fields["name"].text("a name") if "name" in fields else type_name
     alone = count == 1 and "name" in fields
     names = [base] if alone else [f"{base}-{already + index}" for index in range(count)]
-    return [Node(name, type_name, size, **numbers, links=links) for name in names]
+    return [Node(name, type_name, size, cpus, memory_gb, network_gbps, links) for name in names]
 
 
 def _links(value: Value, size: int) -> tuple[tuple[float, ...], ...]:

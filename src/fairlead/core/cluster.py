@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -48,6 +48,19 @@ class Node:
     memory_gb: float = float("inf")
     network_gbps: float = 0.0
     links: tuple[tuple[float, ...], ...] = ()
+    removed: bool = False  # it has left the cluster; its number stays
+
+
+class Drain(NamedTuple):
+    """Why a node is drained, by which user, and until when (None: until an operator ends it)."""
+
+    reason: str = ""
+    by: str = ""
+    until_s: float | None = None
+
+
+NO_DRAIN = Drain()
+"""A drain without a reason, a user or an end."""
 
 
 class BackoffPeriod(NamedTuple):
@@ -59,7 +72,9 @@ class BackoffPeriod(NamedTuple):
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes in a fixed order; accelerators are numbered through them. Types are numbered by first appearance."""
+    """Nodes in a fixed order; accelerators are numbered through them. Types are numbered by first appearance.
+
+    A removed node keeps its numbers. `size` and columns by node or accelerator include it; sizes by type do not."""
 
     nodes: tuple[Node, ...]
     types: tuple[AcceleratorType, ...] = field(default=())
@@ -115,7 +130,7 @@ class Cluster:
     @cached_property
     def first_of(self) -> Ints:
         """The number of each node's first accelerator."""
-        return _fixed(np.concatenate(([0], np.cumsum(self.node_size)[:-1])).astype(np.int64))
+        return _fixed((np.cumsum(self.node_size) - self.node_size).astype(np.int64))
 
     @cached_property
     def accelerators_of_type(self) -> tuple[Ints, ...]:
@@ -138,15 +153,42 @@ class Cluster:
         return [(first, first + size) for first, size in zip(self.first_of.tolist(), self.node_size.tolist())]
 
     @cached_property
+    def _usable_size(self) -> Ints:
+        """By node, its accelerators; 0 of a removed node."""
+        return _fixed(np.array([0 if n.removed else n.accelerators for n in self.nodes], dtype=np.int64))
+
+    @cached_property
     def size_of_type(self) -> Ints:
         """How many accelerators each type has, whether up or down."""
-        return _fixed(np.bincount(self.type_of, minlength=len(self.types)).astype(np.int64))
+        return _fixed(np.bincount(self.node_type, self._usable_size, len(self.types)).astype(np.int64))
 
     @cached_property
     def largest_node_of_type(self) -> Ints:
-        largest = np.zeros(len(self.types), dtype=np.int64)
-        np.maximum.at(largest, self.node_type, self.node_size)
+        """The accelerators of the largest node of each type; 1 for a type without nodes."""
+        largest = np.ones(len(self.types), dtype=np.int64)
+        np.maximum.at(largest, self.node_type, self._usable_size)
         return _fixed(largest)
+
+    @cached_property
+    def number_of_node(self) -> dict[str, int]:
+        """By name, the numbers of the nodes that are not removed."""
+        return {node.name: number for number, node in enumerate(self.nodes) if not node.removed}
+
+    def number_for(self, spec: Node) -> int:
+        """The number that an added node gets: that of a removed node with its name, type and size, or the next one."""
+        shape = (True, spec.name, spec.type, spec.accelerators)
+        same = (k for k, node in enumerate(self.nodes) if (node.removed, node.name, node.type, node.accelerators) == shape)
+        return next(same, len(self.nodes))
+
+    def with_node(self, number: int, spec: Node, type_: AcceleratorType | None = None) -> Cluster:
+        """The cluster with a node under this number, which is the next one or that of another node."""
+        types = self.types if type_ is None or type_.name in self.type_code else (*self.types, type_)
+        return Cluster((*self.nodes[:number], spec, *self.nodes[number + 1 :]), types)
+
+    @property
+    def with_removed(self) -> Cluster:
+        """The cluster as if no node had been removed."""
+        return Cluster(tuple(replace(node, removed=False) for node in self.nodes), self.types)
 
     @cached_property
     def node_cpus(self) -> Floats:
@@ -162,7 +204,7 @@ class Cluster:
         if not (cpus > 0 or memory_gb > 0):
             return int(self.size_of_type[code])
         mine = self.node_type == code
-        hosted = self.node_size[mine].astype(np.float64)
+        hosted = self._usable_size[mine].astype(np.float64)
         for need, there in ((cpus, self.node_cpus), (memory_gb, self.node_memory_gb)):
             if need > 0:
                 hosted = np.minimum(hosted, np.floor(there[mine] / need + 1e-9))
@@ -185,10 +227,12 @@ class Cluster:
 
     @cached_property
     def size(self) -> int:
+        """How many accelerators have a number, those of removed nodes included."""
         return int(self.node_size.sum())
 
     def __str__(self) -> str:
-        return ", ".join(f"{size} × {name}" for name, size in zip(self.type_names, self.size_of_type.tolist()))
+        sizes = zip(self.type_names, self.size_of_type.tolist())
+        return ", ".join(f"{size} × {name}" for name, size in sizes if size) or "no nodes"
 
 
 def _in_order(known: Sequence[AcceleratorType], nodes: Sequence[Node]) -> tuple[AcceleratorType, ...]:

@@ -29,6 +29,12 @@ class DeviceMap:
             self.last = np.concatenate((self.last, np.full(grown, -1, dtype=np.int64)))
             self._marks = np.zeros(old + grown + 1, dtype=np.bool_)
 
+    def grow(self, accelerators: int) -> None:
+        """Add accelerators, up to this many in all."""
+        more = np.full(accelerators - self.accelerators, -1, dtype=np.int64)
+        self._layers = [np.concatenate((layer, more)) for layer in self._layers]
+        self.accelerators = accelerators
+
     @property
     def occupancy(self) -> Ints:
         """How many jobs there are on each accelerator."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, get_args
 
-from fairlead.core.cluster import Cluster, Floats, Ints
+from fairlead.core.cluster import AcceleratorType, Cluster, Floats, Ints, Node
 from fairlead.core.job import Job
 from fairlead.core.plan import ObservedValues, RoundPlan
 
@@ -101,11 +101,34 @@ class NodeRepaired:
 
 @dataclass(frozen=True, slots=True)
 class NodeDrained:
-    """An operator drained a node or, with `undo`, ended the drain. The next decision moves or suspends its jobs."""
+    """An operator drained a node or, with `undo`, ended the drain. The next decision moves or suspends its jobs. A node that is
+    drained again has the new reason and time."""
 
     time: float
     node: int
     undo: bool = False  # use the node again
+    reason: str = ""  # the reason that was given
+    by: str = ""  # the user who drained it
+    until_s: float | None = None  # second at which the drain ends by itself; None: an operator ends it
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAdded:
+    """A node became part of the cluster. It counts as lost until `NodeRepaired` says that its agent has joined. Its number is
+    the next one, or that of a removed node with the same name, type and number of GPUs."""
+
+    time: float
+    node: int
+    spec: Node  # name, GPU type, number of GPUs, CPUs, memory
+    type: AcceleratorType | None = None  # properties of its GPU type, if the cluster did not have that type
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRemoved:
+    """A node on which no job runs left the cluster. Its number, and those of its GPUs, are not given to other nodes."""
+
+    time: float
+    node: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +255,8 @@ Exogenous: TypeAlias = (
     | NodeLost
     | NodeRepaired
     | NodeDrained
+    | NodeAdded
+    | NodeRemoved
     | NodeBackedOff
     | MetricsReported
     | SchedulerSwitched

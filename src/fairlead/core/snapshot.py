@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fairlead.core.cluster import BackoffPeriod, Bools, Cluster, Floats, Ints
+from fairlead.core.cluster import BackoffPeriod, Bools, Cluster, Drain, Floats, Ints
 from fairlead.core.columns import ColumnStore, JobColumns
 from fairlead.core.device_map import DeviceMap
 from fairlead.core.errors import FairleadError
@@ -53,6 +53,7 @@ class Snapshot:
     round_s: float = 0.0  # of the scheduler that decides; 0: at every event
     any_drained: bool = False
     backoffs: Mapping[int, BackoffPeriod] = field(default_factory=dict)  # nodes that get no jobs for now; they are not `up`
+    drains: Mapping[int, Drain] = field(default_factory=dict)  # of drained nodes, where a reason, user or time was given
     any_min_run: bool = False  # whether any job asked for a minimum uninterrupted run
     weighted: bool = True  # whether any job may have a weight other than 1
     estimate: Callable[[Snapshot], Rates] | None = field(default=None, compare=False)

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 
 from fairlead.core import events as ev
 from fairlead.core.errors import FairleadError
-from fairlead.engine.job_control import APPLY
+from fairlead.engine import job_control, node_changes, transitions
 from fairlead.engine.state import State
-from fairlead.engine.transitions import count_shared_service
+
+APPLY = {**transitions.APPLY, **job_control.APPLY, **node_changes.APPLY}
+"""What each event does to the state."""
 
 
 def apply_event(state: State, event: ev.Event) -> None:
@@ -21,7 +23,7 @@ def apply_event(state: State, event: ev.Event) -> None:
         raise FairleadError(f"{type(event).__name__} at second {event.time:g} comes after second {state.time:g}")
     state.store.version += 1
     if state.device_map.shared and event.time > state.time:
-        count_shared_service(state, event.time - state.time)
+        transitions.count_shared_service(state, event.time - state.time)
     APPLY[type(event)](state, event)
     if event.time > state.time:
         state.time = event.time

@@ -234,6 +234,7 @@ _BY_TYPE: dict[str, Callable[[str, Any], Any]] = {
     "str": partial(_typed, str),
     "float": _amount,
     "int": partial(_integer, lower=-_MAX_INTEGER, upper=_MAX_INTEGER),
+    "bool": partial(_typed, bool),
 }
 _READ: dict[type, dict[str, Callable[[str, Any], Any]]] = {
     kind: {f.name: _BY_NAME.get(f.name) or _BY_TYPE[str(f.type)] for f in fields(kind)} for kind in (Job, Node, AcceleratorType)
@@ -257,18 +258,23 @@ def _to_changes(name: str, record: Any) -> dict[str, Any]:
     return {field: _READ[Job][field](field, value) for field, value in record.items()}
 
 
-def _cluster(cluster: Cluster) -> dict[str, Any]:
-    def plain(record: dict[str, Any]) -> dict[str, Any]:
-        return {k: _number(v) if isinstance(v, float) else v for k, v in record.items()}
+def _properties(of: Node | AcceleratorType) -> dict[str, Any]:
+    """The fields of a node or a GPU type; `removed` only where it is true."""
+    return {k: _number(v) if isinstance(v, float) else v for k, v in asdict(of).items() if k != "removed" or v}
 
-    return {"types": [plain(asdict(t)) for t in cluster.types], "nodes": [plain(asdict(n)) for n in cluster.nodes]}
+
+def _from_properties(kind: type[T], record: Mapping[str, Any]) -> T:
+    read = _READ[kind].items()
+    return kind(**{name: reader(name, record[name]) for name, reader in read if name != "removed" or name in record})
+
+
+def _cluster(cluster: Cluster) -> dict[str, Any]:
+    return {"types": [*map(_properties, cluster.types)], "nodes": [*map(_properties, cluster.nodes)]}
 
 
 def _to_cluster(record: Mapping[str, Any]) -> Cluster:
-    def read(kind: type[T], records: Any) -> tuple[T, ...]:
-        return tuple(kind(**{name: reader(name, one[name]) for name, reader in _READ[kind].items()}) for one in records)
-
-    types, nodes = read(AcceleratorType, record["types"]), read(Node, record["nodes"])
+    types = tuple(_from_properties(AcceleratorType, one) for one in record["types"])
+    nodes = tuple(_from_properties(Node, one) for one in record["nodes"])
     _integer("accelerators of all nodes", sum(node.accelerators for node in nodes), 0, _MAX_ACCELERATORS)
     return Cluster(nodes, types)
 
@@ -377,6 +383,9 @@ _FIELDS: dict[str, _Field] = {
     "by": _TEXT._replace(optional=True),
     "changes": _Field(lambda name, value, _: _to_changes(name, value), lambda changes: _changes(changes)),
     "until_s": _Field(lambda name, value, _: _amount(name, value), _number),
+    "reason": _TEXT._replace(optional=True),
+    "spec": _Field(lambda name, value, _: _from_properties(Node, _typed(dict, name, value)), _properties),
+    "type": _Field(lambda name, value, _: _from_properties(AcceleratorType, _typed(dict, name, value)), _properties, True),
     "why": _TEXT,
     "name": _TEXT,
     "jobs": _Field(lambda name, value, _: _indices(name, value)),
@@ -394,6 +403,7 @@ _FIELDS: dict[str, _Field] = {
 _NODE_IF_ANY = _whole(-1, optional=True)
 _FIELDS_BY_EVENT: dict[type, dict[str, _Field]] = {
     ev.JournalOpened: {"rates": _Field(_to_rates)},
+    ev.NodeDrained: {"until_s": _Field(lambda name, value, _: _finite(name, value), None, True)},
     ev.MetricsReported: {"values": _Field(_reported, lambda values: [_number(value) for value in values.tolist()])},
     ev.JobsFailed: {"node": _NODE_IF_ANY},
     ev.JobsInterrupted: {

@@ -20,6 +20,8 @@ def feasible_types(job: Job, cluster: Cluster) -> int:
 
 def infeasible_reason(job: Job, cluster: Cluster) -> Reason:
     """Why a job that fits on no type does not."""
+    if not cluster.number_of_node:
+        return Reasons.unsuitable("the cluster has no nodes yet")
     suits = [t for t in cluster.types if not job.allowed_types or t.name in job.allowed_types]
     if not suits:
         return Reasons.unsuitable(f"it asks for {', '.join(job.allowed_types)}; there are {', '.join(cluster.type_names)}")

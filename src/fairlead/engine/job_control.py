@@ -15,6 +15,7 @@ from fairlead.core.columns import as_scalar_array, without
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.job import UPDATABLE, UPDATABLE_ENDED, EndedRun
 from fairlead.engine import transitions as tr
+from fairlead.engine.feasibility import feasible_types
 from fairlead.engine.state import State
 
 
@@ -84,6 +85,7 @@ def _revive(state: State, number: int, phase: int, now: float) -> None:
     if phase == tr.FINISHED:
         a["base_steps"][number] = 0.0
     a["time_limit_s"][number] = job.time_limit_s + state.uncounted_s(number)
+    a["fits"][number] = feasible_types(job, state.cluster)  # the cluster may have changed
     state.refusals.pop(number, None)
     state.last_failure.pop(number, None)
     state.reported_steps.pop(number, None)
@@ -118,10 +120,9 @@ def _to_queue(state: State, number: int, time: float) -> None:
 
 
 APPLY: dict[type, Callable[[State, Any], None]] = {
-    **tr.APPLY,
     ev.JobHeld: _held,
     ev.JobReleased: _released,
     ev.JobRequeued: _requeued,
     ev.JobUpdated: _updated,
 }
-"""What each event does to the state."""
+"""What these events do to the state."""

@@ -192,7 +192,8 @@ class Loop:
                 break
             happened = self.backend.wait(moment if decision is not None else self._round_after(moment), 0.0)
             self._record_all(happened)
-            if self.stages is not stages or self.backend.exhausted:
+            grown = len(self.state.cluster.types) > len(view.cluster.types)  # columns by type have another length
+            if self.stages is not stages or grown or self.backend.exhausted:
                 self._in_progress = None
                 return None
             changed = changed or bool(happened)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.core import events as ev
-from fairlead.core.cluster import BackoffPeriod, Bools, Cluster, Floats, Ints
+from fairlead.core.cluster import BackoffPeriod, Bools, Cluster, Drain, Floats, Ints
 from fairlead.core.columns import ALL_COLUMNS, ColumnStore, JobColumns
 from fairlead.core.device_map import NONE, DeviceMap
 from fairlead.core.job import NO_BLOCKED_JOBS, Adaptations, BlockedJobs, EndedRun, Failure, Job, Phase, blocked_by, flags_of
@@ -79,7 +79,10 @@ class State:
         self.job_of: dict[int, Job] = {}
         self.next_number = 0
         self._template: Snapshot | None = None  # what snapshots have in common, until it changes
-        self.set_availability(np.ones(cluster.size, dtype=np.bool_), np.zeros(cluster.size, dtype=np.bool_), {})
+        self.drains: dict[int, Drain] = {}  # of drained nodes, where a reason, a user or an end was given
+        self.node_changes = 0  # nodes added and removed since the journal began
+        present = np.repeat(np.array([not node.removed for node in cluster.nodes], dtype=np.bool_), cluster.node_size)
+        self.set_availability(present, np.zeros(cluster.size, dtype=np.bool_), {})
         self.live: Ints = NONE  # waiting or running, by number
         self.running: Ints = NONE  # running ones, by number
         self._queue: Ints = NONE  # not admitted yet, by number
@@ -117,6 +120,7 @@ class State:
         state.memo = memo
         state.time, state.any_min_run, state.weighted = view.time, view.any_min_run, view.weighted
         state.has_launch_overrides = True
+        state.drains = dict(view.drains)
         state.set_availability(view.present.copy(), view.drained.copy(), view.backoffs)
         state.observations, state.observation_count, state.routes = view.observations, view.observation_count, view.routes
         numbers = np.concatenate((view.jobs.number, view.queued.number))
@@ -191,6 +195,7 @@ class State:
             self._history,
             any_drained=self.any_drained,
             backoffs=self.backoffs,
+            drains=dict(self.drains),
             any_min_run=self.any_min_run,
             weighted=self.weighted,
             observations=self.observations,
@@ -259,6 +264,10 @@ class State:
         digest.update(encode_memo(self.memo) + encode_memo(self.scheduler))
         if self.any_drained:
             digest.update(self.present.tobytes() + self.drained.tobytes())
+        if self.node_changes:
+            digest.update(repr((self.node_changes, self.cluster.nodes, self.cluster.types)).encode())
+        if self.drains:
+            digest.update(repr(sorted(self.drains.items())).encode())
         if self.backoffs:
             digest.update(repr(sorted(self.backoffs.items())).encode())
         if self.held:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import orjson
 
 from fairlead.core import events as ev
-from fairlead.core.cluster import BackoffPeriod
+from fairlead.core.cluster import BackoffPeriod, Drain
 from fairlead.core.columns import FLOAT_COLUMNS, INT_COLUMNS
 from fairlead.core.device_map import DeviceMap
 from fairlead.core.errors import FairleadError, JournalError
@@ -110,6 +110,8 @@ def _arrays(state: State) -> Arrays:
         "lost_work": {str(number): lost for number, lost in sorted(state.lost_work.items())},
         "reported_steps": {str(number): steps for number, steps in sorted(state.reported_steps.items())},
         "backoffs": {str(node): list(backoff) for node, backoff in sorted(state.backoffs.items())},
+        "drains": {str(node): list(drain) for node, drain in sorted(state.drains.items())},
+        "node_changes": state.node_changes,
         "groups_since": {str(group): number for group, number in state.groups.since.items()},
         "codes": {column: tuple(codes) for column, codes in state._codes.items()},
     }
@@ -166,6 +168,8 @@ def _state(arrays: Arrays, *, migrate: bool) -> State:
         state.store.metric(name)[:size] = column
     state.weighted = bool((state.store.arrays["weight"][:size] != 1.0).any())
     state.device_map = DeviceMap.of_layers(arrays["layers"], arrays["last"])
+    state.drains = {int(node): Drain(*drain) for node, drain in about.get("drains", {}).items()}
+    state.node_changes = about.get("node_changes", 0)
     backoffs = {int(node): BackoffPeriod(*backoff) for node, backoff in about.get("backoffs", {}).items()}
     state.set_availability(arrays["present"], arrays["drained"], backoffs)
     state.live, state.running, state._queue = arrays["live"], arrays["running"], arrays["queue"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.core import events as ev
-from fairlead.core.cluster import BackoffPeriod, Bools, Floats, Ints
+from fairlead.core.cluster import Floats, Ints
 from fairlead.core.columns import NO, ONE, ZERO, as_scalar_array, without
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.job import BATCH_SIZE, ELASTIC, LAUNCH_FAILED, LEGAL, Failure, Phase, check_transition
@@ -82,22 +82,6 @@ def _cancelled(state: State, event: ev.JobCancelled) -> None:
     if event.number not in state.job_of:
         raise InvalidPlan(f"there is no job number {event.number} to cancel")
     _end(state, np.array([event.number], dtype=np.int64), as_scalar_array(event.time), CANCELLED)
-
-
-def _node_drained(state: State, event: ev.NodeDrained) -> None:
-    state.set_availability(state.present, _with_node(state, state.drained, event.node, not event.undo), state.backoffs)
-
-
-def _node_backed_off(state: State, event: ev.NodeBackedOff) -> None:
-    _check_node(state, event.node)
-    backoffs = {**state.backoffs, event.node: BackoffPeriod(event.until_s, event.why)}
-    state.set_availability(state.present, state.drained, backoffs)
-
-
-def _lost_or_repaired(state: State, event: ev.NodeLost | ev.NodeRepaired) -> None:
-    backoffs = {node: backoff for node, backoff in state.backoffs.items() if node != event.node}  # it is over for this one
-    present = _with_node(state, state.present, event.node, isinstance(event, ev.NodeRepaired))
-    state.set_availability(present, state.drained, backoffs)
 
 
 def _metrics(state: State, event: ev.MetricsReported) -> None:
@@ -230,14 +214,14 @@ def _finished(state: State, event: ev.JobsFinished) -> None:
 
 def _failed(state: State, event: ev.JobsFailed) -> None:
     if event.node != -1:
-        _check_node(state, event.node)
+        check_node(state, event.node)
     _end(state, event.jobs, event.at, FAILED)
     _note_failure(state, event, event.jobs)
 
 
 def _interrupted(state: State, event: ev.JobsInterrupted) -> None:
     if event.node != -1:
-        _check_node(state, event.node)
+        check_node(state, event.node)
     a = state.store.arrays
     held_gpus = a["held"][event.jobs] > 0  # a job that was suspended or ended meanwhile loses nothing
     jobs = event.jobs[held_gpus]
@@ -356,14 +340,8 @@ def _drop_left_from_queue(state: State) -> None:
         state.dependents = [number for number in state.dependents if state.store.arrays["phase"][number] == QUEUED]
 
 
-def _with_node(state: State, column: Bools, node: int, value: bool) -> Bools:
-    _check_node(state, node)
-    changed = column.copy()
-    changed[state.cluster.node_of == node] = value
-    return changed
-
-
-def _check_node(state: State, node: int) -> None:
+def check_node(state: State, node: int) -> None:
+    """Raise `InvalidPlan` if there never was such a node."""
     if not 0 <= node < len(state.cluster.nodes):
         raise InvalidPlan(f"there is no node number {node}")
 
@@ -390,10 +368,6 @@ APPLY: dict[type, Callable[[State, Any], None]] = {
     ev.JournalOpened: _opened,
     ev.JobSubmitted: _submitted,
     ev.JobCancelled: _cancelled,
-    ev.NodeLost: _lost_or_repaired,
-    ev.NodeRepaired: _lost_or_repaired,
-    ev.NodeDrained: _node_drained,
-    ev.NodeBackedOff: _node_backed_off,
     ev.MetricsReported: _metrics,
     ev.SchedulerSwitched: _switched,
     ev.MemoChanged: _memo,

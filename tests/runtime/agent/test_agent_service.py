@@ -75,7 +75,7 @@ class Listening:
     """A hub with ears, at a port that it keeps."""
 
     def __init__(self) -> None:
-        self.hub, self.ears, self.port = AgentHub(cluster("v100:2")), Ears(), 0
+        self.hub, self.ears, self.port = AgentHub(lambda: cluster("v100:2")), Ears(), 0
         self.hub.backend = self.ears  # type: ignore[assignment]
 
     async def begin(self) -> None:

@@ -29,6 +29,7 @@ class EmulatedTransport:
 
     orders: list[tuple[int, Order]] = field(default_factory=list)
     silent: dict[int, float] = field(default_factory=dict)  # seconds, by node
+    removed: list[int] = field(default_factory=list)  # nodes whose sessions were ended
 
     def send(self, node: int, order: Order) -> None:
         self.orders.append((node, order))
@@ -38,6 +39,9 @@ class EmulatedTransport:
 
     def silent_s(self, node: int) -> float:
         return self.silent.get(node, 0.0)
+
+    def remove(self, node: int) -> None:
+        self.removed.append(node)
 
     def new(self, kind: type = Order) -> list[tuple[int, Order]]:
         found, self.orders = self.orders, []

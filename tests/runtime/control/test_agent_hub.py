@@ -91,7 +91,7 @@ class Agent:
 
 def with_hub(scene: Callable[..., Any], **about: Any) -> None:
     async def run() -> None:
-        hub = AgentHub(cluster("v100:2,v100:2"), may_join=lambda token: token == "secret", **about)
+        hub = AgentHub(lambda: cluster("v100:2,v100:2"), may_join=lambda token: token == "secret", **about)
         hub.backend = backend = Backend()  # type: ignore[assignment]
         served = AgentServer(hub)
         server, port = await served.serve("127.0.0.1:0")
@@ -274,7 +274,7 @@ def test_restarts_do_not_prolong_the_wait_for_an_unreachable_node():
     nodes, host = cluster("v100:2,v100:2"), SetClock()
     silent: dict[str, float] = {}
     for lasts_s, until in ((20.0, 50.0), (19.0, 50.0), (10.0, 50.0), (0.0, 59.0)):  # at the end its agent still may connect
-        hub = AgentHub(nodes, lease_s=10.0, grace_s=40.0, host=host)
+        hub = AgentHub(lambda: nodes, lease_s=10.0, grace_s=40.0, host=host)
         hub.expect(0, silent.get(nodes.nodes[0].name, 0.0))
         assert hub._until == {0: until}
         host.now += lasts_s
@@ -285,7 +285,7 @@ def test_restarts_do_not_prolong_the_wait_for_an_unreachable_node():
 def test_a_node_is_given_up_as_soon_as_its_time_is_over(grace_s, last):
     """The next check is then, but within a second, as another node may have less time, and never without a pause."""
     host = SetClock()
-    hub = AgentHub(cluster("v100:2"), lease_s=2.0, grace_s=grace_s, host=host)
+    hub = AgentHub(lambda: cluster("v100:2"), lease_s=2.0, grace_s=grace_s, host=host)
     hub.expect(0)
 
     async def story() -> list[float]:
@@ -351,7 +351,7 @@ def test_bytes_that_are_no_message(data):
 def test_an_order_does_not_reach_an_agent_that_the_backend_does_not_know_of_yet() -> None:
     """The loop was busy when the node's agent was lost and another one came: its orders are for the lost one."""
     joins: list[Callable[[], None]] = []
-    hub = AgentHub(cluster("v100:2,v100:2"), post=lambda call: call())
+    hub = AgentHub(lambda: cluster("v100:2,v100:2"), post=lambda call: call())
     hub.backend = backend = Backend()  # type: ignore[assignment]
     backend.agent_joined = lambda node, found, accept: joins.append(accept)  # type: ignore[method-assign]
     first: list[Any] = []

@@ -44,7 +44,7 @@ class AgentHub:
     """The streams of all agents. A node is given up `lease_s + grace_s` after its last heartbeat. Until then its jobs count as
     running, because they may be. One thread uses a hub; calls from others go through `post`."""
 
-    cluster: Cluster
+    current_cluster: Callable[[], Cluster]
     lease_s: float = 15.0
     grace_s: float = 35.0
     may_join: Callable[[str], bool] = lambda token: True
@@ -60,12 +60,15 @@ class AgentHub:
         self._agent: dict[int, tuple[str, int]] = {}  # by node: identity and incarnation of its agent
         self._address: dict[int, str] = {}
         self._until: dict[int, float] = {}  # by node: when it is given up
-        self._number = {node.name: number for number, node in enumerate(self.cluster.nodes)}
         self._request_numbers = count(1)
         self._answers: dict[int, Callable[[ms.LogChunk], None]] = {}
         self.heartbeats: dict[int, ms.Heartbeat] = {}  # the last one of each node
 
     # For any thread.
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.current_cluster()
 
     def send(self, node: int, order: Order) -> None:
         """Send an order to the session that the backend has accepted. With any other it is lost: a new agent must not get an
@@ -80,6 +83,10 @@ class AgentHub:
         """Return how long a node's agent is unreachable: 0 while its heartbeats come, infinity once the node is given up."""
         age_s = max(0.0, self.host.monotonic() + self.lease_s + self.grace_s - self._until.get(node, -math.inf))
         return age_s if node not in self._sessions or age_s > MISSED_LEASE * self.lease_s else 0.0
+
+    def remove(self, node: int) -> None:
+        """End the session of a node that was removed from the cluster; its agent is refused when it connects again."""
+        self.post(lambda: self._forget_node(node))
 
     @property
     def connected(self) -> frozenset[int]:
@@ -110,7 +117,7 @@ class AgentHub:
         if message.version != ms.PROTOCOL_VERSION:
             both = f"the agent's messages have version {message.version}, the control plane's {ms.PROTOCOL_VERSION}"
             raise ms.BadMessage(f"{both}: install the same Fairlead on both")
-        node = self._number.get(message.node, -1)
+        node = self.cluster.number_of_node.get(message.node, -1)
         if node < 0:
             raise ms.BadMessage(f"there is no node {message.node!r} in this cluster: pass --node with a name of its file")
         known = self.cluster.nodes[node]
@@ -209,6 +216,11 @@ class AgentHub:
     def _put(self, node: int, message: ms.FromControl) -> None:
         if (session := self._sessions.get(node)) is not None:
             session.out(message)
+
+    def _forget_node(self, node: int) -> None:
+        self._close(node)
+        for known in (self._until, self._agent, self._address, self._accepted, self.heartbeats):
+            known.pop(node, None)
 
     def _close(self, node: int) -> None:
         if (session := self._sessions.pop(node, None)) is not None:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fairlead.core import events as ev
-from fairlead.core.cluster import Cluster
+from fairlead.core.cluster import NO_DRAIN, AcceleratorType, Cluster, Drain, Node
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import LAUNCH_FAILED, Job, Phase
 from fairlead.core.plan import RoundPlan
@@ -38,6 +38,7 @@ from fairlead.runtime.control.launches import (
     running_parameters,
 )
 from fairlead.runtime.control.node_backoff import NodeBackoff
+from fairlead.runtime.control.node_roster import NodeRoster
 from fairlead.runtime.control.snapshotter import same_scheduler
 from fairlead.runtime.control.wall_clock import WallClock
 from fairlead.runtime.host import Host
@@ -47,13 +48,9 @@ from fairlead.runtime.protocol.orders import Ended, LaunchParameters, Order, Rep
 log = logging.getLogger(__name__)
 
 READ_WITHIN_S = 30.0  # how long a reader waits for the state
-
 MEASURE_EVERY_S = 1.0  # heartbeats are collected for this long: each evaluation goes over all launches
-
 MAX_HEARTBEATS = 20_000  # collected while the loop does nothing, for instance without its journal; the oldest are dropped
-
 RESEND_WITHIN_S = 10.0  # after a restart, older orders that no agent knows are not repeated: the job is planned again
-
 ENDS_WITHIN_S = 5.0  # after a restart, for agents to report launches that ended meanwhile; only then are time limits enforced
 
 
@@ -74,12 +71,16 @@ class OrderTransport(Protocol):
         """Return how long a node's agent is unreachable; 0 while it is connected."""
         ...
 
+    def remove(self, node: int) -> None:
+        """End the session of a node that was removed."""
+        ...
+
 
 @dataclass
 class ClusterBackend:
     """The backend of one control plane. `task_of` is what a job runs; `checkpoints` is a folder that all nodes see."""
 
-    cluster: Cluster
+    first_cluster: Cluster  # at the start; `cluster` is the present one
     transport: OrderTransport
     clock: WallClock
     task_of: Callable[[Job], Task]
@@ -91,13 +92,13 @@ class ClusterBackend:
     host: Host = field(default_factory=Host)
 
     def __post_init__(self) -> None:
-        checkpoints = self.checkpoints
+        checkpoints, self.roster = self.checkpoints, NodeRoster(self.first_cluster)
         self.launches = LaunchTracker(self.transport.address_of, lambda launch: gang_ports(launch, checkpoints), checkpoints)
         self.inbox = Inbox(self.host)
         self.wake, self.stop = self.inbox.wake, self.inbox.stop  # `wait` returns; the loop ends, and jobs keep running
         self.node_backoff = NodeBackoff()
         self._jobs = TrackedJobs()
-        self._ranks = RankAssignment(self.cluster)
+        self._ranks = RankAssignment(lambda: self.cluster)
         self._metrics = MetricBuffer()
         self._utilization = UtilizationTracker()
         self._heartbeats: deque[tuple[int, Heartbeat]] = deque(maxlen=MAX_HEARTBEATS)
@@ -167,6 +168,7 @@ class ClusterBackend:
             self.launches.adopt(self._launch(number, assignment, self._jobs[number].own_steps, parameters[number]))
         self._present |= set(np.unique(self.cluster.node_of[view.present]).tolist()) - set(view.backoffs)
         self.node_backoff.restore(view.backoffs)
+        self.roster.restore(view.drains)
         # A waiting job may still be leaving a node on which nothing runs in the state.
         self._awaited = set(self._present) if bool((view.jobs.starts > 0).any()) else set()
         found = self._found = {}
@@ -193,6 +195,11 @@ class ClusterBackend:
         return math.inf if job is None else job.since
 
     # For any thread.
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster, with nodes that were added and removed up to now; the state follows with the present commit."""
+        return self.roster.cluster
 
     @contextmanager
     def at_rest(self, within_s: float = READ_WITHIN_S) -> Iterator[None]:
@@ -237,8 +244,32 @@ class ClusterBackend:
 
         self.inbox.put(handle, kill)
 
-    def drain(self, node: int, undo: bool, answer: Answer = lambda events: None) -> None:
-        self.inbox.put(lambda now: [ev.NodeDrained(now, node, undo)], answer)
+    def drain(self, node: int, undo: bool, answer: Answer = lambda events: None, drain: Drain = NO_DRAIN) -> None:
+        """Drain a node, or end its drain; it ends by itself at `drain.until_s`. A removed node is answered by a `Refusal`."""
+        self.inbox.put(lambda now: self.roster.drain(now, node, undo, drain), answer)
+
+    def add_node(self, spec: Node, type_: AcceleratorType | None, answer: Answer = lambda events: None) -> None:
+        """Add a node, which is down until its agent joins, and its GPU type if that is new. A node that cannot be added, for
+        instance because of its name, is answered by a `Refusal`."""
+        self.inbox.put(lambda now: self.roster.add(now, spec, type_), answer)
+
+    def remove_node(self, node: int, answer: Answer = lambda events: None) -> None:
+        """Remove a node, and end its agent's session. While a job runs there or is leaving, the answer is a `Refusal`."""
+
+        def handle(now: float) -> Sequence[ev.Event]:
+            events = self.roster.remove(now, node, self.launches.uses(node))
+            if events:
+                self._present.discard(node)
+                self._awaited.discard(node)
+                self.node_backoff.started(node)
+            return events
+
+        def close(events: Sequence[ev.Event]) -> None:
+            if events:
+                self.transport.remove(node)
+            answer(events)
+
+        self.inbox.put(handle, close)
 
     def switch(
         self,
@@ -262,6 +293,8 @@ class ClusterBackend:
         gets orders: those from before were made without knowing of it."""
 
         def handle(now: float) -> list[ev.Event]:
+            if self.roster.is_removed(node):
+                return []
             accept()
             back: list[ev.Event] = [] if node in self._present else [ev.NodeRepaired(now, node)]
             self._present.add(node)
@@ -327,7 +360,7 @@ class ClusterBackend:
 
     def _next(self, until: float) -> list[ev.Event]:
         until = min(until, max(self._jobs.limits.next_s, self._limits_from_s), self.node_backoff.next_s, self._metrics.due_s)
-        until = min(until, self._measure_s) if self._heartbeats else until
+        until = min(until, self._measure_s, self.roster.next_s) if self._heartbeats else min(until, self.roster.next_s)
         self.lock.release()
         try:
             requests = self.inbox.take(until, self.clock.now)
@@ -342,7 +375,7 @@ class ClusterBackend:
             self.inbox.defer_answer(answer, events)
         if self.now >= self._metrics.due_s:
             happened += self._metrics.flush(self.now)
-        return happened + self._enforce_limits() + self._end_backoffs()
+        return happened + self._enforce_limits() + self._end_backoffs() + self.roster.end_drains(self.now)
 
     def _check_start(self, node: int, report: Report) -> None:
         run = self.launches.get(*report.key)

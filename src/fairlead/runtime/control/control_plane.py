@@ -36,10 +36,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class ControlPlane:
-    """A control plane on a journal and the state recovered from it (None: the journal is new). `compose` creates the stages of
-    a scheduler from its description."""
+    """A control plane on a journal and the state recovered from it (None: the journal is new). A new journal begins with
+    `first_cluster`. `compose` creates the stages of a scheduler from its description."""
 
-    cluster: Cluster
+    first_cluster: Cluster
     scheduler: Mapping[str, Any]
     compose: Callable[[Mapping[str, Any]], Stages]
     journal: Journal
@@ -60,13 +60,15 @@ class ControlPlane:
         recovered = self.state is not None
         host = self.host
         self.origin = self.origin or host.time()
-        state = self.state or State(self.cluster)
+        state = self.state or State(self.first_cluster)
         self.name = state.journal if recovered else host.token(8)  # of the journal
-        self.hub = AgentHub(self.cluster, self.lease_s, self.grace_s, self.may_join, host, self.code, self.name)
+        self.hub = AgentHub(lambda: self.backend.cluster, self.lease_s, self.grace_s, self.may_join, host, self.code, self.name)
         self.agents = AgentServer(self.hub)
         state.origin = state.origin or self.origin  # snapshots of journals that began without it keep it
         clock = WallClock(self.origin, state.time, host.time, host.monotonic)
-        self.backend = ClusterBackend(self.cluster, self.hub, clock, task_of, state.next_number, self._checkpoints(), host=host)
+        self.backend = ClusterBackend(
+            state.cluster, self.hub, clock, task_of, state.next_number, self._checkpoints(), host=host
+        )
         self.backend.last_alive_s = min(max(state.time, self.alive.last_s(self.origin)), clock.now())
         self.backend.scheduler = state.scheduler or self.scheduler
         self.hub.backend = self.backend
@@ -79,7 +81,7 @@ class ControlPlane:
         self.loop = Loop(state, self.backend, stages, journal=observed, compose=self._composed, allow_stalls=True)
         self.loop.stopwatch = host.monotonic
         self.backend.changes.state = lambda: self.loop.state
-        self.decisions = RecentDecisions(self.cluster)
+        self.decisions = RecentDecisions()
         self.loop.on_decision = self.decisions.add
         self.cleaner = Cleaner(self.loop, self.backend, self.code, self.keep_ended_s)
         self.loop.decision_runner = AsyncDecider(
@@ -144,6 +146,11 @@ class ControlPlane:
         self.hub.close()
         await self._server.stop(0.2)
         self.journal.close()
+
+    @property
+    def cluster(self) -> Cluster:
+        """The present cluster."""
+        return self.loop.state.cluster
 
     @property
     def healthy(self) -> bool:

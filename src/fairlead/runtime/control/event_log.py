@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fairlead.core import events as ev
-from fairlead.core.cluster import Cluster
 from fairlead.core.events import Event
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Code
@@ -60,7 +59,12 @@ class EventLog:
                 case ev.NodeRepaired():
                     log.info("node joined", extra=self._node(event.node))
                 case ev.NodeDrained():
-                    log.info("node undrained" if event.undo else "node drained", extra=self._node(event.node))
+                    log.info("node undrained" if event.undo else "node drained", extra=self._node(event.node) | _drain(event))
+                case ev.NodeAdded():
+                    gpus = f"{event.spec.accelerators} × {event.spec.type}"
+                    log.info("node added", extra={"node": event.spec.name, "gpus": gpus})
+                case ev.NodeRemoved():
+                    log.info("node removed", extra=self._node(event.node))
                 case ev.SchedulerSwitched():
                     log.warning("scheduler switched", extra={"policy": policy_of(event.scheduler), "why": event.why})
                 case ev.RoundPlanned():
@@ -99,11 +103,15 @@ class EventLog:
             log.log(level, what, extra={"job": state.job_of[number].name, "number": number, "generation": generation} | more)
 
 
+def _drain(event: ev.NodeDrained) -> dict[str, Any]:
+    given = {"why": event.reason, "by": event.by, "until_s": event.until_s}
+    return {name: value for name, value in given.items() if value}
+
+
 class RecentDecisions:
     """The last decisions that changed something."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self) -> None:
         self._last: deque[RoundPlan] = deque(maxlen=RECENT_DECISIONS)
 
     def add(self, plan: RoundPlan) -> None:
@@ -121,9 +129,9 @@ class RecentDecisions:
         starts, bounds = plan.launches, plan.launches.offsets.tolist()
         launched = {}
         for number, begin, end in zip(starts.jobs.tolist(), bounds, bounds[1:]):
-            nodes = sorted(set(self._cluster.node_of[starts.accelerators[begin:end]].tolist()))
+            nodes = sorted(set(state.cluster.node_of[starts.accelerators[begin:end]].tolist()))
             for name in names([number]):
-                launched[name] = [self._cluster.nodes[node].name for node in nodes]
+                launched[name] = [state.cluster.nodes[node].name for node in nodes]
         record = {
             "launched": launched,
             "suspended": names([n for n in plan.suspended.tolist() if n not in starts.jobs]),

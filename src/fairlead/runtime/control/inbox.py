@@ -15,6 +15,17 @@ Handle: TypeAlias = Callable[[float], Sequence[ev.Event]]  # makes the events of
 Answer: TypeAlias = Callable[[Sequence[ev.Event]], None]  # receives them once they are in the journal
 
 
+class Refusal(tuple[ev.Event, ...]):
+    """The answer to a request that makes no events, with the reason in words."""
+
+    why: str
+
+    def __new__(cls, why: str) -> Refusal:
+        self = super().__new__(cls)
+        self.why = why
+        return self
+
+
 class Inbox:
     """Requests from users and agents that the loop has not handled yet, and answers that wait for the journal. Any thread puts
     requests in; the loop's thread takes them and turns them into events."""

@@ -397,21 +397,20 @@ def _may_fail(run: TrackedLaunch, report: od.Ended) -> bool:
 class RankAssignment:
     """Assigns ranks to nodes: worker i gets accelerator i of a launch, in ascending order, as after a restart."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Callable[[], Cluster]) -> None:
         self._cluster = cluster
-        self._first_of_node: list[int] = np.searchsorted(cluster.node_of, np.arange(len(cluster.nodes))).tolist()
 
     def of(self, accelerators: Ints) -> tuple[NodeRanks, ...]:
         """Return the ranks by node, the node of rank 0 first."""
-        by_node: dict[int, list[tuple[int, int]]] = {}
+        cluster, by_node = self._cluster(), dict[int, list[tuple[int, int]]]()
         for rank, place in enumerate(sorted(accelerators.tolist())):
-            node = int(self._cluster.node_of[place])
-            by_node.setdefault(node, []).append((rank, place - self._first_of_node[node]))
+            node = int(cluster.node_of[place])
+            by_node.setdefault(node, []).append((rank, place - cluster.bounds_of_node[node][0]))
         return tuple(NodeRanks(node, tuple(r for r, _ in here), tuple(p for _, p in here)) for node, here in by_node.items())
 
     def all_of(self, node: int) -> tuple[int, ...]:
         """Return all accelerators of a node, counted from 0."""
-        return tuple(range(self._cluster.nodes[node].accelerators))
+        return tuple(range(self._cluster().nodes[node].accelerators))
 
 
 def gang_ports(launch: Key, checkpoints: str) -> tuple[int, int]:

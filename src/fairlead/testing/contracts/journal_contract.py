@@ -11,6 +11,7 @@ import numpy as np
 
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
+from fairlead.core.cluster import AcceleratorType, Node
 from fairlead.core.errors import JournalError
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
@@ -137,9 +138,13 @@ def every_event() -> list[ev.Event]:
         ev.JobsInterrupted(4.0, one, np.array([1.0])),
         ev.NodeRepaired(5.0, 0),
         ev.NodeDrained(5.25, 0),
+        ev.NodeDrained(5.3, 0, False, "new disk", "ann", 3600.0),
         ev.NodeDrained(5.5, 0, undo=True),
         ev.NodeBackedOff(5.6, 0, 35.6, "disk full"),
         ev.NodeRepaired(5.7, 0),
+        ev.NodeAdded(5.75, 1, Node("k80-1", "k80", 4, cpus=16.0), AcceleratorType("k80", 12.0)),
+        ev.NodeRepaired(5.8, 1),
+        ev.NodeRemoved(5.9, 1),
         ev.SchedulerSwitched(6.0, {"policy": "las"}, "a test"),
         ev.RoundPlanned(RoundPlan(7.0, launches=Launches(one, one * 0, np.array([0, 2]), np.array([0, 1])), routes=routes)),
         ev.RoundPlanned(RoundPlan(8.0, suspended=one)),
