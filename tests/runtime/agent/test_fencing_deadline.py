@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from agent_node import LEASED, RUNS_FOREVER, Node, order
+from agent_node import LEASED, OPENS, RUNS_FOREVER, Node, order
 
 from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.agent_service import Agent, AgentLease
@@ -63,6 +63,33 @@ def test_a_cooperative_job_is_asked_on_its_page_at_the_deadline(node: Node) -> N
     launch = node.starts(order(LEASED))
     deadline_passes(node, launch)
     assert node.ended(launch).yielded
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [(SAVES_AND_ENDS.format(code=0), 0), (SAVES_AND_ENDS.format(code=3), 3), (RUNS_FOREVER, -15)]
+)
+def test_a_job_that_has_not_opened_its_lease_gets_sigterm_at_the_deadline(node: Node, script: str, code: int) -> None:
+    """It may never open it. However it ends then, it has neither finished nor failed."""
+    node.supervisor.set_fencing_deadline(time.monotonic() + FAR_S, FAR_S)
+    launch = node.starts(order(script, grace_s=FAR_S))
+    deadline_passes(node, launch)
+    end = node.ended(launch)
+    assert (end.code, end.yielded) == (0, True)
+    assert json.loads((node.directory(launch) / "0" / "exit.json").read_text())["code"] == code
+
+
+def test_a_gang_whose_first_worker_its_shim_has_stopped_has_yielded(node: Node) -> None:
+    """The others are killed when they do not end after it."""
+    node.supervisor.set_fencing_deadline(time.monotonic() + FAR_S, FAR_S)
+    others_open = f"import os\nif os.environ['RANK'] != '0':\n  exec({OPENS!r})\n"
+    launch = node.starts(order(others_open + RUNS_FOREVER, ranks=2, grace_s=FAR_S))
+    deadline_passes(node, launch)
+    node.until((node.directory(launch) / "0" / "exit.json").exists, "the end of the first worker")
+    node.until(lambda: node.supervisor.running()[0].stopping, "a deadline for the others")
+    node.supervisor.set_fencing_deadline(time.monotonic() + FAR_S, FAR_S)  # the agent is back
+    node.clock.passes(node.settings.sibling_grace_s + 1)
+    end = node.ended(launch)
+    assert (end.code, end.yielded) == (0, True)
 
 
 @pytest.mark.parametrize("code", [0, 143])

@@ -303,12 +303,15 @@ class AgentLaunch:
         asked = self._stop is not None and self._stop.asked
         in_time = self._stop is not None and any(exit.at_ns >= self._stop.asked_ns for exit in exits)  # else it ended by itself
         clean = all(exit.code == 0 for exit in exits)
+        by_shim = any(0 < exit.asked_ns <= exit.at_ns for exit in exits)  # at the fencing deadline
+        finished = clean and any(status.stage == Stage.FINISHED for status in statuses)
         if self._stop is not None and self._stop.signalled and in_time:
-            yielded = not self._killed and not (clean and any(status.stage == Stage.FINISHED for status in statuses))
+            yielded = not self._killed and not finished
+        elif self.record.cooperative and by_shim:
+            yielded = not finished
         elif self.record.cooperative:
             yielded = clean and any(status.stage == Stage.YIELDED for status in statuses)
         else:
-            by_shim = any(0 < exit.asked_ns <= exit.at_ns for exit in exits)  # at the fencing deadline
             yielded = ((asked and in_time) or by_shim) and all(exit.code in _LEFT_AFTER_SIGTERM for exit in exits)
         failed = None if yielded else self._first_failed()
         node_fault = failed is not None and failed.exit is not None and failed.exit.node_fault

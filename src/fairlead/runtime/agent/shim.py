@@ -131,7 +131,7 @@ class LaunchSpec(NamedTuple):
     fencing_deadline: str = ""  # path of the file; empty: no deadline
     grace_s: float = 0.0
     cooperative: bool = True
-    page: str = ""  # the lease page to revoke at the deadline; empty: none, or the worker gets SIGTERM
+    page: str = ""  # the lease page to revoke at the deadline; empty: none. A worker that has not opened it gets SIGTERM
     output: str = ""  # a file that also gets the output; relative to `directory`
     outputs: list[str] | tuple[()] = ()  # patterns of files to keep when it has ended; empty: none
     deadline: list[float] | tuple[float, float] = (math.inf, math.inf)  # the two times in the file, at the launch
@@ -370,15 +370,21 @@ class _FencingWatch:
         return self._times
 
     def _ask_to_stop(self) -> None:
+        if not self._revoke() and self._system.runs():
+            self.asked_ns = _now_ns(self._system)
+            self._system.signal_group(signal.SIGTERM)
+
+    def _revoke(self) -> bool:
+        """Revoke the lease. Returns False if the worker cannot know: it has no lease, or has not opened its page yet."""
         if not self._spec.page:
-            if not self._spec.cooperative and self._system.runs():
-                self.asked_ns = _now_ns(self._system)
-                self._system.signal_group(signal.SIGTERM)
-            return
+            return self._spec.cooperative  # then the first worker of its gang informs it
         from fairlead.runtime.agent.lease_file import LeaseFile  # rarely needed, and slow to import
 
         with contextlib.suppress(OSError):
-            LeaseFile(Path(self._spec.page)).revoke()
+            lease = LeaseFile(Path(self._spec.page))
+            lease.revoke()
+            return bool(lease.status().opened)
+        return True
 
 
 def _supervise(system: ShimSystem, log: LogWriter, fencing: _FencingWatch) -> tuple[int, int]:
