@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -92,6 +94,45 @@ def test_others_jobs_are_not_there():
         }
 
     with_plane(scene)
+
+
+def test_the_loop_does_not_wait_for_a_checkpoint_folder(tmp_path, monkeypatch):
+    """It may be on another machine. Work of a script that has files there is not lost: it may have saved them."""
+    requests = [("/v1/jobs", "jobs"), ("/v1/jobs/a", ""), ("/v1/overview", "jobs"), ("/v1/history", "jobs")]
+    seen: list[bool] = []
+
+    async def scene(plane, who):
+        def glob(folder, pattern, glob=Path.glob):
+            if folder.is_relative_to(tmp_path):
+                with ThreadPoolExecutor(1) as other:  # the lock may be taken twice by one thread
+                    seen.append(other.submit(plane.backend.lock.acquire, timeout=20).result())
+                    if seen[-1]:
+                        other.submit(plane.backend.lock.release)
+            return glob(folder, pattern)
+
+        async def lost(path, key):
+            found = (await ann.get(path)).json()
+            (job,) = found[key] if key else [found]
+            return job.get("lost_work") or job.get("lost_work_s")
+
+        ann = who("ann")
+        await ann.post("/v1/jobs", json={"jobs": [{"name": "a", "run": "true"}]})
+        plane.loop.state.lost_work[0] = (20.0, 1)
+        monkeypatch.setattr(Path, "glob", glob)
+        for path, key in requests[:3]:
+            assert await lost(path, key) == {"seconds": 20.0, "preemptions": 1}
+        saved = Path(plane.backend.checkpoints, "0", "model.pt")
+        saved.parent.mkdir(parents=True)
+        saved.write_text("by the script itself")
+        assert not any([await lost(*request) for request in requests[:3]])
+        await ann.delete("/v1/jobs/a")
+        assert not await lost(*requests[3])
+        saved.unlink()
+        assert await lost(*requests[3]) == 20.0
+        assert len(seen) == 8
+        assert all(seen)
+
+    with_plane(scene, checkpoints=str(tmp_path))
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "agent"])

@@ -111,7 +111,7 @@ def history_records(plane: ControlPlane, number: int) -> Iterator[dict[str, Any]
     ended = Phase(int(state.columns["phase"][number])) in ENDED
     submitted_s, run_s, accelerator_s = float(state.columns["submitted_s"][number]), 0.0, 0.0
     runs = (*state.ended_runs.get(number, ()), *((last_run(state, number),) if ended else ()))
-    lost = views.lost_work_of(plane.loop, number) if ended else None
+    lost = state.lost_work.get(number) if ended else None
     for run in runs:
         phase = Phase(run.phase)
         yield {
@@ -156,7 +156,9 @@ def accounting_routes(
             found = [run for n in visible for run in history_records(plane, n) if since <= run["ended_at"] < until]
             return sorted(found, key=lambda run: (run["ended_at"], run["number"]))[-limit:]
 
-        return {"jobs": await read(collect)}
+        found = await read(collect)
+        await asyncio.to_thread(views.drop_saved_work, found, plane.backend.checkpoints)
+        return {"jobs": found}
 
     recorder, catching_up = GpuRunRecorder(plane.loop.state), asyncio.Lock()
 

@@ -265,6 +265,7 @@ def create_app(
 
         for begin in range(0, len(numbers), AT_ONCE):
             await read(partial(collect, numbers[begin : begin + AT_ONCE]))
+        await asyncio.to_thread(views.drop_saved_work, records, plane.backend.checkpoints)
         return await json_response({"jobs": records})
 
     @app.get("/v1/jobs/{name}")
@@ -279,6 +280,7 @@ def create_app(
             return {**found, **views.job_task(plane, number, caller.visible_user), "earlier": earlier[-MAX_EARLIER:]}
 
         found = await read(record)
+        await asyncio.to_thread(views.drop_saved_work, [found], plane.backend.checkpoints)
         folder = found["checkpoint"]
         return {**found, "checkpoint_file": await asyncio.to_thread(views.newest_checkpoint, folder) if folder else None}
 
@@ -380,7 +382,9 @@ def create_app(
     @app.get("/v1/overview", response_model=dict[str, Any])
     async def overview(caller: Caller) -> Response:
         """The cluster at one moment: the jobs on each GPU, the queue, the last decisions."""
-        return await json_response(await read(lambda: views.overview(plane, caller.visible_user)))
+        found = await read(lambda: views.overview(plane, caller.visible_user))
+        await asyncio.to_thread(views.drop_saved_work, found["jobs"], plane.backend.checkpoints)
+        return await json_response(found)
 
     @app.get("/v1/usage")
     async def usage(caller: Caller) -> dict[str, Any]:

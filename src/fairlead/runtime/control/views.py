@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -99,7 +100,7 @@ def job_record(
         record["last_failure"] = {"why": told, **dict(failure.facts), **where}
     if reason is not None:
         record["reason"] = reason
-    if lost := lost_work_of(loop, number):
+    if lost := loop.state.lost_work.get(number):  # see `drop_saved_work`
         record["lost_work"] = {"seconds": lost[0], "preemptions": lost[1]}
     if phase in (Phase.QUEUED, Phase.WAITING):
         since_s = float(a["waiting_since_s"][number])
@@ -108,12 +109,13 @@ def job_record(
     return record
 
 
-def lost_work_of(loop: Loop, number: int) -> tuple[float, int] | None:
-    """Return how long a job ran for nothing, and in how many preemptions; None if it did not, or has files in its checkpoint
-    folder: a script without a lease may have saved there."""
-    folder = getattr(loop.backend, "checkpoints", "")
-    lost = loop.state.lost_work.get(number)
-    return None if lost and folder and any(Path(folder, str(number)).glob("*")) else lost
+def drop_saved_work(records: Iterable[dict[str, Any]], checkpoints: str) -> None:
+    """Take lost work out of the records of jobs with files in their checkpoint folder: a script without a lease may have saved
+    there. It may take long, as below."""
+    for record in records if checkpoints else ():
+        if (record.get("lost_work") or record.get("lost_work_s")) and any(Path(checkpoints, str(record["number"])).glob("*")):
+            record.pop("lost_work", None)
+            record |= {"lost_work_s": 0.0} if "lost_work_s" in record else {}
 
 
 def newest_checkpoint(folder: str) -> str | None:
