@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from fairlead.cli import cmd_wait
 from fairlead.cli.main import app
-from fairlead.runtime.http_client import MISSING, RefusedRequest
+from fairlead.runtime.http_client import MISSING, RefusedRequest, read_logs
 
 
 class Told:
@@ -86,6 +88,26 @@ def test_of_a_large_array_it_says_how_many_logs_are_followed(monkeypatch: pytest
     done = CliRunner().invoke(app, ["logs", "-f", "sweep"])
     assert "following the logs of the first 50 of 52 jobs; name others to follow them\n" in done.stderr
     assert ("[sweep-49]" in done.stdout, "[sweep-50]" in done.stdout) == (True, False)
+
+
+@pytest.mark.parametrize(("size", "poll_s"), [(1, 0.5), (4, 0.5), (40, 2.0), (52, 2.5)])
+def test_many_logs_are_asked_for_no_more_often_than_a_user_may(size, poll_s, monkeypatch: pytest.MonkeyPatch):
+    asked: list[float] = []
+
+    class Growing(Sweep):
+        def logs(self, number: str, **options: Any) -> Iterator[dict[str, object]]:
+            def chunk(launch: int, offset: int) -> dict[str, Any]:
+                empty = {"launch": 1, "launches": 1, "text": "", "next": 0}
+                return {**empty, "over": len(asked) >= min(size, 50), "ended": True}
+
+            return read_logs(chunk, 0, follow=True, poll_s=options.get("poll_s", 0.0))
+
+    monkeypatch.setattr("fairlead.cli.cmd_jobs.control_plane", Growing)
+    monkeypatch.setattr(Sweep, "phase", "finished")
+    monkeypatch.setattr(Sweep, "size", size)
+    monkeypatch.setattr("fairlead.runtime.http_client.time.sleep", asked.append)
+    assert CliRunner().invoke(app, ["logs", "-f", "sweep"]).exit_code == 0
+    assert set(asked) == {poll_s}
 
 
 class Waiting:

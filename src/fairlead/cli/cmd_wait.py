@@ -27,6 +27,7 @@ MAX_POLL_S = 5.0
 """Seconds between two requests for the state of jobs; the first ones come sooner."""
 
 _MAX_FOLLOWED = 50  # jobs whose logs one command prints at once
+_REQUESTS_PER_S = 20.0  # for all of them together, well below the limit of a user
 _CHANGING = re.compile(r"; position \d+ of \d+|, in \d+ s")  # parts of a reason that change without news
 _UNSAFE = re.compile(r"(?P<colour>\x1b\[[0-9;:]*m)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _OVER = frozenset(phase.name.lower() for phase in ENDED)
@@ -184,7 +185,7 @@ def follow_jobs(plane: ControlPlaneClient, jobs: Sequence[dict[str, Any]], **opt
 
     def follow(number: str, name: str) -> None:
         try:
-            print_log(plane, number, follow=True, name=name, **options)
+            print_log(plane, number, follow=True, name=name, poll_s=poll_s, **options)
         except FairleadError as problem:
             note(f"[{name}] {problem}")
 
@@ -193,6 +194,7 @@ def follow_jobs(plane: ControlPlaneClient, jobs: Sequence[dict[str, Any]], **opt
     if len(jobs) > _MAX_FOLLOWED:
         note(f"following the logs of the first {_MAX_FOLLOWED} of {len(jobs):,} jobs; name others to follow them")
     several = [(str(job["number"]), legible(job["name"])) for job in jobs[:_MAX_FOLLOWED] if len(jobs) > 1]
+    poll_s = max(POLL_S, len(several) / _REQUESTS_PER_S)
     threads = [Thread(target=follow, args=each, daemon=True) for each in several]
     for do in (Thread.start, Thread.join):
         for thread in threads:

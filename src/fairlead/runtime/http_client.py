@@ -47,10 +47,10 @@ def read_logs(
     *,
     tail: int | None = None,
     follow: bool = False,
-    pause: Callable[[float], None] = time.sleep,
+    poll_s: float = 0.0,
 ) -> Iterator[dict[str, Any]]:
     """Yield the chunks of a log in order, none of them empty: from a launch on (0: the last) or only its last `tail` lines;
-    with `follow` also those of later launches, until the job ends."""
+    with `follow` also those of later launches, until the job ends, asking every `poll_s` seconds (0: half a second)."""
     offset = 0
     if tail is not None:
         found = _tail(chunk, launch, tail)
@@ -72,7 +72,7 @@ def read_logs(
         elif not follow or (found["over"] and found["ended"]):
             return
         else:
-            pause(POLL_S)
+            time.sleep(poll_s or POLL_S)
 
 
 def _tail(chunk: Callable[[int, int], dict[str, Any]], launch: int, lines: int) -> dict[str, Any]:
@@ -222,10 +222,10 @@ class ControlPlaneClient:
         return self._ask("GET", f"/v1/jobs/{self._job(name)}/logs?launch={launch}&rank={rank}&offset={offset}")
 
     def logs(
-        self, name: str, *, launch: int = 0, rank: int = 0, tail: int | None = None, follow: bool = False
+        self, name: str, *, launch: int = 0, rank: int = 0, tail: int | None = None, follow: bool = False, poll_s: float = 0.0
     ) -> Iterator[dict[str, Any]]:
         """Yield a worker's log, or its last lines; with `follow` until the job ends, launch after launch. An unreachable node
-        is then waited for until the job resumes elsewhere; a control plane, for a minute."""
+        is then waited for until the job resumes elsewhere; a control plane, for a minute. `poll_s`: see `read_logs`."""
         job = str(self.job(name)["number"])  # the name may belong to another job later
         answered = time.monotonic()
 
@@ -246,7 +246,7 @@ class ControlPlaneClient:
             answered = time.monotonic()
             return found
 
-        return read_logs(chunk, launch, tail=tail, follow=follow)
+        return read_logs(chunk, launch, tail=tail, follow=follow, poll_s=poll_s)
 
     def outputs(self, name: str) -> dict[str, Any]:
         """Return the files that a job has kept (`files`: path and size), and what was left out and why (`left_out`)."""
