@@ -96,6 +96,25 @@ def test_others_jobs_are_not_there():
     with_plane(scene)
 
 
+@pytest.mark.parametrize("slash", ["%2F", "%2f"])
+def test_a_path_names_a_job_of_another_user_with_an_encoded_slash(slash):
+    async def scene(plane, who):
+        for name in ("ann", "bob"):
+            await who(name).post("/v1/jobs", json={"jobs": [{"name": "train", "run": "true"}, {"name": "logs", "run": "true"}]})
+        root = who("root")
+        assert (await root.get("/v1/jobs/train")).status_code == 409
+        for user, number in (("ann", 0), ("bob", 2)):
+            assert (await root.get(f"/v1/jobs/{user}{slash}train")).json()["number"] == number
+            assert (await root.get(f"/v1/jobs/{user}{slash}logs")).json()["number"] == number + 1
+            assert (await root.put(f"/v1/jobs/{user}{slash}train/hold", content=b"")).json()["number"] == number
+            assert (await root.patch(f"/v1/jobs/{user}{slash}train", json={"weight": 2})).json()["number"] == number
+            assert (await root.delete(f"/v1/jobs/{user}{slash}logs")).json()["number"] == number + 1
+        assert (await who("bob").get(f"/v1/jobs/ann{slash}train")).status_code == 404
+        assert (await root.get(f"/v1{slash}jobs")).status_code == 404
+
+    with_plane(scene)
+
+
 def test_the_loop_does_not_wait_for_a_checkpoint_folder(tmp_path, monkeypatch):
     """It may be on another machine. Work of a script that has files there is not lost: it may have saved them."""
     requests = [("/v1/jobs", "jobs"), ("/v1/jobs/a", ""), ("/v1/overview", "jobs"), ("/v1/history", "jobs")]

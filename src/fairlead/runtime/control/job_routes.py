@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Annotated, Any, Protocol, TypeVar
 
 from fastapi import APIRouter, Depends, HTTPException, Path
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from fairlead.config.user_limits import DEFAULT_LIMITS, UserLimits
 from fairlead.core import events as ev
 from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT, UPDATABLE_ENDED, Job, Phase
 from fairlead.runtime.control.control_plane import ControlPlane
-from fairlead.runtime.control.request_guard import ParsedRoute
+from fairlead.runtime.control.request_guard import ENCODED_SLASH, ParsedRoute
 from fairlead.runtime.control.submissions import JobNames
 from fairlead.runtime.control.tokens import Bearer, Role
 from fairlead.runtime.protocol.task_file import Label, TaskSpec, task_of
@@ -21,7 +21,11 @@ from fairlead.runtime.protocol.task_file import Label, TaskSpec, task_of
 T = TypeVar("T")
 Ask = Callable[[Callable[[Sequence[ev.Event]], None]], None]
 ENDED_ALREADY = "the job has already ended"
-JobName = Annotated[str, Path(max_length=128, description="Name or number of the job.")]
+JobName = Annotated[
+    str,
+    Path(max_length=260, description="Name or number of the job; `USER%2FNAME` means a job of that user."),
+    AfterValidator(lambda name: name.replace(ENCODED_SLASH, "/")),
+]
 
 
 class Requests(Protocol):
