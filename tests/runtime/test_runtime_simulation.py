@@ -59,7 +59,7 @@ def _obey_old_orders(patch: pytest.MonkeyPatch) -> None:
 def _admit_any_agent(patch: pytest.MonkeyPatch) -> None:
     """Agents have no identity."""
     welcome = AgentHub.welcome
-    patch.setattr(AgentHub, "welcome", lambda self, hello, out: welcome(self, replace(hello, identity=""), out))
+    patch.setattr(AgentHub, "welcome", lambda self, hello, out, bearer: welcome(self, replace(hello, identity=""), out, bearer))
 
 
 def _fail_open(patch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ class Together:
             lease_s=20.0,
             grace_s=5.0,
             checkpoints=str(self.root / "checkpoints"),
-            may_join=lambda token: (found := self.tokens.bearer(token)) is not None and found.role is Role.AGENT,
+            tokens=self.tokens,
         )
         self.port = await self.plane.start()
         transport = httpx.ASGITransport(create_app(self.plane, self.tokens))

@@ -182,7 +182,7 @@ def agent_command(
     node: str = typer.Option(os.uname().nodename, help="This node's name in the cluster."),
     accelerators: str = typer.Option("", help="GPUs of this node, as in v100:4. [default: detected by NVML]"),
     root: Path = typer.Option(Path(".fairlead-agent"), help="Folder for files and logs of jobs."),
-    token_file: Path | None = typer.Option(None, help="A file with an agent token."),
+    token_file: Path | None = typer.Option(None, help="A file with an agent token, for the first connection of this node."),
     address: str = typer.Option(
         "", help="Address of this node for other nodes. [default: the local address of the route to --control]"
     ),
@@ -207,8 +207,12 @@ def agent_command(
 
       fairlead agent --control head:7421 --node node-7 --token-file agent.token --tls-ca ca.pem
 
+    At its first connection the agent gets a credential for this node only, in ROOT/credential. It needs no agent token from
+    then on.
+
     Jobs keep running when the agent stops, unless you pass --end-jobs. Start it again with the same --root to resume.
     """
+    from fairlead.runtime.agent.agent_identity import CREDENTIAL_FILE
     from fairlead.runtime.agent.agent_service import Agent
     from fairlead.runtime.agent.devices import NodeAccelerators
     from fairlead.runtime.agent.processes import find_cgroup
@@ -220,7 +224,9 @@ def agent_command(
     check_encryption("--control", control, encrypted=tls_ca is not None, insecure=insecure, mend="--tls-ca")
     log_to_stderr(log_format, logging.WARNING)
     devices = NodeAccelerators.parse(accelerators) if accelerators else NodeAccelerators.detect()
-    token = os.environ.get("FAIRLEAD_TOKEN", "") if token_file is None else token_file.read_text().strip()
+    token = os.environ.get("FAIRLEAD_TOKEN", "")
+    if token_file is not None and (token_file.exists() or not (root / CREDENTIAL_FILE).exists()):
+        token = token_file.read_text().strip()
     own, pool = choose_users(user, user_pool, allow_root_jobs=allow_root_jobs, quiet=leashed)
     groups = find_cgroup(f"fairlead-{crc32(bytes(root.absolute())):08x}") if not cgroup and not leashed else None
     groups = Path(cgroup) if cgroup not in ("", "none") else groups

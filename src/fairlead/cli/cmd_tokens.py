@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 token_app = typer.Typer(help="Manage API tokens.", no_args_is_help=True, rich_markup_mode=None)
 ROOT = typer.Option(Path(".fairlead"), help="The root folder of the control plane (--root of up or serve).")
-NameOfToken = Annotated[str, typer.Argument(help="The user's name; any name for agents.")]
+NameOfToken = Annotated[str, typer.Argument(help="The name of the user, or of the node with --role node; any name for agents.")]
 
 
 @token_app.command()
 def add(
     name: NameOfToken,
-    role: str = typer.Option("user", help="user (own jobs), admin (everything), agent (nodes) or metrics (reads /metrics)."),
+    role: str = typer.Option("user", help="user (own jobs), admin (all), agent (any node), node (only NAME) or metrics."),
     account: str = typer.Option("", "--account", "--entity", help="The account of the user's jobs; '*': any."),
     root: Path = ROOT,
     json: JsonOption = False,
@@ -68,14 +68,26 @@ def list_tokens(root: Path = ROOT, json: JsonOption = False) -> None:
 
 @token_app.command()
 def revoke(
-    name: str = typer.Argument(..., help="A user's name (all their tokens), or the id of a token, as in `token list`."),
+    name: str = typer.Argument(..., help="The name of a user or a node (all its tokens), or the id of a token."),
+    role: str = typer.Option("", help="Revoke only tokens of this role. [default: of all roles]"),
     root: Path = ROOT,
     json: JsonOption = False,
 ) -> None:
-    """Revoke tokens. They stop working at once; jobs of their user keep running."""
-    count = _tokens(root).revoke(name)
+    """Revoke tokens. They stop working at once; jobs of their user keep running.
+
+    Examples:
+
+      fairlead token revoke ann
+      fairlead token revoke node-7     # its agent ends within a lease
+
+    A revoked node can join again: remove the file 'credential' in its agent's --root, and start the agent with an agent token.
+    """
+    from fairlead.runtime.control.tokens import Role
+
+    require(role in ("", *Role), "token", " or ".join(Role), "role", role)
+    count = _tokens(root).revoke(name, Role(role) if role else None)
     if not count:
-        raise NotFound(f"no token of the user '{name}', or with this id: 'fairlead token list' shows them")
+        raise NotFound(f"no token of '{name}', or with this id: 'fairlead token list' shows them")
     if json:
         print_json({"revoked": count})
     else:

@@ -202,7 +202,6 @@ async def _serve(
 def _control_plane(settings: ServeSettings, journal: Journal, state: State | None, tokens: Tokens) -> ControlPlane:
     from fairlead.runtime.control.code_store import CodeStore
     from fairlead.runtime.control.control_plane import ControlPlane
-    from fairlead.runtime.control.tokens import Role
     from fairlead.runtime.control.wall_clock import AliveMark, origin_of
 
     registry = Registry.installed()
@@ -217,7 +216,7 @@ def _control_plane(settings: ServeSettings, journal: Journal, state: State | Non
         checkpoints=str((settings.checkpoints or settings.root / "checkpoints").absolute()),
         code=CodeStore(settings.root / "code", quota=settings.code_quota),
         keep_ended_s=settings.keep_ended_s,
-        may_join=lambda token: (found := tokens.bearer(token)) is not None and found.role is Role.AGENT,
+        tokens=tokens,
         origin=origin_of(settings.root / "origin", state.origin if state else 0.0),
         alive=AliveMark(settings.root / "alive"),
         retention=settings.retention,

@@ -57,7 +57,7 @@ def served(
             lambda data: SchedulerConfig.from_data(dict(data)).build(None, Registry.installed()),
             journal,
             state,
-            may_join=lambda token: token == agent,
+            tokens=tokens,
         )
         agents = await plane.start()
         told = create_app(plane, tokens, lookahead=lookahead, agents_loop=asyncio.get_running_loop())

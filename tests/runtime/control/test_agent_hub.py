@@ -11,6 +11,7 @@ import grpc.aio
 import pytest
 
 from fairlead.runtime.control.agent_hub import MIN_CHECK_S, AgentHub, AgentServer
+from fairlead.runtime.control.tokens import Role, Tokens
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol.messages import (
     METHOD,
@@ -91,7 +92,9 @@ class Agent:
 
 def with_hub(scene: Callable[..., Any], **about: Any) -> None:
     async def run() -> None:
-        hub = AgentHub(lambda: cluster("v100:2,v100:2"), may_join=lambda token: token == "secret", **about)
+        tokens = Tokens()
+        tokens.accept("secret", Role.AGENT, "agent")
+        hub = AgentHub(lambda: cluster("v100:2,v100:2"), tokens=tokens, **about)
         hub.backend = backend = Backend()  # type: ignore[assignment]
         served = AgentServer(hub)
         server, port = await served.serve("127.0.0.1:0")
@@ -232,6 +235,23 @@ def test_a_second_agent_with_the_name_of_a_node_is_refused_until_the_first_is_gi
         await backend.until("left", 0)
         await replacement.say(hello(incarnation=1, identity="b" * 32))
         assert isinstance(await replacement.hear(), Welcome), "a new machine counts its agents from 1"
+
+    with_hub(scene, lease_s=10.0, grace_s=5.0, host=host)
+
+
+def test_a_large_incarnation_locks_a_node_until_its_agent_is_given_up_and_not_for_ever():
+    host = SetClock()
+
+    async def scene(hub, backend, connect):
+        absurd, early, later = connect(), connect(), connect()
+        await absurd.say(hello(incarnation=2**53))
+        await absurd.hear()
+        await absurd.channel.close()
+        await early.say(hello(incarnation=3))
+        assert "more recent" in (await early.hear()).why
+        host.now = 15.0
+        await later.say(hello(incarnation=4))
+        assert isinstance(await later.hear(), Welcome)
 
     with_hub(scene, lease_s=10.0, grace_s=5.0, host=host)
 

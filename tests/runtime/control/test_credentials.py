@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from fairlead import files
+from fairlead.runtime.control.agent_hub import AgentHub
 from fairlead.runtime.control.request_guard import HTTPException, check_token
 from fairlead.runtime.control.tokens import Role, Tokens
+from fairlead.runtime.host import Host
+from fairlead.runtime.protocol import messages as ms
+from fairlead.testing.builders import cluster
 
 HERE, ELSEWHERE = "a" * 32, "b" * 32
 
@@ -50,3 +54,153 @@ def test_agents_and_nodes_are_no_users_of_the_http_api(role: Role) -> None:
     with pytest.raises(HTTPException) as refused:
         check_token(tokens.bearer(tokens.issue(role, "n1")))
     assert refused.value.status_code == 401
+
+
+class SetClock(Host):
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Backend:
+    """In the place of the loop's: it accepts all agents."""
+
+    def agent_joined(self, node: int, found: object, accept: object) -> None:
+        pass
+
+    def agent_lost(self, node: int, silent_s: float = 0.0) -> None:
+        pass
+
+
+class ControlPlane:
+    """A hub over stored tokens, which can be started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "tokens.json"
+        self.clock = SetClock()
+        self.restart()
+        self.join_token = self.tokens.issue(Role.AGENT, "agent")
+
+    def restart(self, expects: tuple[int, ...] = ()) -> None:
+        self.tokens = Tokens(self._file)
+        self.hub = AgentHub(lambda: cluster("v100:2,v100:2"), lease_s=10.0, grace_s=5.0, host=self.clock, tokens=self.tokens)
+        self.hub.backend = Backend()  # type: ignore[assignment]
+        for node in expects:
+            self.hub.expect(node)
+
+    def connect(self, token: str, node: int = 0, identity: str = HERE, *, keeps: bool = True) -> Agent:
+        return Agent(self, token, node, identity, keeps)
+
+
+class Agent:
+    """An agent's stream, as far as the hub sees it."""
+
+    def __init__(self, control: ControlPlane, token: str, node: int, identity: str, keeps: bool) -> None:
+        self._hub = control.hub
+        name = self._hub.cluster.nodes[node].name
+        self.received: list[ms.FromControl | None] = []
+        hello = ms.Hello(name, "v100", 2, 1, identity=identity, keeps_credential=keeps)
+        session = self._hub.welcome(hello, self.received.append, self._hub.admit(token))
+        assert session is not None
+        self.session = session
+        welcome = self.received[0]
+        assert isinstance(welcome, ms.Welcome)
+        self.credential = welcome.credential
+
+    def heartbeat(self) -> bool:
+        return self._hub.receive(self.session, ms.Heartbeat())
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> ControlPlane:
+    return ControlPlane(tmp_path)
+
+
+def test_an_agent_gets_a_credential_once_and_connects_with_it_from_then_on(control: ControlPlane) -> None:
+    first = control.connect(control.join_token)
+    assert first.credential
+    for _ in range(3):
+        again = control.connect(first.credential)
+        assert again.credential == ""
+        assert again.heartbeat()
+    assert [one.role for one in control.tokens.listed()] == [Role.AGENT, Role.NODE]
+
+
+def test_an_agent_that_keeps_losing_its_credential_does_not_fill_the_list_of_tokens(control: ControlPlane) -> None:
+    given = [control.connect(control.join_token).credential for _ in range(5)]
+    assert len(set(given)) == 5
+    assert len(control.tokens.listed()) == 2
+    with pytest.raises(ms.BadMessage, match="revoked"):
+        control.connect(given[3])
+    assert control.connect(given[4]).heartbeat()
+
+
+def test_the_credential_of_a_node_speaks_for_no_other(control: ControlPlane) -> None:
+    stolen = control.connect(control.join_token).credential
+    with pytest.raises(ms.BadMessage, match="this credential is for node"):
+        control.connect(stolen, node=1, identity=ELSEWHERE)
+
+
+def test_a_revoked_credential_ends_the_session_at_the_next_heartbeat(control: ControlPlane) -> None:
+    agent = control.connect(control.join_token)
+    assert agent.heartbeat()
+    name = control.hub.cluster.nodes[0].name
+    assert Tokens(control._file).revoke(name) == 1, "in another process, by the name of the node"
+    until = control.hub._until[0]
+    control.clock.now = 3.0
+    with pytest.raises(ms.BadMessage, match=f"credential of node '{name}' was revoked: to connect this node again, remove"):
+        agent.heartbeat()
+    assert control.hub._until[0] == until, "its lease is not renewed"
+    with pytest.raises(ms.BadMessage, match="or it was revoked"):
+        control.connect(agent.credential)
+
+
+def test_revoking_the_token_of_all_agents_does_not_end_agents_with_credentials(control: ControlPlane) -> None:
+    agent, former = control.connect(control.join_token), control.connect(control.join_token, node=1, keeps=False)
+    control.tokens.revoke("agent")
+    assert agent.heartbeat()
+    with pytest.raises(ms.BadMessage, match="agent's token was revoked"):
+        former.heartbeat()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_another_root_is_refused_until_the_node_is_given_up_also_after_a_restart(
+    control: ControlPlane, restarted: bool
+) -> None:
+    first = control.connect(control.join_token)
+    if restarted:
+        control.restart(expects=(0,))
+    for token in (control.join_token, first.credential):  # a copy of the credential is no copy of the root
+        with pytest.raises(ms.BadMessage, match="another root folder"):
+            control.connect(token, identity=ELSEWHERE)
+    assert control.connect(first.credential).heartbeat()
+    control.clock.now = 15.0
+    second = control.connect(control.join_token, identity=ELSEWHERE)
+    assert second.heartbeat()
+    with pytest.raises(ms.BadMessage, match="revoked"):
+        control.connect(first.credential)
+
+
+def test_a_root_that_has_lost_its_credential_may_return_at_once_after_a_restart(control: ControlPlane) -> None:
+    control.connect(control.join_token)
+    control.restart(expects=(0,))
+    assert control.connect(control.join_token).credential
+
+
+def test_an_agent_of_a_former_version_gets_no_credential_and_reads_its_welcome(control: ControlPlane) -> None:
+    agent = control.connect(control.join_token, keeps=False)
+    assert agent.credential == ""
+    assert b"credential" not in ms.encode_message(ms.Welcome(15.0))
+    assert ms.decode_message(ms.encode_message(ms.Welcome(15.0, credential="x"))) == ms.Welcome(15.0, credential="x")
+
+
+def test_without_room_for_tokens_agents_connect_all_the_same(control: ControlPlane, monkeypatch) -> None:
+    def full(path: Path) -> None:
+        raise OSError(28, os.strerror(28), str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "before_write", full)
+        agent = control.connect(control.join_token)
+    assert agent.credential == ""
+    assert agent.heartbeat()

@@ -7,13 +7,11 @@ from __future__ import annotations
 import base64
 import logging
 import math
-import os
 import queue
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Protocol
 
 import grpc
@@ -22,8 +20,8 @@ from fairlead.core.errors import REFUSED, FairleadError
 from fairlead.core.job import LAUNCH_FAILED
 from fairlead.files import atomic_write
 from fairlead.runtime.agent.agent_errors import NodeError, node_errors
+from fairlead.runtime.agent.agent_identity import AgentIdentity, stored_text
 from fairlead.runtime.agent.code_delivery import CodeDeliveries
-from fairlead.runtime.agent.stored_records import read_plain_file
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol import messages as ms
@@ -39,7 +37,7 @@ _CENTRAL_POLL_S = 0.002  # while a job may be waiting for an answer (central ren
 _SWEEP_S = 60.0
 _MAX_PAUSE_S = 5.0  # between attempts to reach the control plane
 _FIRST_ANSWER_S = 15.0  # how long the first welcome may take; later it is the lease duration
-_IDENTITY, _JOURNAL, _COUNT = re.compile(r"[0-9a-f]{32}"), re.compile(r"[\x20-\x7e]{1,200}"), re.compile(r"[0-9]{1,15}")
+_JOURNAL = re.compile(r"[\x20-\x7e]{1,200}")
 
 
 class ReportThrottle:
@@ -179,10 +177,9 @@ class Agent:
     def __post_init__(self) -> None:
         self.clock = self.host.monotonic
         root = self.supervisor.root
-        with node_errors(root):
-            self._incarnation, self._identity = _next_incarnation(root, self.host), _identity(root, self.host)
-        self._journal_file = self.supervisor.root / "journal"
-        self._journal = _stored(self._journal_file, _JOURNAL)
+        self._own = AgentIdentity(root, self.token, self.host)
+        self._journal_file = root / "journal"
+        self._journal = stored_text(self._journal_file, _JOURNAL)
         self._lease: AgentLease | None = None
         self._grace_s = math.inf
         self._expired = False
@@ -215,7 +212,7 @@ class Agent:
                 self._batch(self._poll(connected=False))
 
     def _session(self) -> None:
-        connect = self.connect or (lambda: GrpcStream(self.control, self.token, self.credentials))
+        connect = self.connect or (lambda: GrpcStream(self.control, self._own.token, self.credentials))
         stream = connect()
         try:
             next_heartbeat = self.clock()
@@ -274,11 +271,12 @@ class Agent:
             self.node,
             has.type_name,
             len(has.devices),
-            self._incarnation,
+            self._own.incarnation,
             self.address or own_address(self.control),
             tuple(sorted(running)),
             self._journal,
-            identity=self._identity,
+            identity=self._own.identity,
+            keeps_credential=True,
         )
 
     def _receive(self, stream: AgentStream) -> None:
@@ -290,6 +288,7 @@ class Agent:
                 log.info("connected to the control plane", extra={"control": self.control, **away})
                 self._lost_s = None
                 self._set_journal(message.journal)
+                self._own.keep_credential(message.credential)
                 self._lease, self._grace_s = AgentLease(message.lease_s), message.grace_s
                 self._renewed()
                 if in_doubt := self._in_doubt():  # before any end: later reports about a launch are ignored
@@ -406,28 +405,3 @@ class Agent:
             log.error("the agent's lease cannot be renewed: %s", problem)
             return
         self._lease, self._expired = lease, False
-
-
-def _stored(path: Path, form: re.Pattern[str]) -> str:
-    """The text in a file, which a job may have written; empty if it does not have this form."""
-    text = (read_plain_file(path) or b"").decode(errors="replace")
-    return text if form.fullmatch(text) else ""
-
-
-def _next_incarnation(root: Path, host: Host) -> int:
-    """A number that grows with every start of an agent on this root. If it is lost, the Unix time is larger than any count."""
-    path = root / "incarnation"
-    before = _stored(path, _COUNT)
-    number = int(before or 0) + 1 if before or not os.path.lexists(path) else int(host.time())
-    atomic_write(path, str(number).encode(), private=True)
-    return number
-
-
-def _identity(root: Path, host: Host) -> str:
-    """The random name of a root, created with it: another root with the same node name belongs to another agent."""
-    path = root / "identity"
-    found = _stored(path, _IDENTITY)
-    if not found:
-        found = host.token(16)
-        atomic_write(path, found.encode(), private=True)
-    return found

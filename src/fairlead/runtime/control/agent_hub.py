@@ -18,6 +18,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError
 from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.control.code_store import CodeStore
+from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol import messages as ms
 from fairlead.runtime.protocol.orders import Order
@@ -29,6 +30,8 @@ MIN_CHECK_S = 0.05
 HELLO_WITHIN_S = 10.0  # a stream without a first message is closed after this
 MISSED_LEASE = 0.7  # of a lease without a heartbeat (agents send three in a lease): the agent is unreachable
 ANSWER_WITHIN_S = 10.0  # how long a request to an agent waits for the answer
+ANY_AGENT = Bearer(Role.AGENT, "")  # of a hub that asks for no token
+_AGAIN = "remove the file 'credential' in the agent's --root, and pass --token-file with an agent token"
 
 
 @dataclass(eq=False)
@@ -37,6 +40,7 @@ class AgentSession:
 
     node: int
     out: Callable[[ms.FromControl | None], None]
+    bearer: Bearer = ANY_AGENT
 
 
 @dataclass(eq=False)
@@ -47,7 +51,7 @@ class AgentHub:
     current_cluster: Callable[[], Cluster]
     lease_s: float = 15.0
     grace_s: float = 35.0
-    may_join: Callable[[str], bool] = lambda token: True
+    tokens: Tokens | None = None  # None: any agent may connect
     host: Host = field(default_factory=Host)
     code: CodeStore | None = None
     journal: str = ""  # its name; empty for a journal of an early version
@@ -104,12 +108,21 @@ class AgentHub:
         known. Each agent has at least the duration of a lease to connect and to report what has ended."""
         self._until.setdefault(node, self.host.monotonic() + self.lease_s + max(0.0, self.grace_s - silent_s))
 
-    def admit(self, token: str) -> None:
-        """Raises `BadMessage`: this is not an agent's token."""
-        if not self.may_join(token):
-            raise ms.BadMessage("this is not an agent's token: use agent.token, or 'fairlead token add NAME --role agent'")
+    def admit(self, token: str) -> Bearer:
+        """Return the bearer of an agent's token or a node's credential. Raises `BadMessage`: the token is neither."""
+        if self.tokens is None:
+            return ANY_AGENT
+        found = self.tokens.bearer(token)
+        if found is None or found.role not in (Role.AGENT, Role.NODE):
+            raise ms.BadMessage(
+                "this is not an agent's token, or it was revoked: use agent.token, or 'fairlead token add NAME --role agent'; "
+                "a file 'credential' in the agent's --root is used first: remove it"
+            )
+        return found
 
-    def welcome(self, message: ms.Message, out: Callable[[ms.FromControl | None], None]) -> AgentSession | None:
+    def welcome(
+        self, message: ms.Message, out: Callable[[ms.FromControl | None], None], bearer: Bearer = ANY_AGENT
+    ) -> AgentSession | None:
         """Begin a session with an agent's first message; None if its jobs belong to another journal. Raises `BadMessage`: the
         agent does not speak for a node of this cluster."""
         if not isinstance(message, ms.Hello):
@@ -117,6 +130,8 @@ class AgentHub:
         if message.version != ms.PROTOCOL_VERSION:
             both = f"the agent's messages have version {message.version}, the control plane's {ms.PROTOCOL_VERSION}"
             raise ms.BadMessage(f"{both}: install the same Fairlead on both")
+        if bearer.role is Role.NODE and bearer.user != message.node:
+            raise ms.BadMessage(f"this credential is for node {bearer.user!r}, not {message.node!r}: {_AGAIN}")
         node = self.cluster.number_of_node.get(message.node, -1)
         if node < 0:
             raise ms.BadMessage(f"there is no node {message.node!r} in this cluster: pass --node with a name of its file")
@@ -126,32 +141,59 @@ class AgentHub:
             raise ms.BadMessage(
                 f"node {known.name!r} has {has}, not {message.accelerators} × {message.type}: correct the cluster file"
             )
-        identity, incarnation = self._agent.get(node, ("", -1))
-        if identity in ("", message.identity):  # agents of former versions have none
-            if message.incarnation < incarnation:
-                raise ms.BadMessage(f"a more recent agent has connected for node {known.name!r}: run one agent for each node")
-        elif (left_s := self._until.get(node, -math.inf) - self.host.monotonic()) > 0:
-            raise ms.BadMessage(
-                f"node {known.name!r} has an agent with another root folder, and its jobs may still run: run one agent for "
-                f"each node; if this one replaces it, stop the other and start this one again in {left_s:.0f} s"
-            )
+        if (left_s := self._until.get(node, -math.inf) - self.host.monotonic()) > 0:
+            self._check_former_agent(known.name, node, message, bearer, left_s)
         if message.journal and self.journal and message.journal != self.journal:
             log.warning("agent has jobs of another journal", extra={"node": known.name, "journal": message.journal})
             return None
         self._close(node)
-        session = AgentSession(node, out)
+        credential = self._credential(known.name, message, bearer)
+        if credential and self.tokens is not None:
+            bearer = self.tokens.bearer(credential) or bearer
+        session = AgentSession(node, out, bearer)
         self._agent[node], self._address[node] = (message.identity, message.incarnation), message.address
         self._sessions[node] = session
         self._renew(node)
-        out(ms.Welcome(self.lease_s, self.grace_s, self.journal))
+        out(ms.Welcome(self.lease_s, self.grace_s, self.journal, credential))
         self.backend.agent_joined(node, message.running, lambda: self._accept(session))
         return session
+
+    def _check_former_agent(self, name: str, node: int, message: ms.Hello, bearer: Bearer, left_s: float) -> None:
+        """Refuse an agent that is not the one whose jobs may still run on the node. Of agents with one root, the most recent
+        counts. The credential knows the root of its agent over restarts of the control plane."""
+        identity, incarnation = self._agent.get(node, ("", -1))
+        held = bearer if bearer.root else None
+        if self.tokens is not None and bearer.role is Role.AGENT:
+            held = self.tokens.credential_of(name)
+        if identity not in ("", message.identity) or (held is not None and not held.is_for(message.identity)):
+            raise ms.BadMessage(
+                f"node {name!r} has an agent with another root folder, and its jobs may still run: run one agent for "
+                f"each node; if this one replaces it, stop the other and start this one again in {left_s:.0f} s"
+            )
+        if message.incarnation < incarnation:
+            raise ms.BadMessage(f"a more recent agent has connected for node {name!r}: run one agent for each node")
+
+    def _credential(self, name: str, message: ms.Hello, bearer: Bearer) -> str:
+        """A new credential for an agent with the token of all agents, or with one of another root; the former is revoked."""
+        if self.tokens is None or (bearer.role is Role.NODE and (not bearer.root or bearer.is_for(message.identity))):
+            return ""
+        try:
+            if message.keeps_credential:
+                return self.tokens.issue_credential(name, message.identity)
+            if (held := self.tokens.credential_of(name)) is not None and not held.is_for(message.identity):
+                self.tokens.revoke(name, Role.NODE)
+        except (FairleadError, OSError) as problem:
+            log.error("no credential for a node: the tokens cannot be written", extra={"node": name, "why": str(problem)})
+        return ""
 
     def receive(self, session: AgentSession, message: ms.Message) -> bool:
         """Handle a later message; False if the session is over. Raises `BadMessage`: no agent sends such a message."""
         if self._sessions.get(session.node) is not session:
             return False
         if isinstance(message, ms.Heartbeat):
+            if self.tokens is not None and not self.tokens.is_valid(session.bearer):
+                whose = f"credential of node {session.bearer.user!r}" if session.bearer.role is Role.NODE else "agent's token"
+                raise ms.BadMessage(f"the {whose} was revoked: to connect this node again, {_AGAIN}")
             self.heartbeats[session.node] = message
             if message.utilization:
                 self.backend.heartbeat(session.node, message)
@@ -269,8 +311,8 @@ class AgentServer:
         out: asyncio.Queue[ms.FromControl | None] = asyncio.Queue()
         try:
             token = dict(context.invocation_metadata() or ()).get("authorization", "")
-            self._hub.admit(str(token).removeprefix("Bearer "))
-            session = self._hub.welcome(await asyncio.wait_for(_first(requests), HELLO_WITHIN_S), out.put_nowait)
+            bearer = self._hub.admit(str(token).removeprefix("Bearer "))
+            session = self._hub.welcome(await asyncio.wait_for(_first(requests), HELLO_WITHIN_S), out.put_nowait, bearer)
         except (ms.BadMessage, TimeoutError) as problem:
             why = str(problem) or f"the agent sent nothing within {HELLO_WITHIN_S:g} s after it connected"
             log.warning("agent refused", extra={"why": why, "peer": context.peer()})

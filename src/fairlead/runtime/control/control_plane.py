@@ -27,6 +27,7 @@ from fairlead.runtime.control.code_store import WEEK_S, Cleaner, CodeStore
 from fairlead.runtime.control.event_log import EventLog, RecentDecisions
 from fairlead.runtime.control.prometheus import ControlPlaneMetrics
 from fairlead.runtime.control.snapshotter import ObservedJournal, Retention, Snapshotter, check_serializable
+from fairlead.runtime.control.tokens import Tokens
 from fairlead.runtime.control.wall_clock import AliveMark, WallClock
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol.task_file import task_of
@@ -48,7 +49,7 @@ class ControlPlane:
     grace_s: float = 35.0
     checkpoints: str = ""  # a folder that all nodes see
     code: CodeStore | None = None  # None: users cannot send code
-    may_join: Callable[[str], bool] = lambda token: True
+    tokens: Tokens | None = None  # None: any agent may connect
     keep_ended_s: float = WEEK_S  # checkpoints of ended jobs
     host: Host = field(default_factory=Host)
     origin: float = 0.0  # Unix time of second 0; 0: now
@@ -62,7 +63,7 @@ class ControlPlane:
         self.origin = self.origin or host.time()
         state = self.state or State(self.first_cluster)
         self.name = state.journal if recovered else host.token(8)  # of the journal
-        self.hub = AgentHub(lambda: self.backend.cluster, self.lease_s, self.grace_s, self.may_join, host, self.code, self.name)
+        self.hub = AgentHub(lambda: self.backend.cluster, self.lease_s, self.grace_s, self.tokens, host, self.code, self.name)
         self.agents = AgentServer(self.hub)
         state.origin = state.origin or self.origin  # snapshots of journals that began without it keep it
         clock = WallClock(self.origin, state.time, host.time, host.monotonic)

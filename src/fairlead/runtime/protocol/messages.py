@@ -40,7 +40,8 @@ class BadMessage(FairleadError):
 class Hello:
     """The first message of an agent. `incarnation` grows with every start of an agent on the node: the most recent one counts.
     `journal` names the journal that its launches belong to; empty before the first. `identity` tells apart two agents with one
-    node name; agents of former versions have none."""
+    node name. `cpus`, `memory_gb` and `gpu_memory_gb` (of each accelerator) describe the node, where they are known. Agents of
+    former versions send none of these, and do not keep a credential."""
 
     node: Text
     type: Text
@@ -51,6 +52,10 @@ class Hello:
     journal: Text = ""
     version: Count = PROTOCOL_VERSION
     identity: Annotated[str, Field(max_length=64)] = ""
+    keeps_credential: bool = False
+    cpus: Amount = 0.0
+    memory_gb: Amount = 0.0
+    gpu_memory_gb: Amount = 0.0
 
 
 @_message
@@ -96,6 +101,7 @@ class Welcome:
     lease_s: float
     grace_s: float = 35.0
     journal: str = ""  # that job numbers belong to from now on
+    credential: str = ""  # a token for this node only, in place of the agent's from now on; empty: none is given
 
 
 @_message
@@ -194,6 +200,8 @@ def _plain(value: Any) -> Any:
     if not is_dataclass(value):
         return value
     record = {part.name: _plain(getattr(value, part.name)) for part in fields(value)}
+    if isinstance(value, Welcome) and not value.credential:
+        del record["credential"]  # agents of former versions do not know it
     if isinstance(value, Metric) and not math.isfinite(value.value):
         record["value"] = str(value.value)  # JSON has no such number
     name = type(value).__name__.lower()

@@ -100,8 +100,7 @@ class SimulatedStream:
         try:
             message = ms.decode_message(data)
             if self._session is None:
-                hub.admit(self._token)
-                self._session = hub.welcome(message, self._out)
+                self._session = hub.welcome(message, self._out, hub.admit(self._token))
                 if self._session is None:
                     self._out(ms.JournalMismatch(hub.journal))
                     self._out(None)

@@ -1,0 +1,76 @@
+"""What an agent keeps in its root folder to be recognized after a restart: the root's identity, the number of its starts, and
+its node's credential. A job that runs as the agent's user can write these files: a file of another form counts as damaged."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from pathlib import Path
+
+from fairlead.files import atomic_write
+from fairlead.runtime.agent.agent_errors import NodeError, node_errors
+from fairlead.runtime.agent.stored_records import read_plain_file
+from fairlead.runtime.host import Host
+
+log = logging.getLogger(__name__)
+
+CREDENTIAL_FILE = "credential"
+_IDENTITY, _COUNT = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9]{1,15}")
+_TOKEN = re.compile(r"[\x21-\x7e]{1,200}")
+
+
+class AgentIdentity:
+    """An agent's name, number and token. `token` is the node's credential, if the root has one; otherwise the given token,
+    which all agents share. Raises `NodeError`: the root cannot be written, or its credential is damaged and no token given."""
+
+    def __init__(self, root: Path, token: str, host: Host) -> None:
+        with node_errors(root):
+            self.incarnation, self.identity = _next_incarnation(root, host), _identity(root, host)
+        self._credential_file = root / CREDENTIAL_FILE
+        credential = stored_text(self._credential_file, _TOKEN)
+        if not credential and os.path.lexists(self._credential_file):
+            if not token:
+                fix = "remove it, and pass --token-file with an agent token"
+                raise NodeError(self._credential_file, f"the credential of this node is damaged: {fix}")
+            log.warning(
+                "the credential of this node is damaged; using the agent token", extra={"file": str(self._credential_file)}
+            )
+        self.token = credential or token
+
+    def keep_credential(self, credential: str) -> None:
+        """Use the credential that the control plane has given, if any, from now on; also after a restart, if it can be
+        stored."""
+        if not credential:
+            return
+        self.token = credential
+        try:
+            atomic_write(self._credential_file, credential.encode(), private=True)
+        except OSError as problem:
+            why = f"{problem.strerror}; after a restart the agent token is used again"
+            log.warning("cannot store the credential of this node: %s", why, extra={"file": str(self._credential_file)})
+
+
+def stored_text(path: Path, form: re.Pattern[str]) -> str:
+    """The text in a file, which a job may have written; empty if it does not have this form."""
+    text = (read_plain_file(path) or b"").decode(errors="replace")
+    return text if form.fullmatch(text) else ""
+
+
+def _next_incarnation(root: Path, host: Host) -> int:
+    """A number that grows with every start of an agent on this root. If it is lost, the Unix time is larger than any count."""
+    path = root / "incarnation"
+    before = stored_text(path, _COUNT)
+    number = int(before or 0) + 1 if before or not os.path.lexists(path) else int(host.time())
+    atomic_write(path, str(number).encode(), private=True)
+    return number
+
+
+def _identity(root: Path, host: Host) -> str:
+    """The random name of a root, created with it: another root with the same node name belongs to another agent."""
+    path = root / "identity"
+    found = stored_text(path, _IDENTITY)
+    if not found:
+        found = host.token(16)
+        atomic_write(path, found.encode(), private=True)
+    return found
