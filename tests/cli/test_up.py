@@ -16,6 +16,7 @@ import httpx
 import pytest
 from cluster_up import cluster_up, until
 
+from fairlead.journal.control_files import FolderFiles
 from fairlead.runtime.control.tokens import Role, Tokens
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest, Unreachable
 from foundry import SOURCE
@@ -96,7 +97,7 @@ def connection_in(folder: Path, **tokens: str) -> Path:
     (folder / ".fairlead").mkdir(mode=0o755)
     (folder / ".fairlead" / "connection.json").write_text('{"url": "http://127.0.0.1:1", "token": "fl_admin"}')
     (folder / ".fairlead" / "connection.json").chmod(0o600)
-    known = Tokens(folder / ".fairlead" / "tokens.json")
+    known = Tokens(FolderFiles(folder / ".fairlead"))
     for user, token in tokens.items():
         known.accept(token, Role.USER, user)
     return folder / ".fairlead"

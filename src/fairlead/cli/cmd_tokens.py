@@ -1,4 +1,5 @@
-"""`fairlead token`: API tokens, in the files of a control plane's root. A running control plane sees changes at once."""
+"""`fairlead token`: API tokens, in the root of a control plane, or in the database of its journal. A running control plane sees
+changes at once, or within a second."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 token_app = typer.Typer(help="Manage API tokens.", no_args_is_help=True, rich_markup_mode=None)
 ROOT = typer.Option(Path(".fairlead"), help="The root folder of the control plane (--root of up or serve).")
+JOURNAL = typer.Option("", help="The journal, if it is postgresql://…: tokens are in its database.")
 NameOfToken = Annotated[str, typer.Argument(help="The name of the user, or of the node with --role node; any name for agents.")]
 
 
@@ -27,6 +29,7 @@ def add(
     role: str = typer.Option("user", help="user (own jobs), admin (all), agent (any node), node (only NAME) or metrics."),
     account: str = typer.Option("", "--account", "--entity", help="The account of the user's jobs; '*': any."),
     root: Path = ROOT,
+    journal: str = JOURNAL,
     json: JsonOption = False,
 ) -> None:
     """Create a token and print it. Only its digest is stored.
@@ -46,7 +49,7 @@ def add(
         raise InputError("token", " or ".join(Role), field="role", value=role)
     if account and account != ANY and not is_job_name(account):
         raise InputError("token", "letters, digits, '.', '_' and '-'; or '*' for any", field="account", value=account)
-    token = _tokens(root).issue(Role(role), name, account)
+    token = _tokens(root, journal).issue(Role(role), name, account)
     if json:
         print_json({"name": name, "role": role, "account": account, "token": token})
     else:
@@ -54,9 +57,9 @@ def add(
 
 
 @token_app.command("list")
-def list_tokens(root: Path = ROOT, json: JsonOption = False) -> None:
+def list_tokens(root: Path = ROOT, journal: str = JOURNAL, json: JsonOption = False) -> None:
     """List all tokens with their users. An id is the beginning of the digest; tokens themselves are not stored."""
-    found = _tokens(root).listed()
+    found = _tokens(root, journal).listed()
     if json:
         print_json({"tokens": [{"id": one.id, "name": one.user, "role": one.role, "account": one.account} for one in found]})
         return
@@ -71,9 +74,10 @@ def revoke(
     name: str = typer.Argument(..., help="The name of a user or a node (all its tokens), or the id of a token."),
     role: str = typer.Option("", help="Revoke only tokens of this role. [default: of all roles]"),
     root: Path = ROOT,
+    journal: str = JOURNAL,
     json: JsonOption = False,
 ) -> None:
-    """Revoke tokens. They stop working at once; jobs of their user keep running.
+    """Revoke tokens. They stop working at once, with --journal within two seconds; jobs of their user keep running.
 
     Examples:
 
@@ -85,7 +89,7 @@ def revoke(
     from fairlead.runtime.control.tokens import Role
 
     require(role in ("", *Role), "token", " or ".join(Role), "role", role)
-    count = _tokens(root).revoke(name, Role(role) if role else None)
+    count = _tokens(root, journal).revoke(name, Role(role) if role else None)
     if not count:
         raise NotFound(f"no token of '{name}', or with this id: 'fairlead token list' shows them")
     if json:
@@ -94,8 +98,11 @@ def revoke(
         note(f"{count} revoked")
 
 
-def _tokens(root: Path) -> Tokens:
+def _tokens(root: Path, journal: str) -> Tokens:
+    from fairlead.journal.recovery import control_files, is_postgres
     from fairlead.runtime.control.tokens import Tokens
 
-    require(root.is_dir(), root, "the root of a control plane that was started before", "root")
-    return Tokens(root / "tokens.json")
+    if journal and not is_postgres(journal):
+        raise InputError("--journal", "postgresql://…; with other journals, pass --root", value=journal)
+    require(journal or root.is_dir(), root, "the root of a control plane that was started before", "root")
+    return Tokens(control_files(root, journal))

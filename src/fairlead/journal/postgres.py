@@ -5,7 +5,7 @@ repeated once on a new one, which has to get the lock first. A writer that lost 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
 
@@ -20,6 +20,13 @@ SCHEMA = (
     "CREATE TABLE events (seq bigint PRIMARY KEY, body text NOT NULL)",
     "CREATE TABLE snapshots (seq bigint PRIMARY KEY, body bytea NOT NULL)",
 )
+CONTROL_SCHEMA = (
+    "CREATE TABLE files (name text PRIMARY KEY, body bytea NOT NULL, owner text NOT NULL, used float8 NOT NULL)",
+    "ALTER TABLE files ALTER body SET STORAGE EXTERNAL",  # parts are read without the rest
+    "CREATE TABLE control (one boolean PRIMARY KEY DEFAULT true CHECK (one), term bigint NOT NULL, confirmed float8 NOT NULL,"
+    " settings text NOT NULL)",
+)
+"""What version 2 of the tables has besides: the files of control planes, and which of them has the journal."""
 
 WRITER = 0x6661_6972_6C65_6164
 """The number of the writer's lock."""
@@ -36,7 +43,7 @@ _CONNECTION: dict[str, str | int] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-_SESSION = (
+SESSION = (
     "SET search_path = fairlead",
     "SET tcp_keepalives_idle = 10",
     "SET tcp_keepalives_interval = 5",
@@ -59,16 +66,12 @@ class _Lost(Exception):
 
 
 class _Postgres:
-    schema: Sequence[str] = SCHEMA
+    schema: Sequence[str] = (*SCHEMA, *CONTROL_SCHEMA)
+    upgrade: Sequence[str] = CONTROL_SCHEMA
     placeholder = "%s"
 
     def __init__(self, url: str, write: bool) -> None:
-        try:
-            given = conninfo_to_dict(url)
-            self._conninfo = make_conninfo(url, **{name: value for name, value in _CONNECTION.items() if name not in given})
-        except psycopg.ProgrammingError as error:
-            raise JournalError(f"not the URL of a database: {error}") from error
-        self.where = f"postgresql://{given.get('host', '')}/{given.get('dbname', '')}"  # without the password
+        self._conninfo, self.where = connection_settings(url)
         self._write = write
         self._session: tuple[Any, ...] | None = None  # the server's end of our last connection that wrote
         self._connection = self._connect(self._write)
@@ -130,7 +133,7 @@ class _Postgres:
         encoding = connection.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             raise JournalError(f"{self.where}: its encoding is {encoding}; a journal needs a database with encoding UTF8")
-        for statement in (*_SESSION, f"SET lock_timeout = {LOCK_WAIT_MS}"):
+        for statement in (*SESSION, f"SET lock_timeout = {LOCK_WAIT_MS}"):
             connection.execute(statement)
         if not write:
             connection.execute("SET default_transaction_read_only = on")
@@ -166,19 +169,30 @@ class _Postgres:
             yield
         except psycopg.Error as error:
             kind = JournalUnreachable if isinstance(error, psycopg.OperationalError) else JournalError
-            raise kind(f"{self.where}: cannot open the journal: {_one_line(error)}") from error
+            raise kind(f"{self.where}: cannot open the journal: {database_message(error)}") from error
 
     @contextmanager
     def _as_journal_errors(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
         try:
             yield
         except psycopg.errors.UniqueViolation as error:
-            raise DuplicateSequence(f"{self.where}: {_one_line(error)}") from error
+            raise DuplicateSequence(f"{self.where}: {database_message(error)}") from error
         except psycopg.Error as error:
             if connection.broken or connection.closed:
-                raise _Lost(_one_line(error)) from error
-            raise JournalError(f"{self.where}: cannot use the journal: {_one_line(error)}") from error
+                raise _Lost(database_message(error)) from error
+            raise JournalError(f"{self.where}: cannot use the journal: {database_message(error)}") from error
 
 
-def _one_line(error: psycopg.Error) -> str:
+def connection_settings(url: str, defaults: Mapping[str, str | int] | None = None) -> tuple[str, str]:
+    """Return how to connect to a database, and its place for messages, without the password."""
+    try:
+        given = conninfo_to_dict(url)
+        usual = {name: value for name, value in (_CONNECTION | dict(defaults or {})).items() if name not in given}
+        return make_conninfo(url, **usual), f"postgresql://{given.get('host', '')}/{given.get('dbname', '')}"
+    except psycopg.ProgrammingError as error:
+        raise JournalError(f"not the URL of a database: {error}") from error
+
+
+def database_message(error: psycopg.Error) -> str:
+    """Return a message of the database in one line."""
     return " ".join(str(error).split()) or type(error).__name__

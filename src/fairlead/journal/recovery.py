@@ -12,6 +12,7 @@ from fairlead.engine.apply import apply_event, replay_events
 from fairlead.engine.journal import Journal
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load
+from fairlead.journal.control_files import ALIVE, CODE, ORIGIN, TOKENS, ControlFiles, FolderFiles
 from fairlead.journal.jsonl import JsonlJournal, read_events
 from fairlead.journal.sql_journal import DatabaseJournal
 from fairlead.journal.sqlite import SqliteJournal
@@ -78,8 +79,31 @@ def read_journal(where: str) -> Iterator[Event]:
         journal.close()
 
 
+def is_postgres(where: str) -> bool:
+    """Return whether a journal's place is a URL of PostgreSQL."""
+    return where.startswith(("postgresql://", "postgres://"))
+
+
+def control_files(root: Path, journal: str) -> ControlFiles:
+    """The files of the control plane of a journal: in its database if that is PostgreSQL, else in the root. A database without
+    any gets those of the root."""
+    folder = FolderFiles(root)
+    if not is_postgres(journal):
+        return folder
+    from fairlead.journal.postgres_files import PostgresFiles
+
+    files = PostgresFiles(journal)
+    found = {**folder.listed(), **folder.listed(CODE)}
+    names = [name for name in found if name in (TOKENS, ORIGIN, ALIVE) or name.startswith(f"{CODE}/")]
+    if names and not files.listed() and not files.listed(CODE):
+        for name in names:
+            files.write(name, folder.read(name) or b"", found[name].owner)
+        log.info("files of the control plane are now in the database", extra={"from": str(root), "files": len(names)})
+    return files
+
+
 def _database(where: str, *, write: bool) -> DatabaseJournal:
-    if where.startswith(("postgresql://", "postgres://")):
+    if is_postgres(where):
         try:
             from fairlead.journal.postgres import PostgresJournal
         except ImportError as error:

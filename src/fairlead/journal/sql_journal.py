@@ -20,7 +20,7 @@ from fairlead.engine.state import State
 from fairlead.engine.state_codec import freeze, load
 
 LAYOUT = 1
-"""The version of the tables."""
+"""The version of the tables; the next one, if the database has tables besides these (`Database.upgrade`)."""
 
 _PAGE = 2000  # events that are read, or dropped, at a time
 _DAY_S = 86_400.0
@@ -45,6 +45,7 @@ class Database(Protocol):
 
     where: str  # for messages
     schema: Sequence[str]  # statements that make the tables
+    upgrade: Sequence[str]  # those of them that make what version 1 of the tables lacks
     placeholder: str  # the placeholder of a value in SQL
 
     def tables(self) -> set[str]: ...
@@ -248,9 +249,9 @@ class DatabaseJournal:
                 self._database.close()
 
     def _prepare(self) -> None:
-        tables = self._database.tables()
+        tables, layouts = self._database.tables(), (LAYOUT, LAYOUT + 1) if self._database.upgrade else (LAYOUT,)
         if not tables and self._writes:
-            first = [("tables", str(LAYOUT)), ("events", str(VERSION))]
+            first = [("tables", str(layouts[-1])), ("events", str(VERSION))]
             made = ((statement, None) for statement in self._database.schema)
             self._write(*made, ("INSERT INTO meta (name, value) VALUES (?, ?)", first))
             return
@@ -258,12 +259,15 @@ class DatabaseJournal:
             found = f"its tables are {', '.join(sorted(tables))}" if tables else "it has no tables"
             raise JournalError(f"{self.where}: a database, but not a journal: {found}")
         versions = dict(self._ask("SELECT name, value FROM meta"))
-        for name, readable in (("tables", (LAYOUT,)), ("events", READABLE_VERSIONS)):
+        for name, readable in (("tables", layouts), ("events", READABLE_VERSIONS)):
             if versions.get(name) not in [str(version) for version in readable]:
                 raise JournalError(
                     f"{self.where}: the journal's {name} are of version {versions.get(name)}; this Fairlead reads version "
                     f"{' and '.join(map(str, readable))}: use the Fairlead that wrote it"
                 )
+        if self._writes and versions["tables"] != str(layouts[-1]):
+            made = ((statement, None) for statement in self._database.upgrade)
+            self._write(*made, ("UPDATE meta SET value = ? WHERE name = ?", [(str(layouts[-1]), "tables")]))
         if self._writes and versions["events"] != str(VERSION):  # rows stay as they are; each shows its own version
             self._write(("UPDATE meta SET value = ? WHERE name = ?", [(str(VERSION), "events")]))
 

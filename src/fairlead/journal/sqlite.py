@@ -38,6 +38,7 @@ class SqliteJournal(DatabaseJournal):
 
 class _Sqlite:
     schema: Sequence[str] = SCHEMA
+    upgrade: Sequence[str] = ()
     placeholder = "?"
 
     def __init__(self, path: Path, write: bool) -> None:

@@ -35,6 +35,7 @@ from fairlead.runtime.protocol.orders import Ended
 if TYPE_CHECKING:  # these take a second to import; they are loaded when a process really starts
     from fairlead.engine.journal import Journal
     from fairlead.engine.state import State
+    from fairlead.journal.control_files import ControlFiles
     from fairlead.runtime.agent.agent_service import Agent
     from fairlead.runtime.agent.supervisor import Supervisor
     from fairlead.runtime.control.code_store import CodeQuota
@@ -149,12 +150,14 @@ async def _serve(
     on_start: Callable[[Started], None],
 ) -> None:
     from fairlead.estimators.colocated_rates import has_usage_observations
+    from fairlead.journal.recovery import control_files
     from fairlead.runtime.control.http_api import create_app
     from fairlead.runtime.control.http_server import HttpServer
     from fairlead.runtime.control.request_guard import RequestRate
 
-    tokens = create_tokens(settings.root)
-    plane = _control_plane(settings, journal, state, tokens)
+    files = control_files(settings.root, settings.journal_url)
+    tokens = create_tokens(files, settings.root)
+    plane = _control_plane(settings, journal, state, files, tokens)
     certificate = settings.certificate
     agents_port = await plane.start(settings.agents, certificate.for_agents() if certificate else None)
     _follow_scheduler_file(plane, settings.config)
@@ -199,7 +202,9 @@ async def _serve(
     await ended
 
 
-def _control_plane(settings: ServeSettings, journal: Journal, state: State | None, tokens: Tokens) -> ControlPlane:
+def _control_plane(
+    settings: ServeSettings, journal: Journal, state: State | None, files: ControlFiles, tokens: Tokens
+) -> ControlPlane:
     from fairlead.runtime.control.code_store import CodeStore
     from fairlead.runtime.control.control_plane import ControlPlane
     from fairlead.runtime.control.wall_clock import AliveMark, origin_of
@@ -214,11 +219,11 @@ def _control_plane(settings: ServeSettings, journal: Journal, state: State | Non
         lease_s=settings.lease_s,
         grace_s=settings.grace_s,
         checkpoints=str((settings.checkpoints or settings.root / "checkpoints").absolute()),
-        code=CodeStore(settings.root / "code", quota=settings.code_quota),
+        code=CodeStore(files, quota=settings.code_quota),
         keep_ended_s=settings.keep_ended_s,
         tokens=tokens,
-        origin=origin_of(settings.root / "origin", state.origin if state else 0.0),
-        alive=AliveMark(settings.root / "alive"),
+        origin=origin_of(files, state.origin if state else 0.0),
+        alive=AliveMark(files),
         retention=settings.retention,
     )
 
@@ -245,15 +250,21 @@ def _follow_scheduler_file(plane: ControlPlane, path: Path | None) -> None:
         reload(_AT_START)
 
 
-def create_tokens(root: Path) -> Tokens:
-    """Return the tokens of a control plane. A token for an admin and one for agents are created if there are none."""
-    from fairlead.runtime.control.tokens import Role, Tokens
+def create_tokens(files: ControlFiles, root: Path) -> Tokens:
+    """Return the tokens of a control plane. One for an admin and one for agents are created, and written to the root, unless
+    they are there, or a database has tokens of these roles."""
+    from fairlead.runtime.control.tokens import Role, Tokens, new_token
 
-    tokens = Tokens(root / "tokens.json")
+    tokens = Tokens(files)
     for role in (Role.ADMIN, Role.AGENT):
         path = root / f"{role}.token"
+        if any(one.role is role for one in tokens.listed()) if files.remote else path.exists():
+            continue
         if not path.exists():
-            atomic_write(path, tokens.issue(role, str(role)).encode(), private=True)
+            atomic_write(path, new_token().encode(), private=True)
+        tokens.accept(path.read_text().strip(), role, str(role))
+    if files.remote:
+        tokens.follow()
     return tokens
 
 

@@ -12,6 +12,7 @@ import pytest
 from agent_node import Node, order
 
 from fairlead.core.job import LAUNCH_FAILED
+from fairlead.journal.control_files import FolderFiles
 from fairlead.runtime.agent.agent_service import Agent
 from fairlead.runtime.agent.code_delivery import CodeDeliveries
 from fairlead.runtime.control.code_store import CodeStore
@@ -40,7 +41,7 @@ def finished(node: Node, deliveries: CodeDeliveries) -> tuple[list[Launch], list
 
 @pytest.fixture
 def store(tmp_path: Path) -> CodeStore:
-    return CodeStore(tmp_path / "store")
+    return CodeStore(FolderFiles(tmp_path))
 
 
 def test_code_comes_in_pieces_once_for_all_who_wait_and_over_a_broken_stream(node, store):

@@ -24,6 +24,7 @@ from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
+from fairlead.journal.control_files import FolderFiles
 from fairlead.journal.sqlite import SqliteJournal
 from fairlead.runtime.control.accounting import GpuRun, GpuRunRecorder, cut
 from fairlead.runtime.control.wall_clock import origin_of
@@ -157,7 +158,7 @@ def test_a_journal_alone_gives_the_clock_times_of_its_cluster(tmp_path: Path) ->
     with served("v100:1") as control:
         ControlPlaneClient(control.url, control.token).nodes()  # the journal has been opened
     state = replay_events(control.journal)
-    assert origin_of(tmp_path / "origin", load(save(state)).origin) == pytest.approx(control.plane.origin, abs=1.0)
+    assert origin_of(FolderFiles(tmp_path), load(save(state)).origin) == pytest.approx(control.plane.origin, abs=1.0)
 
 
 def test_history_has_each_run_of_a_requeued_job_and_usage_counts_the_jobs_that_ran() -> None:

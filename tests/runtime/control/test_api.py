@@ -16,6 +16,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.engine.apply import replay_events
 from fairlead.engine.journal import MemoryJournal
+from fairlead.journal.control_files import FolderFiles
 from fairlead.runtime.control import submissions
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import MAX_BODY, create_app
@@ -237,14 +238,14 @@ def test_a_name_is_free_again_when_its_job_has_ended():
 
 def test_tokens_are_kept_as_digests_and_only_for_their_owner(tmp_path):
     path = tmp_path / "tokens.json"
-    token = Tokens(path).issue(Role.USER, "ann")
+    token = Tokens(FolderFiles(tmp_path)).issue(Role.USER, "ann")
     assert token.encode() not in path.read_bytes()
     assert path.stat().st_mode & 0o777 == 0o600
-    again = Tokens(path)
+    again = Tokens(FolderFiles(tmp_path))
     assert again.bearer(token).user == "ann"
     assert again.bearer(token[:-1]) is None
     assert again.revoke("ann") == 1
-    assert Tokens(path).bearer(token) is None
+    assert Tokens(FolderFiles(tmp_path)).bearer(token) is None
 
 
 def test_a_job_without_a_name_gets_one_that_nobody_has():

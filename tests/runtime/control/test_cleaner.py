@@ -9,12 +9,13 @@ from pathlib import Path
 
 from test_api import with_plane
 
+from fairlead.journal.control_files import FolderFiles
 from fairlead.runtime.control.code_store import CodeStore
 from fairlead.runtime.protocol.code_archive import archive_digest, pack_code
 
 
 def test_only_what_is_left_of_ended_jobs_goes(tmp_path):
-    code = CodeStore(tmp_path / "code")
+    code = CodeStore(FolderFiles(tmp_path))
     digests = []
     for number in range(2):
         (tmp_path / f"source-{number}").mkdir()

@@ -13,6 +13,7 @@ import pytest
 from test_api import with_plane
 
 from fairlead.core.errors import InputError
+from fairlead.journal.control_files import FolderFiles
 from fairlead.runtime.control.code_store import CodeQuota, CodeStore
 from fairlead.runtime.protocol.code_archive import ArchiveLimits, archive_digest, pack_code
 
@@ -59,7 +60,7 @@ def test_an_archive_is_looked_at_before_it_is_kept(tmp_path, archive, status, sa
         assert (both.status_code, "not both" in both.text) == (422, True)
 
     limits = ArchiveLimits(packed_bytes=100_000, unpacked_bytes=1_000_000)
-    with_plane(scene, code=CodeStore(tmp_path / "code", limits))
+    with_plane(scene, code=CodeStore(FolderFiles(tmp_path), limits))
     assert not [path for path in tmp_path.rglob("*") if "escaped" in path.name]
 
 
@@ -101,21 +102,21 @@ def test_what_cannot_be_packed_is_refused(tmp_path, place):
 
 
 def test_code_that_no_job_uses_is_removed(tmp_path):
-    store = CodeStore(tmp_path)
+    store = CodeStore(FolderFiles(tmp_path))
     for archive in (GOOD, zipped(b="2")):
         store.add(archive, archive_digest(archive))
     store.remove_unused([archive_digest(GOOD)], older_than=0.0)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list((tmp_path / "code").iterdir())) == 2
     store.remove_unused([archive_digest(GOOD)], older_than=1e12)
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list((tmp_path / "code").iterdir())) == 1
     assert store.has(archive_digest(GOOD))
 
 
 def test_an_agent_is_told_when_code_is_gone(tmp_path):
     (tmp_path / "secret.zip").write_text("not for agents")
     for digest in ("0" * 64, "../secret", "secret"):
-        assert "submit it again" in CodeStore(tmp_path / "code").chunk(digest, 0).problem
-        assert "submit it again" in CodeStore(tmp_path).chunk(digest, 0).problem
+        assert "submit it again" in CodeStore(FolderFiles(tmp_path)).chunk(digest, 0).problem
+        assert "submit it again" in CodeStore(FolderFiles(tmp_path)).chunk(digest, 0).problem
 
 
 def test_each_user_and_all_together_have_a_quota_of_code(tmp_path):
@@ -142,7 +143,7 @@ def test_each_user_and_all_together_have_a_quota_of_code(tmp_path):
         assert len(list((tmp_path / "code").iterdir())) == 2
 
     quota = CodeQuota(per_user=2.5 * size, in_all=3.5 * size, reserve=0)
-    with_plane(scene, code=CodeStore(tmp_path / "code", quota=quota))
+    with_plane(scene, code=CodeStore(FolderFiles(tmp_path), quota=quota))
 
 
 def test_code_leaves_room_on_the_disk_for_the_journal(tmp_path, monkeypatch):
@@ -152,4 +153,4 @@ def test_code_leaves_room_on_the_disk_for_the_journal(tmp_path, monkeypatch):
         assert (answer.status_code, "almost full" in answer.text) == (507, True)
         assert not (await who("ann").get(f"/v1/code/{archive_digest(GOOD)}")).is_success
 
-    with_plane(scene, code=CodeStore(tmp_path / "code"))
+    with_plane(scene, code=CodeStore(FolderFiles(tmp_path)))

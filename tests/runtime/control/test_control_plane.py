@@ -19,6 +19,7 @@ from fairlead.config.schedulers import compose
 from fairlead.core import events as ev
 from fairlead.engine.apply import replay_events
 from fairlead.engine.journal import MemoryJournal
+from fairlead.journal.control_files import FolderFiles
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.tokens import Role, Tokens
@@ -289,7 +290,7 @@ def test_a_restart_does_not_restart_the_wait_for_a_node_that_was_unreachable(tmp
         await scene.until("/v1/nodes", lambda told: told["nodes"][0]["up"])
 
     scene.play(before)
-    alive = AliveMark(tmp_path / "alive")
+    alive = AliveMark(FolderFiles(tmp_path))
     alive.mark({scene.plane.cluster.nodes[0].name: 20.0})
     again = Scene(scene.journal)
     again.plane.alive = alive

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairlead import files
+from fairlead.journal.control_files import FolderFiles
 from fairlead.runtime.control.agent_hub import AgentHub
 from fairlead.runtime.control.request_guard import HTTPException, check_token
 from fairlead.runtime.control.tokens import Role, Tokens
@@ -19,11 +20,11 @@ HERE, ELSEWHERE = "a" * 32, "b" * 32
 
 
 def test_a_new_credential_of_a_node_replaces_the_former_one(tmp_path: Path) -> None:
-    tokens = Tokens(tmp_path / "tokens.json")
+    tokens = Tokens(FolderFiles(tmp_path))
     tokens.issue(Role.USER, "n1")  # a user with the name of the node
     issued = [tokens.issue_credential("n1", HERE) for _ in range(20)] + [tokens.issue_credential("n2", HERE)]
     assert [(one.role, one.user) for one in tokens.listed()] == [(Role.USER, "n1"), (Role.NODE, "n1"), (Role.NODE, "n2")]
-    other = Tokens(tmp_path / "tokens.json")
+    other = Tokens(FolderFiles(tmp_path))
     assert [other.bearer(token) is not None for token in issued] == [False] * 19 + [True] * 2
     held = other.credential_of("n1")
     assert held is not None
@@ -35,7 +36,7 @@ def test_a_new_credential_of_a_node_replaces_the_former_one(tmp_path: Path) -> N
 
 
 def test_a_credential_that_cannot_be_stored_leaves_the_former_one_valid(tmp_path: Path, monkeypatch) -> None:
-    tokens = Tokens(tmp_path / "tokens.json")
+    tokens = Tokens(FolderFiles(tmp_path))
     first = tokens.issue_credential("n1", HERE)
 
     def full(path: Path) -> None:

@@ -9,7 +9,8 @@ import threading
 import pytest
 
 from fairlead.core.errors import InputError
-from fairlead.runtime.control import wall_clock
+from fairlead.journal import control_files
+from fairlead.journal.control_files import FolderFiles
 from fairlead.runtime.control.wall_clock import AliveMark, WallClock, origin_of
 
 
@@ -24,33 +25,33 @@ def test_a_clock_that_is_set_back_does_not_go_back():
 
 def test_a_calendar_that_is_set_while_nobody_runs_takes_second_0_along(tmp_path):
     calendar = [1000.0]
-    first = origin_of(tmp_path / "origin", 0.0, lambda: calendar[0])
+    first = origin_of(FolderFiles(tmp_path), 0.0, lambda: calendar[0])
     assert first == pytest.approx(1000.0, abs=1.0)
     calendar[0] = 90_000.0
-    assert origin_of(tmp_path / "origin", 0.0, lambda: calendar[0]) == pytest.approx(90_000.0, abs=1.0)
+    assert origin_of(FolderFiles(tmp_path), 0.0, lambda: calendar[0]) == pytest.approx(90_000.0, abs=1.0)
     (tmp_path / "origin").write_text("500.0 another-boot 7.0")  # the machine was started anew: only the calendar is left
-    assert origin_of(tmp_path / "origin", 0.0, lambda: calendar[0]) == 500.0
+    assert origin_of(FolderFiles(tmp_path), 0.0, lambda: calendar[0]) == 500.0
 
 
 @pytest.mark.parametrize("journaled", [0.0, 1000.0])
 def test_recorded_times_stay_the_same_at_every_restart(tmp_path, journaled):
     """NTP corrects the system time by milliseconds."""
-    first = origin_of(tmp_path / "origin", journaled, lambda: 1000.0)
+    first = origin_of(FolderFiles(tmp_path), journaled, lambda: 1000.0)
     for system_time in (1000.25, 999.75):
-        assert origin_of(tmp_path / "origin", journaled or first, lambda at=system_time: at) == first
-        assert origin_of(tmp_path / "origin", 0.0, lambda at=system_time: at) == pytest.approx(first, abs=1e-3)
+        assert origin_of(FolderFiles(tmp_path), journaled or first, lambda at=system_time: at) == first
+        assert origin_of(FolderFiles(tmp_path), 0.0, lambda at=system_time: at) == pytest.approx(first, abs=1e-3)
 
 
 def test_without_its_file_second_0_is_that_of_the_journal(tmp_path):
     for _ in range(2):  # the second time from the file that the first wrote
-        assert origin_of(tmp_path / "origin", 600.0, lambda: 1000.0) == pytest.approx(600.0, abs=1.0)
+        assert origin_of(FolderFiles(tmp_path), 600.0, lambda: 1000.0) == pytest.approx(600.0, abs=1.0)
 
 
 @pytest.mark.parametrize("said", [b"", b"abc", b"nan", b"1e999 x 1", b"\xff\xfe"])
 def test_an_origin_that_is_damaged_is_told_with_what_becomes_of_its_removal(tmp_path, said):
     (tmp_path / "origin").write_bytes(said)
     with pytest.raises(InputError, match=r"origin.*remove the file to use the time in the journal"):
-        origin_of(tmp_path / "origin")
+        origin_of(FolderFiles(tmp_path))
 
 
 def test_an_origin_is_kept_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -59,13 +60,13 @@ def test_an_origin_is_kept_whole_or_not_at_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):
-        origin_of(tmp_path / "origin")
+        origin_of(FolderFiles(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_mark_says_for_how_long_unreachable_nodes_have_been_silent(tmp_path):
     path = tmp_path / "alive"
-    mark = AliveMark(path)
+    mark = AliveMark(FolderFiles(tmp_path))
     assert mark.silent_s() == {}
 
     mark.mark({"lost": 30.0})
@@ -89,7 +90,7 @@ def test_a_mark_on_a_slow_disk_does_not_keep_the_agents_waiting(tmp_path, monkey
         assert over.wait(60.0)
 
     async def agents() -> None:
-        keeping = asyncio.create_task(AliveMark(tmp_path / "alive").keep())
+        keeping = asyncio.create_task(AliveMark(FolderFiles(tmp_path)).keep())
         while not begun.is_set():
             assert not keeping.done()
             await asyncio.sleep(0.01)
@@ -98,5 +99,5 @@ def test_a_mark_on_a_slow_disk_does_not_keep_the_agents_waiting(tmp_path, monkey
         with contextlib.suppress(asyncio.CancelledError):
             await keeping
 
-    monkeypatch.setattr(wall_clock, "atomic_write", slow)
+    monkeypatch.setattr(control_files, "atomic_write", slow)
     asyncio.run(agents())

@@ -1,5 +1,5 @@
-"""Code that users send with their jobs, and the removal of what ended jobs leave behind. Archives are stored by digest under
-the control plane's root, and sent to agents in chunks. An archive that an agent would refuse is refused on arrival. Logs stay
+"""Code that users send with their jobs, and the removal of what ended jobs leave behind. Archives are stored by digest among
+the control plane's files, and sent to agents in chunks. An archive that an agent would refuse is refused on arrival. Logs stay
 with the agents."""
 
 from __future__ import annotations
@@ -7,8 +7,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-import os
-import shutil
 import threading
 import time
 from collections.abc import Iterable
@@ -16,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from fairlead.core.errors import FairleadError
+from fairlead.core.errors import FairleadError, JournalError
 from fairlead.core.job import ENDED, Phase
 from fairlead.engine.loop import Loop
-from fairlead.files import atomic_write, make_folder, remove
+from fairlead.files import remove
+from fairlead.journal.control_files import CODE, ControlFiles
 from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.protocol.code_archive import CHUNK_BYTES, ArchiveLimits, check_archive, is_digest
 from fairlead.runtime.protocol.messages import CodeChunk
@@ -51,18 +50,20 @@ class CodeQuotaExceeded(FairleadError):
 
 
 class CodeStore:
-    """A folder of archives. Each counts for the user who sent it first, whose name is in a file next to it."""
+    """Archives among the files of a control plane. Each counts for the user who sent it first."""
 
-    def __init__(self, root: Path, limits: ArchiveLimits = LIMITS, quota: CodeQuota | None = None) -> None:
-        self._root, self.limits, self.quota = root, limits, quota or CodeQuota()
+    def __init__(self, files: ControlFiles, limits: ArchiveLimits = LIMITS, quota: CodeQuota | None = None) -> None:
+        self._files, self.limits, self.quota = files, limits, quota or CodeQuota()
         self._lock = threading.Lock()
+
+    @property
+    def remote(self) -> bool:
+        """Whether reading may take seconds."""
+        return self._files.remote
 
     def has(self, digest: str) -> bool:
         """Return whether an archive is there; it then stays for a while."""
-        if not is_digest(digest) or not self._path(digest).is_file():
-            return False
-        os.utime(self._path(digest))
-        return True
+        return is_digest(digest) and self._files.touch(_name(digest)) is not None
 
     def add(self, archive: bytes, digest: str, user: str = "") -> None:
         """Store an archive. Raises `ArchiveRefused`: it is too large, or not a safe archive with this digest. Raises
@@ -70,56 +71,42 @@ class CodeStore:
         check_archive(archive, digest, self.limits)
         with self._lock:
             if not self.has(digest):
-                make_folder(self._root, 0o700)
                 self._check_room(len(archive), user)
-                if user:
-                    atomic_write(self._owner(digest), user.encode(), private=True)
-                atomic_write(self._path(digest), archive, private=True)
+                self._files.write(_name(digest), archive, user)
 
     def _check_room(self, size: int, user: str) -> None:
-        sizes = {path.stem: path.stat().st_size for path in self._root.glob("*.zip")}
-        theirs = sum(size for digest, size in sizes.items() if self._user(digest) == user)
+        stored = self._files.listed(CODE).values()
+        theirs = sum(one.size for one in stored if one.owner == user)
         if theirs + size > self.quota.per_user:
             have = f"the code of user {user!r} takes {_gib(theirs)} of at most {_gib(self.quota.per_user)} GiB"
             raise CodeQuotaExceeded(413, f"{have}: send fewer files, or wait until jobs that use other code have ended")
-        if sum(sizes.values()) + size > self.quota.in_all:
+        if sum(one.size for one in stored) + size > self.quota.in_all:
             raise CodeQuotaExceeded(507, f"the code of all users takes {_gib(self.quota.in_all)} GiB: ask an operator for more")
-        disk = shutil.disk_usage(self._root)
-        if disk.free - size < min(self.quota.reserve, disk.total / 10):
+        free, total = self._files.room()
+        if free - size < min(self.quota.reserve, total / 10):
             raise CodeQuotaExceeded(507, "the disk of the control plane is almost full: ask an operator to free some space")
 
     def chunk(self, digest: str, offset: int) -> CodeChunk:
-        """Return part of an archive, or why it cannot be read."""
-        try:
-            if not is_digest(digest):  # it comes from outside, and names a file
-                raise FileNotFoundError
-            with self._path(digest).open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                file.seek(max(0, offset))
-                return CodeChunk(digest, offset, size, base64.b64encode(file.read(CHUNK_BYTES)).decode())
+        """Return part of an archive, or why it cannot be read. Raises `JournalUnreachable`."""
+        try:  # a digest comes from outside, and names a file
+            found = self._files.part(_name(digest), max(0, offset), CHUNK_BYTES) if is_digest(digest) else None
         except OSError:
+            found = None
+        if found is None:
             return CodeChunk(digest, problem=f"its code {digest[:12]} is not stored any more; submit it again")
+        return CodeChunk(digest, offset, found[1], base64.b64encode(found[0]).decode())
 
     def remove_unused(self, used: Iterable[str], older_than: float) -> None:
         """Remove archives that no job uses and that were not looked up since a Unix time."""
-        keep = set(used)
+        keep = {_name(digest) for digest in used}
         with self._lock:
-            for path in self._root.glob("*.zip"):
-                if path.stem not in keep and path.stat().st_mtime < older_than:
-                    path.unlink(missing_ok=True)
-                    self._owner(path.stem).unlink(missing_ok=True)
+            for name, one in self._files.listed(CODE).items():
+                if name not in keep and one.used_s < older_than:
+                    self._files.remove(name)
 
-    def _path(self, digest: str) -> Path:
-        return self._root / f"{digest}.zip"
 
-    def _owner(self, digest: str) -> Path:
-        return self._root / f"{digest}.user"
-
-    def _user(self, digest: str) -> str:
-        try:
-            return self._owner(digest).read_text()
-        except OSError:  # stored by an earlier version
-            return ""
+def _name(digest: str) -> str:
+    return f"{CODE}/{digest}.zip"
 
 
 def _gib(size: float) -> str:
@@ -140,7 +127,7 @@ class Cleaner:
             await asyncio.sleep(min(CLEAN_EVERY_S, max(self.keep_s, 1.0)))
             try:
                 await asyncio.to_thread(self.clean)
-            except OSError as problem:
+            except (OSError, JournalError) as problem:
                 log.warning("cannot clean up: %s", problem)
 
     def clean(self) -> list[int]:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
-import os
+import math
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 import orjson
 
-from fairlead.core.errors import InputError
-from fairlead.files import atomic_write
+from fairlead.core.errors import FairleadError, InputError, JournalUnreachable
+from fairlead.journal.control_files import TOKENS, ControlFiles
 
 log = logging.getLogger(__name__)
 
 ID_LENGTH = 8
+LOOK_EVERY_S = 1.0  # for changes in a database
+MAX_AGE_S = 900.0  # how long tokens stay valid while the database is unreachable
 ANY = "*"  # in place of an account: each job names its own
 
 
@@ -68,41 +69,51 @@ class Bearer:
 
 
 class Tokens:
-    """The tokens of one control plane, in a file that only its owner may read; None: in memory. Changes by another process are
-    noticed at the next lookup."""
+    """The tokens of one control plane, among its files; None: in memory. Changes by another process are noticed at the next
+    lookup; with `follow`, by a thread, so that no lookup waits for a database."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
+    def __init__(self, files: ControlFiles | None = None) -> None:
+        self._files = files
         self._bearers: dict[str, Bearer] = {}  # by digest
-        self._version: tuple[int, ...] = ()  # identifies the file that was read
+        self._version: object = None  # identifies the file that was read
+        self._read_at = -math.inf  # when it was last found to be this one
+        self._followed = self._failing = False
+        self._asked, self._looked = threading.Event(), threading.Condition()
+        self._rounds = 0  # how often the thread has looked
         self._reload()
 
     def issue(self, role: Role, user: str, account: str = "") -> str:
-        token = f"fl_{secrets.token_urlsafe(32)}"
+        token = new_token()
         self.accept(token, role, user, account)
         return token
 
     def accept(self, token: str, role: Role, user: str, account: str = "") -> None:
         digest = _digest(token)
-        with self._changing() as bearers:
-            bearers[digest] = Bearer(role, user, account, digest)
+        self._change(lambda bearers: bearers.update({digest: Bearer(role, user, account, digest)}))
 
     def revoke(self, name: str, role: Role | None = None) -> int:
         """Revoke all tokens of a user or a node, or the one with this id; only those of a role, if given. Return how many."""
-        with self._changing() as bearers:
-            gone = [one for one in bearers.values() if name in (one.user, one.id) and role in (None, one.role)]
+        gone: list[Bearer] = []
+
+        def remove(bearers: dict[str, Bearer]) -> None:
+            gone[:] = [one for one in bearers.values() if name in (one.user, one.id) and role in (None, one.role)]
             for one in gone:
                 del bearers[one.digest]
+
+        self._change(remove)
         return len(gone)
 
     def issue_credential(self, node: str, identity: str) -> str:
         """Create the credential of a node for the agent with this identity, in place of its former one."""
-        token = f"fl_{secrets.token_urlsafe(32)}"
+        token = new_token()
         new = Bearer(Role.NODE, node, digest=_digest(token), root=_digest(identity))
-        with self._changing() as bearers:
+
+        def replace(bearers: dict[str, Bearer]) -> None:
             for one in [one for one in bearers.values() if (one.role, one.user) == (Role.NODE, node)]:
                 del bearers[one.digest]
             bearers[new.digest] = new
+
+        self._change(replace)
         return token
 
     def credential_of(self, node: str) -> Bearer | None:
@@ -117,55 +128,108 @@ class Tokens:
 
     def bearer(self, token: str) -> Bearer | None:
         """Return the bearer of a token. The lookup by digest has a constant time."""
-        self._refresh()
-        return self._bearers.get(_digest(token))
+        digest = _digest(token)
+        self._refresh(digest)
+        return self._bearers.get(digest)
 
     def listed(self) -> Sequence[Bearer]:
         return list(self._bearers.values())
 
-    def _refresh(self) -> None:
+    def follow(self) -> None:
+        """Look for changes every second in a thread, from now on. If the database is unreachable, what was read stays valid
+        for `MAX_AGE_S`."""
+        self._followed = True
+        threading.Thread(target=self._follow, name="tokens", daemon=True).start()
+
+    def close(self) -> None:
+        """End the thread of `follow`."""
+        self._followed = False
+        self._asked.set()
+
+    def _follow(self) -> None:
+        while self._followed:
+            self._try_to_reload()
+            with self._looked:
+                self._rounds += 1
+                self._looked.notify_all()
+            self._asked.wait(LOOK_EVERY_S)
+            self._asked.clear()
+
+    def _refresh(self, digest: str = "") -> None:
+        """Read changes by others, but never wait for a database, except for the bearer of this token if it is not known."""
+        if not self._followed:
+            self._try_to_reload()
+        elif time.monotonic() > self._read_at + MAX_AGE_S:
+            self._bearers, self._version = {}, None
+        elif digest and digest not in self._bearers:
+            self._look_now()
+
+    def _look_now(self) -> None:
+        """Have the thread look for a token that was just created. A database that does not answer is not waited for."""
+        if not self._answers:
+            return
+        with self._looked:
+            after_next = self._rounds + 2  # the present look may have begun before
+            until = time.monotonic() + LOOK_EVERY_S
+            while self._rounds < after_next and (left_s := until - time.monotonic()) > 0:
+                self._asked.set()
+                self._looked.wait(min(left_s, 0.05))
+
+    @property
+    def _answers(self) -> bool:
+        """Whether the database has answered lately."""
+        return time.monotonic() < self._read_at + 3 * LOOK_EVERY_S
+
+    def _try_to_reload(self) -> None:
         try:
             self._reload()
-        except InputError as problem:  # keep what was read before
-            log.error("%s", problem)
+        except (FairleadError, OSError) as problem:  # keep what was read before
+            if not self._failing:
+                log.error("%s", problem)
+            self._failing = True
+        else:
+            self._failing = False
 
     def _reload(self) -> None:
-        if self._path is None:
+        if self._files is None:
             return
-        try:
-            stat = os.stat(self._path)
-        except FileNotFoundError:
+        now, version = time.monotonic(), self._files.version(TOKENS)
+        if version is not None and version != self._version:
+            self._bearers, self._version = self._parsed(self._files.read(TOKENS)), version
+        self._read_at = now
+
+    def _change(self, change: Callable[[dict[str, Bearer]], None]) -> None:
+        if self._files is None:
+            change(self._bearers)
             return
-        version = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-        if version == self._version:
-            return
+
+        def changed(content: bytes | None) -> bytes:
+            bearers = self._parsed(content)
+            change(bearers)
+            keys = ("digest", "role", "user", "account", "root")
+            records = [{key: getattr(one, key) for key in keys if key != "root" or one.root} for one in bearers.values()]
+            return orjson.dumps(records)
+
+        if self._followed and not self._answers:
+            raise JournalUnreachable(f"{self._files.where}: the database does not answer: tokens cannot be changed")
+        self._files.update(TOKENS, changed)
+        self._reload()
+
+    def _parsed(self, content: bytes | None) -> dict[str, Bearer]:
         try:
             bearers = [
                 Bearer(Role(one["role"]), str(one["user"]), _account(one), str(one["digest"]), str(one.get("root", "")))
-                for one in orjson.loads(self._path.read_bytes())
+                for one in orjson.loads(b"[]" if content is None else content)
             ]
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
-            raise InputError(self._path, "a file of tokens that Fairlead has written") from None
-        self._bearers, self._version = {one.digest: one for one in bearers}, version
+            where = f"{self._files.where}/{TOKENS}" if self._files is not None else TOKENS
+            raise InputError(where, "a file of tokens that Fairlead has written") from None
+        return {one.digest: one for one in bearers}
 
-    @contextmanager
-    def _changing(self) -> Iterator[dict[str, Bearer]]:
-        """Lock the file against other processes, read their changes, and store what is changed here, or nothing."""
-        if self._path is None:
-            yield self._bearers
-            return
-        lock = os.open(self._path.with_name(self._path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            self._reload()
-            bearers = dict(self._bearers)
-            yield bearers
-            keys = ("digest", "role", "user", "account", "root")
-            records = [{key: getattr(one, key) for key in keys if key != "root" or one.root} for one in bearers.values()]
-            atomic_write(self._path, orjson.dumps(records), private=True)
-            self._bearers = bearers
-        finally:
-            os.close(lock)
+
+def new_token() -> str:
+    """Return a random token."""
+    return f"fl_{secrets.token_urlsafe(32)}"
 
 
 def _account(record: dict[str, str]) -> str:

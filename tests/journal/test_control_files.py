@@ -1,0 +1,195 @@
+"""Tokens, code and marks of a control plane, in a folder or in the database of its journal."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from fairlead.cli.main import app
+from fairlead.core.errors import JournalError, JournalUnreachable
+from fairlead.journal.control_files import TOKENS, ControlFiles, FolderFiles
+from fairlead.journal.postgres import SCHEMA, PostgresJournal
+from fairlead.journal.postgres_files import PostgresFiles, PostgresTerms
+from fairlead.journal.recovery import control_files
+from fairlead.runtime.bootstrap import create_tokens
+from fairlead.runtime.control import tokens as tokens_module
+from fairlead.runtime.control.code_store import CodeStore
+from fairlead.runtime.control.tokens import Role, Tokens
+from fairlead.runtime.control.wall_clock import AliveMark, origin_of
+from fairlead.runtime.protocol.code_archive import CHUNK_BYTES, archive_digest, pack_code
+from postgres_server import PostgresServer
+
+
+@pytest.fixture
+def journal(postgres: PostgresServer) -> str:
+    url = postgres.database()
+    PostgresJournal(url).close()
+    return url
+
+
+@pytest.fixture(params=["folder", "database"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> ControlFiles:
+    return FolderFiles(tmp_path) if request.param == "folder" else PostgresFiles(request.getfixturevalue("journal"))
+
+
+def test_files_are_written_read_in_parts_listed_and_removed(files: ControlFiles) -> None:
+    assert (files.read("a"), files.part("a", 0, 9), files.version("a"), files.touch("a")) == (None, None, None, None)
+    files.write("a", b"0123456789")
+    files.write("code/x.zip", b"x" * 1000, "ann")
+    assert files.part("a", 2, 3) == (b"234", 10)
+    assert files.part("a", 20, 3) == (b"", 10)
+    assert (list(files.listed()), [(name, one.size, one.owner) for name, one in files.listed("code").items()]) == (
+        ["a"],
+        [("code/x.zip", 1000, "ann")],
+    )
+    before = files.version("a")
+    files.update("a", lambda content: (content or b"") + b"!")
+    assert files.read("a") == b"0123456789!"
+    assert files.version("a") != before
+    assert abs((files.touch("a") or 0.0) - time.time()) < 3600
+    files.remove("code/x.zip")
+    assert files.listed("code") == {}
+
+
+def test_updates_of_several_processes_are_all_kept(files: ControlFiles) -> None:
+    def add() -> None:
+        for _ in range(10):
+            files.update("count", lambda content: str(int(content or b"0") + 1).encode())
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert files.read("count") == b"40"
+
+
+def test_code_marks_and_the_origin_are_the_same_everywhere(files: ControlFiles, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "main.py").write_text("print(1)")
+    archive = pack_code(tmp_path / "source")
+    store, digest = CodeStore(files), archive_digest(archive)
+    store.add(archive, digest, "ann")
+    assert store.has(digest)
+    assert store.chunk(digest, 0).size == len(archive)
+    assert store.chunk(digest, CHUNK_BYTES).data == ""
+    store.remove_unused([], older_than=1e12)
+    assert "submit it again" in store.chunk(digest, 0).problem
+
+    AliveMark(files).mark({"lost": 30.0})
+    assert 29.9 < AliveMark(files).silent_s()["lost"] < 90.0
+    assert AliveMark(files).last_s(origin=1000.0) > 1e9
+    first = origin_of(files)
+    assert origin_of(files, first) == first
+
+
+def test_a_journal_of_the_first_layout_gets_the_tables_for_files(postgres: PostgresServer, tmp_path: Path) -> None:
+    url = postgres.database()
+    with psycopg.connect(url) as connection:
+        for statement in ("CREATE SCHEMA fairlead", "SET search_path = fairlead", *SCHEMA):
+            connection.execute(statement)
+        connection.execute("INSERT INTO meta VALUES ('tables', '1'), ('events', '2')")
+    with pytest.raises(JournalError, match="start it first"):
+        PostgresFiles(url)
+    PostgresJournal(url, write=False).close()
+    PostgresJournal(url).close()
+    assert PostgresFiles(url).listed() == {}
+    PostgresJournal(url, write=False).close()
+
+
+def test_files_of_the_root_are_imported_once(journal: str, tmp_path: Path) -> None:
+    folder = FolderFiles(tmp_path)
+    token = Tokens(folder).issue(Role.USER, "ann")
+    folder.write("code/x.zip", b"archive", "ann")
+    (tmp_path / "admin.token").write_text("not for the database")
+    found = control_files(tmp_path, journal)
+    assert set(found.listed()) == {TOKENS}
+    assert found.listed("code")["code/x.zip"].owner == "ann"
+    bearer = Tokens(found).bearer(token)
+    assert bearer is not None
+    assert bearer.user == "ann"
+    Tokens(folder).issue(Role.USER, "bob")
+    assert [one.user for one in Tokens(control_files(tmp_path, journal)).listed()] == ["ann"]
+
+
+def test_only_the_first_control_plane_creates_tokens(journal: str, tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    create_tokens(control_files(tmp_path / "first", journal), tmp_path / "first").close()
+    tokens = create_tokens(control_files(tmp_path / "second", journal), tmp_path / "second")
+    assert sorted(path.name for path in (tmp_path / "first").iterdir()) == ["admin.token", "agent.token"]
+    assert list((tmp_path / "second").iterdir()) == []
+    assert tokens.bearer((tmp_path / "first" / "admin.token").read_text()) is not None
+    tokens.close()
+
+
+def test_a_token_works_at_once_and_is_revoked_soon(journal: str, tmp_path: Path) -> None:
+    tokens = create_tokens(control_files(tmp_path, journal), tmp_path)
+    added = CliRunner().invoke(app, ["token", "add", "ann", "--journal", journal])
+    assert added.exit_code == 0, added.output
+    token = added.output.strip()
+    found = tokens.bearer(token)
+    assert found is not None
+    assert found.user == "ann"
+    assert CliRunner().invoke(app, ["token", "revoke", "ann", "--journal", journal]).exit_code == 0
+    deadline = time.monotonic() + 60
+    while tokens.bearer(token) is not None:
+        assert time.monotonic() < deadline, "a revoked token is still valid"
+        time.sleep(0.05)
+    tokens.close()
+
+
+def test_tokens_stay_valid_for_a_while_without_the_database(
+    journal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = PostgresFiles(journal)
+    tokens = Tokens(files)
+    token = tokens.issue(Role.USER, "ann")
+
+    def unreachable(name: str) -> object:
+        raise JournalUnreachable("away")
+
+    monkeypatch.setattr(files, "version", unreachable)
+    tokens.follow()
+    assert tokens.bearer(token) is not None
+    monkeypatch.setattr(tokens_module, "MAX_AGE_S", -1.0)
+    assert tokens.bearer(token) is None
+    tokens.close()
+
+
+def test_a_slow_call_does_not_keep_others_waiting(journal: str) -> None:
+    files, slow, over = PostgresFiles(journal), threading.Event(), threading.Event()
+
+    def change(content: bytes | None) -> bytes:
+        slow.set()
+        assert over.wait(60)
+        return b"1"
+
+    thread = threading.Thread(target=files.update, args=("a", change))
+    thread.start()
+    assert slow.wait(60)
+    files.write("b", b"2")
+    over.set()
+    thread.join()
+    assert (files.read("a"), files.read("b")) == (b"1", b"2")
+
+
+def test_only_the_last_term_can_be_confirmed(journal: str) -> None:
+    one, other = PostgresTerms(PostgresFiles(journal)), PostgresTerms(PostgresFiles(journal))
+    assert one.begin({"lease_s": 15.0}) is None
+    assert one.confirm()
+    before = other.begin({"lease_s": 20.0})
+    assert before is not None
+    assert 0.0 <= before.confirmed_ago_s < 60.0
+    assert before.settings == {"lease_s": 15.0}
+    assert (one.confirm(), other.confirm()) == (False, True)
+    one.end()  # without effect
+    other.end()
+    ended = one.current()
+    assert ended is not None
+    assert ended.confirmed_ago_s == float("inf")
