@@ -78,13 +78,13 @@ class ControlPlane:
     """A hub over stored tokens, which can be started again."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = folder / "tokens.json"
+        self._folder = folder
         self.clock = SetClock()
         self.restart()
         self.join_token = self.tokens.issue(Role.AGENT, "agent")
 
     def restart(self, expects: tuple[int, ...] = ()) -> None:
-        self.tokens = Tokens(self._file)
+        self.tokens = Tokens(FolderFiles(self._folder))
         self.hub = AgentHub(lambda: cluster("v100:2,v100:2"), lease_s=10.0, grace_s=5.0, host=self.clock, tokens=self.tokens)
         self.hub.backend = Backend()  # type: ignore[assignment]
         for node in expects:

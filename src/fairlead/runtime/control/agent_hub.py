@@ -9,13 +9,14 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 
 import grpc
 import grpc.aio
 
 from fairlead.core.cluster import Cluster
-from fairlead.core.errors import FairleadError
+from fairlead.core.errors import FairleadError, JournalUnreachable
 from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.control.code_store import CodeStore
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
@@ -56,6 +57,7 @@ class AgentHub:
     code: CodeStore | None = None
     journal: str = ""  # its name; empty for a journal of an early version
     post: Callable[[Callable[[], None]], object] = lambda call: None  # runs a call in the hub's thread; set by the server
+    may_renew: Callable[[], bool] = lambda: True  # False: another control plane may have the journal; no lease is renewed
 
     def __post_init__(self) -> None:
         self.backend: ClusterBackend  # set after construction: the two need each other
@@ -105,12 +107,13 @@ class AgentHub:
 
     def expect(self, node: int, silent_s: float = 0.0) -> None:
         """After a restart, wait for a node's agent as if its last heartbeat came `silent_s` ago: just now, where that is not
-        known. Each agent has at least the duration of a lease to connect and to report what has ended."""
+        known; in the future (below 0), where a former control plane may renew its lease until then. Each agent has at least the
+        duration of a lease to connect and to report what has ended."""
         self._until.setdefault(node, self.host.monotonic() + self.lease_s + max(0.0, self.grace_s - silent_s))
 
     def admit(self, token: str) -> Bearer:
         """Return the bearer of an agent's token or a node's credential. Raises `BadMessage`: the token is neither."""
-        if self.tokens is None:
+        if self.tokens is None or not self.may_renew():  # `welcome` refuses it then, but not for ever
             return ANY_AGENT
         found = self.tokens.bearer(token)
         if found is None or found.role not in (Role.AGENT, Role.NODE):
@@ -127,6 +130,9 @@ class AgentHub:
         agent does not speak for a node of this cluster."""
         if not isinstance(message, ms.Hello):
             raise ms.BadMessage("this is not a Fairlead agent: its first message is not hello")
+        if not self.may_renew():
+            out(None)
+            return AgentSession(-1, out)  # of which nothing is received
         if message.version != ms.PROTOCOL_VERSION:
             both = f"the agent's messages have version {message.version}, the control plane's {ms.PROTOCOL_VERSION}"
             raise ms.BadMessage(f"{both}: install the same Fairlead on both")
@@ -197,8 +203,9 @@ class AgentHub:
             self.heartbeats[session.node] = message
             if message.utilization:
                 self.backend.heartbeat(session.node, message)
-            self._renew(session.node)
-            session.out(ms.LeaseRenewed())
+            if self.may_renew():
+                self._renew(session.node)
+                session.out(ms.LeaseRenewed())
         elif isinstance(message, ms.ReportBatch):
             acknowledged = ms.Acknowledged(message.sequence)
 
@@ -210,10 +217,26 @@ class AgentHub:
             if (waiting := self._answers.pop(message.number, None)) is not None:
                 waiting(message)
         elif isinstance(message, ms.CodeRequest) and self.code is not None:
-            session.out(self.code.chunk(message.digest, message.offset))
+            self._send_code(self.code, session, message)
         else:
             raise ms.BadMessage("expected a heartbeat, reports, a log chunk or a code request")
         return True
+
+    def _send_code(self, code: CodeStore, session: AgentSession, message: ms.CodeRequest) -> None:
+        """Send part of an archive. Others do not wait for a database; as long as it does not answer, it is asked again."""
+        if not code.remote:
+            session.out(code.chunk(message.digest, message.offset))
+            return
+
+        def read() -> None:
+            while self._sessions.get(session.node) is session:
+                try:
+                    self.post(partial(session.out, code.chunk(message.digest, message.offset)))
+                    return
+                except JournalUnreachable:
+                    self.host.sleep(1.0)
+
+        self.host.spawn("code", read)
 
     def leave(self, session: AgentSession) -> None:
         """A stream has ended."""
@@ -235,8 +258,14 @@ class AgentHub:
         self._answers.pop(number, None)
 
     def expire(self) -> float:
-        """Give up nodes without heartbeats. Returns in how many seconds to call it again."""
+        """Give up nodes without heartbeats. Returns in how many seconds to call it again. Where leases may not be renewed, the
+        streams are ended: agents may find another control plane that renews them."""
         now = self.host.monotonic()
+        if self._sessions and not self.may_renew():
+            log.error(
+                "no leases are renewed: another control plane may have the journal", extra={"agents": len(self._sessions)}
+            )
+            self.close()
         for node in [node for node, until in self._until.items() if until <= now]:
             del self._until[node]
             self._close(node)

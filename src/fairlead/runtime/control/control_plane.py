@@ -4,6 +4,7 @@ these parts, and starts and stops them. The HTTP API and the command line are bu
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ import grpc
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
-from fairlead.core.errors import FairleadError
+from fairlead.core.errors import FairleadError, JournalError, JournalInUse
 from fairlead.core.stages import Stages
 from fairlead.engine.journal import Journal
 from fairlead.engine.loop import Loop
@@ -25,6 +26,7 @@ from fairlead.runtime.control.async_decider import AsyncDecider, DecisionHealth,
 from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.control.code_store import WEEK_S, Cleaner, CodeStore
 from fairlead.runtime.control.event_log import EventLog, RecentDecisions
+from fairlead.runtime.control.journal_term import FormerControlPlane, JournalTerm
 from fairlead.runtime.control.prometheus import ControlPlaneMetrics
 from fairlead.runtime.control.snapshotter import ObservedJournal, Retention, Snapshotter, check_serializable
 from fairlead.runtime.control.tokens import Tokens
@@ -54,6 +56,8 @@ class ControlPlane:
     host: Host = field(default_factory=Host)
     origin: float = 0.0  # Unix time of second 0; 0: now
     alive: AliveMark = field(default_factory=AliveMark)
+    term: JournalTerm | None = None  # None: no other control plane can take over the journal
+    former: FormerControlPlane = field(default_factory=FormerControlPlane)
     retention: Retention = field(default_factory=Retention)
     metrics: ControlPlaneMetrics = field(default_factory=ControlPlaneMetrics)
 
@@ -64,6 +68,9 @@ class ControlPlane:
         state = self.state or State(self.first_cluster)
         self.name = state.journal if recovered else host.token(8)  # of the journal
         self.hub = AgentHub(lambda: self.backend.cluster, self.lease_s, self.grace_s, self.tokens, host, self.code, self.name)
+        if self.term is not None:
+            self.hub.may_renew = self.term.may_renew
+            self.term.on_lost, self.term.marked = self._lose_journal, lambda: self.alive.mark(self.hub.silent_nodes())
         self.agents = AgentServer(self.hub)
         state.origin = state.origin or self.origin  # snapshots of journals that began without it keep it
         clock = WallClock(self.origin, state.time, host.time, host.monotonic)
@@ -107,7 +114,9 @@ class ControlPlane:
         self.on_end = lambda: loop.call_soon_threadsafe(ended)
         self.expect_nodes()
         self._server, port = await self.agents.serve(address, credentials)
-        watches = (self.agents.watch(), self.cleaner.watch(), self.alive.keep(self.hub.silent_nodes))
+        watches = [self.agents.watch(), self.cleaner.watch()]
+        if self.term is None:
+            watches.append(self.alive.keep(self.hub.silent_nodes))
         self._watching = [asyncio.create_task(each) for each in watches]
         self.run()
         return port
@@ -117,11 +126,14 @@ class ControlPlane:
         if self._recovered:
             silent_s = self.alive.silent_s()
             for node in sorted(set(self.cluster.node_of[self.loop.state.present].tolist())):
-                self.hub.expect(node, silent_s.get(self.cluster.nodes[node].name, 0.0))
+                known_s = silent_s.get(self.cluster.nodes[node].name, 0.0)
+                self.hub.expect(node, self.former.silence_s(known_s, self.lease_s, self.grace_s))
 
     def run(self) -> None:
         """Start the threads; agents can connect."""
         self.host.spawn("loop", self._run)
+        if self.term is not None:
+            self.term.start()
         if self.snapshotter is not None:
             self.snapshotter.start()
 
@@ -146,7 +158,16 @@ class ControlPlane:
             watching.cancel()
         self.hub.close()
         await self._server.stop(0.2)
+        if self.term is not None:
+            with contextlib.suppress(JournalError):
+                await asyncio.to_thread(self.term.end)
         self.journal.close()
+
+    def _lose_journal(self) -> None:
+        """Another control plane has taken over: end, without waiting for the journal."""
+        self.failure = JournalInUse(f"another control plane has taken over the journal {getattr(self.journal, 'where', '')}")
+        self.stopping = True
+        self.backend.stop()
 
     @property
     def cluster(self) -> Cluster:
@@ -206,9 +227,9 @@ class ControlPlane:
                     loop.journal.commit()
                 loop.run(stop=lambda state: self.backend.stopped)
         except FairleadError as problem:  # such as a journal that cannot be written: `ended` raises it
-            self.failure = problem
+            self.failure = self.failure or problem
         except BaseException as problem:
-            self.failure = problem
+            self.failure = self.failure or problem
             log.exception("the scheduling loop failed")
         finally:
             self.stopping = True  # open requests must not wait for the loop

@@ -130,7 +130,8 @@ class Tokens:
         """Return the bearer of a token. The lookup by digest has a constant time."""
         digest = _digest(token)
         self._refresh(digest)
-        return self._bearers.get(digest)
+        too_old = self._followed and time.monotonic() > self._read_at + MAX_AGE_S
+        return None if too_old else self._bearers.get(digest)
 
     def listed(self) -> Sequence[Bearer]:
         return list(self._bearers.values())
@@ -159,8 +160,6 @@ class Tokens:
         """Read changes by others, but never wait for a database, except for the bearer of this token if it is not known."""
         if not self._followed:
             self._try_to_reload()
-        elif time.monotonic() > self._read_at + MAX_AGE_S:
-            self._bearers, self._version = {}, None
         elif digest and digest not in self._bearers:
             self._look_now()
 
