@@ -166,6 +166,8 @@ def serve_command(
 
 def _print_addresses(started: Started, parts: LiveSchedulerOptions) -> None:
     note(f"HTTP API: {started.url}/docs   agents: {started.agents}   journal: {started.journal}")
+    if started.cluster_note:
+        note(started.cluster_note)
     scheduler = started.scheduler
     if not started.utilization_measured:
         opt.note_unmonitored(scheduler)

@@ -93,7 +93,7 @@ class ModelSizes:
         self._largest[credible] = np.maximum(limits[credible, 1] // limits[credible, 2], 1.0)
         self._per_worker: Floats = base.alone[base.row[elastic]] / jobs.workers[:, None]
         self._others = len(np.unique(base.row))  # classes of other jobs, which come first
-        self._on_a_node = int(view.cluster.node_size.max())
+        self._on_a_node = int(view.cluster.largest_node_of_type.max(initial=1))
         self._max_size = int(view.capacity.max(initial=1))
         own: Floats = np.array([float(batch_size_of(kind) or 0) for kind in self._kinds])
         self._batch: Floats = np.maximum(own[self._modelled], self._models.limits[:, 0])

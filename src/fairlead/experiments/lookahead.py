@@ -18,7 +18,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.config.schedulers import scheduler_of, simulated_with
 from fairlead.core.errors import FairleadError, require
-from fairlead.core.events import Memo
+from fairlead.core.events import Memo, NodeDrained
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.rng import stream
@@ -105,7 +105,9 @@ def forward_loop(
     """The loop that simulates a scheduler from a starting point. A switch to another scheduler forgets the memo, as on a
     cluster."""
     memo = start.memo if scheduler == start.scheduler else None
-    backend = SimulatedBackend.from_snapshot(start.view, table, start.arrivals, costs=start.costs)
+    drains = ((drain.until_s, node) for node, drain in start.view.drains.items() if drain.until_s is not None)
+    ends = [NodeDrained(max(until_s, start.view.time), node, undo=True) for until_s, node in sorted(drains)]
+    backend = SimulatedBackend.from_snapshot(start.view, table, start.arrivals, costs=start.costs, others=ends)
     stages = simulated_with(start.costs, scheduler).build(table, registry or Registry.installed())
     return Loop(State.from_snapshot(start.view, memo), backend, stages, on_decision=on_decision)
 

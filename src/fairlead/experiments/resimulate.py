@@ -1,9 +1,10 @@
 """Simulate a recorded run again: under the schedulers that it had, as a control, and under others.
 
 The inputs come from the journal: jobs with the work that they really did, cancellations, outages, drains, measured rates and
-start costs. A finished job has the steps that it did, including those that its own failures repeated. A cancelled job leaves
-at the same second. A failed job fails after the same run time, as if that were its limit. A job that never reported steps
-counts in seconds. A real cluster does not preempt a job before its first report, so a simulated job is protected for as long.
+start costs. The cluster has all nodes that it ever had; a node is down before it was added and after it was removed. A finished
+job has the steps that it did, including those that its own failures repeated. A cancelled job leaves at the same second. A
+failed job fails after the same run time, as if that were its limit. A job that never reported steps counts in seconds. A real
+cluster does not preempt a job before its first report, so a simulated job is protected for as long.
 
 The control replays the scheduler switches. How far its metrics are from the recorded ones says how far the other simulations
 can be trusted.
@@ -83,7 +84,7 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[ExogenousInputs, RunR
             observer.observe(event)
         except (FairleadError, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
             raise JournalError(f"{name}:{line}: an event that cannot have happened: {error}") from error
-    state, types = observer.state, opened.cluster.type_names
+    state, types = observer.state, observer.state.cluster.type_names
     measured = {**_recorded_rates(opened), **observer.rates()}
     rates = {**_in_proportion(state.job_of.values(), measured), **measured}
     fastest: dict[Key, float] = {}
@@ -101,7 +102,7 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[ExogenousInputs, RunR
         table = with_estimated_interference(table, state, SchedulerConfig.from_data(state.scheduler, name))
     trace = Trace(tuple(jobs.values()), name)
     world = ExogenousInputs(
-        opened.cluster,
+        state.cluster.with_removed,
         trace,
         table,
         startup_costs(observer.launches, table, types),
@@ -176,10 +177,13 @@ def _in_hindsight(observer: LaunchObserver, number: int, fastest: Mapping[Key, f
 
 
 def _outages(events: Iterable[ev.Event]) -> Iterable[Outage]:
+    """When nodes were down. A node that was added later is down before, and a removed one from then on."""
     since: dict[int, float] = {}
     for event in events:
-        if isinstance(event, ev.NodeLost):
+        if isinstance(event, (ev.NodeLost, ev.NodeRemoved)):
             since.setdefault(event.node, event.time)
+        elif isinstance(event, ev.NodeAdded):
+            since.setdefault(event.node, 0.0)
         elif isinstance(event, ev.NodeRepaired) and since.get(event.node, event.time) < event.time:
             yield Outage(event.node, since.pop(event.node), event.time)
         elif isinstance(event, ev.NodeRepaired):
@@ -212,7 +216,11 @@ def _others(events: Sequence[ev.Event], state: State, jobs: Mapping[int, Job]) -
             yield replace(event, number=row[event.number], changes=changes)
         elif isinstance(event, ev.NodeDrained):
             yield event
+        elif isinstance(event, ev.NodeRemoved):
+            yield ev.NodeDrained(event.time, event.node, undo=True)  # where it is added again, it is not drained
     for number, job in jobs.items():
+        if state.node_changes and state.columns["phase"][number] == int(Phase.REFUSED):  # by the cluster of that time
+            yield ev.JobCancelled(float(state.columns["ended_s"][number]), row[number])
         if job.steps == UNKNOWN_STEPS and state.columns["phase"][number] <= int(Phase.RUNNING):
             yield ev.JobCancelled(state.time, row[number])
 

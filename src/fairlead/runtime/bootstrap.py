@@ -86,6 +86,8 @@ class Started:
     requested: SchedulerConfig  # by the options
     resumed: bool  # the journal had a scheduler, and no file overrides it
     utilization_measured: bool  # the journal has measurements that co-location needs
+    cluster: Cluster  # the journal's
+    cluster_note: str  # how --cluster differs from the journal's cluster; empty if it does not
 
 
 def serve_control_plane(
@@ -109,8 +111,6 @@ def serve_control_plane(
         journal = open_journal(settings.journal_url)
         try:
             state = None if is_new(journal) else recover(journal)[0]
-            if state is not None and state.cluster != settings.cluster:
-                raise InputError("--cluster", "the cluster of the journal; another cluster needs another --root or --journal")
         except BaseException:
             journal.close()
             raise
@@ -180,6 +180,8 @@ async def _serve(
             requested=settings.scheduler,
             resumed=state is not None and settings.config is None,
             utilization_measured=has_usage_observations(plane.loop.state.observations),
+            cluster=plane.cluster,
+            cluster_note=_cluster_note(settings.cluster, plane.cluster),
         )
     )
 
@@ -200,6 +202,13 @@ async def _serve(
         if not ended.done():
             await plane.stop()
     await ended
+
+
+def _cluster_note(given: Cluster, journal: Cluster) -> str:
+    present = {node.name: node for node in journal.nodes if not node.removed}
+    if not given.nodes or present == {node.name: node for node in given.nodes}:
+        return ""
+    return f"cluster: {journal}, as in the journal, which differs from --cluster; `fairlead nodes add` and `remove` change it"
 
 
 def _control_plane(
@@ -286,7 +295,7 @@ def run_local_cluster(
         record = {"url": started.url, "token": (root / "admin.token").read_text()}
         atomic_write(connection, orjson.dumps(record), private=True)
         on_start(started)
-        agents.extend(_start_agents(settings, started.agents, log_format))
+        agents.extend(_start_agents(settings, started, log_format))
 
     try:
         serve_control_plane(settings, lookahead, begin)
@@ -310,11 +319,11 @@ def _check_agent_folders(*folders: Path) -> None:
             )
 
 
-def _start_agents(settings: ServeSettings, address: str, log_format: LogFormat) -> Iterator[subprocess.Popen[bytes]]:
+def _start_agents(settings: ServeSettings, started: Started, log_format: LogFormat) -> Iterator[subprocess.Popen[bytes]]:
     from fairlead.runtime.agent.devices import node_has
 
-    root, nodes = settings.root, settings.cluster.nodes
-    command = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--leashed", "--control", address]
+    root, nodes = settings.root, [node for node in started.cluster.nodes if not node.removed]
+    command = [sys.executable, "-m", "fairlead.cli.main", "agent", "--end-jobs", "--leashed", "--control", started.agents]
     command += ["--token-file", str(root / "agent.token"), "--log-format", log_format]
     command += ["--allow-root-jobs"] if os.geteuid() == 0 else []  # all jobs of a local cluster run as its user
     environment = with_own_python(os.environ)

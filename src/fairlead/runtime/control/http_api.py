@@ -356,12 +356,12 @@ def create_app(
     async def set_drained(name: str, caller: Bearer, undo: bool) -> dict[str, Any]:
         if caller.role is not Role.ADMIN:
             raise HTTPException(403, "draining a node needs an admin token")
-        numbers = {node.name: number for number, node in enumerate(plane.cluster.nodes)}
+        numbers = plane.cluster.number_of_node
         if name not in numbers:
             raise HTTPException(404, f"there is no node {name[:80]!r}; {near_or_all(name, numbers)}")
         await in_the_journal(lambda answer: plane.backend.drain(numbers[name], undo, answer))
         records = await read(lambda: views.node_records(plane))
-        return records[numbers[name]]
+        return next(record for record in records if record["name"] == name)
 
     @app.put("/v1/nodes/{name}/drain", responses={403: {}, 404: {}, 411: {}})
     async def drain(name: JobName, caller: Caller) -> dict[str, Any]:

@@ -91,6 +91,8 @@ class LogReader:
         if node >= 0:
             self._remember(worker, node)
             found = await self.plane.agents.read_log(node, request)
+            if nodes[node].removed:
+                raise LogMissing(f"node {nodes[node].name}, where it ran, was removed from the cluster")
             if found is None:
                 raise LogUnreachable(
                     f"node {nodes[node].name}, where it ran, does not answer; its log can be read when it is connected again"
@@ -107,7 +109,7 @@ class LogReader:
                 self._remember(worker, one)
                 return answer
         silent = [nodes[one].name for one, answer in zip(here, answers) if answer is None]
-        away = silent + [node.name for one, node in enumerate(nodes) if one not in here]
+        away = silent + [node.name for one, node in enumerate(nodes) if one not in here and not node.removed]
         what = f"the log of worker {request.rank} in launch {request.generation}"
         if request.rank < 0:
             what = f"the output {request.path!r} of launch {request.generation}" if request.path else "a list of its outputs"

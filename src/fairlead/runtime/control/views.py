@@ -249,12 +249,14 @@ def service_of(state: State, number: int, now: float) -> float:
 
 
 def node_records(plane: ControlPlane, visible_to: str | None = None) -> list[dict[str, Any]]:
-    """Return all nodes, with the jobs on each (including leaving ones) of one user or (None) all users."""
+    """Return all nodes that are not removed, with the jobs on each (including leaving ones) of one user or (None) all users."""
     state = plane.loop.state
     holders = state.device_map.occupancy
     free = state.up & (holders == 0)
     records = []
     for number, node in enumerate(state.cluster.nodes):
+        if node.removed:
+            continue
         mine = state.cluster.node_of == number
         # An agent may still run jobs of another journal.
         here = plane.backend.launches.jobs_on(number)
@@ -308,7 +310,8 @@ def overview(plane: ControlPlane, visible_to: str | None) -> dict[str, Any]:
     for number, place in zip(*(column.tolist() for column in state.device_map.places(state.running))):
         job = state.job_of[number]
         holders[place].append(job.name if visible_to in (None, job.user) else "")
-    for number, record in enumerate(nodes):
+    for record in nodes:
+        number = state.cluster.number_of_node[record["name"]]
         mine = np.flatnonzero(state.cluster.node_of == number).tolist()
         measured = plane.hub.heartbeats.get(number, Heartbeat())
         record |= {
