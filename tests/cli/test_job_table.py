@@ -143,6 +143,19 @@ def test_an_array_has_the_mean_share_of_its_jobs_and_their_lost_work():
     assert any(line.endswith(lost) for line in array_lines(array_record(members)))
 
 
+def test_an_array_that_waits_has_the_reason_of_its_first_waiting_job():
+    array = {"name": "sweep", "id": "a", "size": 2}
+    about = {"account": "", "kind": "x", "priority": 0, "now_s": 9.0, "submitted_s": 0.0, "first_started_s": None}
+    first = {**RUNS, **about, "array": array, "ended_s": None}
+    waits = {**first, "name": "sweep-1", "phase": "waiting", "reason": {"text": "needs 1 GPU; 0 are free"}}
+    assert nodes_or_reason(array_row([first, waits])) == "2 jobs: 1 waiting, 1 running; sweep-1: needs 1 GPU; 0 are free"
+
+
+def test_the_lost_work_of_a_cancelled_job_stands_alone():
+    job = {**RUNS, "phase": "cancelled", "nodes": [], "lost_work": {"seconds": 30.0, "preemptions": 1}}
+    assert nodes_or_reason(job) == "lost work: 30.0 s in 1 preemption without a checkpoint"
+
+
 def test_details_name_a_job_script_and_its_outputs():
     script = {**RUNS, "command": ["bash", "-c", "#!/bin/bash\ntrain\n", "train.sh", "a b"], "outputs": ["*.pt"]}
     assert (details(script)["command"], details(script)["outputs"]) == ("train.sh 'a b'", "*.pt")

@@ -206,8 +206,13 @@ def test_nodes_that_cannot_limit_jobs_are_named(monkeypatch: pytest.MonkeyPatch)
     limits = {"n0": "none", "n1": "cpu,memory", "n2": None}
     found = [{**node, "name": name, "limits": limit} for name, limit in limits.items()]
     monkeypatch.setattr(cmd_nodes, "control_plane", lambda: SimpleNamespace(nodes=lambda: found))
-    assert "no cgroups on n0: the CPU and memory of jobs are not limited\n" in CliRunner().invoke(app, ["nodes"]).stdout
-    found[0]["limits"] = "memory"
+    why = "the CPU and memory of jobs: cgroups (v2) are not available\n"
+    assert f"no limits on n0 for {why}" in CliRunner().invoke(app, ["nodes"]).stdout
+    for node in found:
+        node["limits"] = "none"
+    assert f"no node limits {why}" in CliRunner().invoke(app, ["nodes"]).stdout
+    assert f"no limits on n0, n1 for {why}" in CliRunner().invoke(app, ["nodes", "n0", "n1"]).stdout
+    found = [{**node, "limits": "memory"} for node in found]
     assert "cgroups" not in CliRunner().invoke(app, ["nodes"]).stdout
 
 

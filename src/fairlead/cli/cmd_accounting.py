@@ -157,8 +157,8 @@ def usage_command(
         _print_csv([*names, "jobs", "gpu_hours"], rows)
         return
     table = Table(box=box.SIMPLE)
-    for name in (*names, "jobs", "GPU time"):
-        table.add_column(name, justify="right" if name in ("jobs", "GPU time") else "left", overflow="fold")
+    for name in (*names, "jobs that ran", "GPU time"):
+        table.add_column(name, justify="right" if name in ("jobs that ran", "GPU time") else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(row[name])) for name in (*names, "jobs")), format_duration(3600 * row["gpu_hours"]))
     out.print(table)

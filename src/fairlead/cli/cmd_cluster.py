@@ -174,9 +174,11 @@ def _print_addresses(started: Started, parts: LiveSchedulerOptions) -> None:
     if started.resumed:
         rounds = f"rounds of {scheduler.round_s:g} s"
         note(f"scheduler: {scheduler.label}, {rounds}, as in the journal; `fairlead scheduler set` changes it")
-        given = [f"--{field.name.removesuffix('_s')}" for field in fields(parts) if getattr(parts, field.name) is not None]
-        if given and scheduler != started.requested:
-            note(f"no effect: {', '.join(given)}; they differ from the scheduler in the journal")
+        names = [field.name for field in fields(parts) if getattr(parts, field.name) is not None]
+        asked = {name: getattr(started.requested, name, started.requested) for name in names}  # of a preset or a file: all
+        if ignored := [name for name in names if getattr(scheduler, name, scheduler) != asked[name]]:
+            options = ", ".join(f"--{name.removesuffix('_s')}" for name in ignored)
+            note(f"no effect: {options}; the scheduler in the journal has other values")
 
 
 def agent_command(
@@ -224,7 +226,7 @@ def agent_command(
     from fairlead.runtime.protocol.network import channel_credentials, check_encryption
 
     check_encryption("--control", control, encrypted=tls_ca is not None, insecure=insecure, mend="--tls-ca")
-    log_to_stderr(log_format, logging.WARNING)
+    log_to_stderr(log_format, logging.WARNING if leashed else logging.INFO)  # with `up`, the control plane logs it
     devices = NodeAccelerators.parse(accelerators) if accelerators else NodeAccelerators.detect()
     token = os.environ.get("FAIRLEAD_TOKEN", "")
     if token_file is not None and (token_file.exists() or not (root / CREDENTIAL_FILE).exists()):

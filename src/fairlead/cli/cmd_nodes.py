@@ -55,8 +55,9 @@ def nodes_command(words: NodesArgument = None, json: JsonOption = False) -> None
         table.add_row(*map(Text, (node["name"], node["type"], *counts, up, there, jobs)))
     out.print(table)
     if unlimited := [node["name"] for node in found if node.get("limits") == "none"]:
-        where = "all nodes" if len(unlimited) == len(found) > 1 else ", ".join(unlimited)
-        out.print(Text(f"no cgroups on {where}: the CPU and memory of jobs are not limited"), soft_wrap=True)
+        every = not words and len(unlimited) == len(found) > 1
+        where = "no node limits" if every else f"no limits on {', '.join(unlimited)} for"
+        out.print(Text(f"{where} the CPU and memory of jobs: cgroups (v2) are not available"), soft_wrap=True)
     for node in found:
         if why := node.get("launch_error"):
             again = f"; retried {format_delay(node['backoff_s'])}" if node["backoff_s"] else ""

@@ -95,6 +95,9 @@ def when_command(
         print_json(_data(ahead, records))
     elif ahead.jobs:
         _tell(ahead, wanted is not None and len(ahead.jobs) == 1, here, records, missing)
+        if (silent := _silent(ahead, records)) and (protected_s := float(plane.scheduler().get("first_step_s") or 0.0)):
+            kept = f"assumed to keep their GPUs for {format_duration(protected_s)} (first_step_s)"
+            note(f"no step reported yet, so {kept}: {_listed(silent)}; other jobs may start sooner if they report steps")
     elif wanted:
         _tell_ended([plane.job(str(job["number"])) for job in wanted])  # they may have ended since they were selected
     elif not ahead.missed:
@@ -141,6 +144,14 @@ def _missing_nodes(plane: ControlPlaneClient) -> str:
     nodes = plane.nodes()
     names = [str(node["name"]) for node in nodes if not node["up"] and not node["connected"]]
     return f"{len(names)} of {len(nodes)} nodes have not joined ({_listed(names)}); ask again when they have" if names else ""
+
+
+def _silent(ahead: ClusterForecast, records: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """The running jobs of which it is not known whether they report steps, if a forecast depends on it: a job is not preempted
+    before its first step, for a while."""
+    waits = any(not one.running and 0.0 < one.without_arrivals.starts_s < math.inf for one in ahead.jobs)
+    running = [job for job in records.values() if job["phase"] == "running"] if waits else []
+    return [job["name"] for job in running if not job["steps_known"] and not job["steps_done"]]
 
 
 def _tell(

@@ -104,6 +104,8 @@ def array_row(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     phases = record["phases"]
     counts = ", ".join(f"{count:,} {phase}" for phase, count in phases.items())
     live = [phase for phase in ("running", "waiting", "queued") if phase in phases]
+    waits = next((job for job in members if job["phase"] in ("waiting", "queued") and job.get("reason")), None)
+    why = f"; {waits['name']}: {waits['reason']['text']}" if waits else ""
     return {
         **record,
         "number": record["numbers"][0],
@@ -115,7 +117,7 @@ def array_row(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "rate": 0.0,
         "nodes": [],
         "accelerators": [],
-        "reason": {"text": f"{record['jobs']:,} jobs: {counts}"},
+        "reason": {"text": f"{record['jobs']:,} jobs: {counts}{why}"},
     }
 
 
@@ -158,5 +160,5 @@ def nodes_or_reason(job: Mapping[str, Any]) -> str:
     if nodes and (others := job.get("colocated_with")):
         named, most = others[:_MAX_SHARING_NAMED], len(others) - _MAX_SHARING_NAMED
         nodes += f", shared with {', '.join(named)}" + (f" and {most} more" if most > 0 else "")
-    lost = f"; lost work: {lost_work(job)}" if job.get("lost_work") else ""
-    return (nodes or legible(str(job.get("reason", {}).get("text", "")))) + lost
+    reason = nodes or legible(str(job.get("reason", {}).get("text", "")))
+    return "; ".join(filter(None, (reason, f"lost work: {lost_work(job)}" if job.get("lost_work") else "")))

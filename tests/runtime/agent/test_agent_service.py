@@ -9,14 +9,14 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc.aio
 import pytest
 from agent_node import order
 
 from fairlead.runtime.agent.agent_errors import NodeError
-from fairlead.runtime.agent.agent_service import Agent, AgentRefused
+from fairlead.runtime.agent.agent_service import Agent, AgentRefused, ConnectionLost
 from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.control.agent_hub import AgentHub, AgentServer
@@ -301,3 +301,23 @@ def test_a_lost_connection_and_the_next_one_are_logged_with_one_line_each(
     connected = "connected to the control plane"
     assert lines() == [connected, "no connection to the control plane", connected]
     assert caplog.records[2].away_s >= 0.0  # type: ignore[attr-defined]
+    first = caplog.records[0].__dict__
+    assert (first["node"], first["gpus"]) == ("v100-0", "2 × v100")
+
+
+def test_nothing_is_logged_of_a_control_plane_that_ends_just_before_its_agent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    supervisor = Supervisor(tmp_path, NodeAccelerators.parse("v100:2"))
+    attempts: list[int] = []
+
+    def connect() -> NoReturn:
+        attempts.append(1)
+        if len(attempts) == 2:
+            agent.stopping.set()
+        raise ConnectionLost("the stream was closed")
+
+    agent = Agent(supervisor, "v100-0", "127.0.0.1:1", connect=connect)
+    agent.run()
+    supervisor.close()
+    assert (len(attempts), caplog.records) == (2, [])

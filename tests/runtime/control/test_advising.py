@@ -337,6 +337,25 @@ def test_of_one_job_it_is_told_what_is_guessed_of_it_and_that_others_are(busy):
     assert (guesses["long"], guesses["open"], guesses["other"]) == ("time_limit", "unknown", "unmeasured")
 
 
+def test_a_forecast_says_that_it_depends_on_jobs_without_a_first_step(busy):
+    """It is not known whether they report steps: then they can be preempted, and otherwise they are protected for a while."""
+    _, plane = busy
+    plane.cancel("long")
+    plane.switch({"policy": "las", "estimator": "measured", "rounds": 0.2, "first_step_s": 120.0})
+    plane.submit([{"name": "silent", "run": "sleep 99", "workers": 4, "priority": 9}])
+    for n in range(3):
+        plane.cancel(f"short-{n}")
+    until(lambda: plane.job("silent")["phase"] == "running")
+    plane.submit([{"name": "next", "run": "sleep 9"}])
+
+    def notes(name: str) -> str:
+        return " ".join(CliRunner().invoke(app, ["when", name, "--simulations", "0"]).stderr.split())
+
+    protected = "no step reported yet, so assumed to keep their GPUs for 2.0 min (first_step_s): silent"
+    assert f"{protected}; other jobs may start sooner if they report steps" in notes("next")
+    assert "first_step_s" not in notes("silent")
+
+
 def test_a_job_behind_one_of_unknown_end_starts_after_it(busy):
     _, plane = busy
     plane.cancel("long")

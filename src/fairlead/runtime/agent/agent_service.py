@@ -35,6 +35,7 @@ REPORT_INTERVAL_S = 1.0
 POLL_S = 0.1
 _CENTRAL_POLL_S = 0.002  # while a job may be waiting for an answer (central renewal)
 _SWEEP_S = 60.0
+_LOST_FOR_S = 2.0  # before a lost connection is logged
 _MAX_PAUSE_S = 5.0  # between attempts to reach the control plane
 _FIRST_ANSWER_S = 15.0  # how long the first welcome may take; later it is the lease duration
 _JOURNAL = re.compile(r"[\x20-\x7e]{1,200}")
@@ -192,6 +193,7 @@ class Agent:
         self._heartbeats: list[float] = []  # times of those without an answer
         self._welcomed = False  # in this stream
         self._lost_s: float | None = None  # when the connection was lost; None: it was not
+        self._loss_logged = False
 
     def run(self) -> None:
         """Run until `stopping` is set; jobs keep running when it returns. Raises `AgentRefused`: the control plane refuses this
@@ -201,8 +203,11 @@ class Agent:
             try:
                 self._session()
             except ConnectionLost as problem:
-                if not self.stopping.is_set() and self._lost_s is None:  # one line, not one for each attempt
-                    self._lost_s = self.clock()
+                now = self.clock()
+                self._lost_s = now if self._lost_s is None else self._lost_s
+                # One line, not one for each attempt, and none if the control plane and this agent end together.
+                if not self.stopping.is_set() and not self._loss_logged and now >= self._lost_s + _LOST_FOR_S:
+                    self._loss_logged = True
                     log.warning("no connection to the control plane: %s", problem, extra={"control": self.control})
             except _WrongJournal as other:
                 self._change_journal(str(other))
@@ -285,8 +290,10 @@ class Agent:
             if isinstance(message, ms.Welcome):
                 self._welcomed = True
                 away = {} if self._lost_s is None else {"away_s": round(self.clock() - self._lost_s, 1)}
-                log.info("connected to the control plane", extra={"control": self.control, **away})
-                self._lost_s = None
+                has = self.supervisor.accelerators
+                about = {"control": self.control, "node": self.node, "gpus": f"{len(has.devices)} × {has.type_name}", **away}
+                log.info("connected to the control plane", extra=about)
+                self._lost_s, self._loss_logged = None, False
                 self._set_journal(message.journal)
                 self._own.keep_credential(message.credential)
                 self._lease, self._grace_s = AgentLease(message.lease_s), message.grace_s
