@@ -77,6 +77,7 @@ golden: setup
 	$(BIN)/python tests/golden/golden_cases.py --perturb sums
 	$(BIN)/python tests/golden/golden_cases.py --perturb rates
 	$(BIN)/python tests/golden/golden_cases.py --perturb solver
+	$(BIN)/python tests/golden/golden_cases.py --perturb libm
 
 # The runtime under faults, on a virtual clock; `make test` runs 200 seeds.
 soak: setup

@@ -138,7 +138,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="run every case and write the digests down")
     parser.add_argument("--only", nargs="*", default=[], help="parts of case names")
-    parser.add_argument("--perturb", default="", help="sums, rates, solver: see perturbation.py")
+    parser.add_argument("--perturb", default="", help="sums, libm, rates, solver: see perturbation.py")
     parser.add_argument("--short", action="store_true", help="check the short digests only")
     given = parser.parse_args()
 

@@ -14,7 +14,7 @@ from fairlead.files import atomic_write
 from fairlead.reporting.html import Cell, PageSource, PageTable, document, image
 from fairlead.reporting.pictures import png
 from fairlead_papers.findings import Findings, Row, Wants
-from fairlead_papers.study import BatchSizeFilter, Study
+from fairlead_papers.study import Study, StudyScale
 
 # The report that a folder has from before. One of another paper, or at another scale, is nobody's to write over. Of one that
 # is written anew, studies that are not run this time stay as they were told; the pictures that the new one lacks would stand
@@ -123,7 +123,7 @@ class Report:
     Studies that were not run this time are `kept` as an earlier report told them; all come in the paper's `order`."""
 
     title: str
-    scale: BatchSizeFilter
+    scale: StudyScale
     introduction: Sequence[str]
     told: Sequence[Told]
     kept: Mapping[str, Section] = field(default_factory=dict)
@@ -158,7 +158,7 @@ def write_pages(report: Report, folder: Path, source: PageSource | None = None) 
     return written
 
 
-def cells(row: Row, scale: BatchSizeFilter, study: Study[Any]) -> tuple[str, ...]:
+def cells(row: Row, scale: StudyScale, study: Study[Any]) -> tuple[str, ...]:
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
     shown = shown_paper(row), shown_ours(row)
     return (row.what, *shown, ratio, row.verdict, f"{scale.name}: {row.scale or study.size(scale)}", row.note)
@@ -193,7 +193,7 @@ def markdown(report: Report) -> str:
     return "\n".join(lines + report.in_order(new, {name: section.markdown for name, section in report.kept.items()}))
 
 
-def _markdown_section(one: Told, scale: BatchSizeFilter) -> str:
+def _markdown_section(one: Told, scale: StudyScale) -> str:
     lines = [heading(one.study).markdown, _markdown_row(HEADINGS), _markdown_row(["---"] * len(HEADINGS))]
     lines += [_markdown_row(cells(row, scale, one.study)) for row in one.findings.rows]
     lines += ["", *(f"- {note}" for note in one.findings.notes)]
@@ -215,7 +215,7 @@ def page(report: Report, pictures: dict[str, bytes], source: PageSource | None =
 _VERDICT_KINDS = {"met": "good", "not met": "bad", "failed": "bad", "in part": "open", "open": "open", "exceeded": "open"}
 
 
-def _html_section(one: Told, scale: BatchSizeFilter, pictures: dict[str, bytes]) -> str:
+def _html_section(one: Told, scale: StudyScale, pictures: dict[str, bytes]) -> str:
     verdict = HEADINGS.index("verdict")
     rows: list[list[str | Cell]] = [list(cells(row, scale, one.study)) for row in one.findings.rows]
     for row, found in zip(rows, one.findings.rows, strict=True):

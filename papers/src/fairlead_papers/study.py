@@ -12,8 +12,8 @@ from fairlead.experiments.inputs import ExperimentInputs
 from fairlead_papers.findings import Findings
 
 
-class BatchSizeFilter(Protocol):
-    """How large a reproduction is; what else there is to say of it is the paper's own."""
+class StudyScale(Protocol):
+    """How large a reproduction is. Each paper adds its own fields."""
 
     @property
     def name(self) -> str: ...
@@ -29,10 +29,10 @@ class BatchSizeFilter(Protocol):
         ...
 
 
-S = TypeVar("S", bound=BatchSizeFilter)
+S = TypeVar("S", bound=StudyScale)
 
 
-def usual_size(scale: BatchSizeFilter) -> str:
+def usual_size(scale: StudyScale) -> str:
     return scale.size
 
 

@@ -4,7 +4,7 @@
 
 u the utilization and f the slowdown: linear while both sum to at most 100 %, quadratic above (`models/interference.py`). Under
 MPS, where the multiprocessors and kernel lengths of both jobs are known, f depends on what the other job occupies instead of
-u_k (`prediction/multiprocessors.py`).
+u_k (`models/interference.py`).
 
 Predictions are plain numbers by kind, so that a journal shows them; where they come from does not matter here. Usage that
 agents measured of a job alone on an accelerator replaces the prediction for its kind and type. It is kept as an observation,

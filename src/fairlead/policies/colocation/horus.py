@@ -1,5 +1,5 @@
-"""The policy `horus` (Yeung et al., TPDS'21, §4.2): waiting jobs are in k queues by predicted requirements, queues take turns
-by weight, and each job goes to the accelerators where it costs least:
+"""The policy `horus` (Yeung et al., TPDS'21, §4.2): waiting jobs are in k queues by predicted requirements, queues are
+served round-robin by weight, and each job goes to the accelerators where it costs least:
 
     cost = ω₁ · memory fraction + ω₂ · predicted slowdown,   on idle accelerators and on shared ones alike.
 
