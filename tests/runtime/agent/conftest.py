@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,3 +32,12 @@ def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
 @pytest.fixture
 def node(make_node: Callable[..., Node]) -> Node:
     return make_node()
+
+
+@pytest.fixture
+def open_root() -> Iterator[Path]:
+    """A folder that other users can pass through."""
+    root = Path(tempfile.mkdtemp())
+    root.chmod(0o711)
+    yield root
+    shutil.rmtree(root)

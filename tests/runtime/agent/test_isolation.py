@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import shutil
 import stat
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -144,15 +142,6 @@ OF_ROOT = {  # what not even another job of the same user may do
     "move its job", "read the record", "read the shim's errors", "read the users", "move the fencing deadline", "list the code",
     "take the lock",
 }  # fmt: skip
-
-
-@pytest.fixture
-def open_root() -> Iterator[Path]:
-    """A folder that other users can pass through."""
-    root = Path(tempfile.mkdtemp())
-    root.chmod(0o711)
-    yield root
-    shutil.rmtree(root)
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -305,15 +303,6 @@ for folder in "$work" "$launch" "$(dirname "$launch")" "$root/jobs" "$root"; do
 done
 echo x > "$FAIRLEAD_CHECKPOINT_DIR/mine" && echo '{"loss": 1}' > "$FAIRLEAD_REPORTS" && id -u
 """
-
-
-@pytest.fixture
-def open_root() -> Iterator[Path]:
-    """A folder that other users can pass through."""
-    root = Path(tempfile.mkdtemp())
-    root.chmod(0o711)
-    yield root
-    shutil.rmtree(root)
 
 
 @as_root

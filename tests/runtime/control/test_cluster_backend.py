@@ -411,38 +411,34 @@ def test_a_job_that_moves_is_marked_on_both_nodes():
     scene.check()
 
 
-def test_work_that_a_preempted_job_did_without_a_checkpoint_is_counted():
+def preempted(*, saved: int) -> Scene:
+    """A job that ran for 20 seconds, one step each, until it was preempted for another."""
     scene = begun("plain", "v100:1", steps=1000.0)
     scene.at(10.0)
     scene.job("other", steps=1000.0)
     assert scene.at(20.0) == [(0, Revoke(0, 1))]
     assert "lost_work" not in views.job_record(scene.loop, 0, 20.0), "it may still save"
-    scene.backend.report(0, [Ended(0, 1, 0, True, 20, 0)])
+    scene.backend.report(0, [Ended(0, 1, 0, True, 20, saved)])
     scene.at(21.0)
+    return scene
+
+
+def test_work_that_a_preempted_job_did_without_a_checkpoint_is_counted():
+    scene = preempted(saved=0)
     assert views.job_record(scene.loop, 0, 21.0)["lost_work"] == {"seconds": 20.0, "preemptions": 1}
     assert state_codec.load(state_codec.save(scene.loop.state)).lost_work == {0: (20.0, 1)}
     scene.check()
 
 
 def test_a_job_that_loses_its_work_runs_longer_each_time_and_so_ends():
-    scene = begun("plain", "v100:1", steps=1000.0)
-    scene.at(10.0)
-    scene.job("other", steps=1000.0)
-    scene.at(20.0)
-    scene.backend.report(0, [Ended(0, 1, 0, True, 20, 0)])
-    scene.at(21.0)
+    scene = preempted(saved=0)
     assert scene.loop.state.columns["min_run_s"][0] == 20.0
     assert state_codec.load(state_codec.save(scene.loop.state)).columns["min_run_s"][0] == 20.0
     assert scene.loop.state.snapshot().any_min_run
 
 
 def test_a_preempted_job_that_saved_has_lost_nothing():
-    scene = begun("saves", "v100:1", steps=1000.0)
-    scene.at(10.0)
-    scene.job("other", steps=1000.0)
-    scene.at(20.0)
-    scene.backend.report(0, [Ended(0, 1, 0, True, 20, 20)])
-    scene.at(21.0)
+    scene = preempted(saved=20)
     assert scene.loop.state.lost_work == {}
     scene.check()
 
@@ -478,12 +474,7 @@ def test_a_requeued_job_that_was_admitted_before_it_stopped_was_not_preempted():
 
 
 def test_history_has_the_work_that_a_job_lost():
-    scene = begun("plain", "v100:1", steps=1000.0)
-    scene.at(10.0)
-    scene.job("other", steps=1000.0)
-    scene.at(20.0)
-    scene.backend.report(0, [Ended(0, 1, 0, True, 20, 0)])
-    scene.at(21.0)
+    scene = preempted(saved=0)
     scene.backend.cancel(0)
     scene.at(22.0)
     plane = SimpleNamespace(loop=scene.loop, backend=scene.backend, origin=0.0)
