@@ -210,6 +210,27 @@ def test_after_a_reboot_nothing_runs_and_nobody_is_signalled(node: Node, monkeyp
     assert node.ended(launch) == Ended(1, 1, -9, False, 0, 0, why)
 
 
+@pytest.mark.parametrize("size", [None, 0, 100])
+def test_a_job_that_left_before_a_reboot_has_not_finished(node: Node, size: int | None) -> None:
+    """Its page, which said that it left because it was asked to, is gone or cut off."""
+    launch = node.starts(order(LEASED))
+    shim = node.supervisor.running()[0].workers[0].shim
+    page = Path(node.supervisor.running()[0].record.workers[0].page)
+    node.revoke(launch)
+    node.until(lambda: shim.has_ended(), "its end")
+    assert node.ended(launch).yielded
+    assert node.ended(launch).code == 0
+    for name in ("ended.json", "stop.json"):  # as if its agent had died before it left
+        (node.directory(launch) / name).unlink()
+    if size is not None:
+        page.write_bytes(bytes(size))
+    path = node.directory(launch) / "record.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "boot": "another"}))
+    node.reports.clear()
+    node.restarts()
+    assert (node.ended(launch).code, node.ended(launch).yielded) == (0, True)
+
+
 def test_a_launch_with_a_record_of_another_version_ends(node: Node) -> None:
     launch = node.starts(order(RUNS_FOREVER))
     path = node.directory(launch) / "record.json"

@@ -144,7 +144,7 @@ class AgentLaunch:
         self._began: float | None = None
         self._restored, self._last_sign = restored, last_sign
         self._killed = ""  # why
-        self._last_progress = Progress(*self.key, 0, 0, 0.0)
+        self._last_progress = (0, 0, 0)  # steps, steps saved, batch size
         self._step_rate = StepRate()
         self._end_reported = False
         self._requested: tuple[int, float] = (0, 0.0)  # which renewal, and when
@@ -280,9 +280,8 @@ class AgentLaunch:
         status = self.workers[0].status
         reports: list[Report] = []
         rate = self._step_rate.update(status.began_at, status.began_ns, status.steps, status.last_ns)
-        progress = Progress(*self.key, status.steps, status.saved, rate, status.batch_size)
-        if replace(progress, rate=0.0) != replace(self._last_progress, rate=0.0):
-            reports.append(progress)
+        if (progress := (status.steps, status.saved, status.batch_size)) != self._last_progress:
+            reports.append(Progress(*self.key, status.steps, status.saved, rate, status.batch_size))
             self._last_progress = progress
         if self._must_request(status, now) and not over:
             self._requested = (status.wants_more, now)
@@ -310,7 +309,8 @@ class AgentLaunch:
         elif self.record.cooperative and by_shim:
             yielded = not finished
         elif self.record.cooperative:
-            yielded = clean and any(status.stage == Stage.YIELDED for status in statuses)
+            # Without its page it is not known whether it has finished or left when asked: it resumes from its checkpoint.
+            yielded = clean and any(one.page_is_lost or one.status.stage == Stage.YIELDED for one in self.workers)
         else:
             yielded = ((asked and in_time) or by_shim) and all(exit.code in _LEFT_AFTER_SIGTERM for exit in exits)
         failed = None if yielded else self._first_failed()

@@ -30,7 +30,8 @@ class WorkerStatus:
     opened: int = 0  # 1: it reads its page
 
 
-_STATUS = {field.name: Field[field.name.upper()] for field in fields(WorkerStatus)}
+_STATUS = [(Field[field.name.upper()], "_ns" in field.name) for field in fields(WorkerStatus)]
+_NUMBERS = struct.Struct(f"={SIZE // 8}Q")
 
 
 class LeaseFile:
@@ -39,8 +40,8 @@ class LeaseFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        self._last = WorkerStatus()
-        numbers = self._numbers()
+        self._last, self._last_page = WorkerStatus(), b""
+        numbers = self._numbers(self._read())
         self._routes = 0 if numbers is None else numbers[Field.ROUTES]
 
     @classmethod
@@ -52,13 +53,16 @@ class LeaseFile:
         return made
 
     def status(self) -> WorkerStatus:
-        numbers = self._numbers()
-        if numbers is not None:
-            found = {name: numbers[field] for name, field in _STATUS.items()}
-            self._last = WorkerStatus(
-                **{name: found[name] if "_ns" in name else min(found[name], _MAX_COUNT) for name in found}
-            )
+        page = self._read()
+        if page != self._last_page and (numbers := self._numbers(page)) is not None:
+            found = (numbers[field] if is_time else min(numbers[field], _MAX_COUNT) for field, is_time in _STATUS)
+            self._last, self._last_page = WorkerStatus(*found), page
         return self._last
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether `status` has never found a valid page."""
+        return not self._last_page
 
     def revoke(self) -> None:
         self._write(Field.REVOKED, 1)
@@ -86,10 +90,12 @@ class LeaseFile:
         self._write(Field.MAX_STEPS, max_steps)
         self._write(Field.MAX_MS, round(max_s * 1000))
 
-    def _numbers(self) -> tuple[int, ...] | None:
-        page = os.pread(self._file, SIZE, 0)
-        numbers = struct.unpack_from(f"={len(page) // 8}Q", page)
-        return numbers if len(page) == SIZE and numbers[Field.MAGIC] == MAGIC else None
+    def _read(self) -> bytes:
+        return os.pread(self._file, SIZE, 0)
+
+    def _numbers(self, page: bytes) -> tuple[int, ...] | None:
+        numbers = _NUMBERS.unpack(page) if len(page) == SIZE else None
+        return numbers if numbers is not None and numbers[Field.MAGIC] == MAGIC else None
 
     def _write(self, field: Field, value: int) -> None:
         os.pwrite(self._file, struct.pack("=Q", value), field * 8)

@@ -54,6 +54,11 @@ class AgentWorker:
     def status(self) -> WorkerStatus:
         return self._lease.status() if self._lease is not None else WorkerStatus()
 
+    @property
+    def page_is_lost(self) -> bool:
+        """Whether its `status` is not known: the machine was restarted, and its page is gone or damaged."""
+        return self._lease is None or self._lease.is_lost
+
     def check_exit(self) -> None:
         """Find out, without waiting, whether and how it has ended: all its processes must be dead."""
         if self.exit is not None or not (self.shim is None or self.shim.has_ended()):

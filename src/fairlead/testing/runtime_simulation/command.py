@@ -5,19 +5,22 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 
 from fairlead.core.errors import FairleadError
 
 try:
-    from fairlead.testing.runtime_simulation.injected_faults import Fault
+    from fairlead.testing.runtime_simulation.injected_faults import KINDS, Fault
     from fairlead.testing.runtime_simulation.scenario import RunResult, run_scenario
 except FairleadError as problem:  # without greenlet
     sys.exit(f"fairlead-sim: error: {problem}")
 
 _PER_PROCESS = 100  # seeds; then a process starts again with no files left open
+_PROGRESS_EVERY = 500  # seeds, where standard error is not a terminal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,29 +77,50 @@ def _shrunk(result: RunResult) -> list[Fault]:
     return shrink(result.faults, lambda faults: bool(run_scenario(result.seed, faults).violation))
 
 
+@dataclass(frozen=True)
+class _Short:
+    """What is kept of a run."""
+
+    seed: int
+    violation: str
+    chosen: list[str]  # kinds of faults
+    took_effect: list[str]
+    events: int
+    commands: int
+    cpu_s: float
+
+
 def _many(seeds: range, processes: int | None) -> int:
-    kinds: Counter[str] = Counter()
-    broken = 0
-    events = commands = 0
+    chosen: Counter[str] = Counter()
+    effects: Counter[str] = Counter()
+    broken = events = commands = 0
+    cpu_s = 0.0
     with ProcessPoolExecutor(processes, max_tasks_per_child=_PER_PROCESS) as pool:
-        for number, (seed, violation, faults, more_events, more_commands) in enumerate(pool.map(_short, seeds, chunksize=5), 1):
-            kinds.update(faults)
-            events, commands = events + more_events, commands + more_commands
-            if violation:
+        for number, run in enumerate(pool.map(_short, seeds, chunksize=5), 1):
+            chosen.update(run.chosen)
+            effects.update(run.took_effect)
+            events, commands, cpu_s = events + run.events, commands + run.commands, cpu_s + run.cpu_s
+            if run.violation:
                 broken += 1
-                print(f"seed {seed}: {violation}", flush=True)
-            if sys.stderr.isatty():
-                print(f"\r{number:,} of {len(seeds):,} seeds, {broken} broken", end="", file=sys.stderr, flush=True)
+                print(f"seed {run.seed}: {run.violation}", flush=True)
+            if sys.stderr.isatty() or number % _PROGRESS_EVERY == 0:
+                end = "" if sys.stderr.isatty() else "\n"
+                print(f"\r{number:,} of {len(seeds):,} seeds, {broken} broken", end=end, file=sys.stderr, flush=True)
     print(f"{broken} of {len(seeds):,} seeds break a rule; {commands:,} commands, {events:,} events in journals")
-    for kind, count in sorted(kinds.items()):
-        print(f"  {kind:24} {count:7,}")
+    print(f"{cpu_s:,.0f} s of CPU time, {cpu_s / max(len(seeds), 1):.3f} s for each seed")
+    print(f"  {'kind of fault':28} {'injected':>9} {'took effect':>12} {'for each seed':>14}")
+    for kind in KINDS:
+        each = effects[kind] / max(len(seeds), 1)
+        print(f"  {kind:28} {chosen[kind]:9,} {effects[kind]:12,} {each:14.2f}")
     return 1 if broken else 0
 
 
-def _short(seed: int) -> tuple[int, str, list[str], int, int]:
+def _short(seed: int) -> _Short:
     logging.disable(logging.CRITICAL)
+    began = time.process_time()
     result = run_scenario(seed)
-    return seed, result.violation, [fault.kind for fault in result.faults], result.events, result.commands
+    kinds, effects = ([fault.kind for fault in faults] for faults in (result.faults, result.took_effect))
+    return _Short(seed, result.violation, kinds, effects, result.events, result.commands, time.process_time() - began)
 
 
 if __name__ == "__main__":

@@ -16,16 +16,23 @@ from fairlead.runtime.control.agent_hub import AgentHub
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.host import Host
 from fairlead.testing.runtime_simulation.simulated_network import Network
-from fairlead.testing.runtime_simulation.virtual_world import EPOCH_S, SimulatedHost, SimulatedProgram, VirtualWorld
+from fairlead.testing.runtime_simulation.virtual_world import (
+    EPOCH_S,
+    FaultWindow,
+    MachineClock,
+    SimulatedHost,
+    SimulatedProgram,
+    VirtualWorld,
+)
 
 
 class JournalStore:
-    """What a database has stored. `away_until`: it does not answer; `slow_until`: a commit takes up to two seconds."""
+    """What a database has stored. `away`: it does not answer; `slow`: a commit takes up to two seconds."""
 
     def __init__(self, world: VirtualWorld) -> None:
         self.world = world
         self.lines: list[bytes] = []
-        self.away_until = self.slow_until = 0.0
+        self.away = self.slow = FaultWindow(world)
         self.on_event: Callable[[Event], None] = lambda event: None
 
     def events(self) -> list[Event]:
@@ -44,9 +51,9 @@ class SimulatedJournal:
 
     def commit(self) -> None:
         store = self._store
-        if store.world.now < store.slow_until:
+        if self.uncommitted and store.slow.active():
             self._host.sleep(self._random.uniform(0.0, 2.0))
-        if store.world.now < store.away_until:
+        if self.uncommitted and store.away.active():
             raise JournalUnreachable("the database does not answer")
         for event in self.uncommitted:
             store.lines.append(encode(event))
@@ -79,8 +86,7 @@ class SimulatedControlPlane:
         self.plane: ControlPlane | None = None
         self.program: SimulatedProgram | None = None
         self.starts = 0
-        self.clock_error_s = 0.0
-        self._drift = world.random("control drift").uniform(-2e-4, 2e-4)
+        self.clock = MachineClock(world, world.random("control drift").uniform(-2e-4, 2e-4))
         network.hub = self.listening
 
     def listening(self) -> tuple[AgentHub, SimulatedProgram] | None:
@@ -95,7 +101,7 @@ class SimulatedControlPlane:
         self.starts += 1
         self._world.note("control plane", f"starts ({self.starts})")
         program = self.program = SimulatedProgram(self._world, f"control plane {self.starts}")
-        host = SimulatedHost(program, self._drift, lambda: self.clock_error_s)
+        host = SimulatedHost(program, self.clock)
         journal = SimulatedJournal(self.store, host, self._world.random(f"commits {self.starts}"))
         state = replay_events(self.store.events()) if self.store.lines else None
         plane = self.plane = ControlPlane(
@@ -110,25 +116,24 @@ class SimulatedControlPlane:
             origin=EPOCH_S,
         )
         plane.hub.post = lambda call: program.call(self._world.now, call)
+        plane.on_end = lambda: self._ended(plane)
         plane.expect_nodes()
         plane.run()
         host.spawn("watch", lambda: self._watch(plane, host))
 
-    def crash(self, *, known: bool) -> None:
-        """Kill it. `known`: agents see their streams end."""
-        if self.program is not None and self.program.alive:
-            self._world.note("control plane", "is killed")
-            self.program.kill()
-            self._network.drop_all(known=known)
+    def crash(self, *, known: bool) -> bool:
+        """Kill it; False if none runs. `known`: agents see their streams end."""
+        if self.program is None or not self.program.alive:
+            return False
+        self._world.note("control plane", "is killed")
+        self.program.kill()
+        self._network.drop_all(known=known)
+        return True
 
-    def check(self) -> None:
+    def _ended(self, plane: ControlPlane) -> None:
         """A control plane never fails by itself."""
-        if self.plane is not None and self.plane.failure is not None:
-            failure = self.plane.failure
-            self._world.violate(f"the control plane failed: {type(failure).__name__}: {failure}")
-        if self.program is not None and self.program.failure is not None:
-            failure = self.program.failure
-            self._world.violate(f"the control plane failed: {type(failure).__name__}: {failure}")
+        if plane.failure is not None:
+            self._world.violate(f"the control plane failed: {type(plane.failure).__name__}: {plane.failure}")
 
     def _watch(self, plane: ControlPlane, host: Host) -> None:
         while True:

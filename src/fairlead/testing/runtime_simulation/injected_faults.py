@@ -4,14 +4,18 @@ with fewer of them."""
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
 from fairlead.testing.runtime_simulation.control import SimulatedControlPlane
 from fairlead.testing.runtime_simulation.simulated_network import Network
-from fairlead.testing.runtime_simulation.virtual_world import VirtualWorld
+from fairlead.testing.runtime_simulation.virtual_world import FaultWindow, VirtualWorld
+
+_SOON_S, _LATER_S = 3.0, 20.0  # how long a fault waits for something that it can happen to
 
 
 class FaultTarget(Protocol):
@@ -26,6 +30,10 @@ class FaultTarget(Protocol):
         """Another machine with the name of a node."""
         ...
 
+    def took_effect(self, fault: Fault) -> bool:
+        """Note that a fault has changed what happens; always true."""
+        ...
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -36,159 +44,259 @@ class Fault:
     where: int  # the node, or a number that chooses a process
     amount: float  # how long it lasts, in seconds, or how much
 
-    def apply(self, scene: FaultTarget) -> None:
-        scene.world.note("FAULT", str(self))
-        KINDS[self.kind](scene, self)
+    def apply(self, scene: FaultTarget, attempts: int = 10) -> None:
+        """Let it happen; where there is nothing that it could happen to, such as a dead agent, a little later."""
+        if KINDS[self.kind](scene, self):
+            scene.world.note("FAULT", str(self))
+        elif attempts > 1:
+            scene.world.after(1.0, lambda: self.apply(scene, attempts - 1))
+
+    @property
+    def odd(self) -> bool:
+        """A choice between two variants of the fault."""
+        return int(self.amount * 100) % 2 == 1
+
+    def window(self, scene: FaultTarget, seconds: float | None = None, within_s: float = 0.0) -> FaultWindow:
+        """The time that it lasts. It takes effect when something meets it."""
+        length_s = self.amount if seconds is None else seconds
+        return FaultWindow(scene.world, length_s, lambda: scene.took_effect(self), within_s)
 
     def __str__(self) -> str:
         return f"{self.kind} at {self.at_s:.2f} s, where={self.where}, amount={self.amount:.2f}"
 
 
 def choose_faults(random: Random, nodes: int, until_s: float) -> list[Fault]:
-    """The faults of a run, in the order of their times."""
-    count = random.randint(4, 14)
-    kinds = list(KINDS)
+    """The faults of a run, in the order of their times. A run has only some of the kinds, but those more than once: with all
+    of them, each would hide what others do. Most faults come in a few storms, with quiet times in between."""
+    storms = [random.uniform(3.0, until_s - 5.0) for _ in range(random.randint(2, 4))]
     faults = []
-    for _ in range(count):
-        # Lengths from a moment to more than a lease and a grace.
-        amount = random.choice((random.uniform(0.05, 1.0), random.uniform(1.0, 8.0), random.uniform(8.0, 25.0)))
-        faults.append(
-            Fault(random.choice(kinds), round(random.uniform(2.0, until_s), 3), random.randrange(nodes), round(amount, 3))
-        )
+    for kind in KINDS:
+        if random.random() >= 0.5:
+            continue
+        for _ in range(random.choice((1, 2, 2, 3))):
+            in_storm = random.random() < 0.7
+            at_s = random.choice(storms) + random.expovariate(0.5) if in_storm else random.uniform(2.0, until_s)
+            # Lengths from a moment to more than a lease and a grace.
+            amount = random.choice((random.uniform(0.05, 1.0), random.uniform(1.0, 8.0), random.uniform(8.0, 25.0)))
+            faults.append(Fault(kind, round(min(at_s, until_s), 3), random.randrange(nodes), round(amount, 3)))
     return sorted(faults, key=lambda fault: fault.at_s)
 
 
-def _agent_killed(scene: FaultTarget, fault: Fault) -> None:
+def _agent_killed(scene: FaultTarget, fault: Fault, longer_s: float = 0.0) -> bool:
     node = scene.nodes[fault.where]
-    node.kill()
-    scene.world.after(fault.amount, node.start)
+    if not node.kill():
+        return False
+    scene.world.after(fault.amount + longer_s, node.start)
+    return scene.took_effect(fault)
 
 
-def _agent_paused(scene: FaultTarget, fault: Fault) -> None:
-    if (program := scene.nodes[fault.where].program) is not None:
-        program.pause(fault.amount)
+def _agent_gone(scene: FaultTarget, fault: Fault) -> bool:
+    """Its shims lose their agent for good: the node is given up before an agent comes back."""
+    return _agent_killed(scene, fault, 15.0)
 
 
-def _machine_paused(scene: FaultTarget, fault: Fault) -> None:
+def _agent_paused(scene: FaultTarget, fault: Fault) -> bool:
+    program = scene.nodes[fault.where].program
+    if program is None or not program.alive:
+        return False
+    program.pause(fault.amount)
+    return scene.took_effect(fault)
+
+
+def _machine_paused(scene: FaultTarget, fault: Fault) -> bool:
     node = scene.nodes[fault.where]
-    for program in [*([node.program] if node.program is not None else []), *node.machine.programs()]:
+    programs = [*([node.program] if node.program is not None and node.program.alive else []), *node.machine.programs()]
+    for program in programs:
         program.pause(fault.amount)
     node.machine.resumed_s = scene.world.now + fault.amount
+    return bool(programs) and scene.took_effect(fault)
 
 
-def _machine_lost(scene: FaultTarget, fault: Fault) -> None:
+def _machine_lost(scene: FaultTarget, fault: Fault) -> bool:
     node = scene.nodes[fault.where]
-    node.kill()
+    if not node.kill() and not node.machine.programs():
+        return False
     node.machine.lose_power()
     scene.world.after(fault.amount, node.start)
+    return scene.took_effect(fault)
 
 
-def _control_killed(scene: FaultTarget, fault: Fault) -> None:
-    scene.control.crash(known=fault.where % 2 == 0)
+_UNSYNCED = {"fencing-deadline", "lease", "reports", "reports.read", "settled", "exit.json"}
+
+
+def _unsynced_lost(scene: FaultTarget, fault: Fault) -> bool:
+    """A machine loses power, and some of what was written without fsync: marks, lease pages, the entries of folders."""
+    if not _machine_lost(scene, fault):
+        return False
+    random = scene.world.random(f"unsynced {fault}")
+    root: Path = scene.nodes[fault.where].root
+    for path in sorted(root.rglob("*")):
+        if path.name not in _UNSYNCED or random.random() < 0.5:
+            continue
+        if path.name in ("settled", "exit.json") or random.random() < 0.3:
+            path.unlink()
+        else:
+            os.truncate(path, random.randint(0, path.stat().st_size))
+    return True
+
+
+def _torn_write(scene: FaultTarget, fault: Fault) -> bool:
+    """The agent dies in the middle of its next write, and leaves a part of a file."""
+    scene.nodes[fault.where].machine.torn_write = fault.window(scene, 30.0)
+    return True
+
+
+def _control_killed(scene: FaultTarget, fault: Fault) -> bool:
+    if not scene.control.crash(known=fault.where % 2 == 0):
+        return False
     scene.world.after(fault.amount, scene.control.start)
+    return scene.took_effect(fault)
 
 
-def _control_paused(scene: FaultTarget, fault: Fault) -> None:
-    if scene.control.program is not None:
-        scene.control.program.pause(fault.amount)
+def _control_paused(scene: FaultTarget, fault: Fault) -> bool:
+    if scene.control.program is None or not scene.control.program.alive:
+        return False
+    scene.control.program.pause(fault.amount)
+    return scene.took_effect(fault)
 
 
-def _partition(scene: FaultTarget, fault: Fault) -> None:
-    name, until = scene.nodes[fault.where].name, scene.world.now + fault.amount
-    scene.network.up[name] = scene.network.down[name] = until
+def _partition(scene: FaultTarget, fault: Fault) -> bool:
+    name = scene.nodes[fault.where].name
+    scene.network.up[name] = scene.network.down[name] = fault.window(scene, within_s=_SOON_S)
+    return True
 
 
-def _one_way_partition(scene: FaultTarget, fault: Fault) -> None:
-    direction = scene.network.up if int(fault.amount * 100) % 2 else scene.network.down
-    direction[scene.nodes[fault.where].name] = scene.world.now + fault.amount
+def _one_way_partition(scene: FaultTarget, fault: Fault) -> bool:
+    direction = scene.network.up if fault.odd else scene.network.down
+    direction[scene.nodes[fault.where].name] = fault.window(scene, within_s=_SOON_S)
+    return True
 
 
-def _slow_network(scene: FaultTarget, fault: Fault) -> None:
-    scene.network.slow[scene.nodes[fault.where].name] = (scene.world.now + 10.0, min(fault.amount, 5.0))
+def _slow_network(scene: FaultTarget, fault: Fault) -> bool:
+    scene.network.slow[scene.nodes[fault.where].name] = (fault.window(scene, 10.0, _SOON_S), min(fault.amount, 5.0))
+    return True
 
 
-def _connection_reset(scene: FaultTarget, fault: Fault) -> None:
-    for stream in [one for one in scene.network.streams if one.node == scene.nodes[fault.where].name]:
+def _late_messages(scene: FaultTarget, fault: Fault) -> bool:
+    """What is sent on the present stream may arrive after what is sent on the next one."""
+    streams = scene.network.streams_of(scene.nodes[fault.where].name)
+    for stream in streams:
+        stream.late_s = fault.amount
+    return bool(streams) and scene.took_effect(fault)
+
+
+def _connection_reset(scene: FaultTarget, fault: Fault) -> bool:
+    streams = scene.network.streams_of(scene.nodes[fault.where].name)
+    for stream in streams:
         stream.end_at_agent("connection reset")
         stream.end_at_control()
+    return bool(streams) and scene.took_effect(fault)
 
 
-def _half_open(scene: FaultTarget, fault: Fault) -> None:
-    for stream in [one for one in scene.network.streams if one.node == scene.nodes[fault.where].name]:
-        if int(fault.amount * 100) % 2:
+def _half_open(scene: FaultTarget, fault: Fault) -> bool:
+    streams = scene.network.streams_of(scene.nodes[fault.where].name)
+    for stream in streams:
+        if fault.odd:
             stream.end_at_agent("connection reset")
         else:
             stream.end_at_control()
+    return bool(streams) and scene.took_effect(fault)
 
 
-def _journal_away(scene: FaultTarget, fault: Fault) -> None:
-    scene.control.store.away_until = scene.world.now + fault.amount
+def _journal_away(scene: FaultTarget, fault: Fault) -> bool:
+    scene.control.store.away = fault.window(scene, within_s=_SOON_S)
+    return True
 
 
-def _journal_slow(scene: FaultTarget, fault: Fault) -> None:
-    scene.control.store.slow_until = scene.world.now + fault.amount
+def _journal_slow(scene: FaultTarget, fault: Fault) -> bool:
+    scene.control.store.slow = fault.window(scene, within_s=_SOON_S)
+    return True
 
 
-def _shim_killed(scene: FaultTarget, fault: Fault) -> None:
-    shims = [shim for shim in scene.nodes[fault.where].machine.processes.values() if shim.status is None]
-    if shims:
-        shims[int(fault.amount * 100) % len(shims)].die(-9)
+def _shim_killed(scene: FaultTarget, fault: Fault, *, alone: bool = False) -> bool:
+    shims = [shim for node in scene.nodes for shim in node.machine.processes.values() if shim.status is None]
+    if not shims:
+        return False
+    shims[int(fault.amount * 100) % len(shims)].die(-9, alone=alone)
+    return scene.took_effect(fault)
 
 
-def _start_fails(scene: FaultTarget, fault: Fault) -> None:
-    scene.nodes[fault.where].machine.cannot_start_until = scene.world.now + fault.amount
+def _command_orphaned(scene: FaultTarget, fault: Fault) -> bool:
+    """A shim is killed, and what its command has started goes on."""
+    return _shim_killed(scene, fault, alone=True)
 
 
-def _clock_jumps(scene: FaultTarget, fault: Fault) -> None:
-    error_s = (fault.amount - 10.0) * 600.0
-    if fault.where == 0:
-        scene.control.clock_error_s = error_s
-    scene.nodes[fault.where].machine.clock_error_s = error_s
+def _start_fails(scene: FaultTarget, fault: Fault) -> bool:
+    scene.nodes[fault.where].machine.cannot_start = fault.window(scene, within_s=_LATER_S)
+    return True
 
 
-def _second_agent(scene: FaultTarget, fault: Fault) -> None:
+def _clock_jumps(scene: FaultTarget, fault: Fault) -> bool:
+    clock = scene.control.clock if fault.odd else scene.nodes[fault.where].machine.clock
+    clock.error_s = (fault.amount - 10.0) * 600.0
+    return scene.took_effect(fault)
+
+
+def _clock_drifts(scene: FaultTarget, fault: Fault) -> bool:
+    """A clock runs too fast or too slow, by at most 1 in 1,000: twice what NTP corrects."""
+    clock = scene.control.clock if fault.odd else scene.nodes[fault.where].machine.clock
+    clock.set_drift((fault.amount - 12.5) / 12.5 * 1e-3)
+    return scene.took_effect(fault)
+
+
+def _second_agent(scene: FaultTarget, fault: Fault) -> bool:
     """Another machine claims the name of a node, for a while."""
     double = scene.double(fault.where)
     double.start()
     scene.world.after(fault.amount, double.remove)
+    return scene.took_effect(fault)
 
 
-def _deadline_damaged(scene: FaultTarget, fault: Fault) -> None:
+def _deadline_damaged(scene: FaultTarget, fault: Fault) -> bool:
     """The file with the fencing deadline is damaged, and its agent dies."""
-    _agent_killed(scene, fault)
     path = scene.nodes[fault.where].root / "fencing-deadline"
-    if path.exists():
-        if int(fault.amount * 100) % 2:
-            path.unlink()
-        else:
-            path.write_bytes(b"")
+    if not path.exists() or not _agent_killed(scene, fault):
+        return False
+    if fault.odd:
+        path.unlink()
+    else:
+        path.write_bytes(b"")
+    return True
 
 
-def _disk_full(scene: FaultTarget, fault: Fault) -> None:
-    scene.nodes[fault.where].machine.disk_fault = (scene.world.now + fault.amount, errno.ENOSPC)
+def _disk_full(scene: FaultTarget, fault: Fault) -> bool:
+    scene.nodes[fault.where].machine.disk_fault = (fault.window(scene, within_s=_LATER_S), errno.ENOSPC)
+    return True
 
 
-def _disk_error(scene: FaultTarget, fault: Fault) -> None:
-    scene.nodes[fault.where].machine.disk_fault = (scene.world.now + fault.amount, errno.EIO)
+def _disk_error(scene: FaultTarget, fault: Fault) -> bool:
+    scene.nodes[fault.where].machine.disk_fault = (fault.window(scene, within_s=_LATER_S), errno.EIO)
+    return True
 
 
-KINDS: dict[str, Callable[[FaultTarget, Fault], None]] = {
+KINDS: dict[str, Callable[[FaultTarget, Fault], bool]] = {
     "agent-killed": _agent_killed,
+    "agent-gone": _agent_gone,
     "agent-paused": _agent_paused,
     "machine-paused": _machine_paused,
     "machine-lost": _machine_lost,
+    "unsynced-files-lost": _unsynced_lost,
+    "torn-write": _torn_write,
     "control-plane-killed": _control_killed,
     "control-plane-paused": _control_paused,
     "partition": _partition,
     "one-way-partition": _one_way_partition,
     "slow-network": _slow_network,
+    "late-messages": _late_messages,
     "connection-reset": _connection_reset,
     "half-open-connection": _half_open,
     "journal-unreachable": _journal_away,
     "journal-slow": _journal_slow,
     "shim-killed": _shim_killed,
+    "command-orphaned": _command_orphaned,
     "start-fails": _start_fails,
     "clock-jumps": _clock_jumps,
+    "clock-drifts": _clock_drifts,
     "second-agent": _second_agent,
     "deadline-damaged": _deadline_damaged,
     "disk-full": _disk_full,

@@ -29,6 +29,11 @@ class LedgerCommand(Protocol):
         """When all processes of its machine were last paused."""
         ...
 
+    @property
+    def unwatched(self) -> bool:
+        """Whether its shim was killed, and its agent does not run: then nothing can stop it."""
+        ...
+
 
 class Ledger:
     """The truth about the commands of a run."""
@@ -80,7 +85,7 @@ class Ledger:
     def save(self, command: LedgerCommand, steps: int) -> None:
         """A command saved a checkpoint."""
         newest = self._newest[command.job]
-        if command.generation < newest and not self._just_resumed(command):
+        if command.generation < newest and not self._excused(command):
             self._world.violate(f"{command.program.name} saves after generation {newest} has started")
         self._saved[command.job] = max(self._saved.get(command.job, 0), steps)
 
@@ -123,9 +128,12 @@ class Ledger:
             self._world.violate(f"{command.program.name} runs {LATE_WITHIN_S:g} s after the job was cancelled")
 
     def _double(self, new: LedgerCommand, old: LedgerCommand) -> None:
-        if not self._just_resumed(old):
+        if not self._excused(old):
             self._world.violate(f"{new.program.name} runs while {old.program.name} does")
 
-    def _just_resumed(self, command: LedgerCommand) -> bool:
+    def _excused(self, command: LedgerCommand) -> bool:
+        """Whether no part of the runtime could have stopped it in time."""
+        if command.unwatched:
+            return True
         paused = self._world.now < command.program.paused_until
         return paused or self._world.now < command.machine_resumed_s + PAUSE_SLACK_S

@@ -13,24 +13,34 @@ from fairlead.client.lease_page import PAGE, Field, Page, Stage
 from fairlead.runtime.agent.processes import ProcessTable, ShimProcess
 from fairlead.runtime.agent.shim import LaunchSpec, ShimSystem, run_shim
 from fairlead.testing.runtime_simulation.ledger import Ledger
-from fairlead.testing.runtime_simulation.virtual_world import SimulatedHost, SimulatedProgram, VirtualWorld
+from fairlead.testing.runtime_simulation.virtual_world import (
+    FaultWindow,
+    MachineClock,
+    SimulatedHost,
+    SimulatedProgram,
+    VirtualWorld,
+)
 
 
 class SimulatedMachine:
-    """A node's machine: its processes, and what is wrong with it."""
+    """A node's machine: its processes, and what is wrong with it. `slowness` stretches the time between two turns of its
+    agent."""
 
-    def __init__(self, world: VirtualWorld, name: str, ledger: Ledger, drift: float) -> None:
-        self.world, self.name, self.ledger, self.drift = world, name, ledger, drift
+    def __init__(self, world: VirtualWorld, name: str, ledger: Ledger, drift: float, slowness: float = 1.0) -> None:
+        self.world, self.name, self.ledger, self.slowness = world, name, ledger, slowness
+        self.clock = MachineClock(world, drift)
         self.boot = 1
-        self.clock_error_s = 0.0
-        self.disk_fault = (0.0, 0)  # until when, and the error of every write
-        self.cannot_start_until = 0.0  # no command can be started
+        self.disk_fault = (FaultWindow(world), 0)  # with the error of every write
+        self.torn_write = FaultWindow(world)  # its agent dies in the middle of its next write
+        self.cannot_start = FaultWindow(world)  # no command
         self.resumed_s = -1e9  # when all its processes were last paused
         self.processes: dict[int, _Shim] = {}
+        self.orphans: list[SimulatedCommand] = []  # that run without a shim
+        self.agent: SimulatedProgram | None = None  # the last one
         self._pids = 100
 
     def host(self, program: SimulatedProgram) -> SimulatedHost:
-        return SimulatedHost(program, self.drift, lambda: self.clock_error_s)
+        return SimulatedHost(program, self.clock)
 
     def new_pid(self) -> int:
         self._pids += 1
@@ -44,21 +54,30 @@ class SimulatedMachine:
                 found.append(shim.program)
                 if shim.system.command is not None and shim.system.command.program.alive:
                     found.append(shim.system.command.program)
-        return found
+        return found + [command.program for command in self.orphans if command.program.alive]
 
     def lose_power(self) -> None:
         """Everything dies at once, and lease pages in memory are gone."""
         for shim in list(self.processes.values()):
             shim.die(-signal.SIGKILL)
         self.processes.clear()
+        for command in self.orphans:
+            command.die(-signal.SIGKILL)
+        self.orphans.clear()
         self.boot += 1
+
+    def strays(self, variable: str) -> list[SimulatedCommand]:
+        """Commands without a shim that were started with `NAME=value` in their environment."""
+        name, _, value = variable.partition("=")
+        return [one for one in self.orphans if one.status is None and one.environment.get(name) == value]
 
 
 class SimulatedProcesses(ProcessTable):
     """The process table of a machine, for its agent."""
 
     def __init__(self, machine: SimulatedMachine, agent: SimulatedProgram) -> None:
-        self._machine, self._agent = machine, agent
+        self._machine = machine
+        machine.agent = agent
         self.changed = machine.host(agent).condition()
 
     def start_shim(self, directory: Path) -> ShimProcess:
@@ -74,14 +93,19 @@ class SimulatedProcesses(ProcessTable):
         return shim is not None and shim.started == started and shim.status is None
 
     def has_strays(self, variable: str) -> bool:
-        return False
+        return bool(self._machine.strays(variable))
+
+    def kill_strays(self, variable: str) -> None:
+        """Kill all commands that have lost their shim."""
+        for command in self._machine.strays(variable):
+            command.die(-signal.SIGKILL)
 
     def wait(self, shims: Iterable[ShimProcess], timeout_s: float) -> None:
         for shim in shims:
             assert isinstance(shim, _ShimOfAgent)
             if shim.process is not None:
                 shim.process.on_end = self.changed.notify_all
-        self.changed.wait(max(0.001, timeout_s))
+        self.changed.wait(max(0.001, timeout_s) * self._machine.slowness)
 
     def boot_id(self) -> str:
         return f"{self._machine.name}-{self._machine.boot}"
@@ -104,13 +128,16 @@ class _Shim:
         status = run_shim(spec, self.system)
         self.die(status)
 
-    def die(self, status: int) -> None:
-        """The process ends; a command that still runs dies with it."""
+    def die(self, status: int, *, alone: bool = False) -> None:
+        """The process ends. A command that still runs dies with it; `alone`: not what the command has started."""
         if self.status is None:
             self.status = status
             self.program.kill()
-            if self.system.command is not None:
+            if self.system.command is not None and not alone:
                 self.system.command.die(-signal.SIGKILL)
+            elif self.system.command is not None and self.system.command.status is None:
+                self.system.command.orphaned = True
+                self.machine.orphans.append(self.system.command)
             self.on_end()
 
 
@@ -148,12 +175,13 @@ class _ShimOfAgent(ShimProcess):
             self.process.system.deliver(number)
 
     def kill_descendants(self) -> bool:
-        if self.process is not None and self.process.system.command is not None:
+        if self.process is not None and self.process.status is None and self.process.system.command is not None:
             self.process.system.command.die(-signal.SIGKILL)
         return True
 
     def kill_strays(self, variable: str) -> bool:
-        return self.kill_descendants()
+        self._table.kill_strays(variable)
+        return True
 
     def end(self) -> None:
         if self.process is not None:
@@ -182,7 +210,7 @@ class SimulatedShimSystem(ShimSystem):
         return self._host.monotonic()
 
     def start(self, spec: LaunchSpec) -> None:
-        if self._machine.world.now < self._machine.cannot_start_until:
+        if self._machine.cannot_start.active():
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
         self.command = SimulatedCommand(self._machine, spec, self._changed.notify_all)
 
@@ -222,7 +250,8 @@ class SimulatedCommand:
 
     def __init__(self, machine: SimulatedMachine, spec: LaunchSpec, on_end: Callable[[], None]) -> None:
         self._machine, self._spec, self._on_end = machine, spec, on_end
-        environment = spec.environment
+        environment = self.environment = spec.environment
+        self.orphaned = False
         self.job, self.generation = int(environment["FAIRLEAD_JOB"]), int(environment["FAIRLEAD_GENERATION"])
         self.rank, self.world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
         self.options: Mapping[str, str] = dict(word.split("=", 1) for word in spec.command[1:])
@@ -239,6 +268,11 @@ class SimulatedCommand:
     @property
     def machine_resumed_s(self) -> float:
         return self._machine.resumed_s
+
+    @property
+    def unwatched(self) -> bool:
+        agent = self._machine.agent
+        return self.orphaned and (agent is None or not agent.runs)
 
     def signal(self, number: int) -> None:
         """A signal arrives."""

@@ -33,12 +33,13 @@ from fairlead.testing.runtime_simulation.injected_faults import Fault, choose_fa
 from fairlead.testing.runtime_simulation.ledger import Ledger
 from fairlead.testing.runtime_simulation.machine import SimulatedMachine, SimulatedProcesses
 from fairlead.testing.runtime_simulation.simulated_network import Network, SimulatedStream
-from fairlead.testing.runtime_simulation.virtual_world import SimulatedProgram, VirtualWorld
+from fairlead.testing.runtime_simulation.virtual_world import FaultWindow, SimulatedProgram, VirtualWorld
 
 LEASE_S, GRACE_S, ROUND_S = 6.0, 8.0, 4.0
 FAULTS_UNTIL_S = 60.0  # then the cluster is left alone
 CONVERGE_WITHIN_S = 400.0  # after the last fault, every job must have ended
 
+_RETRIES = 30  # a shim that is killed counts as an attempt of its job
 _POLICIES = ("fifo", "las", "srtf", "max-min-fairness")
 
 
@@ -49,6 +50,7 @@ class RunResult:
     seed: int
     violation: str  # empty: all rules held
     faults: tuple[Fault, ...]
+    took_effect: tuple[Fault, ...]  # those that changed what happened
     log: list[tuple[float, str, str]]
     commands: int  # that were started
     events: int  # in the journal
@@ -61,6 +63,7 @@ class _AgentNode:
     def __init__(self, scene: _Scene, name: str, machine: SimulatedMachine, root: Path) -> None:
         self._scene, self.name, self.machine, self.root = scene, name, machine, root
         self.program: SimulatedProgram | None = None
+        self.prefix = f"{root}/"
         self._removed = False
 
     def start(self) -> None:
@@ -84,12 +87,22 @@ class _AgentNode:
             if not self._removed:
                 self._scene.world.after(2.0, self.start)
 
-    def kill(self) -> None:
-        if self.program is not None and self.program.alive:
-            self._scene.world.note(self.program.name, "is killed")
-            self.program.kill()
-            for stream in [one for one in self._scene.network.streams if one.agent is self.program]:
-                stream.close()
+    def kill(self) -> bool:
+        """Kill the agent; False if none runs."""
+        if self.program is None or not self.program.alive:
+            return False
+        self._scene.world.note(self.program.name, "is killed")
+        self.program.kill()
+        for stream in [one for one in self._scene.network.streams if one.agent is self.program]:
+            stream.close()
+        return True
+
+    def die_here(self) -> None:
+        """The agent dies in the code that calls this, and is started again."""
+        program = self.program
+        self._scene.world.after(1.0, self.start)
+        if self.kill() and program is not None:
+            program.die_here()
 
     def remove(self) -> None:
         """The machine is switched off for good."""
@@ -118,6 +131,7 @@ class _Scene:
 
     def __post_init__(self) -> None:
         self._doubles = 0
+        self.effects: dict[Fault, None] = {}
         self.world = world = VirtualWorld(self.seed)
         random = world.random("scene")
         self.ledger = Ledger(world)
@@ -134,7 +148,7 @@ class _Scene:
             _AgentNode(
                 self,
                 node.name,
-                SimulatedMachine(world, node.name, self.ledger, random.uniform(-2e-4, 2e-4)),
+                SimulatedMachine(world, node.name, self.ledger, random.uniform(-2e-4, 2e-4), random.choice((1.0, 3.0, 6.0))),
                 self.folder / node.name,
             )
             for node in description.nodes
@@ -148,16 +162,21 @@ class _Scene:
         machine = SimulatedMachine(self.world, f"{name}-double-{self._doubles}", self.ledger, 0.0)
         return _AgentNode(self, name, machine, self.folder / machine.name)
 
+    def took_effect(self, fault: Fault) -> bool:
+        """Note that a fault has changed what happens; always true."""
+        self.effects[fault] = None
+        return True
+
     def begin(self) -> None:
         self.control.start()
         for node in self.nodes:
             node.start()
         random = self.world.random("jobs")
         for _ in range(random.randint(4, 8)):
-            self._submit_at(random.uniform(0.0, 30.0), Random(random.random()))
+            self._submit_at(random.uniform(0.0, 45.0), Random(random.random()))
         gangs = self.world.random("gangs")
         for _ in range(gangs.randint(0, 2)):
-            self._submit_at(gangs.uniform(0.0, 30.0), Random(gangs.random()), workers=gangs.randint(2, 4))
+            self._submit_at(gangs.uniform(0.0, 45.0), Random(gangs.random()), workers=gangs.randint(2, 4))
         users = self.world.random("users")
         for _ in range(users.randint(0, 4)):
             act = partial(users.choice((self._cancel, self._drain, self._switch, self._requeue)), users.randrange(1000))
@@ -190,11 +209,17 @@ class _Scene:
     def _drain(self, chosen: int) -> None:
         node = chosen % len(self.nodes)
 
-        def undo() -> None:
-            if (backend := self._backend()) is None:
-                self.world.after(1.0, undo)
-            else:
-                backend.drain(node, True)
+        undone = False
+
+        def answer(events: Sequence[ev.Event]) -> None:
+            nonlocal undone
+            undone = True
+
+        def undo() -> None:  # until it is answered: the request may be lost with its control plane
+            if not undone:
+                if (backend := self._backend()) is not None:
+                    backend.drain(node, True, answer)
+                self.world.after(5.0, undo)
 
         if (backend := self._backend()) is not None:
             self.world.note("operator", f"drains node {node}")
@@ -222,7 +247,7 @@ class _Scene:
             options["fails_at"] = random.randint(0, steps - 1)
         run = ["job", *(f"{name}={value}" for name, value in options.items())]
         grace_s = random.choice((2.0, 5.0))
-        spec = TaskSpec(run=run, cooperative=cooperative, grace_s=grace_s, retries=3, steps=steps, workers=workers)
+        spec = TaskSpec(run=run, cooperative=cooperative, grace_s=grace_s, retries=_RETRIES, steps=steps, workers=workers)
         job = spec.job("", "ann")
 
         def submit() -> None:
@@ -258,16 +283,6 @@ class _Scene:
         elif isinstance(event, ev.JobsFailed):
             for number in event.jobs.tolist():
                 self.world.note("journal", f"job {number} failed")
-
-    def check(self) -> None:
-        self.control.check()
-        for node in self.nodes:
-            if node.program is not None and node.program.failure is not None:
-                failure = node.program.failure
-                self.world.violate(f"agent {node.name} failed: {type(failure).__name__}: {failure}")
-            for shim in node.machine.processes.values():
-                if shim.program.failure is not None:
-                    self.world.violate(f"a shim failed: {shim.program.failure!r}")
 
     def over(self) -> bool:
         """Whether all jobs have ended, by the journal."""
@@ -309,11 +324,17 @@ class _Scene:
                 world.note("scene", f"job {number} ran to its end {len(generations)} times: {generations}")
 
     def before_write(self, path: Path) -> None:
-        """Let a write fail on a machine whose disk is full or damaged."""
+        """Let a write fail on a machine whose disk is full or damaged, or end its agent in the middle of the write."""
         for node in self.nodes:
-            until, error = node.machine.disk_fault
-            if self.world.now < until and path.is_relative_to(node.root):
+            window, error = node.machine.disk_fault
+            if not str(path).startswith(node.prefix):
+                continue
+            if window.active():
                 raise OSError(error, os.strerror(error), str(path))
+            if node.machine.torn_write.active():
+                node.machine.torn_write = FaultWindow(self.world)
+                path.with_name(f".{path.name}.{os.getpid()}.part").write_bytes(b'{"torn')
+                node.die_here()
 
 
 def run_scenario(seed: int, faults: Sequence[Fault] | None = None) -> RunResult:
@@ -328,11 +349,19 @@ def run_scenario(seed: int, faults: Sequence[Fault] | None = None) -> RunResult:
         scene.begin()
         for fault in chosen:
             world.at(fault.at_s, partial(fault.apply, scene))
-        world.run(FAULTS_UNTIL_S, check=scene.check)
-        world.run(FAULTS_UNTIL_S + CONVERGE_WITHIN_S, stop=scene.over, check=scene.check)
+        world.run(FAULTS_UNTIL_S)
+        while not world.violation and not scene.over() and world.now < FAULTS_UNTIL_S + CONVERGE_WITHIN_S:
+            world.run(world.now + 1.0)
         scene.check_end()
         return RunResult(
-            seed, world.violation, chosen, world.log, scene.ledger.commands, len(scene.control.store.lines), world.now
+            seed,
+            world.violation,
+            chosen,
+            tuple(scene.effects),
+            world.log,
+            scene.ledger.commands,
+            len(scene.control.store.lines),
+            world.now,
         )
     finally:
         files.before_write = lambda path: None

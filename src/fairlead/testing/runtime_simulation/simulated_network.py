@@ -3,33 +3,41 @@ resets, and ends that only one side learns of."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fairlead.runtime.agent.agent_service import ConnectionLost
 from fairlead.runtime.control.agent_hub import AgentHub, AgentSession
 from fairlead.runtime.protocol import messages as ms
-from fairlead.testing.runtime_simulation.virtual_world import SimulatedProgram, VirtualWorld
+from fairlead.testing.runtime_simulation.virtual_world import FaultWindow, SimulatedProgram, VirtualWorld
 
 if TYPE_CHECKING:
     from random import Random
 
 
 class Network:
-    """All streams. `up` and `down` say until when messages of a node to and from the control plane do not pass."""
+    """All streams. During the windows in `up` and `down`, messages of a node to and from the control plane do not pass.
+
+    Messages are lost, repeated and reordered as gRPC allows. One stream delivers in order, each message once, up to the
+    moment at which it breaks. What was sent before is then lost, and the agent repeats it on its next stream. Messages of an
+    old stream may arrive after those of a new one."""
 
     def __init__(self, world: VirtualWorld, random: Random) -> None:
         self.world, self.random = world, random
-        self.up: dict[str, float] = {}
-        self.down: dict[str, float] = {}
-        self.slow: dict[str, tuple[float, float]] = {}  # until when, and how many seconds more
+        self.up: dict[str, FaultWindow] = {}
+        self.down: dict[str, FaultWindow] = {}
+        self.slow: dict[str, tuple[FaultWindow, float]] = {}  # with how many seconds more
         self.streams: list[SimulatedStream] = []
         self.hub: Callable[[], tuple[AgentHub, SimulatedProgram] | None] = lambda: None  # of the control plane that listens
 
     def delay_s(self, node: str) -> float:
-        until, more_s = self.slow.get(node, (0.0, 0.0))
-        return self.random.uniform(0.0005, 0.005) + (self.random.uniform(0.0, more_s) if self.world.now < until else 0.0)
+        window, more_s = self.slow.get(node, (None, 0.0))
+        base_s = self.random.uniform(0.0005, 0.005)
+        return base_s + (self.random.uniform(0.0, more_s) if window is not None and window.active() else 0.0)
+
+    def streams_of(self, node: str) -> list[SimulatedStream]:
+        """The streams of a node that no side knows to be broken."""
+        return [stream for stream in self.streams if stream.node == node and stream.is_open]
 
     def drop_all(self, *, known: bool) -> None:
         """The control plane is gone. `known`: the agents' machines learn it at once."""
@@ -47,12 +55,17 @@ class SimulatedStream:
         self._arrived: list[bytes] = []
         self._lost = ""
         self._last = {"up": 0.0, "down": 0.0}
+        self.late_s = 0.0  # how much later than those of other streams its messages arrive
         self._session: AgentSession | None = None
         self._control = network.hub()
         self._open_at_control = self._control is not None
         network.streams.append(self)
         if self._control is None:
             self._after("down", lambda: self.end_at_agent("connection refused"))
+
+    @property
+    def is_open(self) -> bool:
+        return not self._lost and self._open_at_control
 
     # The agent's end.
 
@@ -116,19 +129,23 @@ class SimulatedStream:
             self._after("down", lambda: self.end_at_agent("the stream was closed"))
             return
         data = ms.encode_message(message)
-        self._after("down", lambda: self._arrived.append(data))
+        self._after("down", lambda: self._at_agent(data))
+
+    def _at_agent(self, data: bytes) -> None:
+        if not self._lost:
+            self._arrived.append(data)
 
     def _after(self, direction: str, call: Callable[[], None]) -> None:
         """Deliver in order, and not during a partition."""
         world, blocked = self._network.world, self._network.up if direction == "up" else self._network.down
-        when = max(self._last[direction], world.now + self._network.delay_s(self.node))
+        when = max(self._last[direction], world.now + self._network.delay_s(self.node) + self.late_s)
         self._last[direction] = when
 
         def attempt() -> None:
-            until = blocked.get(self.node, -math.inf)
-            if world.now < until:
-                self._last[direction] = max(self._last[direction], until)
-                world.at(until, attempt)
+            window = blocked.get(self.node)
+            if window is not None and window.active():
+                self._last[direction] = max(self._last[direction], window.until)
+                world.at(window.until, attempt)
             else:
                 call()
 

@@ -27,13 +27,13 @@ class VirtualWorld:
     def __init__(self, seed: int) -> None:
         self.now = 0.0
         self.log: list[tuple[float, str, str]] = []
-        self.steps = 0
         self.violation = ""  # the first rule that was broken; the run ends with it
         self._seed = seed
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._main = getcurrent()
         self._kept: list[greenlet] = []  # of dead programs: a greenlet that is collected would run its `finally` blocks
+        self.main = self._main.switch  # leaves the code that runs, until it is resumed
 
     def random(self, purpose: str) -> random.Random:
         """Random numbers for one purpose, so that a change elsewhere does not change them."""
@@ -56,14 +56,13 @@ class VirtualWorld:
         """Do something later."""
         self.at(self.now + seconds, call)
 
-    def run(self, until: float, stop: Callable[[], bool] = lambda: False, check: Callable[[], None] = lambda: None) -> None:
-        """Let time pass. `check` is called after every step."""
-        while self._queue and self._queue[0][0] <= until and not self.violation and not stop():
-            self.now, _, call = heapq.heappop(self._queue)
-            self.steps += 1
+    def run(self, until: float) -> None:
+        """Let time pass, or up to the first broken rule."""
+        queue = self._queue
+        while queue and queue[0][0] <= until and not self.violation:
+            self.now, _, call = heapq.heappop(queue)
             call()
-            check()
-        if not self.violation and not stop() and until < math.inf:
+        if not self.violation:
             self.now = max(self.now, until)
 
     def start(self, program: SimulatedProgram, work: Callable[[], None]) -> None:
@@ -73,18 +72,67 @@ class VirtualWorld:
         self.at(self.now, lambda: program.resume(part))
 
 
+class FaultWindow:
+    """How long a fault lasts. `hit` is called when it does something. With `within_s` it begins at the first time that it can
+    do something, at the latest after that many seconds."""
+
+    def __init__(
+        self, world: VirtualWorld, seconds: float = 0.0, hit: Callable[[], object] = lambda: None, within_s: float = 0.0
+    ) -> None:
+        self._world, self._seconds, self._hit = world, seconds, hit
+        self._begin_s, self.until = world.now + within_s, world.now + within_s + seconds
+
+    def active(self) -> bool:
+        """Whether it lasts; then it does something now."""
+        now = self._world.now
+        if now >= self.until:
+            return False
+        if now < self._begin_s:
+            self._begin_s, self.until = now, now + self._seconds
+        self._hit()
+        return True
+
+
+class MachineClock:
+    """The clocks of a machine. The monotonic one has a rate that is a little wrong; the system time may be set."""
+
+    def __init__(self, world: VirtualWorld, drift: float) -> None:
+        self._world, self._rate = world, 1.0 + drift
+        self._since, self._then = world.now, 1000.0
+        self.error_s = 0.0  # of the system time
+
+    def monotonic(self) -> float:
+        return self._then + (self._world.now - self._since) * self._rate
+
+    def time(self) -> float:
+        return EPOCH_S + self._world.now + self.error_s
+
+    def set_drift(self, drift: float) -> None:
+        """From now on it runs faster by this share."""
+        self._then, self._since, self._rate = self.monotonic(), self._world.now, 1.0 + drift
+
+
 class SimulatedProgram:
     """A process with its threads. It can be paused (SIGSTOP) and killed (SIGKILL); then none of its code runs again, not even
-    `finally` blocks. `slow` stretches everything that it waits for."""
+    `finally` blocks."""
 
     def __init__(self, world: VirtualWorld, name: str) -> None:
         self.world, self.name = world, name
         self.alive = True
         self.paused_until = -math.inf
-        self.failure: BaseException | None = None
 
     def kill(self) -> None:
         self.alive = False
+
+    def die_here(self) -> None:
+        """Kill the program in the middle of the code that calls this."""
+        self.kill()
+        self.world.main()
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is alive and not paused."""
+        return self.alive and self.world.now >= self.paused_until
 
     def pause(self, seconds: float) -> None:
         self.paused_until = max(self.paused_until, self.world.now + seconds)
@@ -98,7 +146,7 @@ class SimulatedProgram:
             if self.world.now < self.paused_until:
                 self.world.at(self.paused_until, attempt)
                 return
-            call()
+            self._protected(call)
 
         self.world.at(when, attempt)
 
@@ -109,31 +157,28 @@ class SimulatedProgram:
         if self.world.now < self.paused_until:
             self.world.at(self.paused_until, lambda: self.resume(part))
             return
+        self._protected(part.switch)
+
+    def _protected(self, call: Callable[[], None]) -> None:
         try:
-            part.switch()
-        except Exception as problem:
-            self.failure = problem
+            call()
+        except Exception as problem:  # no part of the runtime fails by itself
             self.kill()
-            self.world.note(self.name, f"failed: {type(problem).__name__}: {problem}")
+            self.world.violate(f"{self.name} failed: {type(problem).__name__}: {problem}")
 
     def wait(self, seconds: float) -> None:
         """Block the part that calls this."""
         part = getcurrent()
         self.world.after(seconds, lambda: self.resume(part))
-        self.world._main.switch()
+        self.world.main()
 
 
 class SimulatedHost(Host):
-    """The machine as one program sees it: its clocks may drift and its wall clock may be wrong."""
+    """The machine as one program sees it."""
 
-    def __init__(self, program: SimulatedProgram, drift: float = 0.0, clock: Callable[[], float] = lambda: 0.0) -> None:
-        self.program, self._drift, self._error_s = program, drift, clock
-
-    def monotonic(self) -> float:
-        return 1000.0 + self.program.world.now * (1.0 + self._drift)
-
-    def time(self) -> float:
-        return EPOCH_S + self.program.world.now + self._error_s()
+    def __init__(self, program: SimulatedProgram, clock: MachineClock) -> None:
+        self.program = program
+        self.monotonic, self.time = clock.monotonic, clock.time  # type: ignore[method-assign]
 
     def sleep(self, seconds: float) -> None:
         self.program.wait(seconds)
@@ -167,7 +212,7 @@ class _SimulatedCondition:
         self._waiting[number] = getcurrent()
         if timeout is not None and timeout < math.inf:
             world.after(timeout, lambda: self._wake(number))
-        world._main.switch()
+        world.main()
         return True
 
     def notify_all(self) -> None:
