@@ -85,31 +85,25 @@ def _no_fencing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(shim._FencingWatch, "check", lambda self: None)
 
 
-DEFECTS: list[tuple[Callable[[pytest.MonkeyPatch], None], int, list[Fault]]] = [
-    (_obey_old_orders, 27, [Fault("machine-paused", 2.172, 0, 17.576)]),
-    (_admit_any_agent, 11, [Fault("second-agent", 49.765, 1, 11.872)]),
-    (_fail_open, 28, [Fault("deadline-damaged", 40.81, 0, 17.644), Fault("machine-paused", 46.594, 0, 1.897)]),
-    (_send_to_any_session, 261, [Fault("agent-killed", 7.703, 0, 18.017), Fault("journal-unreachable", 15.17, 1, 20.115)]),
-    (_forget_the_signal, 57, [Fault("agent-killed", 5.114, 0, 6.167)]),
-    (
-        _no_fencing,
-        16,
-        [
-            Fault("agent-paused", 31.922, 2, 13.977),
-            Fault("agent-killed", 36.934, 0, 3.447),
-            Fault("control-plane-paused", 42.486, 2, 2.802),
-        ],
-    ),
+DEFECTS: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [
+    (_obey_old_orders, ("machine-paused", "agent-paused")),
+    (_admit_any_agent, ("second-agent",)),
+    (_fail_open, ("deadline-damaged", "machine-paused")),
+    (_send_to_any_session, ("agent-killed", "journal-unreachable")),
+    (_forget_the_signal, ("agent-killed", "agent-gone")),
+    (_no_fencing, ("agent-killed", "agent-gone", "agent-paused")),
 ]
 
 
-@pytest.mark.parametrize(("defect", "seed", "faults"), DEFECTS)
+@pytest.mark.parametrize(("defect", "kinds"), DEFECTS)
 def test_a_defect_that_was_mended_is_found_when_it_is_put_back(
-    defect: Callable[[pytest.MonkeyPatch], None], seed: int, faults: list[Fault], monkeypatch: pytest.MonkeyPatch
+    defect: Callable[[pytest.MonkeyPatch], None], kinds: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run_scenario(seed, faults).violation == ""
-    defect(monkeypatch)
-    assert run_scenario(seed, faults).violation
+    with monkeypatch.context() as patch:
+        defect(patch)
+        seed = next((seed for seed in range(300) if run_scenario(seed, kinds=kinds).violation), None)
+    assert seed is not None
+    assert run_scenario(seed, kinds=kinds).violation == ""
 
 
 def test_the_workers_of_a_gang_keep_their_ranks_over_a_restart() -> None:

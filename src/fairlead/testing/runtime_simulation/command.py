@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import logging
+import multiprocessing
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from fairlead.core.errors import FairleadError
@@ -20,6 +20,7 @@ except FairleadError as problem:  # without greenlet
     sys.exit(f"fairlead-sim: error: {problem}")
 
 _PER_PROCESS = 100  # seeds; then a process starts again with no files left open
+_AT_ONCE = 5  # seeds that a process takes
 _PROGRESS_EVERY = 500  # seeds, where standard error is not a terminal
 
 
@@ -95,8 +96,9 @@ def _many(seeds: range, processes: int | None) -> int:
     effects: Counter[str] = Counter()
     broken = events = commands = 0
     cpu_s = 0.0
-    with ProcessPoolExecutor(processes, max_tasks_per_child=_PER_PROCESS) as pool:
-        for number, run in enumerate(pool.map(_short, seeds, chunksize=5), 1):
+    # Not a `ProcessPoolExecutor`: one whose processes end after some tasks can wait forever.
+    with multiprocessing.Pool(processes, maxtasksperchild=_PER_PROCESS // _AT_ONCE) as pool:
+        for number, run in enumerate(pool.imap(_short, seeds, chunksize=_AT_ONCE), 1):
             chosen.update(run.chosen)
             effects.update(run.took_effect)
             events, commands, cpu_s = events + run.events, commands + run.commands, cpu_s + run.cpu_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -65,14 +65,13 @@ class Fault:
         return f"{self.kind} at {self.at_s:.2f} s, where={self.where}, amount={self.amount:.2f}"
 
 
-def choose_faults(random: Random, nodes: int, until_s: float) -> list[Fault]:
-    """The faults of a run, in the order of their times. A run has only some of the kinds, but those more than once: with all
-    of them, each would hide what others do. Most faults come in a few storms, with quiet times in between."""
+def choose_faults(random: Random, nodes: int, until_s: float, kinds: Collection[str] = ()) -> list[Fault]:
+    """The faults of a run, in the order of their times: of these kinds, or of some that are chosen. A run has only some of the
+    kinds, but those more than once: with all of them, each would hide what others do. Most faults come in a few storms, with
+    quiet times in between."""
     storms = [random.uniform(3.0, until_s - 5.0) for _ in range(random.randint(2, 4))]
     faults = []
-    for kind in KINDS:
-        if random.random() >= 0.5:
-            continue
+    for kind in kinds or [kind for kind in KINDS if random.random() < 0.5]:
         for _ in range(random.choice((1, 2, 2, 3))):
             in_storm = random.random() < 0.7
             at_s = random.choice(storms) + random.expovariate(0.5) if in_storm else random.uniform(2.0, until_s)

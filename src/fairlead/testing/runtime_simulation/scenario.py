@@ -337,14 +337,16 @@ class _Scene:
                 node.die_here()
 
 
-def run_scenario(seed: int, faults: Sequence[Fault] | None = None) -> RunResult:
-    """Run one seed, with the faults that it chooses or with these."""
+def run_scenario(seed: int, faults: Sequence[Fault] | None = None, kinds: Sequence[str] = ()) -> RunResult:
+    """Run one seed, with the faults that it chooses (only of these kinds, where there are any), or with these faults."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     folder = Path(tempfile.mkdtemp(prefix="fairlead-sim-", dir=base))
     try:
         scene = _Scene(seed, folder)
         world = scene.world
-        chosen = tuple(choose_faults(world.random("faults"), len(scene.nodes), FAULTS_UNTIL_S) if faults is None else faults)
+        if faults is None:
+            faults = choose_faults(world.random("faults"), len(scene.nodes), FAULTS_UNTIL_S, kinds)
+        chosen = tuple(faults)
         files.before_write = scene.before_write
         scene.begin()
         for fault in chosen:
