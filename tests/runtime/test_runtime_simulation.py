@@ -117,6 +117,20 @@ def test_the_faults_that_matter_are_found() -> None:
     assert shrink(faults, lambda some: {faults[2], faults[7]} <= set(some)) == [faults[2], faults[7]]
 
 
+def test_a_second_agent_is_refused_after_a_restart_of_the_control_plane() -> None:
+    """It connects before the agent of the node does."""
+    kinds = ("control-plane-killed", "second-agent")
+    assert [found for seed in range(10) if (found := run_scenario(seed, kinds=kinds).violation)] == []
+
+
+def test_the_command_counts_the_faults_that_took_effect(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "2", "--processes", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "0 of 2 seeds break a rule" in printed
+    assert "took effect" in printed
+    assert "half-open-connection" in printed
+
+
 def test_the_command_prints_the_run_of_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seed", "3", "--trace"]) == 0
     printed = capsys.readouterr().out

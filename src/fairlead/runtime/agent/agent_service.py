@@ -178,7 +178,7 @@ class Agent:
     def __post_init__(self) -> None:
         self.clock = self.host.monotonic
         root = self.supervisor.root
-        self._own = AgentIdentity(root, self.token, self.host)
+        self.own = AgentIdentity(root, self.token, self.host)
         self._journal_file = root / "journal"
         self._journal = stored_text(self._journal_file, _JOURNAL)
         self._lease: AgentLease | None = None
@@ -217,7 +217,7 @@ class Agent:
                 self._batch(self._poll(connected=False))
 
     def _session(self) -> None:
-        connect = self.connect or (lambda: GrpcStream(self.control, self._own.token, self.credentials))
+        connect = self.connect or (lambda: GrpcStream(self.control, self.own.token, self.credentials))
         stream = connect()
         try:
             next_heartbeat = self.clock()
@@ -276,11 +276,11 @@ class Agent:
             self.node,
             has.type_name,
             len(has.devices),
-            self._own.incarnation,
+            self.own.incarnation,
             self.address or own_address(self.control),
             tuple(sorted(running)),
             self._journal,
-            identity=self._own.identity,
+            identity=self.own.identity,
             keeps_credential=True,
         )
 
@@ -295,7 +295,7 @@ class Agent:
                 log.info("connected to the control plane", extra=about)
                 self._lost_s, self._loss_logged = None, False
                 self._set_journal(message.journal)
-                self._own.keep_credential(message.credential)
+                self.own.keep_credential(message.credential)
                 self._lease, self._grace_s = AgentLease(message.lease_s), message.grace_s
                 self._renewed()
                 if in_doubt := self._in_doubt():  # before any end: later reports about a launch are ignored

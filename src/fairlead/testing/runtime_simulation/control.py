@@ -14,6 +14,7 @@ from fairlead.engine.apply import replay_events
 from fairlead.engine.codec import decode, encode
 from fairlead.runtime.control.agent_hub import AgentHub
 from fairlead.runtime.control.control_plane import ControlPlane
+from fairlead.runtime.control.tokens import Role, Tokens
 from fairlead.runtime.host import Host
 from fairlead.testing.runtime_simulation.simulated_network import Network
 from fairlead.testing.runtime_simulation.virtual_world import (
@@ -24,6 +25,8 @@ from fairlead.testing.runtime_simulation.virtual_world import (
     SimulatedProgram,
     VirtualWorld,
 )
+
+AGENT_TOKEN = "fl_agents"  # with which every agent connects first
 
 
 class JournalStore:
@@ -87,6 +90,8 @@ class SimulatedControlPlane:
         self.program: SimulatedProgram | None = None
         self.starts = 0
         self.clock = MachineClock(world, world.random("control drift").uniform(-2e-4, 2e-4))
+        self._tokens = Tokens()  # stored: control planes that follow have the same
+        self._tokens.accept(AGENT_TOKEN, Role.AGENT, "agent")
         network.hub = self.listening
 
     def listening(self) -> tuple[AgentHub, SimulatedProgram] | None:
@@ -114,6 +119,7 @@ class SimulatedControlPlane:
             grace_s=self._grace_s,
             host=host,
             origin=EPOCH_S,
+            tokens=self._tokens,
         )
         plane.hub.post = lambda call: program.call(self._world.now, call)
         plane.on_end = lambda: self._ended(plane)

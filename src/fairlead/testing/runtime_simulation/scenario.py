@@ -28,7 +28,7 @@ from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.protocol.task_file import TaskSpec
 from fairlead.testing.builders import cluster
 from fairlead.testing.invariants import InvariantBroken, check_events
-from fairlead.testing.runtime_simulation.control import SimulatedControlPlane
+from fairlead.testing.runtime_simulation.control import AGENT_TOKEN, SimulatedControlPlane
 from fairlead.testing.runtime_simulation.injected_faults import Fault, choose_faults
 from fairlead.testing.runtime_simulation.ledger import Ledger
 from fairlead.testing.runtime_simulation.machine import SimulatedMachine, SimulatedProcesses
@@ -78,10 +78,11 @@ class _AgentNode:
         host = self.machine.host(program)
         processes = SimulatedProcesses(self.machine, program)
         settings = AgentSettings(kill_patience_s=1.0, sibling_grace_s=2.0)
-        connect = lambda: SimulatedStream(self._scene.network, self.name, program)  # noqa: E731
         try:
             supervisor = Supervisor(self.root, NodeAccelerators.parse("v100:2"), settings, host, processes)
-            Agent(supervisor, self.name, "control", address="127.0.0.1", host=host, connect=connect).run()
+            agent = Agent(supervisor, self.name, "control", AGENT_TOKEN, address="127.0.0.1", host=host)
+            agent.connect = lambda: SimulatedStream(self._scene.network, self.name, program, agent.own.token)
+            agent.run()
         except (AgentRefused, NodeError):  # another agent has its name, or its disk is full: an init system starts it again
             program.kill()
             if not self._removed:

@@ -50,7 +50,7 @@ class Network:
 class SimulatedStream:
     """One stream of an agent. Each side learns of an end by itself."""
 
-    def __init__(self, network: Network, node: str, agent: SimulatedProgram, token: str = "") -> None:
+    def __init__(self, network: Network, node: str, agent: SimulatedProgram, token: str) -> None:
         self._network, self.node, self.agent, self._token = network, node, agent, token
         self._arrived: list[bytes] = []
         self._lost = ""
