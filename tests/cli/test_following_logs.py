@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from fairlead.cli import cmd_wait
 from fairlead.cli.main import app
-from fairlead.runtime.http_client import MISSING, RefusedRequest, read_logs
+from fairlead.runtime.http_client import MISSING, RefusedRequest
+from fairlead.runtime.log_chunks import read_logs
 
 
 class Told:

@@ -36,7 +36,7 @@ class Played(ControlPlaneClient):
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.runtime.http_client.POLL_S", 0.0)
+    monkeypatch.setattr("fairlead.runtime.log_chunks.POLL_S", 0.0)
 
 
 def test_a_control_plane_that_is_away_for_a_moment_is_waited_for() -> None:

@@ -91,6 +91,47 @@ class ClusterConnection:
         """Return a record of each node."""
         return self.client.nodes()
 
+    def add_node(
+        self,
+        name: str,
+        type_name: str,
+        gpus: int,
+        *,
+        cpus: float | None = None,
+        memory_gb: float | None = None,
+        gpu_memory_gb: float | None = None,
+    ) -> dict[str, Any]:
+        """Add a node before its agent connects; return its record. An agent with an agent token adds its node by itself.
+
+        Args:
+            name: The name of the node, as its agent gives it (`--node`).
+            type_name: The type of its GPUs.
+            gpus: How many GPUs it has.
+            cpus: Its CPUs; None: not limited.
+            memory_gb: Its memory; None: not limited.
+            gpu_memory_gb: The memory of each GPU, for a type that the cluster does not have yet.
+
+        Raises:
+            FairleadError: There is such a node, or the token is not an admin's.
+        """
+        return self.client.add_node(name, type_name, gpus, cpus=cpus, memory_gb=memory_gb, gpu_memory_gb=gpu_memory_gb)
+
+    def remove_node(self, name: str) -> dict[str, Any]:
+        """Remove a node on which no job runs, and revoke its credential. Return `stranded`: jobs that no node can run now.
+
+        Raises:
+            FairleadError: Jobs run on the node, there is no such node, or the token is not an admin's.
+        """
+        return self.client.remove_node(name)
+
+    def drain(self, node: str, *, reason: str = "", until: float | None = None) -> dict[str, Any]:
+        """Drain a node: its jobs move, and none starts there until `undrain`, or until a Unix time. Return its record."""
+        return self.client.drain(node, reason=reason, until=until)
+
+    def undrain(self, node: str) -> dict[str, Any]:
+        """Use a drained node again; return its record."""
+        return self.client.drain(node, undo=True)
+
 
 @dataclass(frozen=True)
 class JobHandle:

@@ -18,6 +18,7 @@ from fairlead.cli import options as opt
 from fairlead.cli.output import note, option_error
 from fairlead.config import SchedulerConfig
 from fairlead.config.schedulers import compose, parse_part, read_scheduler, scheduler_of
+from fairlead.core.cluster import Cluster
 from fairlead.core.errors import require
 from fairlead.runtime.control.snapshotter import Retention, check_serializable
 from fairlead.runtime.http_client import CONNECTION, TOKEN, URL
@@ -98,7 +99,11 @@ class PlaneOptions:
 @opt.option_groups
 def serve_command(
     *,
-    cluster: opt.ClusterOption,
+    cluster: str = typer.Option(
+        "",
+        help="Nodes of a new cluster, as in '8xv100:4' or a YAML file. [default: none; agents add their nodes]",
+        rich_help_panel=opt.CLUSTER,
+    ),
     parts: LiveSchedulerOptions,
     plane: PlaneOptions,
     lease: float = typer.Option(15.0, help="Lease duration of an agent in seconds.", min=1.0),
@@ -121,9 +126,12 @@ def serve_command(
 
     Examples:
 
-      fairlead serve --cluster cluster.yaml --policy las
+      fairlead serve --policy las
       fairlead serve --cluster cluster.yaml --config scheduler.yaml --http 0.0.0.0:7420 --agents 0.0.0.0:7421 \\
           --tls-cert server.pem --tls-key server.key
+
+    Each agent with an agent token adds its node to the cluster. --cluster describes the nodes of a new cluster ahead; after
+    that, the journal knows them, and 'fairlead nodes add' and 'remove' change them.
 
     The first start creates an admin token and an agent token, in ROOT/admin.token and ROOT/agent.token; 'fairlead token add'
     creates more. Addresses beyond this machine need a certificate. Agents then need --tls-ca, and clients need FAIRLEAD_CA.
@@ -144,7 +152,7 @@ def serve_command(
     scheduler = parts.read(60.0)
     log_to_stderr(plane.log_format)
     settings = ServeSettings(
-        opt.cluster_of(cluster),
+        opt.cluster_of(cluster) if cluster else Cluster(()),
         scheduler,
         plane.root,
         plane.journal,

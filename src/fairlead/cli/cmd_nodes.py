@@ -1,9 +1,12 @@
-"""`fairlead nodes`, `drain` and `undrain`: requests about nodes to a control plane."""
+"""`fairlead nodes`, `nodes add`, `nodes remove`, `drain` and `undrain`: requests about nodes to a control plane."""
 
 from __future__ import annotations
 
 import fnmatch
+import re
+import time
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -11,17 +14,26 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from fairlead.cli.job_info import local_time
 from fairlead.cli.job_tables import legible
-from fairlead.cli.output import JsonOption, out, print_json
+from fairlead.cli.output import JsonOption, note, option_error, out, print_json
 from fairlead.cli.selectors import control_plane
-from fairlead.core.errors import NotFound, near_or_all
+from fairlead.core.durations import parse_duration
+from fairlead.core.errors import InputError, NotFound, near_or_all
 from fairlead.experiments.metric_columns import format_delay, format_seconds
 
+_ABOUT = "List, add and remove the nodes of the cluster.\n\n'fairlead nodes' and 'fairlead nodes NODE...' list them."
+nodes_app = typer.Typer(help=_ABOUT, rich_markup_mode=None)
+POLL_S = 1.0  # between two requests for a node that becomes empty
+_GPUS = re.compile(r"([A-Za-z][\w.-]*):([1-9]\d{0,3})", re.ASCII)
+MOMENT = "a duration from now, such as 12h, or a time, such as 2026-11-20T08:00"
+NodeNames = Annotated[list[str], typer.Argument(metavar="NODE...", help="Names or patterns ('v100-*').")]
 NodesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[NODE]...", help="Names or patterns ('v100-*').", show_default=False)
 ]
 
 
+@nodes_app.command("list")
 def nodes_command(words: NodesArgument = None, json: JsonOption = False) -> None:
     """List the nodes of the cluster. Shows their GPUs, agents and jobs.
 
@@ -30,7 +42,7 @@ def nodes_command(words: NodesArgument = None, json: JsonOption = False) -> None
       fairlead nodes
       fairlead nodes 'v100-*'
 
-    Exit codes: 0 done, 3 no such node.
+    'fairlead nodes' is short for 'fairlead nodes list'. Exit codes: 0 done, 3 no such node.
     """
     found = select_nodes(control_plane().nodes(), words)
     if json:
@@ -59,10 +71,104 @@ def nodes_command(words: NodesArgument = None, json: JsonOption = False) -> None
         where = "no node limits" if every else f"no limits on {', '.join(unlimited)} for"
         out.print(Text(f"{where} the CPU and memory of jobs: cgroups (v2) are not available"), soft_wrap=True)
     for node in found:
+        if node.get("drain"):
+            out.print(Text(f"{node['name']} is drained{_described(node['drain'])}"), soft_wrap=True)
         if why := node.get("launch_error"):
             again = f"; retried {format_delay(node['backoff_s'])}" if node["backoff_s"] else ""
             told = f"{node['name']} could not start a job: {legible(why)}{again}"
             out.print(told, soft_wrap=True)
+
+
+@nodes_app.command("add")
+def add_node(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name that its agent gives (--node).")],
+    gpus: Annotated[str, typer.Argument(metavar="TYPE:COUNT", help="Its GPUs, as in v100:4.")],
+    cpus: float | None = typer.Option(None, help="CPUs. [default: not limited]", min=0.01),
+    memory: float | None = typer.Option(None, help="GB of memory. [default: not limited]", min=0.01),
+    gpu_memory: float | None = typer.Option(None, help="GB of each GPU, for a GPU type that is new.", min=0.01),
+    json: JsonOption = False,
+) -> None:
+    """Add a node before its agent connects. Jobs wait for it; an agent with an agent token adds its node by itself.
+
+    Example:
+
+      fairlead nodes add gpu-7 h200:8 --cpus 192 --memory 2000
+
+    It needs an admin token. Exit codes: 0 done, 4 not allowed, or there is such a node.
+    """
+    if (found := _GPUS.fullmatch(gpus)) is None:
+        raise InputError("nodes add", "TYPE:COUNT, as in v100:4", field="GPUs", value=gpus)
+    resources = {"cpus": cpus, "memory_gb": memory, "gpu_memory_gb": gpu_memory}
+    node = control_plane().add_node(name, found[1], int(found[2]), **resources)
+    if json:
+        print_json(node)
+    else:
+        out.print(Text(f"{name} is added; start its agent: fairlead agent --node {name} --token-file agent.token"))
+
+
+@nodes_app.command("remove")
+def remove_node(
+    words: NodeNames,
+    drain: bool = typer.Option(False, "--drain", help="Drain the nodes first, and wait until their jobs have left."),
+    json: JsonOption = False,
+) -> None:
+    """Remove nodes from the cluster, and revoke their credentials. Their agents end.
+
+    Examples:
+
+      fairlead nodes remove gpu-7
+      fairlead nodes remove 'gpu-*' --drain
+
+    A node on which jobs run is not removed: drain it first, or pass --drain. To add a node again, remove the file 'credential'
+    in its agent's --root, and start the agent with an agent token. It needs an admin token.
+    Exit codes: 0 done, 3 no such node, 4 not allowed, or jobs run there.
+    """
+    plane = control_plane()
+    names = [node["name"] for node in select_nodes(plane.nodes(), words)]
+    if drain:
+        for name in names:
+            plane.drain(name, reason="to be removed")
+        _wait_until_empty(plane, names)
+    answers = [plane.remove_node(name) for name in names]
+    if json:
+        print_json(answers[0] if len(answers) == 1 else {"nodes": answers})
+        return
+    for answer in answers:
+        out.print(Text(f"{answer['name']} is removed"))
+    if stranded := answers[-1]["stranded"]:
+        out.print(Text(f"no node of the cluster can run these jobs now: {', '.join(map(legible, stranded))}"), soft_wrap=True)
+
+
+def _wait_until_empty(plane: Any, names: Sequence[str]) -> None:
+    """Wait until no job runs on nodes; a line says what is waited for, when that changes."""
+    said = ""
+    while busy := [node for node in plane.nodes() if node["name"] in names and node["jobs"]]:
+        line = "; ".join(f"{node['name']}: {', '.join(map(legible, node['jobs']))}" for node in busy)
+        if line != said:
+            note(f"waiting for jobs to leave {line}")
+            said = line
+        time.sleep(POLL_S)
+
+
+def _described(drain: dict[str, Any]) -> str:
+    """Return by whom, until when and why a node is drained."""
+    by = f" by {drain['by']}" if drain["by"] else ""
+    until = f" until {local_time(drain['until'])}" if drain["until"] else ""
+    return f"{by}{until}" + (f": {legible(drain['reason'])}" if drain["reason"] else "")
+
+
+def _moment(option: str, text: str) -> float:
+    """Return a time to come, in Unix time."""
+    try:
+        at = datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        try:
+            at = time.time() + parse_duration(text)
+        except ValueError:
+            raise option_error(option, MOMENT, text) from None
+    if not time.time() < at < 1e12:
+        raise option_error(option, "a time to come", text)
+    return at
 
 
 def select_nodes(nodes: Sequence[dict[str, Any]], words: Sequence[str] | None) -> list[dict[str, Any]]:
@@ -77,7 +183,7 @@ def select_nodes(nodes: Sequence[dict[str, Any]], words: Sequence[str] | None) -
 
 
 def undrain_command(
-    words: Annotated[list[str], typer.Argument(metavar="NODE...", help="Names or patterns ('v100-*').")],
+    words: NodeNames,
     json: JsonOption = False,
 ) -> None:
     """Use drained nodes again.
@@ -92,7 +198,9 @@ def undrain_command(
 
 
 def drain_command(
-    words: Annotated[list[str], typer.Argument(metavar="NODE...", help="Names or patterns ('v100-*').")],
+    words: NodeNames,
+    reason: str = typer.Option("", help="The reason, which 'fairlead nodes' shows."),
+    until: str = typer.Option("", help=f"When the drain ends by itself: {MOMENT}. [default: with 'fairlead undrain']"),
     undo: bool = typer.Option(False, "--undo", help="The same as 'fairlead undrain'.", hidden=True),
     json: JsonOption = False,
 ) -> None:
@@ -102,20 +210,23 @@ def drain_command(
 
       fairlead drain n1
       fairlead undrain n1     # after the maintenance
+      fairlead drain 'v100-*' --reason "new driver" --until 12h
 
     At the next round the jobs of the node checkpoint, and resume on other nodes or wait for free GPUs. 'fairlead nodes' shows
     when the node is empty. It stays drained across restarts. The command needs an admin token.
     Exit codes: 0 done, 3 no such node, 4 not allowed.
     """
-    _drain(words, undo=undo, json=json)
+    about = {"reason": reason, "until": _moment("until", until) if until else None}
+    _drain(words, undo=undo, json=json, **about)
 
 
-def _drain(words: Sequence[str], *, undo: bool, json: bool) -> None:
+def _drain(words: Sequence[str], *, undo: bool, json: bool, **about: Any) -> None:
     plane = control_plane()
-    answers = [plane.drain(node["name"], undo=undo) for node in select_nodes(plane.nodes(), words)]
+    answers = [plane.drain(node["name"], undo=undo, **about) for node in select_nodes(plane.nodes(), words)]
     if json:
         print_json(answers[0] if len(answers) == 1 else {"nodes": answers})
         return
     for node in answers:
         left = f"; jobs to move at the next round: {', '.join(node['jobs'])}" if node["jobs"] else "; no job runs on it"
-        out.print(f"{node['name']} accepts jobs again" if undo else f"{node['name']} is drained{left}")
+        until = f" until {local_time(node['drain']['until'])}" if (node.get("drain") or {}).get("until") else ""
+        out.print(f"{node['name']} accepts jobs again" if undo else f"{node['name']} is drained{until}{left}")

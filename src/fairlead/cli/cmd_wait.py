@@ -18,7 +18,8 @@ from fairlead.cli.selectors import JobsArgument, control_plane, select_jobs
 from fairlead.core.durations import parse_duration
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import ENDED
-from fairlead.runtime.http_client import FOLLOW_WITHOUT_ANSWER_S, MISSING, POLL_S, RefusedRequest, is_temporary
+from fairlead.runtime.http_client import FOLLOW_WITHOUT_ANSWER_S, MISSING, RefusedRequest, is_temporary
+from fairlead.runtime.log_chunks import POLL_S
 
 if TYPE_CHECKING:
     from fairlead.runtime.http_client import ControlPlaneClient

@@ -53,7 +53,7 @@ COMMANDS = {
     "up": Entry(_CLUSTER, "fairlead.cli.cmd_cluster:up_command", "Run a cluster on this machine."),
     "serve": Entry(_CLUSTER, "fairlead.cli.cmd_cluster:serve_command", "Run the control plane of a cluster."),
     "agent": Entry(_CLUSTER, "fairlead.cli.cmd_cluster:agent_command", "Run the agent of this node."),
-    "nodes": Entry(_CLUSTER, "fairlead.cli.cmd_nodes:nodes_command", "List the nodes of the cluster."),
+    "nodes": Entry(_CLUSTER, "fairlead.cli.cmd_nodes:nodes_app", "List, add and remove the nodes of the cluster."),
     "drain": Entry(_CLUSTER, "fairlead.cli.cmd_nodes:drain_command", "Drain nodes; their jobs resume on other nodes."),
     "undrain": Entry(_CLUSTER, "fairlead.cli.cmd_nodes:undrain_command", "Use drained nodes again."),
     "top": Entry(_CLUSTER, "fairlead.cli.cmd_top:top_command", "Show a live view of nodes, jobs and decisions."),
@@ -170,8 +170,18 @@ class OnDemand(PanelGroup):
         return self.commands[cmd_name]
 
 
+DEFAULT_COMMANDS = {"nodes": "list"}
+"""Groups in which one command needs no name: `fairlead nodes 'v100-*'` is `fairlead nodes list 'v100-*'`."""
+
+
 class ExtensibleGroup(PanelGroup):
     """A group of commands to which installed packages add some."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        default = DEFAULT_COMMANDS.get(self.name or "")
+        if default and (not args or args[0] not in (*self.list_commands(ctx), *ctx.help_option_names)):
+            args = [default, *args]
+        return list(super().parse_args(ctx, args))
 
     def list_commands(self, ctx: Any) -> list[str]:
         added = (name.removeprefix(f"{self.name} ") for name in _added() if name.startswith(f"{self.name} "))

@@ -11,7 +11,7 @@ import hashlib
 import os
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,8 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from fairlead.core.errors import NOT_FOUND, REFUSED, UNREACHABLE, FairleadError
-from fairlead.runtime.protocol.code_archive import CHUNK_BYTES, archive_digest
+from fairlead.runtime.log_chunks import read_logs
+from fairlead.runtime.protocol.code_archive import archive_digest
 
 if TYPE_CHECKING:
     import httpx
@@ -34,64 +35,8 @@ FOLLOW_WITHOUT_ANSWER_S = 60.0  # how long to follow a log while no control plan
 FORECAST_WITHIN_S = 60.0  # what a forecast may take longer than other requests; it may need two simulations
 CONNECTION = Path(".fairlead") / "connection.json"  # where `fairlead up` writes how to connect
 
-POLL_S = 0.5  # between two requests for a log that may still grow
 PAGE = 1000  # jobs in one answer when all are asked for
 MAX_SELECTED, MAX_PATTERNS_SELECTED = 100, 20  # words in one request for jobs
-_CUT_BYTES = 4  # of a character that is cut off at the end of a chunk
-_LINE = 4096  # expected bytes of a line when the last lines are read
-
-
-def read_logs(
-    chunk: Callable[[int, int], dict[str, Any]],
-    launch: int,
-    *,
-    tail: int | None = None,
-    follow: bool = False,
-    poll_s: float = 0.0,
-) -> Iterator[dict[str, Any]]:
-    """Yield the chunks of a log in order, none of them empty: from a launch on (0: the last) or only its last `tail` lines;
-    with `follow` also those of later launches, until the job ends, asking every `poll_s` seconds (0: half a second)."""
-    offset = 0
-    if tail is not None:
-        found = _tail(chunk, launch, tail)
-        launch, offset = found["launch"], found["next"]
-        if found["text"]:
-            yield found
-        if not follow:
-            return
-    while True:
-        found = chunk(launch, offset)
-        launch = launch or found["launch"]
-        if found["text"]:
-            offset = found["next"]
-            yield found
-            if not follow and _reaches_end(found):
-                return
-        elif follow and found["over"] and found["launches"] > launch:
-            launch, offset = launch + 1, 0
-        elif not follow or (found["over"] and found["ended"]):
-            return
-        else:
-            time.sleep(poll_s or POLL_S)
-
-
-def _tail(chunk: Callable[[int, int], dict[str, Any]], launch: int, lines: int) -> dict[str, Any]:
-    """Return the last lines."""
-    room = _LINE * max(1, lines)
-    found = chunk(launch, -room)
-    begins_whole = found.get("offset", 0) == 0
-    while found["launch"] and not _reaches_end(found):
-        following = chunk(found["launch"], found["next"])
-        found = {**following, "text": found["text"] + following["text"]}
-    kept = found["text"].splitlines(keepends=True)
-    if not begins_whole:
-        kept = kept[1:] or kept  # the first was cut
-    return {**found, "text": "".join(kept[-lines:] if lines else [])}
-
-
-def _reaches_end(found: Mapping[str, Any]) -> bool:
-    """Whether a chunk has all that there was of a log: it is not full. More may have come since, from a job that runs."""
-    return bool(found["next"] - found.get("offset", 0) < CHUNK_BYTES - _CUT_BYTES)
 
 
 class RefusedRequest(FairleadError):
@@ -288,9 +233,22 @@ class ControlPlaneClient:
         """Return the cluster at one moment: the jobs on each accelerator, the queue, the last decisions."""
         return self._ask("GET", "/v1/overview")
 
-    def drain(self, node: str, *, undo: bool = False) -> dict[str, Any]:
-        """Drain a node, or use it again; needs an admin's token."""
-        return self._ask("DELETE" if undo else "PUT", f"/v1/nodes/{_part(node)}/drain", content=b"")
+    def drain(self, node: str, *, undo: bool = False, reason: str = "", until: float | None = None) -> dict[str, Any]:
+        """Drain a node, until a Unix time or (None) until it is undone; or use it again. Needs an admin's token."""
+        path = f"/v1/nodes/{_part(node)}/drain"
+        given = {name: value for name, value in (("reason", reason), ("until", until)) if value}
+        if undo or not given:
+            return self._ask("DELETE" if undo else "PUT", path, content=b"")
+        return self._ask("PUT", path, given)
+
+    def add_node(self, name: str, type_name: str, accelerators: int, **resources: float | None) -> dict[str, Any]:
+        """Add a node before its agent connects, with `cpus`, `memory_gb` and `gpu_memory_gb`; needs an admin's token."""
+        node = {"name": name, "type": type_name, "accelerators": accelerators, **resources}
+        return self._ask("POST", "/v1/nodes", node)
+
+    def remove_node(self, name: str) -> dict[str, Any]:
+        """Remove a node on which no job runs, and revoke its credential. Needs an admin's token."""
+        return self._ask("DELETE", f"/v1/nodes/{_part(name)}")
 
     def usage(self) -> list[dict[str, Any]]:
         """Return accelerator hours by user and account."""

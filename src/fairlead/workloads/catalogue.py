@@ -7,7 +7,7 @@ knows no files and no scheduler."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -226,6 +226,12 @@ def catalogue(network_gbs: float | None = None) -> ThroughputTable:
 def accelerator_types() -> tuple[AcceleratorType, ...]:
     """The catalogue's types with memory and an approximate price, slowest first."""
     return tuple(AcceleratorType(device.name, device.memory_gb, device.price_per_hour) for device in DEVICES)
+
+
+def accelerator_type(name: str, memory_gb: float = 0.0) -> AcceleratorType:
+    """The type of a name, as in the catalogue where it is known there; with this memory, where it was measured."""
+    known = {type_.name: type_ for type_ in accelerator_types()}.get(name, AcceleratorType(name))
+    return replace(known, memory_gb=memory_gb) if memory_gb else known
 
 
 def memory_gb_of(kind: str) -> float:

@@ -19,7 +19,8 @@ from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.agent_service import Agent, AgentRefused, ConnectionLost
 from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.supervisor import Supervisor
-from fairlead.runtime.control.agent_hub import AgentHub, AgentServer
+from fairlead.runtime.control.agent_hub import AgentHub
+from fairlead.runtime.control.agent_server import AgentServer
 from fairlead.runtime.protocol.messages import (
     METHOD,
     SERVICE,

@@ -10,7 +10,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from fairlead.runtime.control.agent_hub import MIN_CHECK_S, AgentHub, AgentServer
+from fairlead.runtime.control.agent_hub import MIN_CHECK_S, AgentHub
+from fairlead.runtime.control.agent_server import AgentServer
 from fairlead.runtime.control.tokens import Role, Tokens
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol.messages import (
@@ -176,7 +177,9 @@ def test_an_agent_joins_gets_orders_and_is_heard():
             "secret",
             "the agent's messages have version 6, the control plane's 5",
         ),
-        (Hello("elsewhere", "v100", 2, 1), "secret", "no node"),
+        (Hello("a node", "v100", 2, 1), "secret", "a node cannot have the name 'a node'"),
+        (Hello("new", "4", 2, 1), "secret", "a GPU type cannot have the name '4'"),
+        (hello(accelerators=4), "secret", "'fairlead nodes remove v100-0'"),
         (hello(version=1), "secret", "the agent's messages have version 1, the control plane's 5"),
         (hello(incarnation=2**53 + 1), "secret", "incarnation"),
         (hello(incarnation=-1), "secret", "incarnation"),

@@ -147,7 +147,7 @@ def test_a_revoked_credential_ends_the_session_at_the_next_heartbeat(control: Co
     agent = control.connect(control.join_token)
     assert agent.heartbeat()
     name = control.hub.cluster.nodes[0].name
-    assert Tokens(control._file).revoke(name) == 1, "in another process, by the name of the node"
+    assert Tokens(control._files).revoke(name) == 1, "in another process, by the name of the node"
     until = control.hub._until[0]
     control.clock.now = 3.0
     with pytest.raises(ms.BadMessage, match=f"credential of node '{name}' was revoked: to connect this node again, remove"):
@@ -205,3 +205,15 @@ def test_without_room_for_tokens_agents_connect_all_the_same(control: ControlPla
         agent = control.connect(control.join_token)
     assert agent.credential == ""
     assert agent.heartbeat()
+
+
+def test_a_token_that_could_not_be_checked_gives_no_session_later(control: ControlPlane) -> None:
+    control.hub.may_renew = lambda: False
+    bearer = control.hub.admit("a guess")
+    control.hub.may_renew = lambda: True
+    received: list[ms.FromControl | None] = []
+    name = control.hub.cluster.nodes[0].name
+    session = control.hub.welcome(ms.Hello(name, "v100", 2, 1, keeps_credential=True), received.append, bearer)
+    assert received == [None]
+    assert session is not None
+    assert not control.hub.receive(session, ms.Heartbeat())

@@ -22,6 +22,7 @@ from fairlead.files import atomic_write
 from fairlead.runtime.agent.agent_errors import NodeError, node_errors
 from fairlead.runtime.agent.agent_identity import AgentIdentity, stored_text
 from fairlead.runtime.agent.code_delivery import CodeDeliveries
+from fairlead.runtime.agent.devices import host_resources
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol import messages as ms
@@ -282,6 +283,7 @@ class Agent:
             self._journal,
             identity=self.own.identity,
             keeps_credential=True,
+            **host_resources(has)._asdict(),
         )
 
     def _receive(self, stream: AgentStream) -> None:

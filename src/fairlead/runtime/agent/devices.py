@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairlead.core.errors import InputError, install
 from fairlead.files import remove
@@ -116,6 +116,26 @@ def accelerator_type_of(product: str | bytes) -> str:
     words = [word for word in words if not _FORM_FACTORS.match(word)]
     models = [word for word in words if _MODEL.match(word)]
     return models[0] if models else "".join(words[:2]) or "gpu"
+
+
+class HostResources(NamedTuple):
+    """What a node has besides its accelerators, and the memory of each of those; 0: unknown."""
+
+    cpus: float = 0.0
+    memory_gb: float = 0.0
+    gpu_memory_gb: float = 0.0
+
+
+def host_resources(accelerators: NodeAccelerators, meminfo: Path = Path("/proc/meminfo")) -> HostResources:
+    """The resources of this machine. Of simulated accelerators, several nodes share a machine: all is unknown."""
+    memory_gb = min((device.memory_gb for device in accelerators.devices), default=0.0)
+    if not memory_gb:
+        return HostResources()
+    try:
+        found = re.search(r"^MemTotal:\s*(\d+) kB$", meminfo.read_text(), re.MULTILINE)
+    except (OSError, UnicodeDecodeError):
+        found = None
+    return HostResources(float(os.cpu_count() or 0), int(found[1]) / 2**20 if found else 0.0, memory_gb)
 
 
 class MultiProcessService:

@@ -1,21 +1,17 @@
 """The control plane's side of the agents' streams: which agent is a node's, and how long each agent's lease lasts. It passes
-messages on to the backend, and decides nothing. `AgentHub` knows neither threads nor sockets; `AgentServer` is its gRPC
-server."""
+messages on to the backend, and decides nothing. It knows neither threads nor sockets; `AgentServer` is its gRPC server."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 
-import grpc
-import grpc.aio
-
-from fairlead.core.cluster import Cluster
+from fairlead.core import events as ev
+from fairlead.core.cluster import AcceleratorType, Cluster, Node, is_type_name
 from fairlead.core.errors import FairleadError, JournalUnreachable
 from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.control.code_store import CodeStore
@@ -23,15 +19,16 @@ from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol import messages as ms
 from fairlead.runtime.protocol.orders import Order
+from fairlead.runtime.protocol.task_file import is_job_name
+from fairlead.workloads.catalogue import accelerator_type
 
 log = logging.getLogger(__name__)
 
 MIN_CHECK_S = 0.05
 
-HELLO_WITHIN_S = 10.0  # a stream without a first message is closed after this
 MISSED_LEASE = 0.7  # of a lease without a heartbeat (agents send three in a lease): the agent is unreachable
-ANSWER_WITHIN_S = 10.0  # how long a request to an agent waits for the answer
 ANY_AGENT = Bearer(Role.AGENT, "")  # of a hub that asks for no token
+UNCHECKED = Bearer(Role.NODE, "")  # of a token that cannot be checked now: its agent connects again later
 _AGAIN = "remove the file 'credential' in the agent's --root, and pass --token-file with an agent token"
 
 
@@ -64,6 +61,7 @@ class AgentHub:
         self._sessions: dict[int, AgentSession] = {}
         self._accepted: dict[int, AgentSession] = {}  # of which the backend knows
         self._agent: dict[int, tuple[str, int]] = {}  # by node: identity and incarnation of its agent
+        self._registering: set[AgentSession] = set()  # until their nodes are in the journal
         self._address: dict[int, str] = {}
         self._until: dict[int, float] = {}  # by node: when it is given up
         self._request_numbers = count(1)
@@ -91,7 +89,7 @@ class AgentHub:
         return age_s if node not in self._sessions or age_s > MISSED_LEASE * self.lease_s else 0.0
 
     def remove(self, node: int) -> None:
-        """End the session of a node that was removed from the cluster; its agent is refused when it connects again."""
+        """End the session of a node that was removed from the cluster, and revoke its credential: its agent ends."""
         self.post(lambda: self._forget_node(node))
 
     @property
@@ -113,8 +111,10 @@ class AgentHub:
 
     def admit(self, token: str) -> Bearer:
         """Return the bearer of an agent's token or a node's credential. Raises `BadMessage`: the token is neither."""
-        if self.tokens is None or not self.may_renew():  # `welcome` refuses it then, but not for ever
+        if self.tokens is None:
             return ANY_AGENT
+        if not self.may_renew():
+            return UNCHECKED
         found = self.tokens.bearer(token)
         if found is None or found.role not in (Role.AGENT, Role.NODE):
             raise ms.BadMessage(
@@ -126,11 +126,11 @@ class AgentHub:
     def welcome(
         self, message: ms.Message, out: Callable[[ms.FromControl | None], None], bearer: Bearer = ANY_AGENT
     ) -> AgentSession | None:
-        """Begin a session with an agent's first message; None if its jobs belong to another journal. Raises `BadMessage`: the
-        agent does not speak for a node of this cluster."""
+        """Begin a session with an agent's first message; None if its jobs belong to another journal. An unknown node becomes
+        part of the cluster, if the agent has the token of all agents. Raises `BadMessage`: the agent is refused."""
         if not isinstance(message, ms.Hello):
             raise ms.BadMessage("this is not a Fairlead agent: its first message is not hello")
-        if not self.may_renew():
+        if bearer is UNCHECKED or not self.may_renew():
             out(None)
             return AgentSession(-1, out)  # of which nothing is received
         if message.version != ms.PROTOCOL_VERSION:
@@ -139,30 +139,70 @@ class AgentHub:
         if bearer.role is Role.NODE and bearer.user != message.node:
             raise ms.BadMessage(f"this credential is for node {bearer.user!r}, not {message.node!r}: {_AGAIN}")
         node = self.cluster.number_of_node.get(message.node, -1)
-        if node < 0:
-            raise ms.BadMessage(f"there is no node {message.node!r} in this cluster: pass --node with a name of its file")
-        known = self.cluster.nodes[node]
-        if (known.type, known.accelerators) != (message.type, message.accelerators):
-            has = f"{known.accelerators} × {known.type}"
-            raise ms.BadMessage(
-                f"node {known.name!r} has {has}, not {message.accelerators} × {message.type}: correct the cluster file"
-            )
-        if (left_s := self._until.get(node, -math.inf) - self.host.monotonic()) > 0:
-            self._check_former_agent(known.name, node, message, bearer, left_s)
+        if node >= 0:
+            self._check_agent(node, message, bearer)
+        elif bearer.role is Role.NODE:
+            raise ms.BadMessage(f"node {message.node!r} is not in the cluster, or was removed: to add it, {_AGAIN}")
         if message.journal and self.journal and message.journal != self.journal:
-            log.warning("agent has jobs of another journal", extra={"node": known.name, "journal": message.journal})
+            log.warning("agent has jobs of another journal", extra={"node": message.node, "journal": message.journal})
             return None
-        self._close(node)
-        credential = self._credential(known.name, message, bearer)
-        if credential and self.tokens is not None:
-            bearer = self.tokens.bearer(credential) or bearer
         session = AgentSession(node, out, bearer)
+        if node >= 0:
+            self._begin(session, message)
+        else:
+            self._register(session, message)
+        return session
+
+    def _register(self, session: AgentSession, message: ms.Hello) -> None:
+        """Add an agent's node to the cluster; its session begins once that is in the journal."""
+        spec, type_ = reported_node(message)
+        self._registering.add(session)
+
+        def added(events: Sequence[ev.Event]) -> None:
+            self.post(lambda: self._registered(session, message, getattr(events, "why", "")))
+
+        self.backend.add_node(spec, type_, added)
+
+    def _registered(self, session: AgentSession, message: ms.Hello, problem: str) -> None:
+        if session not in self._registering:
+            return  # its stream has ended
+        self._registering.discard(session)
+        if not self.may_renew():
+            session.out(None)
+            return
+        try:
+            session.node = self.cluster.number_of_node.get(message.node, -1)
+            if session.node < 0:
+                raise ms.BadMessage(problem or f"node {message.node!r} was removed")
+            self._check_agent(session.node, message, session.bearer)
+            self._begin(session, message)
+        except ms.BadMessage as refused:
+            session.out(ms.Refused(str(refused)))
+            session.out(None)
+
+    def _begin(self, session: AgentSession, message: ms.Hello) -> None:
+        node, name = session.node, self.cluster.nodes[session.node].name
+        self._close(node)
+        credential = self._credential(name, message, session.bearer)
+        if credential and self.tokens is not None:
+            session.bearer = self.tokens.bearer(credential) or session.bearer
         self._agent[node], self._address[node] = (message.identity, message.incarnation), message.address
         self._sessions[node] = session
         self._renew(node)
-        out(ms.Welcome(self.lease_s, self.grace_s, self.journal, credential))
+        session.out(ms.Welcome(self.lease_s, self.grace_s, self.journal, credential))
         self.backend.agent_joined(node, message.running, lambda: self._accept(session))
-        return session
+
+    def _check_agent(self, node: int, message: ms.Hello, bearer: Bearer) -> None:
+        """Refuse an agent with other GPUs than its node has, or beside another agent of the node."""
+        known = self.cluster.nodes[node]
+        if (known.type.lower(), known.accelerators) != (message.type.lower(), message.accelerators):
+            has = f"{known.accelerators} × {known.type}"
+            raise ms.BadMessage(
+                f"node {known.name!r} has {has}, not {message.accelerators} × {message.type}: if its GPUs have changed, run "
+                f"'fairlead nodes remove {known.name}' and start this agent again; otherwise correct --accelerators"
+            )
+        if (left_s := self._until.get(node, -math.inf) - self.host.monotonic()) > 0:
+            self._check_former_agent(known.name, node, message, bearer, left_s)
 
     def _check_former_agent(self, name: str, node: int, message: ms.Hello, bearer: Bearer, left_s: float) -> None:
         """Refuse an agent that is not the one whose jobs may still run on the node. Of agents with one root, the most recent
@@ -195,7 +235,7 @@ class AgentHub:
     def receive(self, session: AgentSession, message: ms.Message) -> bool:
         """Handle a later message; False if the session is over. Raises `BadMessage`: no agent sends such a message."""
         if self._sessions.get(session.node) is not session:
-            return False
+            return session in self._registering  # agents repeat what is not acknowledged
         if isinstance(message, ms.Heartbeat):
             if self.tokens is not None and not self.tokens.is_valid(session.bearer):
                 whose = f"credential of node {session.bearer.user!r}" if session.bearer.role is Role.NODE else "agent's token"
@@ -240,6 +280,7 @@ class AgentHub:
 
     def leave(self, session: AgentSession) -> None:
         """A stream has ended."""
+        self._registering.discard(session)
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
 
@@ -277,6 +318,8 @@ class AgentHub:
         """End all streams; agents connect again when they can."""
         for node in list(self._sessions):
             self._close(node)
+        for session in self._registering:
+            session.out(None)
 
     def _accept(self, session: AgentSession) -> None:
         self._accepted[session.node] = session
@@ -289,6 +332,15 @@ class AgentHub:
             session.out(message)
 
     def _forget_node(self, node: int) -> None:
+        name = self.cluster.nodes[node].name
+        try:
+            if self.tokens is not None:
+                self.tokens.revoke(name, Role.NODE)
+        except (FairleadError, OSError) as problem:
+            log.error(
+                "a removed node keeps its credential: the tokens cannot be written", extra={"node": name, "why": str(problem)}
+            )
+        self._put(node, ms.Refused(f"node {name!r} was removed from the cluster: to add it again, {_AGAIN}"))
         self._close(node)
         for known in (self._until, self._agent, self._address, self._accepted, self.heartbeats):
             known.pop(node, None)
@@ -298,80 +350,13 @@ class AgentHub:
             session.out(None)
 
 
-class AgentServer:
-    """Serves a hub by gRPC, in an event loop."""
-
-    def __init__(self, hub: AgentHub) -> None:
-        self._hub = hub
-
-    async def serve(self, address: str, credentials: grpc.ServerCredentials | None = None) -> tuple[grpc.aio.Server, int]:
-        """Start to listen; return the server and its port."""
-        self._hub.post = asyncio.get_running_loop().call_soon_threadsafe
-        limits = [("grpc.max_receive_message_length", ms.MAX_MESSAGE_BYTES), ("grpc.max_send_message_length", 64 << 20)]
-        server = grpc.aio.server(options=[*limits, ("grpc.so_reuseport", 0)])
-        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._stream)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(ms.SERVICE, {ms.METHOD: handler}),))
-        try:
-            port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
-        except RuntimeError:
-            raise FairleadError(f"{address}: cannot listen for agents there; is the address in use?") from None
-        await server.start()
-        return server, port
-
-    async def watch(self) -> None:
-        """Give up nodes without heartbeats, until cancelled."""
-        while True:
-            await asyncio.sleep(self._hub.expire())
-
-    async def read_log(self, node: int, request: ms.LogRequest) -> ms.LogChunk | None:
-        """Return an agent's answer; None if it is not connected or does not answer."""
-        answer: asyncio.Future[ms.LogChunk] = asyncio.get_running_loop().create_future()
-        number = self._hub.request_log(node, request, lambda chunk: None if answer.done() else answer.set_result(chunk))
-        try:
-            return await asyncio.wait_for(answer, ANSWER_WITHIN_S) if number else None
-        except TimeoutError:
-            return None
-        finally:
-            self._hub.forget(number)
-
-    async def _stream(
-        self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
-    ) -> AsyncIterator[bytes]:
-        out: asyncio.Queue[ms.FromControl | None] = asyncio.Queue()
-        try:
-            token = dict(context.invocation_metadata() or ()).get("authorization", "")
-            bearer = self._hub.admit(str(token).removeprefix("Bearer "))
-            session = self._hub.welcome(await asyncio.wait_for(_first(requests), HELLO_WITHIN_S), out.put_nowait, bearer)
-        except (ms.BadMessage, TimeoutError) as problem:
-            why = str(problem) or f"the agent sent nothing within {HELLO_WITHIN_S:g} s after it connected"
-            log.warning("agent refused", extra={"why": why, "peer": context.peer()})
-            yield ms.encode_message(ms.Refused(why))
-            return
-        if session is None:
-            yield ms.encode_message(ms.JournalMismatch(self._hub.journal))
-            return
-        listening = asyncio.create_task(self._listen(session, requests))
-        try:
-            while (message := await out.get()) is not None:
-                yield ms.encode_message(message)
-                if isinstance(message, ms.Refused):
-                    return
-        finally:
-            listening.cancel()
-            self._hub.leave(session)
-
-    async def _listen(self, session: AgentSession, requests: AsyncIterator[bytes]) -> None:
-        try:
-            async for data in requests:
-                if not self._hub.receive(session, ms.decode_message(data)):
-                    return
-        except ms.BadMessage as problem:
-            session.out(ms.Refused(str(problem)))
-        finally:
-            session.out(None)
-
-
-async def _first(requests: AsyncIterator[bytes]) -> ms.Message:
-    async for data in requests:
-        return ms.decode_message(data)
-    raise ms.BadMessage("the stream ended without a message")
+def reported_node(hello: ms.Hello) -> tuple[Node, AcceleratorType]:
+    """The node that an agent describes, and its GPU type. Raises `BadMessage`: it has a name that no node can have."""
+    for what, name, valid in (
+        ("node", hello.node, is_job_name(hello.node)),
+        ("GPU type", hello.type, is_type_name(hello.type)),
+    ):
+        if not valid:
+            raise ms.BadMessage(f"a {what} cannot have the name {name[:80]!r}: use letters, digits, '.', '_' and '-'")
+    type_ = accelerator_type(hello.type.lower(), hello.gpu_memory_gb)
+    return Node(hello.node, type_.name, hello.accelerators, hello.cpus or math.inf, hello.memory_gb or math.inf), type_

@@ -21,7 +21,8 @@ from fairlead.engine.journal import Journal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.journal.sql_journal import DatabaseJournal
-from fairlead.runtime.control.agent_hub import AgentHub, AgentServer
+from fairlead.runtime.control.agent_hub import AgentHub
+from fairlead.runtime.control.agent_server import AgentServer
 from fairlead.runtime.control.async_decider import AsyncDecider, DecisionHealth, with_timeout
 from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.control.code_store import WEEK_S, Cleaner, CodeStore

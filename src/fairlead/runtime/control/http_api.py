@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse
 
 from fairlead.core import VERSION
 from fairlead.core import events as ev
-from fairlead.core.errors import FairleadError, near_or_all
+from fairlead.core.errors import FairleadError
 from fairlead.core.job import ENDED, Job, Phase
 from fairlead.engine.state_codec import freeze
 from fairlead.runtime.control import views
@@ -35,6 +35,7 @@ from fairlead.runtime.control.event_log import policy_of
 from fairlead.runtime.control.job_logs import LogMissing, LogReader, LogUnreachable
 from fairlead.runtime.control.job_routes import ENDED_ALREADY, JobName, check_limits, job_routes
 from fairlead.runtime.control.lookahead_service import Lookahead, when_routes
+from fairlead.runtime.control.node_routes import node_routes
 from fairlead.runtime.control.prometheus import CONTENT_TYPE
 from fairlead.runtime.control.request_guard import ParsedRoute, RequestGuard, RequestRate, check_token, in_worker, json_response
 from fairlead.runtime.control.snapshotter import check_serializable
@@ -348,31 +349,6 @@ def create_app(
             raise HTTPException(409, ENDED_ALREADY)
         return {"number": number, "cancelled": True}
 
-    @app.get("/v1/nodes")
-    async def nodes(caller: Caller) -> dict[str, Any]:
-        """All nodes, with your jobs on them."""
-        return {"nodes": await read(lambda: views.node_records(plane, caller.visible_user))}
-
-    async def set_drained(name: str, caller: Bearer, undo: bool) -> dict[str, Any]:
-        if caller.role is not Role.ADMIN:
-            raise HTTPException(403, "draining a node needs an admin token")
-        numbers = plane.cluster.number_of_node
-        if name not in numbers:
-            raise HTTPException(404, f"there is no node {name[:80]!r}; {near_or_all(name, numbers)}")
-        await in_the_journal(lambda answer: plane.backend.drain(numbers[name], undo, answer))
-        records = await read(lambda: views.node_records(plane))
-        return next(record for record in records if record["name"] == name)
-
-    @app.put("/v1/nodes/{name}/drain", responses={403: {}, 404: {}, 411: {}})
-    async def drain(name: JobName, caller: Caller) -> dict[str, Any]:
-        """Drain a node: its jobs save and move at the next decision, and no job starts there until this is undone."""
-        return await set_drained(name, caller, undo=False)
-
-    @app.delete("/v1/nodes/{name}/drain", responses={403: {}, 404: {}})
-    async def undrain(name: JobName, caller: Caller) -> dict[str, Any]:
-        """Use a node again."""
-        return await set_drained(name, caller, undo=True)
-
     @app.get("/v1/rates")
     async def rates(caller: Caller) -> dict[str, Any]:
         """Measured throughputs."""
@@ -426,9 +402,9 @@ def create_app(
         encoded = await asyncio.to_thread(encode)
         return Response(encoded, media_type="application/octet-stream", headers={"fairlead-now": repr(now)})
 
-    app.include_router(
-        job_routes(plane, bearer, SimpleNamespace(names=names, find=find, read=read, in_the_journal=in_the_journal))
-    )
+    requests = SimpleNamespace(names=names, find=find, read=read, in_the_journal=in_the_journal)
+    app.include_router(job_routes(plane, bearer, requests))
+    app.include_router(node_routes(plane, bearer, requests))
     app.include_router(accounting_routes(plane, bearer, read))
     if lookahead is not None:
         app.include_router(when_routes(plane, bearer, lookahead))

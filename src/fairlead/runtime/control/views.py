@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairlead.core.cluster import Ints
+from fairlead.core.cluster import Drain, Ints
 from fairlead.core.job import TIME_LIMIT, Job, Phase, flags_of, model_of
 from fairlead.core.reasons import Code
 from fairlead.engine.explain import node_of, why_in
@@ -269,6 +269,7 @@ def node_records(plane: ControlPlane, visible_to: str | None = None) -> list[dic
                 "accelerators": node.accelerators,
                 "up": bool(state.present[mine].any()) and number not in state.backoffs,
                 "drained": bool(state.drained[mine].any()),
+                "drain": _drain(plane, state.drains.get(number)),
                 "backed_off": number in state.backoffs,
                 "jobs": list(jobs.values()),
                 "stopping": [name for job, name in jobs.items() if here.get(job)],
@@ -284,6 +285,13 @@ def node_records(plane: ControlPlane, visible_to: str | None = None) -> list[dic
             left_s = max(0.0, failures.until_s - plane.backend.now)
             records[-1] |= {"launch_error": failures.why, "backoff_s": left_s}
     return records
+
+
+def _drain(plane: ControlPlane, drain: Drain | None) -> dict[str, Any] | None:
+    """Why a node is drained, by which user, and until when; None if nothing of that was given."""
+    if drain is None:
+        return None
+    return {"reason": drain.reason, "by": drain.by, "until": None if drain.until_s is None else plane.origin + drain.until_s}
 
 
 def rates(state: State, visible_to: str | None = None) -> list[dict[str, Any]]:
