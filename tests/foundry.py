@@ -20,6 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from command_server import install
+
 SOURCE = str(Path(__file__).resolve().parents[1] / "src")
 PATIENCE_S = 300.0
 FIRST_PORT, PORTS = 10_000, 10_000
@@ -80,9 +82,17 @@ class Foundry:
     """Our end of `foundry_process.py`."""
 
     def __init__(self) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("foundry_process.py"))]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment(), text=True)
+        self._folder = tempfile.TemporaryDirectory(prefix="foundry-")
+        self.address = Path(self._folder.name, "socket")
+        self.program = install(Path(self._folder.name), self.address)  # the command, for shells
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(self.address))
+            listener.listen(64)
+            number = listener.fileno()
+            command = [sys.executable, str(Path(__file__).with_name("foundry_process.py")), str(number), str(self.program)]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), text=True, pass_fds=[number]
+            )
         atexit.register(self.close)
 
     def make(self, words: list[str], log: Path, **about: Any) -> int:
@@ -109,6 +119,7 @@ class Foundry:
 
     def close(self) -> None:
         self._process.communicate()
+        self._folder.cleanup()
 
     def _answer(self, order: dict[str, Any]) -> int:
         assert self._process.stdin is not None

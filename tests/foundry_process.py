@@ -2,7 +2,8 @@
 
 It reads orders as JSON lines: `{"words": […], "stdout": PATH, "stderr": PATH, "cwd": PATH, "death": "before JobsFinished",
 "calendar": PATH}` makes a process, and its pid is the answer; `{"ended": PID}` is answered with how that one ended. When its
-input ends, it ends, and whoever is left of those it made with it.
+input ends, it ends, and whoever is left of those it made with it. It also answers the program of `command_server.py`, at a
+socket; its number and the program are the arguments.
 
 A control plane with a `death` kills itself with SIGKILL when it is about to commit, or has just committed, the first event of
 that kind. `calendar` is a file with seconds by which the calendar is wrong, now. SIGUSR1 switches the scheduler to FIFO."""
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -35,6 +38,7 @@ from fastapi import FastAPI  # noqa: E402
 import fairlead.cli.main  # noqa: E402
 import fairlead.runtime.agent.agent_service  # noqa: E402
 import fairlead.runtime.control.http_api  # noqa: E402
+from command_server import fork_agents, serve_call  # noqa: E402
 from fairlead.cli.main import COMMANDS  # noqa: E402
 from fairlead.config import SchedulerConfig  # noqa: E402
 from fairlead.config.registry import Registry  # noqa: E402
@@ -122,21 +126,46 @@ def warm_up() -> None:
     uvicorn.Config(FastAPI(), loop="asyncio").load()
 
 
-def main() -> None:
+def main(listening: str, program: str) -> None:
     warm_up()
+    fork_agents(Path(program))
     left: set[int] = set()
-    for line in sys.stdin:
-        order = json.loads(line)
-        if "ended" in order:
-            pid, status = os.waitpid(order["ended"], 0)
-            left.discard(pid)
-            print(os.waitstatus_to_exitcode(status), flush=True)
-        else:
-            left.add(pid := made(order))
-            print(pid, flush=True)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
+    calls: set[int] = set()
+    with socket.socket(fileno=int(listening)) as listener:
+        listener.set_inheritable(False)
+        while True:
+            for stream in select.select([listener, sys.stdin], [], [])[0]:
+                if stream is listener:
+                    calls.add(called(listener))
+                elif line := sys.stdin.buffer.raw.readline():  # no line waits in a buffer, where nobody sees it
+                    follow(json.loads(line), left)
+                else:
+                    for pid in left:
+                        os.kill(pid, signal.SIGKILL)
+                    return
+            calls = {pid for pid in calls if os.waitpid(pid, os.WNOHANG) == (0, 0)}
+
+
+def called(listener: socket.socket) -> int:
+    """The process that answers a call."""
+    client, _ = listener.accept()
+    if pid := os.fork():
+        client.close()
+        return pid
+    listener.close()
+    serve_call(client)
+    os._exit(0)
+
+
+def follow(order: dict[str, Any], left: set[int]) -> None:
+    if "ended" in order:
+        pid, status = os.waitpid(order["ended"], 0)
+        left.discard(pid)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+    else:
+        left.add(pid := made(order))
+        print(pid, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

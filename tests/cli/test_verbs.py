@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -181,15 +182,21 @@ def test_top_shows_who_holds_what_and_the_last_decisions(here, monkeypatch):
     command = [sys.executable, "-m", "fairlead.cli.main", "top", "--every", "0.2"]
     live = subprocess.Popen(command, cwd=here.folder, env={**environment(), "TERM": "xterm"}, stdout=terminal)
     os.close(terminal)
-    drawn = b""
-    while drawn.count(b"shown") < 6:  # in more than one picture
-        drawn += os.read(screen, 1 << 16)
-    live.send_signal(signal.SIGINT)
-    while live.poll() is None:
-        with contextlib.suppress(OSError):
-            os.read(screen, 1 << 16)
-    assert live.returncode == 130
-    os.close(screen)
+    drawn, asked = b"", False
+    try:
+        while select.select([screen], [], [], PATIENCE_S)[0]:
+            try:
+                drawn += os.read(screen, 1 << 16)
+            except OSError:  # it has ended
+                break
+            if drawn.count(b"shown") >= 6 and not asked:  # in more than one picture
+                live.send_signal(signal.SIGINT)
+                asked = True
+        assert (asked, live.wait(PATIENCE_S)) == (True, 130), drawn[-2000:]
+    finally:
+        live.kill()
+        live.wait()
+        os.close(screen)
     here.plane.cancel("shown")
 
 

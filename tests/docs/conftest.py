@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pages import command_server
+
+from foundry import foundry
 
 
 @pytest.fixture(scope="session")
-def address() -> Iterator[Path]:
+def address() -> Path:
     """The socket of a server of the `fairlead` command."""
-    with command_server() as found:
-        yield found
+    return foundry().address

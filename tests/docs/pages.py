@@ -10,15 +10,12 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from command_server import install
-
-from foundry import SOURCE, environment
+from foundry import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -123,7 +120,7 @@ class PageRunner:
     python: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
-        install(self.folder / "bin", self.address)
+        install(self.folder / "bin", self.address, own_ports=True)  # pages run at the same time
         self.work = self.folder / "work"
         self.work.mkdir()
         (self.work / "examples").symlink_to(ROOT / "examples")
@@ -215,19 +212,3 @@ class PageRunner:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-
-
-@contextlib.contextmanager
-def command_server() -> Iterator[Path]:
-    """Yield the address of a server of the `fairlead` command."""
-    with tempfile.TemporaryDirectory(prefix="docs-") as folder:
-        address = Path(folder) / "socket"
-        words = [sys.executable, str(Path(__file__).with_name("command_server.py")), "serve", str(address)]
-        env = {**environment(), "PYTHONPATH": SOURCE}
-        server = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
-        assert server.stdout is not None
-        try:
-            server.stdout.readline()
-            yield address
-        finally:
-            server.communicate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from fairlead.runtime.embedded import embedded
-from foundry import ends, environment
+from foundry import PATIENCE_S, ends, environment
 
 HOLDS_ONE = """
 import sys, time
@@ -30,12 +31,17 @@ with embedded(Path(sys.argv[1]), "--cluster", "2xv100:1") as plane:
 def test_a_cluster_ends_with_whoever_holds_it_however_they_end(tmp_path: Path, number: int) -> None:
     command = [sys.executable, "-c", HOLDS_ONE, str(tmp_path / "cluster")]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"2\n"
-        (cluster,) = _children(process.pid)
-        agents = _children(cluster)
-        assert len(agents) == 2
-        os.kill(process.pid, number)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"2\n"
+            (cluster,) = _children(process.pid)
+            agents = _children(cluster)
+            assert len(agents) == 2
+            os.kill(process.pid, number)
+            assert ends(process.pid, PATIENCE_S)
+        except BaseException:
+            process.kill()  # otherwise its end is waited for
+            raise
     for one in (cluster, *agents):
         assert ends(one, 180.0)
 
@@ -58,5 +64,10 @@ def test_ports_that_somebody_takes_before_it_listens_are_not_its_own(tmp_path: P
 
 
 def _children(pid: int) -> list[int]:
-    found = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(number) for each in found for number in each.read_text().split()]
+    """By their parents: the kernel's list of children may leave some out while others end."""
+    found = []
+    for about in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(about.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(about.parent.name))
+    return found

@@ -1,8 +1,8 @@
-"""The `fairlead` command for the shells of `pages.py`, without the second that its imports take.
+"""The `fairlead` command as a program, without the second that its imports take.
 
-`python command_server.py serve SOCKET` imports everything once and forks a process for each call. `install` writes a program
-`fairlead` that hands its arguments, directory, environment and standard streams to the server and forwards signals. It
-ends with the exit code of the forked process. The same server runs the Python blocks of a page (`session`)."""
+`install` writes a program `fairlead` that hands its arguments, directory, environment and standard streams to the process of
+`foundry.py` and forwards signals. It ends with the exit code of the process that was forked there (`serve_call`). The same
+program runs the Python blocks of a page (`session`). The agents of `fairlead up` are such programs, too."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import select
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 CLIENT = """#!{python} -IS
@@ -23,7 +25,7 @@ import json, os, signal, socket, sys
 server = socket.socket(socket.AF_UNIX)
 server.connect({address!r})
 words = sys.argv[1:]
-if words[:1] == ["up"]:  # pages run at the same time, each with its own ports
+if words[:1] == ["up"] and {own_ports}:
     words += [word for name in ("--http", "--agents") if name not in words for word in (name, "127.0.0.1:0")]
 order = json.dumps({{"words": words, "cwd": os.getcwd(), "env": dict(os.environ)}}).encode()
 socket.send_fds(server, [len(order).to_bytes(8, "big")], [0, 1, 2])
@@ -34,12 +36,24 @@ sys.exit((server.recv(1) or b"\\x46")[0])
 """
 
 
-def install(folder: Path, address: Path) -> None:
-    """Write the program `fairlead` into a folder."""
+def install(folder: Path, address: Path, *, own_ports: bool = False) -> Path:
+    """Write the program `fairlead` into a folder. With `own_ports`, each cluster that it starts has ports of its own."""
     folder.mkdir(exist_ok=True)
     program = folder / "fairlead"
-    program.write_text(CLIENT.format(python=sys.executable, address=str(address)))
+    program.write_text(CLIENT.format(python=sys.executable, address=str(address), own_ports=own_ports))
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return program
+
+
+def fork_agents(program: Path) -> None:
+    """Let the agents of `fairlead up`, in this process, be forked by the server of a program."""
+    from fairlead.runtime import bootstrap
+
+    def start(words: list[str], **about: Any) -> subprocess.Popen[bytes]:
+        assert words[:3] == [sys.executable, "-m", "fairlead.cli.main"]
+        return subprocess.Popen([str(program), *words[3:]], **about)
+
+    bootstrap.subprocess = SimpleNamespace(Popen=start, PIPE=subprocess.PIPE)  # type: ignore[assignment]
 
 
 def session() -> None:
@@ -82,7 +96,7 @@ def _become(order: dict[str, Any], streams: list[int]) -> int:
     return 0
 
 
-def _answer(client: socket.socket) -> None:
+def serve_call(client: socket.socket) -> None:
     """Run one call, in a process of its own, and tell the client how it ended."""
     head, streams, _, _ = socket.recv_fds(client, 8, 3)
     length, text = int.from_bytes(head, "big"), b""
@@ -108,29 +122,3 @@ def _answer(client: socket.socket) -> None:
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     with contextlib.suppress(OSError):
         client.send(bytes([code if code >= 0 else 128 - code]))
-
-
-def serve(address: str) -> None:
-    """Serve until standard input ends."""
-    from foundry_process import warm_up
-
-    warm_up()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(address)
-        listener.listen(64)
-        print("ready", flush=True)
-        while 0 not in (ready := select.select([listener, 0], [], [])[0]) or listener in ready:
-            client, _ = listener.accept()
-            if os.fork() == 0:
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                listener.close()
-                _answer(client)
-                os._exit(0)
-            client.close()
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    serve(sys.argv[2])
