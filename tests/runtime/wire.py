@@ -8,10 +8,11 @@ import threading
 
 
 class Wire:
-    """Listens on `port` and leads to another. While it is `cut`, bytes are swallowed and nobody is told, as on a network that
-    loses everything, and whoever connects meanwhile gets nowhere. `mend` drops all of these."""
+    """Listens on `port` and leads to another, or to a socket in the file system. While it is `cut`, bytes are swallowed and
+    nobody is told, as on a network that loses everything, and whoever connects meanwhile gets nowhere. `mend` drops all of
+    these."""
 
-    def __init__(self, to: int) -> None:
+    def __init__(self, to: int | str) -> None:
         self._to, self._cut = to, False
         self._ends: list[socket.socket] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -44,7 +45,7 @@ class Wire:
                 if self._cut:
                     continue
                 try:
-                    far = socket.create_connection(("127.0.0.1", self._to))
+                    far = _connected(self._to)
                 except OSError:
                     near.close()
                     continue
@@ -60,3 +61,11 @@ class Wire:
         if not self._cut:
             with contextlib.suppress(OSError):
                 sink.shutdown(socket.SHUT_RDWR)
+
+
+def _connected(to: int | str) -> socket.socket:
+    if isinstance(to, int):
+        return socket.create_connection(("127.0.0.1", to))
+    far = socket.socket(socket.AF_UNIX)
+    far.connect(to)
+    return far

@@ -21,7 +21,8 @@ def connect(url: str | None = None, token: str | None = None, *, authority: str 
     """Connect to a control plane.
 
     Args:
-        url: Its address; default: FAIRLEAD_URL, or the cluster that `fairlead up` started in this folder or one above.
+        url: Its address, or several with commas between them; default: FAIRLEAD_URL, or the cluster that `fairlead up` started
+            in this folder or one above.
         token: An API token; default: FAIRLEAD_TOKEN, or that of `fairlead up`.
         authority: File of the certificate authority for an https address; default: the system's.
 

@@ -121,6 +121,10 @@ def serve_command(
     keep_days: float | None = typer.Option(
         None, help="Drop events that are older than this many days and part of a snapshot. [default: keep all]", min=0.001
     ),
+    standby: bool = typer.Option(False, "--standby", help="Wait until the control plane of this journal ends; then take over."),
+    journal_timeout: float = typer.Option(
+        60.0, help="Seconds for which leases are renewed while the database of the journal does not answer.", min=5.0
+    ),
 ) -> None:
     """Run the control plane of a cluster. Jobs keep running when it stops; start it again to resume.
 
@@ -147,7 +151,7 @@ def serve_command(
     for option, address in (("--http", plane.http), ("--agents", plane.agents)):
         fix = "--tls-cert and --tls-key"
         check_encryption(option, address, encrypted=certificate is not None, insecure=insecure, mend=fix)
-    for option, seconds in (("lease", lease), ("grace", grace)):
+    for option, seconds in (("lease", lease), ("grace", grace), ("journal-timeout", journal_timeout)):
         require(math.isfinite(seconds), f"--{option}", "a number of seconds", option, seconds)
     scheduler = parts.read(60.0)
     log_to_stderr(plane.log_format)
@@ -168,6 +172,8 @@ def serve_command(
         grace,
         plane.quota(),
         plane.request_rate,
+        standby,
+        journal_timeout,
     )
     serve_control_plane(settings, forecast_in_process, lambda started: _print_addresses(started, parts))
 
@@ -190,7 +196,9 @@ def _print_addresses(started: Started, parts: LiveSchedulerOptions) -> None:
 
 
 def agent_command(
-    control: str = typer.Option("127.0.0.1:7421", help="The control plane's address for agents."),
+    control: str = typer.Option(
+        "127.0.0.1:7421", help="The control plane's address for agents, or several, as in a:7421,b:7421."
+    ),
     node: str = typer.Option(os.uname().nodename, help="This node's name in the cluster."),
     accelerators: str = typer.Option("", help="GPUs of this node, as in v100:4. [default: detected by NVML]"),
     root: Path = typer.Option(Path(".fairlead-agent"), help="Folder for files and logs of jobs."),
@@ -233,7 +241,8 @@ def agent_command(
     from fairlead.runtime.bootstrap import run_agent
     from fairlead.runtime.protocol.network import channel_credentials, check_encryption
 
-    check_encryption("--control", control, encrypted=tls_ca is not None, insecure=insecure, mend="--tls-ca")
+    for one in control.split(","):
+        check_encryption("--control", one.strip(), encrypted=tls_ca is not None, insecure=insecure, mend="--tls-ca")
     log_to_stderr(log_format, logging.WARNING if leashed else logging.INFO)  # with `up`, the control plane logs it
     devices = NodeAccelerators.parse(accelerators) if accelerators else NodeAccelerators.detect()
     token = os.environ.get("FAIRLEAD_TOKEN", "")

@@ -50,7 +50,7 @@ class PostgresFiles:
         return rows[0][0] if rows else None
 
     def write(self, name: str, content: bytes, owner: str = "") -> None:
-        self._do(lambda connection: _write(connection, name, content, owner))
+        self.transaction(lambda connection: _write(connection, name, content, owner))
 
     def update(self, name: str, change: Callable[[bytes | None], bytes]) -> None:
         def work(connection: psycopg.Connection[Any]) -> None:
@@ -58,7 +58,7 @@ class PostgresFiles:
             row = connection.execute("SELECT body FROM files WHERE name = %s", (name,)).fetchone()
             _write(connection, name, change(row[0] if row else None), "")
 
-        self._do(work)
+        self.transaction(work)
 
     def touch(self, name: str) -> float | None:
         asked = "WITH old AS (SELECT name, used FROM files WHERE name = %s FOR UPDATE)"
@@ -84,9 +84,10 @@ class PostgresFiles:
 
     def rows(self, sql: str, *values: object) -> list[Any]:
         """Carry out one statement in a transaction, and return its rows."""
-        return self._do(lambda connection: connection.execute(sql, values).fetchall())
+        return self.transaction(lambda connection: connection.execute(sql, values).fetchall())
 
-    def _do(self, work: Callable[[psycopg.Connection[Any]], T]) -> T:
+    def transaction(self, work: Callable[[psycopg.Connection[Any]], T]) -> T:
+        """Do the work in a transaction; it may be called again, so it must be repeatable."""
         while True:
             used_before = bool(self._idle)
             connection = None
@@ -110,6 +111,11 @@ class PostgresFiles:
                 raise
             self._idle.append(connection)
             return result
+
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        while self._idle:
+            self._idle.pop().close()
 
     def _connect(self) -> psycopg.Connection[Any]:
         connection = psycopg.connect(self._conninfo, autocommit=True)
@@ -149,14 +155,19 @@ class PostgresTerms:
 
     def begin(self, settings: dict[str, Any]) -> FormerTerm | None:
         """Begin a term. The caller has the lock of the journal. Returns the term before; None if this is the first."""
-        before = self.current()
-        rows = self._files.rows(
-            f"INSERT INTO control (term, confirmed, settings) VALUES (1, {_NOW}, %s) ON CONFLICT (one) DO UPDATE SET"
-            " term = control.term + 1, confirmed = excluded.confirmed, settings = excluded.settings RETURNING term",
-            orjson.dumps(settings).decode(),
-        )
-        self._term = rows[0][0]
-        return before
+
+        def work(connection: psycopg.Connection[Any]) -> tuple[Any, ...] | None:
+            before = connection.execute(f"SELECT {_NOW} - confirmed, settings FROM control FOR UPDATE").fetchone()
+            row = connection.execute(
+                f"INSERT INTO control (term, confirmed, settings) VALUES (1, {_NOW}, %s) ON CONFLICT (one) DO UPDATE SET"
+                " term = control.term + 1, confirmed = excluded.confirmed, settings = excluded.settings RETURNING term",
+                (orjson.dumps(settings).decode(),),
+            ).fetchone()
+            self._term = row[0] if row else 0
+            return before
+
+        before = self._files.transaction(work)
+        return FormerTerm(before[0], orjson.loads(before[1])) if before else None
 
     def current(self) -> FormerTerm | None:
         """Return the term that was begun last."""
@@ -166,6 +177,14 @@ class PostgresTerms:
     def confirm(self) -> bool:
         """Write that this term lasts; False if another one has begun."""
         return bool(self._files.rows(f"UPDATE control SET confirmed = {_NOW} WHERE term = %s RETURNING term", self._term))
+
+    def end_writer(self) -> None:
+        """End the database session that has the journal, as the server does when its client has disappeared."""
+        lock = (
+            f"locktype = 'advisory' AND granted AND classid::bigint = {WRITER >> 32} AND objid::bigint = {WRITER & 0xFFFF_FFFF}"
+        )
+        here = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        self._files.rows(f"SELECT pg_terminate_backend(pid) FROM pg_locks WHERE {lock} AND {here}")
 
     def end(self) -> None:
         """Write that this control plane renews nothing any more."""

@@ -24,7 +24,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.config.schedulers import compose, read_scheduler, scheduler_of
 from fairlead.core.cluster import Cluster
-from fairlead.core.errors import FairleadError, InputError
+from fairlead.core.errors import FairleadError, InputError, require
 from fairlead.files import atomic_write, remove_empty
 from fairlead.runtime.agent.agent_errors import DirectoryInUse
 from fairlead.runtime.control.snapshotter import Retention
@@ -33,7 +33,6 @@ from fairlead.runtime.protocol.network import bind_sockets, check_address_free, 
 from fairlead.runtime.protocol.orders import Ended
 
 if TYPE_CHECKING:  # these take a second to import; they are loaded when a process really starts
-    from fairlead.engine.journal import Journal
     from fairlead.engine.state import State
     from fairlead.journal.control_files import ControlFiles
     from fairlead.runtime.agent.agent_service import Agent
@@ -43,6 +42,7 @@ if TYPE_CHECKING:  # these take a second to import; they are loaded when a proce
     from fairlead.runtime.control.lookahead_service import Lookahead
     from fairlead.runtime.control.tokens import Tokens
     from fairlead.runtime.protocol.network import Certificate
+    from fairlead.runtime.standby import HeldJournal
 
 log = logging.getLogger("fairlead.cluster")
 
@@ -69,6 +69,8 @@ class ServeSettings:
     grace_s: float = 35.0  # after the lease, for jobs to save and end
     code_quota: CodeQuota | None = None  # None: the default
     request_rate: float = 50.0  # of each user, per second; 0: no limit
+    standby: bool = False  # wait for the journal instead of refusing to start
+    journal_timeout_s: float = 60.0  # leases are renewed for this long without the database of the journal
 
     @property
     def journal_url(self) -> str:
@@ -95,8 +97,18 @@ def serve_control_plane(
 ) -> None:
     """Run a control plane until a signal ends it. `lookahead` answers `when` requests; None turns them off. Raises
     `FairleadError`: an address, folder or journal cannot be used, or the loop failed."""
-    from fairlead.journal.recovery import is_new, open_journal, recover
+    from fairlead.journal.recovery import is_new, is_postgres, recover
+    from fairlead.runtime.standby import answering_as_standby, common_settings, hold_journal, wait_for_journal
 
+    if settings.standby:
+        require(is_postgres(settings.journal_url), "--standby", "--journal postgresql://…: two control planes need a database")
+    common = common_settings(
+        lease_s=settings.lease_s,
+        grace_s=settings.grace_s,
+        journal_timeout_s=settings.journal_timeout_s,
+        checkpoints=settings.checkpoints,
+        config=settings.config,
+    )
     with contextlib.ExitStack() as held:
         listeners = bind_sockets("--http", settings.http)
         for listener in listeners:
@@ -108,12 +120,16 @@ def serve_control_plane(
         if settings.checkpoints is not None:
             _check_writable(settings.checkpoints)
         held.enter_context(_root_folder(settings.root, has_checkpoints=settings.checkpoints is None))
-        journal = open_journal(settings.journal_url)
-        try:
-            state = None if is_new(journal) else recover(journal)[0]
-        except BaseException:
-            journal.close()
-            raise
+        where = (settings.journal_url, settings.root, common)
+        with answering_as_standby(listeners, settings.certificate) if settings.standby else contextlib.nullcontext():
+            journal = wait_for_journal(*where) if settings.standby else hold_journal(*where)
+            if journal is None:
+                return
+            try:
+                state = None if is_new(journal.journal) else recover(journal.journal)[0]
+            except BaseException:
+                journal.close()
+                raise
         asyncio.run(_serve(settings, listeners, journal, state, lookahead, on_start))
 
 
@@ -144,20 +160,18 @@ def _check_writable(checkpoints: Path) -> None:
 async def _serve(
     settings: ServeSettings,
     listeners: list[socket.socket],
-    journal: Journal,
+    held: HeldJournal,
     state: State | None,
     lookahead: Lookahead | None,
     on_start: Callable[[Started], None],
 ) -> None:
     from fairlead.estimators.colocated_rates import has_usage_observations
-    from fairlead.journal.recovery import control_files
     from fairlead.runtime.control.http_api import create_app
     from fairlead.runtime.control.http_server import HttpServer
     from fairlead.runtime.control.request_guard import RequestRate
 
-    files = control_files(settings.root, settings.journal_url)
-    tokens = create_tokens(files, settings.root)
-    plane = _control_plane(settings, journal, state, files, tokens)
+    tokens = create_tokens(held.files, settings.root)
+    plane = _control_plane(settings, held, state, tokens)
     certificate = settings.certificate
     agents_port = await plane.start(settings.agents, certificate.for_agents() if certificate else None)
     _follow_scheduler_file(plane, settings.config)
@@ -175,7 +189,7 @@ async def _serve(
         Started(
             url=f"{'https' if certificate else 'http'}://{address}",
             agents=f"{settings.agents.rpartition(':')[0]}:{agents_port}",
-            journal=getattr(journal, "where", settings.journal_url),
+            journal=getattr(held.journal, "where", settings.journal_url),
             scheduler=scheduler_of(plane.scheduler_in_use),
             requested=settings.scheduler,
             resumed=state is not None and settings.config is None,
@@ -211,9 +225,7 @@ def _cluster_note(given: Cluster, journal: Cluster) -> str:
     return f"cluster: {journal}, as in the journal, which differs from --cluster; `fairlead nodes add` and `remove` change it"
 
 
-def _control_plane(
-    settings: ServeSettings, journal: Journal, state: State | None, files: ControlFiles, tokens: Tokens
-) -> ControlPlane:
+def _control_plane(settings: ServeSettings, held: HeldJournal, state: State | None, tokens: Tokens) -> ControlPlane:
     from fairlead.runtime.control.code_store import CodeStore
     from fairlead.runtime.control.control_plane import ControlPlane
     from fairlead.runtime.control.wall_clock import AliveMark, origin_of
@@ -223,17 +235,19 @@ def _control_plane(
         settings.cluster,
         settings.scheduler.to_data(),
         lambda data: compose(data, registry),
-        journal,
+        held.journal,
         state,
         lease_s=settings.lease_s,
         grace_s=settings.grace_s,
-        checkpoints=str((settings.checkpoints or settings.root / "checkpoints").absolute()),
-        code=CodeStore(files, quota=settings.code_quota),
+        checkpoints=held.checkpoints,
+        code=CodeStore(held.files, quota=settings.code_quota),
         keep_ended_s=settings.keep_ended_s,
         tokens=tokens,
-        origin=origin_of(files, state.origin if state else 0.0),
-        alive=AliveMark(files),
+        origin=origin_of(held.files, state.origin if state else 0.0),
+        alive=AliveMark(held.files),
         retention=settings.retention,
+        term=held.term,
+        former=held.former,
     )
 
 

@@ -11,7 +11,7 @@ import hashlib
 import os
 import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from fairlead.core.errors import NOT_FOUND, REFUSED, UNREACHABLE, FairleadError
-from fairlead.runtime.log_chunks import read_logs
+from fairlead.runtime.log_chunks import empty_chunk, read_logs
 from fairlead.runtime.protocol.code_archive import archive_digest
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ _EXIT_CODES = dict.fromkeys((UNAUTHORIZED, FORBIDDEN, CONFLICT, FULL), REFUSED)
 _EXIT_CODES |= {MISSING: NOT_FOUND, TOO_MANY: UNREACHABLE, UNAVAILABLE: UNREACHABLE}
 MAX_RETRY_AFTER_S = 10.0
 FOLLOW_WITHOUT_ANSWER_S = 60.0  # how long to follow a log while no control plane answers
+STANDBY_HEADER = "fairlead-standby"  # in the answers of a control plane that waits to take over
+CONNECT_WITHIN_S = 5.0  # to one of several addresses
+TAKEOVER_WITHIN_S = 30.0  # how long a request waits for a standby to take over
+_last_good: dict[str, str] = {}  # by addresses: the one that answered last
 FORECAST_WITHIN_S = 60.0  # what a forecast may take longer than other requests; it may need two simulations
 CONNECTION = Path(".fairlead") / "connection.json"  # where `fairlead up` writes how to connect
 
@@ -63,7 +67,8 @@ def is_temporary(problem: Exception) -> bool:
 
 @dataclass(frozen=True)
 class ControlPlaneClient:
-    """A connection to one control plane. `authority` is the certificate authority's file for https; empty: the system's."""
+    """A connection to one control plane. `url` may have several addresses, with commas between them: they are tried in turn,
+    first the one that answered last. `authority` is the certificate authority's file for https; empty: the system's."""
 
     url: str
     token: str = ""
@@ -183,11 +188,11 @@ class ControlPlaneClient:
                     record = self.job(job)
                     ended = record["ended_s"] is not None
                     over = ended or record["starts"] > at
-                    found = {**_empty(at, offset), "launches": record["starts"], "over": over, "ended": ended}
+                    found = {**empty_chunk(at, offset), "launches": record["starts"], "over": over, "ended": ended}
                 elif not follow or not is_temporary(problem) or time.monotonic() > answered + FOLLOW_WITHOUT_ANSWER_S:
                     raise
                 else:
-                    return _empty(at, offset)
+                    return empty_chunk(at, offset)
             answered = time.monotonic()
             return found
 
@@ -322,14 +327,17 @@ class ControlPlaneClient:
         until = time.monotonic() + self.timeout_s
         try:
             while True:
-                answer = httpx.request(
-                    method,
-                    self.url + path,
-                    json=body,
-                    content=content,
-                    headers=headers,
-                    timeout=self.timeout_s,
-                    verify=self._trust(),
+                answer = self._from_active(
+                    lambda url, timeout: httpx.request(
+                        method,
+                        url + path,
+                        json=body,
+                        content=content,
+                        headers=headers,
+                        timeout=timeout,
+                        verify=self._trust(url),
+                    ),
+                    repeatable=method not in ("POST", "PATCH"),
                 )
                 wait_s = _retry_after_s(answer)
                 if answer.status_code != TOO_MANY or time.monotonic() + wait_s > until:
@@ -345,8 +353,43 @@ class ControlPlaneClient:
             raise RefusedRequest(UNAUTHORIZED, _unaccepted(self.url))
         raise RefusedRequest(answer.status_code, _why(answer))
 
-    def _trust(self) -> ssl.SSLContext | bool:
-        if not self.url.lower().startswith("https:"):
+    def _from_active(self, send: Callable[[str, httpx.Timeout], httpx.Response], *, repeatable: bool) -> httpx.Response:
+        """The answer of the first address that is not a standby's. A request that may have been accepted is sent again only if
+        it is repeatable. While there is a standby, but no other one answers, it is about to take over: it is waited for."""
+        import httpx
+
+        addresses = [one for part in self.url.split(",") if (one := part.strip().rstrip("/"))] or [self.url]
+        connect_s = self.timeout_s if len(addresses) == 1 else min(self.timeout_s, CONNECT_WITHIN_S)
+        first = _last_good.get(self.url, addresses[0])
+        until = time.monotonic() + min(self.timeout_s, TAKEOVER_WITHIN_S)
+        while True:
+            problem: httpx.TransportError | None = None
+            standby: httpx.Response | None = None
+            for address in sorted(addresses, key=lambda one: one != first):
+                try:
+                    answer = send(address, httpx.Timeout(self.timeout_s, connect=connect_s))
+                except (httpx.ConnectError, httpx.ConnectTimeout) as failed:
+                    problem = failed
+                except httpx.TransportError as failed:
+                    problem = failed
+                    if not repeatable or len(addresses) == 1:
+                        break
+                else:
+                    if STANDBY_HEADER not in answer.headers:
+                        _last_good[self.url] = address
+                        return answer
+                    standby = answer
+            unsent = problem is None or repeatable or isinstance(problem, (httpx.ConnectError, httpx.ConnectTimeout))
+            if standby is not None and unsent and len(addresses) > 1 and time.monotonic() < until:
+                time.sleep(0.5)
+            elif problem is not None:
+                raise problem
+            else:
+                assert standby is not None
+                return standby
+
+    def _trust(self, url: str) -> ssl.SSLContext | bool:
+        if not url.lower().startswith("https:"):
             return False  # loading the system's authorities would take longer than the request
         if not self.authority:
             return True
@@ -354,11 +397,6 @@ class ControlPlaneClient:
             return ssl.create_default_context(cafile=self.authority)
         except (ssl.SSLError, OSError) as problem:
             raise Unreachable(f"{self.authority}: not a certificate authority's PEM file ({problem})") from None
-
-
-def _empty(launch: int, offset: int) -> dict[str, Any]:
-    """An empty chunk of a log that may still grow."""
-    return {"launch": launch, "launches": launch, "over": False, "ended": False, "text": "", "next": offset}
 
 
 def _part(name: str) -> str:
@@ -401,6 +439,8 @@ def _is_issued(token: str, tokens: Path) -> bool:
 
 
 def _why(answer: httpx.Response) -> str:
+    if STANDBY_HEADER in answer.headers:
+        return answer.text.strip()
     try:
         detail = answer.json()["detail"]
     except (ValueError, KeyError, TypeError):

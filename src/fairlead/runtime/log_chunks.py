@@ -65,3 +65,8 @@ def _tail(chunk: Callable[[int, int], dict[str, Any]], launch: int, lines: int) 
 def _reaches_end(found: Mapping[str, Any]) -> bool:
     """Whether a chunk has all that there was of a log: it is not full. More may have come since, from a job that runs."""
     return bool(found["next"] - found.get("offset", 0) < CHUNK_BYTES - _CUT_BYTES)
+
+
+def empty_chunk(launch: int, offset: int) -> dict[str, Any]:
+    """Return an empty chunk of a log that may still grow."""
+    return {"launch": launch, "launches": launch, "over": False, "ended": False, "text": "", "next": offset}

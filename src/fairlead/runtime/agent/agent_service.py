@@ -87,9 +87,10 @@ class AgentLease:
         return now >= self.since + self.lease_s
 
 
-def retry_pause_s(before_s: float, lease: AgentLease | None) -> float:
-    """The pause before the next attempt to connect: twice the last one, and at most a small part of the lease."""
-    return min(2 * before_s, _MAX_PAUSE_S, math.inf if lease is None else lease.lease_s / 10)
+def retry_pause_s(before_s: float, lease: AgentLease | None, addresses: int = 1) -> float:
+    """The pause before the next attempt to connect: twice the last one, and at most a small part of the lease for all of
+    several addresses."""
+    return min(2 * before_s, _MAX_PAUSE_S, math.inf if lease is None else lease.lease_s / 10 / addresses)
 
 
 class AgentRefused(FairleadError):
@@ -164,7 +165,8 @@ class _WrongJournal(Exception):
 
 @dataclass(eq=False)
 class Agent:
-    """The agent of a node: its supervisor, its name in the cluster, and the address of the control plane."""
+    """The agent of a node: its supervisor, its name in the cluster, and the address of the control plane; of several, with
+    commas between them, those are tried in turn."""
 
     supervisor: Supervisor
     node: str
@@ -178,6 +180,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         self.clock = self.host.monotonic
+        self._addresses = [one for address in self.control.split(",") if (one := address.strip())] or [self.control]
         root = self.supervisor.root
         self.own = AgentIdentity(root, self.token, self.host)
         self._journal_file = root / "journal"
@@ -212,13 +215,25 @@ class Agent:
                     log.warning("no connection to the control plane: %s", problem, extra={"control": self.control})
             except _WrongJournal as other:
                 self._change_journal(str(other))
-            pause = POLL_S if self._welcomed else retry_pause_s(pause, self._lease)
+            if not self._welcomed:  # otherwise it is tried again first
+                self._addresses.append(self._addresses.pop(0))
+            pause = POLL_S if self._welcomed else retry_pause_s(pause, self._lease, len(self._addresses))
             again = self.clock() + pause
             while not self.stopping.is_set() and self.clock() < again:
                 self._batch(self._poll(connected=False))
 
+    @property
+    def control_address(self) -> str:
+        """The address that is tried next, or in use."""
+        return self._addresses[0]
+
+    def _answer_within_s(self) -> float:
+        """How long an answer may take. Of several control planes, another one is tried before the lease is over."""
+        lease_s = self._lease.lease_s if self._lease else _FIRST_ANSWER_S
+        return lease_s if len(self._addresses) == 1 else lease_s / (2 if self._welcomed else 3)
+
     def _session(self) -> None:
-        connect = self.connect or (lambda: GrpcStream(self.control, self.own.token, self.credentials))
+        connect = self.connect or (lambda: GrpcStream(self.control_address, self.own.token, self.credentials))
         stream = connect()
         try:
             next_heartbeat = self.clock()
@@ -231,8 +246,7 @@ class Agent:
                 if self._expired and not was_over:  # a connection can be dead long before the network reports it
                     raise ConnectionLost("no answer for the duration of the lease")
                 now = self.clock()
-                limit_s = self._lease.lease_s if self._lease else _FIRST_ANSWER_S
-                if self._heartbeats and now - self._heartbeats[0] > limit_s:
+                if self._heartbeats and now - self._heartbeats[0] > self._answer_within_s():
                     raise ConnectionLost("no answer")
                 if self._lease is not None and now >= next_heartbeat:
                     self._heartbeats.append(now)
@@ -278,7 +292,7 @@ class Agent:
             has.type_name,
             len(has.devices),
             self.own.incarnation,
-            self.address or own_address(self.control),
+            self.address or own_address(self.control_address),
             tuple(sorted(running)),
             self._journal,
             identity=self.own.identity,
@@ -293,7 +307,12 @@ class Agent:
                 self._welcomed = True
                 away = {} if self._lost_s is None else {"away_s": round(self.clock() - self._lost_s, 1)}
                 has = self.supervisor.accelerators
-                about = {"control": self.control, "node": self.node, "gpus": f"{len(has.devices)} × {has.type_name}", **away}
+                about = {
+                    "control": self.control_address,
+                    "node": self.node,
+                    "gpus": f"{len(has.devices)} × {has.type_name}",
+                    **away,
+                }
                 log.info("connected to the control plane", extra=about)
                 self._lost_s, self._loss_logged = None, False
                 self._set_journal(message.journal)

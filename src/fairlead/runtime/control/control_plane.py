@@ -135,6 +135,8 @@ class ControlPlane:
         self.host.spawn("loop", self._run)
         if self.term is not None:
             self.term.start()
+            if self.term.lost:  # before it was started here
+                self._lose_journal()
         if self.snapshotter is not None:
             self.snapshotter.start()
 

@@ -11,7 +11,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import uvicorn
-from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -147,7 +146,7 @@ class _InParts:
 class HttpServer:
     """Serves an application on open sockets until `stop`. `certificate` and `key` are files, both empty without TLS."""
 
-    def __init__(self, app: FastAPI, certificate: str = "", key: str = "", limits: ConnectionLimits | None = None) -> None:
+    def __init__(self, app: ASGIApp, certificate: str = "", key: str = "", limits: ConnectionLimits | None = None) -> None:
         limits = limits or ConnectionLimits()
         connection = type("Connection", (LimitedConnection,), {"limits": limits, "everywhere": {}, "by_address": {}})
         config = uvicorn.Config(_InParts(app), log_config=None, log_level="warning", lifespan="off", http=connection, ws="none")

@@ -64,20 +64,23 @@ class JournalTerm:
 
     def __post_init__(self) -> None:
         self._confirmed = self.host.monotonic()
-        self._lost = self._ended = self._failing = False
+        self._started = self._ended = self._failing = False
+        self.lost = False  # whether another control plane has taken over
 
     def may_renew(self) -> bool:
         """Return whether leases may be renewed now. For any thread."""
-        return not self._lost and self.host.monotonic() - self._confirmed <= self.timeout_s
+        return not self.lost and self.host.monotonic() - self._confirmed <= self.timeout_s
 
     def start(self) -> None:
         """Confirm every second from now on, in a thread."""
-        self.host.spawn("journal-term", self._run)
+        if not self._started:
+            self._started = True
+            self.host.spawn("journal-term", self._run)
 
     def end(self) -> None:
         """Stop to confirm, after the last lease was renewed."""
         self._ended = True
-        if not self._lost:
+        if not self.lost:
             self.terms.end()
 
     def confirm(self) -> None:
@@ -95,12 +98,12 @@ class JournalTerm:
         if held:
             self._confirmed = began
         elif not self._ended:
-            self._lost = True
+            self.lost = True
 
     def _run(self) -> None:
         while not self._ended:
             self.confirm()
-            if self._lost:
+            if self.lost:
                 self.on_lost()
                 return
             if not self._failing:
