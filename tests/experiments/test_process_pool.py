@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+from fairlead.experiments.cases import ProcessPool
 from foundry import ends, environment
 
 KILLED = """
@@ -31,3 +33,14 @@ def test_who_works_for_a_process_that_is_killed_ends_with_it(tmp_path: Path) -> 
         os.kill(process.pid, signal.SIGKILL)
     for number in working:
         assert ends(number, 180.0)
+
+
+def test_an_interrupt_while_a_worker_starts_ends_the_pool_though_its_argument_is_large() -> None:
+    pool = ProcessPool(1, time.sleep, (600.0,))
+    pool.submit(len, b"x" * (4 << 20))
+    manager, queue = pool._pool._executor_manager_thread, pool._pool._call_queue  # type: ignore[attr-defined]
+    assert manager is not None
+    assert queue._reader.poll(180.0)  # the argument is on its way
+    pool.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    manager.join(180.0)
+    assert not manager.is_alive()

@@ -52,9 +52,11 @@ class ProcessPool:
             self._pool.shutdown()
             return
         running = list((self._pool._processes or {}).values())
+        queue = self._pool._call_queue  # type: ignore[attr-defined]
         self._pool.shutdown(wait=False, cancel_futures=True)
         for process in running:
             process.terminate()
+        queue._reader.close()  # Python below 3.11.5 otherwise waits forever to hand large arguments to a worker that is gone
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
         """Call a function in a worker."""
