@@ -115,10 +115,14 @@ def test_a_later_start_names_options_without_effect_and_a_root_that_others_can_r
     assert (tmp_path / "root" / "journal.sqlite").stat().st_mode & 0o777 == 0o600
     assert not [line for line in lines(tmp_path) if "can read" in line["event"]]
     with serving(tmp_path, "--policy", "fifo", "--round", "2"):
-        assert "no effect" not in (tmp_path / LOG).read_text(), "they are those of the journal"
+        told = (tmp_path / LOG).read_text()
+        assert "no effect" not in told, "they are those of the journal"
+        assert "differs from --cluster" not in told
     (tmp_path / "root").chmod(0o755)
-    with serving(tmp_path, "--policy", "las", "--round", "2"):
-        assert "no effect: --policy; the scheduler in the journal has other values" in (tmp_path / LOG).read_text()
+    with serving(tmp_path, "--policy", "las", "--round", "2", "--cluster", "4xv100:2"):
+        told = (tmp_path / LOG).read_text()
+        assert "no effect: --policy; the scheduler in the journal has other values" in told
+        assert "cluster: 2 × v100, as in the journal, which differs from --cluster; `fairlead nodes add`" in told
     (warning,) = [line for line in lines(tmp_path) if line["event"] == "other users of this machine can read --root"]
     assert warning["fix"] == "chmod 700 root"
 

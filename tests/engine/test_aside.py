@@ -11,7 +11,7 @@ import numpy as np
 
 from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
-from fairlead.core.cluster import Cluster
+from fairlead.core.cluster import Cluster, Node
 from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
 from fairlead.core.reasons import Code, Reasons
@@ -69,14 +69,19 @@ class Slowly:
 
 
 def played(
-    *happens: ev.Event, takes_s: float, lead_s: float = 0.0, policy: str = "fifo", until: float = 100.0
+    *happens: ev.Event,
+    takes_s: float,
+    lead_s: float = 0.0,
+    policy: str = "fifo",
+    until: float = 100.0,
+    estimator: str = "oracle",
 ) -> tuple[Loop, Slowly]:
     table, tape = ThroughputTable.timed(CLUSTER.type_names), Tape(sorted(happens, key=lambda event: event.time))
 
     def compose(data):
         return SchedulerConfig.from_data(data).build(table)
 
-    scheduler = {"policy": policy, "rounds": ROUND}
+    scheduler = {"policy": policy, "rounds": ROUND, "estimator": estimator}
     loop = Loop(State(CLUSTER), tape, compose(scheduler), journal=MemoryJournal(), allow_stalls=True, compose=compose)
     loop.decision_runner = Slowly(tape, takes_s, lead_s)
     loop.record(ev.JournalOpened(0.0, CLUSTER, scheduler))
@@ -100,6 +105,15 @@ def test_a_decision_is_begun_ahead_and_carried_out_at_the_rounds_start():
     assert aside.begun[1:3] == [6.0, 26.0]
     assert started(loop) == {0: 10.0, 1: 30.0}
     assert loop.missed == 0
+
+
+def test_a_decision_that_a_new_gpu_type_overtakes_is_dropped_with_its_memo():
+    added = ev.NodeAdded(8.0, 2, Node("h100-2", "h100", 1)), ev.NodeRepaired(8.0, 2)
+    loop, aside = played(submitted(3.0, 0), *added, takes_s=3.0, lead_s=4.0, policy="max-min-fairness", estimator="measured")
+    assert aside.begun[1:3] == [6.0, 8.0]
+    assert started(loop) == {0: 11.0}
+    plans = [event for event in loop.journal.events if isinstance(event, (ev.MemoChanged, ev.RoundPlanned))]
+    assert min(event.time for event in plans if event.time > 3.0) == 11.0, "none of the two is from the first decision"
 
 
 def test_who_comes_while_a_decision_is_made_is_in_the_next():

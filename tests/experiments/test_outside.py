@@ -81,6 +81,34 @@ def test_outages_and_time_limits_come_again() -> None:
     assert close(again(world, scheduler).record.jobs.ended_s, first.record.jobs.ended_s)
 
 
+def test_a_changed_cluster_is_simulated_again_with_all_nodes_that_it_ever_had() -> None:
+    scheduler = SchedulerConfig(Part("las"))
+    first, events = run_of(scheduler=scheduler, faults=Faults((Outage(3, 0.0, 30_000.0), Outage(1, 60_000.0))))
+    grown = Cluster(CLUSTER.nodes[:3], CLUSTER.types)  # the same run, as if a node had come later and one had gone
+    recorded: list[ev.Event] = []
+    for event in events:
+        if isinstance(event, ev.JournalOpened):
+            recorded.append(replace(event, cluster=grown))
+        elif isinstance(event, ev.NodeRepaired):
+            recorded += [ev.NodeAdded(event.time, 3, CLUSTER.nodes[3]), event]
+        elif isinstance(event, ev.NodeLost) and event.node == 3:
+            continue
+        elif isinstance(event, ev.JobsInterrupted):
+            gone = len(recorded) - 1  # a job leaves before its node does
+            recorded.append(event)
+            recorded.append(recorded.pop(gone))
+        else:
+            recorded.append(event)
+    recorded = [ev.NodeRemoved(e.time, e.node) if isinstance(e, ev.NodeLost) else e for e in recorded]
+    world, record = exogenous_inputs(recorded)
+    assert world.cluster == CLUSTER
+    assert world.outages == (Outage(3, 0.0, 30_000.0), Outage(1, 60_000.0))
+    assert str(record.cluster) == "4 × v100, 8 × k80"
+    assert record.cluster.nodes[3].name == CLUSTER.nodes[3].name
+    assert close(again(world, scheduler).record.jobs.ended_s, first.record.jobs.ended_s)
+    assert close(record.jobs.ended_s, first.record.jobs.ended_s)
+
+
 # What real jobs do and simulated ones do not, as a control plane writes it down.
 
 NODE = Cluster.parse("2xv100:2,2xk80:2")

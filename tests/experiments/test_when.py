@@ -11,10 +11,11 @@ from crowds import crowd
 
 from fairlead.config import Part, SchedulerConfig
 from fairlead.config.registry import Registry
-from fairlead.core.events import JournalOpened, NodeDrained
+from fairlead.core.cluster import Cluster, Node
+from fairlead.core.events import JournalOpened, NodeAdded, NodeDrained, NodeRemoved, NodeRepaired
 from fairlead.core.job import Job
 from fairlead.core.plan import RoundPlan
-from fairlead.engine.apply import apply_event
+from fairlead.engine.apply import apply_event, replay_events
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.experiments.lookahead import (
@@ -23,6 +24,7 @@ from fairlead.experiments.lookahead import (
     JobForecast,
     JobTimes,
     StartingPoint,
+    forecast,
     forecast_jobs,
     simulate_forward,
 )
@@ -127,6 +129,30 @@ def test_on_a_cluster_that_everybody_left_nobody_begins():
     apply_event(state, NodeDrained(state.time, 0))
     found = forecast_jobs(state, TIMED, ForecastOptions(simulations=1))
     assert {one.without_arrivals.starts_s for one in found if not one.running} == {math.inf}
+
+
+def test_a_drain_that_ends_by_itself_also_ends_in_a_forecast():
+    state = waiting()
+    apply_event(state, NodeDrained(state.time, 0, until_s=state.time + 5000.0))
+    found = forecast_jobs(state, TIMED, ForecastOptions(simulations=0))
+    starts = [one.without_arrivals.starts_s for one in found if not one.running]
+    assert starts
+    assert all(5000.0 <= start < math.inf for start in starts)
+
+
+def test_a_forecast_knows_added_and_removed_nodes():
+    state = waiting()
+    late = len(state.cluster.nodes)
+    apply_event(state, NodeAdded(state.time, late, Node("new", "h100", 4)))
+    apply_event(state, NodeRepaired(state.time, late))
+    apply_event(state, NodeAdded(state.time, late + 1, Node("gone", "h100", 4)))
+    apply_event(state, NodeRemoved(state.time, late + 1))
+    sooner = forecast(state, {"rates": []}, ForecastOptions(simulations=0))
+    assert {one.without_arrivals.starts_s for one in sooner.jobs if not one.running} != {math.inf}
+    assert sooner.jobs
+    for scheduler in ({"policy": "las"}, {"preset": "horus"}):
+        empty = replay_events([JournalOpened(0.0, Cluster(()), scheduler)])
+        assert forecast(empty, {"rates": []}, ForecastOptions(simulations=1)).jobs == ()
 
 
 def test_who_will_be_refused_never_begins_and_that_has_an_end():

@@ -33,11 +33,12 @@ POLICIES = [entry.name for entry in Registry.installed().of("policy") if entry.o
 class ChangingRun:
     """A loop on a simulated cluster, with the stages of a real one; nodes are added and removed between events."""
 
-    def __init__(self, scheduler: dict[str, Any], first: Cluster = FIRST, count: int = 14) -> None:
+    def __init__(self, scheduler: dict[str, Any], first: Cluster = FIRST, *, count: int = 14) -> None:
         table = random_table(5, LAST.type_names)
         jobs = random_jobs(5, count, table=table, largest=4)
+        jobs = [replace(job, submitted_s=job.submitted_s / 4 * (number > 2)) for number, job in enumerate(jobs)]
         jobs = [replace(job, mode=ELASTIC) if number % 3 == 2 else job for number, job in enumerate(jobs)]
-        self.backend = SimulatedBackend(LAST, table, [replace(job, submitted_s=job.submitted_s / 4) for job in jobs])
+        self.backend = SimulatedBackend(LAST, table, jobs)
         self.journal = MemoryJournal()
         stages = compose({"rounds": 120, **scheduler})
         self.loop = Loop(State(first), self.backend, stages, journal=self.journal, on_decision=self.note)
@@ -97,6 +98,24 @@ def test_a_policy_decides_on_while_nodes_join_and_leave(policy: str) -> None:
     assert LEAVES not in scene.used
     assert state.cluster.nodes[LEAVES].removed
     assert str(state.cluster) == "8 × v100, 4 × k80, 4 × h100"
+
+
+SCHEDULERS = [{"policy": name} for name in POLICIES] + [{"preset": name} for name in presets()]
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS, ids=lambda scheduler: "-".join(*scheduler.items()))
+def test_a_cluster_without_nodes_refuses_jobs_until_it_has_some(scheduler: dict[str, Any]) -> None:
+    scene = ChangingRun(scheduler, Cluster(()), count=5)
+    scene.until(600.0)
+    early = [*scene.loop.state.refusals]
+    assert all("the cluster has no nodes yet" in reason.text for reason in scene.loop.state.refusals.values())
+    for node in range(len(LAST.nodes)):
+        scene.add(node)
+    scene.until(math.inf)
+    phases = [Phase(int(scene.loop.state.columns["phase"][number])) for number in range(5)]
+    assert len(early) >= 3
+    assert {phase for number, phase in enumerate(phases) if number not in early} <= {Phase.FINISHED, Phase.FAILED}
+    assert check_events(scene.journal.events, residents=4).digest() == scene.loop.state.digest()
 
 
 @pytest.mark.parametrize("preset", presets())

@@ -3,6 +3,7 @@ that is not in the arguments; what it returns depends on nothing else."""
 
 from __future__ import annotations
 
+import math
 from collections import ChainMap
 from dataclasses import replace
 from functools import cache
@@ -35,6 +36,10 @@ def ask_policy(policy: Policy, view: Snapshot, memo: Memo) -> tuple[Selection, M
 
 def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]:
     """The stages in their order: observation, feasibility, admission, termination, policy, placement."""
+    if not view.cluster.types:  # stages have nothing to choose from
+        refused = tuple((n, infeasible_reason(view.job_of[n], view.cluster)) for n in view.queued.number.tolist())
+        return RoundPlan(view.time, _with_dependents(view, refused), valid_until=math.inf), memo
+
     # 0. New observations, of submitted and running jobs. They come before any stage reads rates.
     estimator = stages.estimator
     observed = cast(LearningEstimator, estimator).observe(view) if _learns(type(estimator)) else None

@@ -99,7 +99,7 @@ class ColocationModel:
         predicted = [_of_kind(known, kind, UNKNOWN_USAGE) for kind in kinds]
         found = [[view.observations.get(_name(kind, name), use) for name in types] for kind, use in zip(kinds, predicted)]
         busy, memory = np.moveaxis(np.array(found, dtype=float).reshape(len(kinds), len(types), 2), 2, 0)  # classes × types
-        covered = np.array([not self.types or name in self.types for name in types])
+        covered = np.array([not self.types or name in self.types for name in types], dtype=np.bool_)
         device = np.array([kind.memory_gb for kind in view.cluster.types])
         both = memory[:, None] + memory
         fits = covered & (both <= device) & np.isfinite(both)

@@ -60,16 +60,16 @@ class Scene:
     ) -> None:
         self.second = 0.0 if state is None else state.time
         self.wire = EmulatedTransport()
-        self.cluster = cluster(machines)
+        self.cluster = cluster(machines) if state is None else state.cluster
         clock = WallClock(0.0, self.second, lambda: 0.0, lambda: self.second)
         clock._offset = 0.0
         number = 0 if state is None else state.next_number
         self.backend = ClusterBackend(self.cluster, self.wire, clock, lambda job: Task((job.command or "true",)), number)
         self.backend.lock.acquire()
         self.journal = journal or MemoryJournal()
-        stages = SchedulerConfig.from_data({"policy": policy, "rounds": ROUND, **parts}).build(
-            table or table_of(self.cluster.type_names, {("", 2): [1.0], ("", 3): [1.0]}), Registry.installed()
-        )
+        rates = {("", size): [1.0] * len(self.cluster.types) for size in (2, 3)}
+        scheduler = SchedulerConfig.from_data({"policy": policy, "rounds": ROUND, **parts})
+        stages = scheduler.build(table or table_of(self.cluster.type_names, rates), Registry.installed())
         self.loop = Loop(state or State(self.cluster), self.backend, stages, journal=self.journal, allow_stalls=True)
         if state is None:
             self.loop.record(ev.JournalOpened(0.0, self.cluster, {}))
