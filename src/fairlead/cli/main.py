@@ -63,6 +63,10 @@ COMMANDS = {
     "advise": Entry(_CLUSTER, "fairlead.cli.cmd_synthesize:advise_command", "Recommend a scheduler for a running cluster."),
     "rates": Entry(_CLUSTER, "fairlead.cli.cmd_trace:rates_app", "Export the throughputs that a cluster has measured."),
     "token": Entry(_CLUSTER, "fairlead.cli.cmd_tokens:token_app", "Manage API tokens."),
+    "backup": Entry(
+        _CLUSTER, "fairlead.cli.cmd_backup:backup_command", "Copy the journal of a control plane, with tokens and code."
+    ),
+    "restore": Entry(_CLUSTER, "fairlead.cli.cmd_backup:restore_command", "Restore a backup into a new root folder."),
     "demo": Entry(_SIMULATE, "fairlead.cli.cmd_demo:demo_command", "Show what Fairlead does, in under two minutes."),
     "simulate": Entry(_SIMULATE, "fairlead.cli.cmd_simulate:simulate_command", "Simulate one scheduler on one trace."),
     "compare": Entry(_SIMULATE, "fairlead.cli.cmd_compare:compare_command", "Compare schedulers on the same jobs."),

@@ -1,0 +1,80 @@
+"""Backups of a cluster that runs, and what comes of them."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from cluster_up import until
+from command import fairlead
+
+from fairlead.core.errors import FairleadError
+from fairlead.journal.backup import remove_old_backups, restore_backup, write_backup
+from fairlead.runtime.http_client import ControlPlaneClient
+from foundry import running
+
+
+def test_a_backup_of_a_running_cluster_is_restored_with_jobs_tokens_and_code(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "main.py").write_text("print('hello')")
+    up = ("up", "--cluster", "1xv100:1", "--http", "127.0.0.1:0", "--agents", "127.0.0.1:0", "--round", "0.5")
+    with running(tmp_path, *up):
+        until((tmp_path / ".fairlead" / "connection.json").exists, tmp_path)
+        sent = fairlead("submit", "--name", "first", "--code", "code", "--", "python", "main.py", cwd=tmp_path)
+        assert sent.returncode == 0, sent.stderr
+        token = fairlead("token", "add", "ann", cwd=tmp_path).stdout.strip()
+        done = fairlead("backup", "copy.tar", "--json", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        record = json.loads(done.stdout)
+        assert record["events"] > 0
+        assert 0.0 <= record["last_event_age_s"] < 3600.0
+        assert (tmp_path / "copy.tar").stat().st_mode & 0o777 == 0o600
+        text = fairlead("backup", "copy.tar", cwd=tmp_path).stdout
+        assert "events, the last" in text
+    restored = fairlead("restore", "copy.tar", "--root", "again", cwd=tmp_path)
+    assert restored.returncode == 0, restored.stderr
+    assert "restored" in restored.stdout
+    refused = fairlead("restore", "copy.tar", "--root", "again", cwd=tmp_path)
+    assert (refused.returncode, "nothing is overwritten" in refused.stderr) == (2, True)
+    assert len(list((tmp_path / "again" / "code").glob("*.zip"))) == 1
+
+    with running(tmp_path, *up, "--root", "again"):
+        until((tmp_path / "again" / "connection.json").exists, tmp_path)
+        url = json.loads((tmp_path / "again" / "connection.json").read_text())["url"]
+        assert ControlPlaneClient(url, token).jobs() == []
+        admin = ControlPlaneClient(url, (tmp_path / "again" / "admin.token").read_text())
+        until(lambda: admin.job("first")["phase"] == "finished", tmp_path)
+
+
+def test_only_the_last_backups_are_kept(tmp_path: Path) -> None:
+    for day in range(1, 6):
+        (tmp_path / f"fairlead-2026-11-0{day}T00-00-00Z.tar").touch()
+    (tmp_path / "notes.tar").touch()
+    remove_old_backups(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "fairlead-2026-11-04T00-00-00Z.tar",
+        "fairlead-2026-11-05T00-00-00Z.tar",
+        "notes.tar",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("journal", "said"), [("postgresql://h/d", "pg_dump"), ("x.jsonl", "can be copied"), ("", "was started before")]
+)
+def test_what_cannot_be_backed_up_is_refused_with_what_to_do(tmp_path: Path, journal: str, said: str) -> None:
+    with pytest.raises(FairleadError, match=said):
+        write_backup(tmp_path, journal, tmp_path / "copy.tar")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_no_backup_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_text("no")
+    with pytest.raises(FairleadError, match="cannot read the backup"):
+        restore_backup(tmp_path / "a.tar", tmp_path / "root")
+    with tarfile.open(tmp_path / "b.tar", "w") as tar:
+        tar.add(tmp_path / "a.tar", "../outside")
+    with pytest.raises(FairleadError, match=r"it has '\.\./outside' in it"):
+        restore_backup(tmp_path / "b.tar", tmp_path / "root")
+    assert not (tmp_path / "outside").exists()
