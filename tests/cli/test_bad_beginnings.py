@@ -14,6 +14,7 @@ from typing import TypeAlias
 import pytest
 
 from fairlead.cli import main
+from fairlead.journal.control_files import FolderFiles
 from fairlead.journal.recovery import open_journal
 from fairlead.runtime.bootstrap import create_tokens
 from postgres_server import PostgresServer
@@ -192,7 +193,7 @@ def test_a_token_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
     with monkeypatch.context() as disk:
         disk.setattr("os.replace", full)
         with pytest.raises(OSError, match="No space"):
-            create_tokens(tmp_path)
+            create_tokens(FolderFiles(tmp_path), tmp_path)
     assert list(tmp_path.glob("*.token")) == []
-    create_tokens(tmp_path)
+    create_tokens(FolderFiles(tmp_path), tmp_path)
     assert sorted(path.name for path in tmp_path.glob("*.token") if path.read_text()) == ["admin.token", "agent.token"]
