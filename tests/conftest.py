@@ -28,8 +28,8 @@ pytest_plugins = ["fairlead.testing.fixtures"]
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: tests of real processes mostly wait."""
-    return len(os.sched_getaffinity(0)) + 1
+    """Two more than there are cores: tests of real processes mostly wait."""
+    return len(os.sched_getaffinity(0)) + 2
 
 
 SHARED = Path(__file__).resolve().parents[1] / ".." / "shared"

@@ -20,6 +20,7 @@ import time
 import traceback
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 _true_time = time.time
@@ -39,10 +40,12 @@ import fairlead.cli.main  # noqa: E402
 import fairlead.runtime.agent.agent_service  # noqa: E402
 import fairlead.runtime.control.http_api  # noqa: E402
 from command_server import fork_agents, serve_call  # noqa: E402
+from fairlead.cli import cmd_synthesize  # noqa: E402
 from fairlead.cli.main import COMMANDS  # noqa: E402
 from fairlead.config import SchedulerConfig  # noqa: E402
 from fairlead.config.registry import Registry  # noqa: E402
 from fairlead.core.events import Event  # noqa: E402
+from fairlead.experiments import cases, compare  # noqa: E402
 from fairlead.journal.sql_journal import DatabaseJournal  # noqa: E402
 from fairlead.runtime.control.control_plane import ControlPlane  # noqa: E402
 from fairlead.workloads.catalogue import accelerator_types, catalogue  # noqa: E402
@@ -81,6 +84,17 @@ def switches_on_a_signal() -> None:
         signal.signal(signal.SIGUSR1, lambda *_: self.backend.switch(other, "a signal"))
 
     ControlPlane.__post_init__ = watched  # type: ignore[method-assign]
+
+
+def work_alone() -> None:
+    """A study has one process unless it asks for more: tests keep all cores busy, and another one would import everything."""
+    run = cases.run_in_processes
+
+    def alone(function: Any, some: Any, inputs: object, processes: int | None, on_result: Any) -> None:
+        run(function, some, inputs, processes or 1, on_result)
+
+    cases.run_in_processes = compare.run_in_processes = alone  # type: ignore[assignment]
+    cmd_synthesize.os = SimpleNamespace(cpu_count=lambda: 1)  # type: ignore[assignment]
 
 
 def made(order: dict[str, Any]) -> int:
@@ -129,6 +143,7 @@ def warm_up() -> None:
 def main(listening: str, program: str) -> None:
     warm_up()
     fork_agents(Path(program))
+    work_alone()
     left: set[int] = set()
     calls: set[int] = set()
     with socket.socket(fileno=int(listening)) as listener:
