@@ -29,7 +29,7 @@ NAMES = {"fig9", "fig10", "fig11", "fig12", "fig13", "fig14", "fig15a", "fig15b"
 def finished(tmp_path_factory):
     """All studies once, with the bundled catalogue; the tests look at what came of it."""
     folder = tmp_path_factory.mktemp("gavel")
-    given = Reproduction(GAVEL, TINY, GavelInputs(), folder)
+    given = Reproduction(GAVEL, replace(TINY, measure=(2, 4), static_jobs=6), GavelInputs(), folder)
     return given, reproduce(given, processes=1)
 
 
