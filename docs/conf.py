@@ -50,6 +50,7 @@ NAVIGATION = {
         "guides/set-quotas",
         "guides/secure-a-cluster",
         "guides/back-up-and-upgrade",
+        "guides/high-availability",
         "guides/monitor-a-cluster",
         "guides/troubleshoot",
         "guides/simulate-your-trace",

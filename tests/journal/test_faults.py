@@ -303,8 +303,8 @@ def test_another_version_in_postgres_is_refused(postgres: PostgresServer) -> Non
     url = postgres.database()
     filled(PostgresJournal(url)).close()
     with psycopg.connect(url) as connection:
-        connection.execute("UPDATE fairlead.meta SET value = '2' WHERE name = 'tables'")
-    with pytest.raises(JournalError, match="tables are of version 2"):
+        connection.execute("UPDATE fairlead.meta SET value = '3' WHERE name = 'tables'")
+    with pytest.raises(JournalError, match="tables are of version 3"):
         PostgresJournal(url)
 
 
