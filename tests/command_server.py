@@ -46,14 +46,14 @@ def install(folder: Path, address: Path, *, own_ports: bool = False) -> Path:
 
 
 def fork_agents(program: Path) -> None:
-    """Let the agents of `fairlead up`, in this process, be forked by the server of a program."""
-    from fairlead.runtime import bootstrap
+    """Let the agents of `fairlead up`, and the clusters of other commands, be forked by the server of a program."""
+    from fairlead.runtime import bootstrap, embedded
 
     def start(words: list[str], **about: Any) -> subprocess.Popen[bytes]:
         assert words[:3] == [sys.executable, "-m", "fairlead.cli.main"]
         return subprocess.Popen([str(program), *words[3:]], **about)
 
-    bootstrap.subprocess = SimpleNamespace(Popen=start, PIPE=subprocess.PIPE)  # type: ignore[assignment]
+    bootstrap.subprocess = embedded.subprocess = SimpleNamespace(Popen=start, PIPE=subprocess.PIPE)  # type: ignore[assignment]
 
 
 def session() -> None:
