@@ -164,14 +164,18 @@ def test_a_node_is_removed_when_its_jobs_have_left_and_its_agent_ends(cluster: R
 
 
 def test_a_drain_shows_why_and_ends_by_itself(cluster: RunningCluster) -> None:
-    with cluster.serving("--cluster", "2xv100:2"):
+    with cluster.serving("--cluster", "2xv100:1"):
         for wrong in ("soon", "2020-01-01T00:00"):
             assert cluster.run("drain", "v100-0", "--until", wrong).returncode == 2
         drained = cluster.run("drain", "v100-0", "--reason", "new driver", "--until", "4s")
         assert drained.stdout.startswith("v100-0 is drained until ")
         cluster.until(lambda: not cluster.node("v100-0")["drained"])
         assert cluster.run("drain", "v100-0", "--reason", "new driver", "--until", "12h").returncode == 0
-    with cluster.serving("--cluster", "2xv100:2"):
+        window = ("--from", "2126-11-20T08:00", "--until", "2126-11-20T12:00")
+        announced = cluster.run("drain", "v100-1", *window)
+        assert announced.stdout == "v100-1 will be drained from 2126-11-20 08:00:00 until 2126-11-20 12:00:00\n"
+    with cluster.serving("--cluster", "2xv100:1"):
         shown = cluster.run("nodes", "v100-0").stdout
-        assert "v100-0 is drained by admin until " in shown
-        assert ": new driver\n" in shown
+        assert "v100-0 is drained until " in shown
+        assert " by admin: new driver\n" in shown
+        assert "v100-1 will be drained from 2126-11-20 08:00:00" in cluster.run("nodes").stdout

@@ -125,9 +125,19 @@ class ClusterConnection:
         """
         return self.client.remove_node(name)
 
-    def drain(self, node: str, *, reason: str = "", until: float | None = None) -> dict[str, Any]:
-        """Drain a node: its jobs move, and none starts there until `undrain`, or until a Unix time. Return its record."""
-        return self.client.drain(node, reason=reason, until=until)
+    def drain(self, node: str, *, reason: str = "", start: float | None = None, until: float | None = None) -> dict[str, Any]:
+        """Drain a node: its jobs move, and none starts there until `undrain`.
+
+        Args:
+            node: The name of the node.
+            reason: The reason, which users see.
+            start: Unix time at which the drain begins by itself; None: now.
+            until: Unix time at which it ends by itself; None: with `undrain`.
+
+        Returns:
+            The record of the node.
+        """
+        return self.client.drain(node, reason=reason, start=start, until=until)
 
     def undrain(self, node: str) -> dict[str, Any]:
         """Use a drained node again; return its record."""

@@ -72,7 +72,7 @@ def nodes_command(words: NodesArgument = None, json: JsonOption = False) -> None
         out.print(Text(f"{where} the CPU and memory of jobs: cgroups (v2) are not available"), soft_wrap=True)
     for node in found:
         if node.get("drain"):
-            out.print(Text(f"{node['name']} is drained{_described(node['drain'])}"), soft_wrap=True)
+            out.print(Text(f"{node['name']} {_described(node['drain'])}"), soft_wrap=True)
         if why := node.get("launch_error"):
             again = f"; retried {format_delay(node['backoff_s'])}" if node["backoff_s"] else ""
             told = f"{node['name']} could not start a job: {legible(why)}{again}"
@@ -151,10 +151,14 @@ def _wait_until_empty(plane: Any, names: Sequence[str]) -> None:
 
 
 def _described(drain: dict[str, Any]) -> str:
-    """Return by whom, until when and why a node is drained."""
+    """Return by whom, from and until when, and why a node is drained."""
     by = f" by {drain['by']}" if drain["by"] else ""
-    until = f" until {local_time(drain['until'])}" if drain["until"] else ""
-    return f"{by}{until}" + (f": {legible(drain['reason'])}" if drain["reason"] else "")
+    return f"{_window(drain)}{by}" + (f": {legible(drain['reason'])}" if drain["reason"] else "")
+
+
+def _window(drain: dict[str, Any]) -> str:
+    begin = f"will be drained from {local_time(drain['from'])}" if drain.get("from") else "is drained"
+    return begin + (f" until {local_time(drain['until'])}" if drain.get("until") else "")
 
 
 def _moment(option: str, text: str) -> float:
@@ -200,6 +204,7 @@ def undrain_command(
 def drain_command(
     words: NodeNames,
     reason: str = typer.Option("", help="The reason, which 'fairlead nodes' shows."),
+    start: str = typer.Option("", "--from", help=f"When the drain begins by itself: {MOMENT}. [default: now]"),
     until: str = typer.Option("", help=f"When the drain ends by itself: {MOMENT}. [default: with 'fairlead undrain']"),
     undo: bool = typer.Option(False, "--undo", help="The same as 'fairlead undrain'.", hidden=True),
     json: JsonOption = False,
@@ -211,13 +216,16 @@ def drain_command(
       fairlead drain n1
       fairlead undrain n1     # after the maintenance
       fairlead drain 'v100-*' --reason "new driver" --until 12h
+      fairlead drain n1 --from 2026-11-20T08:00 --until 2026-11-20T12:00 --reason "new disks"
 
     At the next round the jobs of the node checkpoint, and resume on other nodes or wait for free GPUs. 'fairlead nodes' shows
     when the node is empty. It stays drained across restarts. The command needs an admin token.
     Exit codes: 0 done, 3 no such node, 4 not allowed.
     """
-    about = {"reason": reason, "until": _moment("until", until) if until else None}
-    _drain(words, undo=undo, json=json, **about)
+    moments = {
+        name: _moment(option, text) for name, option, text in (("start", "from", start), ("until", "until", until)) if text
+    }
+    _drain(words, undo=undo, json=json, reason=reason, **moments)
 
 
 def _drain(words: Sequence[str], *, undo: bool, json: bool, **about: Any) -> None:
@@ -228,5 +236,6 @@ def _drain(words: Sequence[str], *, undo: bool, json: bool, **about: Any) -> Non
         return
     for node in answers:
         left = f"; jobs to move at the next round: {', '.join(node['jobs'])}" if node["jobs"] else "; no job runs on it"
-        until = f" until {local_time(node['drain']['until'])}" if (node.get("drain") or {}).get("until") else ""
-        out.print(f"{node['name']} accepts jobs again" if undo else f"{node['name']} is drained{until}{left}")
+        drain = node.get("drain") or {}
+        left = "" if drain.get("from") else left
+        out.print(f"{node['name']} accepts jobs again" if undo else f"{node['name']} {_window(drain)}{left}")

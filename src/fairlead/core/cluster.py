@@ -52,11 +52,12 @@ class Node:
 
 
 class Drain(NamedTuple):
-    """Why a node is drained, by which user, and until when (None: until an operator ends it)."""
+    """Why a node is drained, by which user, until when (None: until an operator ends it), and from when (None: now)."""
 
     reason: str = ""
     by: str = ""
     until_s: float | None = None
+    from_s: float | None = None
 
 
 NO_DRAIN = Drain()

@@ -110,6 +110,7 @@ class NodeDrained:
     reason: str = ""  # the reason that was given
     by: str = ""  # the user who drained it
     until_s: float | None = None  # second at which the drain ends by itself; None: an operator ends it
+    from_s: float | None = None  # the drain is announced, and begins at this second by another event; None: it begins now
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class Snapshot:
     round_s: float = 0.0  # of the scheduler that decides; 0: at every event
     any_drained: bool = False
     backoffs: Mapping[int, BackoffPeriod] = field(default_factory=dict)  # nodes that get no jobs for now; they are not `up`
-    drains: Mapping[int, Drain] = field(default_factory=dict)  # of drained nodes, where a reason, user or time was given
+    drains: Mapping[int, Drain] = field(default_factory=dict)  # where a reason, user or time was given; also announced ones
     any_min_run: bool = False  # whether any job asked for a minimum uninterrupted run
     weighted: bool = True  # whether any job may have a weight other than 1
     estimate: Callable[[Snapshot], Rates] | None = field(default=None, compare=False)

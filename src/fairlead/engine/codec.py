@@ -403,7 +403,7 @@ _FIELDS: dict[str, _Field] = {
 _NODE_IF_ANY = _whole(-1, optional=True)
 _FIELDS_BY_EVENT: dict[type, dict[str, _Field]] = {
     ev.JournalOpened: {"rates": _Field(_to_rates)},
-    ev.NodeDrained: {"until_s": _Field(lambda name, value, _: _finite(name, value), None, True)},
+    ev.NodeDrained: dict.fromkeys(("until_s", "from_s"), _Field(lambda name, value, _: _finite(name, value), None, True)),
     ev.MetricsReported: {"values": _Field(_reported, lambda values: [_number(value) for value in values.tolist()])},
     ev.JobsFailed: {"node": _NODE_IF_ANY},
     ev.JobsInterrupted: {

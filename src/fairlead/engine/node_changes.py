@@ -20,7 +20,12 @@ MAX_ACCELERATORS = 1_000_000  # of a cluster
 
 
 def _drained(state: State, event: ev.NodeDrained) -> None:
-    drained, drain = _with_node(state, state.drained, event.node, not event.undo), Drain(event.reason, event.by, event.until_s)
+    drained = state.drained
+    if event.undo or event.from_s is None:
+        drained = _with_node(state, drained, event.node, not event.undo)
+    else:
+        _check_not_removed(state, event.node)
+    drain = Drain(event.reason, event.by, event.until_s, event.from_s)
     state.drains = {node: other for node, other in state.drains.items() if node != event.node}
     if not event.undo and drain != NO_DRAIN:
         state.drains[event.node] = drain

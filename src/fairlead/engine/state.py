@@ -79,7 +79,7 @@ class State:
         self.job_of: dict[int, Job] = {}
         self.next_number = 0
         self._template: Snapshot | None = None  # what snapshots have in common, until it changes
-        self.drains: dict[int, Drain] = {}  # of drained nodes, where a reason, a user or an end was given
+        self.drains: dict[int, Drain] = {}  # where a reason, a user or a time was given; also announced ones
         self.node_changes = 0  # nodes added and removed since the journal began
         present = np.repeat(np.array([not node.removed for node in cluster.nodes], dtype=np.bool_), cluster.node_size)
         self.set_availability(present, np.zeros(cluster.size, dtype=np.bool_), {})

@@ -105,9 +105,12 @@ def forward_loop(
     """The loop that simulates a scheduler from a starting point. A switch to another scheduler forgets the memo, as on a
     cluster."""
     memo = start.memo if scheduler == start.scheduler else None
-    drains = ((drain.until_s, node) for node, drain in start.view.drains.items() if drain.until_s is not None)
-    ends = [NodeDrained(max(until_s, start.view.time), node, undo=True) for until_s, node in sorted(drains)]
-    backend = SimulatedBackend.from_snapshot(start.view, table, start.arrivals, costs=start.costs, others=ends)
+    times = (
+        (second, node, undo) for node, one in start.view.drains.items() for undo, second in enumerate((one.from_s, one.until_s))
+    )
+    due = sorted((second, node, bool(undo)) for second, node, undo in times if second is not None)
+    drains = [NodeDrained(max(second, start.view.time), node, undo) for second, node, undo in due]
+    backend = SimulatedBackend.from_snapshot(start.view, table, start.arrivals, costs=start.costs, others=drains)
     stages = simulated_with(start.costs, scheduler).build(table, registry or Registry.installed())
     return Loop(State.from_snapshot(start.view, memo), backend, stages, on_decision=on_decision)
 

@@ -238,10 +238,13 @@ class ControlPlaneClient:
         """Return the cluster at one moment: the jobs on each accelerator, the queue, the last decisions."""
         return self._ask("GET", "/v1/overview")
 
-    def drain(self, node: str, *, undo: bool = False, reason: str = "", until: float | None = None) -> dict[str, Any]:
-        """Drain a node, until a Unix time or (None) until it is undone; or use it again. Needs an admin's token."""
+    def drain(
+        self, node: str, *, undo: bool = False, reason: str = "", start: float | None = None, until: float | None = None
+    ) -> dict[str, Any]:
+        """Drain a node, from a Unix time (None: now) until another (None: until it is undone); or use it again. Needs an
+        admin's token."""
         path = f"/v1/nodes/{_part(node)}/drain"
-        given = {name: value for name, value in (("reason", reason), ("until", until)) if value}
+        given = {name: value for name, value in (("reason", reason), ("from", start), ("until", until)) if value}
         if undo or not given:
             return self._ask("DELETE" if undo else "PUT", path, content=b"")
         return self._ask("PUT", path, given)

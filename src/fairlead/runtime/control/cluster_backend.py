@@ -245,7 +245,8 @@ class ClusterBackend:
         self.inbox.put(handle, kill)
 
     def drain(self, node: int, undo: bool, answer: Answer = lambda events: None, drain: Drain = NO_DRAIN) -> None:
-        """Drain a node, or end its drain; it ends by itself at `drain.until_s`. A removed node is answered by a `Refusal`."""
+        """Drain a node, or end its drain. It begins and ends by itself at the times of `drain`, if it has any. A removed node
+        is answered by a `Refusal`."""
         self.inbox.put(lambda now: self.roster.drain(now, node, undo, drain), answer)
 
     def add_node(self, spec: Node, type_: AcceleratorType | None, answer: Answer = lambda events: None) -> None:
@@ -375,7 +376,7 @@ class ClusterBackend:
             self.inbox.defer_answer(answer, events)
         if self.now >= self._metrics.due_s:
             happened += self._metrics.flush(self.now)
-        return happened + self._enforce_limits() + self._end_backoffs() + self.roster.end_drains(self.now)
+        return happened + self._enforce_limits() + self._end_backoffs() + self.roster.due_drains(self.now)
 
     def _check_start(self, node: int, report: Report) -> None:
         run = self.launches.get(*report.key)

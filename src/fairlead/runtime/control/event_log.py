@@ -59,7 +59,8 @@ class EventLog:
                 case ev.NodeRepaired():
                     log.info("node joined", extra=self._node(event.node))
                 case ev.NodeDrained():
-                    log.info("node undrained" if event.undo else "node drained", extra=self._node(event.node) | _drain(event))
+                    what = "node undrained" if event.undo else "node drained" if event.from_s is None else "drain announced"
+                    log.info(what, extra=self._node(event.node) | _drain(event))
                 case ev.NodeAdded():
                     gpus = f"{event.spec.accelerators} × {event.spec.type}"
                     log.info("node added", extra={"node": event.spec.name, "gpus": gpus})
@@ -104,7 +105,7 @@ class EventLog:
 
 
 def _drain(event: ev.NodeDrained) -> dict[str, Any]:
-    given = {"why": event.reason, "by": event.by, "until_s": event.until_s}
+    given = {"why": event.reason, "by": event.by, "from_s": event.from_s, "until_s": event.until_s}
     return {name: value for name, value in given.items() if value}
 
 

@@ -15,26 +15,35 @@ from fairlead.runtime.control.inbox import Refusal
 
 @dataclass
 class NodeRoster:
-    """The cluster with all nodes that were added and removed so far, and when drains end by themselves."""
+    """The cluster with all nodes that were added and removed so far, and when drains begin and end by themselves."""
 
     cluster: Cluster
     drain_ends: dict[int, float] = field(default_factory=dict)  # by node
+    announced: dict[int, Drain] = field(default_factory=dict)  # drains that have not begun, by node
 
     def restore(self, drains: Mapping[int, Drain]) -> None:
         """Continue the drains of a journal after a restart."""
-        self.drain_ends = {node: drain.until_s for node, drain in drains.items() if drain.until_s is not None}
+        self.announced = {node: drain for node, drain in drains.items() if drain.from_s is not None}
+        ends = {node: drain.until_s for node, drain in drains.items() if node not in self.announced}
+        self.drain_ends = {node: until_s for node, until_s in ends.items() if until_s is not None}
 
     def is_removed(self, node: int) -> bool:
         return self.cluster.nodes[node].removed
 
     def drain(self, now: float, node: int, undo: bool, drain: Drain) -> Sequence[ev.Event]:
-        """Drain a node, or end its drain. A later drain replaces reason and time."""
+        """Drain a node, announce its drain, or end it. A later drain replaces a former one."""
         if self.is_removed(node):
             return Refusal(f"node {self.cluster.nodes[node].name!r} was removed")
-        self.drain_ends.pop(node, None)
-        if not undo and drain.until_s is not None:
-            self.drain_ends[node] = drain.until_s
-        return [ev.NodeDrained(now, node, undo, *(("", drain.by, None) if undo else drain))]
+        self._forget_drain(node)
+        if undo:
+            return [ev.NodeDrained(now, node, True, by=drain.by)]
+        if drain.from_s is not None and drain.from_s > now:
+            self.announced[node] = drain
+        else:
+            drain = drain._replace(from_s=None)
+            if drain.until_s is not None:
+                self.drain_ends[node] = drain.until_s
+        return [ev.NodeDrained(now, node, False, *drain)]
 
     def add(self, now: float, spec: Node, type_: AcceleratorType | None) -> Sequence[ev.Event]:
         """Add a node; `type_` has the properties of its GPU type, which count where the cluster does not have the type."""
@@ -53,17 +62,24 @@ class NodeRoster:
         if in_use:
             return Refusal(f"jobs run on node {spec.name!r}: drain it, and remove it when its jobs have left")
         self.cluster = self.cluster.with_node(node, replace(spec, removed=True))
-        self.drain_ends.pop(node, None)
+        self._forget_drain(node)
         return [ev.NodeRemoved(now, node)]
 
     @property
     def next_s(self) -> float:
-        """When the next drain ends."""
-        return min(self.drain_ends.values(), default=math.inf)
+        """When the next drain begins or ends."""
+        begins = (drain.from_s for drain in self.announced.values() if drain.from_s is not None)
+        return min([*self.drain_ends.values(), *begins], default=math.inf)
 
-    def end_drains(self, now: float) -> list[ev.Event]:
-        """The events of drains that end by now."""
+    def due_drains(self, now: float) -> list[ev.Event]:
+        """The events of drains that begin or end by now."""
+        begun = sorted(node for node, drain in self.announced.items() if drain.from_s is not None and drain.from_s <= now)
+        events = [event for node in begun for event in self.drain(now, node, False, self.announced[node])]
         ended = sorted(node for node, until_s in self.drain_ends.items() if until_s <= now)
         for node in ended:
             del self.drain_ends[node]
-        return [ev.NodeDrained(now, node, undo=True) for node in ended]
+        return [*events, *(ev.NodeDrained(now, node, undo=True) for node in ended)]
+
+    def _forget_drain(self, node: int) -> None:
+        self.drain_ends.pop(node, None)
+        self.announced.pop(node, None)

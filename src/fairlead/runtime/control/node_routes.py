@@ -72,10 +72,11 @@ class NewNode(BaseModel):
 class DrainRequest(BaseModel):
     """How to drain a node."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
     reason: Annotated[str, Field(max_length=500, description="shown to users")] = ""
-    until: Annotated[Moment | None, Field(description="when the drain ends by itself")] = None
+    start: Annotated[Moment | None, Field(alias="from", description="when it begins; null: now")] = None
+    until: Annotated[Moment | None, Field(description="when it ends by itself; null: when it is undone")] = None
 
 
 def node_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: NodeRequests) -> APIRouter:
@@ -131,12 +132,16 @@ def node_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: NodeR
     @router.put("/v1/nodes/{name}/drain", responses={403: {}, 404: {}, 409: {}, 411: {}, 422: {}})
     async def drain(name: JobName, caller: Operator, body: DrainRequest | None = None) -> dict[str, Any]:
         """Drain a node: its jobs save and move at the next decision, and no job starts there until this is undone, or until
-        `until`."""
-        number, wanted = find(name), body or DrainRequest()
-        until_s = None if wanted.until is None else wanted.until - plane.origin
-        if until_s is not None and until_s <= plane.backend.now:
-            raise HTTPException(422, "until: expected a time that is not over")
-        drain = Drain(wanted.reason, caller.user, until_s)
+        `until`. With `from`, this is announced, and begins by itself. A later drain replaces it."""
+        number, wanted, now = find(name), body or DrainRequest(), plane.backend.now
+        from_s, until_s = (None if moment is None else moment - plane.origin for moment in (wanted.start, wanted.until))
+        if until_s is not None and until_s <= max(now, from_s or now):
+            raise HTTPException(422, "until: expected a time that is not over, and after from")
+        if from_s is not None and await requests.read(
+            lambda: bool(plane.loop.state.drained[plane.cluster.node_of == number].any())
+        ):
+            raise HTTPException(409, f"node {name!r} is drained already: end that drain first, or leave out from")
+        drain = Drain(wanted.reason, caller.user, until_s, from_s)
         return await changed(lambda answer: plane.backend.drain(number, False, answer, drain), name)
 
     @router.delete("/v1/nodes/{name}/drain", responses={403: {}, 404: {}, 409: {}})

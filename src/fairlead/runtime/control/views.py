@@ -288,10 +288,11 @@ def node_records(plane: ControlPlane, visible_to: str | None = None) -> list[dic
 
 
 def _drain(plane: ControlPlane, drain: Drain | None) -> dict[str, Any] | None:
-    """Why a node is drained, by which user, and until when; None if nothing of that was given."""
+    """Why a node is drained, by which user, from and until when; None if nothing of that was given."""
     if drain is None:
         return None
-    return {"reason": drain.reason, "by": drain.by, "until": None if drain.until_s is None else plane.origin + drain.until_s}
+    start, end = (None if second is None else plane.origin + second for second in (drain.from_s, drain.until_s))
+    return {"reason": drain.reason, "by": drain.by, "from": start, "until": end}
 
 
 def rates(state: State, visible_to: str | None = None) -> list[dict[str, Any]]:
