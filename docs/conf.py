@@ -38,6 +38,7 @@ NAVIGATION = {
     "Guides": [
         "guides/local-cluster",
         "guides/several-machines",
+        "guides/add-and-remove-nodes",
         "guides/training-script",
         "guides/submit-jobs",
         "guides/manage-jobs",

@@ -241,8 +241,7 @@ class ControlPlaneClient:
     def drain(
         self, node: str, *, undo: bool = False, reason: str = "", start: float | None = None, until: float | None = None
     ) -> dict[str, Any]:
-        """Drain a node, from a Unix time (None: now) until another (None: until it is undone); or use it again. Needs an
-        admin's token."""
+        """Drain a node, from a Unix time (None: now) until another (None: no end); or use it again. For admins."""
         path = f"/v1/nodes/{_part(node)}/drain"
         given = {name: value for name, value in (("reason", reason), ("from", start), ("until", until)) if value}
         if undo or not given:
