@@ -23,6 +23,8 @@ settings.load_profile("repeatable")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+os.environ.pop("PYTHONUNBUFFERED", None)  # users rarely set it; it hides errors of buffered output
+
 pytest_plugins = ["fairlead.testing.fixtures"]
 
 

@@ -22,7 +22,7 @@ DOCS = ROOT / "docs"
 SLEEP_S = 3
 """A `sleep` at the start of a line is for readers who want to see more happen; in a test it is this short."""
 
-BLOCK_WITHIN_S = 120.0
+BLOCK_WITHIN_S = 900.0
 """For a block of a page, on a busy machine."""
 
 _FENCE = re.compile(r"^(?P<indent>[ >]*)(?P<fence>```+|~~~+)\s*(?P<language>[^\s`]*)[^\n`]*$")

@@ -50,6 +50,10 @@ class Out(Console):
     def __init__(self, **how: Any) -> None:
         super().__init__(**{"highlight": False, "markup": False, "emoji": False, **how})
 
+    def on_broken_pipe(self) -> None:
+        """Let `fairlead.cli.main` decide: a reader that has ended, as in `fairlead queue | head -1`, is no error."""
+        raise
+
     def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
         for each in super().render(renderable, options):
             plain = each.control or each.text.isprintable()

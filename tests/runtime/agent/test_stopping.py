@@ -388,7 +388,7 @@ def test_who_fails_when_asked_has_failed_however_long_the_others_stay(node: Node
     )
     gang = node.starts(order(script, ranks=2, grace_s=20))
     node.revoke(gang)
-    node.until(lambda: len(node.workers(gang)) == 1, "the first to fail")
+    node.until(lambda: list(node.root.rglob("exit.json")), "the first to fail")
     node.clock.passes(21)
     end = node.ended(gang)
     assert (end.code, end.yielded) == (3, False)
