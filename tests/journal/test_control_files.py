@@ -193,3 +193,19 @@ def test_only_the_last_term_can_be_confirmed(journal: str) -> None:
     ended = one.current()
     assert ended is not None
     assert ended.confirmed_ago_s == float("inf")
+
+
+def test_a_database_is_asked_once_for_the_code_of_many_jobs(
+    journal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "main.py").write_text("print(1)")
+    files, archive, asked = PostgresFiles(journal), pack_code(tmp_path), list[str]()
+    store, digest = CodeStore(files), archive_digest(archive)
+    assert not store.has(digest)
+    store.add(archive, digest)
+    touch = files.touch
+    monkeypatch.setattr(files, "touch", lambda name: asked.append(name) or touch(name))
+    assert [store.has(digest) for _ in range(100)] == [True] * 100
+    assert len(asked) == 1
+    store.remove_unused([], older_than=1e12)
+    assert not store.has(digest)

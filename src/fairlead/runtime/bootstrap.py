@@ -306,7 +306,9 @@ def run_local_cluster(
     connection = root / "connection.json"
 
     def begin(started: Started) -> None:
-        record = {"url": started.url, "token": (root / "admin.token").read_text()}
+        token = root / "admin.token"
+        require(token.exists(), token, "an admin's token, as 'fairlead token add NAME --role admin --journal …' prints it")
+        record = {"url": started.url, "token": token.read_text().strip()}
         atomic_write(connection, orjson.dumps(record), private=True)
         on_start(started)
         agents.extend(_start_agents(settings, started, log_format))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterable
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 WEEK_S = 7 * 86400.0
 CLEAN_EVERY_S = 60.0
+SEEN_S = 30.0
 MIN_CODE_S = 3600.0  # how long code is kept after it was sent or looked up: its job may not be submitted yet
 
 
@@ -55,6 +57,7 @@ class CodeStore:
     def __init__(self, files: ControlFiles, limits: ArchiveLimits = LIMITS, quota: CodeQuota | None = None) -> None:
         self._files, self.limits, self.quota = files, limits, quota or CodeQuota()
         self._lock = threading.Lock()
+        self._seen: dict[str, float] = {}  # of a database, when it was found there: it is not asked for each job of an array
 
     @property
     def remote(self) -> bool:
@@ -63,7 +66,13 @@ class CodeStore:
 
     def has(self, digest: str) -> bool:
         """Return whether an archive is there; it then stays for a while."""
-        return is_digest(digest) and self._files.touch(_name(digest)) is not None
+        now = time.monotonic()
+        if now < self._seen.get(digest, -math.inf) + SEEN_S:
+            return True
+        found = is_digest(digest) and self._files.touch(_name(digest)) is not None
+        if found and self.remote:
+            self._seen[digest] = now
+        return found
 
     def add(self, archive: bytes, digest: str, user: str = "") -> None:
         """Store an archive. Raises `ArchiveRefused`: it is too large, or not a safe archive with this digest. Raises
@@ -102,6 +111,7 @@ class CodeStore:
         with self._lock:
             for name, one in self._files.listed(CODE).items():
                 if name not in keep and one.used_s < older_than:
+                    self._seen.clear()
                     self._files.remove(name)
 
 

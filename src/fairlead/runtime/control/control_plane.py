@@ -37,6 +37,8 @@ from fairlead.runtime.protocol.task_file import task_of
 
 log = logging.getLogger(__name__)
 
+END_WITHIN_S = 5.0  # for the database to record an orderly end
+
 
 @dataclass(eq=False)
 class ControlPlane:
@@ -162,9 +164,22 @@ class ControlPlane:
         self.hub.close()
         await self._server.stop(0.2)
         if self.term is not None:
-            with contextlib.suppress(JournalError):
-                await asyncio.to_thread(self.term.end)
+            await self._end_term(self.term)
         self.journal.close()
+
+    async def _end_term(self, term: JournalTerm) -> None:
+        """Say that this control plane renews nothing any more; a database that does not answer is not waited for."""
+        loop, said = asyncio.get_running_loop(), asyncio.Event()
+
+        def end() -> None:
+            with contextlib.suppress(JournalError):
+                term.end()
+            with contextlib.suppress(RuntimeError):  # it was not waited for
+                loop.call_soon_threadsafe(said.set)
+
+        self.host.spawn("end-term", end)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(said.wait(), END_WITHIN_S)
 
     def _lose_journal(self) -> None:
         """Another control plane has taken over: end, without waiting for the journal."""

@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse
 
 from fairlead.core import VERSION
 from fairlead.core import events as ev
-from fairlead.core.errors import FairleadError
+from fairlead.core.errors import FairleadError, JournalUnreachable
 from fairlead.core.job import ENDED, Job, Phase
 from fairlead.engine.state_codec import freeze
 from fairlead.runtime.control import views
@@ -99,10 +99,11 @@ def create_app(
         return JSONResponse({"detail": validation_sentence(problem.errors()[0])}, 422)
 
     @app.exception_handler(StateBusy)
+    @app.exception_handler(JournalUnreachable)
     @app.exception_handler(LogUnreachable)
     @app.exception_handler(LogMissing)
     async def fail(request: Request, problem: FairleadError) -> JSONResponse:
-        statuses = {StateBusy: 503, LogUnreachable: 409, LogMissing: 404}
+        statuses = {StateBusy: 503, JournalUnreachable: 503, LogUnreachable: 409, LogMissing: 404}
         return JSONResponse({"detail": str(problem)}, statuses[type(problem)])
 
     scheme = HTTPBearer(auto_error=False)
@@ -314,7 +315,7 @@ def create_app(
     @app.get("/v1/code/{digest}", responses={404: {}})
     async def has_code(digest: Digest, caller: Caller) -> dict[str, Any]:
         """Whether an archive with this SHA-256 digest is stored already."""
-        if plane.code is None or not plane.code.has(digest):
+        if plane.code is None or not await asyncio.to_thread(plane.code.has, digest):
             raise HTTPException(404, "no archive with this digest")
         return {"digest": digest}
 
