@@ -87,6 +87,7 @@ NODE: Mapping[str, str] = {
     "accelerators": "number of GPUs",
     "up": "whether the node can run jobs",
     "drained": "whether it is drained",
+    "drain": "`reason`, `by` (user), `from` and `until` (Unix time) of a drain, or of an announced one; null: none given",
     "backed_off": "whether it gets no jobs for a while, because launches failed",
     "jobs": "names of your jobs on it; an admin sees all jobs",
     "stopping": "those of these jobs that were asked to stop",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +22,7 @@ from fairlead.runtime.agent.devices import (
     MultiProcessService,
     NodeAccelerators,
     accelerator_type_of,
+    host_resources,
     node_has,
 )
 from fairlead.runtime.protocol.orders import LaunchParameters
@@ -187,3 +189,12 @@ def test_an_agent_that_ends_its_jobs_ends_the_services_of_shared_accelerators_to
     for end_jobs in ([], ["--end-jobs"]):
         app(["agent", *given, *end_jobs], standalone_mode=False)
     assert ended == [True]
+
+
+def test_an_agent_reports_the_machine_of_real_gpus_and_nothing_of_simulated_ones(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemFree:  1 kB\nMemTotal:       2097152 kB\nSwapTotal: 5 kB\n")
+    real = NodeAccelerators("h200", (Accelerator("0", 141.0), Accelerator("1", 140.0)))
+    assert host_resources(real, meminfo) == (float(os.cpu_count() or 0), 2.0, 140.0)
+    assert host_resources(real, tmp_path / "missing").memory_gb == 0.0
+    assert host_resources(NodeAccelerators.parse("v100:2"), meminfo) == (0.0, 0.0, 0.0)

@@ -147,7 +147,7 @@ def test_a_revoked_credential_ends_the_session_at_the_next_heartbeat(control: Co
     agent = control.connect(control.join_token)
     assert agent.heartbeat()
     name = control.hub.cluster.nodes[0].name
-    assert Tokens(control._files).revoke(name) == 1, "in another process, by the name of the node"
+    assert Tokens(FolderFiles(control._folder)).revoke(name) == 1, "in another process, by the name of the node"
     until = control.hub._until[0]
     control.clock.now = 3.0
     with pytest.raises(ms.BadMessage, match=f"credential of node '{name}' was revoked: to connect this node again, remove"):

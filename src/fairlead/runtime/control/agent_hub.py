@@ -62,6 +62,7 @@ class AgentHub:
         self._accepted: dict[int, AgentSession] = {}  # of which the backend knows
         self._agent: dict[int, tuple[str, int]] = {}  # by node: identity and incarnation of its agent
         self._registering: set[AgentSession] = set()  # until their nodes are in the journal
+        self._adding: set[str] = set()  # names of nodes that may not be in the journal yet
         self._address: dict[int, str] = {}
         self._until: dict[int, float] = {}  # by node: when it is given up
         self._request_numbers = count(1)
@@ -138,7 +139,7 @@ class AgentHub:
             raise ms.BadMessage(f"{both}: install the same Fairlead on both")
         if bearer.role is Role.NODE and bearer.user != message.node:
             raise ms.BadMessage(f"this credential is for node {bearer.user!r}, not {message.node!r}: {_AGAIN}")
-        node = self.cluster.number_of_node.get(message.node, -1)
+        node = -1 if message.node in self._adding else self.cluster.number_of_node.get(message.node, -1)
         if node >= 0:
             self._check_agent(node, message, bearer)
         elif bearer.role is Role.NODE:
@@ -157,6 +158,7 @@ class AgentHub:
         """Add an agent's node to the cluster; its session begins once that is in the journal."""
         spec, type_ = reported_node(message)
         self._registering.add(session)
+        self._adding.add(spec.name)
 
         def added(events: Sequence[ev.Event]) -> None:
             self.post(lambda: self._registered(session, message, getattr(events, "why", "")))
@@ -164,6 +166,7 @@ class AgentHub:
         self.backend.add_node(spec, type_, added)
 
     def _registered(self, session: AgentSession, message: ms.Hello, problem: str) -> None:
+        self._adding.discard(message.node)
         if session not in self._registering:
             return  # its stream has ended
         self._registering.discard(session)
