@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from fairlead.core.routes import REPORTED, Route, Session
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.experiments.serving import read_history
-from fairlead.journal.jsonl import JsonlJournal
+from fairlead.journal.jsonl import JsonlJournal, read_events
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.sessions import SessionTracker
@@ -50,6 +51,18 @@ def written(path: Path, costs: Costs) -> Path:
     loop.run()
     log.flush()
     return path
+
+
+def test_a_session_on_a_node_that_was_added_later_has_the_same_history(journal, tmp_path):
+    (opened, *events), before = list(read_events(journal)), read_history(journal)
+    added = [ev.NodeAdded(0.0, 0, opened.cluster.nodes[0]), ev.NodeRepaired(0.0, 0)]
+    log = JsonlJournal(tmp_path / "added.jsonl", fresh=True)
+    for event in (replace(opened, cluster=Cluster(())), *added, *events):
+        log.append(event)
+    log.flush()
+    after = read_history(tmp_path / "added.jsonl")
+    assert (after.rates, after.requests()) == (before.rates, before.requests())
+    assert (after.plan, after.windows) == (before.plan, before.windows)
 
 
 def test_a_session_has_in_the_log_what_it_reported_and_what_it_held(journal):

@@ -79,6 +79,7 @@ def read_history(path: Path) -> ServingHistory:
             apply_event(state, event)
         except (FairleadError, IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
             raise JournalError(f"{path}:{line}: an event that cannot have happened: {error}") from error
+        requests.cluster = state.cluster  # nodes may have been added
         requests.observe(event)
     require(requests.jobs, path, "a journal of policy 'nexus' with jobs that are sessions")
     return requests.history()
