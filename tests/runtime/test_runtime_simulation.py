@@ -13,6 +13,7 @@ pytest.importorskip("greenlet", reason="the simulation of the runtime needs gree
 from fairlead.runtime.agent import shim
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.control.agent_hub import AgentHub
+from fairlead.runtime.control.journal_term import JournalTerm
 from fairlead.runtime.protocol.messages import OrderBatch
 from fairlead.runtime.protocol.orders import Ended, Launch
 from fairlead.testing.runtime_simulation.command import main, shrink
@@ -85,12 +86,18 @@ def _no_fencing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(shim._FencingWatch, "check", lambda self: None)
 
 
+def _renew_without_the_journal(patch: pytest.MonkeyPatch) -> None:
+    """A control plane renews leases although it cannot confirm that the journal is its own."""
+    patch.setattr(JournalTerm, "may_renew", lambda self: True)
+
+
 DEFECTS: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [
     (_obey_old_orders, ("machine-paused", "agent-paused")),
     (_admit_any_agent, ("second-agent",)),
     (_fail_open, ("deadline-damaged", "machine-paused")),
-    (_send_to_any_session, ("agent-killed", "journal-unreachable")),
+    (_send_to_any_session, ("agent-killed", "database-unreachable")),
     (_forget_the_signal, ("agent-killed", "agent-gone")),
+    (_renew_without_the_journal, ("control-plane-cut-off",)),
     (_no_fencing, ("agent-killed", "agent-gone", "agent-paused")),
 ]
 

@@ -1,145 +1,142 @@
-"""The control plane of a simulated cluster: the real one, on a simulated journal that a crash cuts off and a failing database
-delays."""
+"""The control planes of a simulated cluster: one, or an active one and a standby, on one simulated database. The control plane
+is the real one; how it waits for the journal is written again here, since the real code for that uses threads and signals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fairlead.core.cluster import Cluster
-from fairlead.core.errors import JournalUnreachable
-from fairlead.core.events import Event
+from fairlead.core.errors import JournalError, JournalInUse, JournalUnreachable
 from fairlead.core.stages import Stages
-from fairlead.engine.apply import replay_events
-from fairlead.engine.codec import decode, encode
+from fairlead.journal.recovery import is_new, recover
 from fairlead.runtime.control.agent_hub import AgentHub
 from fairlead.runtime.control.control_plane import ControlPlane
-from fairlead.runtime.control.tokens import Role, Tokens
+from fairlead.runtime.control.journal_term import JournalTerm
+from fairlead.runtime.control.tokens import Tokens
 from fairlead.runtime.host import Host
-from fairlead.testing.runtime_simulation.simulated_network import Network
-from fairlead.testing.runtime_simulation.virtual_world import (
-    EPOCH_S,
-    FaultWindow,
-    MachineClock,
-    SimulatedHost,
-    SimulatedProgram,
-    VirtualWorld,
+from fairlead.testing.runtime_simulation.simulated_database import (
+    DatabaseServer,
+    SimulatedDatabase,
+    SimulatedJournal,
+    SimulatedTerms,
 )
+from fairlead.testing.runtime_simulation.simulated_network import Network
+from fairlead.testing.runtime_simulation.virtual_world import EPOCH_S, MachineClock, SimulatedHost, SimulatedProgram
 
 AGENT_TOKEN = "fl_agents"  # with which every agent connects first
+_RESTARTED_AFTER_S = 2.0  # by an init system
 
 
-class JournalStore:
-    """What a database has stored. `away`: it does not answer; `slow`: a commit takes up to two seconds."""
+@dataclass(frozen=True)
+class ControlPlaneSettings:
+    """What the control planes of a cluster have in common."""
 
-    def __init__(self, world: VirtualWorld) -> None:
-        self.world = world
-        self.lines: list[bytes] = []
-        self.away = self.slow = FaultWindow(world)
-        self.on_event: Callable[[Event], None] = lambda event: None
-
-    def events(self) -> list[Event]:
-        return [decode(line) for line in self.lines]
-
-
-class SimulatedJournal:
-    """A program's connection to the store."""
-
-    def __init__(self, store: JournalStore, host: Host, random: Any) -> None:
-        self._store, self._host, self._random = store, host, random
-        self.uncommitted: list[Event] = []
-
-    def append(self, event: Event) -> None:
-        self.uncommitted.append(event)
-
-    def commit(self) -> None:
-        store = self._store
-        if self.uncommitted and store.slow.active():
-            self._host.sleep(self._random.uniform(0.0, 2.0))
-        if self.uncommitted and store.away.active():
-            raise JournalUnreachable("the database does not answer")
-        for event in self.uncommitted:
-            store.lines.append(encode(event))
-            store.on_event(event)
-        self.uncommitted = []
-
-    def __iter__(self) -> Iterator[Event]:
-        return iter(self._store.events())
-
-    def close(self) -> None:
-        pass
+    cluster: Cluster
+    scheduler: Mapping[str, Any]
+    compose: Callable[[Mapping[str, Any]], Stages]
+    tokens: Tokens  # in the database
+    lease_s: float
+    grace_s: float
+    journal_timeout_s: float
 
 
 class SimulatedControlPlane:
-    """Control planes one after the other on one journal."""
+    """A machine with a control plane, which waits for the journal, and is started again after it ends."""
 
-    def __init__(
-        self,
-        world: VirtualWorld,
-        network: Network,
-        cluster: Cluster,
-        scheduler: Mapping[str, Any],
-        compose: Callable[[Mapping[str, Any]], Stages],
-        lease_s: float,
-        grace_s: float,
-    ) -> None:
-        self._world, self._network, self._cluster, self._scheduler = world, network, cluster, scheduler
-        self._compose, self._lease_s, self._grace_s = compose, lease_s, grace_s
-        self.store = JournalStore(world)
+    def __init__(self, name: str, server: DatabaseServer, network: Network, settings: ControlPlaneSettings) -> None:
+        self.name, self._server, self._network, self._settings = name, server, network, settings
+        self._world = server.world
         self.plane: ControlPlane | None = None
+        self.journal: SimulatedJournal | None = None
         self.program: SimulatedProgram | None = None
-        self.starts = 0
-        self.clock = MachineClock(world, world.random("control drift").uniform(-2e-4, 2e-4))
-        self._tokens = Tokens()  # stored: control planes that follow have the same
-        self._tokens.accept(AGENT_TOKEN, Role.AGENT, "agent")
-        network.hub = self.listening
+        self.clock = MachineClock(self._world, self._world.random(f"drift {name}").uniform(-2e-4, 2e-4))
+        self._starts = 0
+
+    @property
+    def runs(self) -> bool:
+        return self.program is not None and self.program.alive
+
+    @property
+    def has_journal(self) -> bool:
+        """Whether it is the active one, by the lock of the database."""
+        holder = self._server.holder()
+        return self.plane is not None and self.runs and holder is not None and holder.program is self.program
 
     def listening(self) -> tuple[AgentHub, SimulatedProgram] | None:
+        """Its hub, once it is the active one; also when it does not know that another one is."""
         if self.plane is None or self.program is None or not self.program.alive:
             return None
         return self.plane.hub, self.program
 
     def start(self) -> None:
         """Start a control plane, unless one runs."""
-        if self.listening() is not None:
+        if self.runs:
             return
-        self.starts += 1
-        self._world.note("control plane", f"starts ({self.starts})")
-        program = self.program = SimulatedProgram(self._world, f"control plane {self.starts}")
-        host = SimulatedHost(program, self.clock)
-        journal = SimulatedJournal(self.store, host, self._world.random(f"commits {self.starts}"))
-        state = replay_events(self.store.events()) if self.store.lines else None
-        plane = self.plane = ControlPlane(
-            self._cluster,
-            self._scheduler,
-            self._compose,
-            journal,
-            state,
-            lease_s=self._lease_s,
-            grace_s=self._grace_s,
-            host=host,
-            origin=EPOCH_S,
-            tokens=self._tokens,
-        )
-        plane.hub.post = lambda call: program.call(self._world.now, call)
-        plane.on_end = lambda: self._ended(plane)
-        plane.expect_nodes()
-        plane.run()
-        host.spawn("watch", lambda: self._watch(plane, host))
+        self._starts += 1
+        self._world.note(self.name, f"starts ({self._starts})")
+        program = self.program = SimulatedProgram(self._world, f"{self.name} ({self._starts})")
+        self.plane = self.journal = None
+        self._world.start(program, lambda: self._serve(program, SimulatedHost(program, self.clock)))
 
     def crash(self, *, known: bool) -> bool:
         """Kill it; False if none runs. `known`: agents see their streams end."""
         if self.program is None or not self.program.alive:
             return False
-        self._world.note("control plane", "is killed")
+        self._world.note(self.name, "is killed")
         self.program.kill()
-        self._network.drop_all(known=known)
+        self._network.drop_all(self.program, known=known)
         return True
 
-    def _ended(self, plane: ControlPlane) -> None:
-        """A control plane never fails by itself."""
-        if plane.failure is not None:
-            self._world.violate(f"the control plane failed: {type(plane.failure).__name__}: {plane.failure}")
+    def _serve(self, program: SimulatedProgram, host: Host) -> None:
+        settings, terms = self._settings, SimulatedTerms(self._server, self.name, host)
+        lease_s, grace_s = settings.lease_s, settings.grace_s
+        while True:
+            try:
+                journal = SimulatedJournal(SimulatedDatabase(self._server, self.name, program, host))
+                former = terms.begin(settings.journal_timeout_s, lease_s, grace_s)
+                break
+            except JournalUnreachable:
+                host.sleep(1.0)
+            except JournalInUse:
+                try:
+                    terms.end_stuck_writer()
+                except JournalUnreachable:
+                    host.sleep(1.0)
+        term = JournalTerm(terms, settings.journal_timeout_s, host)
+        state = None if is_new(journal.stored) else recover(journal.stored)[0]
+        plane = ControlPlane(
+            settings.cluster,
+            settings.scheduler,
+            settings.compose,
+            journal,
+            state,
+            lease_s=lease_s,
+            grace_s=grace_s,
+            host=host,
+            origin=EPOCH_S,
+            tokens=settings.tokens,
+            term=term,
+            former=former,
+        )
+        self._world.note(self.name, "is active")
+        plane.hub.post = lambda call: program.call(self._world.now, call)
+        plane.on_end = lambda: self._end(plane, program)
+        plane.expect_nodes()
+        self.plane, self.journal = plane, journal
+        plane.run()
+        host.spawn("watch", lambda: self._watch(plane, host))
+
+    def _end(self, plane: ControlPlane, program: SimulatedProgram) -> None:
+        """A control plane ends by itself only when another has the journal. It is started again, and waits."""
+        why = plane.failure
+        if not isinstance(why, JournalError) or isinstance(why, JournalUnreachable):
+            self._world.violate(f"{program.name} failed: {type(why).__name__}: {why}")
+        self._world.note(self.name, f"ends: {why}")
+        program.kill()
+        self._network.drop_all(program, known=True)
+        self._world.after(_RESTARTED_AFTER_S, self.start)
 
     def _watch(self, plane: ControlPlane, host: Host) -> None:
         while True:

@@ -12,10 +12,11 @@ from random import Random
 from typing import Any, Protocol
 
 from fairlead.testing.runtime_simulation.control import SimulatedControlPlane
+from fairlead.testing.runtime_simulation.simulated_database import DatabaseServer
 from fairlead.testing.runtime_simulation.simulated_network import Network
-from fairlead.testing.runtime_simulation.virtual_world import FaultWindow, VirtualWorld
+from fairlead.testing.runtime_simulation.virtual_world import FaultWindow, MachineClock, VirtualWorld
 
-_SOON_S, _LATER_S = 3.0, 20.0  # how long a fault waits for something that it can happen to
+_SOON_S, _LATER_S = 3.0, 30.0  # how long a fault waits for something that it can happen to
 
 
 class FaultTarget(Protocol):
@@ -23,8 +24,13 @@ class FaultTarget(Protocol):
 
     world: VirtualWorld
     network: Network
-    control: SimulatedControlPlane
+    database: DatabaseServer
+    controls: list[SimulatedControlPlane]
     nodes: Any  # each with a machine, a root, and an agent that can be started and killed
+
+    def active(self, odd: bool) -> SimulatedControlPlane | None:
+        """The control plane that has the journal, or, if `odd`, another one that runs; None if there is none."""
+        ...
 
     def double(self, node: int) -> Any:
         """Another machine with the name of a node."""
@@ -44,7 +50,7 @@ class Fault:
     where: int  # the node, or a number that chooses a process
     amount: float  # how long it lasts, in seconds, or how much
 
-    def apply(self, scene: FaultTarget, attempts: int = 10) -> None:
+    def apply(self, scene: FaultTarget, attempts: int = 20) -> None:
         """Let it happen; where there is nothing that it could happen to, such as a dead agent, a little later."""
         if KINDS[self.kind](scene, self):
             scene.world.note("FAULT", str(self))
@@ -72,7 +78,7 @@ def choose_faults(random: Random, nodes: int, until_s: float, kinds: Collection[
     storms = [random.uniform(3.0, until_s - 5.0) for _ in range(random.randint(2, 4))]
     faults = []
     for kind in kinds or [kind for kind in KINDS if random.random() < 0.5]:
-        for _ in range(random.choice((1, 2, 2, 3))):
+        for _ in range(random.choice((1, 2, 2, 3)) + (kind in _REPEATED)):
             in_storm = random.random() < 0.7
             at_s = random.choice(storms) + random.expovariate(0.5) if in_storm else random.uniform(2.0, until_s)
             # Lengths from a moment to more than a lease and a grace.
@@ -107,7 +113,7 @@ def _machine_paused(scene: FaultTarget, fault: Fault) -> bool:
     programs = [*([node.program] if node.program is not None and node.program.alive else []), *node.machine.programs()]
     for program in programs:
         program.pause(fault.amount)
-    node.machine.resumed_s = scene.world.now + fault.amount
+    node.machine.resumed_s = max(node.machine.resumed_s, scene.world.now + fault.amount)
     return bool(programs) and scene.took_effect(fault)
 
 
@@ -146,17 +152,34 @@ def _torn_write(scene: FaultTarget, fault: Fault) -> bool:
 
 
 def _control_killed(scene: FaultTarget, fault: Fault) -> bool:
-    if not scene.control.crash(known=fault.where % 2 == 0):
+    control = scene.active(odd=fault.odd and fault.amount < 2.0)
+    if control is None or not control.crash(known=fault.where % 2 == 0):
         return False
-    scene.world.after(fault.amount, scene.control.start)
+    scene.world.after(fault.amount, control.start)
     return scene.took_effect(fault)
 
 
 def _control_paused(scene: FaultTarget, fault: Fault) -> bool:
-    if scene.control.program is None or not scene.control.program.alive:
+    """For at most 33 s: longer than the timeout of the journal, a lease and a grace together."""
+    control = scene.active(odd=False)
+    if control is None or control.program is None:
         return False
-    scene.control.program.pause(fault.amount)
+    control.program.pause(fault.amount * 1.3)
     return scene.took_effect(fault)
+
+
+def _control_cut_off(scene: FaultTarget, fault: Fault) -> bool:
+    """The active one loses the database, but not its agents."""
+    control = scene.active(odd=False)
+    if control is None:
+        return False
+    scene.database.cut[control.name] = fault.window(scene)
+    return True
+
+
+def _database_failover(scene: FaultTarget, fault: Fault) -> bool:
+    scene.database.failover = fault.window(scene, within_s=_LATER_S)
+    return True
 
 
 def _partition(scene: FaultTarget, fault: Fault) -> bool:
@@ -202,13 +225,13 @@ def _half_open(scene: FaultTarget, fault: Fault) -> bool:
     return bool(streams) and scene.took_effect(fault)
 
 
-def _journal_away(scene: FaultTarget, fault: Fault) -> bool:
-    scene.control.store.away = fault.window(scene, within_s=_SOON_S)
+def _database_away(scene: FaultTarget, fault: Fault) -> bool:
+    scene.database.away = fault.window(scene, within_s=_SOON_S)
     return True
 
 
-def _journal_slow(scene: FaultTarget, fault: Fault) -> bool:
-    scene.control.store.slow = fault.window(scene, within_s=_SOON_S)
+def _database_slow(scene: FaultTarget, fault: Fault) -> bool:
+    scene.database.slow = fault.window(scene, within_s=_SOON_S)
     return True
 
 
@@ -230,15 +253,20 @@ def _start_fails(scene: FaultTarget, fault: Fault) -> bool:
     return True
 
 
+def _clock(scene: FaultTarget, fault: Fault) -> MachineClock:
+    machines = [*(control.clock for control in scene.controls), *(node.machine.clock for node in scene.nodes)]
+    return machines[int(fault.amount * 100) % len(machines)]
+
+
 def _clock_jumps(scene: FaultTarget, fault: Fault) -> bool:
-    clock = scene.control.clock if fault.odd else scene.nodes[fault.where].machine.clock
+    clock = _clock(scene, fault)
     clock.error_s = (fault.amount - 10.0) * 600.0
     return scene.took_effect(fault)
 
 
 def _clock_drifts(scene: FaultTarget, fault: Fault) -> bool:
     """A clock runs too fast or too slow, by at most 1 in 1,000: twice what NTP corrects."""
-    clock = scene.control.clock if fault.odd else scene.nodes[fault.where].machine.clock
+    clock = _clock(scene, fault)
     clock.set_drift((fault.amount - 12.5) / 12.5 * 1e-3)
     return scene.took_effect(fault)
 
@@ -283,14 +311,16 @@ KINDS: dict[str, Callable[[FaultTarget, Fault], bool]] = {
     "torn-write": _torn_write,
     "control-plane-killed": _control_killed,
     "control-plane-paused": _control_paused,
+    "control-plane-cut-off": _control_cut_off,
     "partition": _partition,
     "one-way-partition": _one_way_partition,
     "slow-network": _slow_network,
     "late-messages": _late_messages,
     "connection-reset": _connection_reset,
     "half-open-connection": _half_open,
-    "journal-unreachable": _journal_away,
-    "journal-slow": _journal_slow,
+    "database-unreachable": _database_away,
+    "database-slow": _database_slow,
+    "database-failover": _database_failover,
     "shim-killed": _shim_killed,
     "command-orphaned": _command_orphaned,
     "start-fails": _start_fails,
@@ -301,3 +331,5 @@ KINDS: dict[str, Callable[[FaultTarget, Fault], bool]] = {
     "disk-full": _disk_full,
     "disk-error": _disk_error,
 }
+
+_REPEATED = {"shim-killed", "command-orphaned", "start-fails"}  # which often find no job that they could happen to

@@ -20,22 +20,27 @@ from fairlead.core import events as ev
 from fairlead.core.job import ENDED, Phase
 from fairlead.engine.apply import apply_event
 from fairlead.runtime.agent.agent_errors import NodeError
+from fairlead.runtime.agent.agent_identity import CREDENTIAL_FILE
 from fairlead.runtime.agent.agent_service import Agent, AgentRefused
 from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.settings import AgentSettings
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.control.cluster_backend import ClusterBackend
+from fairlead.runtime.control.control_plane import ControlPlane
+from fairlead.runtime.control.tokens import Role, Tokens
 from fairlead.runtime.protocol.task_file import TaskSpec
 from fairlead.testing.builders import cluster
 from fairlead.testing.invariants import InvariantBroken, check_events
-from fairlead.testing.runtime_simulation.control import AGENT_TOKEN, SimulatedControlPlane
+from fairlead.testing.runtime_simulation.control import AGENT_TOKEN, ControlPlaneSettings, SimulatedControlPlane
 from fairlead.testing.runtime_simulation.injected_faults import Fault, choose_faults
 from fairlead.testing.runtime_simulation.ledger import Ledger
 from fairlead.testing.runtime_simulation.machine import SimulatedMachine, SimulatedProcesses
+from fairlead.testing.runtime_simulation.simulated_database import DatabaseServer
 from fairlead.testing.runtime_simulation.simulated_network import Network, SimulatedStream
 from fairlead.testing.runtime_simulation.virtual_world import FaultWindow, SimulatedProgram, VirtualWorld
 
 LEASE_S, GRACE_S, ROUND_S = 6.0, 8.0, 4.0
+JOURNAL_TIMEOUT_S = 5.0  # how long a control plane renews leases without its database
 FAULTS_UNTIL_S = 60.0  # then the cluster is left alone
 CONVERGE_WITHIN_S = 400.0  # after the last fault, every job must have ended
 
@@ -65,6 +70,8 @@ class _AgentNode:
         self.program: SimulatedProgram | None = None
         self.prefix = f"{root}/"
         self._removed = False
+        self._stream: SimulatedStream | None = None
+        self._address = 0
 
     def start(self) -> None:
         if self._removed or (self.program is not None and self.program.alive):
@@ -81,12 +88,21 @@ class _AgentNode:
         try:
             supervisor = Supervisor(self.root, NodeAccelerators.parse("v100:2"), settings, host, processes)
             agent = Agent(supervisor, self.name, "control", AGENT_TOKEN, address="127.0.0.1", host=host)
-            agent.connect = lambda: SimulatedStream(self._scene.network, self.name, program, agent.own.token)
+            agent.connect = lambda: self._connect(program, agent.own.token)
             agent.run()
-        except (AgentRefused, NodeError):  # another agent has its name, or its disk is full: an init system starts it again
+        except (AgentRefused, NodeError) as problem:  # another agent has its name, or its disk is full
             program.kill()
+            if "revoked" in str(problem):  # another agent had joined in its place: an operator lets it join again
+                (self.root / CREDENTIAL_FILE).unlink(missing_ok=True)
             if not self._removed:
                 self._scene.world.after(2.0, self.start)
+
+    def _connect(self, program: SimulatedProgram, token: str) -> SimulatedStream:
+        """Connect to the control plane that answered last, or to the next one."""
+        if self._stream is not None and not self._stream.answered:
+            self._address += 1
+        self._stream = SimulatedStream(self._scene.network, self.name, program, token, self._address)
+        return self._stream
 
     def kill(self) -> bool:
         """Kill the agent; False if none runs."""
@@ -135,16 +151,25 @@ class _Scene:
         self.effects: dict[Fault, None] = {}
         self.world = world = VirtualWorld(self.seed)
         random = world.random("scene")
+        self._choices = world.random("choices")
         self.ledger = Ledger(world)
         self.network = Network(world, world.random("network"))
         count = random.choice((2, 3))
         description = cluster(",".join(["v100:2"] * count))
         scheduler = {"policy": random.choice(_POLICIES), "estimator": "measured", "rounds": ROUND_S}
         registry = Registry.installed()
-        self.control = SimulatedControlPlane(
-            world, self.network, description, scheduler, lambda data: compose(data, registry), LEASE_S, GRACE_S
+        tokens = Tokens()
+        tokens.accept(AGENT_TOKEN, Role.AGENT, "agent")
+        settings = ControlPlaneSettings(
+            description, scheduler, lambda data: compose(data, registry), tokens, LEASE_S, GRACE_S, JOURNAL_TIMEOUT_S
         )
-        self.control.store.on_event = self._on_event
+        self.database = DatabaseServer(world)
+        self.database.on_event = self._on_event
+        self.controls = [
+            SimulatedControlPlane(f"control plane {name}", self.database, self.network, settings)
+            for name in random.choice(("A", "AB", "AB"))
+        ]
+        self.network.hubs = [control.listening for control in self.controls]
         self.nodes = [
             _AgentNode(
                 self,
@@ -154,7 +179,11 @@ class _Scene:
             )
             for node in description.nodes
         ]
-        world.note("scene", f"{count} nodes, {scheduler['policy']}")
+        world.note("scene", f"{count} nodes, {len(self.controls)} control planes, {scheduler['policy']}")
+
+    def active(self, odd: bool) -> SimulatedControlPlane | None:
+        """The control plane that has the journal, or, if `odd`, another one that runs; None if there is none."""
+        return next((control for control in self.controls if control.runs and control.has_journal != odd), None)
 
     def double(self, node: int) -> _AgentNode:
         """Another machine with the name of a node."""
@@ -169,11 +198,12 @@ class _Scene:
         return True
 
     def begin(self) -> None:
-        self.control.start()
+        for control in self.controls:
+            control.start()
         for node in self.nodes:
             node.start()
         random = self.world.random("jobs")
-        for _ in range(random.randint(4, 8)):
+        for _ in range(random.randint(5, 9)):
             self._submit_at(random.uniform(0.0, 45.0), Random(random.random()))
         gangs = self.world.random("gangs")
         for _ in range(gangs.randint(0, 2)):
@@ -183,9 +213,14 @@ class _Scene:
             act = partial(users.choice((self._cancel, self._drain, self._switch, self._requeue)), users.randrange(1000))
             self.world.at(users.uniform(5.0, 50.0), act)
 
+    def _plane(self) -> ControlPlane | None:
+        """A control plane that users reach; it may be one that does not know that another is active."""
+        there = [control.plane for control in self.controls if control.listening() is not None and control.plane is not None]
+        return self._choices.choice(there) if there else None
+
     def _backend(self) -> ClusterBackend | None:
-        plane = self.control.plane
-        return plane.backend if plane is not None and self.control.listening() is not None else None
+        plane = self._plane()
+        return plane.backend if plane is not None else None
 
     def _cancel(self, chosen: int) -> None:
         backend, numbers = self._backend(), sorted(self.promises)
@@ -228,10 +263,10 @@ class _Scene:
             self.world.after(5.0 + chosen % 20, undo)
 
     def _switch(self, chosen: int) -> None:
-        if self._backend() is not None and self.control.plane is not None:
+        if (plane := self._plane()) is not None:
             policy = _POLICIES[chosen % len(_POLICIES)]
             self.world.note("operator", f"switches to {policy}")
-            self.control.plane.switch({"policy": policy, "estimator": "measured", "rounds": ROUND_S}, "a test")
+            plane.switch({"policy": policy, "estimator": "measured", "rounds": ROUND_S}, "a test")
 
     def _submit_at(self, when: float, random: Random, workers: int = 1) -> None:
         steps, cooperative = random.randint(3, 25), workers > 1 or random.random() < 0.6
@@ -252,8 +287,7 @@ class _Scene:
         job = spec.job("", "ann")
 
         def submit() -> None:
-            listening = self.control.listening()
-            if listening is None or self.control.plane is None:
+            if (backend := self._backend()) is None:
                 self.world.after(1.0, submit)
                 return
             promise = _Promise(-1, steps, cooperative, may_fail)
@@ -265,7 +299,7 @@ class _Scene:
                     self.promises[event.number] = promise
                     self.world.note("user", f"job {event.number} is acknowledged")
 
-            self.control.plane.backend.submit_jobs([job], answer)
+            backend.submit_jobs([job], answer)
 
         self.world.at(when, submit)
 
@@ -287,14 +321,13 @@ class _Scene:
 
     def over(self) -> bool:
         """Whether all jobs have ended, by the journal."""
-        plane = self.control.plane
-        if plane is None or self.control.listening() is None:
+        if (control := self.active(odd=False)) is None or control.plane is None:
             return False
-        state = plane.loop.state
+        state = control.plane.loop.state
         return (
             len(self.promises) > 0
             and not state.busy
-            and all(Phase(int(state.columns["phase"][number])) in ENDED for number in self.promises)
+            and all(number in state.job_of and state.columns["phase"][number] in ENDED for number in self.promises)
         )
 
     def check_end(self) -> None:
@@ -302,14 +335,17 @@ class _Scene:
         if world.violation:
             return
         try:
-            replayed = check_events(self.control.store.events(), real=True)
+            replayed = check_events(self.database.events(), real=True)
         except InvariantBroken as problem:
             world.violate(str(problem))
             return
-        assert self.control.plane is not None
-        for event in self.control.plane.journal.uncommitted:  # type: ignore[attr-defined]
+        control = self.active(odd=False)
+        if control is None or control.plane is None or control.journal is None:
+            world.violate(f"no control plane is active {CONVERGE_WITHIN_S:g} s after the last fault")
+            return
+        for event in control.journal.uncommitted():
             apply_event(replayed, event)
-        if replayed.digest() != self.control.plane.loop.state.digest():
+        if replayed.digest() != control.plane.loop.state.digest():
             world.violate("replay of the journal gives another state than the control plane has")
         for number, promise in self.promises.items():
             if number not in replayed.job_of:
@@ -363,7 +399,7 @@ def run_scenario(seed: int, faults: Sequence[Fault] | None = None, kinds: Sequen
             tuple(scene.effects),
             world.log,
             scene.ledger.commands,
-            len(scene.control.store.lines),
+            len(scene.database.bodies),
             world.now,
         )
     finally:

@@ -28,7 +28,7 @@ class Network:
         self.down: dict[str, FaultWindow] = {}
         self.slow: dict[str, tuple[FaultWindow, float]] = {}  # with how many seconds more
         self.streams: list[SimulatedStream] = []
-        self.hub: Callable[[], tuple[AgentHub, SimulatedProgram] | None] = lambda: None  # of the control plane that listens
+        self.hubs: list[Callable[[], tuple[AgentHub, SimulatedProgram] | None]] = []  # of control planes that listen
 
     def delay_s(self, node: str) -> float:
         window, more_s = self.slow.get(node, (None, 0.0))
@@ -39,25 +39,27 @@ class Network:
         """The streams of a node that no side knows to be broken."""
         return [stream for stream in self.streams if stream.node == node and stream.is_open]
 
-    def drop_all(self, *, known: bool) -> None:
-        """The control plane is gone. `known`: the agents' machines learn it at once."""
-        for stream in self.streams:
+    def drop_all(self, control: SimulatedProgram, *, known: bool) -> None:
+        """A control plane is gone. `known`: the agents' machines learn it at once."""
+        for stream in [one for one in self.streams if one.control is control]:
             stream.end_at_control()
             if known:
                 stream.end_at_agent("connection reset")
 
 
 class SimulatedStream:
-    """One stream of an agent. Each side learns of an end by itself."""
+    """One stream of an agent to the control plane with number `address`. Each side learns of an end by itself."""
 
-    def __init__(self, network: Network, node: str, agent: SimulatedProgram, token: str) -> None:
+    def __init__(self, network: Network, node: str, agent: SimulatedProgram, token: str, address: int = 0) -> None:
         self._network, self.node, self.agent, self._token = network, node, agent, token
         self._arrived: list[bytes] = []
         self._lost = ""
         self._last = {"up": 0.0, "down": 0.0}
         self.late_s = 0.0  # how much later than those of other streams its messages arrive
         self._session: AgentSession | None = None
-        self._control = network.hub()
+        self.answered = False
+        self._control = network.hubs[address % len(network.hubs)]()
+        self.control = self._control[1] if self._control is not None else None
         self._open_at_control = self._control is not None
         network.streams.append(self)
         if self._control is None:
@@ -133,6 +135,7 @@ class SimulatedStream:
 
     def _at_agent(self, data: bytes) -> None:
         if not self._lost:
+            self.answered = True
             self._arrived.append(data)
 
     def _after(self, direction: str, call: Callable[[], None]) -> None:

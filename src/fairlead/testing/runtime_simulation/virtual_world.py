@@ -82,6 +82,11 @@ class FaultWindow:
         self._world, self._seconds, self._hit = world, seconds, hit
         self._begin_s, self.until = world.now + within_s, world.now + within_s + seconds
 
+    @property
+    def lasts_s(self) -> float:
+        """For how long it has lasted; 0: it is over, or has not begun."""
+        return self._world.now - self._begin_s if self._begin_s <= self._world.now < self.until else 0.0
+
     def active(self) -> bool:
         """Whether it lasts; then it does something now."""
         now = self._world.now
