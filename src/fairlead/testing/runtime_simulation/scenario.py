@@ -40,7 +40,7 @@ from fairlead.testing.runtime_simulation.simulated_network import Network, Simul
 from fairlead.testing.runtime_simulation.virtual_world import FaultWindow, SimulatedProgram, VirtualWorld
 
 LEASE_S, GRACE_S, ROUND_S = 6.0, 8.0, 4.0
-JOURNAL_TIMEOUT_S = 5.0  # how long a control plane renews leases without its database
+JOURNAL_TIMEOUTS_S = (4.0, 16.0)  # how long a control plane renews leases without its database: below or above lease and grace
 FAULTS_UNTIL_S = 60.0  # then the cluster is left alone
 CONVERGE_WITHIN_S = 400.0  # after the last fault, every job must have ended
 
@@ -161,7 +161,13 @@ class _Scene:
         tokens = Tokens()
         tokens.accept(AGENT_TOKEN, Role.AGENT, "agent")
         settings = ControlPlaneSettings(
-            description, scheduler, lambda data: compose(data, registry), tokens, LEASE_S, GRACE_S, JOURNAL_TIMEOUT_S
+            description,
+            scheduler,
+            lambda data: compose(data, registry),
+            tokens,
+            LEASE_S,
+            GRACE_S,
+            random.choice(JOURNAL_TIMEOUTS_S),
         )
         self.database = DatabaseServer(world)
         self.database.on_event = self._on_event

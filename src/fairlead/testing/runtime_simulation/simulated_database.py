@@ -243,4 +243,3 @@ class SimulatedTerms:
     def _check(self) -> None:
         if not self._server.reachable(self._machine):
             raise JournalUnreachable("the database does not answer")
-
