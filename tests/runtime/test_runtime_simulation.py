@@ -97,7 +97,7 @@ DEFECTS: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [
     (_fail_open, ("deadline-damaged", "machine-paused")),
     (_send_to_any_session, ("agent-killed", "database-unreachable")),
     (_forget_the_signal, ("agent-killed", "agent-gone")),
-    (_renew_without_the_journal, ("control-plane-cut-off",)),
+    (_renew_without_the_journal, ("control-plane-cut-off", "agent-killed")),
     (_no_fencing, ("agent-killed", "agent-gone", "agent-paused")),
 ]
 

@@ -169,11 +169,11 @@ def _control_paused(scene: FaultTarget, fault: Fault) -> bool:
 
 
 def _control_cut_off(scene: FaultTarget, fault: Fault) -> bool:
-    """The active one loses the database, but not its agents."""
+    """The active one loses the database, but not its agents, for at most 40 s."""
     control = scene.active(odd=False)
     if control is None:
         return False
-    scene.database.cut[control.name] = fault.window(scene)
+    scene.database.cut[control.name] = fault.window(scene, fault.amount * 1.6)
     return True
 
 

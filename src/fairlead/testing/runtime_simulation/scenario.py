@@ -69,9 +69,8 @@ class _AgentNode:
         self._scene, self.name, self.machine, self.root = scene, name, machine, root
         self.program: SimulatedProgram | None = None
         self.prefix = f"{root}/"
+        self._order = scene.world.random(f"addresses {root.name}").choice((1, -1))  # in which it knows the control planes
         self._removed = False
-        self._stream: SimulatedStream | None = None
-        self._address = 0
 
     def start(self) -> None:
         if self._removed or (self.program is not None and self.program.alive):
@@ -87,8 +86,10 @@ class _AgentNode:
         settings = AgentSettings(kill_patience_s=1.0, sibling_grace_s=2.0)
         try:
             supervisor = Supervisor(self.root, NodeAccelerators.parse("v100:2"), settings, host, processes)
-            agent = Agent(supervisor, self.name, "control", AGENT_TOKEN, address="127.0.0.1", host=host)
-            agent.connect = lambda: self._connect(program, agent.own.token)
+            network = self._scene.network
+            addresses = ",".join(map(str, range(len(network.hubs))[:: self._order]))
+            agent = Agent(supervisor, self.name, addresses, AGENT_TOKEN, address="127.0.0.1", host=host)
+            agent.connect = lambda: SimulatedStream(network, self.name, program, agent.own.token, int(agent.control_address))
             agent.run()
         except (AgentRefused, NodeError) as problem:  # another agent has its name, or its disk is full
             program.kill()
@@ -96,13 +97,6 @@ class _AgentNode:
                 (self.root / CREDENTIAL_FILE).unlink(missing_ok=True)
             if not self._removed:
                 self._scene.world.after(2.0, self.start)
-
-    def _connect(self, program: SimulatedProgram, token: str) -> SimulatedStream:
-        """Connect to the control plane that answered last, or to the next one."""
-        if self._stream is not None and not self._stream.answered:
-            self._address += 1
-        self._stream = SimulatedStream(self._scene.network, self.name, program, token, self._address)
-        return self._stream
 
     def kill(self) -> bool:
         """Kill the agent; False if none runs."""

@@ -50,15 +50,14 @@ class Network:
 class SimulatedStream:
     """One stream of an agent to the control plane with number `address`. Each side learns of an end by itself."""
 
-    def __init__(self, network: Network, node: str, agent: SimulatedProgram, token: str, address: int = 0) -> None:
+    def __init__(self, network: Network, node: str, agent: SimulatedProgram, token: str, address: int) -> None:
         self._network, self.node, self.agent, self._token = network, node, agent, token
         self._arrived: list[bytes] = []
         self._lost = ""
         self._last = {"up": 0.0, "down": 0.0}
         self.late_s = 0.0  # how much later than those of other streams its messages arrive
         self._session: AgentSession | None = None
-        self.answered = False
-        self._control = network.hubs[address % len(network.hubs)]()
+        self._control = network.hubs[address]()
         self.control = self._control[1] if self._control is not None else None
         self._open_at_control = self._control is not None
         network.streams.append(self)
@@ -135,7 +134,6 @@ class SimulatedStream:
 
     def _at_agent(self, data: bytes) -> None:
         if not self._lost:
-            self.answered = True
             self._arrived.append(data)
 
     def _after(self, direction: str, call: Callable[[], None]) -> None:
