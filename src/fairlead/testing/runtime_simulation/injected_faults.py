@@ -254,7 +254,10 @@ def _start_fails(scene: FaultTarget, fault: Fault) -> bool:
 
 
 def _clock(scene: FaultTarget, fault: Fault) -> MachineClock:
-    machines = [*(control.clock for control in scene.controls), *(node.machine.clock for node in scene.nodes)]
+    machines: list[MachineClock] = [
+        *(control.clock for control in scene.controls),
+        *(node.machine.clock for node in scene.nodes),
+    ]
     return machines[int(fault.amount * 100) % len(machines)]
 
 
