@@ -133,6 +133,30 @@ def test_a_drain_ends_by_itself_also_after_a_restart_and_a_later_one_replaces_it
     scene.check()
 
 
+@pytest.mark.parametrize("how", ["ended", "lost"])
+def test_a_node_on_which_a_part_of_a_gang_is_over_is_removed_when_the_gang_is(how: str):
+    scene = scene_of("v100:2,v100:2")
+    scene.join()
+    scene.job("gang", workers=3)
+    scene.at(0.0)
+    over = Ended(0, 1, 1, False, 0, 0, "defect")
+    if how == "ended":
+        scene.backend.report(1, [over])
+    else:
+        scene.backend.agent_lost(1)
+    scene.backend.remove_node(1, scene.answers.append)
+    scene.at(1.0)
+    scene.at(2.0)
+    assert isinstance(answer_of(scene), Refusal)
+    assert len(scene.loop.state.device_map.of(0)) == 3, "the state has it on both nodes"
+    scene.backend.report(0, [over])
+    scene.backend.remove_node(1, scene.answers.append)
+    scene.at(3.0)
+    scene.at(4.0)
+    assert answer_of(scene) == [ev.NodeRemoved(3.0, 1)]
+    scene.check()
+
+
 def test_a_removed_node_is_not_awaited_after_a_restart():
     scene = scene_of("v100:2,v100:2")
     scene.join()

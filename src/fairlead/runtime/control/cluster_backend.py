@@ -258,7 +258,8 @@ class ClusterBackend:
         """Remove a node, and end its agent's session. While a job runs there or is leaving, the answer is a `Refusal`."""
 
         def handle(now: float) -> Sequence[ev.Event]:
-            events = self.roster.remove(now, node, self.launches.uses(node))
+            in_use = any(part.node == node for run in self.launches.all() for part in run.assignment)  # also if its part ended
+            events = self.roster.remove(now, node, in_use)
             if events:
                 self._present.discard(node)
                 self._awaited.discard(node)
