@@ -229,8 +229,7 @@ class KillRun:
         name = self.active()
         before = set(self.workers())
         self.away.add(name)
-        self.planes[name].kill()
-        self.planes[name].wait()
+        end(self.planes[name])
         if len(self.ports) == 1:
             self.start_plane(name)
         self.takeovers.append(self.until_active())
@@ -245,15 +244,13 @@ class KillRun:
         if not name:
             raise Gone("there is one control plane only")
         self.away.add(name)
-        self.planes[name].kill()
-        self.planes[name].wait()
+        end(self.planes[name])
         self.restart(0.0, 10.0, lambda: self.start_plane(name))
 
     def end_active(self) -> None:
         name = self.active()
         self.away.add(name)
-        self.planes[name].terminate()
-        self.planes[name].wait()
+        end(self.planes[name], signal.SIGTERM)
         self.restart(0.0, 10.0, lambda: self.start_plane(name))
 
     def pause_active(self) -> None:
@@ -262,8 +259,7 @@ class KillRun:
     def kill_agent(self) -> None:
         node = self.random.choice(sorted(self.agents))
         agent = self.agents.pop(node)
-        agent.send_signal(self.random.choice((signal.SIGKILL, signal.SIGTERM)))
-        agent.wait()
+        end(agent, self.random.choice((signal.SIGKILL, signal.SIGTERM)))
         self.restart(0.0, 2.0 * (LEASE_S + GRACE_S), lambda: self.start_agent(node))
 
     def pause_agent(self) -> None:
@@ -273,8 +269,7 @@ class KillRun:
         """The machine is off: its agent, shims and workers end at once."""
         node = self.random.choice(sorted(self.agents))
         agent = self.agents.pop(node)
-        agent.kill()
-        agent.wait()
+        end(agent)
         jobs = [name for _, name in self.processes(str(self.folder / node)) if name]
         for _ in range(20):
             found = self.processes(str(self.folder / node))
@@ -392,6 +387,13 @@ def summary(values: Sequence[float]) -> dict[str, float]:
     return {"count": len(values), "median": round(statistics.median(values), 2), "largest": round(max(values), 2)}
 
 
+def end(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGKILL) -> None:
+    """End a process, also one that is stopped, and wait for its end."""
+    for each in (number, signal.SIGCONT):
+        process.send_signal(each)
+    process.wait()
+
+
 def free_port() -> int:
     """A port of this machine that nothing uses."""
     with socket.socket() as one:
@@ -434,8 +436,7 @@ def run(folder: Path, server: PostgresServer, planes: str, minutes: float, jobs:
         return at.check()
     finally:
         for process in (*at.planes.values(), *at.agents.values()):
-            process.kill()
-            process.wait()
+            end(process)
         for pid, _ in at.processes(str(folder)):
             if pid != os.getpid():
                 with contextlib.suppress(ProcessLookupError):
