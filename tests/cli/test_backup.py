@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tarfile
 from pathlib import Path
 
+import httpx
 import pytest
 from cluster_up import until
 from command import fairlead
@@ -20,8 +22,8 @@ def test_a_backup_of_a_running_cluster_is_restored_with_jobs_tokens_and_code(tmp
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "main.py").write_text("print('hello')")
     up = ("up", "--cluster", "1xv100:1", "--http", "127.0.0.1:0", "--agents", "127.0.0.1:0", "--round", "0.5")
-    with running(tmp_path, *up):
-        until((tmp_path / ".fairlead" / "connection.json").exists, tmp_path)
+    with running(tmp_path, *up, log="up.log"):
+        until(lambda: fairlead("queue", cwd=tmp_path).returncode == 0, tmp_path)
         sent = fairlead("submit", "--name", "first", "--code", "code", "--", "python", "main.py", cwd=tmp_path)
         assert sent.returncode == 0, sent.stderr
         token = fairlead("token", "add", "ann", cwd=tmp_path).stdout.strip()
@@ -40,12 +42,19 @@ def test_a_backup_of_a_running_cluster_is_restored_with_jobs_tokens_and_code(tmp
     assert (refused.returncode, "nothing is overwritten" in refused.stderr) == (2, True)
     assert len(list((tmp_path / "again" / "code").glob("*.zip"))) == 1
 
-    with running(tmp_path, *up, "--root", "again"):
+    with running(tmp_path, *up, "--root", "again", log="up.log"):
         until((tmp_path / "again" / "connection.json").exists, tmp_path)
         url = json.loads((tmp_path / "again" / "connection.json").read_text())["url"]
+        until(lambda: _answers(url), tmp_path)
         assert ControlPlaneClient(url, token).jobs() == []
         admin = ControlPlaneClient(url, (tmp_path / "again" / "admin.token").read_text())
-        until(lambda: admin.job("first")["phase"] == "finished", tmp_path)
+        assert admin.job("first")["user"] == "admin"
+
+
+def _answers(url: str) -> bool:
+    with contextlib.suppress(httpx.HTTPError):
+        return httpx.get(f"{url}/healthz", trust_env=False).is_success
+    return False
 
 
 def test_only_the_last_backups_are_kept(tmp_path: Path) -> None:
