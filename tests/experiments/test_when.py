@@ -140,6 +140,16 @@ def test_a_drain_that_ends_by_itself_also_ends_in_a_forecast():
     assert all(5000.0 <= start < math.inf for start in starts)
 
 
+def test_a_forecast_knows_drains_that_are_announced():
+    calm, announced = waiting(), waiting()
+    apply_event(announced, NodeDrained(announced.time, 0, until_s=announced.time + 90_000.0, from_s=announced.time + 1.0))
+    ends = [
+        max(one.without_arrivals.ends_s for one in forecast_jobs(state, TIMED, ForecastOptions(simulations=0)))
+        for state in (calm, announced)
+    ]
+    assert ends[0] + 80_000.0 < ends[1] < math.inf
+
+
 def test_a_forecast_knows_added_and_removed_nodes():
     state = waiting()
     late = len(state.cluster.nodes)
