@@ -157,7 +157,7 @@ class KillRun:
     def ask(self, port: int, method: str, path: str, body: object = None) -> httpx.Response:
         token = (self.folder / "plane-a" / "admin.token").read_text()
         headers = {"Authorization": f"Bearer {token}"}
-        with httpx.Client(trust_env=False, timeout=20.0) as client:
+        with httpx.Client(trust_env=False, timeout=20.0, verify=False) as client:
             return client.request(method, f"http://127.0.0.1:{port}{path}", json=body, headers=headers)
 
     def until_active(self, within_s: float = 180.0) -> float:
@@ -167,6 +167,7 @@ class KillRun:
             with contextlib.suppress(Gone):
                 self.active()
                 return time.monotonic() - begin
+            self.due()
             time.sleep(0.1)
         raise AssertionError("no control plane answers")
 
@@ -227,6 +228,8 @@ class KillRun:
 
     def kill_active(self) -> None:
         name = self.active()
+        if any(other in self.away or self.planes[other].poll() is not None for other in self.ports if other != name):
+            raise Gone("there is no standby to take over")
         before = set(self.workers())
         self.away.add(name)
         end(self.planes[name])
