@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -95,9 +96,8 @@ DEFECTS: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [
     (_obey_old_orders, ("machine-paused", "agent-paused")),
     (_admit_any_agent, ("second-agent",)),
     (_fail_open, ("deadline-damaged", "machine-paused")),
-    (_send_to_any_session, ("agent-killed", "database-unreachable")),
     (_forget_the_signal, ("agent-killed", "agent-gone")),
-    (_renew_without_the_journal, ("control-plane-cut-off", "agent-killed")),
+    (_renew_without_the_journal, ("control-plane-cut-off", "control-plane-paused")),
     (_no_fencing, ("agent-killed", "agent-gone", "agent-paused")),
 ]
 
@@ -113,10 +113,25 @@ def test_a_defect_that_was_mended_is_found_when_it_is_put_back(
     assert run_scenario(seed, kinds=kinds).violation == ""
 
 
+def test_orders_to_any_session_are_found_when_they_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rare, so the seed is chosen: an agent returns after its node was given up, while the loop waits for the database."""
+    faults = [Fault("agent-killed", 8.0, 0, 15.0), Fault("database-unreachable", 15.0, 0, 12.0)]
+    assert run_scenario(49, faults).violation == ""
+    _send_to_any_session(monkeypatch)
+    assert run_scenario(49, faults).violation
+
+
 def test_the_workers_of_a_gang_keep_their_ranks_over_a_restart() -> None:
-    """Its launch had reached one of two nodes when the control plane was killed."""
-    faults = [Fault("slow-network", 25.728, 0, 6.01), Fault("control-plane-killed", 29.961, 0, 4.79)]
-    assert run_scenario(1071, faults).violation == ""
+    """Its launch has reached one of two nodes when the control plane is killed."""
+    kinds = ("slow-network", "control-plane-killed")
+    assert [found for seed in range(5) if (found := run_scenario(seed, kinds=kinds).violation)] == []
+
+
+def test_a_run_leaves_the_signals_of_its_process_alone() -> None:
+    """Shims ignore signals when they end: an interrupt must end a simulation."""
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+    run_scenario(3)
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == before
 
 
 def test_the_faults_that_matter_are_found() -> None:

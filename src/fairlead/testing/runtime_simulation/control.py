@@ -26,6 +26,7 @@ from fairlead.testing.runtime_simulation.simulated_network import Network
 from fairlead.testing.runtime_simulation.virtual_world import EPOCH_S, MachineClock, SimulatedHost, SimulatedProgram
 
 AGENT_TOKEN = "fl_agents"  # with which every agent connects first
+_CLOCK_SLACK_S = 0.1
 _RESTARTED_AFTER_S = 2.0  # by an init system
 
 
@@ -51,6 +52,7 @@ class SimulatedControlPlane:
         self.plane: ControlPlane | None = None
         self.journal: SimulatedJournal | None = None
         self.program: SimulatedProgram | None = None
+        self._terms: SimulatedTerms | None = None
         self.clock = MachineClock(self._world, self._world.random(f"drift {name}").uniform(-2e-4, 2e-4))
         self._starts = 0
 
@@ -89,8 +91,16 @@ class SimulatedControlPlane:
         self._network.drop_all(self.program, known=known)
         return True
 
+    def check_renewal(self, program: SimulatedProgram) -> None:
+        """A lease is renewed only by a control plane that has lately confirmed that the journal is its own."""
+        if program is self.program and self._terms is not None:
+            ago_s = self._world.now - self._terms.confirmed_s
+            if ago_s > self._settings.journal_timeout_s + _CLOCK_SLACK_S:
+                self._world.violate(f"{program.name} renews a lease {ago_s:.1f} s after it confirmed the journal")
+
     def _serve(self, program: SimulatedProgram, host: Host) -> None:
-        settings, terms = self._settings, SimulatedTerms(self._server, self.name, host)
+        settings = self._settings
+        terms = self._terms = SimulatedTerms(self._server, self.name, host)
         lease_s, grace_s = settings.lease_s, settings.grace_s
         while True:
             try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fairlead.client.lease_page import PAGE, Field, Page, Stage
 from fairlead.runtime.agent.processes import ProcessTable, ShimProcess
-from fairlead.runtime.agent.shim import LaunchSpec, ShimSystem, run_shim
+from fairlead.runtime.agent.shim import END, LaunchSpec, ShimSystem, run_shim
 from fairlead.testing.runtime_simulation.ledger import Ledger
 from fairlead.testing.runtime_simulation.virtual_world import (
     FaultWindow,
@@ -125,7 +125,10 @@ class _Shim:
         self.program.world.start(self.program, lambda: self._run(spec))
 
     def _run(self, spec: LaunchSpec) -> None:
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, END)}
         status = run_shim(spec, self.system)
+        for number, handler in handlers.items():  # at its end it ignores signals, but this process must not
+            signal.signal(number, handler)
         self.die(status)
 
     def die(self, status: int, *, alone: bool = False) -> None:

@@ -169,6 +169,7 @@ class _Scene:
             SimulatedControlPlane(f"control plane {name}", self.database, self.network, settings)
             for name in random.choice(("A", "AB", "AB"))
         ]
+        self.network.on_renewal = self._on_renewal
         self.network.hubs = [control.listening for control in self.controls]
         self.nodes = [
             _AgentNode(
@@ -180,6 +181,10 @@ class _Scene:
             for node in description.nodes
         ]
         world.note("scene", f"{count} nodes, {len(self.controls)} control planes, {scheduler['policy']}")
+
+    def _on_renewal(self, program: SimulatedProgram) -> None:
+        for control in self.controls:
+            control.check_renewal(program)
 
     def active(self, odd: bool) -> SimulatedControlPlane | None:
         """The control plane that has the journal, or, if `odd`, another one that runs; None if there is none."""

@@ -209,6 +209,7 @@ class SimulatedTerms:
 
     def __init__(self, server: DatabaseServer, machine: str, host: Host) -> None:
         self._server, self._machine, self._host, self._term = server, machine, host, 0
+        self.confirmed_s = -math.inf  # when it last confirmed its own term
 
     def begin(self, journal_timeout_s: float, lease_s: float, grace_s: float) -> FormerControlPlane:
         """Begin a term; return what is known of the one before."""
@@ -216,7 +217,8 @@ class SimulatedTerms:
         server = self._server
         before = FormerControlPlane(server.world.now - server.confirmed_s, *server.settings)
         server.term += 1
-        self._term, server.confirmed_s, server.settings = server.term, server.world.now, (journal_timeout_s, lease_s, grace_s)
+        self._term, server.settings = server.term, (journal_timeout_s, lease_s, grace_s)
+        self.confirmed_s = server.confirmed_s = server.world.now
         return before
 
     def confirm(self) -> bool:
@@ -224,7 +226,7 @@ class SimulatedTerms:
             self._host.sleep(self._server.random.uniform(0.0, 2.0))
         self._check()
         if self._term == self._server.term:
-            self._server.confirmed_s = self._server.world.now
+            self.confirmed_s = self._server.confirmed_s = self._server.world.now
             return True
         return False
 

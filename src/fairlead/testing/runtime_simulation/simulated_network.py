@@ -28,6 +28,7 @@ class Network:
         self.down: dict[str, FaultWindow] = {}
         self.slow: dict[str, tuple[FaultWindow, float]] = {}  # with how many seconds more
         self.streams: list[SimulatedStream] = []
+        self.on_renewal: Callable[[SimulatedProgram], None] = lambda control: None  # a control plane renews a lease
         self.hubs: list[Callable[[], tuple[AgentHub, SimulatedProgram] | None]] = []  # of control planes that listen
 
     def delay_s(self, node: str) -> float:
@@ -129,6 +130,8 @@ class SimulatedStream:
             self.end_at_control()
             self._after("down", lambda: self.end_at_agent("the stream was closed"))
             return
+        if self.control is not None and isinstance(message, ms.Welcome | ms.LeaseRenewed):
+            self._network.on_renewal(self.control)
         data = ms.encode_message(message)
         self._after("down", lambda: self._at_agent(data))
 
