@@ -156,5 +156,5 @@ def test_the_command_counts_the_faults_that_took_effect(capsys: pytest.CaptureFi
 def test_the_command_prints_the_run_of_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seed", "3", "--trace"]) == 0
     printed = capsys.readouterr().out
-    assert "control plane: starts (1)" in printed
+    assert "control plane A: starts (1)" in printed
     assert "seed 3: all rules hold" in printed
