@@ -166,6 +166,16 @@ def test_an_event_of_a_node_that_cannot_have_happened_is_refused(event, why):
     assert state.digest() == digest
 
 
+def test_a_cluster_has_as_many_types_as_its_jobs_can_tell_apart():
+    state = State(Cluster(tuple(Node(f"n{k}", f"t{k}", 1) for k in range(62))))
+    apply_event(state, ev.JobSubmitted(1.0, 0, Job("a", 1.0)))
+    apply_event(state, ev.NodeAdded(2.0, 62, Node("n62", "t62", 1)))
+    assert int(state.columns["fits"][0]) == 2**63 - 1
+    with pytest.raises(InvalidPlan, match="the cluster has 63 types already"):
+        apply_event(state, ev.NodeAdded(3.0, 63, Node("n63", "t63", 1)))
+    apply_event(state, ev.NodeAdded(4.0, 63, Node("n63", "t0", 1)))
+
+
 def test_an_added_node_is_down_until_its_agent_has_joined_and_waiting_jobs_may_use_it():
     state = State(cluster("v100:2"))
     for number, wanted in enumerate((("k80",), ("k80", "v100"), ("p100",))):

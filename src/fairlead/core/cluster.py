@@ -20,12 +20,13 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 T = TypeVar("T", bound=np.generic)
 
+MAX_TYPE_NAME = 128
 _TYPE = r"[A-Za-z][\w.-]*"
 
 
 def is_type_name(text: str) -> bool:
     """Whether a cluster that is written in a line can have a type of this name."""
-    return re.fullmatch(_TYPE, text) is not None
+    return len(text) <= MAX_TYPE_NAME and re.fullmatch(_TYPE, text, re.ASCII) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from fairlead.engine.state import State
 from fairlead.engine.transitions import check_node
 
 MAX_ACCELERATORS = 1_000_000  # of a cluster
+MAX_TYPES = 63  # of a cluster; `feasible_types` has a bit for each
 
 
 def _drained(state: State, event: ev.NodeDrained) -> None:
@@ -89,6 +90,8 @@ def addition_problem(cluster: Cluster, event: ev.NodeAdded) -> str:
         return f"node {spec.name!r} would get number {cluster.number_for(spec)}, not {event.node}"
     if type_ is not None and (type_.name != spec.type or spec.type in cluster.type_code):
         return f"node {spec.name!r}: the properties of GPU type {type_.name!r} cannot be set by a node of type {spec.type!r}"
+    if spec.type not in cluster.type_code and len(cluster.types) >= MAX_TYPES:
+        return f"node {spec.name!r} has the new GPU type {spec.type!r}, and the cluster has {MAX_TYPES} types already"
     if not 1 <= spec.accelerators <= MAX_ACCELERATORS - cluster.size * (event.node == len(cluster.nodes)):
         return f"node {spec.name!r} has {spec.accelerators} GPUs: expected 1 or more, and {MAX_ACCELERATORS:,} in the cluster"
     return ""

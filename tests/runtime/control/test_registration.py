@@ -124,3 +124,10 @@ def test_an_agent_with_jobs_of_another_journal_does_not_add_its_node(hub: AgentH
     hub.journal = "mine"
     assert hub.welcome(hello(journal="another"), lambda message: None) is None
     assert backend.events == []
+
+
+@pytest.mark.parametrize("about", [{"type": "x" * 129}, {"type": "Ä100"}, {"type": "x\n"}, {"accelerators": 10_001}])
+def test_an_agent_cannot_add_a_node_that_an_admin_could_not_add(hub: AgentHub, backend: Backend, about: dict[str, Any]) -> None:
+    with pytest.raises(ms.BadMessage, match="cannot have"):
+        hub.welcome(hello(**about), lambda message: None)
+    assert backend.events == []

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 MIN_CHECK_S = 0.05
 
+MAX_NODE_ACCELERATORS = 10_000
+
 MISSED_LEASE = 0.7  # of a lease without a heartbeat (agents send three in a lease): the agent is unreachable
 ANY_AGENT = Bearer(Role.AGENT, "")  # of a hub that asks for no token
 UNCHECKED = Bearer(Role.NODE, "")  # of a token that cannot be checked now: its agent connects again later
@@ -354,12 +356,15 @@ class AgentHub:
 
 
 def reported_node(hello: ms.Hello) -> tuple[Node, AcceleratorType]:
-    """The node that an agent describes, and its GPU type. Raises `BadMessage`: it has a name that no node can have."""
+    """The node that an agent describes, and its GPU type. Raises `BadMessage`: no node can have its name or
+    so many GPUs."""
     for what, name, valid in (
         ("node", hello.node, is_job_name(hello.node)),
         ("GPU type", hello.type, is_type_name(hello.type)),
     ):
         if not valid:
             raise ms.BadMessage(f"a {what} cannot have the name {name[:80]!r}: use letters, digits, '.', '_' and '-'")
+    if hello.accelerators > MAX_NODE_ACCELERATORS:
+        raise ms.BadMessage(f"a node cannot have {hello.accelerators:,} GPUs: at most {MAX_NODE_ACCELERATORS:,}")
     type_ = accelerator_type(hello.type.lower(), hello.gpu_memory_gb)
     return Node(hello.node, type_.name, hello.accelerators, hello.cpus or math.inf, hello.memory_gb or math.inf), type_

@@ -14,6 +14,7 @@ from fairlead.core.errors import near_or_all
 from fairlead.core.job import Phase
 from fairlead.engine.feasibility import feasible_types
 from fairlead.runtime.control import views
+from fairlead.runtime.control.agent_hub import MAX_NODE_ACCELERATORS
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.job_routes import Ask, JobName
 from fairlead.runtime.control.request_guard import ParsedRoute
@@ -45,7 +46,7 @@ class NewNode(BaseModel):
 
     name: str
     type: Annotated[str, Field(description="GPU type")]
-    accelerators: Annotated[int, Field(ge=1, le=10_000, description="number of GPUs")]
+    accelerators: Annotated[int, Field(ge=1, le=MAX_NODE_ACCELERATORS, description="number of GPUs")]
     cpus: Annotated[float | None, Field(gt=0, le=1e6, description="null: not limited")] = None
     memory_gb: Annotated[float | None, Field(gt=0, le=1e9, description="of the host; null: not limited")] = None
     gpu_memory_gb: Annotated[float | None, Field(gt=0, le=1e6, description="of each GPU, for a new type")] = None
