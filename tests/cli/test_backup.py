@@ -49,6 +49,7 @@ def test_a_backup_of_a_running_cluster_is_restored_with_jobs_tokens_and_code(tmp
         assert ControlPlaneClient(url, token).jobs() == []
         admin = ControlPlaneClient(url, (tmp_path / "again" / "admin.token").read_text())
         assert admin.job("first")["user"] == "admin"
+        until(lambda: admin.job("first")["phase"] == "finished", tmp_path)
 
 
 def _answers(url: str) -> bool:

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,7 @@ from fairlead.config.schedulers import compose, read_scheduler, scheduler_of
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, InputError, require
 from fairlead.files import atomic_write, remove_empty
-from fairlead.runtime.agent.agent_errors import DirectoryInUse
+from fairlead.runtime.agent.agent_errors import AgentRefused, DirectoryInUse
 from fairlead.runtime.control.snapshotter import Retention
 from fairlead.runtime.log_format import LogFormat
 from fairlead.runtime.protocol.network import bind_sockets, check_address_free, host_of, port_of
@@ -45,6 +46,8 @@ if TYPE_CHECKING:  # these take a second to import; they are loaded when a proce
     from fairlead.runtime.standby import HeldJournal
 
 log = logging.getLogger("fairlead.cluster")
+
+LEASHED_RETRY_S = 120.0  # for how long an agent of `up` connects again after it was refused
 
 _AT_START = "--config"  # why the scheduler file is read at the start; an unchanged file is then not worth a log line
 
@@ -380,7 +383,8 @@ def run_agent(
     report: Callable[[str], None],
 ) -> None:
     """Run the agent that `connect` creates until a signal ends it. A `leashed` agent ends with standard input, and waits for an
-    earlier agent that is still ending. With `end_jobs` jobs save and end with it; `report` receives a sentence for each."""
+    earlier agent that is still ending, or whose lease is not over, as after a restored backup. With `end_jobs` jobs save and
+    end with it; `report` receives a sentence for each."""
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
@@ -395,8 +399,17 @@ def run_agent(
                 raise
             if stopping.wait(0.2):
                 return
+    again_until = time.monotonic() + LEASHED_RETRY_S
     try:
-        connect(supervisor, stopping).run()
+        while True:
+            try:
+                connect(supervisor, stopping).run()
+                break
+            except AgentRefused:
+                if not leashed or time.monotonic() > again_until:
+                    raise
+                if stopping.wait(5.0):
+                    break
         if end_jobs:
             _end_jobs(supervisor, report)
     finally:

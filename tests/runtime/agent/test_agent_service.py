@@ -15,8 +15,8 @@ import grpc.aio
 import pytest
 from agent_node import order
 
-from fairlead.runtime.agent.agent_errors import NodeError
-from fairlead.runtime.agent.agent_service import Agent, AgentRefused, ConnectionLost
+from fairlead.runtime.agent.agent_errors import AgentRefused, NodeError
+from fairlead.runtime.agent.agent_service import Agent, ConnectionLost
 from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.control.agent_hub import AgentHub

@@ -25,6 +25,12 @@ class DirectoryInUse(NodeError):
         super().__init__(path, what)
 
 
+class AgentRefused(FairleadError):
+    """The control plane refuses this agent; connecting again without a change would not help."""
+
+    exit_code = REFUSED
+
+
 class OrderRefused(FairleadError):
     """An order that cannot be carried out as it is. Nothing was started."""
 

@@ -16,10 +16,10 @@ from typing import Protocol
 
 import grpc
 
-from fairlead.core.errors import REFUSED, FairleadError
+from fairlead.core.errors import FairleadError
 from fairlead.core.job import LAUNCH_FAILED
 from fairlead.files import atomic_write
-from fairlead.runtime.agent.agent_errors import NodeError, node_errors
+from fairlead.runtime.agent.agent_errors import AgentRefused, NodeError, node_errors
 from fairlead.runtime.agent.agent_identity import AgentIdentity, stored_text
 from fairlead.runtime.agent.code_delivery import CodeDeliveries
 from fairlead.runtime.agent.devices import host_resources
@@ -91,12 +91,6 @@ def retry_pause_s(before_s: float, lease: AgentLease | None, addresses: int = 1)
     """The pause before the next attempt to connect: twice the last one, and at most a small part of the lease for all of
     several addresses."""
     return min(2 * before_s, _MAX_PAUSE_S, math.inf if lease is None else lease.lease_s / 10 / addresses)
-
-
-class AgentRefused(FairleadError):
-    """The control plane refuses this agent; connecting again without a change would not help."""
-
-    exit_code = REFUSED
 
 
 class ConnectionLost(Exception):

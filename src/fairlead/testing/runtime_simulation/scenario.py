@@ -19,9 +19,9 @@ from fairlead.config.schedulers import compose
 from fairlead.core import events as ev
 from fairlead.core.job import ENDED, Phase
 from fairlead.engine.apply import apply_event
-from fairlead.runtime.agent.agent_errors import NodeError
+from fairlead.runtime.agent.agent_errors import AgentRefused, NodeError
 from fairlead.runtime.agent.agent_identity import CREDENTIAL_FILE
-from fairlead.runtime.agent.agent_service import Agent, AgentRefused
+from fairlead.runtime.agent.agent_service import Agent
 from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.settings import AgentSettings
 from fairlead.runtime.agent.supervisor import Supervisor
