@@ -95,8 +95,8 @@ def control_files(root: Path, journal: str) -> ControlFiles:
     files = PostgresFiles(journal)
     found = {**folder.listed(), **folder.listed(CODE)}
     names = [name for name in found if name in (TOKENS, ORIGIN, ALIVE) or name.startswith(f"{CODE}/")]
-    if names and not files.listed() and not files.listed(CODE):
-        for name in names:
+    if names and TOKENS not in files.listed():
+        for name in sorted(names, key=TOKENS.__eq__):  # the tokens last: a copy that is cut off begins again
             files.write(name, folder.read(name) or b"", found[name].owner)
         log.info("files of the control plane are now in the database", extra={"from": str(root), "files": len(names)})
     return files
