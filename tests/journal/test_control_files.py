@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,9 +20,11 @@ from fairlead.journal.recovery import control_files
 from fairlead.runtime.bootstrap import create_tokens
 from fairlead.runtime.control import tokens as tokens_module
 from fairlead.runtime.control.code_store import CodeStore
+from fairlead.runtime.control.journal_term import JournalTerm
 from fairlead.runtime.control.tokens import Role, Tokens
 from fairlead.runtime.control.wall_clock import AliveMark, origin_of
 from fairlead.runtime.protocol.code_archive import CHUNK_BYTES, archive_digest, pack_code
+from fairlead.runtime.standby import common_settings, hold_journal
 from postgres_server import PostgresServer
 
 
@@ -115,6 +118,54 @@ def test_files_of_the_root_are_imported_once(journal: str, tmp_path: Path) -> No
     assert bearer.user == "ann"
     Tokens(folder).issue(Role.USER, "bob")
     assert [one.user for one in Tokens(control_files(tmp_path, journal)).listed()] == ["ann"]
+
+
+def test_a_copy_into_the_database_that_is_cut_off_begins_again(
+    journal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = FolderFiles(tmp_path)
+    Tokens(folder).issue(Role.USER, "ann")
+    for name in ("one", "two"):
+        folder.write(f"code/{name}.zip", name.encode(), "ann")
+    written, write = list[str](), PostgresFiles.write
+
+    def cut(self: PostgresFiles, name: str, content: bytes, owner: str = "") -> None:
+        if len(written) == 2:
+            raise JournalUnreachable("away")
+        written.append(name)
+        write(self, name, content, owner)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PostgresFiles, "write", cut)
+        with pytest.raises(JournalUnreachable):
+            control_files(tmp_path, journal)
+    found = control_files(tmp_path, journal)
+    assert sorted([*found.listed(), *found.listed("code")]) == ["code/one.zip", "code/two.zip", TOKENS]
+
+
+def test_a_term_counts_from_before_the_write_that_begins_it(
+    journal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, begin = list[float](), PostgresTerms.begin
+
+    def noted(self: PostgresTerms, settings: dict[str, Any]) -> Any:
+        begun.append(time.monotonic())
+        return begin(self, settings)
+
+    monkeypatch.setattr(PostgresTerms, "begin", noted)
+    monkeypatch.setattr(JournalTerm, "start", lambda term: None)
+    settings = common_settings(lease_s=15.0, grace_s=35.0, journal_timeout_s=60.0, checkpoints=None, config=None)
+    first = hold_journal(journal, tmp_path, settings)
+    assert first.term is not None
+    assert first.term._confirmed <= begun[0]
+    first.journal.close()  # as by a crash
+    second = hold_journal(journal, tmp_path, settings)
+    assert second.term is not None
+    assert 0.0 < second.term.former_renews_s <= 60.0
+    second.close()
+    last = PostgresTerms(PostgresFiles(journal)).current()
+    assert last is not None
+    assert last.confirmed_ago_s < 60.0, "not given back"
 
 
 def test_only_the_first_control_plane_creates_tokens(journal: str, tmp_path: Path) -> None:

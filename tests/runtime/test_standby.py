@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from cluster_at_work import PATIENCE_S, ClusterAtWork, Gone, wait_for
 from typer.testing import CliRunner
 from wire import Wire
 
 from fairlead.cli.main import app
+from fairlead.journal.control_files import FolderFiles
+from fairlead.journal.jsonl import JsonlJournal
+from fairlead.runtime import standby
 from fairlead.runtime.http_client import STANDBY_HEADER, ControlPlaneClient
 from foundry import ends, foundry, free_port
 from postgres_server import PostgresServer
@@ -157,6 +161,21 @@ def test_a_signal_ends_a_waiting_standby_at_once(tmp_path: Path, postgres: Postg
         assert ends(cluster.other, PATIENCE_S)
         assert foundry().status(cluster.other) == 0
         cluster.other = 0
+
+
+def test_a_signal_after_the_takeover_is_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = standby.HeldJournal(JsonlJournal(tmp_path / "journal.jsonl"), FolderFiles(tmp_path), "")
+    monkeypatch.setattr(standby, "_wait_for_journal", lambda *_: taken)
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    assert standby.wait_for_journal("", tmp_path, {}) is taken
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+    def signalled(*_: object) -> standby.HeldJournal:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return taken
+
+    monkeypatch.setattr(standby, "_wait_for_journal", signalled)
+    assert standby.wait_for_journal("", tmp_path, {}) is None
 
 
 def test_only_a_database_can_have_a_standby(tmp_path: Path) -> None:

@@ -71,13 +71,14 @@ def hold_journal(url: str, root: Path, settings: Mapping[str, Any]) -> HeldJourn
             warn_of_differences(settings, before.settings)
             if not settings["checkpoints"]:  # its jobs have theirs there
                 checkpoints = before.settings["checkpoints"]
-        former = terms.begin({**settings, "checkpoints": checkpoints})
         term = JournalTerm(terms, float(settings["journal_timeout_s"]))
+        before, former = terms.begin({**settings, "checkpoints": checkpoints}), FormerControlPlane()
+        if before is not None:
+            had = {name: float(before.settings[name]) for name in ("journal_timeout_s", "lease_s", "grace_s")}
+            former = FormerControlPlane(before.confirmed_ago_s, **had)
+            term.former_renews_s = former.renews_s
         term.start()  # before the state is recovered, which may take long
-        if former is None:
-            return HeldJournal(journal, files, checkpoints, term)
-        had = {name: float(former.settings[name]) for name in ("journal_timeout_s", "lease_s", "grace_s")}
-        return HeldJournal(journal, files, checkpoints, term, FormerControlPlane(former.confirmed_ago_s, **had))
+        return HeldJournal(journal, files, checkpoints, term, former)
     except BaseException:
         journal.close()
         raise
@@ -108,9 +109,13 @@ def warn_of_differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> No
 def wait_for_journal(url: str, root: Path, settings: Mapping[str, Any]) -> HeldJournal | None:
     """Wait until the active control plane releases a PostgreSQL journal, and take over; None if a signal came first. One that
     has the journal but has not confirmed this for its timeout is cut off: it has renewed no lease since."""
-    stopped, found = threading.Event(), list[HeldJournal | BaseException]()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+    stopped, found, signals = threading.Event(), list[HeldJournal | BaseException](), list[int]()
+
+    def leave(number: int, frame: object) -> None:
+        signals.append(number)
+        stopped.set()
+
+    handlers = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def wait() -> None:
         try:
@@ -122,11 +127,14 @@ def wait_for_journal(url: str, root: Path, settings: Mapping[str, Any]) -> HeldJ
     threading.Thread(target=wait, name="standby", daemon=True).start()
     while not stopped.wait(60.0):
         pass
-    if not found:
-        return None
-    if isinstance(found[0], BaseException):
-        raise found[0]
-    return found[0]
+    for number, handler in handlers.items():  # a signal that comes later ends the process
+        signal.signal(number, handler)
+    taken = found[0] if found else None
+    if isinstance(taken, BaseException):
+        raise taken
+    if signals and taken is not None:
+        taken.close()
+    return None if signals else taken
 
 
 def _wait_for_journal(url: str, root: Path, settings: Mapping[str, Any]) -> HeldJournal:

@@ -140,6 +140,34 @@ def test_longer_leases_of_the_former_one_are_waited_for() -> None:
     assert FormerControlPlane(5.0, TIMEOUT_S, 5.0, 5.0).silence_s(0.0, LEASE_S, GRACE_S) == -55.0
 
 
+def test_one_that_ends_soon_after_a_takeover_does_not_hide_the_one_before() -> None:
+    host = SetHost()
+    database = Database(host)
+    first = JournalTerm(database.begin()[0], TIMEOUT_S, host)  # cut off from the database from now on
+    host.now = 25.0
+    terms, ago_s = database.begin()
+    second = JournalTerm(terms, TIMEOUT_S, host, former_renews_s=FormerControlPlane(ago_s, TIMEOUT_S).renews_s)
+    host.now = 27.0
+    second.end()
+    host.now = 30.0
+    third = hub_of(host)
+    third.expect(0, FormerControlPlane(database.begin()[1], TIMEOUT_S).silence_s(0.0, LEASE_S, GRACE_S))
+    host.now = TIMEOUT_S
+    assert first.may_renew()
+    host.now += LEASE_S + GRACE_S - 0.1
+    third.expire()
+    assert third.backend.lost == []  # type: ignore[attr-defined]
+
+
+def test_one_that_ends_after_the_one_before_can_renew_no_more_says_so() -> None:
+    host = SetHost()
+    database = Database(host)
+    term = JournalTerm(database.begin()[0], TIMEOUT_S, host, former_renews_s=30.0)
+    host.now = 30.0
+    term.end()
+    assert database.confirmed == -math.inf
+
+
 @given(
     cut_s=st.floats(0.0, 100.0),
     takeover_after_s=st.floats(0.0, 200.0),

@@ -29,6 +29,11 @@ class FormerControlPlane:
     lease_s: float = 0.0
     grace_s: float = 0.0
 
+    @property
+    def renews_s(self) -> float:
+        """Return for how long it may renew leases yet, at the takeover."""
+        return max(0.0, self.journal_timeout_s - self.confirmed_ago_s)
+
     def silence_s(self, known_s: float, lease_s: float, grace_s: float) -> float:
         """Return for how long a node has certainly got no lease, at the takeover; below 0: it may get one for that long yet.
 
@@ -53,17 +58,18 @@ class Terms(Protocol):
 
 @dataclass(eq=False)
 class JournalTerm:
-    """The time for which this control plane has the journal; it begins confirmed. A thread confirms it; `marked` is called
-    after each confirmation, and `on_lost` once, when another control plane has taken over."""
+    """The time for which this control plane has the journal. It begins confirmed: create it before the write. A thread
+    confirms it; `marked` is called after each confirmation, and `on_lost` once, when another control plane has taken over."""
 
     terms: Terms
     timeout_s: float = JOURNAL_TIMEOUT_S
     host: Host = field(default_factory=Host)
     marked: Callable[[], None] = lambda: None
     on_lost: Callable[[], None] = lambda: None
+    former_renews_s: float = 0.0  # for how long the one before may renew leases yet
 
     def __post_init__(self) -> None:
-        self._confirmed = self.host.monotonic()
+        self._began = self._confirmed = self.host.monotonic()
         self._started = self._ended = self._failing = False
         self.lost = False  # whether another control plane has taken over
 
@@ -78,9 +84,10 @@ class JournalTerm:
             self.host.spawn("journal-term", self._run)
 
     def end(self) -> None:
-        """Stop to confirm, after the last lease was renewed."""
+        """Stop to confirm, after the last lease was renewed. The next one has to wait as after a crash, as long as the one
+        before may renew leases: it knows of no other than this one."""
         self._ended = True
-        if not self.lost:
+        if not self.lost and self.host.monotonic() >= self._began + self.former_renews_s:
             self.terms.end()
 
     def confirm(self) -> None:
