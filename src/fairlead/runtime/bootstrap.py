@@ -278,17 +278,19 @@ def _follow_scheduler_file(plane: ControlPlane, path: Path | None) -> None:
 
 def create_tokens(files: ControlFiles, root: Path) -> Tokens:
     """Return the tokens of a control plane. One for an admin and one for agents are created, and written to the root, unless
-    they are there, or a database has tokens of these roles."""
+    they are there, or a database has tokens: one that was revoked since stays so."""
+    from fairlead.journal.control_files import TOKENS
     from fairlead.runtime.control.tokens import Role, Tokens, new_token
 
-    tokens = Tokens(files)
+    tokens, begun = Tokens(files), files.remote and files.version(TOKENS) is not None
     for role in (Role.ADMIN, Role.AGENT):
         path = root / f"{role}.token"
-        if any(one.role is role for one in tokens.listed()) if files.remote else path.exists():
+        if begun or (path.exists() and not files.remote):
             continue
+        token = path.read_text().strip() if path.exists() else new_token()
+        tokens.accept(token, role, str(role))  # first: a file counts as accepted
         if not path.exists():
-            atomic_write(path, new_token().encode(), private=True)
-        tokens.accept(path.read_text().strip(), role, str(role))
+            atomic_write(path, token.encode(), private=True)
     if files.remote:
         tokens.follow()
     return tokens
