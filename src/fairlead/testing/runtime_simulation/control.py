@@ -105,6 +105,7 @@ class SimulatedControlPlane:
         while True:
             try:
                 journal = SimulatedJournal(SimulatedDatabase(self._server, self.name, program, host))
+                term = JournalTerm(terms, settings.journal_timeout_s, host)
                 former = terms.begin(settings.journal_timeout_s, lease_s, grace_s)
                 break
             except JournalUnreachable:
@@ -114,7 +115,6 @@ class SimulatedControlPlane:
                     terms.end_stuck_writer()
                 except JournalUnreachable:
                     host.sleep(1.0)
-        term = JournalTerm(terms, settings.journal_timeout_s, host)
         state = None if is_new(journal.stored) else recover(journal.stored)[0]
         plane = ControlPlane(
             settings.cluster,
