@@ -179,6 +179,55 @@ def test_only_the_first_control_plane_creates_tokens(journal: str, tmp_path: Pat
     tokens.close()
 
 
+def test_a_token_in_the_root_that_was_revoked_stays_so(journal: str, tmp_path: Path) -> None:
+    create_tokens(control_files(tmp_path, journal), tmp_path).close()
+    Tokens(control_files(tmp_path, journal)).revoke("agent")
+    tokens = create_tokens(control_files(tmp_path, journal), tmp_path)
+    assert tokens.bearer((tmp_path / "agent.token").read_text()) is None
+    assert tokens.bearer((tmp_path / "admin.token").read_text()) is not None
+    tokens.close()
+
+
+def test_a_token_that_could_not_be_accepted_is_not_left_in_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: FolderFiles, name: str, change: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FolderFiles, "update", full)
+        with pytest.raises(OSError, match="No space"):
+            create_tokens(FolderFiles(tmp_path), tmp_path)
+    tokens = create_tokens(FolderFiles(tmp_path), tmp_path)
+    assert tokens.bearer((tmp_path / "admin.token").read_text()) is not None
+
+
+def test_a_late_reader_does_not_undo_what_another_thread_has_read_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = FolderFiles(tmp_path)
+    tokens = Tokens(files)
+    Tokens(FolderFiles(tmp_path)).issue(Role.USER, "ann")
+    issued, over, read = list[str](), threading.Event(), files.read
+
+    def issue() -> None:
+        issued.append(tokens.issue_credential("n1", "root"))
+        over.set()
+
+    def slow_read(name: str) -> bytes | None:
+        found = read(name)
+        if threading.current_thread() is reader:
+            writer.start()
+            over.wait(0.5)  # it comes before this one goes on, unless it has to wait for it
+        return found
+
+    monkeypatch.setattr(files, "read", slow_read)
+    reader, writer = threading.Thread(target=tokens._reload), threading.Thread(target=issue)
+    reader.start()
+    reader.join()
+    writer.join()
+    tokens._followed = True  # no look before the answer
+    assert tokens.bearer(issued[0]) is not None
+
+
 def test_a_token_works_at_once_and_is_revoked_soon(journal: str, tmp_path: Path) -> None:
     tokens = create_tokens(control_files(tmp_path, journal), tmp_path)
     added = CliRunner().invoke(app, ["token", "add", "ann", "--journal", journal])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -13,8 +14,10 @@ from serving import Served, served
 from test_api import with_plane
 
 from fairlead.runtime.control import request_guard
+from fairlead.runtime.control.agent_server import AgentServer
 from fairlead.runtime.control.request_guard import RateLimiter, RequestGuard, RequestRate, in_worker
 from fairlead.runtime.control.tokens import Bearer, Role
+from fairlead.runtime.protocol.messages import BadMessage, Refused, encode_message
 
 PATIENCE_S = 20.0
 
@@ -221,6 +224,45 @@ def test_one_users_requests_take_turns_to_compute_and_others_do_not_wait_for_the
         assert await asyncio.gather(*slow) == [200] * 10
 
     asyncio.run(scene())
+
+
+def test_nobody_waits_for_the_database_that_is_asked_for_an_unknown_token():
+    async def scene() -> None:
+        asked, over, gate = list[str](), threading.Event(), Gate()
+        gate.open.set()
+
+        def bearer(token: str) -> Bearer:
+            asked.append(token)
+            assert token != "new" or over.wait(PATIENCE_S)
+            return Bearer(Role.USER, token)
+
+        guard = RequestGuard(gate, bearer, lambda path: 0, lambda *counted: None, may_wait="new".__eq__)
+        new = asyncio.create_task(call(guard, "new", method="GET"))
+        while not asked:
+            await asyncio.sleep(0.01)
+        assert await call(guard, "bob", method="GET") == 200
+        over.set()
+        assert await new == 200
+        assert gate.inside == ["bob", "new"]
+
+    asyncio.run(asyncio.wait_for(scene(), 2 * PATIENCE_S))
+
+
+def test_no_agent_waits_for_the_token_of_another():
+    threads = list[threading.Thread]()
+
+    class Hub:
+        def admit(self, token: str) -> Bearer:
+            threads.append(threading.current_thread())
+            raise BadMessage(token)
+
+    async def scene() -> list[bytes]:
+        context: Any = SimpleNamespace(invocation_metadata=lambda: (("authorization", "Bearer t"),), peer=lambda: "")
+        server: Any = AgentServer(Hub())  # type: ignore[arg-type]
+        return [answer async for answer in server._stream(None, context)]
+
+    assert asyncio.run(scene()) == [encode_message(Refused("t"))]
+    assert threads[0] is not threading.main_thread()
 
 
 def test_requests_behind_others_of_their_user_do_not_wait_for_the_state_again(monkeypatch):

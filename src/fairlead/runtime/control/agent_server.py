@@ -61,7 +61,7 @@ class AgentServer:
         out: asyncio.Queue[ms.FromControl | None] = asyncio.Queue()
         try:
             token = dict(context.invocation_metadata() or ()).get("authorization", "")
-            bearer = self._hub.admit(str(token).removeprefix("Bearer "))
+            bearer = await asyncio.to_thread(self._hub.admit, str(token).removeprefix("Bearer "))  # it may ask a database
             session = self._hub.welcome(await asyncio.wait_for(_first(requests), HELLO_WITHIN_S), out.put_nowait, bearer)
         except (ms.BadMessage, TimeoutError) as problem:
             why = str(problem) or f"the agent sent nothing within {HELLO_WITHIN_S:g} s after it connected"

@@ -130,7 +130,12 @@ def create_app(
         return plane.code.limits.packed_bytes if path.startswith("/v1/code/") and plane.code is not None else MAX_BODY
 
     app.add_middleware(
-        RequestGuard, bearer=tokens.bearer, largest_body=largest_body, count=plane.metrics.count_request, rate=rate
+        RequestGuard,
+        bearer=tokens.bearer,
+        largest_body=largest_body,
+        count=plane.metrics.count_request,
+        rate=rate,
+        may_wait=tokens.may_wait,
     )
 
     async def read(what: Callable[[], T]) -> T:

@@ -40,7 +40,7 @@ ENCODED_SLASH = "%2F"  # stays encoded in a path, and so in its parameters
 MAX_USERS = 10_000  # whose rates are remembered
 
 _SLASH = re.compile(ENCODED_SLASH, re.IGNORECASE)
-_workers = ThreadPoolExecutor(2, "requests")
+_workers, _look_ups = ThreadPoolExecutor(2, "requests"), ThreadPoolExecutor(1, "tokens")
 _turns: ContextVar[AbstractAsyncContextManager[None]] = ContextVar("turns")  # of the request's user
 
 
@@ -107,7 +107,9 @@ class RequestGuard:
         largest_body: Callable[[str], int],
         count: Callable[[str, str, int], None],
         rate: RequestRate | None = None,
+        may_wait: Callable[[str], bool] = lambda token: False,  # whether `bearer` may ask a database
     ) -> None:
+        self._may_wait = may_wait
         self._app, self._bearer, self._largest_body, self._count = app, bearer, largest_body, count
         self._limiter = RateLimiter(rate) if rate is not None else None
         self._open: Counter[str] = Counter()
@@ -140,7 +142,12 @@ class RequestGuard:
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         scheme, _, token = headers.get(b"authorization", "").partition(" ")
-        found = scope["bearer"] = self._bearer(token.strip()) if scheme.lower() == "bearer" else None
+        found, token = None, token.strip()
+        if scheme.lower() == "bearer" and self._may_wait(token):  # others do not wait for unknown tokens
+            found = await asyncio.get_running_loop().run_in_executor(_look_ups, self._bearer, token)
+        elif scheme.lower() == "bearer":
+            found = self._bearer(token)
+        scope["bearer"] = found
         if scope["path"] == PROBE and not self._body_size(scope, headers, found):
             await self._app(scope, receive, send)
             return

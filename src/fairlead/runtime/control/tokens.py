@@ -78,6 +78,7 @@ class Tokens:
         self._version: object = None  # identifies the file that was read
         self._read_at = -math.inf  # when it was last found to be this one
         self._followed = self._failing = False
+        self._reading = threading.Lock()  # what one thread read before must not replace what another read since
         self._asked, self._looked = threading.Event(), threading.Condition()
         self._rounds = 0  # how often the thread has looked
         self._reload()
@@ -132,6 +133,10 @@ class Tokens:
         self._refresh(digest)
         too_old = self._followed and time.monotonic() > self._read_at + MAX_AGE_S
         return None if too_old else self._bearers.get(digest)
+
+    def may_wait(self, token: str) -> bool:
+        """Return whether `bearer` may wait for a database: not in an event loop."""
+        return self._followed and self._answers and _digest(token) not in self._bearers
 
     def listed(self) -> Sequence[Bearer]:
         return list(self._bearers.values())
@@ -192,10 +197,11 @@ class Tokens:
     def _reload(self) -> None:
         if self._files is None:
             return
-        now, version = time.monotonic(), self._files.version(TOKENS)
-        if version is not None and version != self._version:
-            self._bearers, self._version = self._parsed(self._files.read(TOKENS)), version
-        self._read_at = now
+        with self._reading:
+            now, version = time.monotonic(), self._files.version(TOKENS)
+            if version is not None and version != self._version:
+                self._bearers, self._version = self._parsed(self._files.read(TOKENS)), version
+            self._read_at = now
 
     def _change(self, change: Callable[[dict[str, Bearer]], None]) -> None:
         if self._files is None:
