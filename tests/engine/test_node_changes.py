@@ -176,6 +176,16 @@ def test_a_cluster_has_as_many_types_as_its_jobs_can_tell_apart():
     apply_event(state, ev.NodeAdded(4.0, 63, Node("n63", "t0", 1)))
 
 
+def test_removed_nodes_leave_room_for_others():
+    state = State(Cluster((Node("large", "v100", 999_999),)))
+    with pytest.raises(InvalidPlan, match="1,000,000 in the cluster"):
+        apply_event(state, ev.NodeAdded(1.0, 1, Node("new", "v100", 2)))
+    apply_event(state, ev.NodeRemoved(2.0, 0))
+    apply_event(state, ev.NodeAdded(3.0, 1, Node("new", "v100", 2)))
+    with pytest.raises(InvalidPlan, match="1,000,000 in the cluster"):
+        apply_event(state, ev.NodeAdded(4.0, 0, Node("large", "v100", 999_999)))
+
+
 def test_an_added_node_is_down_until_its_agent_has_joined_and_waiting_jobs_may_use_it():
     state = State(cluster("v100:2"))
     for number, wanted in enumerate((("k80",), ("k80", "v100"), ("p100",))):

@@ -92,7 +92,7 @@ def addition_problem(cluster: Cluster, event: ev.NodeAdded) -> str:
         return f"node {spec.name!r}: the properties of GPU type {type_.name!r} cannot be set by a node of type {spec.type!r}"
     if spec.type not in cluster.type_code and len(cluster.types) >= MAX_TYPES:
         return f"node {spec.name!r} has the new GPU type {spec.type!r}, and the cluster has {MAX_TYPES} types already"
-    if not 1 <= spec.accelerators <= MAX_ACCELERATORS - cluster.size * (event.node == len(cluster.nodes)):
+    if not 1 <= spec.accelerators <= MAX_ACCELERATORS - int(cluster.size_of_type.sum()):
         return f"node {spec.name!r} has {spec.accelerators} GPUs: expected 1 or more, and {MAX_ACCELERATORS:,} in the cluster"
     return ""
 

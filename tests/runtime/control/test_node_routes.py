@@ -84,6 +84,8 @@ def test_a_drain_has_a_reason_a_user_and_an_end(control: Served, admin: ControlP
         assert refused.value.status == 422
     with pytest.raises(RefusedRequest, match="reason"):
         plane.drain("v100-0", reason="x" * 501)
+    with pytest.raises(RefusedRequest, match="until"):
+        admin.drain("v100-0", until=253_402_300_800.0)  # no date: its year has five digits
 
 
 def test_a_drain_is_announced_and_begins_by_itself(control: Served, admin: ControlPlaneClient) -> None:

@@ -23,7 +23,7 @@ from fairlead.runtime.protocol.task_file import is_job_name
 from fairlead.workloads.catalogue import accelerator_type
 
 T = TypeVar("T")
-Moment = Annotated[float, Field(gt=0, lt=1e12, description="Unix time")]
+Moment = Annotated[float, Field(gt=0, lt=2.5e11, description="Unix time")]  # clients show it as a date, up to the year 9999
 _NAME = "expected letters, digits, '.', '_' and '-'"
 
 
