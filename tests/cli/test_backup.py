@@ -88,3 +88,9 @@ def test_a_file_that_is_no_backup_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FairleadError, match=r"it has '\.\./outside' in it"):
         restore_backup(tmp_path / "b.tar", tmp_path / "root")
     assert not (tmp_path / "outside").exists()
+    with tarfile.open(tmp_path / "c.tar", "w") as tar:
+        for name in ("journal.sqlite", "tokens.json", f"code/{'a' * 64}.zip"):
+            tar.add(tmp_path / "a.tar", name)
+    with pytest.raises(FairleadError, match="not a journal"):
+        restore_backup(tmp_path / "c.tar", tmp_path / "root")
+    assert list((tmp_path / "root").iterdir()) == [], "a part of a backup must not start as a control plane"

@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from fairlead.core.errors import FairleadError, InputError, require
-from fairlead.files import atomic_write, make_folder, sync_directory
+from fairlead.files import atomic_write, make_folder, remove, sync_directory
 from fairlead.journal.control_files import CODE, ORIGIN, TOKENS
 from fairlead.journal.recovery import is_postgres, recover
 from fairlead.journal.sqlite import SqliteJournal
@@ -68,9 +68,18 @@ def write_backup(root: Path, journal: str, target: Path) -> BackupContent:
 
 def restore_backup(backup: Path, root: Path) -> BackupContent:
     """Restore a backup into a root that does not exist yet, or is empty. Raises `FairleadError`: it is not one, or the root is
-    in use."""
+    in use; it stays empty."""
     require(not root.exists() or (root.is_dir() and not any(root.iterdir())), root, "an empty folder: nothing is overwritten")
     make_folder(root, 0o700)
+    try:
+        return _restore(backup, root)
+    except BaseException:
+        for path in root.iterdir():
+            remove(path) if path.is_dir() else path.unlink()
+        raise
+
+
+def _restore(backup: Path, root: Path) -> BackupContent:
     count = 0
     for name, content in _members(backup):
         if name.startswith(f"{CODE}/"):
