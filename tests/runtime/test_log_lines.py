@@ -29,3 +29,8 @@ def test_who_does_not_read_the_log_does_not_hold_the_process_up():
 def test_accelerators_stand_in_a_line_for_people_without_quotes():
     record = logging.makeLogRecord({"msg": "job started", "levelname": "INFO", "accelerators": [12, 13], "why": "a b"})
     assert TextLines().format(record).endswith(' info job started accelerators=[12,13] why="a b"')
+
+
+def test_what_agents_say_cannot_control_the_terminal_of_a_reader():
+    record = logging.makeLogRecord({"msg": "agent\nrefused", "levelname": "INFO", "journal": "\x1b]0;x\x07\x9b31m\x7f"})
+    assert TextLines().format(record).endswith(r" info agent\nrefused journal=\x1b]0;x\x07\x9b31m\x7f")

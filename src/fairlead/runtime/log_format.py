@@ -17,6 +17,7 @@ import orjson
 LogFormat = Literal["text", "json"]
 
 _TOKEN = re.compile(r"fl_[A-Za-z0-9_-]{16,}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a terminal would obey them
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
 
 
@@ -83,7 +84,7 @@ class TextLines(logging.Formatter):
         fields = "".join(f" {name}={_text(value)}" for name, value in _fields(record).items())
         text = f"{_time(record)} {record.levelname.lower()} {record.getMessage()}{fields}"
         problem = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
-        return _TOKEN.sub("fl_…", text.replace("\n", "\\n").replace("\r", "\\r") + problem)
+        return _TOKEN.sub("fl_…", _CONTROL.sub(lambda found: repr(found[0])[1:-1], text) + problem)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
