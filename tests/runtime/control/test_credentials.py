@@ -118,6 +118,25 @@ def control(tmp_path: Path) -> ControlPlane:
     return ControlPlane(tmp_path)
 
 
+def test_heartbeats_do_not_wait_for_a_slow_disk_while_many_agents_connect_for_the_first_time(
+    control: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    issue = control.tokens.issue_credential
+
+    def slow(node: str, identity: str) -> str:
+        control.clock.now += 3.0
+        return issue(node, identity)
+
+    monkeypatch.setattr(control.tokens, "issue_credential", slow)
+    assert control.connect(control.join_token).credential
+    later = control.connect(control.join_token, 1, ELSEWHERE)
+    assert not later.credential
+    assert later.heartbeat()
+    assert control.clock.now == 3.0
+    control.clock.now = 5.0
+    assert control.connect(control.join_token, 1, ELSEWHERE).credential
+
+
 def test_an_agent_gets_a_credential_once_and_connects_with_it_from_then_on(control: ControlPlane) -> None:
     first = control.connect(control.join_token)
     assert first.credential

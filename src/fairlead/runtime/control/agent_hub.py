@@ -28,6 +28,7 @@ MIN_CHECK_S = 0.05
 
 MAX_NODE_ACCELERATORS = 10_000
 
+WRITING = 0.2  # of the time may be spent on writing new credentials; agents without one use the token of all agents
 MISSED_LEASE = 0.7  # of a lease without a heartbeat (agents send three in a lease): the agent is unreachable
 ANY_AGENT = Bearer(Role.AGENT, "")  # of a hub that asks for no token
 UNCHECKED = Bearer(Role.NODE, "")  # of a token that cannot be checked now: its agent connects again later
@@ -66,6 +67,7 @@ class AgentHub:
         self._registering: set[AgentSession] = set()  # until their nodes are in the journal
         self._adding: set[str] = set()  # names of nodes that may not be in the journal yet
         self._address: dict[int, str] = {}
+        self._write_from = -math.inf  # when the next new credential may be written
         self._until: dict[int, float] = {}  # by node: when it is given up
         self._request_numbers = count(1)
         self._answers: dict[int, Callable[[ms.LogChunk], None]] = {}
@@ -229,9 +231,15 @@ class AgentHub:
         if self.tokens is None or (bearer.role is Role.NODE and (not bearer.root or bearer.is_for(message.identity))):
             return ""
         try:
+            held, began = self.tokens.credential_of(name), self.host.monotonic()
+            if message.keeps_credential and held is None and began < self._write_from:
+                return ""  # many agents connect at once, and heartbeats wait for the disk; it gets one when it connects again
             if message.keeps_credential:
-                return self.tokens.issue_credential(name, message.identity)
-            if (held := self.tokens.credential_of(name)) is not None and not held.is_for(message.identity):
+                credential = self.tokens.issue_credential(name, message.identity)
+                took_s = self.host.monotonic() - began
+                self._write_from = max(self._write_from, began - self.lease_s) + took_s / WRITING
+                return credential
+            if held is not None and not held.is_for(message.identity):
                 self.tokens.revoke(name, Role.NODE)
         except (FairleadError, OSError) as problem:
             log.error("no credential for a node: the tokens cannot be written", extra={"node": name, "why": str(problem)})
