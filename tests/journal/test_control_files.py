@@ -262,6 +262,21 @@ def test_tokens_stay_valid_for_a_while_without_the_database(
     tokens.close()
 
 
+def test_a_change_of_tokens_does_not_wait_for_a_database_that_stands_still(
+    journal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, over = PostgresFiles(journal), threading.Event()
+    tokens = Tokens(files)
+    tokens.follow()
+    monkeypatch.setattr(files, "update", lambda name, change: over.wait(60))
+    monkeypatch.setattr(tokens_module, "CHANGE_WITHIN_S", 0.1)
+    with pytest.raises(JournalUnreachable, match="not known if tokens were changed"):
+        tokens.issue_credential("n1", "root")
+    assert not over.is_set()
+    over.set()
+    tokens.close()
+
+
 def test_a_slow_call_does_not_keep_others_waiting(journal: str) -> None:
     files, slow, over = PostgresFiles(journal), threading.Event(), threading.Event()
 

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 ID_LENGTH = 8
 LOOK_EVERY_S = 1.0  # for changes in a database
+CHANGE_WITHIN_S = 2.0  # in a database, while a control plane runs
 MAX_AGE_S = 900.0  # how long tokens stay valid while the database is unreachable
 ANY = "*"  # in place of an account: each job names its own
 
@@ -217,8 +218,22 @@ class Tokens:
 
         if self._followed and not self._answers:
             raise JournalUnreachable(f"{self._files.where}: the database does not answer: tokens cannot be changed")
-        self._files.update(TOKENS, changed)
-        self._reload()
+        files, problems = self._files, list[Exception]()
+
+        def write() -> None:
+            try:
+                files.update(TOKENS, changed)
+                self._reload()
+            except Exception as problem:
+                problems.append(problem)
+
+        writing = threading.Thread(target=write, name="token-change", daemon=True)  # agents' leases cannot wait for long
+        writing.start()
+        writing.join(CHANGE_WITHIN_S if self._followed else None)
+        if writing.is_alive():
+            raise JournalUnreachable(f"{files.where}: the database does not answer: it is not known if tokens were changed")
+        if problems:
+            raise problems[0]
 
     def _parsed(self, content: bytes | None) -> dict[str, Bearer]:
         try:
