@@ -81,7 +81,7 @@ def test_what_cannot_be_backed_up_is_refused_with_what_to_do(tmp_path: Path, jou
 
 def test_a_file_that_is_no_backup_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_text("no")
-    with pytest.raises(FairleadError, match="cannot read the backup"):
+    with pytest.raises(FairleadError, match=r"cannot read the backup: it is not a tar file, or not all of it$"):
         restore_backup(tmp_path / "a.tar", tmp_path / "root")
     with tarfile.open(tmp_path / "b.tar", "w") as tar:
         tar.add(tmp_path / "a.tar", "../outside")

@@ -156,7 +156,7 @@ def test_a_node_is_removed_when_its_jobs_have_left_and_its_agent_ends(cluster: R
         assert "it was revoked" in cluster.refused("n1"), "an init system that restarts the agent does not add the node again"
         assert cluster.run("nodes", "n1").returncode == 3
         added = cluster.run("nodes", "add", "n1", "v100:2", "--cpus", "8")
-        assert "n1 is added; start its agent" in added.stdout
+        assert "n1 is added; start its agent: fairlead agent --control HOST:7421 --node n1" in added.stdout
         (cluster.folder / "agent-n1" / "credential").unlink()
         with cluster.agent("n1"):
             cluster.until(lambda: cluster.answer("info", "long")["phase"] == "running")

@@ -15,10 +15,10 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def backup_command(
-    target: Path = typer.Argument(..., help="A file, or a folder, in which the file gets a name with the time."),
+    target: Path = typer.Argument(..., help="A file; or a folder, where each backup gets a name with the time."),
     root: Path = typer.Option(Path(".fairlead"), help="The root folder of the control plane (--root of up or serve)."),
     journal: str = typer.Option("", help="The journal of the control plane. [default: ROOT/journal.sqlite]"),
-    every: str = typer.Option("", help="Write a backup into the folder again and again, as in 10m or 1h."),
+    every: str = typer.Option("", help="Repeat the backup at this interval, as in 10m or 1h; TARGET is then a folder."),
     keep: int = typer.Option(24, help="With --every: how many backups to keep.", min=1),
     json: JsonOption = False,
 ) -> None:
@@ -30,7 +30,7 @@ def backup_command(
       fairlead backup /backups --every 10m --keep 24
 
     The copy is read back, so that it can be restored with 'fairlead restore'. A file that exists is replaced. Checkpoints and
-    logs are not part of it. It has tokens in it: keep it private.
+    logs are not part of it. The file contains tokens: keep it private.
     """
     from fairlead.journal.backup import NAME, backup_record, remove_old_backups, write_backup
 

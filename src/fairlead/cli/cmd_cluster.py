@@ -121,9 +121,11 @@ def serve_command(
     keep_days: float | None = typer.Option(
         None, help="Drop events that are older than this many days and part of a snapshot. [default: keep all]", min=0.001
     ),
-    standby: bool = typer.Option(False, "--standby", help="Wait until the control plane of this journal ends; then take over."),
+    standby: bool = typer.Option(
+        False, "--standby", help="If another control plane has the journal (PostgreSQL), wait, and take over."
+    ),
     journal_timeout: float = typer.Option(
-        60.0, help="Seconds for which leases are renewed while the database of the journal does not answer.", min=5.0
+        60.0, help="How many seconds leases are renewed while the database of the journal does not answer.", min=5.0
     ),
 ) -> None:
     """Run the control plane of a cluster. Jobs keep running when it stops; start it again to resume.
@@ -134,8 +136,8 @@ def serve_command(
       fairlead serve --cluster cluster.yaml --config scheduler.yaml --http 0.0.0.0:7420 --agents 0.0.0.0:7421 \\
           --tls-cert server.pem --tls-key server.key
 
-    Each agent with an agent token adds its node to the cluster. --cluster describes the nodes of a new cluster ahead; after
-    that, the journal knows them, and 'fairlead nodes add' and 'remove' change them.
+    Each agent with an agent token adds its node to the cluster. --cluster describes the nodes of a new cluster
+    before their agents connect. Later starts use the cluster of the journal; 'fairlead nodes add' and 'remove' change it.
 
     The first start creates an admin token and an agent token, in ROOT/admin.token and ROOT/agent.token; 'fairlead token add'
     creates more. Addresses beyond this machine need a certificate. Agents then need --tls-ca, and clients need FAIRLEAD_CA.

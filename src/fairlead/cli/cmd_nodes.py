@@ -81,20 +81,22 @@ def nodes_command(words: NodesArgument = None, json: JsonOption = False) -> None
 
 @nodes_app.command("add")
 def add_node(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name that its agent gives (--node).")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name that its agent uses (--node).")],
     gpus: Annotated[str, typer.Argument(metavar="TYPE:COUNT", help="Its GPUs, as in v100:4.")],
     cpus: float | None = typer.Option(None, help="CPUs. [default: not limited]", min=0.01),
     memory: float | None = typer.Option(None, help="GB of memory. [default: not limited]", min=0.01),
-    gpu_memory: float | None = typer.Option(None, help="GB of each GPU, for a GPU type that is new.", min=0.01),
+    gpu_memory: float | None = typer.Option(
+        None, help="GB of memory of each GPU, for a GPU type that is new in the cluster.", min=0.01
+    ),
     json: JsonOption = False,
 ) -> None:
-    """Add a node before its agent connects. Jobs wait for it; an agent with an agent token adds its node by itself.
+    """Add a node before its agent connects, so that jobs can wait for it. Agents with an agent token need no such command.
 
     Example:
 
       fairlead nodes add gpu-7 h200:8 --cpus 192 --memory 2000
 
-    It needs an admin token. Exit codes: 0 done, 4 not allowed, or there is such a node.
+    It needs an admin token. Exit codes: 0 done, 4 not allowed, or the node exists.
     """
     if (found := _GPUS.fullmatch(gpus)) is None:
         raise InputError("nodes add", "TYPE:COUNT, as in v100:4", field="GPUs", value=gpus)
@@ -103,7 +105,8 @@ def add_node(
     if json:
         print_json(node)
     else:
-        out.print(Text(f"{name} is added; start its agent: fairlead agent --node {name} --token-file agent.token"))
+        agent = f"fairlead agent --control HOST:7421 --node {name} --token-file agent.token"
+        out.print(Text(f"{name} is added; start its agent: {agent}"), soft_wrap=True)
 
 
 @nodes_app.command("remove")
@@ -162,7 +165,7 @@ def _window(drain: dict[str, Any]) -> str:
 
 
 def _moment(option: str, text: str) -> float:
-    """Return a time to come, in Unix time."""
+    """Return a time in the future, in Unix time."""
     try:
         at = datetime.fromisoformat(text).timestamp()
     except ValueError:
@@ -170,8 +173,8 @@ def _moment(option: str, text: str) -> float:
             at = time.time() + parse_duration(text)
         except ValueError:
             raise option_error(option, MOMENT, text) from None
-    if not time.time() < at < 1e12:
-        raise option_error(option, "a time to come", text)
+    if not time.time() < at < 2.5e11:
+        raise option_error(option, "a time in the future", text)
     return at
 
 

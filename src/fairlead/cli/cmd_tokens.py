@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 token_app = typer.Typer(help="Manage API tokens.", no_args_is_help=True, rich_markup_mode=None)
 ROOT = typer.Option(Path(".fairlead"), help="The root folder of the control plane (--root of up or serve).")
-JOURNAL = typer.Option("", help="The journal, if it is postgresql://…: tokens are in its database.")
+JOURNAL = typer.Option("", help="The URL of a PostgreSQL journal: its database has the tokens.")
 NameOfToken = Annotated[str, typer.Argument(help="The name of the user, or of the node with --role node; any name for agents.")]
 
 

@@ -69,7 +69,9 @@ def write_backup(root: Path, journal: str, target: Path) -> BackupContent:
 def restore_backup(backup: Path, root: Path) -> BackupContent:
     """Restore a backup into a root that does not exist yet, or is empty. Raises `FairleadError`: it is not one, or the root is
     in use; it stays empty."""
-    require(not root.exists() or (root.is_dir() and not any(root.iterdir())), root, "an empty folder: nothing is overwritten")
+    require(
+        not root.exists() or (root.is_dir() and not any(root.iterdir())), root, "a new or empty folder; nothing is overwritten"
+    )
     make_folder(root, 0o700)
     try:
         return _restore(backup, root)
@@ -146,7 +148,8 @@ def _members(backup: Path) -> Iterator[tuple[str, bytes]]:
                     raise FairleadError(f"{backup}: not a backup of 'fairlead backup': it has {member.name[:80]!r} in it")
                 yield member.name, file.read()
     except (OSError, tarfile.TarError, EOFError) as problem:
-        raise FairleadError(f"{backup}: cannot read the backup: {problem}") from None
+        why = (isinstance(problem, OSError) and problem.strerror) or "it is not a tar file, or not all of it"
+        raise FairleadError(f"{backup}: cannot read the backup: {why}") from None
 
 
 def backup_record(content: BackupContent, age_s: float) -> Mapping[str, object]:

@@ -143,7 +143,8 @@ def _wait_for_journal(url: str, root: Path, settings: Mapping[str, Any]) -> Held
         try:
             return hold_journal(url, root, settings)
         except JournalInUse as problem:  # it was waited for a few seconds
-            state, why = "standby: waiting until the active control plane releases the journal", str(problem)
+            state = "standby: waiting until the active control plane releases the journal"
+            why = str(problem).removesuffix("; end it first")
         except JournalUnreachable as problem:
             state, why = "standby: the journal is unreachable", str(problem)
         if state != said:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from datetime import datetime
+
 import pytest
 from emulated_agents import Scene
 
@@ -9,6 +12,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Drain
 from fairlead.core.job import Phase
 from fairlead.engine.apply import replay_events
+from fairlead.runtime.control.event_log import EventLog
 
 WINDOW = Drain("new disks", "root", 100.0, 50.0)
 
@@ -79,3 +83,13 @@ def test_an_announced_drain_is_undone_or_replaced() -> None:
     assert drained(scene) == [False, True], "the end of the window was replaced too"
     assert len([event for event in scene.journal if isinstance(event, ev.NodeDrained)]) == 4
     scene.check()
+
+
+def test_the_log_has_the_times_of_a_drain_as_clock_times(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    state = Scene().loop.state
+    state.origin = 1.8e9
+    EventLog(lambda: state, lambda: 60.0).observe([ev.NodeDrained(1.0, 0, reason="new disks", until_s=100.0, from_s=50.0)], 0.0)
+    (record,) = caplog.records
+    times = [datetime.fromisoformat(getattr(record, name)).timestamp() for name in ("from", "until")]
+    assert (record.message, times) == ("drain announced", [1.8e9 + 50.0, 1.8e9 + 100.0])

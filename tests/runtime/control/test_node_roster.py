@@ -67,7 +67,7 @@ def test_a_node_joins_runs_a_job_is_drained_and_removed_with_restarts_in_between
     scene.backend.remove_node(1, scene.answers.append)
     scene.at(ROUND + 1)
     scene.at(ROUND + 2)
-    assert answer_of(scene).why == "jobs run on node 'k80-1': drain it, and remove it when its jobs have left"
+    assert answer_of(scene).why == "jobs run on node 'k80-1': drain it first, or use 'fairlead nodes remove k80-1 --drain'"
 
     scene = scene_of(before=scene, second=ROUND + 3)
     scene.backend.agent_joined(0, ())

@@ -78,7 +78,7 @@ def test_a_drain_has_a_reason_a_user_and_an_end(control: Served, admin: ControlP
     again = plane.undrain("v100-0")
     assert (again["drained"], again["drain"]) == (False, None)
     assert plane.drain("v100-0")["drain"] == {"reason": "", "by": "root", "from": None, "until": None}
-    for wrong in (1.0, -1.0, 1e13):
+    for wrong in (1.0, -1.0, 3e11):
         with pytest.raises(RefusedRequest, match="until") as refused:
             plane.drain("v100-0", until=wrong)
         assert refused.value.status == 422
@@ -93,7 +93,7 @@ def test_a_drain_is_announced_and_begins_by_itself(control: Served, admin: Contr
     announced = ClusterConnection(admin).drain("v100-0", reason="new disks", start=now + 2000, until=now + 3000)
     assert announced["drained"] is False
     assert announced["drain"]["from"] == pytest.approx(now + 2000, abs=0.01)
-    with pytest.raises(RefusedRequest, match="after from") as refused:
+    with pytest.raises(RefusedRequest, match="in the future, and later than from") as refused:
         admin.drain("v100-0", start=now + 2000, until=now + 1000)
     assert refused.value.status == 422
     admin.drain("v100-0", start=time.time() + 1)

@@ -120,6 +120,8 @@ class AgentHub:
             return ANY_AGENT
         if not self.may_renew():
             return UNCHECKED
+        if not token:
+            raise ms.BadMessage("this agent has no token: pass --token-file with an agent token, or set FAIRLEAD_TOKEN")
         found = self.tokens.bearer(token)
         if found is None or found.role not in (Role.AGENT, Role.NODE):
             raise ms.BadMessage(
@@ -206,7 +208,7 @@ class AgentHub:
             has = f"{known.accelerators} × {known.type}"
             raise ms.BadMessage(
                 f"node {known.name!r} has {has}, not {message.accelerators} × {message.type}: if its GPUs have changed, run "
-                f"'fairlead nodes remove {known.name}' and start this agent again; otherwise correct --accelerators"
+                f"'fairlead nodes remove {known.name}', and {_AGAIN}; otherwise correct --accelerators"
             )
         if (left_s := self._until.get(node, -math.inf) - self.host.monotonic()) > 0:
             self._check_former_agent(known.name, node, message, bearer, left_s)
@@ -317,7 +319,8 @@ class AgentHub:
         now = self.host.monotonic()
         if self._sessions and not self.may_renew():
             log.error(
-                "no leases are renewed: another control plane may have the journal", extra={"agents": len(self._sessions)}
+                "no leases are renewed: the journal has not answered for --journal-timeout",
+                extra={"agents": len(self._sessions)},
             )
             self.close()
         for node in [node for node, until in self._until.items() if until <= now]:

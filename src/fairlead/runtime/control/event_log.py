@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from fairlead.core import events as ev
@@ -60,7 +61,7 @@ class EventLog:
                     log.info("node joined", extra=self._node(event.node))
                 case ev.NodeDrained():
                     what = "node undrained" if event.undo else "node drained" if event.from_s is None else "drain announced"
-                    log.info(what, extra=self._node(event.node) | _drain(event))
+                    log.info(what, extra=self._node(event.node) | _drain(event, self._state().origin))
                 case ev.NodeAdded():
                     gpus = f"{event.spec.accelerators} × {event.spec.type}"
                     log.info("node added", extra={"node": event.spec.name, "gpus": gpus})
@@ -104,9 +105,13 @@ class EventLog:
             log.log(level, what, extra={"job": state.job_of[number].name, "number": number, "generation": generation} | more)
 
 
-def _drain(event: ev.NodeDrained) -> dict[str, Any]:
-    given = {"why": event.reason, "by": event.by, "from_s": event.from_s, "until_s": event.until_s}
-    return {name: value for name, value in given.items() if value}
+def _drain(event: ev.NodeDrained, origin: float) -> dict[str, str]:
+    times = {
+        name: datetime.fromtimestamp(origin + second).astimezone().isoformat(timespec="seconds")
+        for name, second in (("from", event.from_s), ("until", event.until_s))
+        if second is not None
+    }
+    return {name: value for name, value in (("why", event.reason), ("by", event.by), *times.items()) if value}
 
 
 class RecentDecisions:

@@ -98,7 +98,7 @@ class JournalTerm:
         except JournalError as problem:
             if not self._failing:
                 extra = {"why": str(problem), "leases_stop_in_s": round(self.timeout_s - began + self._confirmed)}
-                log.error("cannot confirm that the journal is this control plane's", extra=extra)
+                log.error("cannot write to the database of the journal; leases are renewed for a limited time", extra=extra)
             self._failing = True
             return
         self._failing = False

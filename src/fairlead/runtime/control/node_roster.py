@@ -60,7 +60,9 @@ class NodeRoster:
         if spec.removed:
             return Refusal(f"node {spec.name!r} was already removed")
         if in_use:
-            return Refusal(f"jobs run on node {spec.name!r}: drain it, and remove it when its jobs have left")
+            return Refusal(
+                f"jobs run on node {spec.name!r}: drain it first, or use 'fairlead nodes remove {spec.name} --drain'"
+            )
         self.cluster = self.cluster.with_node(node, replace(spec, removed=True))
         self._forget_drain(node)
         return [ev.NodeRemoved(now, node)]

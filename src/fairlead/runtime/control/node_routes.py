@@ -137,11 +137,11 @@ def node_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: NodeR
         number, wanted, now = find(name), body or DrainRequest(), plane.backend.now
         from_s, until_s = (None if moment is None else moment - plane.origin for moment in (wanted.start, wanted.until))
         if until_s is not None and until_s <= max(now, from_s or now):
-            raise HTTPException(422, "until: expected a time that is not over, and after from")
+            raise HTTPException(422, "until: expected a time in the future, and later than from")
         if from_s is not None and await requests.read(
             lambda: bool(plane.loop.state.drained[plane.cluster.node_of == number].any())
         ):
-            raise HTTPException(409, f"node {name!r} is drained already: end that drain first, or leave out from")
+            raise HTTPException(409, f"node {name!r} is drained already: undrain it first, or leave out from")
         drain = Drain(wanted.reason, caller.user, until_s, from_s)
         return await changed(lambda answer: plane.backend.drain(number, False, answer, drain), name)
 
