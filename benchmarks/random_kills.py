@@ -122,6 +122,7 @@ class KillRun:
             )
 
     def start_plane(self, name: str) -> None:
+        assert name not in self.planes or self.planes[name].poll() is not None, f"control plane {name} runs already"
         self.away.discard(name)
         http, agents = self.ports[name]
         options = {
@@ -244,8 +245,8 @@ class KillRun:
     def kill_standby(self) -> None:
         active = self.active()
         name = next((name for name in self.ports if name != active), "")
-        if not name:
-            raise Gone("there is one control plane only")
+        if not name or name in self.away:
+            raise Gone("there is no standby")
         self.away.add(name)
         end(self.planes[name])
         self.restart(0.0, 10.0, lambda: self.start_plane(name))
