@@ -336,3 +336,11 @@ def test_every_decision_of_a_faulty_run_is_replayed_to_the_same_state():
     loop.run()
     assert all(phase is Phase.FINISHED for phase in phases(loop).values())
     assert check_events(loop.journal).digest() == loop.state.digest()
+
+
+def test_an_event_that_cannot_be_applied_does_not_reach_the_journal() -> None:
+    loop = loop_of([])
+    before = list(loop.journal)
+    with pytest.raises(FairleadError, match="no node number 99"):
+        loop.record(ev.NodeRepaired(0.0, 99))
+    assert list(loop.journal) == before

@@ -263,9 +263,9 @@ class Loop:
             self.journal.commit()  # the next `wait` acknowledges these events as durable
 
     def record(self, event: Event) -> None:
-        """Append an event to the journal, then apply it to the state."""
-        self.journal.append(event)
+        """Apply an event to the state, then append it to the journal: one that cannot be applied must not get there."""
         apply_event(self.state, event)
+        self.journal.append(event)
         if isinstance(event, SchedulerSwitched):
             if self.compose is None:
                 raise FairleadError("the loop needs `compose` to switch its scheduler")
