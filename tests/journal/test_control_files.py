@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.errors import JournalError, JournalUnreachable
+from fairlead.journal import postgres_files
 from fairlead.journal.control_files import TOKENS, ControlFiles, FolderFiles
 from fairlead.journal.postgres import SCHEMA, PostgresJournal
 from fairlead.journal.postgres_files import PostgresFiles, PostgresTerms
@@ -141,6 +142,20 @@ def test_a_copy_into_the_database_that_is_cut_off_begins_again(
             control_files(tmp_path, journal)
     found = control_files(tmp_path, journal)
     assert sorted([*found.listed(), *found.listed("code")]) == ["code/one.zip", "code/two.zip", TOKENS]
+
+
+def test_one_that_is_paused_while_it_confirms_does_not_keep_another_from_taking_over(
+    journal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_files, "IDLE_MS", 100)
+    paused = PostgresFiles(journal)
+    PostgresTerms(paused).begin({})
+    connection = paused._idle.pop()
+    connection.execute("BEGIN")
+    connection.execute("UPDATE control SET confirmed = 0")
+    former = PostgresTerms(PostgresFiles(journal)).begin({})
+    assert former is not None
+    connection.close()
 
 
 def test_a_term_counts_from_before_the_write_that_begins_it(

@@ -19,6 +19,7 @@ from fairlead.journal.postgres import LOCK_WAIT_MS, SESSION, WRITER, connection_
 
 _NOW = "extract(epoch FROM clock_timestamp())::float8"
 _CLOCK = "database"
+IDLE_MS = 10_000  # for a client within a transaction: one that is paused there must not keep a standby from taking over
 # A call that takes longer fails; on a dead network, after a few seconds.
 _CONNECTION = {"connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "tcp_user_timeout": 10_000}
 
@@ -120,7 +121,8 @@ class PostgresFiles:
     def _connect(self) -> psycopg.Connection[Any]:
         connection = psycopg.connect(self._conninfo, autocommit=True)
         try:
-            for statement in (*SESSION, f"SET lock_timeout = {LOCK_WAIT_MS}", "SET statement_timeout = 60000"):
+            idle = f"SET idle_in_transaction_session_timeout = {IDLE_MS}"
+            for statement in (*SESSION, f"SET lock_timeout = {LOCK_WAIT_MS}", "SET statement_timeout = 60000", idle):
                 connection.execute(statement)
             if connection.execute("SHOW synchronous_commit").fetchone() == ("off",):
                 connection.execute("SET synchronous_commit = on")
