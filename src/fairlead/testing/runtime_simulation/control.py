@@ -115,7 +115,11 @@ class SimulatedControlPlane:
                     terms.end_stuck_writer()
                 except JournalUnreachable:
                     host.sleep(1.0)
-        state = None if is_new(journal.stored) else recover(journal.stored)[0]
+        try:
+            state = None if is_new(journal.stored) else recover(journal.stored)[0]
+        except JournalUnreachable as why:
+            self._start_again(program, why)
+            return
         plane = ControlPlane(
             settings.cluster,
             settings.scheduler,
@@ -139,10 +143,14 @@ class SimulatedControlPlane:
         host.spawn("watch", lambda: self._watch(plane, host))
 
     def _end(self, plane: ControlPlane, program: SimulatedProgram) -> None:
-        """A control plane ends by itself only when another has the journal. It is started again, and waits."""
+        """A control plane that is active ends by itself only when another has the journal. It is started again, and waits."""
         why = plane.failure
         if not isinstance(why, JournalError) or isinstance(why, JournalUnreachable):
             self._world.violate(f"{program.name} failed: {type(why).__name__}: {why}")
+        self._start_again(program, why)
+
+    def _start_again(self, program: SimulatedProgram, why: BaseException | None) -> None:
+        """As a service manager does."""
         self._world.note(self.name, f"ends: {why}")
         program.kill()
         self._network.drop_all(program, known=True)
