@@ -26,7 +26,7 @@ from typing import Any
 from control_plane_process import Served, serving
 
 SENDERS, BODY, IDLE = 30, 8 << 20, 2000
-LARGEST = json.dumps({"jobs": [{"run": "true " + "x" * 32_000, "name": f"n{number}"} for number in range(250)]}).encode()
+LARGEST = json.dumps({"jobs": [{"run": "true " + "x" * 32_000} for _ in range(250)], "dry_run": True}).encode()
 JOB = "import time\nfor step in range(10**9):\n    time.sleep(0.5)\n"
 
 
@@ -75,9 +75,7 @@ def flood(port: int, token: str, end: Event, counts: Any) -> None:
                 time.sleep(0.5)
 
     threads = [threading.Thread(target=send, args=("8 MiB body", "/v1/jobs", large), daemon=True) for _ in range(SENDERS)]
-    threads += [
-        threading.Thread(target=send, args=("largest dry run", "/v1/jobs?dry_run=true", LARGEST), daemon=True) for _ in range(4)
-    ]
+    threads += [threading.Thread(target=send, args=("largest dry run", "/v1/jobs", LARGEST), daemon=True) for _ in range(4)]
     threads.append(threading.Thread(target=idle, daemon=True))
     for thread in threads:
         thread.start()
