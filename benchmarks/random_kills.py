@@ -430,8 +430,8 @@ def run(folder: Path, server: PostgresServer, planes: str, minutes: float, jobs:
                 print(f"{now - begin:6.0f} s, {len(at.accepted)} jobs, {dict(at.done)}", file=sys.stderr, flush=True)
                 next_fault = time.monotonic() + at.random.uniform(3.0, 20.0)
             time.sleep(0.2)
-        end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end:
+        patience = time.monotonic() + PATIENCE_S
+        while time.monotonic() < patience:
             at.due()
             with contextlib.suppress(Gone, httpx.HTTPError):
                 if not at.later and all(job["phase"] in ("finished", "failed", "cancelled", "refused") for job in at.jobs()):
