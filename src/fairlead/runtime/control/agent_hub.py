@@ -258,9 +258,11 @@ class AgentHub:
             self.heartbeats[session.node] = message
             if message.utilization:
                 self.backend.heartbeat(session.node, message)
-            if self.may_renew():
-                self._renew(session.node)
-                session.out(ms.LeaseRenewed())
+            if not self.may_renew():
+                self._close(session.node)  # agents match answers to heartbeats by their order: none may be left out
+                return False
+            self._renew(session.node)
+            session.out(ms.LeaseRenewed())
         elif isinstance(message, ms.ReportBatch):
             acknowledged = ms.Acknowledged(message.sequence)
 

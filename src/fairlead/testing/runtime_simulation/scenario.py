@@ -394,6 +394,8 @@ def run_scenario(seed: int, faults: Sequence[Fault] | None = None, kinds: Sequen
         for fault in chosen:
             world.at(fault.at_s, partial(fault.apply, scene))
         world.run(FAULTS_UNTIL_S)
+        for stream in (stream for node in scene.nodes for stream in scene.network.streams_of(node.name)):
+            stream.late_s = 0.0
         while not world.violation and not scene.over() and world.now < FAULTS_UNTIL_S + CONVERGE_WITHIN_S:
             world.run(world.now + 1.0)
         scene.check_end()
