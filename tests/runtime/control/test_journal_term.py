@@ -199,3 +199,15 @@ def test_no_lease_of_the_former_one_overlaps_with_a_new_launch(
             renewed_s = host.now
     assert given_up_s >= renewed_s + LEASE_S + GRACE_S - 1e-6
     assert given_up_s <= max(taken_s, cut_s + timeout_s) + LEASE_S + GRACE_S + 2.0
+
+
+def test_launches_of_a_former_agent_are_given_up_before_another_one_joins() -> None:
+    host = SetHost()
+    hub = hub_of(host)
+    name = hub.cluster.nodes[0].name
+    hub.welcome(ms.Hello(name, "v100", 1, 1, "127.0.0.1", (), "", identity="a" * 32), lambda message: None)
+    host.now = LEASE_S + GRACE_S + 0.1  # `expire` comes next
+    assert hub.welcome(ms.Hello(name, "v100", 1, 1, "127.0.0.1", (), "", identity="b" * 32), lambda message: None) is not None
+    assert hub.backend.lost == [0]  # type: ignore[attr-defined]
+    hub.expire()
+    assert hub.backend.lost == [0]  # type: ignore[attr-defined]

@@ -212,6 +212,8 @@ class AgentHub:
             )
         if (left_s := self._until.get(node, -math.inf) - self.host.monotonic()) > 0:
             self._check_former_agent(known.name, node, message, bearer, left_s)
+        elif node in self._until:  # the launches of the former agent are over, and no orders for this one
+            self._give_up(node)
 
     def _check_former_agent(self, name: str, node: int, message: ms.Hello, bearer: Bearer, left_s: float) -> None:
         """Refuse an agent that is not the one whose jobs may still run on the node. Of agents with one root, the most recent
@@ -326,11 +328,14 @@ class AgentHub:
             )
             self.close()
         for node in [node for node, until in self._until.items() if until <= now]:
-            del self._until[node]
-            self._close(node)
-            self.backend.agent_lost(node, self.lease_s + self.grace_s)
+            self._give_up(node)
         earliest = min((until for until in self._until.values() if until > now), default=now + 1.0)
         return min(max(earliest - now, MIN_CHECK_S), 1.0)
+
+    def _give_up(self, node: int) -> None:
+        del self._until[node]
+        self._close(node)
+        self.backend.agent_lost(node, self.lease_s + self.grace_s)
 
     def close(self) -> None:
         """End all streams; agents connect again when they can."""
