@@ -22,7 +22,7 @@ BYTES = 4  # single precision
 
 
 @dataclass(frozen=True)
-class Machine:
+class DeviceSpeeds:
     """Speeds of a device and its host in small training steps, as orders of magnitude; the learners correct the rest. The
     defaults are rounded numbers that reproduce the steps measured on an H200."""
 
@@ -41,7 +41,7 @@ class Machine:
 THIN = 128.0  # operations for each element written, below which a convolution is thin
 
 
-H200 = Machine()
+H200 = DeviceSpeeds()
 BACKWARD_FACTOR = 2.0  # the backward pass does twice the work of the forward pass
 
 
@@ -84,14 +84,14 @@ NAMES = frozenset({one.name for one in fields(Features)} - {"counts", "unknown"}
 def features_of(
     path: Path | str,
     batch_size: int | None = None,
-    machine: Machine = H200,
+    machine: DeviceSpeeds = H200,
     sizes: Mapping[str, int] | None = None,
 ) -> Features:
     """The features of an ONNX file, trained with this batch size or its own. `sizes` are other open dimensions, by name."""
     return graph_features(load_graph_in_process(Path(path), sizes), batch_size, machine)
 
 
-def graph_features(graph: Graph, batch_size: int | None = None, machine: Machine = H200) -> Features:
+def graph_features(graph: Graph, batch_size: int | None = None, machine: DeviceSpeeds = H200) -> Features:
     """The features of a graph, trained with this batch size; None: the batch size of the file."""
     batch = batch_size or graph.batch_size
     scale = batch / graph.batch_size
@@ -127,7 +127,7 @@ def _at(one: Operator, scale: float) -> Operator:
     return Operator(one.kind, scale * one.flops, scale * one.read, scale * one.written, one.weights, one.length)
 
 
-def _device_s(one: Operator, machine: Machine) -> float:
+def _device_s(one: Operator, machine: DeviceSpeeds) -> float:
     """The time of an operator, forward and backward."""
     moved = BYTES * (one.read + one.written + one.weights) / machine.bytes_per_s
     if one.kind in CELLS:
@@ -140,10 +140,10 @@ def _device_s(one: Operator, machine: Machine) -> float:
     return (1 + BACKWARD_FACTOR) * max(computed, moved, machine.kernel_s)
 
 
-def _loss_s(graph: Graph, scale: float, machine: Machine) -> float:
+def _loss_s(graph: Graph, scale: float, machine: DeviceSpeeds) -> float:
     return machine.loss * BYTES * scale * graph.outputs / machine.bytes_per_s + 10 * machine.kernel_s
 
 
-def _update_s(graph: Graph, machine: Machine) -> float:
+def _update_s(graph: Graph, machine: DeviceSpeeds) -> float:
     """The time to read and write weights, gradients and momentum."""
     return 5 * BYTES * graph.parameters / machine.bytes_per_s
