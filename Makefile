@@ -7,11 +7,12 @@ OUT := out
 # Where one is told to write none, every process of the tests and of the demo would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint types imports unit browser postgres golden soak bench pictures docs clean
+.PHONY: help setup demo test test-ray lint types imports unit browser postgres golden soak bench pictures docs clean
 
 help:
 	@echo "make demo    a dozen real jobs, the same under other policies, seven schedulers compared; a report"
 	@echo "make test    ruff, mypy --strict, import-linter, pytest"
+	@echo "make test-ray the tests on a Ray cluster of this machine, which installs Ray (380 MB)"
 	@echo "make docs    the documentation site, $(OUT)/docs/index.html"
 	@echo "make setup   only the virtual environment in $(VENV)"
 	@echo "make golden  the digests of event logs, in full and as other machines would round"
@@ -52,6 +53,11 @@ imports: setup
 
 unit: setup browser postgres
 	$(BIN)/pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
+
+# A cluster of small Ray nodes on this machine; `make test` has the parts that need no Ray.
+test-ray: setup
+	@$(BIN)/python -c 'import ray' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray]'
+	FAIRLEAD_TEST_RAY=1 $(BIN)/pytest tests/on_ray
 
 # The report is tested in a real browser. As root on Debian it is installed; elsewhere those tests say that they were skipped.
 browser:

@@ -147,11 +147,12 @@ def gavel(
     ] = None,
     folder: FolderOption = None,
     processes: int | None = opt.PROCESSES,
+    on: str | None = opt.ON,
     json: opt.JsonOption = False,
 ) -> None:
     asked = _asked(GAVEL, scale, only, folder, lambda: GavelInputs(_table(throughputs)))
     size = asked.scale.at_high_load() if loads is Loads.HIGH else asked.scale
-    _run(replace(asked, scale=size.with_seeds(seeds) if seeds else size), processes, json)
+    _run(replace(asked, scale=size.with_seeds(seeds) if seeds else size), processes, on, json)
 
 
 @reproduce_app.command("blox", help=_BLOX_HELP)
@@ -167,9 +168,10 @@ def blox(
     ] = None,
     folder: FolderOption = None,
     processes: int | None = opt.PROCESSES,
+    on: str | None = opt.ON,
     json: opt.JsonOption = False,
 ) -> None:
-    _run(_asked(BLOX, scale, only, folder, lambda: PublicTraces(data=_data(data, "Philly's durations"))), processes, json)
+    _run(_asked(BLOX, scale, only, folder, lambda: PublicTraces(data=_data(data, "Philly's durations"))), processes, on, json)
 
 
 @reproduce_app.command("shockwave", help=_SHOCKWAVE_HELP)
@@ -182,9 +184,15 @@ def shockwave(
     ] = None,
     folder: FolderOption = None,
     processes: int | None = opt.PROCESSES,
+    on: str | None = opt.ON,
     json: opt.JsonOption = False,
 ) -> None:
-    _run(_asked(SHOCKWAVE, scale, only, folder, lambda: AdaptiveJobs(data=_data(data, "Shockwave's traces"))), processes, json)
+    _run(
+        _asked(SHOCKWAVE, scale, only, folder, lambda: AdaptiveJobs(data=_data(data, "Shockwave's traces"))),
+        processes,
+        on,
+        json,
+    )
 
 
 @reproduce_app.command("horus", help=_HORUS_HELP)
@@ -193,9 +201,10 @@ def horus(
     only: OnlyOption = None,
     folder: FolderOption = None,
     processes: int | None = opt.PROCESSES,
+    on: str | None = opt.ON,
     json: opt.JsonOption = False,
 ) -> None:
-    _run(_asked(HORUS, scale, only, folder, MeasuredPairs), processes, json)
+    _run(_asked(HORUS, scale, only, folder, MeasuredPairs), processes, on, json)
 
 
 def _asked(
@@ -210,12 +219,13 @@ def _asked(
     return Reproduction(paper, size, rates, folder or Path("out") / apart, studies)
 
 
-def _run(given: Reproduction[S], processes: int | None, json: bool) -> None:
+def _run(given: Reproduction[S], processes: int | None, on: str | None, json: bool) -> None:
     check_paths([], [], [given.folder])
     with say_resumable(given.folder / "cases"), progress(len(given.cases()), "running", quiet=json) as bar:
         outcome = run_reproduction(
             given,
             processes=processes,
+            on=on,
             on_done=lambda _: bar.advance(),
             report=lambda what: bar.show(what=what),
             source=page_source(),

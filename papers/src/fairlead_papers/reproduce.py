@@ -51,12 +51,13 @@ def reproduce(
     given: Reproduction[S],
     *,
     processes: int | None = None,
+    on: str | None = None,
     on_done: Callable[[bool], None] | None = None,
     report: ReportProgress = silent,
     source: PageSource | None = None,
 ) -> Outcome:
     """Run the cases that have not run yet, and write the report. `on_done` gets for each case whether it had to run, `report`
-    the progress of long ones. The page shows `source`."""
+    the progress of long ones. The page shows `source`. `on` is a Ray cluster that runs them, as in `ray:auto`."""
     ran = 0
 
     def note(new: bool) -> None:
@@ -67,7 +68,7 @@ def reproduce(
 
     check_folder(given.folder, given.paper.title, given.scale.name)
     store = CaseStore(given.folder / "cases", given.inputs)
-    answers = run_cases(given.cases(), store, processes=processes, on_done=note, report=report)
+    answers = run_cases(given.cases(), store, processes=processes, on=on, on_done=note, report=report)
     told = [Told(study, _read(study, given.scale, answers)) for study in given.studies]
     introduction = given.paper.introduction(given.scale, given.inputs)
     others = [study for study in given.paper.studies if study not in given.studies]

@@ -98,6 +98,7 @@ def compare(
     faults: Faults | None = None,
     measure: tuple[int, int] | None = None,
     processes: int | None = None,
+    on: str | None = None,
     keep_records: bool = True,
 ) -> ComparisonResult:
     """Simulate several schedulers on the same jobs, for every load and seed, in parallel processes.
@@ -116,6 +117,8 @@ def compare(
         faults: As for `simulate`.
         measure: As for `simulate`.
         processes: Number of processes; default: one per core.
+        on: A Ray cluster that runs the simulations: "ray:auto", "ray:HOST:PORT", or "ray:local" for one on this machine. Policy
+            objects of a script or notebook run there, too.
         keep_records: Keep the records of the first seeds, of at most 12 pairs of load and seed, for `result.report`.
 
     Returns:
@@ -143,16 +146,18 @@ def compare(
     given = Comparison(Workload(source, table), machine, configs, loads, seeds, costs, faults, measure, options)
     wanted = "one seed; more seeds need loads or random faults, because a trace alone has no randomness"
     require(not given.repeats_runs, convert.ARGUMENTS, wanted, "seeds", list(seeds))
-    return ComparisonResult.of(given, _run(given, made, processes, keep_records))
+    return ComparisonResult.of(given, _run(given, made, processes, keep_records, on))
 
 
-def _run(given: Comparison, made: Sequence[Scheduler], processes: int | None, keep_records: bool) -> list[CaseOutcome]:
-    """Run a comparison. Classes of a script or a notebook do not travel: schedulers with one run in this process."""
+def _run(
+    given: Comparison, made: Sequence[Scheduler], processes: int | None, keep_records: bool, on: str | None = None
+) -> list[CaseOutcome]:
+    """Run a comparison. Classes of a script do not travel, but on Ray: schedulers with one run in this process."""
     good = processes is None or (isinstance(processes, int) and processes >= 1)
     require(good, convert.ARGUMENTS, "a whole number of at least 1", "processes", processes)
     if any(one.registry is not Registry.installed() for one in made):
-        given, processes = replace(given, registries=[one.registry for one in made]), 1
-    return run_comparison(given, processes=processes, keep_records=keep_records)
+        given, processes = replace(given, registries=[one.registry for one in made]), processes if on else 1
+    return run_comparison(given, processes=processes, on=on, keep_records=keep_records)
 
 
 def resimulate(

@@ -80,6 +80,7 @@ def compare_command(
         None, help="The label of the scheduler that the others are compared with. [default: the first]"
     ),
     processes: int | None = opt.PROCESSES,
+    on: str | None = opt.ON,
     report: Path | None = typer.Option(None, help="Write an HTML report to this file.", rich_help_panel=opt.OUTPUT),
     png: Path | None = opt.PNG,
     sweep: Path | None = typer.Option(
@@ -114,7 +115,7 @@ def compare_command(
       fairlead compare --trace philly.csv --cluster 400xv100:8 --policies fifo,srtf --config mine.yaml
     """
     if sweep is not None:
-        return _run_sweep(sweep, folder, context, processes=processes, json=json)
+        return _run_sweep(sweep, folder, context, processes=processes, on=on, json=json)
     check_paths([*workload.inputs, cost.costs, *(config or ())], [report], [png, folder])
     metrics = definitions.read(measure)
     machine = opt.cluster_of(cluster)
@@ -156,7 +157,7 @@ def compare_command(
     opt.check_measure(metrics, workload.jobs if trace is None else len(trace))
     pictures = report is not None or png is not None or folder is not None
     with progress(len(given.cases()), "simulating", quiet=json) as bar:
-        outcomes = run_comparison(given, processes=processes, keep_records=pictures, on_done=lambda _: bar.advance())
+        outcomes = run_comparison(given, processes=processes, on=on, keep_records=pictures, on_done=lambda _: bar.advance())
     result = ComparisonResult.of(given, outcomes)
     arms, differences = result.summary, result.differences(baseline)
     all_with = f", all with {opt.in_words(shared)}" if shared else ""
@@ -224,11 +225,13 @@ def _seeds(text: str) -> Sequence[int]:
         raise option_error("seeds", wanted, text) from None
 
 
-_WITH_SWEEP = ("sweep", "folder", "processes", "json")
+_WITH_SWEEP = ("sweep", "folder", "processes", "on", "json")
 """Options that go with --sweep; the file has everything else."""
 
 
-def _run_sweep(path: Path, folder: Path | None, context: typer.Context, *, processes: int | None, json: bool) -> None:
+def _run_sweep(
+    path: Path, folder: Path | None, context: typer.Context, *, processes: int | None, on: str | None, json: bool
+) -> None:
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
         if option.name not in _WITH_SWEEP and source is not None and source.name == "COMMANDLINE":
@@ -237,7 +240,7 @@ def _run_sweep(path: Path, folder: Path | None, context: typer.Context, *, proce
     place = folder or Path("out") / path.stem
     check_paths([path], [], [place])
     with say_resumable(place / "cases"), progress(len(given.points()) * len(given.seeds), "simulating", quiet=json) as bar:
-        swept = run_sweep(given, place, processes=processes, on_done=lambda _: bar.advance())
+        swept = run_sweep(given, place, processes=processes, on=on, on_done=lambda _: bar.advance())
     report = write_page(swept, place, page_source())
     if json:
         print_json(_sweep_data(swept))

@@ -77,6 +77,7 @@ ADMISSION = typer.Option(
 PLACEMENT = typer.Option(None, help="Placement, as in 'tiresias:threshold=0.3'. [default: consolidated]")
 SEED = typer.Option(0, help="Seed of the random numbers.", min=0, rich_help_panel=WORKLOAD)
 JobsOption: TypeAlias = Annotated[int, typer.Option("--jobs", help="How many jobs to generate.", min=1)]
+ON = typer.Option(None, "--on", help="Run on a Ray cluster: ray:auto, ray:HOST:PORT, or ray:local. [default: this machine]")
 PROCESSES = typer.Option(None, help="Parallel processes. [default: all cores]", min=1)
 LOAD = typer.Option(6.0, help="Jobs per hour of a generated workload.", rich_help_panel=WORKLOAD)
 EVENTS = typer.Option(None, help="Write the event log (JSON lines) to this file.", rich_help_panel=OUTPUT)

@@ -105,19 +105,35 @@ def _main_script_hidden() -> Iterator[None]:
 
 
 def run_in_processes(
-    function: Callable[..., T], cases: Sequence[C], inputs: object, processes: int | None, on_result: Callable[[int, T], None]
+    function: Callable[..., T],
+    cases: Sequence[C],
+    inputs: object,
+    processes: int | None,
+    on_result: Callable[[int, T], None],
+    on: str | None = None,
 ) -> None:
     """Call `function(case, inputs)` for each case; `on_result` gets each result with its case's position as it comes. What the
-    function raises ends all."""
+    function raises ends all. `on` is a Ray cluster (`ray:ADDRESS`) that does the work."""
+    if on is not None:
+        from fairlead.experiments.ray_pool import RayPool, ray_address
+
+        ray_address(on)
+        if cases:
+            with RayPool(on, inputs, processes) as there:
+                _collect({there.submit(function, case): position for position, case in enumerate(cases)}, on_result)
+        return
     workers = min(processes or os.cpu_count() or 1, len(cases))
     if workers <= 1:
         for position, case in enumerate(cases):
             on_result(position, function(case, inputs))
         return
     with ProcessPool(workers) as pool:
-        positions = {pool.submit(function, case, inputs): position for position, case in enumerate(cases)}
-        for future in as_completed(positions):
-            on_result(positions[future], future.result())
+        _collect({pool.submit(function, case, inputs): position for position, case in enumerate(cases)}, on_result)
+
+
+def _collect(positions: Mapping[Future[T], int], on_result: Callable[[int, T], None]) -> None:
+    for future in as_completed(positions):
+        on_result(positions[future], future.result())
 
 
 # The fingerprint of the code: it changes with any file of Fairlead or of a package that plugs a part into it, and with the
@@ -267,6 +283,7 @@ def run_cases(
     store: CaseStore,
     *,
     processes: int | None = None,
+    on: str | None = None,
     on_done: Callable[[bool], None] | None = None,
     report: ReportProgress = silent,
 ) -> Answers:
@@ -275,6 +292,7 @@ def run_cases(
     A case that fails has a reason instead of an answer, and the others run. After an interrupt, finished answers are kept.
 
     Args:
+        on: a Ray cluster that runs them, as in `ray:auto`; exclusive ones run here.
         on_done: called after each case, with whether it had to run.
         report: called with what long cases have to say.
     """
@@ -305,6 +323,7 @@ def run_cases(
         store.inputs,
         processes,
         lambda position, answer: note(together[position], answer),
+        on,
     )
     for key, case in exclusive.items():
         note(key, _answer_or_reason(case, store.inputs, report))

@@ -178,10 +178,12 @@ def run_comparison(
     given: Comparison,
     *,
     processes: int | None = None,
+    on: str | None = None,
     keep_records: bool = False,
     on_done: Callable[[CaseOutcome], None] | None = None,
 ) -> list[CaseOutcome]:
-    """Run every case; returns outcomes in the order of `given.cases()`. Records are kept of `given.kept_seeds`."""
+    """Run every case; returns outcomes in the order of `given.cases()`. Records are kept of `given.kept_seeds`. `on` is a Ray
+    cluster that runs them, as in `ray:auto`."""
     cases = given.cases(keep_records)
     outcomes: dict[int, CaseOutcome] = {}
 
@@ -190,7 +192,7 @@ def run_comparison(
         if on_done:
             on_done(outcome)
 
-    run_in_processes(ComparisonCase.run, cases, given, processes, note)
+    run_in_processes(ComparisonCase.run, cases, given, processes, note, on)
     return [outcomes[position] for position in range(len(cases))]
 
 

@@ -281,9 +281,15 @@ class SweepResult:
 
 
 def run_sweep(
-    given: Sweep, folder: Path, *, processes: int | None = None, on_done: Callable[[bool], None] | None = None
+    given: Sweep,
+    folder: Path,
+    *,
+    processes: int | None = None,
+    on: str | None = None,
+    on_done: Callable[[bool], None] | None = None,
 ) -> SweepResult:
-    """Run what the folder lacks; `on_done` is called after each run with whether it had to run."""
+    """Run what the folder lacks; `on_done` is called after each run with whether it had to run. `on` is a Ray cluster that runs
+    them, as in `ray:auto`."""
     done = {True: 0, False: 0}
 
     def note(new: bool) -> None:
@@ -293,7 +299,7 @@ def run_sweep(
 
     runs = {point: [given.run(point, seed) for seed in given.seeds] for point in given.points()}
     every = (run for of_point in runs.values() for run in of_point)
-    answers = run_cases(every, CaseStore(folder / "cases", given.inputs), processes=processes, on_done=note)
+    answers = run_cases(every, CaseStore(folder / "cases", given.inputs), processes=processes, on=on, on_done=note)
     results = []
     for point, of_point in runs.items():
         try:
