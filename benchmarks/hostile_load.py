@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from itertools import count
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -83,39 +84,50 @@ def flood(port: int, token: str, end: Event, counts: Any) -> None:
     counts.update(dict(seen))
 
 
+def timed_requests(served: Served, user: str, seconds: float) -> tuple[list[float], Counter[int]]:
+    """A user's requests for a time, one every quarter of a second: how long each took, in order, and their statuses."""
+    took, statuses, until = list[float](), Counter[int](), time.monotonic() + seconds
+    requests = [("GET", "/v1/jobs", None), ("GET", "/v1/jobs/train", None), ("GET", "/v1/nodes", None)]
+    for number in count():
+        if time.monotonic() >= until:
+            break
+        method, path, body = requests[number % len(requests)]
+        if number % 8 == 7:
+            method, path, body = "POST", "/v1/jobs", json.dumps({"jobs": [{"run": "true", "after": ["train"]}]}).encode()
+        begin = time.monotonic()
+        statuses[ask(served.http_port, user, method, path, body)] += 1
+        took.append(time.monotonic() - begin)
+        time.sleep(0.25)
+    return sorted(took), statuses
+
+
 def measure(served: Served, minutes: float) -> dict[str, Any]:
-    """Run the attack, and time another user's requests, one every quarter of a second."""
+    """Time a user's requests before and during the attack of another one."""
     attacker, user = issue(served.root, "mallory"), issue(served.root, "ann")
     job = json.dumps({"jobs": [{"name": "train", "run": [sys.executable, "-c", JOB], "directory": "/tmp"}]}).encode()
     assert ask(served.http_port, user, "POST", "/v1/jobs", job) == 201
     wait_until(lambda: status(served, user)["phase"] == "running", "the job runs")
+    calm, _ = timed_requests(served, user, min(60 * minutes, 15.0))
     with multiprocessing.Manager() as manager:
         end, counts = manager.Event(), manager.dict()
         process = multiprocessing.get_context("spawn").Process(
             target=flood, args=(served.http_port, attacker, end, counts), daemon=True
         )
         process.start()
-        took, statuses, until = list[float](), Counter[int](), time.monotonic() + 60 * minutes
-        requests = [("GET", "/v1/jobs", None), ("GET", "/v1/jobs/train", None), ("GET", "/v1/nodes", None)]
-        number = 0
-        while time.monotonic() < until:
-            method, path, body = requests[number % len(requests)]
-            if number % 8 == 7:
-                method, path, body = "POST", "/v1/jobs", json.dumps({"jobs": [{"run": "true", "after": ["train"]}]}).encode()
-            begin = time.monotonic()
-            statuses[ask(served.http_port, user, method, path, body)] += 1
-            took.append(time.monotonic() - begin)
-            number += 1
-            time.sleep(0.25)
+        cpu_s = served.cpu_s
+        took, statuses = timed_requests(served, user, 60 * minutes)
+        cpu_s = served.cpu_s - cpu_s
         end.set()
         process.join(30)
         attack = dict(counts)
-    took.sort()
     final = status(served, user)
     return {
         "minutes": minutes,
         "requests": len(took),
         "statuses": dict(statuses),
+        "calm_median_s": round(statistics.median(calm), 3),
+        "calm_largest_s": round(calm[-1], 3),
+        "server_cpu_s": round(cpu_s, 1),
         "median_s": round(statistics.median(took), 3),
         "p99_s": round(took[int(0.99 * (len(took) - 1))], 3),
         "largest_s": round(took[-1], 3),

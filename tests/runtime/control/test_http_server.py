@@ -54,6 +54,29 @@ def test_many_idle_connections_leave_room_for_a_request():
         assert all(closed(wire) for wire in idle[:15])
 
 
+def test_a_request_that_waits_to_be_read_is_not_closed_for_connections_behind_it():
+    app, reached, over = FastAPI(), threading.Event(), threading.Event()
+
+    @app.get("/block")
+    async def block() -> str:
+        reached.set()
+        return str(over.wait(PATIENCE_S))  # the event loop reads nothing meanwhile
+
+    @app.get("/")
+    async def answer() -> str:
+        return "here"
+
+    with serving(app, ConnectionLimits(from_address=5)) as address, ExitStack() as held:
+        first, second = (held.enter_context(socket.create_connection(address, PATIENCE_S)) for _ in range(2))
+        first.sendall(b"GET /block HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert reached.wait(PATIENCE_S)
+        second.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        for _ in range(50):
+            held.enter_context(socket.create_connection(address, PATIENCE_S))
+        over.set()
+        assert b" 200 " in second.recv(1 << 12)
+
+
 def test_a_connection_too_many_is_refused_if_all_have_requests():
     limits = ConnectionLimits(in_all=3)
     head = (

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from http.client import HTTPConnection
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 from serving import Served, served
@@ -85,6 +87,38 @@ def test_a_connection_ends_with_a_body_of_unknown_length(control, lengths):
 def test_a_body_that_is_too_large_is_refused_before_it_arrives(control):
     for path in ("POST /v1/jobs", "GET /v1/jobs"):
         assert exchange(control, f"{path} HTTP/1.1\r\nContent-Length: 9000000", b"{")[0] == 413
+
+
+@pytest.mark.parametrize("token", [None, "guess"])
+def test_a_connection_ends_with_a_long_body_that_is_refused(control, token):
+    host, _, port = control.url.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), PATIENCE_S) as wire:
+        length = f"Content-Length: 9000000\r\nAuthorization: Bearer {control.token if token is None else token}"
+        wire.sendall(f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\n{length}\r\n\r\n".encode() + b"x" * 100_000)
+        answer = b""
+        while part := wire.recv(1 << 16):  # also while the client could send more
+            answer += part
+    assert b"connection: close" in answer.lower()
+    assert int(answer.split()[1]) == (413 if token is None else 401)
+
+
+def test_a_client_that_sends_a_body_that_is_too_large_gets_the_answer(control):
+    headers = {"Authorization": f"Bearer {control.token}"}
+    answer = httpx.post(f"{control.url}/v1/jobs", content=b"x" * 30_000_000, headers=headers, timeout=60, trust_env=False)
+    assert (answer.status_code, "too large" in answer.json()["detail"]) == (413, True)
+
+
+def test_a_connection_stays_open_after_a_short_body_that_is_refused(control):
+    host, _, port = control.url.removeprefix("http://").rpartition(":")
+    connection = HTTPConnection(host, int(port), timeout=PATIENCE_S)
+    connection.connect()
+    first = connection.sock
+    for _ in range(2):
+        connection.request("POST", "/v1/jobs", b"{}")
+        answer = connection.getresponse()
+        answer.read()
+        assert (answer.status, answer.will_close, connection.sock is first) == (401, False, True)
+    connection.close()
 
 
 def test_a_body_that_stops_is_not_waited_for(control, monkeypatch):

@@ -4,18 +4,21 @@ for it. Connections are limited, and those that send or read nothing are closed.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import resource
 import socket
 import sys
+import termios
 from itertools import islice
 from typing import Any, NamedTuple
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, h11
 
 MAX_FILES = 16_384  # open files of the process, if the system allows them
 HANDSHAKE_S = 10.0
+LINGER_S, LINGER_BYTES = 2.0, 256 << 10  # of a body that is not read: a client gets its answer before the connection ends
 JUST_OPENED_S = 1.0  # such a connection may have sent a request that was not read yet: it is not closed …
 MOST_OVER = 4  # … unless there are so many times the limit
 PART_BYTES = 64 << 10  # of an answer that are written at once
@@ -41,7 +44,8 @@ class LimitedConnection(H11Protocol):
     by_address: dict[str, dict[LimitedConnection, None]] = {}  # noqa: RUF012
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self._discarded = -1  # bytes of a body behind its answer; below 0 as long as there is none
+        super().connection_made(_LingeringTransport(transport, self))
         self._stuck: asyncio.TimerHandle | None = None
         self._timer = self.loop.call_later(self.limits.request_s, self._close_idle)
         self._mark()
@@ -75,16 +79,45 @@ class LimitedConnection(H11Protocol):
             self.by_address.pop(self._address, None)
 
     def _make_room(self, among: dict[LimitedConnection, None], limit: int) -> None:
-        idle = [one for one in islice(among, len(among) - 1) if not one.busy]  # all but this one
-        for one in idle[: len(among) - limit]:
-            if one._idle_since < self.loop.time() - JUST_OPENED_S or len(among) > MOST_OVER * limit:
-                one._unmark()
-                one.transport.abort()
-        if not idle:
+        before = self.loop.time() - JUST_OPENED_S if len(among) <= MOST_OVER * limit else self.loop.time()
+        idle = (one for one in islice(among, len(among) - 1) if not one.busy)  # all but this one; the oldest first
+        all_busy, closing = True, list[LimitedConnection]()
+        for one in idle:
+            all_busy = False
+            if one._idle_since > before or len(closing) == len(among) - limit:
+                break
+            if not one._has_unread():
+                closing.append(one)
+        for one in closing:
+            one._unmark()
+            one.transport.abort()
+        if all_busy:
             detail = b'{"detail":"too many connections; try again later"}'
             head = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
             self.transport.write(head + b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(detail), detail))
             self.transport.close()
+
+    def _has_unread(self) -> bool:
+        """Whether the client has sent what the event loop has not read yet."""
+        found = self.transport.get_extra_info("socket")
+        return found.fileno() >= 0 and fcntl.ioctl(found.fileno(), termios.FIONREAD, b"\0" * 4) != b"\0" * 4
+
+    def data_received(self, data: bytes) -> None:
+        if self._discarded < 0:
+            super().data_received(data)
+            return
+        self._discarded += len(data)
+        if self._discarded > LINGER_BYTES:
+            self.transport.pause_reading()
+
+    def linger(self) -> bool:
+        """Whether an answer came before the end of its request's body: the connection ends a little later, so that its
+        client, which is still sending, can read the answer."""
+        if self._discarded >= 0 or self.conn.their_state is not h11.SEND_BODY:
+            return False
+        self._discarded = 0
+        self.loop.call_later(LINGER_S, self.transport.abort)
+        return True
 
     def _close_idle(self) -> None:
         if not self.busy:
@@ -114,6 +147,27 @@ class LimitedConnection(H11Protocol):
         if self._stuck is not None:
             self._stuck.cancel()
             self._stuck = None
+
+
+class _LingeringTransport:
+    """A transport whose `close` may wait until a client can read its answer."""
+
+    def __init__(self, transport: asyncio.Transport, connection: LimitedConnection) -> None:
+        self._transport, self._connection, self._lingers = transport, connection, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        return self._lingers or self._transport.is_closing()
+
+    def close(self) -> None:
+        if self._connection.linger():
+            self._lingers = True
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+        elif not self._lingers:
+            self._transport.close()
 
 
 class _HttpLoop(asyncio.SelectorEventLoop):

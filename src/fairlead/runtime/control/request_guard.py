@@ -34,7 +34,7 @@ PARSED = 8  # memory of parsed JSON, in multiples of its size
 CHUNK_WITHIN_S = 30.0  # the next part of a body
 MIN_BYTES_PER_S = 64 << 10  # of a body, after the first `CHUNK_WITHIN_S`
 MAX_OPEN = 64  # requests of one user at the same time
-CLOSE = {"Connection": "close"}  # after a body without an end in sight
+CLOSE = {"Connection": "close"}  # after a body without an end in sight, or a long one that is not read
 PROBE = "/healthz"  # always answered: other requests from a probe's address must not make a server seem ill
 ENCODED_SLASH = "%2F"  # stays encoded in a path, and so in its parameters
 MAX_USERS = 10_000  # whose rates are remembered
@@ -134,8 +134,8 @@ class RequestGuard:
         try:
             await self._handle(scope, receive, counted)
         except HTTPException as refused:
-            answer = JSONResponse({"detail": refused.detail}, refused.status_code, dict(refused.headers or {}))
-            await answer(scope, receive, counted)
+            headers = {**(refused.headers or {}), **(CLOSE if scope.get("unread", 0) > SMALL_BODY else {})}
+            await JSONResponse({"detail": refused.detail}, refused.status_code, headers)(scope, receive, counted)
         finally:
             self._count(scope["method"], getattr(scope.get("route"), "path", ""), status)
 
@@ -143,6 +143,8 @@ class RequestGuard:
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         scheme, _, token = headers.get(b"authorization", "").partition(" ")
         found, token = None, token.strip()
+        length = headers.get(b"content-length", "0")
+        scope["unread"] = int(length) if length.isdecimal() and len(length) < 20 else math.inf
         if scheme.lower() == "bearer" and self._may_wait(token):  # others do not wait for unknown tokens
             found = await asyncio.get_running_loop().run_in_executor(_look_ups, self._bearer, token)
         elif scheme.lower() == "bearer":
@@ -187,7 +189,7 @@ class RequestGuard:
     async def _with_body(self, scope: Scope, receive: Receive, send: Send, user: str, size: int) -> None:
         code = scope["path"].startswith("/v1/code/")
         async with self._room(user, 0 if size <= SMALL_BODY else size if code else size * PARSED):
-            body = await self._read(receive, size)
+            body, scope["unread"] = await self._read(receive, size), 0
             if body is None:
                 return  # the client has left
             if len(body) != size:
@@ -205,7 +207,8 @@ class RequestGuard:
         while True:
             late_s = begun + CHUNK_WITHIN_S + len(body) / MIN_BYTES_PER_S - time.monotonic()
             try:
-                message: MutableMapping[str, Any] = await asyncio.wait_for(receive(), min(late_s, CHUNK_WITHIN_S))
+                async with asyncio.timeout(min(late_s, CHUNK_WITHIN_S)):
+                    message: MutableMapping[str, Any] = await receive()
             except TimeoutError:
                 raise HTTPException(408, "the body of the request did not arrive in time") from None
             if message["type"] == "http.disconnect":
