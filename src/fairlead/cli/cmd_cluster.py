@@ -124,6 +124,7 @@ def serve_command(
     standby: bool = typer.Option(
         False, "--standby", help="If another control plane has the journal (PostgreSQL), wait, and take over."
     ),
+    max_nodes: int = typer.Option(10_000, help="How many nodes the cluster can have.", min=1),
     journal_timeout: float = typer.Option(
         60.0, help="How many seconds leases are renewed while the database of the journal does not answer.", min=5.0
     ),
@@ -176,6 +177,7 @@ def serve_command(
         plane.request_rate,
         standby,
         journal_timeout,
+        max_nodes,
     )
     serve_control_plane(settings, forecast_in_process, lambda started: _print_addresses(started, parts))
 

@@ -3,6 +3,7 @@ changes at once, or within a second."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ from rich import box
 from rich.table import Table
 
 from fairlead.cli.output import JsonOption, note, out, print_json
+from fairlead.core.durations import parse_duration
 from fairlead.core.errors import InputError, NotFound, require
 from fairlead.runtime.protocol.task_file import is_job_name
 
@@ -28,6 +30,10 @@ def add(
     name: NameOfToken,
     role: str = typer.Option("user", help="user (own jobs), admin (all), agent (any node), node (only NAME) or metrics."),
     account: str = typer.Option("", "--account", "--entity", help="The account of the user's jobs; '*': any."),
+    expires: str = typer.Option("", help="How long the token is valid, as in 24h. [default: until it is revoked]"),
+    uses: int | None = typer.Option(
+        None, help="With --role agent: how many agents can get a credential with it. [default: any number]", min=1
+    ),
     root: Path = ROOT,
     journal: str = JOURNAL,
     json: JsonOption = False,
@@ -37,7 +43,7 @@ def add(
     Examples:
 
       export FAIRLEAD_TOKEN=$(fairlead token add ann)
-      fairlead token add node-7 --role agent
+      fairlead token add rack-7 --role agent --expires 24h --uses 40
       fairlead token add prometheus --role metrics
 
     A user can have several tokens, such as one for each machine.
@@ -49,7 +55,12 @@ def add(
         raise InputError("token", " or ".join(Role), field="role", value=role)
     if account and account != ANY and not is_job_name(account):
         raise InputError("token", "letters, digits, '.', '_' and '-'; or '*' for any", field="account", value=account)
-    token = _tokens(root, journal).issue(Role(role), name, account)
+    require(uses is None or role == Role.AGENT, "token", "no --uses: only agent tokens are used up", "uses", uses)
+    try:
+        lasts_s = parse_duration(expires) if expires else None
+    except ValueError as problem:
+        raise InputError("token", str(problem), field="expires", value=expires) from None
+    token = _tokens(root, journal).issue(Role(role), name, account, lasts_s=lasts_s, uses=uses)
     if json:
         print_json({"name": name, "role": role, "account": account, "token": token})
     else:
@@ -61,11 +72,16 @@ def list_tokens(root: Path = ROOT, journal: str = JOURNAL, json: JsonOption = Fa
     """List all tokens with their users. An id is the beginning of the digest; tokens themselves are not stored."""
     found = _tokens(root, journal).listed()
     if json:
-        print_json({"tokens": [{"id": one.id, "name": one.user, "role": one.role, "account": one.account} for one in found]})
+        keys = {"id": "id", "name": "user", "role": "role", "account": "account", "uses_left": "uses"}
+        ends = [{"expires": one.expires or None} for one in found]
+        print_json({"tokens": [{key: getattr(one, of) for key, of in keys.items()} | end for one, end in zip(found, ends)]})
         return
-    table = Table("id", "name", "role", "account", box=box.SIMPLE)
+    limited = any(one.expires or one.uses is not None for one in found)
+    table = Table("id", "name", "role", "account", *(("expires", "uses left") if limited else ()), box=box.SIMPLE)
     for one in found:
-        table.add_row(one.id, one.user, one.role, one.account)
+        expires = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.expires)) if one.expires else ""
+        more = (expires, "" if one.uses is None else str(one.uses)) if limited else ()
+        table.add_row(one.id, one.user, one.role, one.account, *more)
     out.print(table)
 
 

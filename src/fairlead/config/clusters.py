@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from fairlead.config.yaml_source import Value, read_yaml
-from fairlead.core.cluster import AcceleratorType, Cluster, Node
+from fairlead.core.cluster import MAX_TYPES, AcceleratorType, Cluster, Node
 from fairlead.core.errors import InputError, near_or_all, require
 
 # How the accelerators of well-known machines are linked, by the machine's name, so that a cluster file can say `links:
@@ -83,8 +83,11 @@ MOST_ACCELERATORS = 1_000_000
 def read_cluster(text: str, known: Sequence[AcceleratorType] = ()) -> Cluster:
     """A cluster from a short text such as `8xv100:4,16xp100:4`, or from the YAML file of that name."""
     if text.endswith((".yaml", ".yml")) or (len(text) < 1000 and os.path.isfile(text)):
-        return cluster_from(read_yaml(text), known)
-    return Cluster.parse(text, known)
+        cluster = cluster_from(read_yaml(text), known)
+    else:
+        cluster = Cluster.parse(text, known)
+    require(len(cluster.types) <= MAX_TYPES, "cluster", f"at most {MAX_TYPES} GPU types", "types", len(cluster.types))
+    return cluster
 
 
 def cluster_from(value: Value, known: Sequence[AcceleratorType] = ()) -> Cluster:

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from fairlead.core import events as ev
-from fairlead.core.cluster import NO_DRAIN, BackoffPeriod, Bools, Cluster, Drain
+from fairlead.core.cluster import MAX_TYPES, NO_DRAIN, BackoffPeriod, Bools, Cluster, Drain
 from fairlead.core.errors import InvalidPlan
 from fairlead.engine.feasibility import feasible_types
 from fairlead.engine.state import State
 from fairlead.engine.transitions import check_node
 
 MAX_ACCELERATORS = 1_000_000  # of a cluster
-MAX_TYPES = 63  # of a cluster; `feasible_types` has a bit for each
 
 
 def _drained(state: State, event: ev.NodeDrained) -> None:

@@ -74,6 +74,7 @@ class ServeSettings:
     request_rate: float = 50.0  # of each user, per second; 0: no limit
     standby: bool = False  # wait for the journal instead of refusing to start
     journal_timeout_s: float = 60.0  # leases are renewed for this long without the database of the journal
+    max_nodes: int = 10_000  # of the cluster
 
     @property
     def journal_url(self) -> str:
@@ -234,7 +235,7 @@ def _control_plane(settings: ServeSettings, held: HeldJournal, state: State | No
     from fairlead.runtime.control.wall_clock import AliveMark, origin_of
 
     registry = Registry.installed()
-    return ControlPlane(
+    plane = ControlPlane(
         settings.cluster,
         settings.scheduler.to_data(),
         lambda data: compose(data, registry),
@@ -252,6 +253,8 @@ def _control_plane(settings: ServeSettings, held: HeldJournal, state: State | No
         term=held.term,
         former=held.former,
     )
+    plane.backend.roster.max_nodes = settings.max_nodes
+    return plane
 
 
 def _follow_scheduler_file(plane: ControlPlane, path: Path | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from fairlead import files
 from fairlead.journal.control_files import FolderFiles
 from fairlead.runtime.control.agent_hub import AgentHub
 from fairlead.runtime.control.request_guard import HTTPException, check_token
-from fairlead.runtime.control.tokens import Role, Tokens
+from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol import messages as ms
 from fairlead.testing.builders import cluster
@@ -123,9 +124,9 @@ def test_heartbeats_do_not_wait_for_a_slow_disk_while_many_agents_connect_for_th
 ) -> None:
     issue = control.tokens.issue_credential
 
-    def slow(node: str, identity: str) -> str:
+    def slow(node: str, identity: str, used: Bearer) -> str:
         control.clock.now += 3.0
-        return issue(node, identity)
+        return issue(node, identity, used)
 
     monkeypatch.setattr(control.tokens, "issue_credential", slow)
     assert control.connect(control.join_token).credential
@@ -135,6 +136,79 @@ def test_heartbeats_do_not_wait_for_a_slow_disk_while_many_agents_connect_for_th
     assert control.clock.now == 3.0
     control.clock.now = 5.0
     assert control.connect(control.join_token, 1, ELSEWHERE).credential
+
+
+def test_an_agent_token_with_uses_connects_so_many_agents(control: ControlPlane) -> None:
+    token = control.tokens.issue(Role.AGENT, "batch", uses=2)
+    first = control.connect(token)
+    assert control.connect(first.credential).credential == "", "a credential is no use"
+    assert control.connect(token, 1, ELSEWHERE).credential
+    with pytest.raises(ms.BadMessage, match="no use left"):
+        control.connect(token)
+    control.restart()
+    with pytest.raises(ms.BadMessage, match="no use left"):
+        control.connect(token, 1, ELSEWHERE)
+    assert control.connect(first.credential).heartbeat()
+
+
+def test_a_use_that_cannot_be_stored_ends_the_stream(control: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = control.tokens.issue(Role.AGENT, "batch", uses=2)
+
+    def full(node: str, identity: str, used: Bearer) -> str:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(control.tokens, "issue_credential", full)
+    received: list[object] = []
+    hello = ms.Hello("v100-0", "v100", 2, 1, identity=HERE, keeps_credential=True)
+    control.hub.welcome(hello, received.append, control.hub.admit(token))
+    assert (received, control.hub.connected) == ([None], frozenset())
+
+
+def test_a_token_ends_at_its_time(tmp_path: Path) -> None:
+    now = 1000.0
+    tokens = Tokens(FolderFiles(tmp_path), clock=lambda: now)
+    token, other = tokens.issue(Role.AGENT, "batch", lasts_s=60.0), tokens.issue(Role.USER, "ann")
+    hub = AgentHub(lambda: cluster("v100:2"), tokens=Tokens(FolderFiles(tmp_path), clock=lambda: now))
+    now = 1059.0
+    assert hub.admit(token).expires == 1060.0
+    now = 1060.0
+    with pytest.raises(ms.BadMessage, match="has expired"):
+        hub.admit(token)
+    assert tokens.bearer(other) is not None
+
+
+class SlowFiles(FolderFiles):
+    """Files in a place that may take long."""
+
+    remote = True
+
+
+def test_heartbeats_do_not_wait_while_a_database_stores_a_credential(tmp_path: Path) -> None:
+    tokens, posted, works = Tokens(SlowFiles(tmp_path)), list[Any](), list[Any]()
+    host = SetClock()
+    host.spawn = lambda name, work: works.append(work)  # type: ignore[method-assign]
+    hub = AgentHub(lambda: cluster("v100:2,v100:2"), tokens=tokens, host=host, post=posted.append)
+    hub.backend = Backend()  # type: ignore[assignment]
+    bearer, received = hub.admit(tokens.issue(Role.AGENT, "agent")), list[Any]()
+    hello = ms.Hello("v100-0", "v100", 2, 1, identity=HERE, keeps_credential=True)
+    session = hub.welcome(hello, received.append, bearer)
+    again: list[Any] = []
+    hub.welcome(ms.Hello("v100-0", "v100", 2, 1, identity=ELSEWHERE, keeps_credential=True), again.append, bearer)
+    other: list[Any] = []
+    hub.welcome(ms.Hello("v100-1", "v100", 2, 1, identity=ELSEWHERE, keeps_credential=True), other.append, bearer)
+    assert (received, again, [type(one) for one in other]) == ([], [None], [ms.Welcome]), "only the first one waits"
+    assert session is not None
+    assert hub.receive(session, ms.Heartbeat())
+    [work] = works
+    work()
+    posted.pop()()
+    [welcome] = received
+    assert tokens.bearer(welcome.credential) == tokens.credential_of("v100-0")
+    hub.remove(0)
+    posted.pop()()
+    assert isinstance(received[1], ms.Refused)
+    works[1]()
+    assert tokens.credential_of("v100-0") is None
 
 
 def test_an_agent_gets_a_credential_once_and_connects_with_it_from_then_on(control: ControlPlane) -> None:

@@ -210,7 +210,7 @@ def test_a_control_plane_begins_without_nodes_and_serves_those_that_are_added():
             await until(lambda: 0 in state.refusals)
             assert "the cluster has no nodes yet" in state.refusals[0].text
             assert (str(plane.cluster), node_records(plane)) == ("no nodes", [])
-            plane.backend.add_node(SPEC, K80)
+            plane.backend.add_node(SPEC, K80, lambda events: None)
             await until(lambda: len(plane.cluster.nodes) == 1)
             plane.backend.agent_joined(0, ())
             plane.backend.submit_jobs([Job("late", command='{"run": ["true"]}')], lambda events: None)

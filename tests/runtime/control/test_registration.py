@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from fairlead.core.cluster import Cluster
+from fairlead.core.cluster import MAX_TYPES, AcceleratorType, Cluster, Node
 from fairlead.core.events import Event, NodeAdded
-from fairlead.runtime.control.agent_hub import AgentHub
+from fairlead.runtime.control import agent_hub
+from fairlead.runtime.control.agent_hub import AGENT_TYPES, AgentHub
 from fairlead.runtime.control.node_roster import NodeRoster
 from fairlead.runtime.protocol import messages as ms
 
@@ -24,8 +25,8 @@ class Backend:
         self.events: list[Event] = []
         self._answers: list[Callable[[], None]] = []
 
-    def add_node(self, spec: Any, type_: Any, answer: Callable[[Any], None]) -> None:
-        found = self.roster.add(0.0, spec, type_)
+    def add_node(self, spec: Any, type_: Any, answer: Callable[[Any], None], max_types: int) -> None:
+        found = self.roster.add(0.0, spec, type_, max_types)
         self.events += found
         self._answers.append(lambda: answer(found))
 
@@ -131,3 +132,42 @@ def test_an_agent_cannot_add_a_node_that_an_admin_could_not_add(hub: AgentHub, b
     with pytest.raises(ms.BadMessage, match="cannot have"):
         hub.welcome(hello(**about), lambda message: None)
     assert backend.events == []
+
+
+def connect(hub: AgentHub, backend: Backend, node: str, type_: str = "h200") -> Any:
+    """The last message that the agent of a new node receives."""
+    received: list[Any] = []
+    hub.welcome(ms.Hello(node, type_, 1, 1, identity=node.rjust(32, "-")), received.append)
+    backend.commit()
+    return received[0]
+
+
+def test_a_cluster_has_no_more_nodes_than_its_limit(hub: AgentHub, backend: Backend) -> None:
+    backend.roster.max_nodes = 2
+    assert [type(connect(hub, backend, name)) for name in ("n1", "n2", "n3")] == [ms.Welcome, ms.Welcome, ms.Refused]
+    assert "2 nodes" in connect(hub, backend, "n4").why
+
+
+def test_agents_use_up_neither_all_gpu_types_nor_those_of_operators(hub: AgentHub, backend: Backend) -> None:
+    answers = [connect(hub, backend, f"n{number}", f"type{number}") for number in range(MAX_TYPES)]
+    assert [type(one) for one in answers].count(ms.Welcome) == AGENT_TYPES < MAX_TYPES
+    assert "fairlead nodes add n62 type62:1" in answers[-1].why
+    assert isinstance(connect(hub, backend, "n63", "type0"), ms.Welcome), "a known type is no new one"
+    assert backend.roster.add(0.0, Node("mine", "type62", 1), AcceleratorType("type62")), "operators can add more"
+
+
+def test_of_too_many_new_nodes_the_last_connect_again_later(
+    hub: AgentHub, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(hub.host, "monotonic", lambda: now)
+    monkeypatch.setattr(agent_hub, "NEW_NODES_BURST", 3)
+    assert [connect(hub, backend, f"n{number}") for number in range(4)][2:] == [ms.Welcome(15.0), None]
+    assert connect(hub, backend, "n1") == ms.Welcome(15.0), "a known node is no new one"
+    now = 1 / agent_hub.NEW_NODES_PER_S + 1e-6
+    assert connect(hub, backend, "n3") == ms.Welcome(15.0)
+
+
+def test_a_list_of_running_launches_has_a_bound(hub: AgentHub) -> None:
+    with pytest.raises(ms.BadMessage, match="100,001 launches"):
+        hub.welcome(hello(running=((1, 1),) * 100_001), lambda message: None)

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 MIN_CHECK_S = 0.05
 
 MAX_NODE_ACCELERATORS = 10_000
+MAX_RUNNING = 100_000  # launches that an agent can have
+AGENT_TYPES = 32  # GPU types that a cluster may have by its agents; operators can add more
+NEW_NODES_PER_S, NEW_NODES_BURST = 10.0, 2_000  # nodes that agents add; others connect again later
 
 WRITING = 0.2  # of the time may be spent on writing new credentials; agents without one use the token of all agents
 MISSED_LEASE = 0.7  # of a lease without a heartbeat (agents send three in a lease): the agent is unreachable
@@ -67,6 +70,9 @@ class AgentHub:
         self._registering: set[AgentSession] = set()  # until their nodes are in the journal
         self._adding: set[str] = set()  # names of nodes that may not be in the journal yet
         self._address: dict[int, str] = {}
+        self._issuing = ""  # the node whose credential is being written to a database
+        self._last_noted_s = -math.inf  # when a log line said that new nodes have to wait
+        self._new_nodes_s = -math.inf  # when agents may add a whole burst of nodes again
         self._write_from = -math.inf  # when the next new credential may be written
         self._until: dict[int, float] = {}  # by node: when it is given up
         self._request_numbers = count(1)
@@ -95,7 +101,21 @@ class AgentHub:
 
     def remove(self, node: int) -> None:
         """End the session of a node that was removed from the cluster, and revoke its credential: its agent ends."""
-        self.post(lambda: self._forget_node(node))
+        name, tokens = self.cluster.nodes[node].name, self.tokens
+
+        def revoke() -> None:
+            try:
+                if tokens is not None:
+                    tokens.revoke(name, Role.NODE)
+            except (FairleadError, OSError) as problem:
+                why = {"node": name, "why": str(problem)}
+                log.error("a removed node keeps its credential: the tokens cannot be written", extra=why)
+
+        def forget() -> None:
+            self._forget_node(node, name)
+            self.host.spawn("revoke", revoke) if tokens is not None and tokens.remote else revoke()
+
+        self.post(forget)
 
     @property
     def connected(self) -> frozenset[int]:
@@ -125,8 +145,12 @@ class AgentHub:
         found = self.tokens.bearer(token)
         if found is None or found.role not in (Role.AGENT, Role.NODE):
             raise ms.BadMessage(
-                "this is not an agent's token, or it was revoked: use agent.token, or 'fairlead token add NAME --role agent'; "
-                "a file 'credential' in the agent's --root is used first: remove it"
+                "this is not an agent's token, or it was revoked or has expired: use agent.token, or "
+                "'fairlead token add NAME --role agent'; a file 'credential' in the agent's --root is used first: remove it"
+            )
+        if found.uses == 0:
+            raise ms.BadMessage(
+                f"the agent token {found.id} has no use left: create one, 'fairlead token add NAME --role agent'"
             )
         return found
 
@@ -143,6 +167,8 @@ class AgentHub:
         if message.version != ms.PROTOCOL_VERSION:
             both = f"the agent's messages have version {message.version}, the control plane's {ms.PROTOCOL_VERSION}"
             raise ms.BadMessage(f"{both}: install the same Fairlead on both")
+        if len(message.running) > MAX_RUNNING:
+            raise ms.BadMessage(f"a node cannot run {len(message.running):,} launches: at most {MAX_RUNNING:,}")
         if bearer.role is Role.NODE and bearer.user != message.node:
             raise ms.BadMessage(f"this credential is for node {bearer.user!r}, not {message.node!r}: {_AGAIN}")
         node = -1 if message.node in self._adding else self.cluster.number_of_node.get(message.node, -1)
@@ -161,17 +187,28 @@ class AgentHub:
         return session
 
     def _register(self, session: AgentSession, message: ms.Hello) -> None:
-        """Add an agent's node to the cluster; its session begins once that is in the journal."""
+        """Add an agent's node to the cluster; its session begins once that is in the journal. Of too many new nodes in a short
+        time, the agents connect again later."""
         spec, type_ = reported_node(message)
+        now = self.host.monotonic()
+        full_s = max(now, self._new_nodes_s) + 1 / NEW_NODES_PER_S
+        if full_s - now > NEW_NODES_BURST / NEW_NODES_PER_S + 1e-9:
+            if now > self._last_noted_s + 10.0:
+                log.warning("agents add too many nodes: some have to wait", extra={"node": spec.name})
+                self._last_noted_s = now
+            session.out(None)
+            return
+        self._new_nodes_s = full_s
         self._registering.add(session)
         self._adding.add(spec.name)
 
         def added(events: Sequence[ev.Event]) -> None:
             self.post(lambda: self._registered(session, message, getattr(events, "why", "")))
 
-        self.backend.add_node(spec, type_, added)
+        self.backend.add_node(spec, type_, added, AGENT_TYPES)
 
-    def _registered(self, session: AgentSession, message: ms.Hello, problem: str) -> None:
+    def _registered(self, session: AgentSession, message: ms.Hello, problem: str, credential: str | None = None) -> None:
+        """The node of an agent is in the journal, or (with `credential`) its credential is in the database."""
         self._adding.discard(message.node)
         if session not in self._registering:
             return  # its stream has ended
@@ -184,15 +221,43 @@ class AgentHub:
             if session.node < 0:
                 raise ms.BadMessage(problem or f"node {message.node!r} was removed")
             self._check_agent(session.node, message, session.bearer)
-            self._begin(session, message)
+            if credential is None:
+                self._begin(session, message)
+            else:
+                self._join(session, message, credential)
         except ms.BadMessage as refused:
             session.out(ms.Refused(str(refused)))
             session.out(None)
 
     def _begin(self, session: AgentSession, message: ms.Hello) -> None:
-        node, name = session.node, self.cluster.nodes[session.node].name
+        """Begin a session with a new credential, where the agent needs one. Nothing else waits while a database stores it."""
+        name, bearer = self.cluster.nodes[session.node].name, session.bearer
+        if self.tokens is None or (bearer.role is Role.NODE and (not bearer.root or bearer.is_for(message.identity))):
+            self._join(session, message, "")
+        elif not self.tokens.remote:
+            self._join(session, message, self._credential(self.tokens, name, message, bearer))
+        elif self._issuing:  # one at a time: the agent gets one when it connects again
+            session.out(None) if self._issuing == name or bearer.is_limited else self._join(session, message, "")
+        else:
+            self._issuing, tokens = name, self.tokens
+            self._registering.add(session)
+
+            def issue() -> None:
+                credential = self._credential(tokens, name, message, bearer)
+                self.post(lambda: issued(credential))
+
+            def issued(credential: str) -> None:
+                self._issuing = ""
+                self._registered(session, message, "", credential)
+
+            self.host.spawn("credential", issue)
+
+    def _join(self, session: AgentSession, message: ms.Hello, credential: str) -> None:
+        node = session.node
+        if session.bearer.is_limited and not credential:
+            session.out(None)  # its use could not be counted: the agent connects again
+            return
         self._close(node)
-        credential = self._credential(name, message, session.bearer)
         if credential and self.tokens is not None:
             session.bearer = self.tokens.bearer(credential) or session.bearer
         self._agent[node], self._address[node] = (message.identity, message.incarnation), message.address
@@ -230,21 +295,19 @@ class AgentHub:
         if message.incarnation < incarnation:
             raise ms.BadMessage(f"a more recent agent has connected for node {name!r}: run one agent for each node")
 
-    def _credential(self, name: str, message: ms.Hello, bearer: Bearer) -> str:
+    def _credential(self, tokens: Tokens, name: str, message: ms.Hello, bearer: Bearer) -> str:
         """A new credential for an agent with the token of all agents, or with one of another root; the former is revoked."""
-        if self.tokens is None or (bearer.role is Role.NODE and (not bearer.root or bearer.is_for(message.identity))):
-            return ""
         try:
-            held, began = self.tokens.credential_of(name), self.host.monotonic()
-            if message.keeps_credential and held is None and began < self._write_from:
+            held, began = tokens.credential_of(name), self.host.monotonic()
+            if message.keeps_credential and held is None and began < self._write_from and not bearer.is_limited:
                 return ""  # many agents connect at once, and heartbeats wait for the disk; it gets one when it connects again
             if message.keeps_credential:
-                credential = self.tokens.issue_credential(name, message.identity)
+                credential = tokens.issue_credential(name, message.identity, bearer)
                 took_s = self.host.monotonic() - began
                 self._write_from = max(self._write_from, began - self.lease_s) + took_s / WRITING
                 return credential
             if held is not None and not held.is_for(message.identity):
-                self.tokens.revoke(name, Role.NODE)
+                tokens.revoke(name, Role.NODE)
         except (FairleadError, OSError) as problem:
             log.error("no credential for a node: the tokens cannot be written", extra={"node": name, "why": str(problem)})
         return ""
@@ -354,15 +417,7 @@ class AgentHub:
         if (session := self._sessions.get(node)) is not None:
             session.out(message)
 
-    def _forget_node(self, node: int) -> None:
-        name = self.cluster.nodes[node].name
-        try:
-            if self.tokens is not None:
-                self.tokens.revoke(name, Role.NODE)
-        except (FairleadError, OSError) as problem:
-            log.error(
-                "a removed node keeps its credential: the tokens cannot be written", extra={"node": name, "why": str(problem)}
-            )
+    def _forget_node(self, node: int, name: str) -> None:
         self._put(node, ms.Refused(f"node {name!r} was removed from the cluster: to add it again, {_AGAIN}"))
         self._close(node)
         for known in (self._until, self._agent, self._address, self._accepted, self.heartbeats):

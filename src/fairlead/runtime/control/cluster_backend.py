@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fairlead.core import events as ev
-from fairlead.core.cluster import NO_DRAIN, AcceleratorType, Cluster, Drain, Node
+from fairlead.core.cluster import MAX_TYPES, NO_DRAIN, AcceleratorType, Cluster, Drain, Node
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import LAUNCH_FAILED, Job, Phase
 from fairlead.core.plan import RoundPlan
@@ -249,10 +249,10 @@ class ClusterBackend:
         is answered by a `Refusal`."""
         self.inbox.put(lambda now: self.roster.drain(now, node, undo, drain), answer)
 
-    def add_node(self, spec: Node, type_: AcceleratorType | None, answer: Answer = lambda events: None) -> None:
+    def add_node(self, spec: Node, type_: AcceleratorType | None, answer: Answer, max_types: int = MAX_TYPES) -> None:
         """Add a node, which is down until its agent joins, and its GPU type if that is new. A node that cannot be added, for
         instance because of its name, is answered by a `Refusal`."""
-        self.inbox.put(lambda now: self.roster.add(now, spec, type_), answer)
+        self.inbox.put(lambda now: self.roster.add(now, spec, type_, max_types), answer)
 
     def remove_node(self, node: int, answer: Answer = lambda events: None) -> None:
         """Remove a node, and end its agent's session. While a job runs there or is leaving, the answer is a `Refusal`."""

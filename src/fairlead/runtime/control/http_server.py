@@ -12,9 +12,10 @@ import termios
 from itertools import islice
 from typing import Any, NamedTuple
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol, h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_FILES = 16_384  # open files of the process, if the system allows them
 HANDSHAKE_S = 10.0
@@ -45,7 +46,7 @@ class LimitedConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._discarded = -1  # bytes of a body behind its answer; below 0 as long as there is none
-        super().connection_made(_LingeringTransport(transport, self))
+        super().connection_made(_LingeringTransport(transport, self))  # type: ignore[arg-type]
         self._stuck: asyncio.TimerHandle | None = None
         self._timer = self.loop.call_later(self.limits.request_s, self._close_idle)
         self._mark()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fairlead.core import events as ev
-from fairlead.core.cluster import AcceleratorType, Cluster, Drain, Node
+from fairlead.core.cluster import MAX_TYPES, AcceleratorType, Cluster, Drain, Node
 from fairlead.engine.node_changes import addition_problem
 from fairlead.runtime.control.inbox import Refusal
 
@@ -18,6 +18,7 @@ class NodeRoster:
     """The cluster with all nodes that were added and removed so far, and when drains begin and end by themselves."""
 
     cluster: Cluster
+    max_nodes: int = 10_000  # no more are added
     drain_ends: dict[int, float] = field(default_factory=dict)  # by node
     announced: dict[int, Drain] = field(default_factory=dict)  # drains that have not begun, by node
 
@@ -45,9 +46,18 @@ class NodeRoster:
                 self.drain_ends[node] = drain.until_s
         return [ev.NodeDrained(now, node, False, *drain)]
 
-    def add(self, now: float, spec: Node, type_: AcceleratorType | None) -> Sequence[ev.Event]:
-        """Add a node; `type_` has the properties of its GPU type, which count where the cluster does not have the type."""
+    def add(self, now: float, spec: Node, type_: AcceleratorType | None, max_types: int = MAX_TYPES) -> Sequence[ev.Event]:
+        """Add a node; `type_` has the properties of its GPU type, which count where the cluster does not have the type. A new
+        type is refused if there are `max_types` already."""
         new = None if spec.type in self.cluster.type_code else type_
+        if len(self.cluster.number_of_node) >= self.max_nodes:
+            return Refusal(f"the cluster has {self.max_nodes:,} nodes: to add more, start 'fairlead serve' with --max-nodes")
+        if new is not None and max_types <= len(self.cluster.types) < MAX_TYPES:
+            what = f"{spec.name} {spec.type}:{spec.accelerators}"
+            return Refusal(
+                f"the cluster has {len(self.cluster.types)} GPU types, and {spec.type!r} is a new one: an operator can add the "
+                f"node with 'fairlead nodes add {what}'"
+            )
         event = ev.NodeAdded(now, self.cluster.number_for(spec), spec, new)
         if problem := addition_problem(self.cluster, event):
             return Refusal(problem)

@@ -9,7 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import orjson
@@ -45,6 +45,8 @@ class Bearer:
     account: str = ""  # of their jobs, or `ANY`; empty: only the account with their own name
     digest: str = ""
     root: str = ""  # of a node's credential: a digest of the identity of its agent's root folder
+    expires: float = 0.0  # Unix time; 0: never
+    uses: int | None = None  # how many more nodes get a credential with an agent token; None: any number
 
     @property
     def id(self) -> str:
@@ -55,6 +57,11 @@ class Bearer:
     def visible_user(self) -> str | None:
         """The user whose jobs they may see; None: all users'."""
         return None if self.role is Role.ADMIN else self.user
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether an agent token has an end or a number of uses."""
+        return self.role is Role.AGENT and (self.expires > 0 or self.uses is not None)
 
     def is_for(self, identity: str) -> bool:
         """Return whether a node's credential was given to the agent with this identity."""
@@ -73,8 +80,9 @@ class Tokens:
     """The tokens of one control plane, among its files; None: in memory. Changes by another process are noticed at the next
     lookup; with `follow`, by a thread, so that no lookup waits for a database."""
 
-    def __init__(self, files: ControlFiles | None = None) -> None:
-        self._files = files
+    def __init__(self, files: ControlFiles | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._files, self._clock = files, clock
+        self.remote = files is not None and files.remote  # whether a change may take seconds
         self._bearers: dict[str, Bearer] = {}  # by digest
         self._version: object = None  # identifies the file that was read
         self._read_at = -math.inf  # when it was last found to be this one
@@ -84,14 +92,17 @@ class Tokens:
         self._rounds = 0  # how often the thread has looked
         self._reload()
 
-    def issue(self, role: Role, user: str, account: str = "") -> str:
-        token = new_token()
-        self.accept(token, role, user, account)
+    def issue(self, role: Role, user: str, account: str = "", *, lasts_s: float | None = None, uses: int | None = None) -> str:
+        """Create a token, which ends after `lasts_s` and, for agents, after so many new credentials, if these are given."""
+        token, expires = new_token(), 0.0 if lasts_s is None else self._clock() + lasts_s
+        self._accept(token, Bearer(role, user, account, _digest(token), expires=expires, uses=uses))
         return token
 
-    def accept(self, token: str, role: Role, user: str, account: str = "") -> None:
-        digest = _digest(token)
-        self._change(lambda bearers: bearers.update({digest: Bearer(role, user, account, digest)}))
+    def accept(self, token: str, role: Role, user: str) -> None:
+        self._accept(token, Bearer(role, user, digest=_digest(token)))
+
+    def _accept(self, token: str, bearer: Bearer) -> None:
+        self._change(lambda bearers: bearers.update({bearer.digest: bearer}))
 
     def revoke(self, name: str, role: Role | None = None) -> int:
         """Revoke all tokens of a user or a node, or the one with this id; only those of a role, if given. Return how many."""
@@ -105,17 +116,23 @@ class Tokens:
         self._change(remove)
         return len(gone)
 
-    def issue_credential(self, node: str, identity: str) -> str:
-        """Create the credential of a node for the agent with this identity, in place of its former one."""
+    def issue_credential(self, node: str, identity: str, used: Bearer | None = None) -> str:
+        """Create the credential of a node for the agent with this identity, in place of its former one. It counts as a use of
+        the agent's token `used`. Raises `FairleadError`: that has no use left."""
         token = new_token()
         new = Bearer(Role.NODE, node, digest=_digest(token), root=_digest(identity))
 
-        def replace(bearers: dict[str, Bearer]) -> None:
+        def put(bearers: dict[str, Bearer]) -> None:
+            if used is not None and used.uses is not None:
+                left = bearers[used.digest].uses if used.digest in bearers else 0
+                if not left:
+                    raise FairleadError(f"the agent token {used.id} has no use left")
+                bearers[used.digest] = replace(bearers[used.digest], uses=left - 1)
             for one in [one for one in bearers.values() if (one.role, one.user) == (Role.NODE, node)]:
                 del bearers[one.digest]
             bearers[new.digest] = new
 
-        self._change(replace)
+        self._change(put)
         return token
 
     def credential_of(self, node: str) -> Bearer | None:
@@ -133,7 +150,8 @@ class Tokens:
         digest = _digest(token)
         self._refresh(digest)
         too_old = self._followed and time.monotonic() > self._read_at + MAX_AGE_S
-        return None if too_old else self._bearers.get(digest)
+        found = None if too_old else self._bearers.get(digest)
+        return None if found is not None and 0 < found.expires <= self._clock() else found
 
     def may_wait(self, token: str) -> bool:
         """Return whether `bearer` may wait for a database: not in an event loop."""
@@ -212,9 +230,14 @@ class Tokens:
         def changed(content: bytes | None) -> bytes:
             bearers = self._parsed(content)
             change(bearers)
-            keys = ("digest", "role", "user", "account", "root")
-            records = [{key: getattr(one, key) for key in keys if key != "root" or one.root} for one in bearers.values()]
-            return orjson.dumps(records)
+            plain = ("digest", "role", "user", "account")
+            more = {"root": "", "expires": 0.0, "uses": None}  # written where they are not these
+            return orjson.dumps(
+                [
+                    {key: getattr(one, key) for key in (*plain, *(k for k in more if getattr(one, k) != more[k]))}
+                    for one in bearers.values()
+                ]
+            )
 
         if self._followed and not self._answers:
             raise JournalUnreachable(f"{self._files.where}: the database does not answer: tokens cannot be changed")
@@ -238,7 +261,15 @@ class Tokens:
     def _parsed(self, content: bytes | None) -> dict[str, Bearer]:
         try:
             bearers = [
-                Bearer(Role(one["role"]), str(one["user"]), _account(one), str(one["digest"]), str(one.get("root", "")))
+                Bearer(
+                    Role(one["role"]),
+                    str(one["user"]),
+                    _account(one),
+                    str(one["digest"]),
+                    str(one.get("root", "")),
+                    float(one.get("expires", 0.0)),
+                    None if one.get("uses") is None else int(one["uses"]),
+                )
                 for one in orjson.loads(b"[]" if content is None else content)
             ]
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
