@@ -90,11 +90,13 @@ def when_command(
         return
     ahead, here = _looked(plane, table, asked, quiet=json)
     records = {job["number"]: job for job in plane.jobs(selectors.LIVE, all_users=here)}
-    missing = _missing_nodes(plane) if not json and any(map(_timeless, ahead.jobs)) else ""
+    missing = _missing_nodes(plane) if not json and ahead.jobs else ""
     if json:
         print_json(_data(ahead, records))
     elif ahead.jobs:
         _tell(ahead, wanted is not None and len(ahead.jobs) == 1, here, records, missing)
+        if missing and not all(map(_timeless, ahead.jobs)):
+            note(f"this forecast is for the nodes that are there: {missing}")
         if (silent := _silent(ahead, records)) and (protected_s := float(plane.scheduler().get("first_step_s") or 0.0)):
             kept = f"assumed to keep their GPUs for {format_duration(protected_s)} (first_step_s)"
             note(f"no step reported yet, so {kept}: {_listed(silent)}; other jobs may start sooner if they report steps")
@@ -160,7 +162,7 @@ def _tell(
     found, made, asked = ahead.jobs, ahead.completed, ahead.options.simulations
     budget = format_duration(ahead.options.budget_s)
     why = {one.number: _why(one, ahead, records) for one in found if _timeless(one) or (one.blocked and _never_begins(one))}
-    if single and missing:
+    if single and missing and _timeless(found[0]):
         out.print(f"no forecast for {legible(found[0].name)}: {missing}", soft_wrap=True)
     elif single:
         again = records.get(found[0].number, {}).get("starts", 0) > 0

@@ -37,7 +37,7 @@ class LogReader:
     _node_of: dict[_Worker, int] = field(default_factory=dict)  # found by asking all nodes
 
     async def read(self, number: int, launch: int, rank: int, offset: int) -> dict[str, Any]:
-        """Return a chunk of a worker's log; launch 0 is the last one.
+        """Return a chunk of a worker's log; launch 0 is the last one with a log.
 
         Raises:
             LogUnreachable: Its node does not answer.
@@ -47,7 +47,14 @@ class LogReader:
         if record["launch"] == 0:
             return {**record, "over": record["ended"], "offset": 0, "next": 0, "text": ""}
         request = LogRequest(0, number, record["launch"], rank, offset, CHUNK_BYTES)
-        chunk = await self._chunk(node, request, over=record["over"])
+        try:
+            chunk = await self._chunk(node, request, over=record["over"])
+        except LogMissing:  # a launch that was asked to leave before it began has no log
+            if launch == 0 < record["launch"] - 1:
+                return await self.read(number, record["launch"] - 1, rank, offset)
+            if record["launch"] < record["launches"] or (record["ended"] and record["launches"] == 1):
+                raise
+            chunk = LogChunk(0, max(0, offset))
         text, used = _text(base64.b64decode(chunk.data), final=record["over"])
         return {**record, "offset": chunk.offset, "next": chunk.offset + used, "text": text}
 

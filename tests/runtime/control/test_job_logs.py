@@ -1,0 +1,54 @@
+"""Logs of launches that have none."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fairlead.core.cluster import Node
+from fairlead.core.job import Phase
+from fairlead.runtime.control.job_logs import LogMissing, LogReader
+from fairlead.runtime.protocol.messages import LogChunk, LogRequest
+
+
+def reader(logs: dict[int, bytes], starts: int, phase: Phase) -> LogReader:
+    """Of a cluster with a node that stores these logs of a job, by launch."""
+
+    async def read_log(node: int, request: LogRequest) -> LogChunk:
+        if request.generation not in logs:
+            return LogChunk(0, problem="there is no log")
+        return LogChunk(0, request.offset, base64.b64encode(logs[request.generation][request.offset :]).decode())
+
+    plane: Any = SimpleNamespace(
+        backend=SimpleNamespace(at_rest=nullcontext, launches=SimpleNamespace(get=lambda job, launch: None)),
+        loop=SimpleNamespace(state=SimpleNamespace(columns={"starts": [starts], "phase": [int(phase)]})),
+        cluster=SimpleNamespace(nodes=(Node("n1", "v100", 1),)),
+        hub=SimpleNamespace(connected={0}),
+        agents=SimpleNamespace(read_log=read_log),
+    )
+    return LogReader(plane)
+
+
+def read(logs: LogReader, launch: int = 0) -> tuple[int, str]:
+    found = asyncio.run(logs.read(0, launch, 0, 0))
+    return found["launch"], found["text"]
+
+
+@pytest.mark.parametrize("phase", [Phase.WAITING, Phase.CANCELLED])
+def test_a_launch_that_was_stopped_before_it_began_hides_no_log(phase: Phase) -> None:
+    logs = reader({1: b"hello"}, 2, phase)
+    assert read(logs) == (1, "hello")
+    assert read(logs, 2) == (2, ""), "followers go on with the next launch"
+    assert read(reader({}, 1, Phase.WAITING)) == (1, "")
+
+
+def test_logs_that_were_removed_are_missing() -> None:
+    with pytest.raises(LogMissing, match="launch 1 is not stored any more"):
+        read(reader({}, 1, Phase.FINISHED))
+    with pytest.raises(LogMissing, match="launch 1 is not stored any more"):
+        read(reader({2: b""}, 2, Phase.FINISHED), 1)
