@@ -54,6 +54,12 @@ def test_a_short_text_is_understood_where_no_file_has_that_name():
     assert read_cluster("8xv100:4", KNOWN).types == (KNOWN[0],)
 
 
+def test_more_types_than_a_job_can_choose_from_are_refused():
+    assert len(read_cluster(",".join(f"1xt{n}:1" for n in range(63))).types) == 63
+    with pytest.raises(InputError, match="'types' is 64: expected at most 63 GPU types"):
+        read_cluster(",".join(f"1xt{n}:1" for n in range(64)))
+
+
 def test_names_of_nodes_are_numbered_where_they_stand_for_several(tmp_path):
     cluster = read(tmp_path, "nodes: [{name: rack, count: 2, type: k80, accelerators: 1}, {type: k80, accelerators: 1}]")
     assert [node.name for node in cluster.nodes] == ["rack-0", "rack-1", "k80-2"]
