@@ -14,12 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.core.cluster import Node
 from fairlead.core.errors import UnknownName
+from fairlead.core.events import NodeAdded
 from fairlead.core.job import model_of
+from fairlead.engine.codec import decode, encode
 from fairlead.workloads.catalogue import (
     DEMANDS,
     DEVICES,
     Interconnect,
+    accelerator_type,
     accelerator_types,
     catalogue,
     claims,
@@ -70,6 +74,13 @@ def test_six_types_and_the_gang_sizes():
         gangs = model_of(kind) in ("ResNet-18", "ResNet-50", "Transformer", "LM")
         assert distributable(kind) == gangs
         assert TABLE.workers_of(kind) == ((1, 2, 4, 8) if gangs else (1,))
+
+
+def test_a_type_that_joins_a_cluster_is_the_one_that_its_journal_has():
+    """The digest of a state has their text: 16 and 16.0 differ there."""
+    for name in ("v100", "unheard-of"):
+        joined = NodeAdded(0.0, 0, Node("n0", name, 4), accelerator_type(name))
+        assert repr(decode(encode(joined))) == repr(joined)
 
 
 def test_types_carry_memory_and_price():

@@ -229,9 +229,10 @@ def accelerator_types() -> tuple[AcceleratorType, ...]:
 
 
 def accelerator_type(name: str, memory_gb: float = 0.0) -> AcceleratorType:
-    """The type of a name, as in the catalogue where it is known there; with this memory, where it was measured."""
+    """The type of a name, as in the catalogue where it is known there; with this memory, where it was measured. Its numbers are
+    floats, as those of a type that is read from a journal: a digest of the state depends on it."""
     known = {type_.name: type_ for type_ in accelerator_types()}.get(name, AcceleratorType(name))
-    return replace(known, memory_gb=memory_gb) if memory_gb else known
+    return replace(known, memory_gb=float(memory_gb or known.memory_gb))
 
 
 def memory_gb_of(kind: str) -> float:
