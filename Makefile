@@ -7,7 +7,7 @@ OUT := out
 # Where one is told to write none, every process of the tests and of the demo would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-ray lint types imports unit browser postgres golden soak bench pictures docs clean
+.PHONY: help setup demo test test-ray lint types imports unit browser postgres slurm golden soak bench pictures docs clean
 
 help:
 	@echo "make demo    a dozen real jobs, the same under other policies, seven schedulers compared; a report"
@@ -51,7 +51,7 @@ types: setup
 imports: setup
 	$(BIN)/lint-imports --no-cache
 
-unit: setup browser postgres
+unit: setup browser postgres slurm
 	$(BIN)/pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
 
 # A cluster of small Ray nodes on this machine; `make test` has the parts that need no Ray.
@@ -75,6 +75,16 @@ postgres:
 		echo "installing postgresql for the tests of journals"; \
 		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql) >/dev/null 2>&1 \
 		|| echo "postgresql could not be installed; the tests of journals in it will be skipped"; \
+	fi
+
+# Agents on Slurm are tested with its real daemons, which the tests start for themselves. Installed in the same way.
+slurm:
+	@{ [ -x /usr/sbin/slurmctld ] && [ -x /usr/sbin/slurmd ] && command -v sbatch && [ -x /usr/sbin/munged ]; } >/dev/null 2>&1 || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+		echo "installing slurm for the tests of agents on it"; \
+		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+			slurmctld slurmd slurm-client munge) >/dev/null 2>&1 \
+		|| echo "slurm could not be installed; the tests on it will be skipped"; \
 	fi
 
 # Digests of event logs, in full and as other machines would round (tests/golden/README.md).

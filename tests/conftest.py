@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from postgres_server import PostgresServer
+from slurm_bed import SlurmBed
 
 # The same examples in every run, however slow the machine is. `pytest --hypothesis-profile=searching` looks for new ones.
 _slowly = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -62,3 +63,12 @@ def postgres() -> Iterator[PostgresServer]:
         pytest.skip(missing)
     with PostgresServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[SlurmBed]:
+    """A Slurm cluster of this test process alone: 4 nodes with 4 GPUs each."""
+    if (missing := SlurmBed.missing()) is not None:
+        pytest.skip(missing)
+    with SlurmBed() as bed:
+        yield bed
