@@ -39,6 +39,7 @@ NAVIGATION = {
         "guides/local-cluster",
         "guides/several-machines",
         "guides/add-and-remove-nodes",
+        "guides/slurm",
         "guides/training-script",
         "guides/submit-jobs",
         "guides/manage-jobs",

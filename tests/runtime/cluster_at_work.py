@@ -77,8 +77,8 @@ class ClusterAtWork:
         preset: str = "",
     ) -> None:
         """`embedded`: all of it by `fairlead up`; there are no agents to kill one by one then. With `preset`, the policy is
-        that one's."""
-        self.root, self.cluster, self._machines = root, Cluster.parse(machines), machines
+        that one's. Without `machines`, nodes come by themselves."""
+        self.root, self.cluster, self._machines = root, Cluster.parse(machines) if machines else Cluster(()), machines
         who = ["--preset", preset] if preset else ["--policy", policy]
         self._command = ["up" if embedded else "serve", *who, "--round", str(round_s)]
         self._command += [] if embedded else ["--lease", str(lease_s), "--grace", str(grace_s)]
@@ -116,7 +116,7 @@ class ClusterAtWork:
     # Processes.
 
     def start_plane(self, death: str = "", wait: bool = True, **more: str) -> None:
-        words = [*self._command, "--cluster", self._machines, "--root", str(self.root / "plane")]
+        words = [*self._command, *(["--cluster", self._machines] if self._machines else []), "--root", str(self.root / "plane")]
         words += ["--http", f"127.0.0.1:{self.http}", "--agents", f"127.0.0.1:{self.port}"]
         self.plane = foundry().make(words, self.root / "plane.log", death=death, **more)
         if wait:
