@@ -43,6 +43,14 @@ def test_a_run_without_faults_ends_all_jobs(seed: int) -> None:
     assert any("is acknowledged" in text for _, _, text in calm.log)
 
 
+def test_nodes_come_and_go_while_jobs_run() -> None:
+    runs = [run_scenario(seed, []) for seed in range(12)]
+    assert [run.violation for run in runs] == [""] * len(runs)
+    said = [(subject, text) for run in runs for _, subject, text in run.log]
+    for name in ("extra-0", "v100-0"):
+        assert ("operator", f"node {name} is removed") in said
+
+
 def _obey_old_orders(patch: pytest.MonkeyPatch) -> None:
     """A resumed agent, and a resumed shim, start what was ordered before their pause."""
     launch = Supervisor.launch

@@ -225,7 +225,8 @@ def catalogue(network_gbs: float | None = None) -> ThroughputTable:
 
 def accelerator_types() -> tuple[AcceleratorType, ...]:
     """The catalogue's types with memory and an approximate price, slowest first."""
-    return tuple(AcceleratorType(device.name, device.memory_gb, device.price_per_hour) for device in DEVICES)
+    found = ((device.name, float(device.memory_gb), float(device.price_per_hour)) for device in DEVICES)
+    return tuple(AcceleratorType(*each) for each in found)
 
 
 def accelerator_type(name: str, memory_gb: float = 0.0) -> AcceleratorType:

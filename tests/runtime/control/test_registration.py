@@ -10,6 +10,7 @@ import pytest
 
 from fairlead.core.cluster import MAX_TYPES, AcceleratorType, Cluster, Node
 from fairlead.core.events import Event, NodeAdded
+from fairlead.engine.codec import decode, encode
 from fairlead.runtime.control import agent_hub
 from fairlead.runtime.control.agent_hub import AGENT_TYPES, AgentHub
 from fairlead.runtime.control.node_roster import NodeRoster
@@ -81,6 +82,12 @@ def test_what_an_agent_does_not_know_is_not_limited(hub: AgentHub, backend: Back
     assert (added.spec.cpus, added.spec.memory_gb) == (math.inf, math.inf)
     assert added.type is not None
     assert added.type.memory_gb == math.inf
+
+
+def test_what_the_catalogue_knows_of_a_type_is_as_a_journal_has_it(hub: AgentHub, backend: Backend) -> None:
+    hub.welcome(hello(type="a100"), lambda message: None)
+    [added] = backend.events
+    assert repr(decode(encode(added))) == repr(added), "a state and its replay have the same digest"
 
 
 def test_of_two_new_agents_with_one_name_the_second_is_refused(hub: AgentHub, backend: Backend) -> None:

@@ -35,6 +35,7 @@ from fairlead.testing.runtime_simulation.control import AGENT_TOKEN, ControlPlan
 from fairlead.testing.runtime_simulation.injected_faults import Fault, choose_faults
 from fairlead.testing.runtime_simulation.ledger import Ledger
 from fairlead.testing.runtime_simulation.machine import SimulatedMachine, SimulatedProcesses
+from fairlead.testing.runtime_simulation.node_workload import NodeOperator
 from fairlead.testing.runtime_simulation.simulated_database import DatabaseServer
 from fairlead.testing.runtime_simulation.simulated_network import Network, SimulatedStream
 from fairlead.testing.runtime_simulation.virtual_world import FaultWindow, SimulatedProgram, VirtualWorld
@@ -65,8 +66,8 @@ class RunResult:
 class _AgentNode:
     """A node: a machine, and an agent that is started again after it dies."""
 
-    def __init__(self, scene: _Scene, name: str, machine: SimulatedMachine, root: Path) -> None:
-        self._scene, self.name, self.machine, self.root = scene, name, machine, root
+    def __init__(self, scene: _Scene, name: str, machine: SimulatedMachine, root: Path, gpus: str = "v100:2") -> None:
+        self._scene, self.name, self.machine, self.root, self._gpus = scene, name, machine, root, gpus
         self.program: SimulatedProgram | None = None
         self.prefix = f"{root}/"
         self._order = scene.world.random(f"addresses {root.name}").choice((1, -1))  # in which it knows the control planes
@@ -85,7 +86,7 @@ class _AgentNode:
         processes = SimulatedProcesses(self.machine, program)
         settings = AgentSettings(kill_patience_s=1.0, sibling_grace_s=2.0)
         try:
-            supervisor = Supervisor(self.root, NodeAccelerators.parse("v100:2"), settings, host, processes)
+            supervisor = Supervisor(self.root, NodeAccelerators.parse(self._gpus), settings, host, processes)
             network = self._scene.network
             addresses = ",".join(map(str, range(len(network.hubs))[:: self._order]))
             agent = Agent(supervisor, self.name, addresses, AGENT_TOKEN, address="127.0.0.1", host=host)
@@ -93,7 +94,7 @@ class _AgentNode:
             agent.run()
         except (AgentRefused, NodeError) as problem:  # another agent has its name, or its disk is full
             program.kill()
-            if "revoked" in str(problem):  # another agent had joined in its place: an operator lets it join again
+            if "revoked" in str(problem) or "removed" in str(problem):  # an operator lets it join again
                 (self.root / CREDENTIAL_FILE).unlink(missing_ok=True)
             if not self._removed:
                 self._scene.world.after(2.0, self.start)
@@ -217,6 +218,13 @@ class _Scene:
         for _ in range(users.randint(0, 4)):
             act = partial(users.choice((self._cancel, self._drain, self._switch, self._requeue)), users.randrange(1000))
             self.world.at(users.uniform(5.0, 50.0), act)
+        changes, operator = self.world.random("nodes"), NodeOperator(self.world, self._plane)
+        for number in range(changes.choice((0, 0, 1, 2))):
+            machine = SimulatedMachine(self.world, f"extra-{number}", self.ledger, changes.uniform(-2e-4, 2e-4))
+            node = _AgentNode(self, machine.name, machine, self.folder / machine.name, changes.choice(("v100:2", "a100:2")))
+            operator.add_at(changes.uniform(2.0, 30.0), node, changes.uniform(8.0, 60.0))
+        if changes.random() < 0.3:
+            operator.remove_at(changes.uniform(8.0, 45.0), changes.choice(self.nodes).name)
 
     def _plane(self) -> ControlPlane | None:
         """A control plane that users reach; it may be one that does not know that another is active."""
