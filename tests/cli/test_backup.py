@@ -13,8 +13,11 @@ from cluster_up import until
 from command import fairlead
 
 from fairlead.core.errors import FairleadError
+from fairlead.core.events import JournalOpened
 from fairlead.journal.backup import remove_old_backups, restore_backup, write_backup
+from fairlead.journal.sqlite import SqliteJournal
 from fairlead.runtime.http_client import ControlPlaneClient
+from fairlead.testing.builders import cluster
 from foundry import running
 
 
@@ -56,6 +59,54 @@ def _answers(url: str) -> bool:
     with contextlib.suppress(httpx.HTTPError):
         return httpx.get(f"{url}/healthz", trust_env=False).is_success
     return False
+
+
+def _backup(folder: Path) -> Path:
+    """Of a new journal."""
+    with contextlib.closing(SqliteJournal(folder / "journal.sqlite")) as journal:
+        journal.append(JournalOpened(0.0, cluster("v100:1"), {"policy": "las"}, journal="x"))
+        journal.commit()
+    (folder / "tokens.json").write_text("[]")
+    write_backup(folder, "", folder / "copy.tar")
+    return folder / "copy.tar"
+
+
+def test_a_backup_whose_content_has_changed_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "from").mkdir()
+    copy = _backup(tmp_path / "from")
+    content = copy.read_bytes()
+    copy.write_bytes(content.replace(b"las", b"lax"))
+    with pytest.raises(FairleadError, match=r"journal.sqlite is damaged"):
+        restore_backup(copy, tmp_path / "to")
+    copy.write_bytes(content)
+    assert restore_backup(copy, tmp_path / "to").files == 1
+
+
+def test_a_backup_without_digests_is_restored(tmp_path: Path) -> None:
+    (tmp_path / "from").mkdir()
+    copy = _backup(tmp_path / "from")
+    with tarfile.open(copy) as tar:
+        assert all("FAIRLEAD.sha256" in member.pax_headers for member in tar)
+    with tarfile.open(tmp_path / "old.tar", "w") as tar:
+        tar.add(tmp_path / "from" / "journal.sqlite", "journal.sqlite")
+    assert restore_backup(tmp_path / "old.tar", tmp_path / "to").events == 1
+
+
+def test_a_backup_is_repeated_and_old_ones_are_removed(tmp_path: Path) -> None:
+    for name in ("from", "copies"):
+        (tmp_path / name).mkdir()
+    _backup(tmp_path / "from")
+    old = tmp_path / "copies" / "fairlead-2020-01-01T00-00-00Z.tar"
+    old.touch()
+    copies = lambda: sorted(path.name for path in (tmp_path / "copies").glob("fairlead-*.tar"))  # noqa: E731
+    with running(tmp_path, "backup", "copies", "--root", "from", "--every", "1s", "--keep", "2", log="backup.log"):
+        until(lambda: len(copies()) == 2 and old.name not in copies(), tmp_path)
+        (first, second), moved = copies(), tmp_path / "from" / "journal.sqlite"
+        moved.rename(moved.with_suffix(".away"))
+        until(lambda: "backup failed" in (tmp_path / "backup.log").read_text(), tmp_path)
+        moved.with_suffix(".away").rename(moved)
+        until(lambda: len(copies()) == 2 and first not in copies() and second not in copies(), tmp_path)
+    assert restore_backup(tmp_path / "copies" / copies()[-1], tmp_path / "to").events == 1
 
 
 def test_only_the_last_backups_are_kept(tmp_path: Path) -> None:

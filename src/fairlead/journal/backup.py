@@ -24,6 +24,7 @@ from fairlead.journal.sqlite import SqliteJournal
 
 JOURNAL = "journal.sqlite"
 NAME = "fairlead-{}.tar"  # with the time, in a folder of backups
+_DIGEST = "FAIRLEAD.sha256"  # of a member, in its extended header
 _OF_BACKUP = re.compile(r"fairlead-[0-9TZ-]+\.tar")
 _BESIDE = (TOKENS, ORIGIN, "admin.token", "agent.token")
 _MEMBER = re.compile(rf"{re.escape(JOURNAL)}|{'|'.join(map(re.escape, _BESIDE))}|{CODE}/[0-9a-f]{{64}}\.(zip|user)")
@@ -134,19 +135,24 @@ def _add(tar: tarfile.TarFile, name: str, path: Path) -> str:
     content = path.read_bytes()
     member = tarfile.TarInfo(name)
     member.size, member.mode, member.mtime = len(content), 0o600, int(path.stat().st_mtime)
+    digest = hashlib.sha256(content).hexdigest()
+    member.pax_headers = {_DIGEST: digest}
     tar.addfile(member, io.BytesIO(content))
-    return hashlib.sha256(content).hexdigest()
+    return digest
 
 
 def _members(backup: Path) -> Iterator[tuple[str, bytes]]:
-    """The files in a backup; it is not trusted to have safe names."""
+    """The files in a backup; it is not trusted to have safe names. Backups of earlier versions have no digests."""
     try:
         with tarfile.open(backup) as tar:
             for member in tar:
                 file = tar.extractfile(member) if member.isfile() and _MEMBER.fullmatch(member.name) else None
                 if file is None:
                     raise FairleadError(f"{backup}: not a backup of 'fairlead backup': it has {member.name[:80]!r} in it")
-                yield member.name, file.read()
+                content = file.read()
+                if member.pax_headers.get(_DIGEST, digest := hashlib.sha256(content).hexdigest()) != digest:
+                    raise FairleadError(f"{backup}: {member.name} is damaged (its SHA-256 digest differs): use another backup")
+                yield member.name, content
     except (OSError, tarfile.TarError, EOFError) as problem:
         why = (isinstance(problem, OSError) and problem.strerror) or "it is not a tar file, or not all of it"
         raise FairleadError(f"{backup}: cannot read the backup: {why}") from None

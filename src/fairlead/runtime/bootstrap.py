@@ -230,11 +230,15 @@ def _cluster_note(given: Cluster, journal: Cluster) -> str:
 
 
 def _control_plane(settings: ServeSettings, held: HeldJournal, state: State | None, tokens: Tokens) -> ControlPlane:
-    from fairlead.runtime.control.code_store import CodeStore
+    from fairlead.runtime.control.code_store import CodeStore, number_above
     from fairlead.runtime.control.control_plane import ControlPlane
     from fairlead.runtime.control.wall_clock import AliveMark, origin_of
 
-    registry = Registry.installed()
+    registry, known = Registry.installed(), state.next_number if state else 0
+    first = number_above(Path(held.checkpoints), known)
+    if first > known:
+        about = {"first": first, "checkpoints": held.checkpoints}
+        log.warning("new jobs get numbers above those of checkpoints of jobs that the journal does not know", extra=about)
     plane = ControlPlane(
         settings.cluster,
         settings.scheduler.to_data(),
@@ -252,6 +256,7 @@ def _control_plane(settings: ServeSettings, held: HeldJournal, state: State | No
         retention=settings.retention,
         term=held.term,
         former=held.former,
+        first_number=first,
     )
     plane.backend.roster.max_nodes = settings.max_nodes
     return plane

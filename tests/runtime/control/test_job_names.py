@@ -3,11 +3,14 @@ answered with the near ones that one may see."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from serving import served
 from test_api import with_plane
 
 from fairlead.engine.state import State
+from fairlead.runtime.control.code_store import number_above
 from fairlead.runtime.control.submissions import MAX_SEARCHED, JobNames
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.testing.builders import cluster as cluster_of
@@ -151,5 +154,27 @@ def test_ones_own_ended_job_comes_before_the_jobs_of_others():
         assert (await root.post("/v1/jobs/train/requeue", json={})).json()["number"] == 0
         found = await root.get("/v1/jobs", params={"select": "bob/" + "x" * 128})
         assert [job["number"] for job in found.json()["jobs"]] == [2]
+
+    with_plane(scene)
+
+
+def test_new_jobs_get_numbers_above_those_of_checkpoints_that_the_journal_does_not_know(tmp_path):
+    assert number_above(tmp_path / "none", 3) == 3
+    for name in ("0", "2", "7", "notes", "99999999"):
+        (tmp_path / name).mkdir()
+    assert (number_above(tmp_path, 0), number_above(tmp_path, 8)) == (8, 8)
+
+
+def test_numbers_that_are_left_out_are_no_jobs():
+    async def scene(plane: Any, who: Any) -> None:
+        ann = who("ann")
+        plane.backend.next_number = 8
+        for name in ("one", "two"):
+            assert (await ann.post("/v1/jobs", json={"jobs": [{"name": name, "run": "true"}]})).status_code == 201
+        assert [job["number"] for job in (await ann.get("/v1/jobs")).json()["jobs"]] == [8, 9]
+        assert (await ann.get("/v1/jobs/two")).json()["number"] == 9
+        assert (await ann.get("/v1/jobs/3")).status_code == 404
+        queued = [line for line in plane.metrics.text().decode().splitlines() if line.startswith("fairlead_jobs{")]
+        assert sum(float(line.split()[-1]) for line in queued) == 2
 
     with_plane(scene)

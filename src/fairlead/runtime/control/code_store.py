@@ -8,6 +8,7 @@ import asyncio
 import base64
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ from typing import NamedTuple
 from fairlead.core.errors import FairleadError, JournalError
 from fairlead.core.job import ENDED, Phase
 from fairlead.engine.loop import Loop
+from fairlead.engine.transitions import MAX_NUMBER_GAP
 from fairlead.files import remove
 from fairlead.journal.control_files import CODE, ControlFiles
 from fairlead.runtime.control.cluster_backend import ClusterBackend
@@ -121,6 +123,16 @@ def _name(digest: str) -> str:
 
 def _gib(size: float) -> str:
     return f"{size / (1 << 30):.3g}"
+
+
+def number_above(checkpoints: Path, known: int) -> int:
+    """Return a number for new jobs, `known` or larger, above those of all folders of checkpoints: a new job must not resume
+    from the checkpoint of a job that the journal lost, for instance because it is restored from an old backup."""
+    try:
+        numbers = [int(name) for name in os.listdir(checkpoints) if name.isdecimal() and len(name) < 15]
+    except OSError:
+        return known
+    return max((number + 1 for number in numbers if known <= number < known + MAX_NUMBER_GAP), default=known)
 
 
 @dataclass(frozen=True)

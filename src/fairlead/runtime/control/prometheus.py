@@ -115,7 +115,7 @@ class ControlPlaneMetrics(Collector):
 
     def _state_gauges(self) -> Iterator[Metric]:
         state, missed = self._loop.state, self._loop.missed
-        phases = np.bincount(state.columns["phase"][: state.next_number], minlength=len(Phase))
+        phases = np.bincount(state.columns["phase"][list(state.job_of)], minlength=len(Phase))
         types, up = state.cluster.type_of, state.up
         busy = state.device_map.occupancy > 0
         by_type = [np.bincount(types[which], minlength=len(state.cluster.types)) for which in (up, busy)]

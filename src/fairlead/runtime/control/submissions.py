@@ -46,7 +46,8 @@ class JobNames:
 
     def _update(self, state: State) -> None:
         for number in range(self._read, state.next_number):
-            job = state.job_of[number]
+            if (job := state.job_of.get(number)) is None:
+                continue  # a number that was left out
             self._numbers.setdefault(job.name, []).append(number)
             if array := array_of(job):
                 self._arrays.setdefault(array["name"], {}).setdefault(array["id"], {})[array["index"]] = number
