@@ -301,7 +301,7 @@ def test_a_lost_connection_and_the_next_one_are_logged_with_one_line_each(
     asyncio.run(scene())
     connected = "connected to the control plane"
     assert lines() == [connected, "no connection to the control plane", connected]
-    assert caplog.records[2].away_s >= 0.0  # type: ignore[attr-defined]
+    assert caplog.records[2].unreachable_s >= 0.0  # type: ignore[attr-defined]
     first = caplog.records[0].__dict__
     assert (first["node"], first["gpus"]) == ("v100-0", "2 × v100")
 

@@ -16,6 +16,7 @@ from serving import served
 from typer.testing import CliRunner
 
 from fairlead.cli import cmd_synthesize as advise
+from fairlead.cli import cmd_when
 from fairlead.cli.cmd_when import _guesses, _sentence, _table, _unknown_end
 from fairlead.cli.main import app
 from fairlead.core.events import JobSubmitted, ProgressReported, RoundPlanned, SchedulerSwitched
@@ -295,6 +296,14 @@ def test_before_a_node_has_joined_there_is_no_forecast(monkeypatch):
         why = f"1 of 1 nodes have not joined ({plane.nodes()[0]['name']}); ask again when they have"
         assert CliRunner().invoke(app, ["when", "one"]).stdout == f"no forecast for one: {why}\n"
         assert CliRunner().invoke(app, ["when"]).stdout.endswith(f"no forecast for one, two: {why}\n")
+
+
+def test_a_forecast_names_the_nodes_that_it_does_without(busy, monkeypatch):
+    why = "1 of 2 nodes have not joined (v100-1); ask again when they have"
+    monkeypatch.setattr(cmd_when, "_missing_nodes", lambda plane: why)
+    told = CliRunner().invoke(app, ["when", "short-1", "--simulations", "0"])
+    assert "short-1 should start in" in told.stdout
+    assert f"this forecast is for the nodes that are there: {why}" in " ".join(told.stderr.split())
 
 
 def test_where_no_node_is_left_the_reason_is_told_instead_of_times(busy):

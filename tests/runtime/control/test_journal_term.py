@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.core.errors import JournalUnreachable
+from fairlead.engine.journal import MemoryJournal
 from fairlead.runtime.control.agent_hub import AgentHub
 from fairlead.runtime.control.journal_term import FormerControlPlane, JournalTerm
+from fairlead.runtime.control.snapshotter import ObservedJournal
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol import messages as ms
 from fairlead.testing.builders import cluster
@@ -106,6 +108,30 @@ def test_leases_are_renewed_only_while_the_journal_is_confirmed() -> None:
     term.confirm()
     assert hub.welcome(ms.Hello(name, "v100", 1, 1, "127.0.0.1", (), ""), again.append) is not None
     assert isinstance(again[-1], ms.Welcome)
+
+
+def test_one_line_says_that_the_journal_is_unreachable_and_one_that_leases_are_renewed_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    host = SetHost()
+    database = Database(host)
+    term = JournalTerm(database.begin()[0], TIMEOUT_S, host)
+    database.reachable = False
+
+    class Away(MemoryJournal):
+        def commit(self) -> None:
+            if not database.reachable:
+                term.confirm()
+                database.reachable, host.now = True, host.now + 30.0
+                raise JournalUnreachable("away")
+            super().commit()
+
+    host.sleep = lambda seconds: term.confirm()  # type: ignore[method-assign]
+    ObservedJournal(Away(), (), lambda: False, host, quiet=True).commit()
+    assert [record.message for record in caplog.records] == [
+        "journal unreachable; no decisions until it answers, and leases end after a time",
+        "journal answers again; leases are renewed",
+    ]
 
 
 def test_one_that_finds_another_in_its_place_renews_nothing() -> None:

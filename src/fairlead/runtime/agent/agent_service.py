@@ -299,7 +299,7 @@ class Agent:
             message = ms.decode_message(data)
             if isinstance(message, ms.Welcome):
                 self._welcomed = True
-                away = {} if self._lost_s is None else {"away_s": round(self.clock() - self._lost_s, 1)}
+                away = {} if self._lost_s is None else {"unreachable_s": round(self.clock() - self._lost_s, 1)}
                 has = self.supervisor.accelerators
                 about = {
                     "control": self.control_address,

@@ -10,7 +10,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -130,6 +130,18 @@ def kill_all(find: Callable[[], list[Process]], sweeps: int = 20) -> bool:
             with contextlib.suppress(PermissionError):  # a program that changed its user
                 send_signal(process, signal.SIGKILL)
     return not find()
+
+
+def closed_folder(error: Exception, program: str, environment: Mapping[str, str]) -> str:
+    """Which folder above a program keeps other users out, and what to do; empty if that is not why it cannot start."""
+    import shutil  # slow to import, and seldom needed
+
+    found = shutil.which(program, path=environment.get("PATH")) if isinstance(error, PermissionError) else None
+    above = [*reversed(Path(found).absolute().parents), *reversed(Path(found).resolve().parents)] if found else []
+    closed = next((folder for folder in above if not folder.stat().st_mode & 0o001), None)
+    if closed is None:
+        return ""
+    return f" (jobs of other users cannot pass through {closed}: chmod o+x {closed}, or install the program elsewhere)"
 
 
 def _has_handles() -> bool:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairlead.runtime.agent.kept_outputs import DIRECTORY, keep_outputs, with_rights_of
-from fairlead.runtime.agent.processes import descendants, find_process, kill_all
+from fairlead.runtime.agent.processes import closed_folder, descendants, find_process, kill_all
 from fairlead.runtime.agent.worker_logs import LogWriter
 
 _TIMES = struct.Struct("=dd")
@@ -315,7 +315,7 @@ def _why_not_started(spec: LaunchSpec, error: Exception) -> str:
         found = os.path.exists(spec.directory)
     if not found:
         return f"cannot run '{program}': there is no directory {place} on this node"
-    return f"cannot run '{program}' in {place}: {what}"
+    return f"cannot run '{program}' in {place}: {what}{closed_folder(error, spec.command[0], spec.environment)}"
 
 
 class _OutputError(OSError):

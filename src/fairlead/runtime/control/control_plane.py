@@ -63,6 +63,7 @@ class ControlPlane:
     former: FormerControlPlane = field(default_factory=FormerControlPlane)
     retention: Retention = field(default_factory=Retention)
     metrics: ControlPlaneMetrics = field(default_factory=ControlPlaneMetrics)
+    first_number: int = 0  # of new jobs, at least
 
     def __post_init__(self) -> None:
         recovered = self.state is not None
@@ -78,7 +79,7 @@ class ControlPlane:
         state.origin = state.origin or self.origin  # snapshots of journals that began without it keep it
         clock = WallClock(self.origin, state.time, host.time, host.monotonic)
         self.backend = ClusterBackend(
-            state.cluster, self.hub, clock, task_of, state.next_number, self._checkpoints(), host=host
+            state.cluster, self.hub, clock, task_of, max(state.next_number, self.first_number), self._checkpoints(), host=host
         )
         self.backend.last_alive_s = min(max(state.time, self.alive.last_s(self.origin)), clock.now())
         self.backend.scheduler = state.scheduler or self.scheduler
@@ -87,7 +88,11 @@ class ControlPlane:
         stages = self._composed(state.scheduler if recovered else self.scheduler)
         event_log = EventLog(lambda: self.loop.state, lambda: self.loop.stages.round_s)
         observed = self._observed = ObservedJournal(
-            self.journal, (self.metrics.observe_commit, event_log.observe), lambda: self.stopping, host
+            self.journal,
+            (self.metrics.observe_commit, event_log.observe),
+            lambda: self.stopping,
+            host,
+            quiet=self.term is not None,
         )
         self.loop = Loop(state, self.backend, stages, journal=observed, compose=self._composed, allow_stalls=True)
         self.loop.stopwatch = host.monotonic

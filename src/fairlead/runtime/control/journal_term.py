@@ -98,9 +98,11 @@ class JournalTerm:
         except JournalError as problem:
             if not self._failing:
                 extra = {"why": str(problem), "leases_stop_in_s": round(self.timeout_s - began + self._confirmed)}
-                log.error("cannot write to the database of the journal; leases are renewed for a limited time", extra=extra)
+                log.error("journal unreachable; no decisions until it answers, and leases end after a time", extra=extra)
             self._failing = True
             return
+        if self._failing and held:
+            log.warning("journal answers again; leases are renewed", extra={"seconds": round(began - self._confirmed, 1)})
         self._failing = False
         if held:
             self._confirmed = began

@@ -121,8 +121,16 @@ class ObservedJournal:
     Nothing is answered or decided meanwhile, but agents keep their leases and jobs keep running. `give_up` ends the wait.
     Observers are called in the loop's thread, after the state has seen the events."""
 
-    def __init__(self, journal: Journal, observers: Sequence[JournalObserver], give_up: Callable[[], bool], host: Host) -> None:
-        self._journal, self._observers, self._give_up, self._host = journal, observers, give_up, host
+    def __init__(
+        self,
+        journal: Journal,
+        observers: Sequence[JournalObserver],
+        give_up: Callable[[], bool],
+        host: Host,
+        *,
+        quiet: bool = False,  # a `JournalTerm` logs that the journal is unreachable, and that it answers
+    ) -> None:
+        self._journal, self._observers, self._give_up, self._host, self._quiet = journal, observers, give_up, host, quiet
         self._events: list[Event] = []
         self._since: float | None = None  # since when it is unreachable
 
@@ -145,7 +153,7 @@ class ObservedJournal:
             observer(events, seconds)
 
     def _commit(self) -> None:
-        remind = 0.0
+        remind = self._host.monotonic() + REMIND_EVERY_S if self._quiet else 0.0
         while True:
             try:
                 self._journal.commit()
@@ -160,7 +168,8 @@ class ObservedJournal:
                     remind = now + REMIND_EVERY_S
             self._host.sleep(RETRY_EVERY_S)
         if self._since is not None:
-            log.warning("journal answers again", extra={"seconds": round(self.unreachable_s, 1)})
+            if not self._quiet:
+                log.warning("journal answers again", extra={"seconds": round(self.unreachable_s, 1)})
             self._since = None
 
     def __iter__(self) -> Iterator[Event]:

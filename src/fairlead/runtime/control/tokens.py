@@ -207,7 +207,7 @@ class Tokens:
         try:
             self._reload()
         except (FairleadError, OSError) as problem:  # keep what was read before
-            if not self._failing:
+            if not self._failing and not isinstance(problem, JournalUnreachable):  # of which the journal's term says more
                 log.error("%s", problem)
             self._failing = True
         else:
