@@ -64,6 +64,8 @@ class ClusterAtWork:
     """`with ClusterAtWork(folder) as cluster:` has a control plane and all agents running. At the end of a good scene `check`
     is called; whatever happened, all processes are gone then."""
 
+    scheme = "http"
+
     def __init__(
         self,
         root: Path,
@@ -184,7 +186,7 @@ class ClusterAtWork:
 
     def _answer(self, method: str, path: str, body: object = None) -> httpx.Response:
         token = (self.root / "plane" / "admin.token").read_text()
-        url, headers = f"http://127.0.0.1:{self.http}{path}", {"Authorization": f"Bearer {token}"}
+        url, headers = f"{self.scheme}://127.0.0.1:{self.http}{path}", {"Authorization": f"Bearer {token}"}
         try:
             with httpx.Client(verify=False, trust_env=False, timeout=PATIENCE_S) as client:
                 answer = client.request(method, url, json=body, headers=headers)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from cluster_at_work import PATIENCE_S, ClusterAtWork, Gone, wait_for
 from typer.testing import CliRunner
 from wire import Wire
 
+from certificates import certificates
 from fairlead.cli.main import app
 from fairlead.journal.control_files import FolderFiles
 from fairlead.journal.jsonl import JsonlJournal
@@ -47,7 +50,8 @@ class TwoControlPlanes(ClusterAtWork):
 
     def standby_answer(self, path: str = "/v1/jobs") -> httpx.Response | None:
         try:
-            return httpx.get(f"http://127.0.0.1:{self.other_http}{path}", timeout=PATIENCE_S, trust_env=False)
+            url = f"{self.scheme}://127.0.0.1:{self.other_http}{path}"
+            return httpx.get(url, timeout=PATIENCE_S, trust_env=False, verify=False)
         except httpx.HTTPError:
             return None
 
@@ -68,9 +72,12 @@ class TwoControlPlanes(ClusterAtWork):
         return True
 
     @property
+    def urls(self) -> str:
+        return ",".join(f"{self.scheme}://127.0.0.1:{port}" for port in (self.http, self.other_http))
+
+    @property
     def client(self) -> ControlPlaneClient:
-        urls = f"http://127.0.0.1:{self.http},http://127.0.0.1:{self.other_http}"
-        return ControlPlaneClient(urls, (self.root / "plane" / "admin.token").read_text())
+        return ControlPlaneClient(self.urls, (self.root / "plane" / "admin.token").read_text())
 
     def _logs(self) -> str:
         return super()._logs() + "\n".join(path.read_text() for path in self.root.glob("other*.log"))
@@ -80,6 +87,64 @@ class TwoControlPlanes(ClusterAtWork):
             os.kill(self.other, signal.SIGKILL)
             ends(self.other, PATIENCE_S)
         super()._end()
+
+
+class WithCertificates(TwoControlPlanes):
+    """All of them speak TLS."""
+
+    scheme = "https"
+
+    def __init__(self, root: Path, url: str) -> None:
+        self.ca, certificate, key = certificates(root)
+        super().__init__(root, (url, url), "--tls-cert", str(certificate), "--tls-key", str(key))
+
+    def start_agent(self, node: str, through: int | None = None) -> None:
+        words = ["agent", "--control", f"127.0.0.1:{self.port},127.0.0.1:{self.other_port}", "--node", node, "--end-jobs"]
+        words += ["--accelerators", "v100:2", "--root", str(self.root / node), "--tls-ca", str(self.ca)]
+        words += ["--token-file", str(self.root / "plane" / "agent.token")]
+        self.agents[node] = foundry().make(words, self.root / f"{node}.log")
+
+    def command(self, *words: str) -> subprocess.Popen[bytes]:
+        """A command that goes on, and writes to a log with its name."""
+        about = {"FAIRLEAD_URL": self.urls, "FAIRLEAD_CA": str(self.ca)}
+        about["FAIRLEAD_TOKEN"] = (self.root / "plane" / "admin.token").read_text()
+        with (self.root / f"{words[0]}.log").open("wb") as log:
+            whole = [sys.executable, "-m", "fairlead.cli.main", *words]
+            return subprocess.Popen(whole, stdout=log, stderr=subprocess.DEVNULL, env={**os.environ, **about})
+
+
+TALKS = """
+import itertools, os, time
+for number in itertools.count():
+    print(number, flush=True)
+    time.sleep(0.1)
+    if os.path.exists("enough"):
+        break
+"""
+
+
+def test_wait_and_logs_follow_a_job_over_a_takeover_with_certificates(tmp_path: Path, postgres: PostgresServer) -> None:
+    with WithCertificates(tmp_path, postgres.database()) as cluster:
+        cluster.start_standby()
+        job = {"name": "talks", "run": [sys.executable, "-c", TALKS], "directory": str(tmp_path)}
+        cluster.submit(job)
+        waits, follows = cluster.command("wait", "talks"), cluster.command("logs", "-f", "talks")
+        try:
+            seen = lambda: (tmp_path / "logs.log").read_text().splitlines()  # noqa: E731
+            wait_for(lambda: len(seen()) > 3, "it talks", cluster._logs)
+            cluster.kill_plane()
+            cluster.follow_takeover()
+            cluster.until_connected()
+            before = len(seen())
+            wait_for(lambda: len(seen()) > before, "its log is followed", cluster._logs)
+            assert (waits.poll(), follows.poll(), cluster.jobs()["talks"]["starts"]) == (None, None, 1)
+            (tmp_path / "enough").touch()
+            assert (waits.wait(PATIENCE_S), follows.wait(PATIENCE_S)) == (0, 0), cluster._logs()
+            assert seen() == [str(number) for number in range(len(seen()))], "each line once"
+        finally:
+            for process in (waits, follows):
+                process.kill()
+                process.wait()
 
 
 def long_job(cluster: ClusterAtWork) -> dict[str, Any]:
