@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import shlex
 import signal
 from dataclasses import dataclass, fields, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -218,7 +220,22 @@ def agent_command(
     cgroup: str = typer.Option(
         "", help="Folder of a cgroup (v2) in which jobs are limited, or 'none'. [default: a new one, if the agent may make it]"
     ),
-    end_jobs: bool = typer.Option(False, "--end-jobs", help="When the agent ends, let its jobs checkpoint, and end them."),
+    end_jobs: bool = typer.Option(
+        False, "--end-jobs", help="At SIGTERM, leave: let jobs checkpoint and end, report that, and end the agent."
+    ),
+    grace: float | None = typer.Option(
+        None,
+        help="The most seconds that jobs have to checkpoint when the agent leaves. [default: what their tasks say]",
+        min=0.0,
+    ),
+    until: str = typer.Option(
+        "",
+        envvar="SLURM_JOB_END_TIME",
+        help="When this machine is taken away, as Unix or ISO time: the node is drained and the agent leaves before that.",
+    ),
+    temporary: bool = typer.Option(
+        False, "--temporary", help="Remove this node from the cluster when the agent has left, or was given up."
+    ),
     log_format: LogFormat = LOG_FORMAT,
     tls_ca: Path | None = typer.Option(None, help="The authority (PEM) that signed the control plane's certificate."),
     insecure: bool = INSECURE,
@@ -235,14 +252,16 @@ def agent_command(
     then on.
 
     Jobs keep running when the agent stops, unless you pass --end-jobs. Start it again with the same --root to resume.
+
+    With --end-jobs the node is free as soon as the last job has ended, and its jobs can start elsewhere at once.
     """
     from fairlead.runtime.agent.agent_identity import CREDENTIAL_FILE
+    from fairlead.runtime.agent.agent_process import run_agent
     from fairlead.runtime.agent.agent_service import Agent
     from fairlead.runtime.agent.devices import NodeAccelerators
     from fairlead.runtime.agent.processes import find_cgroup
     from fairlead.runtime.agent.settings import AgentSettings, choose_users
     from fairlead.runtime.agent.supervisor import Supervisor
-    from fairlead.runtime.bootstrap import run_agent
     from fairlead.runtime.protocol.network import channel_credentials, check_encryption
 
     for one in control.split(","):
@@ -258,13 +277,35 @@ def agent_command(
     settings = AgentSettings(own, pool, cgroup=groups, reports_limits=not leashed, keep_s=keep_logs)
     run_agent(
         lambda: Supervisor(root, devices, settings),
-        lambda supervisor, stopping: Agent(
-            supervisor, node, control, token, address, channel_credentials(tls_ca), stopping=stopping
+        lambda supervisor, departure: Agent(
+            supervisor,
+            node,
+            control,
+            token,
+            address,
+            channel_credentials(tls_ca),
+            departure=departure,
+            temporary=temporary,
         ),
         leashed=leashed,
         end_jobs=end_jobs,
         report=note,
+        until=_end_of_allocation(until),
+        grace_s=grace,
     )
+
+
+def _end_of_allocation(text: str) -> float:
+    """Return a Unix time; infinity without one."""
+    if not text:
+        return math.inf
+    try:
+        at = float(text) if re.fullmatch(r"[0-9]+(\.[0-9]*)?", text) else datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        at = math.nan
+    if not 0 < at < 2.5e11:
+        raise option_error("until", "a Unix time in seconds, or a time such as 2026-05-01T18:00", text)
+    return at
 
 
 @opt.option_groups
@@ -293,7 +334,8 @@ def up_command(
     another --root, the command prints the variables to set in other terminals.
     """
     from fairlead.experiments.lookahead_process import forecast_in_process
-    from fairlead.runtime.bootstrap import ServeSettings, end_with_stdin, run_local_cluster
+    from fairlead.runtime.agent.agent_process import end_with_stdin
+    from fairlead.runtime.bootstrap import ServeSettings, run_local_cluster
     from fairlead.runtime.protocol.network import check_encryption
 
     if leashed:

@@ -51,6 +51,7 @@ class Node:
     network_gbps: float = 0.0
     links: tuple[tuple[float, ...], ...] = ()
     removed: bool = False  # it has left the cluster; its number stays
+    temporary: bool = field(default=False, repr=False)  # it is removed when its agent has left
 
 
 class Drain(NamedTuple):

@@ -258,14 +258,17 @@ def _to_changes(name: str, record: Any) -> dict[str, Any]:
     return {field: _READ[Job][field](field, value) for field, value in record.items()}
 
 
+_IF_TRUE = ("removed", "temporary")
+
+
 def _properties(of: Node | AcceleratorType) -> dict[str, Any]:
-    """The fields of a node or a GPU type; `removed` only where it is true."""
-    return {k: _number(v) if isinstance(v, float) else v for k, v in asdict(of).items() if k != "removed" or v}
+    """The fields of a node or a GPU type; `removed` and `temporary` only where they are true."""
+    return {k: _number(v) if isinstance(v, float) else v for k, v in asdict(of).items() if k not in _IF_TRUE or v}
 
 
 def _from_properties(kind: type[T], record: Mapping[str, Any]) -> T:
     read = _READ[kind].items()
-    return kind(**{name: reader(name, record[name]) for name, reader in read if name != "removed" or name in record})
+    return kind(**{name: reader(name, record[name]) for name, reader in read if name not in _IF_TRUE or name in record})
 
 
 def _cluster(cluster: Cluster) -> dict[str, Any]:

@@ -12,8 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,17 +25,13 @@ from fairlead.config.schedulers import compose, read_scheduler, scheduler_of
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, InputError, require
 from fairlead.files import atomic_write, remove_empty
-from fairlead.runtime.agent.agent_errors import AgentRefused, DirectoryInUse
 from fairlead.runtime.control.snapshotter import Retention
 from fairlead.runtime.log_format import LogFormat
 from fairlead.runtime.protocol.network import bind_sockets, check_address_free, host_of, port_of
-from fairlead.runtime.protocol.orders import Ended
 
 if TYPE_CHECKING:  # these take a second to import; they are loaded when a process really starts
     from fairlead.engine.state import State
     from fairlead.journal.control_files import ControlFiles
-    from fairlead.runtime.agent.agent_service import Agent
-    from fairlead.runtime.agent.supervisor import Supervisor
     from fairlead.runtime.control.code_store import CodeQuota
     from fairlead.runtime.control.control_plane import ControlPlane
     from fairlead.runtime.control.lookahead_service import Lookahead
@@ -46,8 +40,6 @@ if TYPE_CHECKING:  # these take a second to import; they are loaded when a proce
     from fairlead.runtime.standby import HeldJournal
 
 log = logging.getLogger("fairlead.cluster")
-
-LEASHED_RETRY_S = 120.0  # for how long an agent of `up` connects again after it was refused
 
 _AT_START = "--config"  # why the scheduler file is read at the start; an unchanged file is then not worth a log line
 
@@ -371,75 +363,3 @@ def with_own_python(environment: Mapping[str, str]) -> dict[str, str]:
         return dict(environment)
     folder = str(Path(sys.executable).parent)
     return {**environment, "PATH": f"{folder}{os.pathsep}{environment.get('PATH') or os.defpath}"}
-
-
-def end_with_stdin(end: Callable[[], object]) -> None:
-    """Call `end` when standard input is closed. The parent process holds it, so that a killed parent takes this one along."""
-
-    def follow() -> None:
-        while os.read(0, 1 << 10):
-            pass
-        end()
-
-    threading.Thread(target=follow, daemon=True).start()
-
-
-def run_agent(
-    supervise: Callable[[], Supervisor],
-    connect: Callable[[Supervisor, threading.Event], Agent],
-    *,
-    leashed: bool,
-    end_jobs: bool,
-    report: Callable[[str], None],
-) -> None:
-    """Run the agent that `connect` creates until a signal ends it. A `leashed` agent ends with standard input, and waits for an
-    earlier agent that is still ending, or whose lease is not over, as after a restored backup. With `end_jobs` jobs save and
-    end with it; `report` receives a sentence for each."""
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
-    if leashed:
-        end_with_stdin(stopping.set)
-    while True:
-        try:
-            supervisor = supervise()
-            break
-        except DirectoryInUse:
-            if not leashed:
-                raise
-            if stopping.wait(0.2):
-                return
-    again_until = time.monotonic() + LEASHED_RETRY_S
-    try:
-        while True:
-            try:
-                connect(supervisor, stopping).run()
-                break
-            except AgentRefused:
-                if not leashed or time.monotonic() > again_until:
-                    raise
-                if stopping.wait(5.0):
-                    break
-        if end_jobs:
-            _end_jobs(supervisor, report)
-    finally:
-        supervisor.close()
-
-
-def _end_jobs(supervisor: Supervisor, report: Callable[[str], None]) -> None:
-    names = {run.key: run.record.name for run in supervisor.running()}
-    supervisor.stop_all()
-    while supervisor.running():
-        supervisor.wait(0.2)
-        for message in supervisor.poll():
-            if isinstance(message, Ended):
-                report(f"{names.get(message.key, message.job)} {_how_it_ended(message)}")
-    supervisor.mps.close()
-
-
-def _how_it_ended(ended: Ended) -> str:
-    if ended.yielded and ended.code:
-        return f"did not stop in time and was {ended.why}"
-    if ended.yielded:
-        return f"has stopped with {ended.saved:,} steps saved" if ended.saved else "has stopped"
-    return f"has failed: {ended.why}" if ended.code else "has finished"

@@ -10,7 +10,7 @@ import pytest
 
 from fairlead import files
 from fairlead.runtime.agent.agent_errors import NodeError
-from fairlead.runtime.agent.agent_identity import AgentIdentity
+from fairlead.runtime.agent.agent_identity import CREDENTIAL_FILE, AgentIdentity
 from fairlead.runtime.host import Host
 
 
@@ -50,3 +50,15 @@ def test_a_credential_that_cannot_be_stored_serves_this_agent_until_it_ends(
     assert agent.token == "of-this-node"
     assert "cannot store the credential of this node: No space left" in caplog.text
     assert AgentIdentity(tmp_path, "of all agents", Host()).token == "of all agents"
+
+
+def test_a_temporary_agent_whose_credential_was_revoked_uses_its_token_again(tmp_path: Path) -> None:
+    first = AgentIdentity(tmp_path, "token", Host())
+    first.keep_credential("credential")
+    assert not AgentIdentity(tmp_path, "", Host()).forget_credential()
+    again = AgentIdentity(tmp_path, "token", Host())
+    assert again.token == "credential"
+    assert again.forget_credential()
+    assert again.token == "token"
+    assert not again.forget_credential()
+    assert not (tmp_path / CREDENTIAL_FILE).exists()

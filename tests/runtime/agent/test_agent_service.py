@@ -16,7 +16,8 @@ import pytest
 from agent_node import order
 
 from fairlead.runtime.agent.agent_errors import AgentRefused, NodeError
-from fairlead.runtime.agent.agent_service import Agent, ConnectionLost
+from fairlead.runtime.agent.agent_service import Agent
+from fairlead.runtime.agent.agent_stream import ConnectionLost
 from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.control.agent_hub import AgentHub
@@ -25,6 +26,9 @@ from fairlead.runtime.protocol.messages import (
     METHOD,
     SERVICE,
     Acknowledged,
+    Hello,
+    Leaving,
+    Left,
     OrderBatch,
     ReportBatch,
     Welcome,
@@ -43,7 +47,7 @@ class Ears:
     def __init__(self) -> None:
         self.joins, self.words = asyncio.Event(), asyncio.Queue[Any]()
 
-    def agent_joined(self, node: int, found: Any, accept: Any) -> None:
+    def agent_joined(self, node: int, found: Any, accept: Any, stay: Any = None) -> None:
         accept()
         self.joins.set()
 
@@ -58,14 +62,14 @@ class Ears:
 
 
 @contextlib.asynccontextmanager
-async def agent_of(root: Path, node: str, port: int) -> AsyncIterator[None]:
+async def agent_of(root: Path, node: str, port: int, **more: Any) -> AsyncIterator[threading.Thread]:
     """An agent at work, in a thread."""
     supervisor = Supervisor(root, NodeAccelerators.parse("v100:2"))
-    agent = Agent(supervisor, node, f"127.0.0.1:{port}")
+    agent = Agent(supervisor, node, f"127.0.0.1:{port}", **more)
     thread = threading.Thread(target=agent.run)
     thread.start()
     try:
-        yield
+        yield thread
     finally:
         agent.stopping.set()
         await asyncio.to_thread(thread.join)
@@ -98,15 +102,15 @@ async def joined_by_agent(root: Path) -> AsyncIterator[Listening]:
 
 
 @contextlib.asynccontextmanager
-async def answered_by(root: Path, answers: Callable[[Any, Any], Any]) -> AsyncIterator[None]:
+async def answered_by(root: Path, answers: Callable[[Any, Any], Any], **more: Any) -> AsyncIterator[threading.Thread]:
     """An agent whose streams are answered by a test."""
     server = grpc.aio.server()
     handler = grpc.stream_stream_rpc_method_handler(answers)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    async with agent_of(root, "here", port), asyncio.timeout(PATIENCE_S):
-        yield
+    async with agent_of(root, "here", port, **more) as thread, asyncio.timeout(PATIENCE_S):
+        yield thread
     await server.stop(0)
 
 
@@ -322,3 +326,49 @@ def test_nothing_is_logged_of_a_control_plane_that_ends_just_before_its_agent(
     agent.run()
     supervisor.close()
     assert (len(attempts), caplog.records) == (2, [])
+
+
+def test_an_agent_that_leaves_starts_nothing_and_says_when_nothing_runs(tmp_path: Path) -> None:
+    said: list[Any] = []
+
+    async def answers(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        async for data in requests:
+            message = decode_message(data)
+            said.append(message)
+            if isinstance(message, Hello):
+                yield encode_message(Welcome(60.0))
+                yield encode_message(OrderBatch((order("import signal; signal.pause()", cooperative=False),)))
+                leaving.set()
+            elif isinstance(message, Leaving):
+                yield encode_message(OrderBatch((order(job=2), order(job=3, code="0" * 64))))
+            elif isinstance(message, ReportBatch):
+                yield encode_message(Acknowledged(message.sequence))
+            elif isinstance(message, Left):
+                return
+
+    leaving = threading.Event()
+
+    async def scene() -> None:
+        async with answered_by(tmp_path, answers, leaving=leaving) as thread:
+            await asyncio.to_thread(thread.join)
+
+    asyncio.run(scene())
+    assert isinstance(said[-1], Left)
+    ends = {report.job: report for batch in said if isinstance(batch, ReportBatch) for report in batch.reports}
+    assert {job: (end.yielded, end.could_not_start) for job, end in ends.items() if isinstance(end, Ended)} == {
+        1: (True, False),
+        2: (True, True),
+        3: (True, True),
+    }
+    assert "the agent is leaving" in ends[2].why
+
+
+def test_an_agent_without_a_control_plane_leaves_after_its_jobs(tmp_path: Path) -> None:
+    leaving = threading.Event()
+    leaving.set()
+
+    async def scene() -> None:
+        async with agent_of(tmp_path, "here", 9, leaving=leaving) as thread, asyncio.timeout(PATIENCE_S):
+            await asyncio.to_thread(thread.join)
+
+    asyncio.run(scene())

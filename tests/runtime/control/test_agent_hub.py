@@ -43,7 +43,7 @@ class Backend:
         self.heard: list[tuple[Any, ...]] = []
         self.rung = asyncio.Event()
 
-    def agent_joined(self, node: int, found: Any, accept: Any) -> None:
+    def agent_joined(self, node: int, found: Any, accept: Any, stay: Any = None) -> None:
         accept()
         self._note("joined", node, tuple(found))
 
@@ -377,7 +377,7 @@ def test_an_order_does_not_reach_an_agent_that_the_backend_does_not_know_of_yet(
     joins: list[Callable[[], None]] = []
     hub = AgentHub(lambda: cluster("v100:2,v100:2"), post=lambda call: call())
     hub.backend = backend = Backend()  # type: ignore[assignment]
-    backend.agent_joined = lambda node, found, accept: joins.append(accept)  # type: ignore[method-assign]
+    backend.agent_joined = lambda node, found, accept, stay: joins.append(accept)  # type: ignore[method-assign]
     first: list[Any] = []
     second: list[Any] = []
     hub.welcome(hello(), first.append)

@@ -68,8 +68,8 @@ class SetClock(Host):
 class Backend:
     """In the place of the loop's: it accepts all agents."""
 
-    def agent_joined(self, node: int, found: object, accept: object) -> None:
-        pass
+    def agent_joined(self, node: int, found: object, accept: Any, stay: object = None) -> None:
+        accept()
 
     def agent_lost(self, node: int, silent_s: float = 0.0) -> None:
         pass

@@ -61,7 +61,7 @@ class Backend:
     def __init__(self) -> None:
         self.lost: list[int] = []
 
-    def agent_joined(self, node: int, running: object, accept: object) -> None: ...
+    def agent_joined(self, node: int, running: object, accept: object, stay: object = None) -> None: ...
 
     def agent_lost(self, node: int, silent_s: float) -> None:
         self.lost.append(node)

@@ -31,7 +31,7 @@ class Backend:
         self.events += found
         self._answers.append(lambda: answer(found))
 
-    def agent_joined(self, node: int, found: object, accept: object) -> None:
+    def agent_joined(self, node: int, found: object, accept: object, stay: object = None) -> None:
         self.joined.append(node)
 
     def commit(self) -> None:

@@ -36,7 +36,15 @@ class AgentIdentity:
             log.warning(
                 "the credential of this node is damaged; using the agent token", extra={"file": str(self._credential_file)}
             )
-        self.token = credential or token
+        self.token, self._given = credential or token, token
+
+    def forget_credential(self) -> bool:
+        """Use the given token again, as after the node was removed; False: it was in use, or there is none."""
+        if not self._given or self.token == self._given:
+            return False
+        self.token = self._given
+        self._credential_file.unlink(missing_ok=True)
+        return True
 
     def keep_credential(self, credential: str) -> None:
         """Use the credential that the control plane has given, if any, from now on; also after a restart, if it can be

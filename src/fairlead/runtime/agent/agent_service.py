@@ -5,14 +5,13 @@ itself."""
 from __future__ import annotations
 
 import base64
+import contextlib
 import logging
 import math
-import queue
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import grpc
 
@@ -21,7 +20,9 @@ from fairlead.core.job import LAUNCH_FAILED
 from fairlead.files import atomic_write
 from fairlead.runtime.agent.agent_errors import AgentRefused, NodeError, node_errors
 from fairlead.runtime.agent.agent_identity import AgentIdentity, stored_text
+from fairlead.runtime.agent.agent_stream import AgentStream, ConnectionLost, GrpcStream
 from fairlead.runtime.agent.code_delivery import CodeDeliveries
+from fairlead.runtime.agent.departure import Departure
 from fairlead.runtime.agent.devices import host_resources
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.host import Host
@@ -39,6 +40,7 @@ _SWEEP_S = 60.0
 _LOST_FOR_S = 2.0  # before a lost connection is logged
 _MAX_PAUSE_S = 5.0  # between attempts to reach the control plane
 _FIRST_ANSWER_S = 15.0  # how long the first welcome may take; later it is the lease duration
+_LEFT_WITHIN_S, _LEFT_POLL_S = 2.0, 0.02  # for the control plane to end the stream of an agent that has left
 _JOURNAL = re.compile(r"[\x20-\x7e]{1,200}")
 
 
@@ -93,66 +95,6 @@ def retry_pause_s(before_s: float, lease: AgentLease | None, addresses: int = 1)
     return min(2 * before_s, _MAX_PAUSE_S, math.inf if lease is None else lease.lease_s / 10 / addresses)
 
 
-class ConnectionLost(Exception):
-    """The stream is gone."""
-
-
-class AgentStream(Protocol):
-    """An agent's end of its stream to the control plane."""
-
-    def send(self, message: ms.FromAgent) -> None: ...
-
-    def receive(self) -> list[bytes]:
-        """What has arrived since the last call. Raises `ConnectionLost`."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class GrpcStream:
-    """A stream by gRPC, with threads for sending and receiving."""
-
-    def __init__(self, control: str, token: str, credentials: grpc.ChannelCredentials | None = None) -> None:
-        self._outgoing: queue.Queue[ms.FromAgent | None] = queue.Queue()
-        self._incoming: queue.Queue[bytes | ConnectionLost] = queue.Queue()
-        self._channel = grpc.insecure_channel(control) if credentials is None else grpc.secure_channel(control, credentials)
-        call: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(f"/{ms.SERVICE}/{ms.METHOD}")
-        self._stream = call(self._encoded(), metadata=(("authorization", f"Bearer {token}"),))
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def send(self, message: ms.FromAgent) -> None:
-        self._outgoing.put(message)
-
-    def receive(self) -> list[bytes]:
-        arrived: list[bytes] = []
-        while not self._incoming.empty():
-            data = self._incoming.get()
-            if isinstance(data, ConnectionLost):
-                if arrived:  # first what came before
-                    self._incoming.put(data)
-                    break
-                raise data
-            arrived.append(data)
-        return arrived
-
-    def close(self) -> None:
-        self._outgoing.put(None)
-        self._stream.cancel()
-        self._channel.close()
-
-    def _listen(self) -> None:
-        try:
-            for data in self._stream:
-                self._incoming.put(data)
-            self._incoming.put(ConnectionLost("the stream was closed"))
-        except grpc.RpcError as problem:
-            self._incoming.put(ConnectionLost(problem.details() if hasattr(problem, "details") else str(problem)))
-
-    def _encoded(self) -> Iterator[bytes]:
-        while (message := self._outgoing.get()) is not None:
-            yield ms.encode_message(message)
-
-
 class _WrongJournal(Exception):
     """The control plane has another journal, which it names, than this agent's launches."""
 
@@ -169,6 +111,9 @@ class Agent:
     address: str = ""  # at which other nodes reach this one; empty: the one from which it reaches the control plane
     credentials: grpc.ChannelCredentials | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
+    leaving: threading.Event = field(default_factory=threading.Event)  # let jobs save and end, report that, and stop
+    departure: Departure | None = None  # how it leaves; None: with each job's own grace period
+    temporary: bool = False  # its node is removed from the cluster when it has left
     host: Host = field(default_factory=Host)
     connect: Callable[[], AgentStream] | None = None  # None: by gRPC
 
@@ -176,6 +121,7 @@ class Agent:
         self.clock = self.host.monotonic
         self._addresses = [one for address in self.control.split(",") if (one := address.strip())] or [self.control]
         root = self.supervisor.root
+        self._departure = self.departure or Departure(self.supervisor)
         self.own = AgentIdentity(root, self.token, self.host)
         self._journal_file = root / "journal"
         self._journal = stored_text(self._journal_file, _JOURNAL)
@@ -194,8 +140,8 @@ class Agent:
         self._loss_logged = False
 
     def run(self) -> None:
-        """Run until `stopping` is set; jobs keep running when it returns. Raises `AgentRefused`: the control plane refuses this
-        agent."""
+        """Run until `stopping` is set; jobs keep running when it returns. Or until `leaving` is set, and no job is left. Raises
+        `AgentRefused`: the control plane refuses this agent."""
         pause = POLL_S
         while not self.stopping.is_set():
             try:
@@ -209,12 +155,16 @@ class Agent:
                     log.warning("no connection to the control plane: %s", problem, extra={"control": self.control})
             except _WrongJournal as other:
                 self._change_journal(str(other))
+            except AgentRefused:  # a temporary node may have been removed, with its credential: then it is added again
+                if self._welcomed or not self.temporary or not self.own.forget_credential():
+                    raise
             if not self._welcomed:  # otherwise it is tried again first
                 self._addresses.append(self._addresses.pop(0))
             pause = POLL_S if self._welcomed else retry_pause_s(pause, self._lease, len(self._addresses))
             again = self.clock() + pause
             while not self.stopping.is_set() and self.clock() < again:
                 self._batch(self._poll(connected=False))
+                self._leave(None, False)
 
     @property
     def control_address(self) -> str:
@@ -233,7 +183,7 @@ class Agent:
             next_heartbeat = self.clock()
             self._heartbeats, self._welcomed = [next_heartbeat], False
             stream.send(self._hello())
-            was_over = self._expired
+            was_over, leaving = self._expired, False
             while not self.stopping.is_set():
                 self._receive(stream)
                 was_over = was_over and self._expired
@@ -250,8 +200,33 @@ class Agent:
                     next_heartbeat = now + self._lease.lease_s / 3
                 if reports := self._poll():
                     stream.send(self._batch(reports))
+                leaving = self._leave(stream, leaving)
         finally:
             stream.close()
+
+    def _leave(self, stream: AgentStream | None, said: bool) -> bool:
+        """Go on with the agent's departure, where it has begun. Returns whether this stream knows of it."""
+        now, departure = self.clock(), self._departure
+        if not departure.has_begun:
+            return False
+        departure.advance(now)
+        connected = stream if self._welcomed else None
+        if connected is not None and not said:
+            connected.send(ms.Leaving())
+        if departure.is_over(now, connected=connected is not None, reported=not self._unacknowledged):
+            self.stopping.set()
+            if connected is not None:
+                self._send_left(connected)
+        return connected is not None
+
+    def _send_left(self, stream: AgentStream) -> None:
+        """Send the last message, and wait until the control plane ends the stream."""
+        stream.send(ms.Left())
+        until = self.clock() + _LEFT_WITHIN_S
+        with contextlib.suppress(ConnectionLost):
+            while self.clock() < until:
+                stream.receive()
+                self.host.sleep(_LEFT_POLL_S)
 
     def _change_journal(self, journal: str) -> None:
         """From now on the same numbers mean other jobs: running jobs save and end without a report."""
@@ -291,6 +266,9 @@ class Agent:
             self._journal,
             identity=self.own.identity,
             keeps_credential=True,
+            left_s=self._departure.left_s(self.host.time()),
+            temporary=self.temporary,
+            leaving=self._departure.has_begun,
             **host_resources(has)._asdict(),
         )
 
@@ -328,7 +306,7 @@ class Agent:
                     self.supervisor.acknowledge(key)
             elif isinstance(message, ms.OrderBatch):
                 for order in message.orders:
-                    if isinstance(order, od.Launch) and (wanted := self._deliveries.hold(order)) is not None:
+                    if isinstance(order, od.Launch) and (wanted := self._wanted_code(order)) is not None:
                         self._send(wanted, stream)
                     elif (ended := self._carry_out(order)) is not None:
                         stream.send(self._batch([ended]))
@@ -338,6 +316,10 @@ class Agent:
                 self._send(self._deliveries.receive(message), stream)
             elif isinstance(message, ms.Refused):
                 raise AgentRefused(message.why)
+
+    def _wanted_code(self, launch: od.Launch) -> list[ms.CodeRequest] | None:
+        """The requests of a launch that has to wait for its code; None: it is carried out, or refused, at once."""
+        return None if self._departure.has_begun else self._deliveries.hold(launch)
 
     def _send(self, requests: list[ms.CodeRequest], stream: AgentStream) -> None:
         for request in requests:
@@ -388,10 +370,17 @@ class Agent:
                 self.supervisor.sweep(self.host.time())
             except FairleadError as problem:
                 log.warning("cannot clean up: %s", problem)
-        startable, reports = self._deliveries.ready()
+        startable, failed = self._deliveries.ready()
+        if not self._departure.has_begun and (self.leaving.is_set() or self._departure.is_due(self.host.time())):
+            log.info("leaving: jobs save and end", extra={"jobs": len(self.supervisor.running())})
+            self._departure.begin(self.clock())
+            startable += self._deliveries.take_waiting()  # they cannot start any more, which is reported
         ends = [ended for launch in startable if (ended := self._carry_out(launch)) is not None]
         self.supervisor.wait(_CENTRAL_POLL_S if self.supervisor.has_central_renewals else POLL_S)
-        return [*reports, *ends, *self._throttle.add(self.supervisor.poll(), self.clock(), connected=connected)]
+        reports: list[od.Report] = [*failed, *ends]
+        reports += self._throttle.add(self.supervisor.poll(), self.clock(), connected=connected)
+        self._departure.record(reports)
+        return reports
 
     def _batch(self, reports: list[od.Report]) -> ms.ReportBatch:
         """A batch with the next sequence number. Ends, with the last reports before them, and metrics are kept until they are

@@ -72,6 +72,11 @@ class CodeDeliveries:
             return None
         return Ended(*order.key, 0, True, 0, 0, "it waited for its code")
 
+    def take_waiting(self) -> list[Launch]:
+        """All launches that wait; from now on none does."""
+        waiting, self._waiting = list(self._waiting.values()), {}
+        return waiting
+
     def reroute(self, order: Reroute) -> bool:
         """Change the routing of a waiting launch; False if it does not wait here."""
         key = order.key

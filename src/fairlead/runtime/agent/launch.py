@@ -192,16 +192,18 @@ class AgentLaunch:
     def ignored_reports(self) -> int:
         return self._reports.ignored if self._reports else 0
 
-    def revoke(self, now: float, grace_s: float | None = None, *, for_good: bool = False) -> None:
+    def revoke(self, now: float, grace_s: float | None = None, *, for_good: bool = False, since: float | None = None) -> None:
         """Ask it to stop; asking again can only bring the deadline closer. A job that has not opened its lease gets SIGTERM: it
-        has nothing to save, or has no lease at all. `for_good`: so does one that has not made its first step."""
+        has nothing to save, or has no lease at all. `for_good`: so does one that has not made its first step. `since`: when it
+        may have been asked before."""
         grace_s = self.record.grace_s if grace_s is None else grace_s
         # Workers of a gang on other nodes may have opened theirs, and would fail if they lost these.
         whole = for_good or len(self.workers) == self.record.world_size
         new = whole and all(_not_started(one.status) and (for_good or not one.status.opened) for one in self.workers)
         signalled = self.record.cooperative and new
         why = f"killed {grace_s:g} s after it was asked to stop"
-        stop = _Stop(now + grace_s, why, asked=True, signalled=signalled, asked_ns=int(self._host.monotonic() * 1e9))
+        asked_ns = int((self._host.monotonic() if since is None else since) * 1e9)
+        stop = _Stop(now + grace_s, why, asked=True, signalled=signalled, asked_ns=asked_ns)
         before = self._stop
         if before is not None and before.asked:
             nearer = stop if stop.deadline < before.deadline else before

@@ -68,6 +68,7 @@ class Supervisor:
             self._host,
             self._processes,
         )
+        self.leaving = False  # nothing is started any more
         self._latest_generation: dict[int, int] = {}
         self._launches: dict[tuple[int, int], AgentLaunch] = {}
         try:
@@ -91,6 +92,8 @@ class Supervisor:
         if before is not None and before.ended is None:
             wait = f"generation {newest} still runs on this node; generation {order.generation} must wait for its end"
             raise OrderRefused(f"job {order.job}: {wait}")
+        if self.leaving:
+            raise NodeError(self.root, "the agent is leaving")
         if self._clock() >= self._fencing_deadline.times[0]:  # the order may be older than this agent's pause
             raise NodeError(self.root, "the agent's lease is over; nothing starts before it is renewed")
         held = [worker.accelerator for one in self.running() for worker in one.record.workers]
@@ -150,11 +153,12 @@ class Supervisor:
         """The part of a grace period that is left for saving: killing takes time too."""
         return grace_s - min(self._settings.kill_patience_s, grace_s / 2)
 
-    def stop_all(self, grace_s: float | None = None) -> None:
-        """Ask all launches to stop for good; poll until none is running. None: each has its own grace period."""
+    def stop_all(self, grace_s: float | None = None, since: float | None = None) -> None:
+        """Ask all launches to stop for good; poll until none is running. Each has its own grace period, but no longer than
+        `grace_s`. `since`: what has ended from then on may have been asked to stop before, by a signal."""
         now = self._clock()
         for launch in self.running():
-            launch.revoke(now, grace_s, for_good=True)
+            launch.revoke(now, None if grace_s is None else min(grace_s, launch.record.grace_s), for_good=True, since=since)
 
     def acknowledge(self, key: tuple[int, int]) -> None:
         """The control plane knows that a launch ended: a later supervisor does not report it again."""

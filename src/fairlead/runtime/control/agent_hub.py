@@ -15,6 +15,7 @@ from fairlead.core.cluster import AcceleratorType, Cluster, Node, is_type_name
 from fairlead.core.errors import FairleadError, JournalUnreachable
 from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.control.code_store import CodeStore
+from fairlead.runtime.control.node_roster import stay_of
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol import messages as ms
@@ -264,7 +265,7 @@ class AgentHub:
         self._sessions[node] = session
         self._renew(node)
         session.out(ms.Welcome(self.lease_s, self.grace_s, self.journal, credential))
-        self.backend.agent_joined(node, message.running, lambda: self._accept(session))
+        self.backend.agent_joined(node, message.running, lambda: self._accept(session), stay_of(message, self.grace_s))
 
     def _check_agent(self, node: int, message: ms.Hello, bearer: Bearer) -> None:
         """Refuse an agent with other GPUs than its node has, or beside another agent of the node."""
@@ -278,7 +279,7 @@ class AgentHub:
         if (left_s := self._until.get(node, -math.inf) - self.host.monotonic()) > 0:
             self._check_former_agent(known.name, node, message, bearer, left_s)
         elif node in self._until:  # the launches of the former agent are over, and no orders for this one
-            self._give_up(node)
+            self._give_up(node, self.lease_s + self.grace_s)
 
     def _check_former_agent(self, name: str, node: int, message: ms.Hello, bearer: Bearer, left_s: float) -> None:
         """Refuse an agent that is not the one whose jobs may still run on the node. Of agents with one root, the most recent
@@ -340,9 +341,13 @@ class AgentHub:
                 waiting(message)
         elif isinstance(message, ms.CodeRequest) and self.code is not None:
             self._send_code(self.code, session, message)
+        elif isinstance(message, ms.Leaving):
+            self.backend.agent_leaving(session.node)
+        elif isinstance(message, ms.Left):
+            self._give_up(session.node, 0.0)
         else:
             raise ms.BadMessage("expected a heartbeat, reports, a log chunk or a code request")
-        return True
+        return not isinstance(message, ms.Left)
 
     def _send_code(self, code: CodeStore, session: AgentSession, message: ms.CodeRequest) -> None:
         """Send part of an archive. Others do not wait for a database; as long as it does not answer, it is asked again."""
@@ -391,14 +396,14 @@ class AgentHub:
             )
             self.close()
         for node in [node for node, until in self._until.items() if until <= now]:
-            self._give_up(node)
+            self._give_up(node, self.lease_s + self.grace_s)
         earliest = min((until for until in self._until.values() if until > now), default=now + 1.0)
         return min(max(earliest - now, MIN_CHECK_S), 1.0)
 
-    def _give_up(self, node: int) -> None:
+    def _give_up(self, node: int, silent_s: float) -> None:
         del self._until[node]
         self._close(node)
-        self.backend.agent_lost(node, self.lease_s + self.grace_s)
+        self.backend.agent_lost(node, silent_s)
 
     def close(self) -> None:
         """End all streams; agents connect again when they can."""
@@ -418,7 +423,8 @@ class AgentHub:
             session.out(message)
 
     def _forget_node(self, node: int, name: str) -> None:
-        self._put(node, ms.Refused(f"node {name!r} was removed from the cluster: to add it again, {_AGAIN}"))
+        if self._sessions.get(node) is self._accepted.get(node):  # otherwise a new agent of a temporary node adds it again
+            self._put(node, ms.Refused(f"node {name!r} was removed from the cluster: to add it again, {_AGAIN}"))
         self._close(node)
         for known in (self._until, self._agent, self._address, self._accepted, self.heartbeats):
             known.pop(node, None)
@@ -440,4 +446,5 @@ def reported_node(hello: ms.Hello) -> tuple[Node, AcceleratorType]:
     if hello.accelerators > MAX_NODE_ACCELERATORS:
         raise ms.BadMessage(f"a node cannot have {hello.accelerators:,} GPUs: at most {MAX_NODE_ACCELERATORS:,}")
     type_ = accelerator_type(hello.type.lower(), hello.gpu_memory_gb)
-    return Node(hello.node, type_.name, hello.accelerators, hello.cpus or math.inf, hello.memory_gb or math.inf), type_
+    about = (hello.accelerators, hello.cpus or math.inf, hello.memory_gb or math.inf)
+    return Node(hello.node, type_.name, *about, temporary=hello.temporary), type_

@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,12 +17,12 @@ import numpy as np
 from fairlead.core import events as ev
 from fairlead.core.cluster import MAX_TYPES, NO_DRAIN, AcceleratorType, Cluster, Drain, Node
 from fairlead.core.errors import FairleadError
-from fairlead.core.job import LAUNCH_FAILED, Job, Phase
+from fairlead.core.job import Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.control.inbox import Answer, Inbox
 from fairlead.runtime.control.job_changes import JobChanges
-from fairlead.runtime.control.job_metrics import MetricBuffer, UtilizationTracker
+from fairlead.runtime.control.job_metrics import HeartbeatBuffer, MetricBuffer, UtilizationTracker
 from fairlead.runtime.control.job_tracker import ReportHandler, TrackedJobs
 from fairlead.runtime.control.launches import (
     Addressed,
@@ -38,7 +37,7 @@ from fairlead.runtime.control.launches import (
     running_parameters,
 )
 from fairlead.runtime.control.node_backoff import NodeBackoff
-from fairlead.runtime.control.node_roster import NodeRoster
+from fairlead.runtime.control.node_roster import STAYS, AgentStay, NodeRoster
 from fairlead.runtime.control.snapshotter import same_scheduler
 from fairlead.runtime.control.wall_clock import WallClock
 from fairlead.runtime.host import Host
@@ -48,8 +47,6 @@ from fairlead.runtime.protocol.orders import Ended, LaunchParameters, Order, Rep
 log = logging.getLogger(__name__)
 
 READ_WITHIN_S = 30.0  # how long a reader waits for the state
-MEASURE_EVERY_S = 1.0  # heartbeats are collected for this long: each evaluation goes over all launches
-MAX_HEARTBEATS = 20_000  # collected while the loop does nothing, for instance without its journal; the oldest are dropped
 RESEND_WITHIN_S = 10.0  # after a restart, older orders that no agent knows are not repeated: the job is planned again
 ENDS_WITHIN_S = 5.0  # after a restart, for agents to report launches that ended meanwhile; only then are time limits enforced
 
@@ -101,8 +98,7 @@ class ClusterBackend:
         self._ranks = RankAssignment(lambda: self.cluster)
         self._metrics = MetricBuffer()
         self._utilization = UtilizationTracker()
-        self._heartbeats: deque[tuple[int, Heartbeat]] = deque(maxlen=MAX_HEARTBEATS)
-        self._measure_s = -math.inf  # when heartbeats are evaluated next
+        self._heartbeats = HeartbeatBuffer()
         self._limits_from_s = -math.inf  # when time limits are enforced again
         self._reports = ReportHandler(self._jobs, self.launches, self._metrics, self._utilization, self._send)
         self._finished: set[int] = set()  # jobs that had finished before a restart, and may still be saving
@@ -168,7 +164,8 @@ class ClusterBackend:
             self.launches.adopt(self._launch(number, assignment, self._jobs[number].own_steps, parameters[number]))
         self._present |= set(np.unique(self.cluster.node_of[view.present]).tolist()) - set(view.backoffs)
         self.node_backoff.restore(view.backoffs)
-        self.roster.restore(view.drains)
+        drained = set(np.unique(self.cluster.node_of[view.drained]).tolist())
+        self.roster.restore(view.drains, drained, self._present | set(view.backoffs))
         # A waiting job may still be leaving a node on which nothing runs in the state.
         self._awaited = set(self._present) if bool((view.jobs.starts > 0).any()) else set()
         found = self._found = {}
@@ -257,21 +254,21 @@ class ClusterBackend:
     def remove_node(self, node: int, answer: Answer = lambda events: None) -> None:
         """Remove a node, and end its agent's session. While a job runs there or is leaving, the answer is a `Refusal`."""
 
-        def handle(now: float) -> Sequence[ev.Event]:
-            in_use = any(part.node == node for run in self.launches.all() for part in run.assignment)  # also if its part ended
-            events = self.roster.remove(now, node, in_use)
-            if events:
-                self._present.discard(node)
-                self._awaited.discard(node)
-                self.node_backoff.started(node)
-            return events
-
         def close(events: Sequence[ev.Event]) -> None:
             if events:
                 self.transport.remove(node)
             answer(events)
 
-        self.inbox.put(handle, close)
+        self.inbox.put(lambda now: self._remove(now, node), close)
+
+    def _remove(self, now: float, node: int) -> Sequence[ev.Event]:
+        in_use = any(part.node == node for run in self.launches.all() for part in run.assignment)  # also if its part ended
+        events = self.roster.remove(now, node, in_use)
+        if events:
+            self._present.discard(node)
+            self._awaited.discard(node)
+            self.node_backoff.started(node)
+        return events
 
     def switch(
         self,
@@ -290,7 +287,9 @@ class ClusterBackend:
 
         self.inbox.put(handle, answer)
 
-    def agent_joined(self, node: int, found: Sequence[Key], accept: Callable[[], None] = lambda: None) -> None:
+    def agent_joined(
+        self, node: int, found: Sequence[Key], accept: Callable[[], None] = lambda: None, stay: AgentStay = STAYS
+    ) -> None:
         """An agent has connected, and found these launches running. Its node is up until `agent_lost`. From `accept` on, it
         gets orders: those from before were made without knowing of it."""
 
@@ -302,6 +301,8 @@ class ClusterBackend:
             self._present.add(node)
             self.node_backoff.end(node)
             self._awaited.discard(node)
+            round_s = value if isinstance(value := self.scheduler.get("rounds"), int | float) else 0.0
+            back += self.roster.agent_joined(now, node, stay, round_s, self.host.time())
             if self._found is not None:  # after a restart all nodes are compared together
                 self._found[node] = set(found)
                 return back
@@ -309,14 +310,20 @@ class ClusterBackend:
 
         self.inbox.put(handle)
 
+    def agent_leaving(self, node: int) -> None:
+        """An agent is about to end: no launch may come to its node any more."""
+        self.inbox.put(lambda now: self.roster.agent_drains(now, node))
+
     def agent_lost(self, node: int, silent_s: float = 0.0) -> None:
-        """An agent's lease and the grace of its jobs are over: nothing runs on its node. It was heard `silent_s` ago."""
+        """An agent has left, or its lease and the grace of its jobs are over: nothing runs on its node. It was heard `silent_s`
+        ago. A temporary node is removed."""
 
         def handle(now: float) -> list[ev.Event]:
             self._awaited.discard(node)
             usable = node in self._present
             backed_off = (failures := self.node_backoff.of(node)) is not None and failures.until_s > -math.inf
             self.node_backoff.started(node)  # its next agent may do better
+            self.roster.agent_gone(node)
             stopped_s = now - silent_s
             if self._found is not None and self._found.pop(node, None) is None:
                 stopped_s = self.last_alive_s  # its jobs ran while the control plane was known to run, at least
@@ -337,7 +344,7 @@ class ClusterBackend:
             for one in reports:
                 if self._found is not None and isinstance(one, Ended):
                     self._found.get(node, set()).discard(one.key)
-                self._check_start(node, one)
+                self.node_backoff.reported(node, self.launches.get(*one.key), one)
                 events += self._reports.handle(node, one, now)
             return [*events, *self._back_off(node, now)]
 
@@ -345,8 +352,7 @@ class ClusterBackend:
 
     def heartbeat(self, node: int, beat: Heartbeat) -> None:
         """Collect what an agent measures of its accelerators."""
-        self._heartbeats.append((node, beat))
-        if len(self._heartbeats) == 1:
+        if self._heartbeats.add(node, beat):
             self.wake()
 
     @property
@@ -362,13 +368,13 @@ class ClusterBackend:
 
     def _next(self, until: float) -> list[ev.Event]:
         until = min(until, max(self._jobs.limits.next_s, self._limits_from_s), self.node_backoff.next_s, self._metrics.due_s)
-        until = min(until, self._measure_s, self.roster.next_s) if self._heartbeats else min(until, self.roster.next_s)
+        until = min(until, self._heartbeats.due_s, self.roster.next_s)
         self.lock.release()
         try:
             requests = self.inbox.take(until, self.clock.now)
         finally:
             self.lock.acquire()
-        if self._heartbeats and self.now >= self._measure_s:
+        if self.now >= self._heartbeats.due_s:
             self._measure()
         happened: list[ev.Event] = []
         for handle, answer in requests:
@@ -377,16 +383,20 @@ class ClusterBackend:
             self.inbox.defer_answer(answer, events)
         if self.now >= self._metrics.due_s:
             happened += self._metrics.flush(self.now)
-        return happened + self._enforce_limits() + self._end_backoffs() + self.roster.due_drains(self.now)
+        happened += self._enforce_limits() + self._end_backoffs() + self.roster.due_drains(self.now)
+        return happened + self._remove_departed()
 
-    def _check_start(self, node: int, report: Report) -> None:
-        run = self.launches.get(*report.key)
-        if run is None or run.leaving:
-            return
-        if isinstance(report, Ended) and report.could_not_start:
-            self.node_backoff.failed(node, report.why)
-        elif not isinstance(report, Ended) or report.code != LAUNCH_FAILED:
-            self.node_backoff.started(node)
+    def _remove_departed(self) -> list[ev.Event]:
+        """Remove temporary nodes whose agents have left, once no job runs there."""
+        now = self.now
+        removed = [event for node in sorted(self.roster.departed) for event in self._remove(now, node)]
+        self.inbox.defer_answer(self._end_sessions, removed)
+        return removed
+
+    def _end_sessions(self, removed: Sequence[ev.Event]) -> None:
+        for event in removed:
+            if isinstance(event, ev.NodeRemoved):
+                self.transport.remove(event.node)
 
     def _back_off(self, node: int, now: float) -> list[ev.Event]:
         """Leave a node alone that starts nothing and on which nothing runs."""
@@ -407,17 +417,8 @@ class ClusterBackend:
         return events
 
     def _measure(self) -> None:
-        self._measure_s = self.now + MEASURE_EVERY_S
-        rounds: list[dict[int, Heartbeat]] = []
-        count = Counter[int]()
-        while self._heartbeats:
-            node, beat = self._heartbeats.popleft()
-            if count[node] == len(rounds):
-                rounds.append({})
-            rounds[count[node]][node] = beat
-            count[node] += 1
         runs = self.launches.all()
-        for beats in rounds:
+        for beats in self._heartbeats.take(self.now):
             for job, measured in self._utilization.update(
                 beats, runs, lambda job: job in self._jobs and self._jobs[job].rate > 0
             ):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +29,8 @@ MAX_NAMES = 1000  # metric names of all live jobs: each is a column over all of 
 MAX_NAMES_PER_USER = 250
 ALWAYS_KEPT = frozenset({LOSS, TARGET, BATCH_SIZE, *goodput.REPORTED})  # names outside these limits: decisions use them
 
+MEASURE_EVERY_S = 1.0  # heartbeats are collected for this long
+MAX_HEARTBEATS = 20_000  # collected while the loop does nothing, for instance without its journal; the oldest are dropped
 MIN_HEARTBEATS = 10  # before a utilization is reported
 MAX_STARTUP_HEARTBEATS = 30  # after these a job counts as working even without progress
 DECAY = 0.1  # weight of a new heartbeat in the mean
@@ -202,6 +204,37 @@ class UtilizationTracker:
 
     def remove(self, job: int) -> None:
         self._of.pop(job, None)
+
+
+class HeartbeatBuffer:
+    """Heartbeats until they are evaluated, together after a while: each evaluation goes over all launches."""
+
+    def __init__(self) -> None:
+        self._all: deque[tuple[int, Heartbeat]] = deque(maxlen=MAX_HEARTBEATS)
+        self._from_s = -math.inf
+
+    def add(self, node: int, beat: Heartbeat) -> bool:
+        """Add a heartbeat of a node; return whether it is the first since the last evaluation."""
+        self._all.append((node, beat))
+        return len(self._all) == 1
+
+    @property
+    def due_s(self) -> float:
+        """When they are evaluated."""
+        return self._from_s if self._all else math.inf
+
+    def take(self, now: float) -> list[dict[int, Heartbeat]]:
+        """Return all heartbeats: the first of each node, the second of each node, and so on."""
+        self._from_s = now + MEASURE_EVERY_S
+        rounds: list[dict[int, Heartbeat]] = []
+        count = Counter[int]()
+        while self._all:
+            node, beat = self._all.popleft()
+            if count[node] == len(rounds):
+                rounds.append({})
+            rounds[count[node]][node] = beat
+            count[node] += 1
+        return rounds
 
 
 def _measures(beat: Heartbeat, local: int) -> bool:

@@ -1,5 +1,5 @@
 """Leave nodes alone that cannot start jobs, for instance because their disk is full. After a few failed launches in a row a
-node gets no jobs for a while, longer each time. It knows no jobs; callers pass the time."""
+node gets no jobs for a while, longer each time. Callers pass the time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairlead.core.cluster import BackoffPeriod
+from fairlead.core.job import LAUNCH_FAILED
+from fairlead.runtime.control.launches import TrackedLaunch
+from fairlead.runtime.protocol.orders import Ended, Report
 
 ATTEMPTS = 3  # failed launches in a row before a node is left alone
 
@@ -29,6 +32,15 @@ class NodeBackoff:
 
     def __init__(self) -> None:
         self._failures: dict[int, LaunchFailures] = {}
+
+    def reported(self, node: int, run: TrackedLaunch | None, report: Report) -> None:
+        """Record what a report about a launch says about its node."""
+        if run is None or run.leaving:
+            return
+        if isinstance(report, Ended) and report.could_not_start:
+            self.failed(node, report.why)
+        elif not isinstance(report, Ended) or report.code != LAUNCH_FAILED:
+            self.started(node)
 
     def failed(self, node: int, why: str) -> None:
         one = self._failures.setdefault(node, LaunchFailures(why))

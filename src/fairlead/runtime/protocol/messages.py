@@ -41,7 +41,10 @@ class Hello:
     """The first message of an agent. `incarnation` grows with every start of an agent on the node: the most recent one counts.
     `journal` names the journal that its launches belong to; empty before the first. `identity` tells apart two agents with one
     node name. `cpus`, `memory_gb` and `gpu_memory_gb` (of each accelerator) describe the node, where they are known. Agents of
-    former versions send none of these, and do not keep a credential."""
+    former versions send none of these, and do not keep a credential.
+
+    `left_s`: seconds until an engine, such as Slurm, takes the machine away; 0: not known. `temporary`: the node is removed
+    from the cluster when its agent has left, or was given up. `leaving`: as after `Leaving`."""
 
     node: Text
     type: Text
@@ -56,6 +59,9 @@ class Hello:
     cpus: Amount = 0.0
     memory_gb: Amount = 0.0
     gpu_memory_gb: Amount = 0.0
+    left_s: Amount = 0.0
+    temporary: bool = False
+    leaving: bool = False
 
 
 @_message
@@ -92,6 +98,16 @@ class CodeRequest:
 
     digest: Annotated[str, Field(max_length=64)]
     offset: Count = 0
+
+
+@_message
+class Leaving:
+    """The agent is about to end, and lets its jobs save and stop. It starts no launch any more."""
+
+
+@_message
+class Left:
+    """The last message of an agent that was leaving: nothing runs on its node. It is answered by the end of the stream."""
 
 
 @_message
@@ -162,7 +178,7 @@ class Refused:
     why: str
 
 
-FromAgent: TypeAlias = Hello | Heartbeat | ReportBatch | LogChunk | CodeRequest
+FromAgent: TypeAlias = Hello | Heartbeat | ReportBatch | LogChunk | CodeRequest | Leaving | Left
 FromControl: TypeAlias = Welcome | LeaseRenewed | JournalMismatch | OrderBatch | Acknowledged | LogRequest | CodeChunk | Refused
 Message: TypeAlias = FromAgent | FromControl
 

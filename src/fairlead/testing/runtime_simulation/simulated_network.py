@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fairlead.runtime.agent.agent_service import ConnectionLost
+from fairlead.runtime.agent.agent_stream import ConnectionLost
 from fairlead.runtime.control.agent_hub import AgentHub, AgentSession
 from fairlead.runtime.protocol import messages as ms
 from fairlead.testing.runtime_simulation.virtual_world import FaultWindow, SimulatedProgram, VirtualWorld

@@ -1,0 +1,100 @@
+"""The process of an agent: which signals end it, and what happens to its jobs then."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from fairlead.runtime.agent.agent_errors import AgentRefused, DirectoryInUse
+from fairlead.runtime.agent.agent_service import Agent
+from fairlead.runtime.agent.departure import RECONNECT_WITHIN_S, Departure
+from fairlead.runtime.agent.supervisor import Supervisor
+from fairlead.runtime.protocol.orders import Ended
+
+LEASHED_RETRY_S = 120.0  # for how long an agent of `up` connects again after it was refused
+
+
+def end_with_stdin(end: Callable[[], object]) -> None:
+    """Call `end` when standard input is closed. The parent process holds it, so that a killed parent takes this one along."""
+
+    def follow() -> None:
+        while os.read(0, 1 << 10):
+            pass
+        end()
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def run_agent(
+    supervise: Callable[[], Supervisor],
+    connect: Callable[[Supervisor, Departure], Agent],
+    *,
+    leashed: bool,
+    end_jobs: bool,
+    report: Callable[[str], None],
+    until: float = math.inf,
+    grace_s: float | None = None,
+) -> None:
+    """Run the agent that `connect` creates until a signal ends it. A `leashed` agent ends with standard input, and waits for an
+    earlier agent that is still ending, or whose lease is not over, as after a restored backup. With `end_jobs` it leaves at a
+    signal: jobs save and end first; `report` receives a sentence for each. It also leaves before the Unix time `until`. Jobs
+    have `grace_s` to save, or what their tasks say."""
+    stopping, leaving = threading.Event(), threading.Event()
+    end = leaving if end_jobs else stopping
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: end.set())
+    if leashed:
+        end_with_stdin(end.set)
+    while True:
+        try:
+            supervisor = supervise()
+            break
+        except DirectoryInUse:
+            if not leashed:
+                raise
+            if end.wait(0.2):
+                return
+    again_until = time.monotonic() + LEASHED_RETRY_S
+    away_s = 0.0 if leashed else RECONNECT_WITHIN_S  # with `up`, the control plane ends before its agents
+    departure = Departure(supervisor, until, grace_s, away_s, lambda name, ended: report(f"{name} {_how_it_ended(ended)}"))
+    try:
+        while True:
+            try:
+                agent = connect(supervisor, departure)
+                agent.stopping, agent.leaving = stopping, leaving
+                agent.run()
+                break
+            except AgentRefused:
+                if leaving.is_set() or departure.has_begun:
+                    break  # what it could not report is reported by the next agent
+                if not leashed or time.monotonic() > again_until:
+                    raise
+                if end.wait(5.0):
+                    break
+        if end_jobs or departure.has_begun:
+            _end_jobs(supervisor, departure)
+            supervisor.mps.close()
+    finally:
+        supervisor.close()
+
+
+def _end_jobs(supervisor: Supervisor, departure: Departure) -> None:
+    """Let jobs save and end without the control plane, which has refused the agent."""
+    if not departure.has_begun:
+        departure.begin(time.monotonic())
+    while supervisor.running():
+        departure.advance(time.monotonic())
+        supervisor.wait(0.1)
+        departure.record(supervisor.poll())
+
+
+def _how_it_ended(ended: Ended) -> str:
+    if ended.yielded and ended.code:
+        return f"did not stop in time and was {ended.why}"
+    if ended.yielded:
+        return f"has stopped with {ended.saved:,} steps saved" if ended.saved else "has stopped"
+    return f"has failed: {ended.why}" if ended.code else "has finished"

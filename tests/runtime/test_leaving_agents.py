@@ -1,0 +1,55 @@
+"""Agents that are told to leave: their jobs save, their ends are reported, and their nodes are free at once. The leases are so
+long that nothing else would free them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from cluster_at_work import ClusterAtWork, wait_for
+
+from fairlead.core import events as ev
+from fairlead.journal.recovery import read_journal
+
+TWO = {"machines": "2xv100:2,2xk80:2", "policy": "fifo", "lease_s": 600.0, "grace_s": 600.0}
+
+
+def _drains(cluster: ClusterAtWork) -> list[tuple[str, str, bool]]:
+    found = (event for event in read_journal(cluster._journal) if isinstance(event, ev.NodeDrained))
+    return [(event.reason, event.by, event.undo) for event in found]
+
+
+def test_jobs_of_an_agent_that_leaves_resume_elsewhere_at_once_where_they_have_saved(tmp_path: Path) -> None:
+    with ClusterAtWork(tmp_path, **TWO) as cluster:
+        cluster.until_up()
+        cluster.submit(cluster.job("saves", steps=400), cluster.job("loses", steps=400, save_every=5, cooperative=False))
+        cluster.until("they run", lambda jobs: all(job["steps_done"] > 2 for job in jobs.values()))
+        cluster.harmed.add("loses")
+        os.kill(cluster.agents["v100-0"], signal.SIGTERM)
+        cluster.end_agent("v100-0", signal.SIGTERM)  # the second signal changes nothing
+        wait_for(lambda: not cluster.nodes()["v100-0"]["up"], "the node is given up")
+        jobs = cluster.until("they run elsewhere", lambda jobs: all(job["starts"] == 2 for job in jobs.values()))
+        assert jobs["saves"]["steps_done"] > 2, "as it was saved"
+        assert all(job["failures"] == 0 for job in jobs.values())
+        assert _drains(cluster) == [("its agent is leaving", "agent", False)]
+        cluster.start_agent("v100-0")
+        cluster.until_up()
+        assert _drains(cluster)[-1] == ("", "agent", True)
+        for name in jobs:
+            cluster.hurry(name)
+
+
+def test_an_agent_leaves_without_its_control_plane_and_the_next_one_reports(tmp_path: Path) -> None:
+    with ClusterAtWork(tmp_path, "1xv100:1", "fifo", lease_s=600.0, grace_s=600.0) as cluster:
+        cluster.until_up()
+        cluster.submit(cluster.job("saves", steps=400))
+        cluster.until("it runs", lambda jobs: jobs["saves"]["steps_done"] > 2)
+        cluster.kill_plane()
+        cluster.end_agent("v100-0", signal.SIGTERM)
+        done = len(cluster.steps_of("saves"))
+        cluster.start_plane()
+        cluster.start_agent("v100-0")
+        jobs = cluster.until("it runs again", lambda jobs: jobs["saves"]["starts"] == 2)
+        assert jobs["saves"]["steps_done"] >= done
+        cluster.hurry("saves")
