@@ -7,12 +7,13 @@ OUT := out
 # Where one is told to write none, every process of the tests and of the demo would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-ray lint types imports unit browser postgres slurm golden soak bench pictures docs clean
+.PHONY: help setup demo test test-ray test-kubernetes lint types imports unit browser postgres slurm golden soak bench pictures docs clean
 
 help:
 	@echo "make demo    a dozen real jobs, the same under other policies, seven schedulers compared; a report"
 	@echo "make test    ruff, mypy --strict, import-linter, pytest"
 	@echo "make test-ray the tests on a Ray cluster of this machine, which installs Ray (380 MB)"
+	@echo "make test-kubernetes the tests on a Kubernetes API server, which is built once (10 minutes of CPU time)"
 	@echo "make docs    the documentation site, $(OUT)/docs/index.html"
 	@echo "make setup   only the virtual environment in $(VENV)"
 	@echo "make golden  the digests of event logs, in full and as other machines would round"
@@ -86,6 +87,11 @@ slurm:
 			slurmctld slurmd slurm-client munge) >/dev/null 2>&1 \
 		|| echo "slurm could not be installed; the tests on it will be skipped"; \
 	fi
+
+# A real kube-apiserver with etcd, and processes instead of containers. It is built into ~/.cache/fairlead/kubernetes.
+test-kubernetes: setup
+	@tests/on_kubernetes/build.sh
+	FAIRLEAD_TEST_KUBERNETES=1 $(BIN)/pytest tests/on_kubernetes
 
 # Digests of event logs, in full and as other machines would round (tests/golden/README.md).
 golden: setup

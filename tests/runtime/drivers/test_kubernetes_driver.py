@@ -238,6 +238,14 @@ class TestPods:
                 {"volumes": [{"name": "v", "projected": {"sources": [{"secret": {"name": "fairlead-1-1-a"}}]}}]},
                 "Secret fairlead-1-1-a is not allowed",
             ),
+            (
+                {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "fairlead-state"}}]},
+                "PersistentVolumeClaim fairlead-state is not allowed",
+            ),
+            (
+                {"volumes": [{"name": "v", "csi": {"nodePublishSecretRef": {"name": "fairlead-tls"}}}]},
+                "Secret fairlead-tls is not",
+            ),
             ({"volumeMounts": [{"name": "v", "mountPath": "/etc/fairlead/x"}]}, "belongs to Fairlead"),
             ({"env": [{"name": "FAIRLEAD_TOKEN", "value": "x"}]}, "FAIRLEAD_TOKEN is set by Fairlead"),
             (
@@ -296,6 +304,14 @@ class TestPods:
         assert world.fake.objects[SECRETS][key.label]["stringData"]["ca.pem"] == "PEM"
         command = world.fake.objects[PODS][key.label]["spec"]["containers"][0]["command"]
         assert command[command.index("--tls-ca") + 1] == "/etc/fairlead/ca.pem"
+
+    def test_a_claim_that_all_pods_mount(self, worlds: Callable[..., World]):
+        world = worlds(claims="fairlead-checkpoints:/checkpoints")
+        [key] = world.start()
+        spec = world.fake.objects[PODS][key.label]["spec"]
+        [volume] = [each for each in spec["volumes"] if "persistentVolumeClaim" in each]
+        assert volume["persistentVolumeClaim"] == {"claimName": "fairlead-checkpoints"}
+        assert {"name": volume["name"], "mountPath": "/checkpoints"} in spec["containers"][0]["volumeMounts"]
 
     def test_kubernetes_replaces_nothing_in_a_command(self, world: World):
         key = LaunchKey(JOURNAL, 1, 1, "n1")

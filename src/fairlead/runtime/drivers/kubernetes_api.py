@@ -133,7 +133,8 @@ class KubernetesApi:
         except ImportError:
             raise NotInstalled(f"Kubernetes needs httpx: {install('cluster')}") from None
 
-        self._access, self._timeout, self._problems = access, httpx.Timeout, (httpx.HTTPError, httpx.StreamError)
+        self._access, self._timeout = access, httpx.Timeout
+        self._problems = (httpx.HTTPError, RuntimeError)  # the latter if the client or a stream is closed
         self._client = httpx.Client(
             base_url=access.server,
             verify=access.trust,
@@ -263,8 +264,6 @@ class Mirror:
                 version, problem = "", str(status)
             except FairleadError as unavailable:
                 problem = str(unavailable)
-            except RuntimeError as problem_of_client:  # httpx: the client is closed
-                problem = str(problem_of_client)
             failed += 1
             version = version if failed < LIST_AGAIN_AFTER else ""
             self._note(problem)

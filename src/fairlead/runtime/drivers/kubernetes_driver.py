@@ -62,9 +62,10 @@ class KubernetesDriver:
     tolerate: str = ""  # keys of taints
     control: str = ""  # HOST:PORT at which pods reach the control plane, if it is another for them
     control_ca: str = ""  # file of the authority of the control plane's certificate, for the pods
+    claims: str = ""  # "CLAIM:/PATH ...": PersistentVolumeClaims that all pods mount, such as that of --checkpoints
     service_account: str = ""  # of pods; default: the namespace's, without a token in the pod
     service_accounts: str = ""  # further ones that users may name
-    allow: str = ""  # of hostPath, hostNetwork, hostPID, hostIPC, privileged, capabilities, serviceAccountName, secrets
+    allow: str = ""  # of hostPath, hostNetwork, hostPID, hostIPC, privileged, capabilities, serviceAccountName, fairlead
     start_within_s: float = 300.0  # how long a pod may wait for its image or a Secret
     keep_s: float = 600.0  # how long a pod that has ended is kept, for `kubectl logs`
     host: Host = field(default_factory=Host, repr=False)
@@ -97,6 +98,7 @@ class KubernetesDriver:
             command=tuple(self.command.split()),
             control=self.control,
             authority=_text_of(self.control_ca),
+            claims=dict(_pair("claims", word, ":") for word in self.claims.split()),
             service_account=self.service_account,
             service_accounts=frozenset(self.service_accounts.split()),
             allow=allowed,

@@ -55,6 +55,7 @@ class PodRules:
     command: tuple[str, ...] = ("fairlead",)  # of the agent, in the image
     control: str = ""  # address at which pods reach the control plane; empty: as its arguments say
     authority: str = field(default="", repr=False)  # PEM, of the control plane's certificate
+    claims: Mapping[str, str] = field(default_factory=dict)  # PersistentVolumeClaims that all pods mount, and where
     service_account: str = ""
     service_accounts: frozenset[str] = frozenset()  # further ones that users may name
     allow: frozenset[str] = frozenset()  # of `GUARDED`
@@ -66,8 +67,8 @@ _TEXTS, _MAPPINGS = ("image", "imagePullPolicy", "serviceAccountName"), ("nodeSe
 OPTIONS = (*_TEXTS, *_MAPPINGS, "imagePullSecrets", "volumes", "volumeMounts", "tolerations", "env")
 """What users may set in the `kubernetes` part of a task file, named as in a Pod."""
 
-GUARDED = ("hostPath", "hostNetwork", "hostPID", "hostIPC", "privileged", "capabilities", "serviceAccountName", "secrets")
-"""What users may set only if the operator allows it."""
+GUARDED = ("hostPath", "hostNetwork", "hostPID", "hostIPC", "privileged", "capabilities", "serviceAccountName", "fairlead")
+"""What users may set only if the operator allows it; `fairlead`: Secrets and claims whose names begin with it."""
 
 _VOLUMES = {"emptyDir", "configMap", "secret", "persistentVolumeClaim", "projected", "downwardAPI", "ephemeral", "csi", "nfs"}
 _SECURITY = {"runAsUser", "runAsGroup", "runAsNonRoot", "readOnlyRootFilesystem", "seccompProfile"}
@@ -230,6 +231,9 @@ def launch_pod(part: LaunchPart, needs: LaunchNeeds, rules: PodRules, node_label
         volumes.append(
             {"name": "fairlead-ca", "secret": {"secretName": part.key.label, "items": [{"key": AUTHORITY, "path": AUTHORITY}]}}
         )
+    for name, path in rules.claims.items():
+        mounts.append(_mount(f"fairlead-{name}"[:63], path))
+        volumes.append({"name": f"fairlead-{name}"[:63], "persistentVolumeClaim": {"claimName": name}})
     account = options.get("serviceAccountName") or rules.service_account
     container = {
         "name": CONTAINER,
@@ -332,7 +336,7 @@ def _checked(
         if str(variable.get("name", "")).startswith(("FAIRLEAD_", "TMPDIR")):
             raise EngineRefused(f"kubernetes.env: {variable['name']} is set by Fairlead; choose another name")
         source = (variable.get("valueFrom") or {}).get("secretKeyRef") or {}
-        _check_secret(source.get("name"), rules)
+        _check_name("Secret", source.get("name"), rules)
     for key, value in (options.get("nodeSelector") or {}).items():
         if node_labels is not None and node_labels.get(key) != value:
             chosen = f"{machine}, which was chosen, does not have the label {key}={value}"
@@ -351,18 +355,21 @@ def _check_volumes(volumes: Sequence[Mapping[str, Any]], mounts: Sequence[Mappin
                 _require_allowed("hostPath", f"volume {name} of the type hostPath", rules)
             elif kind not in _VOLUMES:
                 raise EngineRefused(f"kubernetes.volumes: {name}: expected one of {', '.join(sorted(_VOLUMES))}, found {kind}")
-        _check_secret((volume.get("secret") or {}).get("secretName"), rules)
+        _check_name("Secret", (volume.get("secret") or {}).get("secretName"), rules)
+        _check_name("Secret", ((volume.get("csi") or {}).get("nodePublishSecretRef") or {}).get("name"), rules)
+        _check_name("PersistentVolumeClaim", (volume.get("persistentVolumeClaim") or {}).get("claimName"), rules)
         for source in (volume.get("projected") or {}).get("sources") or ():
-            _check_secret((source.get("secret") or {}).get("name"), rules)
+            _check_name("Secret", (source.get("secret") or {}).get("name"), rules)
     for mount in mounts:
         path = str(mount.get("mountPath", ""))
         if any(path == own or path.startswith(f"{own}/") for own in (ROOT, SECRETS)) or path == "/":
             raise EngineRefused(f"kubernetes.volumeMounts: {path} belongs to Fairlead; mount the volume elsewhere")
 
 
-def _check_secret(name: object, rules: PodRules) -> None:
+def _check_name(kind: str, name: object, rules: PodRules) -> None:
+    """Refuse objects of the control plane: tokens, keys and the journal are in the same namespace."""
     if str(name or "").startswith("fairlead-"):
-        _require_allowed("secrets", f"Secret {name}", rules)
+        _require_allowed("fairlead", f"{kind} {name}", rules)
 
 
 def _check_security(context: Mapping[str, Any], rules: PodRules) -> None:

@@ -1,0 +1,22 @@
+"""Tests on a real Kubernetes API server: `make test-kubernetes` runs them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from kubernetes_bed import KubernetesBed
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not os.environ.get("FAIRLEAD_TEST_KUBERNETES"):
+        for item in items:
+            if "on_kubernetes" in item.path.parts:
+                item.add_marker(pytest.mark.skip(reason="needs a Kubernetes API server: make test-kubernetes"))
+
+
+@pytest.fixture(scope="session")
+def bed() -> Iterator[KubernetesBed]:
+    with KubernetesBed() as started:
+        yield started
