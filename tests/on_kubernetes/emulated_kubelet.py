@@ -174,16 +174,12 @@ class EmulatedKubelet:
         """Send a request until it is answered; the API server may be killed meanwhile."""
         while not self._mirror.closed:
             try:
-                answer = self.bed.request(method, path, body, **({"Content-Type": MERGE} if method == "PATCH" else {}))
-            except OSError:
-                pass
-            except Exception as problem:  # httpx
-                if "httpx" not in type(problem).__module__:
-                    raise
-            else:
-                if answer.status_code < 500:
-                    return
-            time.sleep(0.2)
+                self._api.ask(method, path, body, kind=MERGE if method == "PATCH" else "application/json")
+                return
+            except ApiStatus:
+                return  # it is gone
+            except FairleadError:
+                time.sleep(0.2)
 
     def _path(self, pod: dict[str, Any]) -> str:
         return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"

@@ -133,7 +133,7 @@ class KubernetesApi:
         except ImportError:
             raise NotInstalled(f"Kubernetes needs httpx: {install('cluster')}") from None
 
-        self._access, self._timeout = access, httpx.Timeout
+        self._access = access
         self._problems = (httpx.HTTPError, RuntimeError)  # the latter if the client or a stream is closed
         self._client = httpx.Client(
             base_url=access.server,
@@ -159,9 +159,9 @@ class KubernetesApi:
 
     def stream(self, path: str, *, read_s: float = ANSWER_WITHIN_S, **query: Any) -> Iterator[bytes]:
         """Yield the answer to a request in pieces as they come; the first is empty, and says that the server answers."""
-        timeout = self._timeout(ANSWER_WITHIN_S, connect=CONNECT_WITHIN_S, read=read_s)
         try:
-            with self._client.stream("GET", path, params=query, headers=self._access.headers(), timeout=timeout) as answer:
+            with self._client.stream("GET", path, params=query, headers=self._access.headers()) as answer:
+                answer.request.extensions.get("timeout", {})["read"] = read_s  # the answer has begun; the rest may take longer
                 if not answer.is_success:
                     answer.read()
                 self._check(answer)
