@@ -1,0 +1,54 @@
+"""Pilots on a real Slurm cluster of 4 nodes with 4 GPUs each: jobs run there, save when an allocation ends, and resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pilot_at_work import PilotAtWork
+
+from slurm_bed import SlurmBed
+
+
+def test_the_jobs_of_the_demo_end_on_a_pilot_that_leaves_again(
+    tmp_path: Path, slurm: SlurmBed, monkeypatch: pytest.MonkeyPatch
+):
+    with PilotAtWork(tmp_path, slurm, monkeypatch) as cluster:
+        pilot = cluster.up(4)
+        cluster.until_joined(pilot, 4)
+        assert cluster.status()[pilot].items() >= {"state": "RUNNING", "nodes": 4, "joined": 4}.items()
+        secret = (tmp_path / "plane" / "agent.token").read_text()
+        seen = slurm.run("scontrol", "show", "job", pilot) + slurm.run("scontrol", "write", "batch_script", pilot, "-")
+        assert secret not in seen
+        cluster.submit_the_dozen()
+        cluster.until("it runs", lambda jobs: jobs["endless"]["steps_done"] > 0)
+        cluster.cancel("endless")
+        jobs = cluster.until_all_ended()
+        assert len(jobs) == 13
+        assert cluster.command("down")["ended"] == [pilot]
+        cluster.until_left()
+        assert slurm.jobs()[pilot] == "COMPLETED"
+
+
+def test_a_chain_resumes_jobs_before_the_time_of_a_pilot_is_over(
+    tmp_path: Path, slurm: SlurmBed, monkeypatch: pytest.MonkeyPatch
+):
+    with PilotAtWork(tmp_path, slurm, monkeypatch, grace_s=5.0) as cluster:
+        first = cluster.up(1, "--chain", 2, "--overlap", 0, time="1m")
+        cluster.until_joined(first, 1)
+        names = cluster.counts(4)
+        cluster.until_counting(names)
+        slurm.until("the first pilot ends by itself", lambda: slurm.jobs()[first] not in ("RUNNING", "COMPLETING"))
+        assert slurm.jobs()[first] == "COMPLETED", "the agents left before the walltime"
+        (second,) = (job for job, state in slurm.jobs().items() if int(job) > int(first))
+        cluster.until_joined(second, 1)
+        for name in names:
+            cluster.hurry(name)
+        cluster.until_all_ended()
+
+
+def test_a_missing_partition_is_refused_with_the_words_of_slurm(
+    tmp_path: Path, slurm: SlurmBed, monkeypatch: pytest.MonkeyPatch
+):
+    with PilotAtWork(tmp_path, slurm, monkeypatch) as cluster, pytest.raises(AssertionError, match="invalid partition"):
+        cluster.up(1, "--partition", "nope")
