@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI, Response
 from serving import Served, served
 
-from fairlead.runtime.control.http_server import ConnectionLimits, HttpServer
+from fairlead.runtime.control.http_server import ConnectionLimits, HttpServer, LimitedConnection
 from fairlead.runtime.protocol.network import bind_sockets
 
 PATIENCE_S = 30.0
@@ -75,6 +75,28 @@ def test_a_request_that_waits_to_be_read_is_not_closed_for_connections_behind_it
             held.enter_context(socket.create_connection(address, PATIENCE_S))
         over.set()
         assert b" 200 " in second.recv(1 << 12)
+
+
+def test_many_connections_that_come_at_once_cost_no_more_than_one_by_one(monkeypatch):
+    app, reached, over, looked = FastAPI(), threading.Event(), threading.Event(), list[object]()
+    has_unread = LimitedConnection._has_unread
+    monkeypatch.setattr(LimitedConnection, "_has_unread", lambda self: looked.append(self) or has_unread(self))
+
+    @app.get("/block")
+    async def block() -> str:
+        reached.set()
+        return str(over.wait(PATIENCE_S))
+
+    with serving(app, ConnectionLimits(from_address=5, request_s=3600)) as address, ExitStack() as held:
+        first = held.enter_context(socket.create_connection(address, PATIENCE_S))
+        first.sendall(b"GET /block HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert reached.wait(PATIENCE_S)
+        wires = [held.enter_context(socket.create_connection(address, PATIENCE_S)) for _ in range(400)]
+        for wire in wires:
+            wire.sendall(b"GET /")
+        over.set()
+        assert all(closed(wire) for wire in wires[:390])
+    assert len(looked) < 10 * len(wires)
 
 
 def test_a_connection_too_many_is_refused_if_all_have_requests():

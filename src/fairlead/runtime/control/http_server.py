@@ -21,6 +21,7 @@ MAX_FILES = 16_384  # open files of the process, if the system allows them
 HANDSHAKE_S = 10.0
 LINGER_S, LINGER_BYTES = 2.0, 256 << 10  # of a body that is not read: a client gets its answer before the connection ends
 JUST_OPENED_S = 1.0  # such a connection may have sent a request that was not read yet: it is not closed …
+SWEEP_S = 0.05  # from the first connection too many until some are closed
 MOST_OVER = 4  # … unless there are so many times the limit
 PART_BYTES = 64 << 10  # of an answer that are written at once
 SWITCH_S = 0.001  # how long one thread computes while others wait: the event loops need many short turns
@@ -43,6 +44,7 @@ class LimitedConnection(H11Protocol):
     limits = ConnectionLimits()
     everywhere: dict[LimitedConnection, None] = {}  # noqa: RUF012 (each server has its own), in the order of their last request
     by_address: dict[str, dict[LimitedConnection, None]] = {}  # noqa: RUF012
+    sweep: asyncio.TimerHandle | None = None  # of all connections of a server
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._discarded = -1  # bytes of a body behind its answer; below 0 as long as there is none
@@ -51,10 +53,16 @@ class LimitedConnection(H11Protocol):
         self._timer = self.loop.call_later(self.limits.request_s, self._close_idle)
         self._mark()
         near = self.by_address[self._address]
-        if len(near) > self.limits.from_address:
-            self._make_room(near, self.limits.from_address)
-        elif len(self.everywhere) > self.limits.in_all:
-            self._make_room(self.everywhere, self.limits.in_all)
+        among = near if len(near) > self.limits.from_address else self.everywhere
+        if among is not near and len(among) <= self.limits.in_all:
+            return
+        if all(one.busy for one in islice(among, len(among) - 1)):  # all but this one
+            detail = b'{"detail":"too many connections; try again later"}'
+            head = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+            self.transport.write(head + b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(detail), detail))
+            self.transport.close()
+        elif self.sweep is None:  # once for many: the event loop opens thousands in one turn
+            type(self).sweep = self.loop.call_later(SWEEP_S, self._close_oldest)
 
     @property
     def busy(self) -> bool:
@@ -79,27 +87,29 @@ class LimitedConnection(H11Protocol):
         if not near:
             self.by_address.pop(self._address, None)
 
-    def _make_room(self, among: dict[LimitedConnection, None], limit: int) -> None:
-        before = self.loop.time() - JUST_OPENED_S if len(among) <= MOST_OVER * limit else self.loop.time()
-        idle = (one for one in islice(among, len(among) - 1) if not one.busy)  # all but this one; the oldest first
-        all_busy, closing = True, list[LimitedConnection]()
-        for one in idle:
-            all_busy = False
-            if one._idle_since > before or len(closing) == len(among) - limit:
-                break
-            if not one._has_unread():
-                closing.append(one)
-        for one in closing:
-            one._unmark()
-            one.transport.abort()
-        if all_busy:
-            detail = b'{"detail":"too many connections; try again later"}'
-            head = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
-            self.transport.write(head + b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(detail), detail))
-            self.transport.close()
+    def _close_oldest(self) -> None:
+        """Close connections beyond the limits that have no request, the oldest first; of very recent ones, some later."""
+        now, limits, over = self.loop.time(), self.limits, False
+        for among, limit in [
+            *((near, limits.from_address) for near in self.by_address.values()),
+            (self.everywhere, limits.in_all),
+        ]:
+            before = now - JUST_OPENED_S if len(among) <= MOST_OVER * limit else now
+            closing: list[LimitedConnection] = []
+            for one in among if len(among) > limit else ():
+                if one._idle_since > before or len(closing) == len(among) - limit:
+                    break
+                if not one.busy and not one._has_unread():
+                    closing.append(one)
+            over = over or len(among) - len(closing) > limit
+            for one in closing:
+                one.transport.abort()  # it is unmarked when it is lost, a turn later
+        type(self).sweep = self.loop.call_later(4 * SWEEP_S, self._close_oldest) if over else None
 
     def _has_unread(self) -> bool:
-        """Whether the client has sent what the event loop has not read yet."""
+        """Whether the client has sent what the event loop has not read yet, and will read."""
+        if self._discarded >= 0:
+            return False
         found = self.transport.get_extra_info("socket")
         return found.fileno() >= 0 and fcntl.ioctl(found.fileno(), termios.FIONREAD, b"\0" * 4) != b"\0" * 4
 
