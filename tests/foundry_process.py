@@ -1,9 +1,9 @@
 """What `foundry.py` talks to. It imports everything once; each process is a fork of it that goes on as the `fairlead` command.
 
 It reads orders as JSON lines: `{"words": […], "stdout": PATH, "stderr": PATH, "cwd": PATH, "death": "before JobsFinished",
-"calendar": PATH}` makes a process, and its pid is the answer; `{"ended": PID}` is answered with how that one ended. When its
-input ends, it ends, and whoever is left of those it made with it. It also answers the program of `command_server.py`, at a
-socket; its number and the program are the arguments.
+"calendar": PATH, "plugins": PATH}` makes a process, and its pid is the answer; `{"ended": PID}` is answered with how that one
+ended. When its input ends, it ends, and whoever is left of those it made with it. It also answers the program of
+`command_server.py`, at a socket; its number and the program are the arguments.
 
 A control plane with a `death` kills itself with SIGKILL when it is about to commit, or has just committed, the first event of
 that kind. `calendar` is a file with seconds by which the calendar is wrong, now. SIGUSR1 switches the scheduler to FIFO."""
@@ -107,6 +107,10 @@ def made(order: dict[str, Any]) -> int:
             os.dup2(os.open(order[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
         os.chdir(order.get("cwd", "."))
         sys.modules["__main__"] = fairlead.cli.main  # whoever is spawned from here imports that, not this
+        if "plugins" in order:  # a folder with packages that only this process has
+            sys.path.insert(0, order["plugins"])
+            os.environ["PYTHONPATH"] = os.pathsep.join((order["plugins"], os.environ.get("PYTHONPATH", "")))
+            Registry.installed.cache_clear()
         if "calendar" in order:
             os.environ["WRONG_CALENDAR"] = order["calendar"]
         if order.get("death"):

@@ -94,7 +94,9 @@ def test_a_cluster_s_answers_have_their_codes_and_its_output_can_be_cut(tmp_path
 def test_output_that_is_cut_is_no_error(command: str, reader: str, tmp_path: Path):
     program = FAIRLEAD if reader == "true" else "fairlead"  # what Python does at its end matters once
     done = shell(f"{program} {command} | {reader}", tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    note = "print one as a scheduler file: fairlead presets show NAME\n"
+    assert done.stderr in ("", note), "the note follows if all was written before the reader ended"
 
 
 def test_a_cluster_whose_log_is_cut_goes_on_and_ends_well(tmp_path: Path):

@@ -57,7 +57,7 @@ def test_variables_directory_and_output_are_options(folder, monkeypatch: pytest.
 def test_a_task_file_takes_durations_and_numbers_in_env(folder):
     (folder / "task.yaml").write_text("run: echo $SEED $FAIRLEAD_GENERATION\nname: filed\nenv: {SEED: 7}\ntime_limit: 2h\n")
     assert follow(folder, "task.yaml").stdout == "7 1\n"
-    done = fairlead("submit", "task.yaml", "--name", "slow", "--time", "1s", "--wait", cwd=folder)
+    done = fairlead("submit", "task.yaml", "--name", "slow", "--time", "10m", "--wait", cwd=folder)
     assert done.returncode == 0, done.stderr
     done = fairlead("submit", "--time", "1s", "--retries", 0, "--wait", "--name", "limited", "--", "sleep", 600, cwd=folder)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "limited is failed")

@@ -264,3 +264,9 @@ def test_a_later_drain_replaces_the_reason_and_the_end_and_drains_of_older_journ
     assert state.drains == state.snapshot().drains == {0: Drain("fan", "ben")}
     apply_event(state, ev.NodeDrained(4.0, 0, undo=True))
     assert (state.drains, state.drained.any()) == ({}, False)
+
+
+def test_whole_numbers_of_the_catalogue_are_the_same_after_a_replay():
+    history = History(cluster("v100:2"))
+    history.happen(ev.NodeAdded(1.0, 1, Node("new", "k80", 2, cpus=8), AcceleratorType("k80", 12)))
+    assert replay_events([decode(encode(event)) for event in history.events]).digest() == history.state.digest()

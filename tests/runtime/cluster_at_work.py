@@ -30,6 +30,7 @@ from fairlead.testing import check_events
 from foundry import SOURCE, ends, foundry, free_port, has_ended
 
 PATIENCE_S = 180.0
+PLUGINS = Path(__file__).with_name("process_engine_plugin")
 LOOK_S = 0.05
 ENDED = {"finished", "failed", "cancelled", "refused"}
 
@@ -77,15 +78,17 @@ class ClusterAtWork:
         embedded: bool = False,
         journal: str = "",
         preset: str = "",
+        engine: str = "",
     ) -> None:
         """`embedded`: all of it by `fairlead up`; there are no agents to kill one by one then. With `preset`, the policy is
-        that one's. Without `machines`, nodes come by themselves."""
+        that one's. Without `machines`, nodes come by themselves. An `engine` of plain processes starts all agents."""
         self.root, self.cluster, self._machines = root, Cluster.parse(machines) if machines else Cluster(()), machines
         who = ["--preset", preset] if preset else ["--policy", policy]
         self._command = ["up" if embedded else "serve", *who, "--round", str(round_s)]
         self._command += [] if embedded else ["--lease", str(lease_s), "--grace", str(grace_s)]
         self._command += ["--journal", journal] if journal else []
-        self._embedded = embedded
+        self._command += ["--engine", engine] if engine else []
+        self._embedded, self._engine = embedded, engine
         self.http, self.port = free_port(), free_port()
         self.journal = root / "plane" / "journal.sqlite"
         self._journal = journal or str(self.journal)
@@ -119,6 +122,7 @@ class ClusterAtWork:
 
     def start_plane(self, death: str = "", wait: bool = True, **more: str) -> None:
         words = [*self._command, *(["--cluster", self._machines] if self._machines else []), "--root", str(self.root / "plane")]
+        more |= {"plugins": str(PLUGINS)} if self._engine else {}
         words += ["--http", f"127.0.0.1:{self.http}", "--agents", f"127.0.0.1:{self.port}"]
         self.plane = foundry().make(words, self.root / "plane.log", death=death, **more)
         if wait:

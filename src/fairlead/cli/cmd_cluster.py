@@ -130,6 +130,9 @@ def serve_command(
     journal_timeout: float = typer.Option(
         60.0, help="How many seconds leases are renewed while the database of the journal does not answer.", min=5.0
     ),
+    engine: list[str] = typer.Option([], help="Also run jobs on this engine, as in kubernetes:namespace=ml; see the guides."),
+    advertise: str = typer.Option("", help="Address at which an engine's machines reach --agents. [default: --agents]"),
+    agents_ca: Path | None = typer.Option(None, help="On an engine's machines: the authority (PEM) of --tls-cert."),
 ) -> None:
     """Run the control plane of a cluster. Jobs keep running when it stops; start it again to resume.
 
@@ -158,6 +161,8 @@ def serve_command(
         check_encryption(option, address, encrypted=certificate is not None, insecure=insecure, mend=fix)
     for option, seconds in (("lease", lease), ("grace", grace), ("journal-timeout", journal_timeout)):
         require(math.isfinite(seconds), f"--{option}", "a number of seconds", option, seconds)
+    if engine and certificate is not None:
+        require(agents_ca is not None, "--agents-ca", "the authority of --tls-cert, as a file on the machines of --engine")
     scheduler = parts.read(60.0)
     log_to_stderr(plane.log_format)
     settings = ServeSettings(
@@ -180,6 +185,9 @@ def serve_command(
         standby,
         journal_timeout,
         max_nodes,
+        engine,
+        advertise,
+        agents_ca,
     )
     serve_control_plane(settings, forecast_in_process, lambda started: _print_addresses(started, parts))
 
@@ -241,6 +249,7 @@ def agent_command(
     insecure: bool = INSECURE,
     keep_logs: float = typer.Option(7 * 86400.0, help="Seconds to keep the logs of a launch that has ended.", min=0.0),
     leashed: bool = LEASHED,
+    launch: str = typer.Option("", hidden=True, help="JOB.GENERATION: run this launch only, as an engine asks for it."),
 ) -> None:
     """Run the agent of this node. It starts and stops jobs for the control plane, and stops them if it loses contact.
 
@@ -256,7 +265,7 @@ def agent_command(
     With --end-jobs the node is free as soon as the last job has ended, and its jobs can start elsewhere at once.
     """
     from fairlead.runtime.agent.agent_identity import CREDENTIAL_FILE
-    from fairlead.runtime.agent.agent_process import run_agent
+    from fairlead.runtime.agent.agent_process import run_agent, run_launch_agent
     from fairlead.runtime.agent.agent_service import Agent
     from fairlead.runtime.agent.devices import NodeAccelerators
     from fairlead.runtime.agent.processes import find_cgroup
@@ -275,17 +284,16 @@ def agent_command(
     groups = find_cgroup(f"fairlead-{crc32(bytes(root.absolute())):08x}") if not cgroup and not leashed else None
     groups = Path(cgroup) if cgroup not in ("", "none") else groups
     settings = AgentSettings(own, pool, cgroup=groups, reports_limits=not leashed, keep_s=keep_logs)
+    trust = channel_credentials(tls_ca)
+    if launch:
+        job, _, generation = launch.partition(".")
+        key = (int(job), int(generation)) if job.isdecimal() and generation.isdecimal() else None
+        require(key is not None, "--launch", "JOB.GENERATION, as in 12.3")
+        raise typer.Exit(run_launch_agent(devices, settings, node, control, token, address, trust, key or (0, 0), note))
     run_agent(
         lambda: Supervisor(root, devices, settings),
         lambda supervisor, departure: Agent(
-            supervisor,
-            node,
-            control,
-            token,
-            address,
-            channel_credentials(tls_ca),
-            departure=departure,
-            temporary=temporary,
+            supervisor, node, control, token, address, trust, departure=departure, temporary=temporary
         ),
         leashed=leashed,
         end_jobs=end_jobs,

@@ -23,6 +23,7 @@ GROUPS = {
     "estimator": "fairlead.estimators",
     "termination": "fairlead.terminations",
     "format": "fairlead.formats",
+    "driver": "fairlead.drivers",
 }
 """The plug-in types, each with its entry-point group."""
 

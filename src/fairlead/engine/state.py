@@ -7,7 +7,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -265,7 +265,10 @@ class State:
         if self.any_drained:
             digest.update(self.present.tobytes() + self.drained.tobytes())
         if self.node_changes:
-            digest.update(repr((self.node_changes, self.cluster.nodes, self.cluster.types)).encode())
+            values = [value for node in self.cluster.nodes for value in astuple(node)]
+            values += [value for type_ in self.cluster.types for value in astuple(type_)]
+            same = [float(value) if isinstance(value, int | float) else value for value in values]  # 16 is 16.0 in a journal
+            digest.update(repr((self.node_changes, same)).encode())
         if self.drains:
             digest.update(repr(sorted(self.drains.items())).encode())
         if self.backoffs:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from fairlead.files import atomic_write, make_folder
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-TOKENS, ORIGIN, ALIVE, CODE = "tokens.json", "origin", "alive", "code"
+TOKENS, ORIGIN, ALIVE, CODE, LAUNCH_KEY = "tokens.json", "origin", "alive", "code", "launch.key"
 """The names; `code` is a folder."""
 
 

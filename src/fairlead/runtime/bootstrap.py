@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,6 +67,9 @@ class ServeSettings:
     standby: bool = False  # wait for the journal instead of refusing to start
     journal_timeout_s: float = 60.0  # leases are renewed for this long without the database of the journal
     max_nodes: int = 10_000  # of the cluster
+    engines: Sequence[str] = ()  # with options, as in slurm:partition=gpu
+    advertise: str = ""  # at which agents of engines reach this control plane
+    agents_ca: Path | None = None  # the authority of the certificate, on the engines' machines
 
     @property
     def journal_url(self) -> str:
@@ -225,6 +228,7 @@ def _control_plane(settings: ServeSettings, held: HeldJournal, state: State | No
     from fairlead.runtime.control.code_store import CodeStore, number_above
     from fairlead.runtime.control.control_plane import ControlPlane
     from fairlead.runtime.control.wall_clock import AliveMark, origin_of
+    from fairlead.runtime.drivers.base import create_driver
 
     registry, known = Registry.installed(), state.next_number if state else 0
     first = number_above(Path(held.checkpoints), known)
@@ -249,6 +253,9 @@ def _control_plane(settings: ServeSettings, held: HeldJournal, state: State | No
         term=held.term,
         former=held.former,
         first_number=first,
+        drivers=[create_driver(text, registry) for text in settings.engines],
+        advertise=settings.advertise,
+        agent_options=("--insecure",) if settings.certificate is None else ("--tls-ca", str(settings.agents_ca)),
     )
     plane.backend.roster.max_nodes = settings.max_nodes
     return plane

@@ -5,13 +5,20 @@ from __future__ import annotations
 import math
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+
+import grpc
 
 from fairlead.runtime.agent.agent_errors import AgentRefused, DirectoryInUse
 from fairlead.runtime.agent.agent_service import Agent
 from fairlead.runtime.agent.departure import RECONNECT_WITHIN_S, Departure
+from fairlead.runtime.agent.devices import NodeAccelerators
+from fairlead.runtime.agent.launch_agent import LaunchAgent
+from fairlead.runtime.agent.settings import AgentSettings
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.protocol.orders import Ended
 
@@ -80,6 +87,33 @@ def run_agent(
             supervisor.mps.close()
     finally:
         supervisor.close()
+
+
+def run_launch_agent(
+    devices: NodeAccelerators,
+    settings: AgentSettings,
+    node: str,
+    control: str,
+    token: str,
+    address: str,
+    trust: grpc.ChannelCredentials | None,
+    launch: tuple[int, int],
+    report: Callable[[str], None],
+) -> int:
+    """Run the agent of one launch, in a folder that is removed at its end. Return its exit status: 1 if the job failed. One
+    that is not needed, because the engine has started it twice or too late, ends at once, without a failure."""
+    agents: list[LaunchAgent] = []
+
+    def connect(supervisor: Supervisor, departure: Departure) -> LaunchAgent:
+        agents.append(LaunchAgent(supervisor, node, control, token, address, trust, departure=departure, launch=launch))
+        return agents[-1]
+
+    with tempfile.TemporaryDirectory(prefix="fairlead-", ignore_cleanup_errors=True) as root:
+        try:
+            run_agent(lambda: Supervisor(Path(root), devices, settings), connect, leashed=False, end_jobs=True, report=report)
+        except AgentRefused as why:
+            report(f"job {launch[0]} is not started here: {why}")
+    return int(any(agent.failed for agent in agents))
 
 
 def _end_jobs(supervisor: Supervisor, departure: Departure) -> None:

@@ -6,28 +6,26 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import count
+from dataclasses import dataclass, field
 
 from fairlead.core import events as ev
-from fairlead.core.cluster import AcceleratorType, Cluster, Node, is_type_name
-from fairlead.core.errors import FairleadError, JournalUnreachable
+from fairlead.core.cluster import Cluster
+from fairlead.core.errors import FairleadError
+from fairlead.runtime.control.agent_transfers import AgentTransfers
 from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.control.code_store import CodeStore
-from fairlead.runtime.control.node_roster import stay_of
+from fairlead.runtime.control.engine_parts import PartSession
+from fairlead.runtime.control.engines import Engines, launch_key
+from fairlead.runtime.control.node_roster import reported_node, stay_of
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol import messages as ms
 from fairlead.runtime.protocol.orders import Order
-from fairlead.runtime.protocol.task_file import is_job_name
-from fairlead.workloads.catalogue import accelerator_type
 
 log = logging.getLogger(__name__)
 
 MIN_CHECK_S = 0.05
 
-MAX_NODE_ACCELERATORS = 10_000
 MAX_RUNNING = 100_000  # launches that an agent can have
 AGENT_TYPES = 32  # GPU types that a cluster may have by its agents; operators can add more
 NEW_NODES_PER_S, NEW_NODES_BURST = 10.0, 2_000  # nodes that agents add; others connect again later
@@ -76,9 +74,9 @@ class AgentHub:
         self._new_nodes_s = -math.inf  # when agents may add a whole burst of nodes again
         self._write_from = -math.inf  # when the next new credential may be written
         self._until: dict[int, float] = {}  # by node: when it is given up
-        self._request_numbers = count(1)
-        self._answers: dict[int, Callable[[ms.LogChunk], None]] = {}
         self.heartbeats: dict[int, ms.Heartbeat] = {}  # the last one of each node
+        self.engines, self.transfers = Engines(), AgentTransfers(self)
+        self.drained_by: Callable[[int], str] = lambda node: ""  # who drains a node
 
     # For any thread.
 
@@ -89,14 +87,21 @@ class AgentHub:
     def send(self, node: int, order: Order) -> None:
         """Send an order to the session that the backend has accepted. With any other it is lost: a new agent must not get an
         order for an agent that the backend is about to give up."""
+        if (engine := self.engines.of(node)) is not None:
+            engine.send(node, order)
+            return
         accepted = self._accepted.get(node)
         self.post(lambda: self._put(node, ms.OrderBatch((order,))) if self._sessions.get(node) is accepted else None)
 
     def address_of(self, node: int) -> str:
+        if (engine := self.engines.of(node)) is not None:
+            return engine.address_of(node)
         return self._address.get(node, "127.0.0.1")
 
     def silent_s(self, node: int) -> float:
         """Return how long a node's agent is unreachable: 0 while its heartbeats come, infinity once the node is given up."""
+        if (engine := self.engines.of(node)) is not None:
+            return engine.silent_s(node)
         age_s = max(0.0, self.host.monotonic() + self.lease_s + self.grace_s - self._until.get(node, -math.inf))
         return age_s if node not in self._sessions or age_s > MISSED_LEASE * self.lease_s else 0.0
 
@@ -120,11 +125,11 @@ class AgentHub:
 
     @property
     def connected(self) -> frozenset[int]:
-        return frozenset(self._sessions)
+        return self.engines.connected.union(self._sessions)
 
     def silent_nodes(self) -> dict[str, float]:
         """Return for how long each unreachable node has been silent that is not given up yet."""
-        silent = {node: self.silent_s(node) for node in list(self._until)}
+        silent = {node: self.silent_s(node) for node in self.engines.connected.union(self._until)}
         return {self.cluster.nodes[node].name: seconds for node, seconds in silent.items() if 0 < seconds < math.inf}
 
     # For the hub's thread.
@@ -135,6 +140,18 @@ class AgentHub:
         duration of a lease to connect and to report what has ended."""
         self._until.setdefault(node, self.host.monotonic() + self.lease_s + max(0.0, self.grace_s - silent_s))
 
+    def take_over(self, node: int) -> float:
+        """An engine has this node. Return until when agents of launches from before a restart may connect."""
+        return self._until.pop(node, self.host.monotonic() + self.lease_s + self.grace_s)
+
+    def is_open(self, session: AgentSession | PartSession) -> bool:
+        """Return whether a session is the present one of its agent."""
+        return session.open if isinstance(session, PartSession) else self._sessions.get(session.node) is session
+
+    def has_agent(self, node: int) -> bool:
+        """Return whether a node has an agent of its own, for all its launches."""
+        return node in self._sessions
+
     def admit(self, token: str) -> Bearer:
         """Return the bearer of an agent's token or a node's credential. Raises `BadMessage`: the token is neither."""
         if self.tokens is None:
@@ -144,7 +161,7 @@ class AgentHub:
         if not token:
             raise ms.BadMessage("this agent has no token: pass --token-file with an agent token, or set FAIRLEAD_TOKEN")
         found = self.tokens.bearer(token)
-        if found is None or found.role not in (Role.AGENT, Role.NODE):
+        if found is None or found.role not in (Role.AGENT, Role.NODE, Role.LAUNCH):
             raise ms.BadMessage(
                 "this is not an agent's token, or it was revoked or has expired: use agent.token, or "
                 "'fairlead token add NAME --role agent'; a file 'credential' in the agent's --root is used first: remove it"
@@ -157,7 +174,7 @@ class AgentHub:
 
     def welcome(
         self, message: ms.Message, out: Callable[[ms.FromControl | None], None], bearer: Bearer = ANY_AGENT
-    ) -> AgentSession | None:
+    ) -> AgentSession | PartSession | None:
         """Begin a session with an agent's first message; None if its jobs belong to another journal. An unknown node becomes
         part of the cluster, if the agent has the token of all agents. Raises `BadMessage`: the agent is refused."""
         if not isinstance(message, ms.Hello):
@@ -170,9 +187,17 @@ class AgentHub:
             raise ms.BadMessage(f"{both}: install the same Fairlead on both")
         if len(message.running) > MAX_RUNNING:
             raise ms.BadMessage(f"a node cannot run {len(message.running):,} launches: at most {MAX_RUNNING:,}")
+        if message.launch is not None:
+            if self.tokens is not None and bearer.user != launch_key(self.journal, message).text:
+                raise ms.BadMessage("this token is not for this launch")
+            return self.engines.for_agent(message).welcome(message, out)
+        if bearer.role is Role.LAUNCH:
+            raise ms.BadMessage("this token is for the agent of one launch")
         if bearer.role is Role.NODE and bearer.user != message.node:
             raise ms.BadMessage(f"this credential is for node {bearer.user!r}, not {message.node!r}: {_AGAIN}")
         node = -1 if message.node in self._adding else self.cluster.number_of_node.get(message.node, -1)
+        if (engine := self.engines.of(node)) is not None:
+            raise ms.BadMessage(f"node {message.node!r} is a machine of {engine.driver.name}, which starts its agents")
         if node >= 0:
             self._check_agent(node, message, bearer)
         elif bearer.role is Role.NODE:
@@ -313,8 +338,10 @@ class AgentHub:
             log.error("no credential for a node: the tokens cannot be written", extra={"node": name, "why": str(problem)})
         return ""
 
-    def receive(self, session: AgentSession, message: ms.Message) -> bool:
+    def receive(self, session: AgentSession | PartSession, message: ms.Message) -> bool:
         """Handle a later message; False if the session is over. Raises `BadMessage`: no agent sends such a message."""
+        if isinstance(session, PartSession):
+            return session.engine.receive(session, message)
         if self._sessions.get(session.node) is not session:
             return session in self._registering  # agents repeat what is not acknowledged
         if isinstance(message, ms.Heartbeat):
@@ -336,54 +363,29 @@ class AgentHub:
                 self.post(lambda: session.out(acknowledged))
 
             self.backend.report(session.node, message.reports, answer)
-        elif isinstance(message, ms.LogChunk):
-            if (waiting := self._answers.pop(message.number, None)) is not None:
-                waiting(message)
-        elif isinstance(message, ms.CodeRequest) and self.code is not None:
-            self._send_code(self.code, session, message)
         elif isinstance(message, ms.Leaving):
             self.backend.agent_leaving(session.node)
         elif isinstance(message, ms.Left):
             self._give_up(session.node, 0.0)
         else:
-            raise ms.BadMessage("expected a heartbeat, reports, a log chunk or a code request")
+            self.transfers.receive(session, message)
         return not isinstance(message, ms.Left)
 
-    def _send_code(self, code: CodeStore, session: AgentSession, message: ms.CodeRequest) -> None:
-        """Send part of an archive. Others do not wait for a database; as long as it does not answer, it is asked again."""
-        if not code.remote:
-            session.out(code.chunk(message.digest, message.offset))
-            return
-
-        def read() -> None:
-            while self._sessions.get(session.node) is session:
-                try:
-                    self.post(partial(session.out, code.chunk(message.digest, message.offset)))
-                    return
-                except JournalUnreachable:
-                    self.host.sleep(1.0)
-
-        self.host.spawn("code", read)
-
-    def leave(self, session: AgentSession) -> None:
+    def leave(self, session: AgentSession | PartSession) -> None:
         """A stream has ended."""
+        if isinstance(session, PartSession):
+            session.engine.leave(session)
+            return
         self._registering.discard(session)
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
 
     def request_log(self, node: int, request: ms.LogRequest, answer: Callable[[ms.LogChunk], None]) -> int:
-        """Send a request to an agent; `answer` is called unless `forget` comes first. Returns the number of the request; 0: the
-        agent is not connected."""
-        if node not in self._sessions:
-            return 0
-        number = next(self._request_numbers)
-        self._answers[number] = answer
-        self._put(node, replace(request, number=number))
-        return number
-
-    def forget(self, number: int) -> None:
-        """The answer to a request is not needed any more."""
-        self._answers.pop(number, None)
+        """Send a request to an agent; `answer` is called unless `transfers.forget` comes first. Returns the number of the
+        request; 0: the agent is not connected."""
+        engine = self.engines.of(node)
+        session = self._sessions.get(node) if engine is None else engine.session_of(node, request.job, request.generation)
+        return 0 if session is None else self.transfers.request(session, request, answer)
 
     def expire(self) -> float:
         """Give up nodes without heartbeats. Returns in how many seconds to call it again. Where leases may not be renewed, the
@@ -398,9 +400,11 @@ class AgentHub:
         for node in [node for node, until in self._until.items() if until <= now]:
             self._give_up(node, self.lease_s + self.grace_s)
         earliest = min((until for until in self._until.values() if until > now), default=now + 1.0)
-        return min(max(earliest - now, MIN_CHECK_S), 1.0)
+        return min(max(min(earliest - now, self.engines.expire()), MIN_CHECK_S), 1.0)
 
     def _give_up(self, node: int, silent_s: float) -> None:
+        if self.engines.adopt(node):
+            return
         del self._until[node]
         self._close(node)
         self.backend.agent_lost(node, silent_s)
@@ -411,6 +415,7 @@ class AgentHub:
             self._close(node)
         for session in self._registering:
             session.out(None)
+        self.engines.close()
 
     def _accept(self, session: AgentSession) -> None:
         self._accepted[session.node] = session
@@ -432,19 +437,3 @@ class AgentHub:
     def _close(self, node: int) -> None:
         if (session := self._sessions.pop(node, None)) is not None:
             session.out(None)
-
-
-def reported_node(hello: ms.Hello) -> tuple[Node, AcceleratorType]:
-    """The node that an agent describes, and its GPU type. Raises `BadMessage`: no node can have its name or
-    so many GPUs."""
-    for what, name, valid in (
-        ("node", hello.node, is_job_name(hello.node)),
-        ("GPU type", hello.type, is_type_name(hello.type)),
-    ):
-        if not valid:
-            raise ms.BadMessage(f"a {what} cannot have the name {name[:80]!r}: use letters, digits, '.', '_' and '-'")
-    if hello.accelerators > MAX_NODE_ACCELERATORS:
-        raise ms.BadMessage(f"a node cannot have {hello.accelerators:,} GPUs: at most {MAX_NODE_ACCELERATORS:,}")
-    type_ = accelerator_type(hello.type.lower(), hello.gpu_memory_gb)
-    about = (hello.accelerators, hello.cpus or math.inf, hello.memory_gb or math.inf)
-    return Node(hello.node, type_.name, *about, temporary=hello.temporary), type_

@@ -11,6 +11,7 @@ import grpc.aio
 
 from fairlead.core.errors import FairleadError
 from fairlead.runtime.control.agent_hub import AgentHub, AgentSession
+from fairlead.runtime.control.engine_parts import PartSession
 from fairlead.runtime.protocol import messages as ms
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,21 @@ class AgentServer:
         except TimeoutError:
             return None
         finally:
-            self._hub.forget(number)
+            self._hub.transfers.forget(number)
+
+    async def read_output(self, request: ms.LogRequest) -> bytes | None:
+        """Return an engine's answer; None if no engine has this log, or it does not answer."""
+        answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
+        def read(data: bytes | None) -> None:
+            self._hub.post(lambda: None if answer.done() else answer.set_result(data))
+
+        if not self._hub.engines.request_output(request, read):
+            return None
+        try:
+            return await asyncio.wait_for(answer, ANSWER_WITHIN_S)
+        except TimeoutError:
+            return None
 
     async def _stream(
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
@@ -81,7 +96,7 @@ class AgentServer:
             listening.cancel()
             self._hub.leave(session)
 
-    async def _listen(self, session: AgentSession, requests: AsyncIterator[bytes]) -> None:
+    async def _listen(self, session: AgentSession | PartSession, requests: AsyncIterator[bytes]) -> None:
         try:
             async for data in requests:
                 if not self._hub.receive(session, ms.decode_message(data)):

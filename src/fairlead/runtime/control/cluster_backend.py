@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +31,6 @@ from fairlead.runtime.control.launches import (
     NodeRanks,
     RankAssignment,
     TrackedLaunch,
-    gang_ports,
     planned_parameters,
     routing,
     running_parameters,
@@ -42,7 +41,8 @@ from fairlead.runtime.control.snapshotter import same_scheduler
 from fairlead.runtime.control.wall_clock import WallClock
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol.messages import Heartbeat
-from fairlead.runtime.protocol.orders import Ended, LaunchParameters, Order, Report, Task
+from fairlead.runtime.protocol.network import gang_ports
+from fairlead.runtime.protocol.orders import Ended, LaunchParameters, OrderTransport, Report, Task
 
 log = logging.getLogger(__name__)
 
@@ -53,24 +53,6 @@ ENDS_WITHIN_S = 5.0  # after a restart, for agents to report launches that ended
 
 class StateBusy(FairleadError):
     """The state cannot be read now; try again later."""
-
-
-class OrderTransport(Protocol):
-    """How orders reach agents. An order to a node that is not connected is lost; `compare` repeats it later."""
-
-    def send(self, node: int, order: Order) -> None: ...
-
-    def address_of(self, node: int) -> str:
-        """Return the address at which other nodes reach a node."""
-        ...
-
-    def silent_s(self, node: int) -> float:
-        """Return how long a node's agent is unreachable; 0 while it is connected."""
-        ...
-
-    def remove(self, node: int) -> None:
-        """End the session of a node that was removed."""
-        ...
 
 
 @dataclass
@@ -288,15 +270,20 @@ class ClusterBackend:
         self.inbox.put(handle, answer)
 
     def agent_joined(
-        self, node: int, found: Sequence[Key], accept: Callable[[], None] = lambda: None, stay: AgentStay = STAYS
+        self,
+        node: int,
+        found: Sequence[Key] | Callable[[], Sequence[Key]],
+        accept: Callable[[], None] = lambda: None,
+        stay: AgentStay = STAYS,
     ) -> None:
-        """An agent has connected, and found these launches running. Its node is up until `agent_lost`. From `accept` on, it
-        gets orders: those from before were made without knowing of it."""
+        """An agent has connected, and found these launches running; a function is called in the loop's thread. The node is up
+        until `agent_lost`. From `accept` on, the agent gets orders: those from before were made without knowing of it."""
 
         def handle(now: float) -> list[ev.Event]:
             if self.roster.is_removed(node):
                 return []
             accept()
+            here = set(found() if callable(found) else found)
             back: list[ev.Event] = [] if node in self._present else [ev.NodeRepaired(now, node)]
             self._present.add(node)
             self.node_backoff.end(node)
@@ -304,9 +291,9 @@ class ClusterBackend:
             round_s = value if isinstance(value := self.scheduler.get("rounds"), int | float) else 0.0
             back += self.roster.agent_joined(now, node, stay, round_s, self.host.time())
             if self._found is not None:  # after a restart all nodes are compared together
-                self._found[node] = set(found)
+                self._found[node] = here
                 return back
-            return [*back, *self._compare({node: found})]
+            return [*back, *self._compare({node: here})]
 
         self.inbox.put(handle)
 
@@ -333,6 +320,16 @@ class ClusterBackend:
             orders, outcomes = self.launches.node_lost(node, stopped_s)
             self._send(orders)
             return [ev.NodeLost(now, node), *self._reports.record_outcomes(outcomes, now)]
+
+        self.inbox.put(handle)
+
+    def part_lost(self, node: int, launch: Key, silent_s: float = 0.0) -> None:
+        """Nothing of a launch runs on this node any more, and how it ended is not known."""
+
+        def handle(now: float) -> list[ev.Event]:
+            orders, outcomes = self.launches.node_lost(node, now - silent_s, launch)
+            self._send(orders)
+            return self._reports.record_outcomes(outcomes, now)
 
         self.inbox.put(handle)
 

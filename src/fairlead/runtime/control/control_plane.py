@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from fairlead.core import events as ev
-from fairlead.core.cluster import Cluster
+from fairlead.core.cluster import NO_DRAIN, Cluster
 from fairlead.core.errors import FairleadError, JournalError, JournalInUse
 from fairlead.core.stages import Stages
 from fairlead.engine.journal import Journal
@@ -26,13 +26,17 @@ from fairlead.runtime.control.agent_server import AgentServer
 from fairlead.runtime.control.async_decider import AsyncDecider, DecisionHealth, with_timeout
 from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.control.code_store import WEEK_S, Cleaner, CodeStore
+from fairlead.runtime.control.engine_hub import EngineHub
+from fairlead.runtime.control.engines import Engines
 from fairlead.runtime.control.event_log import EventLog, RecentDecisions
 from fairlead.runtime.control.journal_term import FormerControlPlane, JournalTerm
 from fairlead.runtime.control.prometheus import ControlPlaneMetrics
 from fairlead.runtime.control.snapshotter import ObservedJournal, Retention, Snapshotter, check_serializable
 from fairlead.runtime.control.tokens import Tokens
 from fairlead.runtime.control.wall_clock import AliveMark, WallClock
+from fairlead.runtime.drivers.base import EngineDriver
 from fairlead.runtime.host import Host
+from fairlead.runtime.protocol.network import reachable_address
 from fairlead.runtime.protocol.task_file import task_of
 
 log = logging.getLogger(__name__)
@@ -64,6 +68,9 @@ class ControlPlane:
     retention: Retention = field(default_factory=Retention)
     metrics: ControlPlaneMetrics = field(default_factory=ControlPlaneMetrics)
     first_number: int = 0  # of new jobs, at least
+    drivers: Sequence[EngineDriver] = ()  # of engines that start agents, besides agents that join by themselves
+    advertise: str = ""  # the address at which agents of engines reach this control plane; empty: where it listens
+    agent_options: tuple[str, ...] = ()  # of these agents
 
     def __post_init__(self) -> None:
         recovered = self.state is not None
@@ -84,6 +91,11 @@ class ControlPlane:
         self.backend.last_alive_s = min(max(state.time, self.alive.last_s(self.origin)), clock.now())
         self.backend.scheduler = state.scheduler or self.scheduler
         self.hub.backend = self.backend
+        token_of = self.tokens.launch_token if self.tokens is not None else lambda launch: ""
+        self.hub.engines = Engines(
+            [EngineHub(driver, self.hub, lambda key: token_of(key.text), self.agent_options) for driver in self.drivers]
+        )
+        self.hub.drained_by = lambda node: self.loop.state.drains.get(node, NO_DRAIN).by
         self.decision_health = DecisionHealth(self.metrics.skipped)
         stages = self._composed(state.scheduler if recovered else self.scheduler)
         event_log = EventLog(lambda: self.loop.state, lambda: self.loop.stages.round_s)
@@ -122,6 +134,8 @@ class ControlPlane:
         self.on_end = lambda: loop.call_soon_threadsafe(ended)
         self.expect_nodes()
         self._server, port = await self.agents.serve(address, credentials)
+        for engine in self.hub.engines.all:
+            engine.control = self.advertise or reachable_address(address, port)
         watches = [self.agents.watch(), self.cleaner.watch()]
         if self.term is None:
             watches.append(self.alive.keep(self.hub.silent_nodes))
@@ -146,6 +160,8 @@ class ControlPlane:
                 self._lose_journal()
         if self.snapshotter is not None:
             self.snapshotter.start()
+        for engine in self.hub.engines.all:
+            self.host.spawn(engine.driver.name, engine.thread.run)
 
     async def ended(self) -> None:
         """Wait for the end of the loop; raise the failure that ended it, if any."""
@@ -166,6 +182,8 @@ class ControlPlane:
             await asyncio.to_thread(self.snapshotter.stop)
         for watching in self._watching:
             watching.cancel()
+        for engine in self.hub.engines.all:
+            engine.thread.close()
         self.hub.close()
         await self._server.stop(0.2)
         if self.term is not None:
@@ -220,6 +238,13 @@ class ControlPlane:
     def _composed(self, scheduler: Mapping[str, Any]) -> Stages:
         stages = self.compose(scheduler)
         policy = getattr(stages.policy, "allocator", stages.policy)
+        if shares_accelerators(policy):
+            for driver in self.drivers:
+                if not driver.capabilities.can_share:
+                    raise FairleadError(
+                        f"{scheduler.get('policy')} lets jobs share GPUs, and {driver.name} cannot: choose another policy, or"
+                        f" run agents on its machines (see the guide of {driver.name})"
+                    )
         self.preempts = not stages.run_to_completion and bool(getattr(policy, "preempt", True))
         return with_timeout(stages, self.decision_health, self.host)
 
@@ -257,3 +282,9 @@ class ControlPlane:
         finally:
             self.stopping = True  # open requests must not wait for the loop
             self.on_end()
+
+
+def shares_accelerators(policy: object) -> bool:
+    """Return whether a policy lets jobs share GPUs: it has `space_sharing`, or says so by `colocates`."""
+    colocates = type(policy).__module__.startswith(("fairlead.policies.colocation", "fairlead.policies.serving"))
+    return bool(getattr(policy, "space_sharing", False) or getattr(policy, "colocates", colocates))

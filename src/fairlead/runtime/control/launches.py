@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
-from zlib import crc32
 
 import numpy as np
 
@@ -21,8 +20,6 @@ from fairlead.core.snapshot import Snapshot
 from fairlead.runtime.protocol import orders as od
 
 MAX_STEPS, MAX_S = 2**53, 1e9  # bounds of a lease, however often a job reports a renewal
-
-FIRST_PORT, PORTS = 20_000, 10_000  # for gangs; below the range that the system assigns
 
 
 class LaunchEnd(Enum):
@@ -281,11 +278,17 @@ class LaunchTracker:
             return self._settle(run)
         return (_kill(run), []) if run.broken else ([], [])
 
-    def node_lost(self, node: int, at: float = math.inf) -> tuple[list[Addressed], list[LaunchOutcome]]:
-        """A node is gone, and everything that ran there has stopped, as far as is known at that second."""
+    def sent_to(self, node: int) -> list[Key]:
+        """Return the launches that were sent to a node and have not ended there."""
+        return [run.key for run in self._all.values() if run.sent and node in run.nodes_left and node not in run.unsent]
+
+    def node_lost(
+        self, node: int, at: float = math.inf, only: Key | None = None
+    ) -> tuple[list[Addressed], list[LaunchOutcome]]:
+        """A node is gone, or `only` one launch there. What ran there has stopped, as far as is known at that second."""
         orders: list[Addressed] = []
         outcomes: list[LaunchOutcome] = []
-        there = [run for run in self._all.values() if node in run.nodes_left]
+        there = [run for run in self._all.values() if node in run.nodes_left and only in (None, run.key)]
         for run in there:  # all of them before any is settled, so that no waiting launch begins on the lost node
             run.lost.add(node)
             run.stopped_s, run.lost_s = max(run.stopped_s, at), min(run.lost_s, at)
@@ -411,12 +414,6 @@ class RankAssignment:
     def all_of(self, node: int) -> tuple[int, ...]:
         """Return all accelerators of a node, counted from 0."""
         return tuple(range(self._cluster().nodes[node].accelerators))
-
-
-def gang_ports(launch: Key, checkpoints: str) -> tuple[int, int]:
-    """Return two ports for a gang. They differ between launches, and between control planes on one machine."""
-    first = FIRST_PORT + 2 * ((crc32(checkpoints.encode()) + 7919 * launch[0] + launch[1]) % (PORTS // 2))
-    return first, first + 1
 
 
 def planned_parameters(launches: Launches, routes: Routes) -> list[od.LaunchParameters]:

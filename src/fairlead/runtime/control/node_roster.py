@@ -11,14 +11,17 @@ from datetime import datetime
 from typing import NamedTuple
 
 from fairlead.core import events as ev
-from fairlead.core.cluster import MAX_TYPES, NO_DRAIN, AcceleratorType, Cluster, Drain, Node
+from fairlead.core.cluster import MAX_TYPES, NO_DRAIN, AcceleratorType, Cluster, Drain, Node, is_type_name
 from fairlead.engine.node_changes import addition_problem
 from fairlead.runtime.control.inbox import Refusal
-from fairlead.runtime.protocol.messages import Hello
+from fairlead.runtime.protocol.messages import BadMessage, Hello
+from fairlead.runtime.protocol.task_file import is_job_name
+from fairlead.workloads.catalogue import accelerator_type
 
 AGENT = "agent"  # drains a node while its agent leaves, and before its allocation ends; such a drain ends when an agent joins
 LEAVING, ALLOCATION_ENDS = "its agent is leaving", "its allocation ends at "
 AGENT_LEAVES = Drain(LEAVING, AGENT)
+MAX_NODE_ACCELERATORS = 10_000
 MAX_LEFT_S = 1e9  # three decades
 SAME_END_S = 5.0  # the end of an allocation that an agent reports again may differ by this much
 
@@ -35,6 +38,22 @@ class AgentStay(NamedTuple):
 def stay_of(hello: Hello, grace_s: float) -> AgentStay:
     """Return what an agent's first message says, where jobs have `grace_s` to save."""
     return AgentStay(hello.left_s, grace_s, hello.leaving, hello.temporary)
+
+
+def reported_node(hello: Hello) -> tuple[Node, AcceleratorType]:
+    """The node that an agent describes, and its GPU type. Raises `BadMessage`: no node can have its name or
+    so many GPUs."""
+    for what, name, valid in (
+        ("node", hello.node, is_job_name(hello.node)),
+        ("GPU type", hello.type, is_type_name(hello.type)),
+    ):
+        if not valid:
+            raise BadMessage(f"a {what} cannot have the name {name[:80]!r}: use letters, digits, '.', '_' and '-'")
+    if hello.accelerators > MAX_NODE_ACCELERATORS:
+        raise BadMessage(f"a node cannot have {hello.accelerators:,} GPUs: at most {MAX_NODE_ACCELERATORS:,}")
+    type_ = accelerator_type(hello.type.lower(), hello.gpu_memory_gb)
+    about = (hello.accelerators, hello.cpus or math.inf, hello.memory_gb or math.inf)
+    return Node(hello.node, type_.name, *about, temporary=hello.temporary), type_
 
 
 STAYS = AgentStay()

@@ -14,9 +14,9 @@ from fairlead.core.errors import near_or_all
 from fairlead.core.job import Phase
 from fairlead.engine.feasibility import feasible_types
 from fairlead.runtime.control import views
-from fairlead.runtime.control.agent_hub import MAX_NODE_ACCELERATORS
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.job_routes import Ask, JobName
+from fairlead.runtime.control.node_roster import MAX_NODE_ACCELERATORS
 from fairlead.runtime.control.request_guard import ParsedRoute
 from fairlead.runtime.control.tokens import Bearer, Role
 from fairlead.runtime.protocol.task_file import is_job_name

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
+import hmac
 import logging
 import math
 import secrets
@@ -15,7 +18,7 @@ from enum import StrEnum
 import orjson
 
 from fairlead.core.errors import FairleadError, InputError, JournalUnreachable
-from fairlead.journal.control_files import TOKENS, ControlFiles
+from fairlead.journal.control_files import LAUNCH_KEY, TOKENS, ControlFiles
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +26,7 @@ ID_LENGTH = 8
 LOOK_EVERY_S = 1.0  # for changes in a database
 CHANGE_WITHIN_S = 2.0  # in a database, while a control plane runs
 MAX_AGE_S = 900.0  # how long tokens stay valid while the database is unreachable
+_OF_LAUNCH = "fl_launch_"  # how the tokens of launches begin
 ANY = "*"  # in place of an account: each job names its own
 
 
@@ -33,6 +37,7 @@ class Role(StrEnum):
     USER = "user"  # its own jobs
     AGENT = "agent"  # connects nodes, known or new
     NODE = "node"  # connects the node whose name is its user
+    LAUNCH = "launch"  # connects the agent of one part of a launch, whose key is its user
     METRICS = "metrics"  # reads /metrics
 
 
@@ -90,6 +95,7 @@ class Tokens:
         self._reading = threading.Lock()  # what one thread read before must not replace what another read since
         self._asked, self._looked = threading.Event(), threading.Condition()
         self._rounds = 0  # how often the thread has looked
+        self._launch_key = b""  # with which the tokens of launches are signed; empty: it was not read yet
         self._reload()
 
     def issue(self, role: Role, user: str, account: str = "", *, lasts_s: float | None = None, uses: int | None = None) -> str:
@@ -135,6 +141,33 @@ class Tokens:
         self._change(put)
         return token
 
+    def launch_token(self, launch: str) -> str:
+        """Return the token of the agent of one part of a launch, by its key as a text. It is computed, and stored nowhere."""
+        text = base64.urlsafe_b64encode(launch.encode()).decode()
+        return f"{_OF_LAUNCH}{text}.{self._signature(text)}"
+
+    def _signature(self, text: str) -> str:
+        if not self._launch_key:
+            new, stored = secrets.token_bytes(32), list[bytes]()
+
+            def keep(found: bytes | None) -> bytes:
+                stored[:] = [found or new]
+                return stored[0]
+
+            if self._files is not None:
+                self._files.update(LAUNCH_KEY, keep)
+            self._launch_key = stored[0] if stored else new
+        return hmac.new(self._launch_key, text.encode(), "sha256").hexdigest()
+
+    def _launch_bearer(self, token: str) -> Bearer | None:
+        text, _, signature = token.removeprefix(_OF_LAUNCH).partition(".")
+        if not hmac.compare_digest(signature.encode(errors="replace"), self._signature(text).encode()):
+            return None
+        try:
+            return Bearer(Role.LAUNCH, base64.urlsafe_b64decode(text).decode(), digest=_digest(token))
+        except (binascii.Error, UnicodeDecodeError):
+            return None
+
     def credential_of(self, node: str) -> Bearer | None:
         """Return the credential of a node, if it has one."""
         self._refresh()
@@ -147,6 +180,8 @@ class Tokens:
 
     def bearer(self, token: str) -> Bearer | None:
         """Return the bearer of a token. The lookup by digest has a constant time."""
+        if token.startswith(_OF_LAUNCH):
+            return self._launch_bearer(token)
         digest = _digest(token)
         self._refresh(digest)
         too_old = self._followed and time.monotonic() > self._read_at + MAX_AGE_S

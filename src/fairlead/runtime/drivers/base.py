@@ -14,11 +14,14 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, get_type_hints
 
-from fairlead.core.errors import FairleadError
+from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
+
+from fairlead.config.registry import Registry
+from fairlead.core.errors import FairleadError, InputError
 
 
 class EngineUnavailable(FairleadError):
@@ -53,6 +56,26 @@ class LaunchKey(NamedTuple):
         """Return the key of a text; None if it is none."""
         found = re.fullmatch(r"([^/]*)/([0-9]{1,15})/([0-9]{1,15})/([^/]+)", text)
         return cls(found[1], int(found[2]), int(found[3]), found[4]) if found else None
+
+
+def create_driver(text: str, registry: Registry) -> EngineDriver:
+    """Create the driver of a text such as `slurm:partition=gpu,account=ml`. Raises `InputError`: it has no such option."""
+    name, _, rest = text.partition(":")
+    driver = registry.load("driver", name)
+    types = get_type_hints(driver)
+    known = {one.name for one in fields(driver) if one.init and one.name in types} if is_dataclass(driver) else set(types)
+    options: dict[str, Any] = {}
+    for word in filter(None, rest.split(",")):
+        key, equals, value = word.partition("=")
+        key = key.replace("-", "_")
+        if not equals or key not in known:
+            raise InputError("--engine", f"{name}:KEY=VALUE,… with keys of {', '.join(sorted(known))}", value=word)
+        try:
+            options[key] = TypeAdapter(types[key]).validate_python(value)
+        except (ValidationError, PydanticSchemaGenerationError):
+            raise InputError("--engine", f"a value of type {types[key]} for {key}", value=value) from None
+    created: EngineDriver = driver(**options)
+    return created
 
 
 class MachineState(StrEnum):
@@ -163,7 +186,7 @@ class EngineDriver(Protocol):
         ...
 
     def forget(self, key: LaunchKey) -> None:
-        """Remove what is left of a part that is over."""
+        """A part is over: what is left of it may be removed, at once or after a while in which its output can be read."""
         ...
 
     def close(self) -> None:

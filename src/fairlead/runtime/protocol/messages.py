@@ -62,6 +62,7 @@ class Hello:
     left_s: Amount = 0.0
     temporary: bool = False
     leaving: bool = False
+    launch: tuple[Count, Count] | None = None  # of an agent that an engine has started for this launch only
 
 
 @_message

@@ -10,12 +10,14 @@ import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 import grpc
 
 from fairlead.core.errors import InputError, require
 
 LAST_PORT = 65_535
+FIRST_PORT, PORTS = 20_000, 10_000  # for gangs; below the range that the system assigns
 _NOT_LOCAL = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -42,6 +44,18 @@ def own_address(towards: str) -> str:
     except OSError:
         pass
     return "127.0.0.1"
+
+
+def reachable_address(address: str, port: int) -> str:
+    """Where others reach a server that listens at an address, with the port that it has."""
+    anywhere = host_of(address) in ("0.0.0.0", "::")
+    return f"{socket.getfqdn() if anywhere else address.rpartition(':')[0]}:{port}"
+
+
+def gang_ports(launch: tuple[int, int], checkpoints: str) -> tuple[int, int]:
+    """Return two ports for a gang. They differ between launches, and between control planes on one machine."""
+    first = FIRST_PORT + 2 * ((crc32(checkpoints.encode()) + 7919 * launch[0] + launch[1]) % (PORTS // 2))
+    return first, first + 1
 
 
 def bind_sockets(option: str, address: str) -> list[socket.socket]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias
 
 from pydantic import Field
 
@@ -49,6 +49,7 @@ class Task:
     outputs: tuple[str, ...] = ()  # patterns of files to keep when it has ended
     cpus: float = 0.0  # that each worker needs; 0: not specified. What a plan assigns comes before it
     host_memory_gb: float = 0.0  # likewise
+    engines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what it asks of each engine, by its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,24 @@ class Reroute(OfLaunch):
 
 
 Order: TypeAlias = Launch | Revoke | Kill | Extend | Reroute
+
+
+class OrderTransport(Protocol):
+    """How orders reach agents. An order to a node that is not connected is lost; `compare` repeats it later."""
+
+    def send(self, node: int, order: Order) -> None: ...
+
+    def address_of(self, node: int) -> str:
+        """Return the address at which other nodes reach a node."""
+        ...
+
+    def silent_s(self, node: int) -> float:
+        """Return how long a node's agent is unreachable; 0 while it is connected."""
+        ...
+
+    def remove(self, node: int) -> None:
+        """End the session of a node that was removed."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,8 @@ MAX_TASK_BYTES = 1 << 20  # size limit of an encoded task, which agents receive 
 
 MAX_AFTER = 100
 
+ENGINES = ("slurm", "kubernetes")  # parts of a task file that only the driver of this name reads
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _UNUSABLE = re.compile("[\0\ud800-\udfff]")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -201,6 +203,8 @@ class TaskSpec(Spec):
         Field(description="a file of the node that also gets the output; %j: number, %x: name, %a: index; see --output"),
     ] = ""
     lease: LeaseSpec = LeaseSpec()  # bounds of the lease
+    slurm: Annotated[dict[str, Any], Field(description="what a Slurm cluster needs to know; see the guide")] = {}
+    kubernetes: Annotated[dict[str, Any], Field(description="image, volumes and more of its pods; see the guide")] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -354,6 +358,8 @@ class TaskSpec(Spec):
             value = getattr(self, name)
             if value != type(self).model_fields[name].default:
                 task[name] = value
+        if engines := {name: options for name in ENGINES if (options := getattr(self, name))}:
+            task["engines"] = engines
         if self.lease != LeaseSpec():
             task["lease"] = self.lease.model_dump(exclude_defaults=True)
         if member is not None:
@@ -380,6 +386,7 @@ def task_of(job: Job) -> Task:
         task.get("shell", False),
         task.get("output", ""),
         tuple(task.get("outputs", ())),
+        engines=task.get("engines", {}),
     )
 
 

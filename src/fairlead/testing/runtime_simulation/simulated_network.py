@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.runtime.agent.agent_stream import ConnectionLost
 from fairlead.runtime.control.agent_hub import AgentHub, AgentSession
+from fairlead.runtime.control.engine_parts import PartSession
 from fairlead.runtime.protocol import messages as ms
 from fairlead.testing.runtime_simulation.virtual_world import FaultWindow, SimulatedProgram, VirtualWorld
 
@@ -57,7 +58,7 @@ class SimulatedStream:
         self._lost = ""
         self._last = {"up": 0.0, "down": 0.0}
         self.late_s = 0.0  # how much later than those of other streams its messages arrive
-        self._session: AgentSession | None = None
+        self._session: AgentSession | PartSession | None = None
         self._control = network.hubs[address]()
         self.control = self._control[1] if self._control is not None else None
         self._open_at_control = self._control is not None

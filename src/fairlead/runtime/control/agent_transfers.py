@@ -1,0 +1,67 @@
+"""Logs and code archives on the agents' streams: requests for logs get their answers, and code is sent in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING
+
+from fairlead.core.errors import JournalUnreachable
+from fairlead.runtime.control.code_store import CodeStore
+from fairlead.runtime.protocol import messages as ms
+
+if TYPE_CHECKING:
+    from fairlead.runtime.control.agent_hub import AgentHub, AgentSession
+    from fairlead.runtime.control.engine_parts import PartSession
+
+
+@dataclass(eq=False)
+class AgentTransfers:
+    """What travels on the streams of a hub besides leases, orders and reports."""
+
+    hub: AgentHub
+
+    def __post_init__(self) -> None:
+        self._numbers = count(1)
+        self._answers: dict[int, Callable[[ms.LogChunk], None]] = {}
+
+    def request(
+        self, session: AgentSession | PartSession, request: ms.LogRequest, answer: Callable[[ms.LogChunk], None]
+    ) -> int:
+        """Ask an agent for a part of a log. Returns the number of the request."""
+        number = next(self._numbers)
+        self._answers[number] = answer
+        session.out(replace(request, number=number))
+        return number
+
+    def forget(self, number: int) -> None:
+        """The answer to a request is not needed any more."""
+        self._answers.pop(number, None)
+
+    def receive(self, session: AgentSession | PartSession, message: ms.Message) -> None:
+        """Handle a message about a log or code. Raises `BadMessage`: it is about something else."""
+        if isinstance(message, ms.LogChunk):
+            if (waiting := self._answers.pop(message.number, None)) is not None:
+                waiting(message)
+        elif isinstance(message, ms.CodeRequest) and self.hub.code is not None:
+            self._send_code(self.hub.code, session, message)
+        else:
+            raise ms.BadMessage("expected a heartbeat, reports, a log chunk or a code request")
+
+    def _send_code(self, code: CodeStore, session: AgentSession | PartSession, message: ms.CodeRequest) -> None:
+        """Send part of an archive. Others do not wait for a database; as long as it does not answer, it is asked again."""
+        if not code.remote:
+            session.out(code.chunk(message.digest, message.offset))
+            return
+
+        def read() -> None:
+            while self.hub.is_open(session):
+                try:
+                    self.hub.post(partial(session.out, code.chunk(message.digest, message.offset)))
+                    return
+                except JournalUnreachable:
+                    self.hub.host.sleep(1.0)
+
+        self.hub.host.spawn("code", read)

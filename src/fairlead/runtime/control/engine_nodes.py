@@ -1,0 +1,120 @@
+"""The machines of an engine as nodes of the cluster: they are added, used, drained and removed as the engine says."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fairlead.core.cluster import Drain, Node
+from fairlead.runtime.drivers.base import Machine, MachineState
+from fairlead.workloads.catalogue import accelerator_type
+
+if TYPE_CHECKING:
+    from fairlead.runtime.control.agent_hub import AgentHub
+
+log = logging.getLogger(__name__)
+
+DECIDE_S = 60.0  # for a round to move jobs, before the time that they need to save
+
+
+@dataclass(eq=False)
+class EngineNodes:
+    """The nodes of one engine. `join` lets the backend use one; `uses` tells whether parts of launches may run there."""
+
+    engine: str
+    hub: AgentHub
+    look: Callable[[], None]
+    join: Callable[[int], None]
+    uses: Callable[[int], bool]
+
+    def __post_init__(self) -> None:
+        self.machines: dict[str, Machine] = {}  # as last observed, by name
+        self.up: set[int] = set()  # nodes that the backend uses
+        self._adding: set[str] = set()
+        self._drained: dict[int, tuple[str, float]] = {}  # reason and end
+        self._warned: set[str] = set()
+
+    def owns(self, node: int) -> bool:
+        """Whether a node is a machine of this engine."""
+        nodes = self.hub.cluster.nodes
+        return node in self.up or (0 <= node < len(nodes) and nodes[node].name in self.machines)
+
+    def address_of(self, node: int) -> str:
+        machine = self.machines.get(self.hub.cluster.nodes[node].name)
+        return machine.address if machine is not None and machine.address else "127.0.0.1"
+
+    def observe(self, machines: Sequence[Machine]) -> None:
+        """Follow the machines. One that is unreachable or gone is given up when nothing can run there any more."""
+        self.machines = {machine.name: machine for machine in machines}
+        for machine in machines:
+            self._observe_machine(machine)
+        for node in list(self.up):
+            name = self.hub.cluster.nodes[node].name
+            gone = name not in self.machines
+            lost = gone or self.machines[name].state is MachineState.UNREACHABLE
+            if lost and not self.uses(node):
+                self.up.discard(node)
+                self.hub.backend.agent_lost(node)
+                if gone:
+                    self._drained.pop(node, None)
+                    self.hub.backend.remove_node(node)
+
+    def _observe_machine(self, machine: Machine) -> None:
+        node = self.hub.cluster.number_of_node.get(machine.name, -1)
+        if node < 0:
+            if machine.name not in self._adding and machine.accelerators > 0:
+                self._add(machine)
+            return
+        spec = self.hub.cluster.nodes[node]
+        if (spec.type.lower(), spec.accelerators) != (machine.type, machine.accelerators):
+            self._warn(
+                f"machine {machine.name} has {machine.accelerators} × {machine.type}, its node {spec.accelerators} × "
+                f"{spec.type}: it is not used; run 'fairlead nodes remove {machine.name}'"
+            )
+            return
+        if self.hub.has_agent(node):
+            self._warn(f"node {machine.name} has an agent of its own: {self.engine} does not use it")
+            return
+        self._follow_drain(node, machine)
+        if machine.state is not MachineState.UNREACHABLE and node not in self.up:
+            self.join(node)
+
+    def _add(self, machine: Machine) -> None:
+        self._adding.add(machine.name)
+        type_ = accelerator_type(machine.type, machine.gpu_memory_gb)
+        spec = Node(machine.name, type_.name, machine.accelerators, machine.cpus or math.inf, machine.memory_gb or math.inf)
+
+        def added(events: Sequence[object]) -> None:
+            if why := getattr(events, "why", ""):
+                self._warn(f"machine {machine.name} cannot be added: {why}")  # and is not asked for again
+            else:
+                self._adding.discard(machine.name)
+                self.look()
+
+        self.hub.backend.add_node(spec, type_, added)
+
+    def _follow_drain(self, node: int, machine: Machine) -> None:
+        """Drain a node that the engine wants empty. Before the engine takes one away, its jobs have the time to save."""
+        cordoned = machine.state is MachineState.CORDONED
+        wanted = (machine.reason or "cordoned", -math.inf) if cordoned else ("", machine.until)
+        if wanted == ("", math.inf):
+            if self._drained.pop(node, None) is not None or self.hub.drained_by(node) == self.engine:
+                self.hub.backend.drain(node, True, drain=Drain(by=self.engine))
+            return
+        if self._drained.get(node) == wanted:
+            return
+        self._drained[node] = wanted
+        from_s = None
+        if not cordoned:
+            left_s = machine.until - self.hub.host.time() - self.hub.grace_s - DECIDE_S
+            from_s = self.hub.backend.now + left_s if left_s > 0 else None
+        reason = f"{self.engine}: {wanted[0] or 'the machine is taken away soon after'}"
+        self.hub.backend.drain(node, False, drain=Drain(reason, self.engine, None, from_s))
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning("%s", text)

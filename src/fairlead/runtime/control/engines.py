@@ -1,0 +1,59 @@
+"""The engines of a control plane: which of them has a node, and all of them together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from fairlead.runtime.control.engine_hub import EngineHub
+from fairlead.runtime.drivers.base import LaunchKey
+from fairlead.runtime.protocol import messages as ms
+
+
+class Engines:
+    """The engines that start agents of single launches. There may be none: then agents of nodes do everything."""
+
+    def __init__(self, engines: Sequence[EngineHub] = ()) -> None:
+        self.all = tuple(engines)
+
+    def of(self, node: int) -> EngineHub | None:
+        """Return the engine that has a node; None: the node has an agent of its own."""
+        return next((engine for engine in self.all if engine.owns(node)), None)
+
+    def for_agent(self, hello: ms.Hello) -> EngineHub:
+        """Return the engine whose agent this is: that of its machine, or one that has not answered since a restart."""
+        known = [engine for engine in self.all if hello.node in engine.nodes.machines]
+        for engine in known or [engine for engine in self.all if not engine.nodes.machines]:
+            return engine
+        raise ms.BadMessage(f"no engine of this control plane has a machine {hello.node!r}")
+
+    @property
+    def connected(self) -> frozenset[int]:
+        """Nodes on which launches can start."""
+        return frozenset[int]().union(*(engine.connected for engine in self.all))
+
+    def expire(self) -> float:
+        """Give up parts of launches whose agents are silent. Returns in how many seconds to call it again."""
+        return min((engine.expire() for engine in self.all), default=math.inf)
+
+    def adopt(self, node: int) -> bool:
+        """Keep a node whose engine is away, if agents of launches there are connected."""
+        return any(engine.adopt(node) for engine in self.all)
+
+    def request_output(self, request: ms.LogRequest, answer: Callable[[bytes | None], None]) -> bool:
+        """Ask for the log of a worker whose agent has ended; False if no engine has it. An engine's thread answers."""
+        for engine in self.all:
+            if (key := engine.output_of(request.job, request.generation, request.rank)) is not None:
+                engine.thread.read(key, request.offset, request.limit, answer)
+                return True
+        return False
+
+    def close(self) -> None:
+        """End all streams."""
+        for engine in self.all:
+            engine.close()
+
+
+def launch_key(journal: str, hello: ms.Hello) -> LaunchKey:
+    """Return the part of a launch that an agent says it is for."""
+    return LaunchKey(journal, *(hello.launch or (0, 0)), hello.node)

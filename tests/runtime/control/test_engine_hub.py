@@ -1,0 +1,428 @@
+"""Agents of one launch each, which an engine starts: what they are given, and when a part of a launch counts as over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fairlead.core.job import LAUNCH_FAILED
+from fairlead.runtime.control.agent_hub import AgentHub
+from fairlead.runtime.control.engine_hub import START_WITHIN_S, EngineHub
+from fairlead.runtime.control.engine_parts import PartSession
+from fairlead.runtime.control.engines import Engines
+from fairlead.runtime.control.tokens import Tokens
+from fairlead.runtime.drivers.base import (
+    Capabilities,
+    EngineTask,
+    LaunchKey,
+    LaunchNeeds,
+    LaunchPart,
+    Machine,
+    MachineState,
+    TaskState,
+)
+from fairlead.runtime.host import Host
+from fairlead.runtime.protocol import messages as ms
+from fairlead.runtime.protocol import orders as od
+from fairlead.testing.builders import cluster
+
+LEASE_S, GRACE_S = 10.0, 5.0
+KEY = LaunchKey("j", 7, 1, "v100-0")
+
+
+class Clock(Host):
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+
+class Backend:
+    """In the place of the loop's: it remembers, and answers at once."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+        self.sent: list[tuple[int, int]] = []
+        self.launches = SimpleNamespace(sent_to=lambda node: list(self.sent))
+        self.now = 0.0
+
+    def agent_joined(self, node: int, found: Callable[[], Sequence[tuple[int, int]]]) -> None:
+        self.heard.append(("joined", node, tuple(found())))
+
+    def agent_lost(self, node: int, silent_s: float = 0.0) -> None:
+        self.heard.append(("lost", node))
+
+    def part_lost(self, node: int, launch: tuple[int, int], silent_s: float = 0.0) -> None:
+        self.heard.append(("part lost", node, launch))
+
+    def report(self, node: int, reports: Sequence[od.Report], answer: Callable[[], None] = lambda: None) -> None:
+        self.heard.extend(("report", node, one) for one in reports)
+        answer()
+
+    def drain(self, node: int, undo: bool, **about: Any) -> None:
+        self.heard.append(("undrain" if undo else "drain", node, about["drain"].reason))
+
+    def remove_node(self, node: int) -> None:
+        self.heard.append(("removed", node))
+
+    def take(self) -> list[tuple[Any, ...]]:
+        heard, self.heard = self.heard, []
+        return heard
+
+
+class Calls:
+    """In the place of the thread that speaks to the engine."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[Any, ...]] = []
+
+    def start(self, parts: Sequence[LaunchPart], needs: LaunchNeeds) -> None:
+        self.made.append(("start", parts, needs))
+
+    def stop(self, key: LaunchKey, grace_s: float) -> None:
+        self.made.append(("stop", key))
+
+    def forget(self, key: LaunchKey) -> None:
+        self.made.append(("forget", key))
+
+    def look(self) -> None:
+        pass
+
+    def take(self) -> list[tuple[Any, ...]]:
+        made, self.made = self.made, []
+        return made
+
+
+class Scene:
+    def __init__(self, machines: str = "v100:4", tokens: Tokens | None = None) -> None:
+        self.clock, self.backend, self.calls = Clock(), Backend(), Calls()
+        nodes = cluster(machines)
+        self.hub = AgentHub(lambda: nodes, LEASE_S, GRACE_S, tokens, self.clock, journal="j", post=lambda call: call())
+        self.hub.backend = self.backend  # type: ignore[assignment]
+        driver: Any = SimpleNamespace(name="slurm", capabilities=Capabilities())
+        self.engine = EngineHub(driver, self.hub, lambda key: tokens.launch_token(key.text) if tokens else "")
+        self.hub.engines = Engines([self.engine])
+        self.engine.thread = self.calls  # type: ignore[assignment]
+        self.engine.nodes.look = self.calls.look
+        self.machines = [Machine(node.name, node.type, node.accelerators) for node in nodes.nodes]
+
+    def observe(self, *tasks: EngineTask, machines: Sequence[Machine] | None = None) -> None:
+        self.engine._observe(self.machines if machines is None else machines, tasks)
+
+    def begin(self) -> None:
+        self.observe()
+        self.backend.take()
+
+    def launch(self, **about: Any) -> od.Launch:
+        values: dict[str, Any] = {"ranks": (0, 1), "accelerators": (2, 3), "world_size": 2, **about}
+        return od.Launch(7, 1, "train", od.Task(("true",), engines={"slurm": {"qos": "high"}}), **values)
+
+    def accepted(self) -> list[LaunchPart]:
+        parts = [part for call in self.calls.take() if call[0] == "start" for part in call[1]]
+        self.engine._accepted(parts)
+        return parts
+
+    def agent(
+        self, node: str = "v100-0", identity: str = "a", running: bool = False, address: str = "10.0.0.1"
+    ) -> tuple[PartSession, list[Any]]:
+        said: list[Any] = []
+        known = ((7, 1),) if running else ()
+        hello = ms.Hello(node, "v100", 2, 1, address, known, identity=identity, launch=(7, 1))
+        session = self.hub.welcome(hello, said.append)
+        assert isinstance(session, PartSession)
+        return session, said
+
+    def ended(self, session: PartSession, code: int = 0) -> None:
+        self.hub.receive(session, ms.ReportBatch(1, (od.Ended(7, 1, code, False, 5, 5),)))
+        self.hub.leave(session)
+
+
+def orders(said: list[Any]) -> list[od.Order]:
+    return [order for message in said if isinstance(message, ms.OrderBatch) for order in message.orders]
+
+
+def test_a_launch_is_given_to_the_agent_that_the_engine_started():
+    scene = Scene()
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    ((_, (part,), needs),) = scene.calls.take()
+    assert (part.key, part.accelerators, needs.name, needs.options) == (KEY, (2, 3), "train", {"qos": "high"})
+    assert part.arguments[:5] == ("agent", "--launch", "7.1", "--node", "v100-0")
+    assert "v100:2" in part.arguments
+    scene.engine._accepted([part])
+    session, said = scene.agent()
+    (launch,) = orders(said)
+    assert isinstance(launch, od.Launch)
+    assert (launch.ranks, launch.accelerators, launch.task.engines) == ((0, 1), (0, 1), {})
+    scene.ended(session)
+    assert [heard[2].code for heard in scene.backend.take()] == [0]
+    assert ms.Acknowledged(1) in said
+    assert scene.calls.take() == [("forget", KEY)]
+    with pytest.raises(ms.BadMessage, match="is over"):
+        scene.agent(identity="b")
+
+
+def test_a_second_agent_of_the_same_launch_is_refused():
+    scene = Scene()
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    scene.agent()
+    with pytest.raises(ms.BadMessage, match="started it twice"):
+        scene.agent(identity="b")
+    _, said = scene.agent(running=True)  # the first one again, after its stream broke
+    assert orders(said) == []
+
+
+def test_an_agent_that_did_not_get_its_launch_gets_it_again():
+    scene = Scene()
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    scene.agent()
+    _, said = scene.agent()
+    assert len(orders(said)) == 1
+
+
+@pytest.mark.parametrize("order", [od.Revoke(7, 1), od.Kill(7, 1)])
+def test_a_launch_that_was_not_given_out_is_over_at_once_when_it_is_withdrawn(order):
+    scene = Scene()
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    scene.accepted()
+    scene.hub.send(0, order)
+    ((_, _, ended),) = scene.backend.take()
+    assert (ended.code, ended.yielded) == (LAUNCH_FAILED, True)
+    assert scene.calls.take() == [("stop", KEY)]
+    with pytest.raises(ms.BadMessage, match="is over"):
+        scene.agent()
+
+
+def test_orders_reach_an_agent_again_that_connects_again():
+    scene = Scene()
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    session, said = scene.agent()
+    scene.hub.send(0, od.Revoke(7, 1))
+    assert orders(said)[1:] == [od.Revoke(7, 1)]
+    scene.hub.leave(session)
+    _, again = scene.agent(running=True)
+    assert orders(again) == [od.Revoke(7, 1)]
+
+
+def test_what_ends_before_its_agent_connects_could_not_start_and_the_engine_is_quoted():
+    scene = Scene()
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    scene.accepted()
+    scene.observe(EngineTask(KEY, TaskState.WAITING, reason="Resources"))
+    assert scene.backend.take() == []
+    scene.observe(EngineTask(KEY, TaskState.OVER, 1, "no such image"))
+    ((_, _, ended),) = scene.backend.take()
+    assert ended.could_not_start
+    assert ended.why == "slurm: its agent ended with status 1: no such image"
+
+
+def test_what_waits_for_too_long_in_the_engine_is_tried_elsewhere():
+    scene = Scene()
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    scene.accepted()
+    waits = EngineTask(KEY, TaskState.WAITING, reason="Priority")
+    scene.clock.now += START_WITHIN_S - 1
+    scene.observe(waits)
+    assert scene.backend.take() == []
+    scene.clock.now += 2
+    scene.observe(waits)
+    ((_, _, ended),) = scene.backend.take()
+    assert ended.could_not_start
+    assert "Priority" in ended.why
+
+
+@pytest.mark.parametrize("seen", [(), (EngineTask(KEY, TaskState.UNKNOWN),)])
+def test_what_disappeared_from_the_engine_may_still_run_until_lease_and_grace_are_over(seen):
+    scene = Scene()
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    scene.accepted()
+    session, _ = scene.agent()
+    scene.hub.leave(session)
+    for _ in range(int(LEASE_S + GRACE_S) - 1):
+        scene.clock.now += 1
+        scene.observe(*seen)
+        scene.hub.expire()
+    assert scene.backend.take() == []
+    scene.clock.now += 1.5
+    scene.hub.expire()
+    assert scene.backend.take() == [("part lost", 0, (7, 1))]
+    with pytest.raises(ms.BadMessage, match="is over"):
+        scene.agent()
+
+
+def test_what_the_engine_saw_end_is_over_at_once():
+    scene = Scene()
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    scene.accepted()
+    session, _ = scene.agent()
+    scene.observe(EngineTask(KEY, TaskState.OVER, 137))
+    assert scene.backend.take() == [], "its last reports may be on their way"
+    scene.hub.leave(session)
+    scene.observe(EngineTask(KEY, TaskState.OVER, 137))
+    assert scene.backend.take() == [("part lost", 0, (7, 1))]
+
+
+def test_heartbeats_renew_the_lease_of_one_launch():
+    scene = Scene()
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    session, said = scene.agent()
+    for _ in range(20):
+        scene.clock.now += LEASE_S / 3
+        assert scene.hub.receive(session, ms.Heartbeat())
+        scene.hub.expire()
+    assert scene.backend.take() == []
+    assert said.count(ms.LeaseRenewed()) == 20
+
+
+def test_the_parts_of_a_gang_start_in_one_call_and_learn_the_address_of_the_first():
+    scene = Scene("v100:2,v100:2")
+    scene.begin()
+    first = scene.launch(ranks=(0, 1), world_size=4, nodes=2, accelerators=(0, 1))
+    scene.hub.send(0, first)
+    assert scene.calls.take() == [], "the other part is on its way"
+    scene.hub.send(1, scene.launch(ranks=(2, 3), world_size=4, nodes=2, accelerators=(0, 1)))
+    ((_, parts, _),) = scene.calls.take()
+    assert [part.key.machine for part in parts] == ["v100-0", "v100-1"]
+    _, second = scene.agent("v100-1", "b", address="10.0.0.2")
+    assert orders(second) == []
+    _, said = scene.agent("v100-0", "a", address="10.0.0.1")
+    for heard in (said, second):
+        (launch,) = orders(heard)
+        assert isinstance(launch, od.Launch)
+        assert launch.master_address == "10.0.0.1"
+
+
+def test_a_part_of_a_gang_with_nodes_elsewhere_starts_after_a_moment():
+    scene = Scene()
+    scene.begin()
+    scene.hub.send(0, scene.launch(ranks=(2, 3), world_size=4, nodes=2))
+    scene.clock.now += 1
+    scene.hub.expire()
+    assert len(scene.accepted()) == 1
+
+
+def test_after_a_restart_launches_are_adopted_and_those_whose_agents_do_not_come_are_lost():
+    scene = Scene("v100:4,v100:4")
+    scene.backend.sent = [(7, 1)]
+    for node in range(2):
+        scene.hub.expect(node)
+    _, said = scene.agent(running=True)  # before the engine was asked for the first time
+    scene.observe(EngineTask(KEY, TaskState.RUNNING))
+    assert [heard[:2] for heard in scene.backend.take()] == [("joined", 0), ("joined", 1)]
+    assert orders(said) == []
+    for _ in range(int(LEASE_S + GRACE_S) + 1):
+        scene.clock.now += 1
+        session = scene.engine.session_of(0, 7, 1)
+        assert session is not None
+        scene.hub.receive(session, ms.Heartbeat())
+        scene.hub.expire()
+    assert scene.backend.take() == [("part lost", 1, (7, 1))]
+
+
+def test_a_node_whose_engine_is_away_after_a_restart_is_kept_for_agents_that_are_there():
+    scene = Scene("v100:4,v100:4")
+    scene.backend.sent = [(7, 1)]
+    for node in range(2):
+        scene.hub.expect(node)
+    session, _ = scene.agent(running=True)
+    for _ in range(int(LEASE_S + GRACE_S) + 1):
+        scene.clock.now += 1
+        scene.hub.receive(session, ms.Heartbeat())
+        scene.hub.expire()
+    assert scene.backend.take() == [("joined", 0, ((7, 1),)), ("lost", 1)]
+
+
+def test_an_agent_of_a_launch_that_nobody_wants_any_more_is_killed():
+    scene = Scene()
+    scene.begin()
+    _, said = scene.agent(running=True)
+    assert orders(said) == [od.Kill(7, 1)]
+
+
+def test_objects_that_belong_to_no_launch_are_stopped_and_those_that_are_over_forgotten():
+    scene = Scene()
+    scene.begin()
+    other = KEY._replace(job=8)
+    scene.observe(EngineTask(KEY, TaskState.RUNNING), EngineTask(other, TaskState.OVER))
+    assert scene.calls.take() == [("stop", KEY), ("forget", other)]
+
+
+def test_an_engine_that_refuses_a_launch_fails_the_job_with_its_words():
+    scene = Scene()
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    scene.engine._refuse(scene.accepted(), "slurm: invalid qos")
+    ((_, _, ended),) = scene.backend.take()
+    assert (ended.permanent, ended.yielded, ended.why) == (True, False, "slurm: invalid qos")
+
+
+def test_machines_are_drained_given_up_and_removed_as_the_engine_says():
+    scene = Scene()
+    scene.begin()
+    (machine,) = scene.machines
+    cordoned = Machine(machine.name, machine.type, 4, MachineState.CORDONED, "disk")
+    scene.observe(machines=[cordoned])
+    scene.observe(machines=[cordoned])
+    assert scene.backend.take() == [("drain", 0, "slurm: disk")]
+    scene.observe()
+    assert scene.backend.take() == [("undrain", 0, "")]
+    scene.hub.send(0, scene.launch())
+    session, _ = scene.agent()
+    away = Machine(machine.name, machine.type, 4, MachineState.UNREACHABLE)
+    scene.observe(machines=[away])
+    assert scene.backend.take() == [], "its agent still answers"
+    scene.ended(session)
+    scene.backend.take()
+    scene.observe(machines=[])
+    assert scene.backend.take() == [("lost", 0), ("removed", 0)]
+
+
+def test_a_token_is_good_for_its_own_launch_only():
+    tokens = Tokens()
+    scene = Scene("v100:4,v100:4", tokens)
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    (part,) = scene.accepted()
+    bearer = scene.hub.admit(part.token)
+    hello = ms.Hello("v100-0", "v100", 2, 1, launch=(7, 1))
+    assert isinstance(scene.hub.welcome(hello, lambda message: None, bearer), PartSession)
+    for wrong in (
+        ms.Hello("v100-1", "v100", 2, 1, launch=(7, 1)),
+        ms.Hello("v100-0", "v100", 2, 1, launch=(7, 2)),
+        ms.Hello("v100-0", "v100", 4, 1),
+    ):
+        with pytest.raises(ms.BadMessage, match="token"):
+            scene.hub.welcome(wrong, lambda message: None, bearer)
+    for damaged in (part.token[:-1] + "x", part.token.replace(".", ""), "fl_launch_", "fl_launch_é.é"):
+        with pytest.raises(ms.BadMessage, match="not an agent's token"):
+            scene.hub.admit(damaged)
+
+
+def test_an_agent_of_one_launch_cannot_report_about_another():
+    scene = Scene()
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    session, _ = scene.agent()
+    with pytest.raises(ms.BadMessage, match="another"):
+        scene.hub.receive(session, ms.ReportBatch(1, (od.Ended(8, 1, 0, False, 0, 0),)))
+
+
+def test_the_key_of_a_launch_is_read_back_from_its_text():
+    assert LaunchKey.parse(KEY.text) == KEY
+    assert LaunchKey.parse("nothing") is None
+    assert len(LaunchKey("j", 10**14, 10**14, "m" * 100).label) <= 63

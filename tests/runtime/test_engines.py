@@ -1,0 +1,114 @@
+"""A control plane on an engine that starts the agent of every launch: plain processes here, and everything else as it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_at_work import ClusterAtWork, wait_for
+
+
+@contextmanager
+def on_engine(root: Path, machines: int = 2, **about: Any) -> Iterator[tuple[ClusterAtWork, Path]]:
+    folder = root / "engine"
+    folder.mkdir()
+    options = {"lease_s": 6.0, "grace_s": 6.0, "round_s": 0.5, **about}
+    engine = f"processes:folder={folder},machines={machines}"
+    try:
+        with ClusterAtWork(root, machines="", engine=engine, **options) as cluster:
+            wait_for(lambda: len(cluster.nodes()) == machines and all(n["up"] for n in cluster.nodes().values()), "nodes")
+            yield cluster, folder
+    finally:
+        for path in folder.glob("tasks/*/pid"):
+            if not (path.parent / "code").exists():
+                try:
+                    os.kill(int(path.read_text()), signal.SIGKILL)
+                except (ProcessLookupError, ValueError):
+                    continue
+
+
+def test_jobs_gangs_and_failures_end_as_they_should(tmp_path: Path) -> None:
+    with on_engine(tmp_path) as (cluster, folder):
+        cluster.submit(cluster.job("one", steps=20), cluster.job("gang", steps=20, workers=4))
+        cluster.submit(cluster.job("fails", steps=5, fails_at=2, retries=0), ends="failed")
+        jobs = cluster.until_all_ended()
+        assert jobs["gang"]["starts"] == 1
+    assert not list((tmp_path / "plane").glob("**/twice"))
+    logs = [path.read_text() for path in folder.glob("tasks/*/log")]
+    assert len(logs) == 4, "one for each machine of each launch"
+
+
+def test_what_the_engine_starts_twice_runs_once(tmp_path: Path) -> None:
+    with on_engine(tmp_path) as (cluster, folder):
+        (folder / "twice").touch()
+        cluster.submit(*(cluster.job(f"one-{n}", steps=10) for n in range(3)))
+        cluster.until_all_ended()
+        wait_for(lambda: len(list(folder.glob("tasks/*/copy1/code"))) == 3, "the second copies end")
+    for path in folder.glob("tasks/*/copy1"):
+        assert (path / "code").read_text().strip() == "0"
+        assert "is not started here" in (path / "log").read_text()
+
+
+def test_running_launches_are_adopted_after_kill_9(tmp_path: Path) -> None:
+    with on_engine(tmp_path) as (cluster, _):
+        cluster.submit(cluster.job("one", steps=200, step_s=0.1), cluster.job("gang", steps=200, step_s=0.1, workers=3))
+        cluster.until("both run", lambda jobs: all(job["steps_done"] > 2 for job in jobs.values()))
+        cluster.kill_plane()
+        cluster.start_plane()
+        for name in ("one", "gang"):
+            cluster.hurry(name)
+        jobs = cluster.until_all_ended()
+        assert {name: job["starts"] for name, job in jobs.items()} == {"one": 1, "gang": 1}
+
+
+def test_an_engine_that_is_away_touches_no_running_job(tmp_path: Path) -> None:
+    with on_engine(tmp_path) as (cluster, folder):
+        cluster.submit(cluster.job("runs", steps=400, step_s=0.1))
+        cluster.until("it runs", lambda jobs: jobs["runs"]["steps_done"] > 2)
+        (folder / "away").touch()
+        cluster.submit(cluster.job("waits", steps=5))
+        cluster.until("longer than a lease and a grace", lambda jobs: jobs["runs"]["steps_done"] > 150)
+        assert cluster.jobs()["waits"]["steps_done"] == 0
+        (folder / "away").unlink()
+        cluster.until("the order is carried out", lambda jobs: jobs["waits"]["phase"] == "finished")
+        cluster.hurry("runs")
+        assert cluster.until_all_ended()["runs"]["starts"] == 1
+    assert "does not answer: processes: connection refused" in (tmp_path / "plane.log").read_text()
+
+
+def test_a_cordoned_machine_is_drained_and_one_that_is_gone_is_removed(tmp_path: Path) -> None:
+    with on_engine(tmp_path) as (cluster, folder):
+        cluster.submit(cluster.job("moves", steps=300, step_s=0.1))
+        cluster.until("it runs", lambda jobs: jobs["moves"]["steps_done"] > 2)
+        here = next(name for name, node in cluster.nodes().items() if node["jobs"])
+        (folder / "cordoned").write_text(here)
+        cluster.until("it has moved", lambda jobs: jobs["moves"]["starts"] == 2 and jobs["moves"]["steps_done"] > 2)
+        assert cluster.nodes()[here]["drained"]
+        (folder / "cordoned").unlink()
+        wait_for(lambda: not cluster.nodes()[here]["drained"], "the drain ends")
+        (folder / "gone").write_text(here)
+        wait_for(lambda: here not in cluster.nodes(), "the node is removed")
+        cluster.hurry("moves")
+
+
+def test_an_engine_that_refuses_a_job_is_quoted_to_its_user(tmp_path: Path) -> None:
+    with on_engine(tmp_path) as (cluster, folder):
+        (folder / "wrong").touch()
+        cluster.submit(cluster.job("refused", steps=5), ends="failed")
+        job = cluster.until_all_ended()["refused"]
+        assert "no such queue: ask your operator" in str(job)
+
+
+@pytest.mark.parametrize("policy", ["las", "max-min-fairness"])
+def test_a_preempted_job_saves_and_resumes_on_the_engine(tmp_path: Path, policy: str) -> None:
+    with on_engine(tmp_path, machines=1, policy=policy) as (cluster, _):
+        cluster.submit(*(cluster.job(f"turn-{n}", steps=300, step_s=0.1, workers=2) for n in range(2)))
+        cluster.until("one was preempted", lambda jobs: sum(job["preemptions"] for job in jobs.values()) > 0)
+        for n in range(2):
+            cluster.hurry(f"turn-{n}")
+        cluster.until_all_ended()
