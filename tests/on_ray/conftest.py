@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 
 import pytest
-from ray_cluster import ray_cluster
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+sys.path.append(str(Path(__file__).parents[1] / "runtime"))  # `ClusterAtWork`
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -20,8 +19,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="needs a Ray cluster: make test-ray"))
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """Three nodes with one CPU each."""
-    with ray_cluster(3) as found:
-        yield found
+@pytest.fixture(scope="session", autouse=True)
+def environment_of_ray_nodes() -> Iterator[None]:
+    """Workers of Ray, and so agents, get this process's environment."""
+    from foundry import environment
+
+    with pytest.MonkeyPatch.context() as patch:
+        ray = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+        for name, value in {**environment(), **ray}.items():
+            patch.setenv(name, value)
+        yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -41,3 +42,8 @@ def ray_cluster(nodes: int, **given: Any) -> Iterator[Any]:
         yield cluster
     finally:
         cluster.shutdown()
+
+
+def fairlead_command(*words: str) -> list[str]:
+    """The command `fairlead` of this Python."""
+    return [sys.executable, "-c", "from fairlead.cli.main import run; run()", *words]

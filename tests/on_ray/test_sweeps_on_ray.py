@@ -7,14 +7,13 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_cluster import node_arguments
+from ray_cluster import fairlead_command, node_arguments, ray_cluster
 
 import fairlead
 from fairlead.config import SchedulerConfig
@@ -28,8 +27,11 @@ SMALL = ("--jobs", "12", "--cluster", "8xv100:4", "--policies", "fifo,las", "--s
 RUNS = 200
 
 
-def fairlead_command(*words: str) -> list[str]:
-    return [sys.executable, "-c", "from fairlead.cli.main import run; run()", *words]
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Three nodes with one CPU each."""
+    with ray_cluster(3) as found:
+        yield found
 
 
 def run(*words: str, folder: Path) -> Any:

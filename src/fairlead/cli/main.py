@@ -54,6 +54,7 @@ COMMANDS = {
     "serve": Entry(_CLUSTER, "fairlead.cli.cmd_cluster:serve_command", "Run the control plane of a cluster."),
     "agent": Entry(_CLUSTER, "fairlead.cli.cmd_cluster:agent_command", "Run the agent of this node."),
     "slurm": Entry(_CLUSTER, "fairlead.cli.cmd_slurm:slurm_app", "Run the nodes of a cluster as jobs of Slurm."),
+    "ray": Entry(_CLUSTER, "fairlead.cli.cmd_ray:ray_app", "Run the nodes of a cluster on a Ray cluster."),
     "nodes": Entry(_CLUSTER, "fairlead.cli.cmd_nodes:nodes_app", "List, add and remove the nodes of the cluster."),
     "drain": Entry(_CLUSTER, "fairlead.cli.cmd_nodes:drain_command", "Drain nodes; their jobs resume on other nodes."),
     "undrain": Entry(_CLUSTER, "fairlead.cli.cmd_nodes:undrain_command", "Use drained nodes again."),

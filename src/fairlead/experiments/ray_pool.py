@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import logging
 import os
 import pickle
 import queue
@@ -23,9 +22,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from fairlead.core import VERSION
-from fairlead.core.errors import FairleadError, InputError, NotInstalled, install
+from fairlead.core.errors import FairleadError, InputError
 from fairlead.experiments import cases
 from fairlead.files import atomic_write
+from fairlead.runtime.drivers.ray_connection import connect_ray, import_ray
 
 T = TypeVar("T")
 
@@ -42,34 +42,6 @@ def ray_address(on: str) -> str:
     if kind != "ray" or not address:
         raise InputError("--on", ON_RAY, value=on)
     return on if address.startswith("//") else address
-
-
-def import_ray() -> Any:
-    """Return the package Ray. Raises NotInstalled without it."""
-    try:
-        return import_module("ray")
-    except ModuleNotFoundError:
-        raise NotInstalled(f"this needs Ray, which is not installed: {install('ray')}") from None
-
-
-def connect_ray(address: str, **options: Any) -> bool:
-    """Connect to a Ray cluster, or start one on this machine (`local`). Returns False if this process was connected already.
-
-    Raises:
-        FairleadError: There is no such cluster, or it has another version of Ray or Python.
-    """
-    ray = import_ray()
-    if ray.is_initialized():
-        return False
-    local = {"include_dashboard": False} if address == "local" else {}
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default; otherwise each connection warns
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local, **options)
-    except ConnectionError:
-        raise FairleadError(f"no Ray cluster at {address!r}: run 'ray start --head', or use ray:local") from None
-    except (RuntimeError, ValueError) as error:
-        raise FairleadError(f"cannot use the Ray cluster at {address!r}: {' '.join(str(error).split())}") from None
-    return True
 
 
 class RayPool:

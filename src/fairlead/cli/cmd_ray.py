@@ -1,0 +1,151 @@
+"""`fairlead ray up`, `status` and `down`: the GPU nodes of a Ray cluster as nodes of a Fairlead cluster."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from fairlead.cli.output import JsonOption, note, out, print_json
+from fairlead.cli.selectors import control_plane
+from fairlead.core.errors import REFUSED, FairleadError, NotFound, require
+from fairlead.runtime.drivers.ray_pilot import AgentRequest, AgentState, RayPilot
+
+_ABOUT = (
+    "Run the nodes of a cluster on a Ray cluster.\n\nEach GPU node of Ray gets an actor that holds its GPUs and runs an agent."
+)
+ray_app = typer.Typer(help=_ABOUT, no_args_is_help=True, rich_markup_mode=None)
+ADDRESS = typer.Option("auto", help="The Ray cluster: 'auto' for that of this machine, or HOST:PORT.")
+CONTROL = typer.Option("", help="The control plane's address for agents. [default: port 7421 of this machine]")
+JOIN_S = 60.0
+WATCH_S = 10.0
+
+
+@ray_app.command("up")
+def up_ray(
+    address: str = ADDRESS,
+    control: str = CONTROL,
+    gpus: int = typer.Option(0, help="GPUs of each node. [default: all]", min=0),
+    type_name: str = typer.Option("", "--type", help="GPU type. [default: detected by NVML]"),
+    watch: bool = typer.Option(False, "--watch", help="Stay, and start agents on nodes that join Ray later; Ctrl-C ends this."),
+    token_file: Path = typer.Option(Path(".fairlead/agent.token"), help="A file with an agent token."),
+    tls_ca: Path | None = typer.Option(None, help="The authority (PEM) that signed the control plane's certificate."),
+    insecure: bool = typer.Option(False, "--insecure", help="Allow agents without TLS. Tokens are then sent unencrypted."),
+    json: JsonOption = False,
+) -> None:
+    """Start an agent on each GPU node of a Ray cluster. The agents join the control plane.
+
+    Examples:
+
+      fairlead ray up --tls-ca cert.pem
+      fairlead ray up --address head:6379 --control login:7421 --tls-ca cert.pem --watch
+
+    Start the control plane first: 'fairlead serve' in this folder. The agents stay when this command ends, until 'fairlead ray
+    down'. Run it again to start agents on new nodes. Exit codes: 0 done, 4 an agent has ended, 5 no Ray, or no control plane.
+    """
+    from fairlead.runtime.protocol.network import check_encryption
+
+    place = _control(control)
+    for each in place.split(","):
+        check_encryption("--control", each.strip(), encrypted=tls_ca is not None, insecure=insecure, mend="--tls-ca")
+    require(token_file.is_file(), token_file, "an agent token, as 'fairlead serve' writes it to ROOT/agent.token")
+    authority = "" if tls_ca is None else tls_ca.read_text()
+    request = AgentRequest(place, token_file.read_text().strip(), gpus, type_name, authority, insecure)
+    plane = control_plane()
+    plane.nodes()  # no control plane is an error before anything starts
+    with RayPilot(address, place) as pilot:
+        pilot.clear_ended()
+        started = pilot.start(request)
+        left = pilot.until_joined(lambda: {one["name"] for one in plane.nodes() if one["connected"]}, JOIN_S)
+        states = pilot.states()
+        if json:
+            print_json({"started": [one.node_name for one in started], "agents": [asdict(one) for one in states]})
+        elif not states:
+            note(f"the Ray cluster at {address} has no node with GPUs")
+        else:
+            joined = {one.node for one in states} - {one.node for one in left}
+            out.print(Text(f"agents started: {len(started)}; joined: {len(joined)} of {len(states)}"))
+        for one in left:
+            note(f"{one.node}: {_why(one)}")
+        while watch:
+            time.sleep(WATCH_S)
+            for one in pilot.clear_ended():
+                note(f"{one.node}: {_why(one)}")
+            for node in pilot.start(request):
+                note(f"{node.node_name}: an agent starts")
+    if any(one.state == "ended" for one in left):
+        raise typer.Exit(REFUSED)
+
+
+@ray_app.command("status")
+def ray_status(address: str = ADDRESS, control: str = CONTROL, json: JsonOption = False) -> None:
+    """List the agents on a Ray cluster, and whether they have joined the control plane.
+
+    Example:
+
+      fairlead ray status
+
+    Exit codes: 0 done, 5 no Ray.
+    """
+    with RayPilot(address, _control(control)) as pilot:
+        states = pilot.states()
+    joined: set[str] | None = None
+    try:
+        joined = {one["name"] for one in control_plane().nodes() if one["connected"]}
+    except FairleadError as problem:
+        note(f"which nodes have joined is not known: {problem}")
+    if json:
+        listed = [{**asdict(one), "joined": None if joined is None else one.node in joined} for one in states]
+        print_json({"agents": listed})
+        return
+    if not states:
+        note("no agent runs on this Ray cluster for this control plane; 'fairlead ray up' starts them")
+        return
+    table = Table("node", "address", "GPUs", "agent", "joined", "reason", box=box.SIMPLE_HEAD)
+    for one in states:
+        there = "?" if joined is None else "yes" if one.node in joined else "no"
+        table.add_row(*map(Text, (one.node, one.address, str(one.gpus or ""), one.state, there, one.reason)))
+    out.print(table)
+
+
+@ray_app.command("down")
+def down_ray(
+    nodes: list[str] | None = typer.Argument(None, metavar="[NODE]...", help="Names of nodes. [default: all]"),
+    address: str = ADDRESS,
+    control: str = CONTROL,
+    json: JsonOption = False,
+) -> None:
+    """End agents on a Ray cluster: jobs checkpoint and wait for other nodes, the nodes leave, and Ray gets the GPUs back.
+
+    Examples:
+
+      fairlead ray down
+      fairlead ray down 10.0.0.7-4f2a91c0
+
+    The command returns when no process of a job is left there. Exit codes: 0 done, 3 no such node, 5 no Ray.
+    """
+    with RayPilot(address, _control(control)) as pilot:
+        known = {one.node for one in pilot.states()}
+        if unknown := [name for name in nodes or () if name not in known]:
+            raise NotFound(f"no agent {unknown[0]} runs on this Ray cluster: 'fairlead ray status' lists them")
+        ended = pilot.end(nodes or (), note)
+    if json:
+        print_json({"ended": ended})
+    else:
+        out.print(Text(f"ended: {', '.join(ended)}" if ended else "no agent runs on this Ray cluster for this control plane"))
+
+
+def _control(given: str) -> str:
+    return given or f"{os.uname().nodename}:7421"
+
+
+def _why(state: AgentState) -> str:
+    if state.state == "waiting":
+        return "waits for GPUs that Ray has given to others, or for a slow node; it joins later"
+    return f"its agent has ended: {state.reason}" if state.state == "ended" else "its agent runs, but has not joined yet"

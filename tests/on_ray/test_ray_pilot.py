@@ -1,0 +1,90 @@
+"""Agents on a real Ray cluster of three nodes with two GPUs each: jobs run there, save when agents leave, and resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_at_work import wait_for
+from ray_at_work import RayAtWork
+from ray_cluster import node_arguments, ray_cluster
+
+from fairlead.runtime.drivers.ray_pilot import RayPilot
+
+
+@pytest.fixture(scope="module")
+def ray_nodes() -> Iterator[Any]:
+    with ray_cluster(3, num_gpus=2) as found:
+        yield found
+
+
+@pytest.mark.parametrize("policy", ["las", "max-min-fairness"])
+def test_the_jobs_of_the_demo_end_on_ray(tmp_path: Path, ray_nodes: Any, policy: str):
+    with RayAtWork(tmp_path, ray_nodes, policy) as cluster:
+        started = cluster.up()
+        assert len(started) == 3
+        cluster.until_joined(3)
+        assert not cluster.up(), "each node has its agent"
+        assert [(one["state"], one["gpus"], one["joined"]) for one in cluster.status().values()] == [("running", 2, True)] * 3
+        cluster.submit_the_dozen()
+        cluster.until("it runs", lambda jobs: jobs["endless"]["steps_done"] > 0)
+        cluster.cancel("endless")
+        jobs = cluster.until_all_ended()
+        assert len(jobs) == 13
+        assert sorted(cluster.down()) == sorted(started)
+        cluster.until_left()
+        assert not cluster.status()
+
+
+def test_jobs_save_when_agents_leave_and_resume_with_the_next(tmp_path: Path, ray_nodes: Any):
+    with RayAtWork(tmp_path, ray_nodes) as cluster:
+        cluster.up()
+        names = cluster.counts(4)
+        cluster.until_counting(names)
+        cluster.down()
+        cluster.until_left()
+        assert not [pid for name in names for pid in cluster.workers_of(name)], "GPUs are free to Ray after the last process"
+        assert {job["phase"] for job in cluster.jobs().values()} <= {"waiting", "queued"}
+        cluster.up()
+        for name in names:
+            cluster.hurry(name)
+        cluster.until_all_ended()
+
+
+def test_workers_end_with_a_killed_actor(tmp_path: Path, ray_nodes: Any):
+    with RayAtWork(tmp_path, ray_nodes) as cluster:
+        (first, *_) = cluster.up()
+        names = cluster.counts(6)
+        cluster.until_counting(names)
+        cluster.harmed.update(names)
+        with RayPilot(ray_nodes.address, f"127.0.0.1:{cluster.port}") as pilot:
+            before = sum(len(cluster.workers_of(name)) for name in names)
+            pilot._ray.kill(pilot._handle(first))
+            wait_for(lambda: sum(len(cluster.workers_of(name)) for name in names) <= before - 2, "its workers end")
+        for name in names:
+            cluster.hurry(name)
+        cluster.until_all_ended()
+
+
+def test_a_killed_node_of_ray_and_a_new_one(tmp_path: Path, ray_nodes: Any):
+    with RayAtWork(tmp_path, ray_nodes) as cluster:
+        cluster.up()
+        cluster.until_joined(3)
+        names = cluster.counts(4)
+        cluster.until_counting(names)
+        cluster.harmed.update(names)
+        ray_nodes.remove_node(next(iter(ray_nodes.worker_nodes)), allow_graceful=False)
+        ray_nodes.add_node(**node_arguments("127.0.0.8", num_gpus=2))
+        wait_for(lambda: any(name.startswith("127.0.0.8") for name in cluster.up()), "the new node gets an agent")
+        for name in names:
+            cluster.hurry(name)
+        cluster.until_all_ended()
+
+
+def test_an_agent_that_is_refused_is_one_line(tmp_path: Path, ray_nodes: Any):
+    with RayAtWork(tmp_path, ray_nodes) as cluster:
+        (tmp_path / "wrong.token").write_text("fl-wrong")
+        cluster.command("up", "--type", "v100", "--token-file", tmp_path / "wrong.token", code=4)
+        assert all("token" in one["reason"] for one in cluster.status().values())
