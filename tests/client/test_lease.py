@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,25 @@ def test_every_step_is_done_exactly_once_over_five_preemptions(agent: Agent, tmp
     assert lines(log) == list(range(60))
     assert last.printed.endswith(f"counted to 60\nthe sum of the numbers below 60 is {sum(range(60))}\n")
     assert [folder.name for folder in agent.checkpoints.iterdir()] == ["step-60"]
+
+
+def test_sigterm_to_the_job_itself_lets_it_save_and_yield(agent: Agent, tmp_path: Path) -> None:
+    """As Slurm sends it to every process."""
+    log = tmp_path / "log"
+    command = (COUNT, "--steps", "30", "--paced", "--log", log)
+    job = agent.launch(*command)
+    job.pace(5)
+    job.reaches(5)
+    job.process.send_signal(signal.SIGTERM)
+    job.process.send_signal(signal.SIGTERM)
+    until(lambda: job.page[Field.REVOKED], lambda: job.errors)
+    job.pace(1)  # the step under way
+    assert job.ends() == 0
+    assert (job.stage, job.page[Field.SAVED]) == (Stage.YIELDED, 6)
+    again = agent.launch(*command)
+    again.pace(30)
+    assert again.ends() == 0
+    assert lines(log) == list(range(30))
 
 
 def test_after_sigkill_only_the_steps_since_the_last_checkpoint_are_repeated(agent: Agent, tmp_path: Path) -> None:

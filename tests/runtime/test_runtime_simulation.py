@@ -74,8 +74,8 @@ def _admit_any_agent(patch: pytest.MonkeyPatch) -> None:
 
 def _fail_open(patch: pytest.MonkeyPatch) -> None:
     """A fencing deadline that cannot be read is no deadline."""
-    times = shim._fencing_times
-    patch.setattr(shim, "_fencing_times", lambda path: times(path) or (math.inf, math.inf))
+    times = shim.fencing_times
+    patch.setattr(shim, "fencing_times", lambda path: times(path) or (math.inf, math.inf))
 
 
 def _send_to_any_session(patch: pytest.MonkeyPatch) -> None:

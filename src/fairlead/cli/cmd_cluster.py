@@ -276,7 +276,8 @@ def agent_command(
     for one in control.split(","):
         check_encryption("--control", one.strip(), encrypted=tls_ca is not None, insecure=insecure, mend="--tls-ca")
     log_to_stderr(log_format, logging.WARNING if leashed else logging.INFO)  # with `up`, the control plane logs it
-    devices = NodeAccelerators.parse(accelerators) if accelerators else NodeAccelerators.detect()
+    engine = {} if leashed else os.environ  # with `up`, several agents with simulated GPUs share this machine
+    devices = NodeAccelerators.parse(accelerators, engine) if accelerators else NodeAccelerators.detect()
     token = os.environ.get("FAIRLEAD_TOKEN", "")
     if token_file is not None and (token_file.exists() or not (root / CREDENTIAL_FILE).exists()):
         token = token_file.read_text().strip()

@@ -4,6 +4,9 @@ call: the page is memory, and everything that is due by a step or a time is fold
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +86,25 @@ class _Due:
     exit_step: int = _NEVER
 
 
+def _save_at_sigterm(numbers: memoryview) -> None:
+    """Let SIGTERM end the lease, as an engine such as Slurm sends it to all processes of its job: the script saves after its
+    step, and leaves. Before its first step, after its last one, and in other processes, the signal ends the process as usual. A
+    script's own handler stays."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return
+    owner = os.getpid()
+
+    def end_lease(number: int, _: object) -> None:
+        begun = numbers[Field.STAGE] == Stage.STARTING and numbers[Field.BEGAN_NS]
+        if os.getpid() == owner and (begun or numbers[Field.STAGE] in (Stage.RUNNING, Stage.SAVING)):
+            numbers[REVOKED] = 1
+            return
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, end_lease)
+
+
 class LeaseHolder:
     """Holds the lease of a worker: call `begin`, `ready`, `step` until it returns True, then `leave`."""
 
@@ -101,6 +123,8 @@ class LeaseHolder:
         self._total = _NEVER if total is None else total
         self._numbers = Page(context.page).numbers if context.page else memoryview(bytearray(SIZE)).cast("Q")
         self._numbers[Field.OPENED] = 1
+        if context.page:
+            _save_at_sigterm(self._numbers)
         directory = context.checkpoints or saving.directory
         self._checkpoints = Checkpoints(Path(directory), keep=saving.keep, prefix=saving.prefix) if directory else None
         self._saved = 0

@@ -109,6 +109,40 @@ def test_an_agent_takes_only_what_it_may_see(monkeypatch: pytest.MonkeyPatch, sa
     assert [one.device for one in NodeAccelerators.detect({"CUDA_VISIBLE_DEVICES": said}).devices] == devices
 
 
+@pytest.mark.parametrize(
+    ("given", "devices"),
+    [
+        ({}, ["0", "1"]),
+        ({"CUDA_VISIBLE_DEVICES": "3,1,2"}, ["3", "1"]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-8a2f, MIG-GPU-8a2f/1/0"}, ["GPU-8a2f", "MIG-GPU-8a2f/1/0"]),
+        ({"SLURM_JOB_GPUS": "0,1,2", "SLURM_STEP_GPUS": "2,1"}, ["2", "1"]),
+        ({"SLURM_JOB_GPUS": "5,6", "CUDA_VISIBLE_DEVICES": "0,1"}, ["0", "1"]),
+    ],
+)
+def test_spelled_accelerators_are_those_that_an_engine_gave(given: dict[str, str], devices: list[str]) -> None:
+    assert [one.device for one in NodeAccelerators.parse("v100:2", given).devices] == devices
+
+
+@pytest.mark.parametrize(
+    ("given", "allowed"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "3"}, "CUDA_VISIBLE_DEVICES allows, which is 1 (3)"),
+        ({"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES allows, which is none"),
+        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, "CUDA_VISIBLE_DEVICES allows, which is none"),
+        ({"SLURM_JOB_GPUS": "4,-1,5"}, "SLURM_JOB_GPUS allows, which is 1 (4)"),
+    ],
+)
+def test_more_accelerators_than_an_engine_gave_are_refused(given: dict[str, str], allowed: str) -> None:
+    with pytest.raises(InputError) as caught:
+        NodeAccelerators.parse("v100:2", given)
+    assert allowed in str(caught.value)
+
+
+def test_found_accelerators_are_those_of_a_slurm_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(["Tesla V100"] * 3))
+    assert [one.device for one in NodeAccelerators.detect({"SLURM_STEP_GPUS": "2,0"}).devices] == ["2", "0"]
+
+
 def test_two_types_none_and_no_library_are_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml(["Tesla V100", "Tesla K80"]))
     with pytest.raises(NodeError, match="k80, v100: a node has GPUs of one type"):

@@ -17,8 +17,9 @@ from agent_node import LEASED, OPENS, RUNS_FOREVER, Node, order
 
 from fairlead.runtime.agent.agent_errors import NodeError
 from fairlead.runtime.agent.agent_service import Agent, AgentLease
+from fairlead.runtime.agent.fencing_deadline import FencingDeadline
 from fairlead.runtime.agent.processes import ShimProcess, find_process
-from fairlead.runtime.agent.shim import TOO_LATE, FencingDeadline, LaunchSpec, ShimSystem, _FencingWatch
+from fairlead.runtime.agent.shim import TOO_LATE, LaunchSpec, ShimSystem, _FencingWatch
 from fairlead.runtime.protocol.orders import Launch
 
 FAR_S = 10_000.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ import pytest
 from agent_node import LEASED, OPENS, PATIENCE_S, RUNS_FOREVER, Node, order
 
 from fairlead.runtime.agent.agent_errors import OrderRefused
-from fairlead.runtime.agent.processes import find_process
+from fairlead.runtime.agent.processes import END, find_process
 from fairlead.runtime.protocol.orders import Ended, Launch
 
 AGENT = """
@@ -202,7 +201,7 @@ def test_after_a_reboot_nothing_runs_and_nobody_is_signalled(node: Node, monkeyp
     node.supervisor.close()
     path.write_text(json.dumps({**record, "boot": "another", "workers": [{**record["workers"][0], "pid": os.getpid()}]}))
     shim = find_process(record["workers"][0]["pid"])
-    os.kill(shim.pid, signal.SIGUSR1)
+    os.kill(shim.pid, END)
     os.waitpid(shim.pid, 0)
     (node.directory(launch) / "0" / "exit.json").unlink()
     node.restarts()

@@ -123,6 +123,49 @@ def test_a_script_that_was_not_asked_and_dies_of_sigterm_has_failed(node: Node) 
     assert (end.code, end.yielded, end.why) == (-15, False, "worker 0 was ended by SIGTERM")
 
 
+@pytest.mark.parametrize("first", ["job", "shim"])
+@pytest.mark.parametrize("status", [0, 7])
+def test_a_script_that_gets_the_signal_of_its_shim_was_asked_to_stop(node: Node, status: int, first: str) -> None:
+    """As from Slurm, which signals every process, in any order; the shim may get it when its script has ended."""
+    launch = node.starts(order(SAVES_WHEN_ASKED.replace("sys.exit(0)", f"os._exit({status})"), cooperative=False))
+    (worker,) = node.workers(launch)
+    shim = find_process(worker).parent
+    for pid in (worker, shim) if first == "job" else (shim, worker):
+        os.kill(pid, signal.SIGTERM)
+    end = node.ended(launch)
+    assert (end.code, end.yielded) == (0, True)
+
+
+def test_a_shim_that_gets_sigterm_lives_on_and_asks_a_job_with_a_lease_to_leave(node: Node) -> None:
+    launch = node.starts(order(LEASED))
+    node.until(lambda: any(progress.steps > 2 for progress in node.progress()), "progress")
+    (worker,) = node.workers(launch)
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGTERM):
+        os.kill(find_process(worker).parent, number)
+    end = node.ended(launch)
+    assert (end.code, end.yielded, end.saved) == (0, True, end.steps)
+
+
+def test_jobs_start_with_sigusr1_ignored_and_no_signal_blocked(node: Node) -> None:
+    ignored = "signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN"
+    blocked = "signal.pthread_sigmask(signal.SIG_BLOCK, ())"
+    launch = node.starts(order(f"import signal; print({ignored}, {blocked}, flush=True)"))
+    assert node.printed(launch) == "True set()\n"
+    assert node.ended(launch).code == 0
+
+
+def test_a_script_that_was_asked_before_its_agent_died_on_a_full_disk_has_not_finished(node: Node) -> None:
+    launch = node.starts(order(SAVES_WHEN_ASKED, cooperative=False))
+    node.revoke(launch)
+    (node.directory(launch) / "stop.json").unlink()  # as if it had never been written
+    node.supervisor.close()
+    deadline = time.monotonic() + PATIENCE_S
+    while not (node.directory(launch) / "0" / EXIT).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    node.restarts()
+    assert node.ended(launch).yielded
+
+
 @pytest.mark.parametrize("cooperative", [True, False])
 def test_who_does_not_stop_within_its_grace_is_killed(node: Node, cooperative: bool) -> None:
     launch = node.starts(order(IGNORES_SIGTERM, cooperative=cooperative, grace_s=20))

@@ -46,14 +46,16 @@ def run_agent(
     until: float = math.inf,
     grace_s: float | None = None,
 ) -> None:
-    """Run the agent that `connect` creates until a signal ends it. A `leashed` agent ends with standard input, and waits for an
-    earlier agent that is still ending, or whose lease is not over, as after a restored backup. With `end_jobs` it leaves at a
-    signal: jobs save and end first; `report` receives a sentence for each. It also leaves before the Unix time `until`. Jobs
-    have `grace_s` to save, or what their tasks say."""
+    """Run the agent that `connect` creates until SIGTERM or SIGINT ends it. A `leashed` agent ends with standard input, and
+    waits for an earlier agent that is still ending, or whose lease is not over, as after a restored backup. With `end_jobs` it
+    leaves at a signal, also at SIGUSR1: jobs save and end first; `report` receives a sentence for each. It also leaves before
+    the Unix time `until`. Jobs have `grace_s` to save, or what their tasks say."""
     stopping, leaving = threading.Event(), threading.Event()
     end = leaving if end_jobs else stopping
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, *((signal.SIGUSR1,) if end_jobs else ())):  # as from sbatch --signal=USR1@N
         signal.signal(number, lambda *_: end.set())
+    for number in (signal.SIGUSR2, *(() if end_jobs else (signal.SIGUSR1,))):
+        signal.signal(number, signal.SIG_IGN)
     if leashed:
         end_with_stdin(end.set)
     while True:

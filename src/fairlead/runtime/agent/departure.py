@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from fairlead.runtime.agent.shim import SETTLE_S
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.protocol.orders import Ended, Report
 
-SETTLE_S = 0.3  # how much later a signal may reach another process that it was sent to at the same moment
+SINCE_S = 1.0  # an end that is reported after a signal to the agent may have been caused by it if it is not older than this
 ANSWER_WITHIN_S = 5.0  # how long the control plane has to acknowledge the last ends
 RECONNECT_WITHIN_S = 1.0  # how long an agent without a connection tries to report them
 KILL_MARGIN_S = 5.0  # before the machine is taken away, for jobs that have to be killed and for reports
@@ -59,7 +60,7 @@ class Departure:
         assert self._began is not None
         if not self._asked and now >= self._began + SETTLE_S:
             self._asked = True
-            self.supervisor.stop_all(self.grace_s, since=self._began - SETTLE_S)
+            self.supervisor.stop_all(self.grace_s, since=self._began - SINCE_S)
         if self._ended is None and not self.supervisor.running():
             self._ended = now
 

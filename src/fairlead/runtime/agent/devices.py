@@ -1,5 +1,6 @@
 """The accelerators (GPUs) of a node: detected through NVML (extra `nvml`), or given as in "v100:4"; and NVIDIA's
-Multi-Process Service for those that jobs share. Other modules know an accelerator by its index on the node, from 0."""
+Multi-Process Service for those that jobs share. Where an engine has given devices to the agent, it uses only those. Other
+modules know an accelerator by its index on the node, from 0."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +25,22 @@ _TYPE_AND_COUNT = re.compile(r"([A-Za-z][A-Za-z0-9._-]*):([1-9][0-9]{0,3})")
 _FORM_FACTORS = re.compile(r"^(sxm\d*|pcie|nvl\d*|\d+gb)$")
 _MODEL = re.compile(r"^[a-z]+\d+[a-z]*$")
 _MPS_TIMEOUT_S = 10.0
+
+
+CUDA_DEVICES = "CUDA_VISIBLE_DEVICES"
+_GIVEN_BY = (CUDA_DEVICES, "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")  # the first that is set counts
+_DEVICE = re.compile(r"[0-9]{1,4}|(GPU|MIG)-[0-9A-Za-z/-]+")
+_NO_ENVIRONMENT: Mapping[str, str] = {}
+
+
+def given_devices(environment: Mapping[str, str]) -> tuple[str, list[str] | None]:
+    """The devices that an engine such as Slurm has given to this process, by number or UUID, and the variable that says so;
+    None: it says nothing. As for CUDA, the list ends at the first word that names no device."""
+    variable = next((name for name in _GIVEN_BY if name in environment), "")
+    if not variable:
+        return "", None
+    words = [word.strip() for word in environment[variable].split(",")]
+    return variable, list(takewhile(_DEVICE.fullmatch, words))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +62,25 @@ class NodeAccelerators:
         self._nvml, self._handles = nvml, handles
 
     @classmethod
-    def parse(cls, text: str) -> NodeAccelerators:
-        """The accelerators of a text such as "v100:4"."""
+    def parse(cls, text: str, environment: Mapping[str, str] = _NO_ENVIRONMENT) -> NodeAccelerators:
+        """The accelerators of a text such as "v100:4": the first ones that `environment` allows, if it says so. Raises
+        `InputError`: it allows less."""
         match = _TYPE_AND_COUNT.fullmatch(text)
         if match is None:
             raise InputError("--accelerators", "TYPE:COUNT, as in 'v100:4'", value=text, field="accelerators")
-        return cls(match[1], tuple(Accelerator(str(number)) for number in range(int(match[2]))))
+        count, (variable, given) = int(match[2]), given_devices(environment)
+        names = [str(number) for number in range(count)] if given is None else given[:count]
+        if len(names) < count:
+            allowed = f"{len(names)} ({','.join(names)})" if names else "none"
+            expected = (
+                f"no more GPUs than {variable} allows, which is {allowed}; pass fewer, or start the agent without {variable}"
+            )
+            raise InputError("--accelerators", expected, value=text, field="accelerators")
+        return cls(match[1], tuple(Accelerator(name, identity="" if name.isdigit() else name) for name in names))
 
     @classmethod
     def detect(cls, environment: Mapping[str, str] = os.environ) -> NodeAccelerators:
-        """The accelerators that NVML finds and `CUDA_VISIBLE_DEVICES` allows."""
+        """The accelerators that NVML finds and the environment allows."""
         try:
             nvml = importlib.import_module("pynvml")
         except ImportError as error:
@@ -62,7 +89,8 @@ class NodeAccelerators:
             nvml.nvmlInit()
             all_handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
             identities = [text_of(nvml.nvmlDeviceGetUUID(handle)) for handle in all_handles]
-            chosen = visible(identities, environment)
+            _, given = given_devices(environment)
+            chosen = visible(identities, {} if given is None else {CUDA_DEVICES: ",".join(given)})
             handles = tuple(all_handles[index] for index in chosen)
             names = {accelerator_type_of(nvml.nvmlDeviceGetName(handle)) for handle in handles}
             devices = tuple(

@@ -49,6 +49,8 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
 
 _REPEAT_REQUEST_S = 1.0  # a renewal request without an answer is repeated: it may have been lost
 
+_SIGNAL_MARGIN_S = 5.0  # later than its grace period and this, a worker does not end because of a signal
+
 _LEFT_AFTER_SIGTERM = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
 """Exit statuses of a script without a lease after SIGTERM: by its own exit, by the signal, or as a shell reports the signal."""
 
@@ -217,8 +219,9 @@ class AgentLaunch:
         self._set_stop(stop if before is None else replace(stop, deadline=min(stop.deadline, before.deadline)))
         if signalled or not self.record.cooperative:
             self._terminate()
-        elif self.workers[0].record.rank == 0:
-            self.workers[0].revoke()
+        else:  # the first worker of a gang informs the others; without it here, one of these has to ask it
+            for worker in self.workers[:1] if for_good or self.workers[0].record.rank == 0 else ():
+                worker.revoke()
 
     def kill(self, now: float, why: str) -> None:
         """Kill all workers; to be repeated until they have ended."""
@@ -304,9 +307,12 @@ class AgentLaunch:
         asked = self._stop is not None and self._stop.asked
         in_time = self._stop is not None and any(exit.at_ns >= self._stop.asked_ns for exit in exits)  # else it ended by itself
         clean = all(exit.code == 0 for exit in exits)
-        by_shim = any(0 < exit.asked_ns <= exit.at_ns for exit in exits)  # at the fencing deadline
+        by_shim = any(0 < exit.asked_ns <= exit.at_ns for exit in exits)  # at the fencing deadline, or as this agent asked
         finished = clean and any(status.stage == Stage.FINISHED for status in statuses)
-        if self._stop is not None and self._stop.signalled and in_time:
+        saving_ns = (self.record.grace_s + _SIGNAL_MARGIN_S) * 1e9
+        if any(exit.signalled_ns > 0 and exit.at_ns <= exit.signalled_ns + saving_ns for exit in exits):
+            yielded = not self._killed and not finished  # whatever its status: an engine has signalled all processes
+        elif self._stop is not None and self._stop.signalled and in_time:
             yielded = not self._killed and not finished
         elif self.record.cooperative and by_shim:
             yielded = not finished

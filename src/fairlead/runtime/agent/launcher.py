@@ -17,11 +17,12 @@ from pathlib import Path
 from fairlead.files import make_folder, remove, remove_empty
 from fairlead.runtime.agent.agent_errors import OrderRefused, node_errors
 from fairlead.runtime.agent.devices import MultiProcessService, NodeAccelerators
+from fairlead.runtime.agent.fencing_deadline import FencingDeadline
 from fairlead.runtime.agent.launch import AgentLaunch, LaunchRecord
 from fairlead.runtime.agent.lease_file import LeaseFile
 from fairlead.runtime.agent.processes import Cgroup, ProcessTable, ShimProcess
 from fairlead.runtime.agent.settings import AgentSettings, User, worker_environment
-from fairlead.runtime.agent.shim import LOG, FencingDeadline, LaunchSpec
+from fairlead.runtime.agent.shim import LOG, LaunchSpec
 from fairlead.runtime.agent.worker import LEASE, REPORTS, AgentWorker, WorkerRecord
 from fairlead.runtime.agent.worker_reports import WorkerReports
 from fairlead.runtime.host import Host
@@ -252,6 +253,8 @@ class Launcher:
             page=page if launch.task.cooperative and launch.ranks[local_rank] == 0 else "",
             output=_output(launch, launch.ranks[local_rank], environment),
             outputs=list(launch.task.outputs) if launch.ranks[local_rank] == 0 else [],
+            own_page=page if launch.task.cooperative else "",
+            settle_s=self.settings.settle_s,
         )
 
 

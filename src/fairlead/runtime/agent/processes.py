@@ -10,9 +10,17 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+STOP, END = signal.SIGRTMIN + 7, signal.SIGRTMIN + 8
+"""Orders of an agent to a shim: let the command stop, or kill it. No other program sends these signals."""
+
+SHIM_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, STOP, END)
+"""Signals that a shim handles; they are blocked until it does."""
+
+_FORMER = {STOP: signal.SIGTERM, END: signal.SIGUSR1}  # the same orders to shims of former versions
 
 _PARENT, _STARTED = 1, 19  # fields of /proc/PID/stat, counted behind the name
 
@@ -43,7 +51,7 @@ def is_alive(pid: int, started: int) -> bool:
     return process is not None and process.started == started and not process.dead
 
 
-def send_signal(process: Process, number: signal.Signals) -> bool:
+def send_signal(process: Process, number: int) -> bool:
     """Signal exactly this process; False if it is gone."""
     handle = open_pidfd(process.pid, process.started)
     if handle is None:
@@ -59,6 +67,17 @@ def send_signal(process: Process, number: signal.Signals) -> bool:
     finally:
         os.close(handle)
     return True
+
+
+def handles_signal(pid: int, number: int) -> bool:
+    """Whether a process catches a signal, or blocks it until it does."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            found = dict(line.split(b":", 1) for line in file.read().splitlines() if b":" in line)
+        masks = int(found[b"SigCgt"], 16) | int(found[b"SigBlk"], 16)
+    except (OSError, KeyError, ValueError):
+        return False
+    return bool(masks >> (number - 1) & 1)
 
 
 def open_pidfd(pid: int, started: int) -> int | None:
@@ -185,7 +204,10 @@ class ShimProcess:
         with contextlib.suppress(BrokenPipeError):
             self._child.stdin.close()
 
-    def send_signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: int) -> None:
+        """Send a signal, or an order: `STOP` or `END`."""
+        if number in _FORMER and self._child is None and not handles_signal(self.pid, number):
+            number = _FORMER[number]
         send_signal(Process(self.pid, self.started), number)
 
     def kill_descendants(self) -> bool:
@@ -214,7 +236,10 @@ class ProcessTable:
 
     def start_shim(self, directory: Path) -> ShimProcess:
         """Start a shim that waits for its launch spec. Raises `OSError`: it cannot be started."""
-        with open(directory / "shim.err", "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as errors:
+        with (
+            open(directory / "shim.err", "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as errors,
+            _blocked(SHIM_SIGNALS),  # so that it does not die of a signal while it starts
+        ):
             child = subprocess.Popen(
                 [sys.executable, "-P", "-m", "fairlead.runtime.agent.shim"],
                 stdin=subprocess.PIPE,
@@ -251,6 +276,16 @@ class ProcessTable:
     def boot_id(self) -> str:
         """Identifies the time since the machine was started."""
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@contextlib.contextmanager
+def _blocked(signals: Iterable[int]) -> Iterator[None]:
+    """Block signals in this thread, and so in processes that it starts."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _reaped(handle: int) -> bool:

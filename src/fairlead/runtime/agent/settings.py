@@ -18,6 +18,7 @@ from fairlead.client.lease_page import PAGE
 from fairlead.core.errors import InputError, require
 from fairlead.files import make_folder, read_json, write_json
 from fairlead.runtime.agent.agent_errors import NodeError
+from fairlead.runtime.agent.shim import SETTLE_S
 from fairlead.runtime.protocol.code_archive import ArchiveLimits
 from fairlead.runtime.protocol.orders import Launch, LaunchParameters
 
@@ -181,6 +182,7 @@ class AgentSettings:
     keep_s: float = 7 * 86400.0  # how long launches, with their logs, and code are kept after their end was acknowledged
     sibling_grace_s: float = 5.0  # from a worker's failure to the end of the others
     kill_patience_s: float = 5.0  # from SIGKILL to a worker until its shim is killed too
+    settle_s: float = SETTLE_S  # from the end of a script until it counts as its own end, and not that of a signal to all
     inherited: tuple[str, ...] = _INHERITED
     archives: ArchiveLimits = field(default_factory=ArchiveLimits)
 

@@ -1,8 +1,12 @@
 """The process between an agent and a worker: `python -m fairlead.runtime.agent.shim`. It leads the worker's session, starts the
 command as a process group, writes its output to the log, adopts its orphans, and records how it ended. All of this continues
-when the agent dies. Standard library only, and named tuples as values, so that it starts fast. It passes SIGTERM on to the
-process group; `END` kills the command and all its descendants. Either ends a shim that has not started its command yet. It
-reads its launch spec from standard input and starts nothing if that is incomplete, because its agent died."""
+when the agent dies. Standard library only, and named tuples as values, so that it starts fast. It reads its launch spec from
+standard input and starts nothing if that is incomplete, because its agent died.
+
+Its agent sends `STOP`, for SIGTERM to the process group, and `END`, which kills the command and all its descendants. Other
+signals end no shim. An engine such as Slurm sends SIGTERM to the agent, all shims and all jobs at once: a shim records that,
+and does not pass it on. So that the order in which they arrive does not matter, a shim waits a moment for a signal before it
+says that its command ended by itself. SIGUSR1 has no effect: commands start with it ignored."""
 
 from __future__ import annotations
 
@@ -15,87 +19,18 @@ import os
 import selectors
 import signal
 import stat
-import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
 
+from fairlead.runtime.agent.fencing_deadline import fencing_times
 from fairlead.runtime.agent.kept_outputs import DIRECTORY, keep_outputs, with_rights_of
-from fairlead.runtime.agent.processes import closed_folder, descendants, find_process, kill_all
+from fairlead.runtime.agent.processes import END, SHIM_SIGNALS, STOP, closed_folder, descendants, find_process, kill_all
 from fairlead.runtime.agent.worker_logs import LogWriter
 
-_TIMES = struct.Struct("=dd")
-
-
-class FencingDeadline:
-    """Until when the jobs of a node may run without the control plane: two monotonic times in a file. The agent moves them with
-    every renewal of its lease. All shims read them, since a killed agent cannot stop its jobs. After these times the control
-    plane relies on nothing running here any more. A restart of the machine invalidates them, but each launch follows a renewal.
-
-    It fails closed. A shim begins with the times of its launch spec. It keeps the last times that it has read while the file is
-    missing, short or damaged, so the job stops then. Nothing is launched while the file cannot be written and read back.
-
-    Shims of former versions read the file `lifeline`; it stays as a second name of the same file."""
-
-    def __init__(self, root: Path) -> None:
-        self.path, former = root / "fencing-deadline", root / "lifeline"
-        if former.exists() and not self.path.exists():
-            os.link(former, self.path)
-        self._file = self._open()
-        self.times = (math.inf, math.inf)  # as last moved by this agent; infinite: not yet
-
-    def move(self, stop_s: float, kill_s: float) -> None:
-        """Raises `OSError`: shims may not read these times."""
-        self.times = stop_s, kill_s
-        self.check()
-
-    def check(self) -> None:
-        """Make sure that shims read the times, where there are any. Raises `OSError`: they may not."""
-        if self.times[0] == math.inf:
-            return
-        try:
-            in_place = os.path.samestat(os.lstat(self.path), os.fstat(self._file))
-        except OSError:
-            in_place = False
-        if not in_place:
-            self.close()
-            self._file = self._open()
-        os.pwrite(self._file, _TIMES.pack(*self.times), 0)
-        if _fencing_times(str(self.path)) != self.times:
-            raise OSError(errno.EIO, "the fencing deadline cannot be read back", str(self.path))
-
-    @property
-    def moved_at(self) -> float:
-        """Unix time of the last renewal: until then the agent was alive."""
-        return os.fstat(self._file).st_mtime
-
-    def close(self) -> None:
-        """Close the file; the times stay."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    def _open(self) -> int:
-        return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-
-
-def _fencing_times(path: str) -> tuple[float, float] | None:
-    """When jobs are asked to save and leave, and when the last of them must be gone; None: the file cannot be read."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            stop_s, kill_s = _TIMES.unpack(os.read(file, _TIMES.size))
-        finally:
-            os.close(file)
-    except (OSError, struct.error):
-        return None
-    return (stop_s, kill_s) if -math.inf < stop_s < math.inf and stop_s <= kill_s else None
-
-
 NEVER_BEGAN, CANNOT_START = 125, 127
-END = signal.SIGUSR1
 EXIT = "exit.json"
 LOG = "log"
 
@@ -116,6 +51,10 @@ _MAX_SHOWN = 200  # characters of a word in an exit, which must fit into its res
 _CHUNK = 1 << 16
 _POLL_S = 0.05
 _NO_DEADLINE_POLL_S = 10.0  # while no deadline is set
+_SAME_SIGNAL_S = 5.0  # an order to stop after a signal to all processes does not signal the command a second time
+_STAGE_AT, _ENDED_STAGES = 16 * 8, (3, 4)  # of a lease page, which is slow to import: `Field.STAGE`, yielded and finished
+
+SETTLE_S = 0.3  # how much later a signal may reach one process than another, if both got it at the same moment
 
 
 class LaunchSpec(NamedTuple):
@@ -135,6 +74,8 @@ class LaunchSpec(NamedTuple):
     output: str = ""  # a file that also gets the output; relative to `directory`
     outputs: list[str] | tuple[()] = ()  # patterns of files to keep when it has ended; empty: none
     deadline: list[float] | tuple[float, float] = (math.inf, math.inf)  # the two times in the file, at the launch
+    own_page: str = ""  # the worker's lease page, of any rank, to see whether it has ended by its lease; empty: none
+    settle_s: float = SETTLE_S
 
 
 class Exit(NamedTuple):
@@ -146,7 +87,8 @@ class Exit(NamedTuple):
     lost: int = 0  # bytes of its log that could not be written
     permanent: bool = False  # its command can never be executed: another attempt would fail too
     node_fault: bool = False  # the node could not start it
-    asked_ns: int = 0  # when its shim sent SIGTERM at the fencing deadline; 0: it did not, or the worker had ended before
+    asked_ns: int = 0  # when its shim sent SIGTERM; 0: it did not, or the worker had ended before
+    signalled_ns: int = 0  # when its shim got SIGTERM or SIGINT, which the worker got too, as from Slurm; 0: it did not
 
     @property
     def status(self) -> int:
@@ -169,8 +111,10 @@ class ShimSystem:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         self.received: set[int] = set()  # signals
         # Handlers, not SIG_IGN, which the command would inherit.
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, END):
+        for number in (signal.SIGCHLD, signal.SIGHUP, *SHIM_SIGNALS):
             signal.signal(number, lambda caught, _: self.received.add(caught))
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # for the command too: Slurm's --signal reaches both
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SHIM_SIGNALS)  # its agent has blocked them until now
         myself = find_process(os.getpid())
         assert myself is not None
         self._myself, self._pid = myself, 0
@@ -273,6 +217,8 @@ def run_shim(spec: LaunchSpec, system: ShimSystem) -> int:
         log.copy = _open_as_user(spec) if spec.output else -1
         if fencing.has_passed():  # its agent, or this process, was paused before the command began
             return _leave(directory, draft, Exit(NEVER_BEGAN, _now_ns(system), TOO_LATE))
+        if (stopped := _stopped_before(system)) is not None:
+            return _leave(directory, draft, stopped)
         system.start(spec)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         why = _why_not_started(spec, error)
@@ -280,13 +226,26 @@ def run_shim(spec: LaunchSpec, system: ShimSystem) -> int:
         number = error.errno if isinstance(error, OSError) and not isinstance(error, _OutputError) else 0
         permanent, node_fault = isinstance(error, OSError) and error.errno in _PERMANENT, number in _OF_THE_NODE
         return _leave(directory, draft, Exit(CANNOT_START, _now_ns(system), why, permanent=permanent, node_fault=node_fault))
-    code, at_ns = _supervise(system, log, fencing)
+    exit = _supervise(system, log, fencing, spec)
     log.close()
-    why = CUT_OFF if fencing.over else ""
     if spec.outputs and END not in system.received and not _yielded(spec):
         with contextlib.suppress(OSError, ValueError):
             keep_outputs(spec.directory, list(spec.outputs), directory / DIRECTORY, lambda: with_rights_of(spec.user))
-    return _leave(directory, draft, Exit(code, at_ns, why, lost=log.lost, asked_ns=fencing.asked_ns))
+    return _leave(directory, draft, exit._replace(why=CUT_OFF if fencing.over else "", lost=log.lost))
+
+
+def _stopped_before(system: ShimSystem) -> Exit | None:
+    """The exit of a command that is not started, because a signal came first."""
+    now_ns = _now_ns(system)
+    if END in system.received:
+        return Exit(-signal.SIGKILL, now_ns)
+    if STOP in system.received:
+        return Exit(-signal.SIGTERM, now_ns, asked_ns=now_ns)
+    return Exit(-signal.SIGTERM, now_ns, signalled_ns=now_ns) if _is_signalled(system) else None
+
+
+def _is_signalled(system: ShimSystem) -> bool:
+    return signal.SIGTERM in system.received or signal.SIGINT in system.received
 
 
 def _yielded(spec: LaunchSpec) -> bool:
@@ -366,15 +325,15 @@ class _FencingWatch:
         return max(0.0, kill_s - now)
 
     def _read(self) -> tuple[float, float]:
-        self._times = _fencing_times(self._spec.fencing_deadline) or self._times
+        self._times = fencing_times(self._spec.fencing_deadline) or self._times
         return self._times
 
     def _ask_to_stop(self) -> None:
-        if not self._revoke() and self._system.runs():
+        if not self.revoke() and self._system.runs():
             self.asked_ns = _now_ns(self._system)
             self._system.signal_group(signal.SIGTERM)
 
-    def _revoke(self) -> bool:
+    def revoke(self) -> bool:
         """Revoke the lease. Returns False if the worker cannot know: it has no lease, or has not opened its page yet."""
         if not self._spec.page:
             return self._spec.cooperative  # then the first worker of its gang informs it
@@ -387,11 +346,10 @@ class _FencingWatch:
         return True
 
 
-def _supervise(system: ShimSystem, log: LogWriter, fencing: _FencingWatch) -> tuple[int, int]:
-    """Run until the command and all its descendants are dead and their output is written. Returns exit status and time."""
+def _supervise(system: ShimSystem, log: LogWriter, fencing: _FencingWatch, spec: LaunchSpec) -> Exit:
+    """Run until the command and all its descendants are dead and their output is written. Returns how the command ended."""
     code: int | None = None
-    at_ns = 0
-    term_sent = False
+    at_ns = asked_ns = signalled_ns = 0
     received = system.received
     while True:
         timeout_s = fencing.check()
@@ -401,9 +359,16 @@ def _supervise(system: ShimSystem, log: LogWriter, fencing: _FencingWatch) -> tu
         status = system.reap()
         if status is not None:
             code, at_ns = status, _now_ns(system)
-        if signal.SIGTERM in received and code is None and not term_sent:
-            term_sent = True
-            system.signal_group(signal.SIGTERM)
+        if not signalled_ns and _is_signalled(system):
+            signalled_ns = _now_ns(system)
+            if code is None and spec.cooperative:
+                fencing.revoke()
+        if STOP in received and code is None:
+            received.discard(STOP)
+            now_ns = _now_ns(system)
+            if not asked_ns and (not signalled_ns or now_ns - signalled_ns > _SAME_SIGNAL_S * 1e9) and system.runs():
+                asked_ns = now_ns
+                system.signal_group(signal.SIGTERM)
         if END in received and code is None:
             system.signal_group(signal.SIGKILL)
         over = code is not None or END in received
@@ -412,8 +377,23 @@ def _supervise(system: ShimSystem, log: LogWriter, fencing: _FencingWatch) -> tu
         data = system.read_output()
         if data:
             log.write(data)
-        if code is not None and all_dead and not data:
-            return code, at_ns
+        if code is None or not all_dead or data:
+            continue
+        by_itself = not (signalled_ns or asked_ns or fencing.asked_ns or END in received or _left_by_lease(spec, code))
+        if not by_itself or _now_ns(system) >= at_ns + spec.settle_s * 1e9:
+            return Exit(code, at_ns, asked_ns=fencing.asked_ns or asked_ns, signalled_ns=signalled_ns)
+
+
+def _left_by_lease(spec: LaunchSpec, code: int) -> bool:
+    """Whether a worker says on its lease page that it has yielded or finished: it was not ended by a signal."""
+    if code or not spec.own_page:
+        return False
+    try:
+        with open(spec.own_page, "rb") as page:
+            page.seek(_STAGE_AT)
+            return int.from_bytes(page.read(8), sys.byteorder) in _ENDED_STAGES
+    except OSError:
+        return False
 
 
 def _now_ns(system: ShimSystem) -> int:
@@ -433,7 +413,7 @@ def _reserve(draft: Path) -> int:
 
 def _leave(directory: Path, draft: int, exit: Exit) -> int:
     """Record an exit and return the shim's own status. From here on a signal must not change that status."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, END):
+    for number in (signal.SIGHUP, *SHIM_SIGNALS):
         signal.signal(number, signal.SIG_IGN)
     # Without fields that say nothing: an agent of a former version, which an upgrade has left running, may not know them.
     known = {name: value for name, value in exit._asdict().items() if value != Exit._field_defaults.get(name)}

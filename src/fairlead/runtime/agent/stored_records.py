@@ -73,6 +73,7 @@ class _ExitRecord:
     permanent: bool = False
     node_fault: bool = False
     asked_ns: Nanoseconds = 0
+    signalled_ns: Nanoseconds = 0
 
 
 _EXIT = RecordSchema(_ExitRecord)

@@ -15,12 +15,13 @@ from pathlib import Path
 from fairlead.files import make_folder, remove, remove_empty
 from fairlead.runtime.agent.agent_errors import DirectoryInUse, NodeError, OrderRefused, node_errors
 from fairlead.runtime.agent.devices import MultiProcessService, NodeAccelerators
+from fairlead.runtime.agent.fencing_deadline import FencingDeadline
 from fairlead.runtime.agent.kept_outputs import DIRECTORY, read_output
 from fairlead.runtime.agent.launch import RECORD, SETTLED, AgentLaunch, LaunchRecord, read_ended, stored_launches
 from fairlead.runtime.agent.launcher import Launcher
 from fairlead.runtime.agent.processes import ProcessTable, cgroup_limits
 from fairlead.runtime.agent.settings import AgentSettings
-from fairlead.runtime.agent.shim import LOG, FencingDeadline
+from fairlead.runtime.agent.shim import LOG
 from fairlead.runtime.agent.worker_logs import LogExcerpt, read_log_files
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol.code_archive import unpack_code

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fairlead.client.lease_page import PAGE
 from fairlead.runtime.agent.lease_file import LeaseFile, WorkerStatus
-from fairlead.runtime.agent.processes import Cgroup, ShimProcess
-from fairlead.runtime.agent.shim import END, EXIT, NEVER_BEGAN, Exit
+from fairlead.runtime.agent.processes import END, STOP, Cgroup, ShimProcess
+from fairlead.runtime.agent.shim import EXIT, NEVER_BEGAN, Exit
 from fairlead.runtime.agent.stored_records import Nanoseconds, Pid, read_exit
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol.orders import Rank, RequestRouting, Text
@@ -91,7 +91,7 @@ class AgentWorker:
 
     def terminate(self) -> None:
         if self.exit is None and self.shim is not None:
-            self.shim.send_signal(signal.SIGTERM)
+            self.shim.send_signal(STOP)
 
     def kill(self, now: float, patience_s: float) -> None:
         """Kill it; to be repeated until it has ended. The shim kills and records it; a shim that does not is killed last."""
@@ -131,7 +131,7 @@ class AgentWorker:
         status = self.shim.status if self.shim is not None else None
         if status is None:
             return Exit(-signal.SIGKILL, now_ns, "its supervisor process ended, so its exit status is not known")
-        if status == -END:
+        if status in (-END, -signal.SIGUSR1):  # before it began; SIGUSR1: of a former version
             return Exit(-signal.SIGKILL, now_ns)
         if status == NEVER_BEGAN:
             return Exit(status, now_ns, "it was never started")

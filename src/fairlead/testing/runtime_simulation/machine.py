@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from fairlead.client.lease_page import PAGE, Field, Page, Stage
-from fairlead.runtime.agent.processes import ProcessTable, ShimProcess
-from fairlead.runtime.agent.shim import END, LaunchSpec, ShimSystem, run_shim
+from fairlead.runtime.agent.processes import SHIM_SIGNALS, ProcessTable, ShimProcess
+from fairlead.runtime.agent.shim import LaunchSpec, ShimSystem, run_shim
 from fairlead.testing.runtime_simulation.ledger import Ledger
 from fairlead.testing.runtime_simulation.virtual_world import (
     FaultWindow,
@@ -125,7 +125,7 @@ class _Shim:
         self.program.world.start(self.program, lambda: self._run(spec))
 
     def _run(self, spec: LaunchSpec) -> None:
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, END)}
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGHUP, *SHIM_SIGNALS)}
         status = run_shim(spec, self.system)
         for number, handler in handlers.items():  # at its end it ignores signals, but this process must not
             signal.signal(number, handler)
@@ -169,7 +169,7 @@ class _ShimOfAgent(ShimProcess):
         if self.process is not None and self.process.status is None:
             self.process.begin(LaunchSpec(**json.loads(spec)))
 
-    def send_signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: int) -> None:
         if self.process is None or self.process.status is not None:
             return
         if number == signal.SIGKILL:
