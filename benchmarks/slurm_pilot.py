@@ -82,6 +82,7 @@ def timed_out(slurm: SlurmBed) -> None:
         cluster.until_counting(names)
         slurm.run("scontrol", "update", f"JobId={pilot}", "TimeLimit=2")
         cluster.until_left()
+        slurm.until("the pilot ends", lambda: not slurm.alive())
         saved(cluster, names, f"walltime with --signal=B:TERM@60 ({slurm.jobs()[pilot].lower()})")
 
 

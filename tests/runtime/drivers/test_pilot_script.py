@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -272,3 +273,20 @@ def test_a_token_that_others_can_read_is_refused(login_node: Path):
 def test_wrong_options_are_one_line(words: tuple[str, ...], said: str, login_node: Path):
     with pytest.raises(InputError, match=re.escape(said)):
         up(*words)
+
+
+@pytest.mark.parametrize(("connected", "said"), [(1, "pilot-7.out"), (2, ""), (None, "which nodes have joined is not known")])
+def test_status_names_the_output_where_nodes_are_missing(
+    connected: int | None, said: str, login_node: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = login_node / ".fairlead" / "slurm"
+    program(login_node / "bin", "squeue", f"printf %s '{rows(RUNS, folder=str(folder))}'")
+    if connected is None:
+        monkeypatch.delenv("FAIRLEAD_URL", raising=False)
+    else:
+        nodes = [{"name": f"n{number}-7", "connected": number < connected} for number in range(2)]
+        monkeypatch.setattr("fairlead.cli.cmd_slurm.control_plane", lambda: SimpleNamespace(nodes=lambda: nodes))
+    done = CliRunner().invoke(app, ["slurm", "status"])
+    assert done.exit_code == 0, done.output
+    assert "running" in done.stdout
+    assert said in done.stderr if said else not done.stderr
