@@ -65,6 +65,13 @@ def test_a_connection_of_the_caller_stays(fake_ray: FakeRay):
     assert fake_ray.connected
 
 
+def test_what_ray_prints_is_not_among_the_results(fake_ray: FakeRay, capsys: pytest.CaptureFixture[str]):
+    with RayPool("ray:auto", 1):
+        print("(raylet) a node has been marked dead")
+    print("result")
+    assert capsys.readouterr() == ("result\n", "(raylet) a node has been marked dead\n")
+
+
 def test_no_more_runs_at_a_time_than_asked_for(fake_ray: FakeRay):
     found: dict[int, int] = {}
     run_in_processes(times, range(20), 1, 1, found.__setitem__, "ray:auto")

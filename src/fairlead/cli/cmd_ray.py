@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import NoReturn
 
 import typer
 from rich import box
@@ -64,23 +65,30 @@ def up_ray(
         started = pilot.start(request)
         left = pilot.until_joined(lambda: {one["name"] for one in plane.nodes() if one["connected"]}, JOIN_S)
         states = pilot.states()
-        if json:
-            print_json({"started": [one.node_name for one in started], "agents": [asdict(one) for one in states]})
-        elif not states:
-            note(f"the Ray cluster at {address} has no node with GPUs")
-        else:
-            joined = {one.node for one in states} - {one.node for one in left}
-            out.print(Text(f"agents started: {len(started)}; joined: {len(joined)} of {len(states)}"))
-        for one in left:
-            note(f"{one.node}: {_why(one)}")
-        while watch:
+    if json:
+        print_json({"started": [one.node_name for one in started], "agents": [asdict(one) for one in states]})
+    elif not states:
+        note(f"the Ray cluster at {address} has no node with GPUs")
+    else:
+        joined = {one.node for one in states} - {one.node for one in left}
+        out.print(Text(f"agents started: {len(started)}; joined: {len(joined)} of {len(states)}"))
+    for one in left:
+        note(f"{one.node}: {_why(one)}")
+    if watch:
+        _watch(address, request)
+    if any(one.state == "ended" for one in left):
+        raise typer.Exit(REFUSED)
+
+
+def _watch(address: str, request: AgentRequest) -> NoReturn:
+    """Start agents on new nodes, and again where one has ended, until Ctrl-C."""
+    with RayPilot(address, request.control) as pilot:
+        while True:
             time.sleep(WATCH_S)
             for one in pilot.clear_ended():
                 note(f"{one.node}: {_why(one)}")
             for node in pilot.start(request):
                 note(f"{node.node_name}: an agent starts")
-    if any(one.state == "ended" for one in left):
-        raise typer.Exit(REFUSED)
 
 
 @ray_app.command("status")

@@ -25,7 +25,7 @@ from fairlead.core import VERSION
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.experiments import cases
 from fairlead.files import atomic_write
-from fairlead.runtime.drivers.ray_connection import connect_ray, import_ray
+from fairlead.runtime.drivers.ray_connection import RayConnection, import_ray
 
 T = TypeVar("T")
 
@@ -51,10 +51,11 @@ class RayPool:
     than this process are refused. An interrupt cancels all calls."""
 
     def __init__(self, on: str, inputs: object, processes: int | None = None) -> None:
-        address, self._ray = ray_address(on), import_ray()
-        self._connected = connect_ray(address, **({"num_cpus": processes} if processes and address == "local" else {}))
+        address = ray_address(on)
+        self._connection = RayConnection(address, **({"num_cpus": processes} if processes and address == "local" else {}))
+        self._ray = self._connection.ray
         if self._ray.cluster_resources().get("CPU", 0) < 1:
-            self._disconnect()
+            self._connection.close()
             raise FairleadError(f"the Ray cluster at {address!r} has no CPU for runs: start a node with at least one")
         self._limit = processes or MAX_WAITING
         self._key = uuid.uuid4().hex
@@ -80,11 +81,7 @@ class RayPool:
         self._thread.join()
         for reference in left:
             self._ray.cancel(reference, force=True)
-        self._disconnect()
-
-    def _disconnect(self) -> None:
-        if self._connected:
-            self._ray.shutdown()
+        self._connection.close()
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
         """Call a function in a worker, with the pool's inputs as its last argument."""

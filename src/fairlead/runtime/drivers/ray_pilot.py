@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from fairlead.files import atomic_write
 from fairlead.runtime.drivers import process_guard
-from fairlead.runtime.drivers.ray_connection import connect_ray, import_ray
+from fairlead.runtime.drivers.ray_connection import RayConnection
 from fairlead.runtime.host import Host
 from fairlead.runtime.http_client import TOKEN
 
@@ -146,8 +146,7 @@ class RayPilot:
     def __init__(self, address: str, control: str, host: Host | None = None) -> None:
         self.address, self.control = address, control
         self._host = host or Host()
-        self._ray: Any = None
-        self._connected = False
+        self._connection: RayConnection
 
     @property
     def namespace(self) -> str:
@@ -155,13 +154,15 @@ class RayPilot:
         return f"fairlead {self.control}"
 
     def __enter__(self) -> RayPilot:
-        self._ray = import_ray()
-        self._connected = connect_ray(self.address, namespace=self.namespace)
+        self._connection = RayConnection(self.address, namespace=self.namespace)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._connected:
-            self._ray.shutdown()
+        self._connection.close()
+
+    @property
+    def _ray(self) -> Any:
+        return self._connection.ray
 
     def start(self, request: AgentRequest) -> list[RayNode]:
         """Start an agent on each node that has none; returns these nodes. Other callers may start the same at the same time."""
