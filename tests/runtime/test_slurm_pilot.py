@@ -30,6 +30,26 @@ def test_the_jobs_of_the_demo_end_on_a_pilot_that_leaves_again(
         assert slurm.jobs()[pilot] == "COMPLETED"
 
 
+def test_jobs_save_when_a_pilot_is_cancelled_and_resume_on_the_next(
+    tmp_path: Path, slurm: SlurmBed, monkeypatch: pytest.MonkeyPatch
+):
+    with PilotAtWork(tmp_path, slurm, monkeypatch, policy="max-min-fairness") as cluster:
+        pilot = cluster.up(2)
+        cluster.until_joined(pilot, 2)
+        names = cluster.counts(6)
+        cluster.submit_the_dozen()
+        cluster.until_counting(names)
+        slurm.run("scancel", pilot)
+        cluster.until_left()
+        phases = {name: job["phase"] for name, job in cluster.jobs().items()}
+        assert {phases[name] for name in names} == {"waiting"}
+        cluster.cancel("endless")
+        cluster.up(4)
+        for name in names:
+            cluster.hurry(name)
+        cluster.until_all_ended()
+
+
 def test_a_chain_resumes_jobs_before_the_time_of_a_pilot_is_over(
     tmp_path: Path, slurm: SlurmBed, monkeypatch: pytest.MonkeyPatch
 ):
