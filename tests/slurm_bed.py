@@ -82,6 +82,24 @@ class SlurmBed:
             assert time.monotonic() < deadline, f"in vain: {what}\n{self.logs()}"
             time.sleep(LOOK_S)
 
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """The controller is ended; it starts again at the end. By SIGKILL it would lose the jobs of its last seconds."""
+        ended, conf = self._processes.pop(1), self.environment["SLURM_CONF"]
+        ended.terminate()
+        ended.wait()
+        try:
+            yield
+        finally:
+            self._process("slurmctld", "-D", "-f", conf)
+            self._processes.insert(1, self._processes.pop())
+            self.until("all nodes answer", self._known)
+
+    def _known(self) -> bool:
+        with contextlib.suppress(AssertionError):
+            return "unknown" not in self.run("sinfo", "--noheader", "-N", "-o", "%T")
+        return False
+
     def logs(self) -> str:
         return "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(self.folder.glob("*.log")))
 
