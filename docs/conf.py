@@ -40,6 +40,7 @@ NAVIGATION = {
         "guides/several-machines",
         "guides/add-and-remove-nodes",
         "guides/slurm",
+        "guides/slurm-native",
         "guides/ray",
         "guides/training-script",
         "guides/submit-jobs",

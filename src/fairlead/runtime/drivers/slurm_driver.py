@@ -341,7 +341,7 @@ class SlurmDriver:
         return self._logs / account / f"{key.label}.log"
 
     def _make_folder(self, folder: Path, account: pwd.struct_passwd) -> None:
-        """Make the folder of an account's logs. Nobody else can replace it: the folder above belongs to this process."""
+        """Make the folder of an account's logs. No other account can replace it: the folder above is of this process."""
         try:
             self._logs.mkdir(mode=0o711 if self.user_accounts else 0o700, parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
