@@ -26,7 +26,7 @@ from fairlead.runtime.drivers.base import (
     create_driver,
 )
 from fairlead.runtime.drivers.slurm_driver import SlurmDriver
-from fairlead.runtime.drivers.slurm_jobs import jobs_of, nodes_of
+from fairlead.runtime.drivers.slurm_jobs import listed_jobs, listed_nodes
 from fairlead.runtime.host import Host
 
 J = "journal-1"
@@ -120,7 +120,7 @@ def slurm(tmp_path: Path) -> Slurm:
     ],
 )
 def test_nodes_are_read(line: str, type_: str, count: int, state: MachineState, reason: str) -> None:
-    machine = nodes_of(line, "gpu", {"": "a100", "tesla": "t4"})["n0"].machine
+    machine = listed_nodes(line, "gpu", {"": "a100", "tesla": "t4"})["n0"].machine
     assert (machine.type, machine.accelerators, machine.state, machine.reason) == (type_, count, state, reason)
 
 
@@ -128,9 +128,9 @@ def test_nodes_without_gpus_or_of_other_partitions_are_none() -> None:
     text = (
         "n0|cpu|(null)|idle|1|1|none\nn1|gpu*|(null)|idle|1|1|none\nn2|gpu*|gpu:0|idle|1|1|none\nn3|cpu|gpu:2|idle|1|1|none\n"
     )
-    assert nodes_of(text, "gpu", {}) == {}
-    assert list(nodes_of(text + "n4|gpu*|gpu:2|idle|1|1|none", "", {})) == ["n4"]
-    mixed = nodes_of("n5|gpu|gpu:a30:2,gpu:T4:4|idle|1|1|none", "gpu", {})["n5"]
+    assert listed_nodes(text, "gpu", {}) == {}
+    assert list(listed_nodes(text + "n4|gpu*|gpu:2|idle|1|1|none", "", {})) == ["n4"]
+    mixed = listed_nodes("n5|gpu|gpu:a30:2,gpu:T4:4|idle|1|1|none", "gpu", {})["n5"]
     assert (mixed.machine.type, mixed.machine.accelerators, mixed.gres) == ("t4", 4, "gpu:T4")
 
 
@@ -151,7 +151,7 @@ def test_nodes_without_gpus_or_of_other_partitions_are_none() -> None:
     ],
 )
 def test_states_of_jobs_are_read(state: str, status: str, expected: tuple[TaskState, int, str]) -> None:
-    (job,) = jobs_of(f"7 |{state} |{status} |ann |Priority |{J}/1/2/n0   \n8|RUNNING|0|bob|None|a comment\nodd line")
+    (job,) = listed_jobs(f"7 |{state} |{status} |ann |Priority |{J}/1/2/n0   \n8|RUNNING|0|bob|None|a comment\nodd line")
     assert (job.state, job.code, job.reason) == expected
     assert (job.number, job.key) == ("7", LaunchKey(J, 1, 2, "n0"))
 

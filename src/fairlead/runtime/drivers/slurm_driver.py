@@ -42,8 +42,8 @@ from fairlead.runtime.drivers.slurm_jobs import (
     SubmitFault,
     agent_script,
     fault_of,
-    jobs_of,
-    nodes_of,
+    listed_jobs,
+    listed_nodes,
     slurm_words,
     submission,
 )
@@ -234,7 +234,7 @@ class SlurmDriver:
         words += [f"--partition={self.partition}"] if self.partition else []
         words += [] if self.user_accounts else [f"--user={os.geteuid()}"]
         found = dict[LaunchKey, list[SlurmJob]]()
-        for job in jobs_of(self._ask(words)):
+        for job in listed_jobs(self._ask(words)):
             if job.key.journal in self._journals and self._accounts.setdefault(job.key, job.user) == job.user:
                 found.setdefault(job.key, []).append(job)
         self._requests -= LOOK_REQUESTS
@@ -266,7 +266,7 @@ class SlurmDriver:
         words = ["sinfo", "--noheader", "--Node", f"--format={SINFO_FORMAT}"]
         printed = self._ask([*words, f"--partition={self.partition}"] if self.partition else words)
         self._requests -= LOOK_REQUESTS
-        nodes = nodes_of(printed, self.partition, self._types)
+        nodes = listed_nodes(printed, self.partition, self._types)
         if not nodes:
             where = (
                 f"partition {self.partition!r} of Slurm does not exist, or" if self.partition else "Slurm's default partition"

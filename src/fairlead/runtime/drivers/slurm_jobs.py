@@ -53,7 +53,7 @@ class SlurmJob:
     killed: bool = False  # by Slurm, which is sure about its processes only if the node answers
 
 
-def nodes_of(printed: str, partition: str, types: Mapping[str, str]) -> dict[str, SlurmNode]:
+def listed_nodes(printed: str, partition: str, types: Mapping[str, str]) -> dict[str, SlurmNode]:
     """Read `sinfo -N`: the nodes of a partition, the default one if it is empty, that have GPUs. `types` are the names of
     GPU types by that of Slurm, which is empty for GPUs without a type."""
     found = dict[str, SlurmNode]()
@@ -97,7 +97,7 @@ def _machine_state(state: str, reason: str) -> tuple[MachineState, str]:
     return MachineState.READY, ""
 
 
-def jobs_of(printed: str) -> Iterator[SlurmJob]:
+def listed_jobs(printed: str) -> Iterator[SlurmJob]:
     """Read `squeue`: the jobs whose comment is the key of a launch."""
     for line in printed.splitlines():
         words = line.split("|", 5)
