@@ -11,7 +11,7 @@ from cluster_at_work import wait_for
 from ray_at_work import RayAtWork
 from ray_cluster import node_arguments, ray_cluster
 
-from fairlead.runtime.drivers.ray_pilot import RayPilot
+from fairlead.runtime.drivers.ray_pilot import RayPilot, nodes_with_gpus
 
 
 @pytest.fixture(scope="module")
@@ -72,15 +72,23 @@ def test_a_killed_node_of_ray_and_a_new_one(tmp_path: Path, ray_nodes: Any):
     with RayAtWork(tmp_path, ray_nodes) as cluster:
         cluster.up()
         cluster.until_joined(3)
-        names = cluster.counts(4)
+        names = cluster.counts(6)
         cluster.until_counting(names)
         cluster.harmed.update(names)
-        ray_nodes.remove_node(next(iter(ray_nodes.worker_nodes)), allow_graceful=False)
+        victim = next(iter(ray_nodes.worker_nodes))
+        ray_nodes.remove_node(victim, allow_graceful=False)
+        with RayPilot(ray_nodes.address, f"127.0.0.1:{cluster.port}") as pilot:
+            wait_for(lambda: victim.node_id not in ids(pilot), "Ray sees its end")
         ray_nodes.add_node(**node_arguments("127.0.0.8", num_gpus=2))
-        wait_for(lambda: any(name.startswith("127.0.0.8") for name in cluster.up()), "the new node gets an agent")
+        (new,) = cluster.up()
+        assert new.startswith("127.0.0.8")
         for name in names:
             cluster.hurry(name)
         cluster.until_all_ended()
+
+
+def ids(pilot: RayPilot) -> list[str]:
+    return [node.id for node in nodes_with_gpus(pilot._ray.nodes())]
 
 
 def test_an_agent_that_is_refused_is_one_line(tmp_path: Path, ray_nodes: Any):
