@@ -42,6 +42,7 @@ NAVIGATION = {
         "guides/slurm",
         "guides/slurm-native",
         "guides/ray",
+        "guides/kubernetes",
         "guides/training-script",
         "guides/submit-jobs",
         "guides/manage-jobs",
