@@ -72,6 +72,7 @@ class _AgentNode:
         self.prefix = f"{root}/"
         self._order = scene.world.random(f"addresses {root.name}").choice((1, -1))  # in which it knows the control planes
         self._removed = False
+        self._agent: Agent | None = None
 
     def start(self) -> None:
         if self._removed or (self.program is not None and self.program.alive):
@@ -91,13 +92,24 @@ class _AgentNode:
             addresses = ",".join(map(str, range(len(network.hubs))[:: self._order]))
             agent = Agent(supervisor, self.name, addresses, AGENT_TOKEN, address="127.0.0.1", host=host)
             agent.connect = lambda: SimulatedStream(network, self.name, program, agent.own.token, int(agent.control_address))
+            self._agent = agent
             agent.run()
+            supervisor.close()
+            program.kill()
+            self._scene.world.note(program.name, "has left")
+            self._scene.world.after(3.0, self.start)
         except (AgentRefused, NodeError) as problem:  # another agent has its name, or its disk is full
             program.kill()
             if "revoked" in str(problem) or "removed" in str(problem):  # an operator lets it join again
                 (self.root / CREDENTIAL_FILE).unlink(missing_ok=True)
             if not self._removed:
                 self._scene.world.after(2.0, self.start)
+
+    def leave(self) -> None:
+        """An operator ends the agent, which lets its jobs save; it starts again a little later."""
+        if self._agent is not None and self.program is not None and self.program.alive:
+            self._scene.world.note(self.program.name, "is asked to leave")
+            self._agent.leaving.set()
 
     def kill(self) -> bool:
         """Kill the agent; False if none runs."""
@@ -214,6 +226,9 @@ class _Scene:
         gangs = self.world.random("gangs")
         for _ in range(gangs.randint(0, 2)):
             self._submit_at(gangs.uniform(0.0, 45.0), Random(gangs.random()), workers=gangs.randint(2, 4))
+        leaving = self.world.random("leaving")
+        for _ in range(leaving.choice((0, 0, 1, 2))):
+            self.world.at(leaving.uniform(5.0, 50.0), leaving.choice(self.nodes).leave)
         users = self.world.random("users")
         for _ in range(users.randint(0, 4)):
             act = partial(users.choice((self._cancel, self._drain, self._switch, self._requeue)), users.randrange(1000))
