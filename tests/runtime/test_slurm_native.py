@@ -172,3 +172,15 @@ def test_a_submission_whose_answer_was_lost_is_found_before_the_next(tmp_path: P
         assert task.state in (TaskState.WAITING, TaskState.RUNNING)
     finally:
         slurm.cancel_all()
+
+
+def test_running_launches_are_adopted_after_kill_9(tmp_path: Path, slurm: SlurmBed) -> None:
+    with on_slurm(tmp_path, slurm, lease_s=20.0) as cluster:
+        cluster.submit(cluster.job("one", steps=400, step_s=0.1), cluster.job("gang", steps=400, step_s=0.1, workers=6))
+        cluster.until("both run", lambda jobs: all(job["steps_done"] > 2 for job in jobs.values()))
+        cluster.kill_plane()
+        cluster.start_plane()
+        for name in ("one", "gang"):
+            cluster.hurry(name)
+        jobs = cluster.until_all_ended()
+        assert {name: job["starts"] for name, job in jobs.items()} == {"one": 1, "gang": 1}, cluster._logs()
