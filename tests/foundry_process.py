@@ -90,8 +90,8 @@ def work_alone() -> None:
     """A study has one process unless it asks for more: tests keep all cores busy, and another one would import everything."""
     run = cases.run_in_processes
 
-    def alone(function: Any, some: Any, inputs: object, processes: int | None, on_result: Any) -> None:
-        run(function, some, inputs, processes or 1, on_result)
+    def alone(function: Any, some: Any, inputs: object, processes: int | None, on_result: Any, on: str | None = None) -> None:
+        run(function, some, inputs, processes or 1, on_result, on)
 
     cases.run_in_processes = compare.run_in_processes = alone  # type: ignore[assignment]
     cmd_synthesize.os = SimpleNamespace(cpu_count=lambda: 1)  # type: ignore[assignment]
