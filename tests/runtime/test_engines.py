@@ -48,10 +48,12 @@ def test_what_the_engine_starts_twice_runs_once(tmp_path: Path) -> None:
         (folder / "twice").touch()
         cluster.submit(*(cluster.job(f"one-{n}", steps=10) for n in range(3)))
         cluster.until_all_ended()
-        wait_for(lambda: len(list(folder.glob("tasks/*/copy1/code"))) == 3, "the second copies end")
-    for path in folder.glob("tasks/*/copy1"):
-        assert (path / "code").read_text().strip() == "0"
-        assert "is not started here" in (path / "log").read_text()
+        codes = ("tasks/*/code", "tasks/*/copy1/code")
+        wait_for(lambda: all(len(list(folder.glob(code))) == 3 for code in codes), "both copies of each end")
+    for path in folder.glob("tasks/*"):
+        copies = (path, path / "copy1")
+        assert [(copy / "code").read_text().strip() for copy in copies] == ["0", "0"]
+        assert sum("is not started here" in (copy / "log").read_text() for copy in copies) == 1
 
 
 def test_running_launches_are_adopted_after_kill_9(tmp_path: Path) -> None:
