@@ -28,7 +28,8 @@ from fairlead.runtime.drivers.base import (
 
 _RUN = """
 "$@" > "$0/log" 2>&1 &
-echo $! > "$0/pid"
+echo $! > "$0/pid.new"
+mv "$0/pid.new" "$0/pid"
 wait $!
 echo $? > "$0/code.new"
 mv "$0/code.new" "$0/code"
