@@ -30,7 +30,7 @@ from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
 from fairlead.workloads.transform import retime_poisson
 
-PARTS = tuple(what for what in GROUPS if what != "format")
+PARTS = tuple(what for what in GROUPS if what not in ("format", "driver"))
 OF_SCHEDULER = ("rounds", "run_to_completion", "first_step_s")
 OF_COSTS = ("launch_s", "restart_s", "checkpoint_s", "checkpoint_every_s")
 PLAIN = ("load", "cluster", "jobs", *OF_SCHEDULER, *PARTS, *(f"costs.{name}" for name in OF_COSTS))
