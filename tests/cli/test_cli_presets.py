@@ -68,6 +68,11 @@ def test_what_does_not_go_together_is_told():
     assert "either --config FILE or --round" in refused("up", "--round", "5", "--config", "mine.yaml")
 
 
+def test_fewer_gpus_than_one_real_node_has_are_refused_with_the_right_form():
+    assert "as in 2xv100:2 for one node" in refused("up", "--cluster", "1xv100:2")
+    assert "as in 4xk80:4 for one node" in refused("serve", "--cluster", "8xv100:4,2xk80:4")
+
+
 def test_a_wrong_name_keeps_a_cluster_from_starting():
     assert refused("serve", "--cluster", "2xv100:2", "--preset", "lass").startswith("unknown preset 'lass'; did you mean 'las'")
     assert "unknown placement 'sprea'; did you mean 'spread'" in refused("up", "--preset", "las", "--placement", "sprea")

@@ -166,7 +166,7 @@ def serve_command(
     scheduler = parts.read(60.0)
     log_to_stderr(plane.log_format)
     settings = ServeSettings(
-        opt.cluster_of(cluster) if cluster else Cluster(()),
+        opt.live_cluster_of(cluster) if cluster else Cluster(()),
         scheduler,
         plane.root,
         plane.journal,
@@ -355,7 +355,7 @@ def up_command(
     scheduler = parts.read(10.0)
     log_to_stderr(log_format)
     settings = ServeSettings(
-        opt.cluster_of(cluster),
+        opt.live_cluster_of(cluster),
         scheduler,
         root,
         plane.journal,

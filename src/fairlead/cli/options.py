@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
@@ -346,6 +347,15 @@ def cluster_of(text: str) -> Cluster:
     """Return the cluster of `--cluster`, with the GPU types of the catalogue."""
     with errors_by_option():
         return read_cluster(text, accelerator_types())
+
+
+def live_cluster_of(text: str) -> Cluster:
+    """Return the cluster of `--cluster` for real nodes: fewer GPUs than one node has are a mistake there."""
+    for part in text.split(","):
+        if (found := re.fullmatch(r"\s*(\d+)x([^:]+):(\d+)\s*", part)) and int(found[1]) < int(found[3]):
+            wanted = f"all GPUs of a type before the 'x', as in {found[3]}x{found[2]}:{found[3]} for one node"
+            raise InputError("--cluster", wanted, field="cluster", value=part)
+    return cluster_of(text)
 
 
 _OPTIONS = {"jobs_per_hour": "load", "launch_s": "launch-cost", "restart_s": "restart-cost", "checkpoint_s": "checkpoint-cost"}

@@ -99,9 +99,6 @@ class Cluster:
                 raise InputError("cluster", wanted, field="cluster", value=part)
             total, type_name, per_node = int(match[1]), match[2].lower(), int(match[3] or 8)
             require(total <= 1_000_000, "cluster", "at most 1,000,000 GPUs", "cluster", part)
-            if match[3] and total < per_node:
-                wanted = f"all GPUs of a type before the 'x', as in {per_node}x{type_name}:{per_node} for one node"
-                raise InputError("cluster", wanted, field="cluster", value=part)
             while total > 0:
                 nodes.append(Node(f"{type_name}-{len(nodes)}", type_name, min(per_node, total)))
                 total -= per_node
