@@ -109,10 +109,13 @@ def test_a_pod_that_is_deleted_by_force_is_not_overlapped(tmp_path: Path, kubele
     with on_kubernetes(tmp_path, kubelet, lease_s=3.0, grace_s=3.0) as cluster:
         cluster.submit(cluster.job("forced", steps=3000, step_s=0.1, save_every=5))
         cluster.harmed.add("forced")
-        for launch in (1, 2):
-            cluster.until(
-                "it runs", lambda jobs, n=launch: jobs["forced"]["starts"] == n and jobs["forced"]["steps_done"] > 5 * n
-            )
+        steps = 0
+        for launch in (1, 2, 3):
+
+            def runs(jobs: dict[str, Any], launch: int = launch, steps: int = steps) -> bool:
+                return bool(jobs["forced"]["starts"] == launch and jobs["forced"]["steps_done"] > steps + 5)
+
+            cluster.until("it runs", runs)
             number = cluster.jobs()["forced"]["number"]
 
             def running(number: int = number) -> list[str]:
@@ -121,7 +124,9 @@ def test_a_pod_that_is_deleted_by_force_is_not_overlapped(tmp_path: Path, kubele
 
             wait_for(lambda: len(running()) == 1, "its pod is reported", cluster._logs)
             kubelet.bed.ask("DELETE", f"/api/v1/namespaces/demo/pods/{running()[0]}", {"gracePeriodSeconds": 0})
-        cluster.until("it resumed", lambda jobs: jobs["forced"]["starts"] >= 3)
+            cluster.until("it starts again", lambda jobs, n=launch: jobs["forced"]["starts"] > n)
+            steps = cluster.jobs()["forced"]["steps_done"]
+        cluster.until("it resumed", lambda jobs: jobs["forced"]["starts"] >= 4)
         cluster.hurry("forced")
         cluster.until_all_ended()
 

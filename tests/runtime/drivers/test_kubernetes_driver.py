@@ -402,7 +402,7 @@ class TestStates:
         world.waits_for(lambda: world.task(key) == gone)
         world.start()  # again, after a crash
         assert not world.fake.objects[PODS]
-        world.driver.forget(key)
+        world.driver.stop(key, 0.0)  # it is given up, and not asked for again
         assert world.task(key) is None
 
     def test_a_pod_that_ended_before_it_was_deleted_is_over(self, world: World):

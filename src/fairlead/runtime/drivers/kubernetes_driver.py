@@ -79,13 +79,8 @@ class KubernetesDriver:
         check_number("kubernetes", "keep_s", self.keep_s, "seconds")
         allowed = frozenset(self.allow.split())
         require(allowed <= set(GUARDED), "kubernetes", f"words of {', '.join(GUARDED)}", "allow", self.allow)
-        require(
-            self.pull_policy in ("", "Always", "IfNotPresent", "Never"),
-            "kubernetes",
-            "Always, IfNotPresent or Never",
-            "pull_policy",
-            self.pull_policy,
-        )
+        policy, policies = self.pull_policy, ("", "Always", "IfNotPresent", "Never")
+        require(policy in policies, "kubernetes", "Always, IfNotPresent or Never", "pull_policy", policy)
         self._types = dict(_pair("types", word, ":") for word in self.types.split())
         selected = dict(_pair("node_selector", word, "=") for word in self.node_selector.split())
         access = ApiAccess.find(server=self.server, kubeconfig=self.kubeconfig, ca=self.ca, token_file=self.token_file)
@@ -161,7 +156,10 @@ class KubernetesDriver:
             raise
 
     def stop(self, key: LaunchKey, grace_s: float) -> None:
-        self._delete("pods", key, gracePeriodSeconds=max(0, math.ceil(grace_s)))
+        existed = self._delete("pods", key, gracePeriodSeconds=max(0, math.ceil(grace_s)))
+        with self._lock:
+            if not existed and (task := self._gone.get(key)) is not None and task.state is TaskState.UNKNOWN:
+                del self._gone[key]  # it was given up
 
     def log(self, key: LaunchKey, offset: int, limit: int) -> bytes | None:
         found, skip = bytearray(), offset
@@ -229,7 +227,8 @@ class KubernetesDriver:
                 self._pods[key.label] = view
                 self._unlisted[key.label] = self._mirrors[0].lists
 
-    def _delete(self, kind: str, key: LaunchKey, **options: int) -> None:
+    def _delete(self, kind: str, key: LaunchKey, **options: int) -> bool:
+        """Delete an object, and return whether it existed."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", **options}
         try:
             self._api.ask("DELETE", self._path(key.label, kind), body)
@@ -238,6 +237,8 @@ class KubernetesDriver:
                 raise EngineUnavailable(str(status)) from None
             if status.code != NOT_FOUND:
                 raise EngineRefused(f"Kubernetes refused to delete {kind} {key.label}: {status}") from None
+            return False
+        return True
 
     def _delete_old(self) -> None:
         """Delete pods that ended long enough ago, some at a time."""
