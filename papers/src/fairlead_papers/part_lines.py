@@ -29,7 +29,7 @@ WORKLOADS = {
 }
 """Modules of workloads that were made for a scheduler: Blox counts the generation of workloads with it."""
 
-PARTS = tuple(what for what in GROUPS if what != "format")
+PARTS = tuple(what for what in GROUPS if what not in ("format", "driver"))
 BASELINE = "fifo"
 
 BLOX = {"las": 12, "tiresias": 295, "optimus": 246, "gavel": 539, "pollux": 1157, "themis": 745, "synergy": 1137}

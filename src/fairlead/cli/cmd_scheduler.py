@@ -146,7 +146,7 @@ def _part_data(entry: Registered) -> dict[str, Any]:
     found = entry.load()
     parameters = {}
     if dataclasses.is_dataclass(found):
-        for field in dataclasses.fields(found):
+        for field in (field for field in dataclasses.fields(found) if field.repr):  # others are for tests
             if field.init and field.default is not dataclasses.MISSING:
                 parameters[field.name] = field.default
             elif field.init and field.default_factory is not dataclasses.MISSING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+from contextlib import suppress
 from typing import Any
 
 import grpc.aio
@@ -43,7 +44,8 @@ def control() -> Served:
 def ask(control: Served, method: str, path: str, body: bytes | None = None, token: str | None = None, **more: str) -> Any:
     headers = {"Authorization": f"Bearer {control.token if token is None else token}", **more}
     connection = http.client.HTTPConnection(control.url.removeprefix("http://"), timeout=PATIENCE_S)
-    connection.request(method, path, body, {"Content-Type": "application/json", **headers})
+    with suppress(ConnectionError):  # it may answer and close before it has the whole body
+        connection.request(method, path, body, {"Content-Type": "application/json", **headers})
     answer = connection.getresponse()
     told = answer.status, orjson.loads(answer.read())
     connection.close()

@@ -12,6 +12,7 @@ import pytest
 
 from fairlead.core.cluster import Node
 from fairlead.core.job import Phase
+from fairlead.runtime.control.engines import Engines
 from fairlead.runtime.control.job_logs import LogMissing, LogReader
 from fairlead.runtime.protocol.messages import LogChunk, LogRequest
 
@@ -28,7 +29,7 @@ def reader(logs: dict[int, bytes], starts: int, phase: Phase) -> LogReader:
         backend=SimpleNamespace(at_rest=nullcontext, launches=SimpleNamespace(get=lambda job, launch: None)),
         loop=SimpleNamespace(state=SimpleNamespace(columns={"starts": [starts], "phase": [int(phase)]})),
         cluster=SimpleNamespace(nodes=(Node("n1", "v100", 1),)),
-        hub=SimpleNamespace(connected={0}),
+        hub=SimpleNamespace(connected={0}, engines=Engines()),
         agents=SimpleNamespace(read_log=read_log),
     )
     return LogReader(plane)

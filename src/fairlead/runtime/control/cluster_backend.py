@@ -228,7 +228,13 @@ class ClusterBackend:
         is answered by a `Refusal`."""
         self.inbox.put(lambda now: self.roster.drain(now, node, undo, drain), answer)
 
-    def add_node(self, spec: Node, type_: AcceleratorType | None, answer: Answer, max_types: int = MAX_TYPES) -> None:
+    def add_node(
+        self,
+        spec: Node,
+        type_: AcceleratorType | None,
+        answer: Answer = lambda events: None,
+        max_types: int = MAX_TYPES,
+    ) -> None:
         """Add a node, which is down until its agent joins, and its GPU type if that is new. A node that cannot be added, for
         instance because of its name, is answered by a `Refusal`."""
         self.inbox.put(lambda now: self.roster.add(now, spec, type_, max_types), answer)

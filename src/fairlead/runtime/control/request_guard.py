@@ -36,6 +36,7 @@ MIN_BYTES_PER_S = 64 << 10  # of a body, after the first `CHUNK_WITHIN_S`
 MAX_OPEN = 64  # requests of one user at the same time
 CLOSE = {"Connection": "close"}  # after a body without an end in sight, or a long one that is not read
 PROBE = "/healthz"  # always answered: other requests from a probe's address must not make a server seem ill
+AGENTS = (Role.AGENT, Role.NODE, Role.LAUNCH)  # refused here: agents use gRPC
 ENCODED_SLASH = "%2F"  # stays encoded in a path, and so in its parameters
 MAX_USERS = 10_000  # whose rates are remembered
 
@@ -89,7 +90,7 @@ class RateLimiter:
 
 def check_token(found: Bearer | None, *, metrics: bool = False) -> Bearer:
     """Return the bearer of a user's or an admin's token, or also of one for metrics; others are refused."""
-    if found is None or found.role in (Role.AGENT, Role.NODE):
+    if found is None or found.role in AGENTS:
         wanted = "this request needs a valid token in the header 'Authorization: Bearer TOKEN'"
         raise HTTPException(401, wanted, {"WWW-Authenticate": "Bearer"})
     if found.role is Role.METRICS and not metrics:
@@ -153,7 +154,7 @@ class RequestGuard:
         if scope["path"] == PROBE and not self._body_size(scope, headers, found):
             await self._app(scope, receive, send)
             return
-        is_user = found is not None and found.role is not Role.NODE  # a user may have the name of a node
+        is_user = found is not None and found.role not in AGENTS  # a user may have the name of a node
         user = found.user if found and is_user else f"{(scope.get('client') or ('',))[0]} without a token"
         if self._limiter is not None and (wait_s := math.ceil(self._limiter.wait_s(user))):
             rate = f"at most {self._limiter.rate.per_s:g} a second"
