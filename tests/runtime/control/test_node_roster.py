@@ -163,9 +163,10 @@ def test_a_removed_node_is_not_awaited_after_a_restart():
     scene.job("a", workers=2)
     scene.at(0.0)
     idle = 1 - int(scene.loop.state.cluster.node_of[scene.loop.state.device_map.of(0)[0]])
+    scene.backend.remove_node(idle, scene.answers.append)
+    scene.at(0.5)
     scene = scene_of(before=scene, second=1.0)
     scene.backend.agent_joined(1 - idle, ((0, 1),))
-    scene.backend.remove_node(idle, scene.answers.append)
     scene.reconcile()  # it would wait for ever
     assert scene.loop.state.cluster.nodes[idle].removed
     scene.check()

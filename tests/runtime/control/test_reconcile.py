@@ -150,6 +150,33 @@ def test_a_job_that_was_moving_when_the_plane_died_waits_for_the_node_that_it_le
     scene.check()
 
 
+def test_a_node_that_a_job_may_be_leaving_when_the_plane_died_is_not_removed_until_its_agent_has_reported():
+    before = Scene("v100:1,v100:1")
+    before.join()
+    before.job("a", steps=100.0)
+    ((old, _),) = before.at(0.0)
+    before.backend.drain(old, False)
+    before.at(10.0)  # by the state it runs on the other node now
+    scene = restarted(before, "v100:1,v100:1", 11.0)
+    scene.backend.remove_node(old, scene.answers.append)
+    scene.backend.agent_joined(old, [(0, 1)])
+    scene.backend.remove_node(old, scene.answers.append)
+    scene.backend.agent_joined(1 - old, ())
+    scene.reconcile()
+    scene.backend.remove_node(old, scene.answers.append)
+    assert scene.at(12.0) == [(old, Revoke(0, 1))]
+    scene.backend.report(old, [Ended(0, 1, 0, True, 30, 30)])
+    scene.backend.remove_node(old, scene.answers.append)
+    assert [(node, order.generation) for node, order in scene.at(13.0)] == [(1 - old, 2)]
+    scene.at(14.0)
+    assert [answer.why.partition(":")[0] for answer in scene.answers[:3]] == [
+        *["after a restart, agents are still reporting what runs; try again in a minute"] * 2,
+        f"jobs run on node 'v100-{old}'",
+    ]
+    assert scene.answers[3] == [ev.NodeRemoved(13.0, old)]
+    scene.check()
+
+
 def test_half_a_gang_on_a_node_that_was_given_up_before_the_plane_died_is_not_waited_for():
     before = begun("wide", workers=3, steps=50.0)
     before.backend.agent_lost(1)

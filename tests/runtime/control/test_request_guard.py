@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import threading
 from http.client import HTTPConnection
@@ -141,6 +142,13 @@ def test_other_requests_are_answered_while_a_large_submission_is_checked():
         assert answered > 30
 
     with_plane(scene)
+
+
+def test_large_bodies_count_as_several_requests():
+    limiter = RateLimiter(RequestRate(per_s=50, burst=200), clock=lambda: 0.0)
+    assert [limiter.wait_s("ann", 8 << 20) > 0 for _ in range(7)] == [False] * 6 + [True]
+    assert limiter.wait_s("ann") == 0, "small ones still pass"
+    assert [limiter.wait_s("bob", math.inf) > 0 for _ in range(5)] == [False] * 4 + [True], "of any size, four pass"
 
 
 def test_a_user_has_a_burst_and_then_a_rate():

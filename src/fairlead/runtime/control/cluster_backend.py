@@ -20,7 +20,7 @@ from fairlead.core.errors import FairleadError
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
-from fairlead.runtime.control.inbox import Answer, Inbox
+from fairlead.runtime.control.inbox import Answer, Inbox, Refusal
 from fairlead.runtime.control.job_changes import JobChanges
 from fairlead.runtime.control.job_metrics import HeartbeatBuffer, MetricBuffer, UtilizationTracker
 from fairlead.runtime.control.job_tracker import ReportHandler, TrackedJobs
@@ -250,6 +250,8 @@ class ClusterBackend:
         self.inbox.put(lambda now: self._remove(now, node), close)
 
     def _remove(self, now: float, node: int) -> Sequence[ev.Event]:
+        if self._found is not None and node in self._present and not self.roster.is_removed(node):
+            return Refusal("after a restart, agents are still reporting what runs; try again in a minute")
         in_use = any(part.node == node for run in self.launches.all() for part in run.assignment)  # also if its part ended
         events = self.roster.remove(now, node, in_use)
         if events:

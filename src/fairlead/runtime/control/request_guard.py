@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 SMALL_BODY = 64 << 10  # a body up to this size needs no room
 ROOM_PER_USER, ROOM_IN_ALL = 64 << 20, 512 << 20  # bytes of larger bodies that are read or handled at the same time
+BODY_UNIT = 256 << 10  # bytes of a body that count as one more request
 PARSED = 8  # memory of parsed JSON, in multiples of its size
 CHUNK_WITHIN_S = 30.0  # the next part of a body
 MIN_BYTES_PER_S = 64 << 10  # of a body, after the first `CHUNK_WITHIN_S`
@@ -62,10 +63,14 @@ async def json_response(data: Any) -> Response:
 
 
 class RequestRate(NamedTuple):
-    """The requests that a user may make: so many a second, after a burst."""
+    """The requests that a user may make: so many a second, after a burst. A large body counts as several."""
 
     per_s: float = 50.0
     burst: float = 200.0
+
+    def cost(self, body: float) -> float:
+        """Return as how many requests one with a body of this size counts."""
+        return min(1 + body / BODY_UNIT, max(1.0, self.burst / 4))
 
 
 @dataclass
@@ -76,10 +81,10 @@ class RateLimiter:
     clock: Callable[[], float] = time.monotonic
     _full_at: dict[str, float] = field(default_factory=dict)  # when the bucket of a user will be full again
 
-    def wait_s(self, user: str) -> float:
-        """Count a request; return 0, or the seconds to wait if it is one too many."""
+    def wait_s(self, user: str, body: float = 0) -> float:
+        """Count a request with a body of this size; return 0, or the seconds to wait if it is one too many."""
         now = self.clock()
-        full_at = max(now, self._full_at.get(user, now)) + 1 / self.rate.per_s
+        full_at = max(now, self._full_at.get(user, now)) + self.rate.cost(body) / self.rate.per_s
         if (over_s := full_at - now - self.rate.burst / self.rate.per_s) > 1e-9:
             return over_s
         if len(self._full_at) >= MAX_USERS:
@@ -156,7 +161,7 @@ class RequestGuard:
             return
         is_user = found is not None and found.role not in AGENTS  # a user may have the name of a node
         user = found.user if found and is_user else f"{(scope.get('client') or ('',))[0]} without a token"
-        if self._limiter is not None and (wait_s := math.ceil(self._limiter.wait_s(user))):
+        if self._limiter is not None and (wait_s := math.ceil(self._limiter.wait_s(user, scope["unread"]))):
             rate = f"at most {self._limiter.rate.per_s:g} a second"
             why = f"too many requests of {user}: {rate}; try again in {wait_s} s"
             raise HTTPException(429, why, {"Retry-After": str(wait_s)})

@@ -63,7 +63,11 @@ def create_driver(text: str, registry: Registry) -> EngineDriver:
     name, _, rest = text.partition(":")
     driver = registry.load("driver", name)
     types = get_type_hints(driver)
-    known = {one.name for one in fields(driver) if one.init and one.repr and one.name in types} if is_dataclass(driver) else set(types)
+    known = (
+        {one.name for one in fields(driver) if one.init and one.repr and one.name in types}
+        if is_dataclass(driver)
+        else set(types)
+    )
     options: dict[str, Any] = {}
     for word in filter(None, rest.split(",")):
         key, equals, value = word.partition("=")

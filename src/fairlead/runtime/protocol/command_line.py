@@ -7,13 +7,14 @@ import shlex
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
+from string import ascii_letters, digits
 
 MAX_WORDS, MAX_WORD = 4096, 32_768
 
 SHELL = "bash"
 """Runs strings; a node without it uses `sh`."""
 
-_SIMPLE = re.compile(r"[\w@%+:,./=\- \t]+\Z", re.ASCII)  # nothing that a shell would treat differently from a split into words
+_SIMPLE = (ascii_letters + digits + "_@%+:,./=- \t").encode()  # a shell only splits at these characters, or keeps them
 _BUILTINS = (
     ". : [ alias bg break builtin caller case cd command continue coproc declare dirs disown enable eval exec exit export fg "
     "for function getopts hash help history if jobs let local logout mapfile popd pushd read readarray readonly return select "
@@ -48,7 +49,8 @@ def command_words(run: list[str] | str) -> tuple[list[str], bool]:
     if len(run) > MAX_WORD:
         raise ValueError(f"a line of at most {MAX_WORD} characters, or a list of words")
     words = run.split()
-    if words and _SIMPLE.match(run) and "=" not in words[0] and words[0] not in _BUILTINS.split():
+    simple = run.isascii() and not run.encode().translate(None, _SIMPLE)
+    if words and simple and "=" not in words[0] and words[0] not in _BUILTINS.split():
         return words, False
     _check_quotes(run)
     return _checked([SHELL, "-c", run] if words else []), True

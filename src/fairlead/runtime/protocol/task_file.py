@@ -45,7 +45,7 @@ MAX_AFTER = 100
 ENGINES = ("slurm", "kubernetes")  # parts of a task file that only the driver of this name reads
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
-_UNUSABLE = re.compile("[\0\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -57,7 +57,7 @@ def _label(text: str) -> str:
 
 def _word(text: str) -> str:
     """A possible argument of a program."""
-    if len(text) > MAX_WORD or _UNUSABLE.search(text):
+    if len(text) > MAX_WORD or "\0" in text or (not text.isascii() and _SURROGATE.search(text)):
         raise ValueError(f"at most {MAX_WORD} characters, without NUL or halves of surrogate pairs")
     return text
 
