@@ -20,7 +20,7 @@ from fairlead.core.errors import FairleadError
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import Snapshot
-from fairlead.runtime.control.inbox import Answer, Inbox, Refusal
+from fairlead.runtime.control.inbox import Answer, Inbox, Refusal, ignore
 from fairlead.runtime.control.job_changes import JobChanges
 from fairlead.runtime.control.job_metrics import HeartbeatBuffer, MetricBuffer, UtilizationTracker
 from fairlead.runtime.control.job_tracker import ReportHandler, TrackedJobs
@@ -206,7 +206,7 @@ class ClusterBackend:
 
         self.inbox.put(handle, answer)
 
-    def cancel(self, number: int, answer: Answer = lambda events: None) -> None:
+    def cancel(self, number: int, answer: Answer = ignore) -> None:
         """Cancel a job. It is killed when the event is in the journal; a job that has ended gets no event."""
         orders: list[Addressed] = []
 
@@ -223,23 +223,17 @@ class ClusterBackend:
 
         self.inbox.put(handle, kill)
 
-    def drain(self, node: int, undo: bool, answer: Answer = lambda events: None, drain: Drain = NO_DRAIN) -> None:
+    def drain(self, node: int, undo: bool, answer: Answer = ignore, drain: Drain = NO_DRAIN) -> None:
         """Drain a node, or end its drain. It begins and ends by itself at the times of `drain`, if it has any. A removed node
         is answered by a `Refusal`."""
         self.inbox.put(lambda now: self.roster.drain(now, node, undo, drain), answer)
 
-    def add_node(
-        self,
-        spec: Node,
-        type_: AcceleratorType | None,
-        answer: Answer = lambda events: None,
-        max_types: int = MAX_TYPES,
-    ) -> None:
+    def add_node(self, spec: Node, type_: AcceleratorType | None, answer: Answer = ignore, max_types: int = MAX_TYPES) -> None:
         """Add a node, which is down until its agent joins, and its GPU type if that is new. A node that cannot be added, for
         instance because of its name, is answered by a `Refusal`."""
         self.inbox.put(lambda now: self.roster.add(now, spec, type_, max_types), answer)
 
-    def remove_node(self, node: int, answer: Answer = lambda events: None) -> None:
+    def remove_node(self, node: int, answer: Answer = ignore) -> None:
         """Remove a node, and end its agent's session. While a job runs there or is leaving, the answer is a `Refusal`."""
 
         def close(events: Sequence[ev.Event]) -> None:
@@ -264,7 +258,7 @@ class ClusterBackend:
         self,
         scheduler: Mapping[str, Any],
         why: str,
-        answer: Answer = lambda events: None,
+        answer: Answer = ignore,
         instead_of: Mapping[str, Any] | None = None,
     ) -> None:
         """Switch the scheduler. With `instead_of`, only if that one is in use; otherwise there is no event."""

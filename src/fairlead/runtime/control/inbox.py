@@ -15,6 +15,10 @@ Handle: TypeAlias = Callable[[float], Sequence[ev.Event]]  # makes the events of
 Answer: TypeAlias = Callable[[Sequence[ev.Event]], None]  # receives them once they are in the journal
 
 
+def ignore(events: Sequence[ev.Event]) -> None:
+    """The answer to a request that needs none."""
+
+
 class Refusal(tuple[ev.Event, ...]):
     """The answer to a request that makes no events, with the reason in words."""
 
@@ -37,7 +41,7 @@ class Inbox:
         self._awake = False  # `take` returns without a request
         self._unanswered: list[tuple[Answer, Sequence[ev.Event]]] = []
 
-    def put(self, handle: Handle, answer: Answer = lambda events: None) -> None:
+    def put(self, handle: Handle, answer: Answer = ignore) -> None:
         with self._changed:
             self._requests.append((handle, answer))
             self._changed.notify_all()

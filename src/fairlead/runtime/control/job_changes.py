@@ -11,7 +11,7 @@ from fairlead.core import events as ev
 from fairlead.core.job import UPDATABLE_ENDED, Phase
 from fairlead.engine.state import State
 from fairlead.files import remove
-from fairlead.runtime.control.inbox import Answer, Inbox
+from fairlead.runtime.control.inbox import Answer, Inbox, ignore
 from fairlead.runtime.control.job_tracker import TrackedJobs
 from fairlead.runtime.control.launches import Addressed, LaunchTracker
 
@@ -29,7 +29,7 @@ class JobChanges:
     checkpoints: str = ""
     state: Callable[[], State] = field(init=False)  # set when there is a loop
 
-    def hold(self, number: int, by: str, answer: Answer = lambda events: None) -> None:
+    def hold(self, number: int, by: str, answer: Answer = ignore) -> None:
         """Hold a job that does not run; other jobs get no event."""
 
         def handle(now: float) -> list[ev.Event]:
@@ -37,11 +37,11 @@ class JobChanges:
 
         self.inbox.put(handle, answer)
 
-    def release(self, number: int, answer: Answer = lambda events: None) -> None:
+    def release(self, number: int, answer: Answer = ignore) -> None:
         """Release a held job."""
         self.inbox.put(lambda now: [ev.JobReleased(now, number)] if number in self.jobs else [], answer)
 
-    def requeue(self, number: int, hold: bool, by: str, answer: Answer = lambda events: None) -> None:
+    def requeue(self, number: int, hold: bool, by: str, answer: Answer = ignore) -> None:
         """Requeue a job: a running one saves and stops when the event is in the journal, an ended one may run again, a finished
         one without its checkpoints. A waiting job gets an event only with `hold`."""
         orders: list[Addressed] = []
@@ -71,7 +71,7 @@ class JobChanges:
 
         self.inbox.put(handle, stop)
 
-    def update(self, number: int, changes: Mapping[str, Any], answer: Answer = lambda events: None) -> None:
+    def update(self, number: int, changes: Mapping[str, Any], answer: Answer = ignore) -> None:
         """Change fields of a job; the time limit of a running job counts from the start of its first launch. A job that has
         ended meanwhile gets no event, unless these fields can still be changed."""
 
