@@ -21,11 +21,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def environment_of_ray_nodes() -> Iterator[None]:
-    """Workers of Ray, and so agents, get this process's environment."""
-    from foundry import environment
+    from ray_cluster import ray_environment
 
     with pytest.MonkeyPatch.context() as patch:
-        ray = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-        for name, value in {**environment(), **ray}.items():
+        for name, value in ray_environment().items():
             patch.setenv(name, value)
         yield

@@ -17,11 +17,11 @@ from foundry import environment
 
 
 class RayAtWork(ClusterAtWork):
-    """`with RayAtWork(folder, ray, patch) as cluster:` has a control plane without nodes; `cluster.up()` starts agents. At the
-    end of a good scene `check` is called."""
+    """`with RayAtWork(folder, ray) as cluster:` has a control plane, with home agents on `machines`; `cluster.up()` starts
+    agents on Ray. At the end of a good scene `check` is called."""
 
-    def __init__(self, root: Path, ray: Any, policy: str = "las", **how: Any) -> None:
-        super().__init__(root, machines="", policy=policy, round_s=1.0, **how)
+    def __init__(self, root: Path, ray: Any, policy: str = "las", machines: str = "", **how: Any) -> None:
+        super().__init__(root, machines=machines, policy=policy, round_s=1.0, **how)
         self.ray = ray
         self._environment = {**os.environ, **environment(), "FAIRLEAD_URL": f"http://127.0.0.1:{self.http}"}
 
@@ -62,10 +62,11 @@ class RayAtWork(ClusterAtWork):
         super()._end()
 
     def until_joined(self, count: int) -> None:
-        wait_for(lambda: len(self._there()) == count, f"{count} nodes join", self._logs)
+        wait_for(lambda: len(self._there()) == count, f"{count} nodes are there", self._logs)
 
     def until_left(self) -> None:
-        wait_for(lambda: not self._there(), "all nodes leave", self._logs)
+        """Only home agents are there."""
+        self.until_joined(len(self.agents))
 
     def _there(self) -> list[str]:
         return [name for name, node in self.nodes().items() if node["connected"] and node["up"]]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cluster_at_work import wait_for
 from ray_at_work import RayAtWork
-from ray_cluster import node_arguments, ray_cluster
+from ray_cluster import add_node, ray_cluster
 
 from fairlead.runtime.drivers.ray_pilot import RayPilot, nodes_with_gpus
 
@@ -53,6 +53,25 @@ def test_jobs_save_when_agents_leave_and_resume_with_the_next(tmp_path: Path, ra
         cluster.until_all_ended()
 
 
+def test_a_gang_runs_on_ray_and_on_a_home_agent_at_once(tmp_path: Path, ray_nodes: Any):
+    with RayAtWork(tmp_path, ray_nodes, machines="1xv100:2") as cluster:
+        (home,) = cluster.agents
+        started = cluster.up()
+        cluster.until_joined(4)
+        cluster.submit(cluster.job("gang", steps=2000, step_s=0.1, workers=8))
+        cluster.until("all its workers count", lambda _: all(len(cluster.steps_of("gang", str(rank))) > 2 for rank in range(8)))
+        assert sorted(cluster.jobs()["gang"]["nodes"]) == sorted([home, *started])
+        cluster.down()
+        cluster.until_left()
+        (alone,) = cluster.counts(1)
+        cluster.until_counting([alone])
+        assert cluster.jobs()[alone]["nodes"] == [home]
+        cluster.up()
+        for name in ("gang", alone):
+            cluster.hurry(name)
+        cluster.until_all_ended()
+
+
 def test_workers_end_with_a_killed_actor(tmp_path: Path, ray_nodes: Any):
     with RayAtWork(tmp_path, ray_nodes) as cluster:
         (first, *_) = cluster.up()
@@ -79,7 +98,7 @@ def test_a_killed_node_of_ray_and_a_new_one(tmp_path: Path, ray_nodes: Any):
         ray_nodes.remove_node(victim, allow_graceful=False)
         with RayPilot(ray_nodes.address, f"127.0.0.1:{cluster.port}") as pilot:
             wait_for(lambda: victim.node_id not in ids(pilot), "Ray sees its end")
-        ray_nodes.add_node(**node_arguments("127.0.0.8", num_gpus=2))
+        add_node(ray_nodes, "127.0.0.8", num_gpus=2)
         (new,) = cluster.up()
         assert new.startswith("127.0.0.8")
         for name in names:

@@ -9,17 +9,19 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_cluster import fairlead_command, node_arguments, ray_cluster
+from ray_cluster import add_node, fairlead_command, ray_cluster
 
 import fairlead
 from fairlead.config import SchedulerConfig
 from fairlead.core.errors import FairleadError
 from fairlead.experiments.cases import run_in_processes
 from fairlead.experiments.compare import Comparison, Workload, run_comparison
+from fairlead.experiments.ray_pool import RayPool
 from fairlead.plugin import in_order
 
 TIMES = ("decide_s", "wall_s", "peak_rss_mb")
@@ -91,6 +93,15 @@ def test_a_policy_of_a_script_runs_there(cluster: Any):
         fairlead.compare(jobs, "4xv100:4", ["fifo", Backwards()], on=on).rows for on in (None, f"ray:{cluster.address}")
     )
     assert without_times(there) == without_times(here)
+
+
+def test_a_run_costs_this_process_less_than_five_milliseconds(cluster: Any):
+    """CPU time, which other work on the machine hardly changes; `benchmarks/ray_overhead.py` has wall times."""
+    with RayPool(f"ray:{cluster.address}", 1) as pool:
+        futures.wait([pool.submit(pow, number) for number in range(40)])  # starts the workers
+        before = time.process_time()
+        futures.wait([pool.submit(pow, number) for number in range(RUNS)])
+        assert (time.process_time() - before) / RUNS < 0.005
 
 
 def test_an_interrupt_cancels_the_runs(cluster: Any, tmp_path: Path):
@@ -172,7 +183,7 @@ def test_a_node_with_another_version_is_refused(cluster: Any, tmp_path: Path):
     for node in list(cluster.worker_nodes):
         cluster.remove_node(node, allow_graceful=False)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    cluster.add_node(**node_arguments("127.0.0.9", env_vars={"PYTHONPATH": path}))
+    add_node(cluster, "127.0.0.9", env_vars={"PYTHONPATH": path})
     ray.init(address=cluster.address, log_to_driver=False)
     try:
         taken = ray.remote(num_cpus=1)(Idle)
