@@ -7,7 +7,7 @@ OUT := out
 # Where one is told to write none, every process of the tests and of the demo would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-ray test-kubernetes lint types imports unit browser postgres slurm golden soak bench pictures docs clean
+.PHONY: help setup demo test test-ray test-kubernetes lint types imports unit browser postgres slurm ray golden soak bench pictures docs clean
 
 help:
 	@echo "make demo    a dozen real jobs, the same under other policies, seven schedulers compared; a report"
@@ -56,8 +56,10 @@ unit: setup browser postgres slurm
 	$(BIN)/pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
 
 # A cluster of small Ray nodes on this machine; `make test` has the parts that need no Ray.
-test-ray: setup
+ray: setup
 	@$(BIN)/python -c 'import ray' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray]'
+
+test-ray: ray
 	FAIRLEAD_TEST_RAY=1 $(BIN)/pytest tests/on_ray
 
 # The report is tested in a real browser. As root on Debian it is installed; elsewhere those tests say that they were skipped.
