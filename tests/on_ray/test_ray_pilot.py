@@ -54,7 +54,7 @@ def test_jobs_save_when_agents_leave_and_resume_with_the_next(tmp_path: Path, ra
 
 
 def test_a_gang_runs_on_ray_and_on_a_home_agent_at_once(tmp_path: Path, ray_nodes: Any):
-    with RayAtWork(tmp_path, ray_nodes, machines="1xv100:2") as cluster:
+    with RayAtWork(tmp_path, ray_nodes, machines="2xv100:2") as cluster:
         (home,) = cluster.agents
         started = cluster.up()
         cluster.until_joined(4)
