@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 from fairlead.files import atomic_write, make_folder
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-TOKENS, ORIGIN, ALIVE, CODE, LAUNCH_KEY = "tokens.json", "origin", "alive", "code", "launch.key"
-"""The names; `code` is a folder."""
+TOKENS, ORIGIN, ALIVE, CODE, LAUNCH_KEY, LOGS = "tokens.json", "origin", "alive", "code", "launch.key", "logs"
+"""The names; `code` and `logs` are folders."""
 
 
 class StoredFile(NamedTuple):

@@ -245,6 +245,7 @@ def _control_plane(settings: ServeSettings, held: HeldJournal, state: State | No
         grace_s=settings.grace_s,
         checkpoints=held.checkpoints,
         code=CodeStore(held.files, quota=settings.code_quota),
+        files=held.files,
         keep_ended_s=settings.keep_ended_s,
         tokens=tokens,
         origin=origin_of(held.files, state.origin if state else 0.0),

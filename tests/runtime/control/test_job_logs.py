@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,12 +13,13 @@ import pytest
 
 from fairlead.core.cluster import Node
 from fairlead.core.job import Phase
+from fairlead.journal.control_files import FolderFiles
 from fairlead.runtime.control.engines import Engines
-from fairlead.runtime.control.job_logs import LogMissing, LogReader
-from fairlead.runtime.protocol.messages import LogChunk, LogRequest
+from fairlead.runtime.control.job_logs import KeptLogs, LogMissing, LogReader
+from fairlead.runtime.protocol.messages import LogChunk, LogRequest, LogTail
 
 
-def reader(logs: dict[int, bytes], starts: int, phase: Phase) -> LogReader:
+def reader(logs: dict[int, bytes], starts: int, phase: Phase, kept: KeptLogs | None = None) -> LogReader:
     """Of a cluster with a node that stores these logs of a job, by launch."""
 
     async def read_log(node: int, request: LogRequest) -> LogChunk:
@@ -29,7 +31,7 @@ def reader(logs: dict[int, bytes], starts: int, phase: Phase) -> LogReader:
         backend=SimpleNamespace(at_rest=nullcontext, launches=SimpleNamespace(get=lambda job, launch: None)),
         loop=SimpleNamespace(state=SimpleNamespace(columns={"starts": [starts], "phase": [int(phase)]})),
         cluster=SimpleNamespace(nodes=(Node("n1", "v100", 1),)),
-        hub=SimpleNamespace(connected={0}, engines=Engines()),
+        hub=SimpleNamespace(connected={0}, engines=Engines(), transfers=SimpleNamespace(logs=kept)),
         agents=SimpleNamespace(read_log=read_log),
     )
     return LogReader(plane)
@@ -53,3 +55,23 @@ def test_logs_that_were_removed_are_missing() -> None:
         read(reader({}, 1, Phase.FINISHED))
     with pytest.raises(LogMissing, match="launch 1 is not stored any more"):
         read(reader({2: b""}, 2, Phase.FINISHED), 1)
+
+
+def test_the_end_of_a_log_outlives_its_node(tmp_path: Path) -> None:
+    kept = KeptLogs(FolderFiles(tmp_path), "journal")
+    kept.add(LogTail(0, 1, 0, 1000, base64.b64encode(b"the end\n").decode()))
+    kept.add(LogTail(0, 1, 0, 0, base64.b64encode(b"another one").decode()))
+    kept.add(LogTail(0, 2, 0, 0, "not base64"))
+    found = asyncio.run(reader({}, 1, Phase.FINISHED, kept).read(0, 1, 0, 0))
+    assert (found["offset"], found["text"], found["next"]) == (1000, "the end\n", 1008)
+    for offset, text in ((-4, "end\n"), (1004, "end\n"), (1008, ""), (5000, "")):
+        assert asyncio.run(reader({}, 1, Phase.FINISHED, kept).read(0, 1, 0, offset))["text"] == text
+    with pytest.raises(LogMissing, match="submit --output FILE"):
+        read(reader({}, 3, Phase.FINISHED, kept), 2)
+    other = KeptLogs(kept.files, "another")
+    with pytest.raises(LogMissing):
+        read(reader({}, 1, Phase.FINISHED, other))
+    kept.clean(0.0)
+    assert kept.read(LogRequest(0, 0, 1, 0, 0, 100)) is not None
+    kept.clean(4e9)
+    assert kept.read(LogRequest(0, 0, 1, 0, 0, 100)) is None

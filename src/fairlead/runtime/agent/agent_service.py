@@ -40,7 +40,8 @@ _SWEEP_S = 60.0
 _LOST_FOR_S = 2.0  # before a lost connection is logged
 _MAX_PAUSE_S = 5.0  # between attempts to reach the control plane
 _FIRST_ANSWER_S = 15.0  # how long the first welcome may take; later it is the lease duration
-_LEFT_WITHIN_S, _LEFT_POLL_S = 2.0, 0.02  # for the control plane to end the stream of an agent that has left
+_TAIL_BYTES, _ALL_TAILS_BYTES = 64 << 10, 4 << 20  # of a worker's log, and of all logs of a node that is about to be removed
+_LEFT_WITHIN_S, _LEFT_POLL_S = 5.0, 0.02  # for the control plane to end the stream of an agent that has left
 _JOURNAL = re.compile(r"[\x20-\x7e]{1,200}")
 
 
@@ -220,7 +221,13 @@ class Agent:
         return connected is not None
 
     def _send_left(self, stream: AgentStream) -> None:
-        """Send the last message, and wait until the control plane ends the stream."""
+        """Send the last message, and wait until the control plane ends the stream. The logs of a temporary node are lost with
+        it: their ends are sent before."""
+        if self.temporary:
+            with contextlib.suppress(FairleadError):
+                for job, generation, rank, found in self.supervisor.log_tails(_TAIL_BYTES, _ALL_TAILS_BYTES):
+                    data, offset = base64.b64encode(found.data).decode(), min(found.offset, od.MAX_COUNT)
+                    stream.send(ms.LogTail(job, generation, rank, offset, data))
         stream.send(ms.Left())
         until = self.clock() + _LEFT_WITHIN_S
         with contextlib.suppress(ConnectionLost):

@@ -9,6 +9,7 @@ import fcntl
 import logging
 import math
 import os
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -219,6 +220,19 @@ class Supervisor:
             raise OrderRefused(f"job {job}, generation {generation}: worker {rank} was not launched here, or was removed")
         with node_errors(directory):
             return read_log_files(directory / LOG, min(max(offset, -MAX_COUNT), MAX_COUNT), max(0, min(limit, _MAX_READ)))
+
+    def log_tails(self, each: int, in_all: int) -> Iterator[tuple[int, int, int, LogExcerpt]]:
+        """Job, generation, rank and the end of the log of all workers of this node, those of the most recent launches first; at
+        most so many bytes of each, and of all."""
+        with node_errors(self._jobs):
+            stored = sorted(stored_launches(self._jobs), key=lambda one: one[2].stat().st_mtime, reverse=True)
+            for job, generation, directory in stored:
+                for rank in sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal()):
+                    found = self.read_log(job, generation, rank, -each, each)
+                    in_all -= len(found.data)
+                    if in_all < 0:
+                        return
+                    yield job, generation, rank, found
 
     def read_output(self, job: int, generation: int, path: str, offset: int, limit: int) -> bytes:
         """A part of a file that a launch has kept, or of the list of them for an empty path."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +16,9 @@ from fairlead.runtime.protocol import messages as ms
 if TYPE_CHECKING:
     from fairlead.runtime.control.agent_hub import AgentHub, AgentSession
     from fairlead.runtime.control.engine_parts import PartSession
+    from fairlead.runtime.control.job_logs import KeptLogs
+
+MAX_TAILS = 4_000  # ends of logs that wait to be written; more are dropped
 
 
 @dataclass(eq=False)
@@ -26,6 +30,9 @@ class AgentTransfers:
     def __post_init__(self) -> None:
         self._numbers = count(1)
         self._answers: dict[int, Callable[[ms.LogChunk], None]] = {}
+        self.logs: KeptLogs | None = None
+        self._tails: deque[ms.LogTail] = deque(maxlen=MAX_TAILS)
+        self._writes = False
 
     def request(
         self, session: AgentSession | PartSession, request: ms.LogRequest, answer: Callable[[ms.LogChunk], None]
@@ -45,10 +52,29 @@ class AgentTransfers:
         if isinstance(message, ms.LogChunk):
             if (waiting := self._answers.pop(message.number, None)) is not None:
                 waiting(message)
+        elif isinstance(message, ms.LogTail):
+            self._tails.append(message)
+            self._write_tails()
         elif isinstance(message, ms.CodeRequest) and self.hub.code is not None:
             self._send_code(self.hub.code, session, message)
         else:
             raise ms.BadMessage("expected a heartbeat, reports, a log chunk or a code request")
+
+    def _write_tails(self) -> None:
+        """Write ends of logs, in one thread: heartbeats do not wait for a disk."""
+
+        def write(logs: KeptLogs) -> None:
+            while self._tails:
+                logs.add(self._tails.popleft())
+            self.hub.post(written)
+
+        def written() -> None:
+            self._writes = False
+            self._write_tails()
+
+        if self.logs is not None and self._tails and not self._writes:
+            self._writes = True
+            self.hub.host.spawn("logs", partial(write, self.logs))
 
     def _send_code(self, code: CodeStore, session: AgentSession | PartSession, message: ms.CodeRequest) -> None:
         """Send part of an archive. Others do not wait for a database; as long as it does not answer, it is asked again."""

@@ -1,6 +1,6 @@
 """Code that users send with their jobs, and the removal of what ended jobs leave behind. Archives are stored by digest among
 the control plane's files, and sent to agents in chunks. An archive that an agent would refuse is refused on arrival. Logs stay
-with the agents."""
+with the agents; of those that have left, only the ends of logs are stored (`job_logs.py`)."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from fairlead.engine.transitions import MAX_NUMBER_GAP
 from fairlead.files import remove
 from fairlead.journal.control_files import CODE, ControlFiles
 from fairlead.runtime.control.cluster_backend import ClusterBackend
+from fairlead.runtime.control.job_logs import KeptLogs
 from fairlead.runtime.protocol.code_archive import CHUNK_BYTES, ArchiveLimits, check_archive, is_digest
 from fairlead.runtime.protocol.messages import CodeChunk
 from fairlead.runtime.protocol.task_file import task_of
@@ -137,12 +138,13 @@ def number_above(checkpoints: Path, known: int) -> int:
 
 @dataclass(frozen=True)
 class Cleaner:
-    """Removes checkpoints of jobs that ended `keep_s` ago, and code that no job uses."""
+    """Removes checkpoints of jobs that ended `keep_s` ago, ends of logs that are as old, and code that no job uses."""
 
     loop: Loop
     backend: ClusterBackend
     code: CodeStore | None
     keep_s: float = WEEK_S
+    logs: KeptLogs | None = None
 
     async def watch(self) -> None:
         while True:
@@ -161,6 +163,8 @@ class Cleaner:
             for number in removed:
                 remove(folder / str(number))
         self.remove_code(self.keep_s)
+        if self.logs is not None:
+            self.logs.clean(time.time() - self.keep_s)
         return removed
 
     def remove_code(self, older_s: float = 0.0) -> None:

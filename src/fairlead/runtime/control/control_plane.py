@@ -20,6 +20,7 @@ from fairlead.core.stages import Stages
 from fairlead.engine.journal import Journal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.journal.control_files import ControlFiles
 from fairlead.journal.sql_journal import DatabaseJournal
 from fairlead.runtime.control.agent_hub import AgentHub
 from fairlead.runtime.control.agent_server import AgentServer
@@ -29,6 +30,7 @@ from fairlead.runtime.control.code_store import WEEK_S, Cleaner, CodeStore
 from fairlead.runtime.control.engine_hub import EngineHub
 from fairlead.runtime.control.engines import Engines
 from fairlead.runtime.control.event_log import EventLog, RecentDecisions
+from fairlead.runtime.control.job_logs import KeptLogs
 from fairlead.runtime.control.journal_term import FormerControlPlane, JournalTerm
 from fairlead.runtime.control.prometheus import ControlPlaneMetrics
 from fairlead.runtime.control.snapshotter import ObservedJournal, Retention, Snapshotter, check_serializable
@@ -58,6 +60,7 @@ class ControlPlane:
     grace_s: float = 35.0
     checkpoints: str = ""  # a folder that all nodes see
     code: CodeStore | None = None  # None: users cannot send code
+    files: ControlFiles | None = None  # None: ends of logs of nodes that leave are not stored
     tokens: Tokens | None = None  # None: any agent may connect
     keep_ended_s: float = WEEK_S  # checkpoints of ended jobs
     host: Host = field(default_factory=Host)
@@ -111,7 +114,9 @@ class ControlPlane:
         self.backend.changes.state = lambda: self.loop.state
         self.decisions = RecentDecisions()
         self.loop.on_decision = self.decisions.add
-        self.cleaner = Cleaner(self.loop, self.backend, self.code, self.keep_ended_s)
+        if self.files is not None:
+            self.hub.transfers.logs = KeptLogs(self.files, self.name)
+        self.cleaner = Cleaner(self.loop, self.backend, self.code, self.keep_ended_s, self.hub.transfers.logs)
         self.loop.decision_runner = AsyncDecider(
             self.backend.wake, (self.metrics.observe_decision, event_log.observe_decision), self.decision_health, host
         )

@@ -1,22 +1,32 @@
-"""Logs of jobs, read chunk by chunk from the agents that ran them. The control plane stores no logs."""
+"""Logs of jobs, read chunk by chunk from the agents that ran them. The control plane stores only the ends of logs of nodes that
+were temporary, such as those of an allocation of Slurm."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import binascii
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fairlead.core.errors import FairleadError
+from fairlead.core.errors import FairleadError, JournalError
 from fairlead.core.job import ENDED, Phase
+from fairlead.journal.control_files import LOGS, ControlFiles
 from fairlead.runtime.protocol.code_archive import CHUNK_BYTES
-from fairlead.runtime.protocol.messages import LogChunk, LogRequest
+from fairlead.runtime.protocol.messages import LogChunk, LogRequest, LogTail
 from fairlead.runtime.protocol.task_file import task_of
 
 if TYPE_CHECKING:
     from fairlead.runtime.control.control_plane import ControlPlane
 
+log = logging.getLogger(__name__)
+
 MAX_REMEMBERED = 10_000
+MAX_KEPT_BYTES = 1 << 30  # of all ends of logs; the oldest are removed first
+_HEAD = 21  # bytes of a stored end before the text: its offset in the whole log
+
+_KEEP = "submit --output FILE stores the log of a job in a file"
 
 _Worker: TypeAlias = tuple[int, int, int]  # a job's number, a launch and a rank
 
@@ -27,6 +37,44 @@ class LogUnreachable(FairleadError):
 
 class LogMissing(FairleadError):
     """There is no such log."""
+
+
+@dataclass(frozen=True)
+class KeptLogs:
+    """The ends of logs from nodes that have left, among the files of a control plane."""
+
+    files: ControlFiles
+    journal: str  # job numbers mean nothing to another one
+
+    def add(self, tail: LogTail) -> None:
+        """Store the end of a log, unless there is one. A disk that does not take it is no reason to end."""
+        name = self._name(tail.job, tail.generation, tail.rank)
+        try:
+            if self.files.touch(name) is None:
+                self.files.write(name, b"%020d\n" % tail.offset + base64.b64decode(tail.data, validate=True))
+        except (OSError, JournalError, binascii.Error) as problem:
+            log.warning("the end of a log is lost: %s", problem, extra={"job": tail.job, "rank": tail.rank})
+
+    def read(self, request: LogRequest) -> LogChunk | None:
+        """Return a chunk of a stored end; it begins later than requested if the beginning is lost. None: there is none."""
+        stored = self.files.read(self._name(request.job, request.generation, request.rank)) if request.rank >= 0 else None
+        if stored is None:
+            return None
+        first, data = int(stored[:_HEAD]), stored[_HEAD:]
+        offset = max(first, request.offset if request.offset >= 0 else first + len(data) + request.offset)
+        return LogChunk(0, offset, base64.b64encode(data[offset - first :][: request.limit]).decode())
+
+    def clean(self, older_than: float) -> None:
+        """Remove those that were stored before a Unix time, and the oldest if all are too large."""
+        stored = sorted(self.files.listed(LOGS).items(), key=lambda one: one[1].used_s, reverse=True)
+        left = MAX_KEPT_BYTES
+        for name, one in stored:
+            left -= one.size
+            if left < 0 or one.used_s < older_than:
+                self.files.remove(name)
+
+    def _name(self, job: int, generation: int, rank: int) -> str:
+        return f"{LOGS}/{self.journal}-{job}-{generation}-{rank}"
 
 
 @dataclass(eq=False)
@@ -96,12 +144,15 @@ class LogReader:
         worker, nodes, hub = (request.job, request.generation, request.rank), self.plane.cluster.nodes, self.plane.hub
         if hub.engines.all and (data := await self.plane.agents.read_output(request)) is not None:
             return LogChunk(0, max(0, request.offset), base64.b64encode(data).decode())
+        kept = self.plane.hub.transfers.logs
+        if kept is not None and (stored := await asyncio.to_thread(kept.read, request)) is not None:
+            return stored
         node = self._node_of.get(worker, -1) if node < 0 else node
         if node >= 0:
             self._remember(worker, node)
             found = await self.plane.agents.read_log(node, request)
             if nodes[node].removed:
-                raise LogMissing(f"node {nodes[node].name}, where it ran, was removed from the cluster")
+                raise LogMissing(f"node {nodes[node].name}, where it ran, was removed from the cluster, with its logs; {_KEEP}")
             if found is None:
                 raise LogUnreachable(
                     f"node {nodes[node].name}, where it ran, does not answer; its log can be read when it is connected again"
@@ -126,7 +177,7 @@ class LogReader:
             raise LogUnreachable(
                 f"{what} is on a node that does not answer; unreachable: {', '.join(away[:5])}{' …' if len(away) > 5 else ''}"
             )
-        raise LogMissing(f"{what} is not stored any more, or never was")
+        raise LogMissing(f"{what} is not stored any more, or never was{f'; {_KEEP}' if request.rank >= 0 else ''}")
 
     def _remember(self, worker: _Worker, node: int) -> None:
         if len(self._node_of) >= MAX_REMEMBERED:

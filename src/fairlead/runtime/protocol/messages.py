@@ -94,6 +94,17 @@ class LogChunk:
 
 
 @_message
+class LogTail:
+    """The end of a worker's log, from `offset` on, in base64. A temporary agent sends it before it leaves."""
+
+    job: Count
+    generation: Count
+    rank: Count
+    offset: Count = 0
+    data: str = ""
+
+
+@_message
 class CodeRequest:
     """A launch waits for this archive: send it from `offset` on."""
 
@@ -179,7 +190,7 @@ class Refused:
     why: str
 
 
-FromAgent: TypeAlias = Hello | Heartbeat | ReportBatch | LogChunk | CodeRequest | Leaving | Left
+FromAgent: TypeAlias = Hello | Heartbeat | ReportBatch | LogChunk | LogTail | CodeRequest | Leaving | Left
 FromControl: TypeAlias = Welcome | LeaseRenewed | JournalMismatch | OrderBatch | Acknowledged | LogRequest | CodeChunk | Refused
 Message: TypeAlias = FromAgent | FromControl
 
