@@ -24,6 +24,7 @@ import httpx
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
+from fairlead.demo.demo_cluster import a_dozen
 from fairlead.engine.apply import apply_event, replay_events
 from fairlead.journal.recovery import read_journal
 from fairlead.testing import check_events
@@ -39,15 +40,19 @@ import fcntl, json, os, sys, time
 import fairlead
 
 about = json.loads(sys.argv[1])
-rank = os.environ["RANK"] if int(os.environ["WORLD_SIZE"]) > 1 else ""
+rank = os.environ["RANK"] if int(os.environ["WORLD_SIZE"]) > 1 or about["elastic"] else ""
 lock = open(about["name"] + ".lock" + rank, "a")
 try:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 except OSError:
     with open("twice", "a") as twice:
         print(about["name"], os.environ["FAIRLEAD_GENERATION"], file=twice, flush=True)
-log = open(about["name"] + ".steps" + rank, "a")
-for step in fairlead.lease(range(about["steps"]), save=lambda folder: None, every_steps=about["save_every"]):
+launch = ".{FAIRLEAD_GENERATION}.{WORLD_SIZE}.{RANK}".format_map(os.environ)
+log = open(about["name"] + ".steps" + (launch if about["elastic"] else rank), "a")
+lease = fairlead.lease(range(about["steps"]), save=lambda folder: None, every_steps=about["save_every"])
+for step in lease:
+    if about["double_every"]:
+        lease.batch_size = 32 * 2 ** (step // about["double_every"])
     if step == about["fails_at"] and not os.path.exists(about["name"] + ".failed"):
         open(about["name"] + ".failed", "w").close()
         sys.exit(9)
@@ -158,10 +163,19 @@ class ClusterAtWork:
     # People.
 
     def job(
-        self, name: str, steps: int = 10, step_s: float = 0.05, save_every: int = 0, fails_at: int = -1, **about: Any
+        self,
+        name: str,
+        steps: int = 10,
+        step_s: float = 0.05,
+        save_every: int = 0,
+        fails_at: int = -1,
+        double_every: int = 0,
+        **about: Any,
     ) -> dict[str, Any]:
-        """A task that counts; `fails_at` is a step at which it fails, the first time it comes there."""
+        """A task that counts; `fails_at` is a step at which it fails, the first time it comes there. With `double_every` its
+        batch size doubles after so many steps."""
         what = {"name": name, "steps": steps, "step_s": step_s, "save_every": save_every, "fails_at": fails_at}
+        what |= {"double_every": double_every, "elastic": about.get("mode") == "elastic"}
         self._about[name], self._workers[name] = what, about.get("workers", 1)
         run = [sys.executable, str(self.root / "job.py"), json.dumps(what)]
         environment = {"PYTHONPATH": SOURCE}
@@ -171,6 +185,32 @@ class ClusterAtWork:
     def submit(self, *jobs: dict[str, Any], ends: str = "finished") -> None:
         self.ask("POST", "/v1/jobs", {"jobs": jobs})
         self.expected.update((job["name"], ends) for job in jobs)
+
+    def run_the_dozen(
+        self, widen: int = 2, seen: Callable[[dict[str, dict[str, Any]]], bool] | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """Run the jobs of the demo to their ends, with an elastic one and one that fails for good, and return them; `check` is
+        their audit. Each has `widen` times as many workers as in the demo, for a cluster that is to be too small for all. They
+        take ten times as long until `seen`: by default, until a job was preempted."""
+        demo = [one.task for one in a_dozen()]
+        assert {"endless", "fails-once", "gang", "grows"} <= {str(task["name"]) for task in demo}
+        for task in demo:
+            name, steps, kept = str(task["name"]), 10 * task["steps"], {"kind": task["kind"], "retries": task["retries"]}
+            odd = {"fails-once": {"fails_at": 22}, "grows": {"double_every": steps // 3}}.get(name, {})
+            job = self.job(name, steps, 0.15, save_every=5, workers=widen * task["workers"], **kept, **odd)
+            self.submit(job, ends="cancelled" if name == "endless" else "finished")
+        self.harmed.add("fails-once")
+        self.submit(self.job("elastic", 600, 0.15, save_every=5, workers=2 * widen, mode="elastic"))
+        self.submit(self.job("fails", 5, fails_at=2, retries=0), ends="failed")
+        self.until("it runs", lambda jobs: jobs["endless"]["steps_done"] > 0)
+        self.cancel("endless")
+        preempted = lambda jobs: any(job["preemptions"] for job in jobs.values())  # noqa: E731
+        self.until("what is to be seen of them", seen or preempted)
+        for name in self.expected:
+            self.hurry(name)
+        jobs = self.until_all_ended()
+        assert len(jobs) == len(demo) + 2
+        return jobs
 
     def hurry(self, name: str) -> None:
         """All that was to be seen of a job while it runs has been seen: the rest of its steps take no time."""
@@ -233,6 +273,16 @@ class ClusterAtWork:
         path = self.root / f"{name}.steps{rank}"
         return [int(line) for line in path.read_text().split()] if path.exists() else []
 
+    def launches_of(self, name: str) -> dict[int, list[list[int]]]:
+        """The steps of each rank of each launch of an elastic job."""
+        found: dict[int, dict[int, list[int]]] = {}
+        sizes: dict[int, int] = {}
+        for path in self.root.glob(f"{name}.steps.*"):
+            generation, size, rank = map(int, path.name.rsplit(".", 3)[1:])
+            found.setdefault(generation, {})[rank] = [int(line) for line in path.read_text().split()]
+            sizes[generation] = size
+        return {launch: [ranks.get(rank, []) for rank in range(sizes[launch])] for launch, ranks in sorted(found.items())}
+
     def workers_of(self, name: str) -> list[int]:
         """The processes of a job, without their stubs."""
         found = []
@@ -252,6 +302,9 @@ class ClusterAtWork:
         twice = self.root / "twice"
         assert not twice.exists(), f"jobs ran twice at once: {twice.read_text()}"
         for name in [name for name, phase in phases.items() if phase == "finished" and name in self._about]:
+            if self._about[name]["elastic"]:
+                self._check_launches(name)
+                continue
             ranks = [str(rank) for rank in range(self._workers[name])] if self._workers[name] > 1 else [""]
             self._check_steps(name, [self.steps_of(name, rank) for rank in ranks])
         said = self.ask("GET", "/v1/digest")
@@ -274,6 +327,15 @@ class ClusterAtWork:
         most = about["save_every"] or about["steps"]
         for fallen in zip(*again):  # these workers do not wait for each other: what all have saved is the slowest one's last
             assert 0 <= min(fallen) <= most, f"{name} fell back by {fallen} steps, and saves every {most}"
+
+    def _check_launches(self, name: str) -> None:
+        """Each step of an elastic job was done once by all workers of one launch, and launches resumed where others stopped."""
+        at = 0
+        for launch, ranks in self.launches_of(name).items():
+            done = max(map(len, ranks))
+            assert ranks == [list(range(at, at + done))] * len(ranks), f"launch {launch} of {name}, from {at}, did {ranks}"
+            at += done
+        assert at == self._about[name]["steps"], f"{name} did {at} steps"
 
     def _logs(self) -> str:
         return "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(self.root.glob("*.log")))

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cluster_at_work import SOURCE, ClusterAtWork
 
 TORCH = importlib.util.find_spec("torch") is not None
@@ -82,3 +83,9 @@ def test_a_dozen_jobs_on_an_embedded_cluster_all_end_as_they_should(tmp_path: Pa
     whole = [*training(tmp_path, "whole"), "--directory", str(tmp_path / "other")]
     subprocess.run(whole, env={**os.environ, "PYTHONPATH": SOURCE}, check=True, stdout=subprocess.DEVNULL)
     assert (tmp_path / "parts").read_text() == (tmp_path / "whole").read_text(), "another training than one that ran through"
+
+
+@pytest.mark.parametrize("policy", ["las", "max-min-fairness-perf"])
+def test_the_dozen_that_runs_on_every_engine_ends_with_home_agents(tmp_path: Path, policy: str) -> None:
+    with ClusterAtWork(tmp_path, policy=policy, round_s=1.0) as cluster:
+        cluster.run_the_dozen(widen=1)
