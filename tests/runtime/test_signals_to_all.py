@@ -3,12 +3,15 @@ process of a job step. Leases are so long that nothing else ends a job."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
 import signal
+import sys
 from pathlib import Path
 
-from cluster_at_work import ClusterAtWork, wait_for
+import pytest
+from cluster_at_work import SOURCE, ClusterAtWork, wait_for
 
 from fairlead.runtime.agent.processes import descendants, find_process
 from foundry import ends, foundry
@@ -89,3 +92,41 @@ def _until_scripts_run(cluster: ClusterAtWork, names: list[str], times: int) -> 
 def _until_more_steps(cluster: ClusterAtWork, names: list[str]) -> None:
     before = {name: len(cluster.steps_of(name)) for name in names}
     wait_for(lambda: all(len(cluster.steps_of(name)) > before[name] + 2 for name in names), "all make steps", cluster._logs)
+
+
+LOADER = """
+import os, sys, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+import fairlead
+
+torch.set_num_threads(1)
+loader = DataLoader(TensorDataset(torch.arange(1200.0)), batch_size=1, num_workers=2)
+log = open("loads.steps", "a")
+for batch in fairlead.lease(loader, save=lambda folder: None):
+    print(int(batch[0][0]), file=log, flush=True)
+    time.sleep(0 if os.path.exists("loads.hurry") else 0.1)
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs the extra torch")
+def test_a_training_whose_loader_processes_die_of_the_signal_saves_its_last_step(tmp_path: Path) -> None:
+    (tmp_path / "loader.py").write_text(LOADER)
+    with ClusterAtWork(tmp_path, "2xv100:2", "fifo", lease_s=900.0, grace_s=900.0) as cluster:
+        cluster.until_up()
+        about = {"directory": str(tmp_path), "env": {"PYTHONPATH": SOURCE}, "steps": 1200}
+        cluster.submit({"name": "loads", "run": [sys.executable, str(tmp_path / "loader.py")], **about})
+        for _ in range(TIMES):
+            _until_more_steps(cluster, ["loads"])
+            agent = cluster.agents.pop("v100-0")
+            everything = [*_processes(agent), agent]
+            random.shuffle(everything)
+            _signal(signal.SIGTERM, everything)
+            assert ends(agent, 180.0), cluster._logs()
+            foundry().status(agent)
+            jobs = cluster.until("it waits", lambda jobs: jobs["loads"]["phase"] == "waiting")
+            assert (jobs["loads"]["failures"], jobs["loads"]["steps_done"]) == (0, len(cluster.steps_of("loads")))
+            cluster.start_agent("v100-0")
+        cluster.hurry("loads")
+        cluster.until_all_ended()
+        assert cluster.steps_of("loads") == list(range(1200))

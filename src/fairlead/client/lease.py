@@ -82,6 +82,8 @@ class Lease(Generic[Batch]):
                     if holder.step():
                         holder.leave()
                         return
+                if holder.yielded:
+                    break
                 if holder.steps == began and (self._epochs is None or self.epoch):
                     raise ValueError(
                         f"the loader returned no batch in epoch {self.epoch}, after {began} steps: can it be iterated again?"
@@ -98,7 +100,12 @@ class Lease(Generic[Batch]):
             if callable(set_epoch := getattr(part, "set_epoch", None)):
                 set_epoch(self.epoch)
         batches = iter(self._loader)
-        return islice(batches, skip, None) if skip else batches
+        self._holder.loader_started()
+        try:
+            yield from islice(batches, skip, None) if skip else batches
+        except RuntimeError:  # of PyTorch: its processes got the signal that ends the lease
+            if not self._holder.loader_failed():
+                raise
 
 
 def lease(

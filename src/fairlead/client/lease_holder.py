@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns, sleep
+from types import FrameType
 from typing import TypeAlias
 
 from fairlead.client.checkpoints import Checkpoint, Checkpoints, fsync_all
@@ -24,6 +25,8 @@ Save: TypeAlias = Callable[[Path], object]
 _NEVER = 2**63
 _ANSWER_POLL_S = 0.0005
 _MAX_BATCH = 10**9
+_LOADER_SIGNALS = "torch.utils.data._utils.signal_handling"
+_SAME_SIGNAL_S = 0.5  # between the death of a loader's process and the same signal to this one
 _SETTLED, _WINDOW = 10, 100
 """Steps. A batch size that lasts this long has a rate of its own; otherwise the rate is that of a mixture, over about
 `_WINDOW`."""
@@ -103,6 +106,25 @@ def _save_at_sigterm(numbers: memoryview) -> None:
         os.kill(os.getpid(), number)
 
     signal.signal(signal.SIGTERM, end_lease)
+
+
+def _outlive_loaders(numbers: memoryview) -> None:
+    """PyTorch's DataLoader raises an error in the middle of a step when one of its processes dies. Where a signal to all
+    processes has ended it, the script can still complete the step, and save."""
+    handler = signal.getsignal(signal.SIGCHLD)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not callable(handler) or getattr(handler, "__module__", "") != _LOADER_SIGNALS:
+        return
+
+    def outlive(number: int, frame: FrameType | None) -> None:
+        try:
+            handler(number, frame)
+        except RuntimeError:
+            sleep(_SAME_SIGNAL_S)
+            if not numbers[REVOKED]:
+                raise
+
+    signal.signal(signal.SIGCHLD, outlive)
 
 
 class LeaseHolder:
@@ -190,6 +212,15 @@ class LeaseHolder:
         ):
             return False
         return self._handle_due(steps, now)
+
+    def loader_started(self) -> None:
+        """The loader of the batches may have processes of its own from now on."""
+        _outlive_loaders(self._numbers)
+
+    def loader_failed(self) -> bool:
+        """No batch can be loaded any more. True if the lease is over anyway; the steps of a gang end together."""
+        self.yielded = bool(self._numbers[REVOKED]) and type(self._gang) is Gang
+        return self.yielded
 
     def leave(self) -> None:
         """Save what is not saved, record how it ended, and leave the gang."""
