@@ -53,7 +53,7 @@ lease = fairlead.lease(range(about["steps"]), save=lambda folder: None, every_st
 for step in lease:
     if about["double_every"]:
         lease.batch_size = 32 * 2 ** (step // about["double_every"])
-    if step == about["fails_at"] and not os.path.exists(about["name"] + ".failed"):
+    if step == about["fails_at"] and rank in ("", "0") and not os.path.exists(about["name"] + ".failed"):
         open(about["name"] + ".failed", "w").close()
         sys.exit(9)
     print(step, file=log, flush=True)

@@ -12,7 +12,6 @@ from cluster_at_work import ClusterAtWork
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.demo.demo_cluster import a_dozen
 from foundry import environment
 from slurm_bed import SlurmBed
 
@@ -68,13 +67,6 @@ class PilotAtWork(ClusterAtWork):
     def until_left(self) -> None:
         """No node is left in the cluster."""
         self.slurm.until("all nodes leave", lambda: not [node for node in self.nodes().values() if node["up"]])
-
-    def submit_the_dozen(self) -> None:
-        """The jobs of the demo, and one that fails for good."""
-        jobs = [dict(one.task) for one in a_dozen()]
-        self.submit(*(job for job in jobs if job["name"] != "endless"))
-        self.submit(*(job for job in jobs if job["name"] == "endless"), ends="cancelled")
-        self.submit(self.job("fails", steps=5, fails_at=2, retries=0), ends="failed")
 
     def counts(self, number: int, steps: int = 2000) -> list[str]:
         """Submit jobs that count, and save when they are asked to stop; their names."""

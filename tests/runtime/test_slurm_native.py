@@ -70,6 +70,12 @@ def on_slurm(root: Path, slurm: SlurmBed, **about: Any) -> Iterator[ClusterAtWor
         slurm.cancel_all()
 
 
+@pytest.mark.parametrize("policy", ["las", "max-min-fairness-perf"])
+def test_the_dozen_ends_as_jobs_of_slurm(tmp_path: Path, slurm: SlurmBed, policy: str) -> None:
+    with on_slurm(tmp_path, slurm, policy=policy, round_s=2.0) as cluster:
+        cluster.run_the_dozen()
+
+
 def test_jobs_gangs_and_failures_end_as_they_should(tmp_path: Path, slurm: SlurmBed) -> None:
     with on_slurm(tmp_path, slurm) as cluster:
         cluster.submit(cluster.job("one", steps=20), cluster.job("two", steps=20), cluster.job("gang", steps=20, workers=6))
@@ -140,6 +146,7 @@ def test_a_job_runs_under_its_users_account_and_its_token_is_not_to_be_seen(shar
         assert secret.encode() not in commands
     finally:
         slurm.run("scancel", "--user=games")
+        slurm.until("it is gone", lambda: not slurm.alive())
 
 
 def _command_of(path: Path) -> bytes:

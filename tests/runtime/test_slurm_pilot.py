@@ -5,29 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cluster_at_work import wait_for
 from pilot_at_work import PilotAtWork
 
 from slurm_bed import SlurmBed
 
+POLICIES = ("las", "max-min-fairness-perf")
 
-def test_the_jobs_of_the_demo_end_on_a_pilot_that_leaves_again(
-    tmp_path: Path, slurm: SlurmBed, monkeypatch: pytest.MonkeyPatch
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_dozen_ends_on_a_pilot_that_leaves_again(
+    tmp_path: Path, slurm: SlurmBed, monkeypatch: pytest.MonkeyPatch, policy: str
 ):
-    with PilotAtWork(tmp_path, slurm, monkeypatch) as cluster:
+    with PilotAtWork(tmp_path, slurm, monkeypatch, policy=policy) as cluster:
         pilot = cluster.up(4)
         cluster.until_joined(pilot, 4)
         assert cluster.status()[pilot].items() >= {"state": "RUNNING", "nodes": 4, "joined": 4}.items()
         secret = (tmp_path / "plane" / "agent.token").read_text()
         seen = slurm.run("scontrol", "show", "job", pilot) + slurm.run("scontrol", "write", "batch_script", pilot, "-")
         assert secret not in seen
-        cluster.submit_the_dozen()
-        cluster.until("it runs", lambda jobs: jobs["endless"]["steps_done"] > 0)
-        cluster.cancel("endless")
-        jobs = cluster.until_all_ended()
-        assert len(jobs) == 13
+        cluster.run_the_dozen()
+        cluster.submit({"name": "says", "run": ["sh", "-c", "echo something"]})
+        cluster.until_all_ended()
         assert cluster.command("down")["ended"] == [pilot]
         cluster.until_left()
         assert slurm.jobs()[pilot] == "COMPLETED"
+        wait_for(lambda: (tmp_path / "plane" / "logs").exists(), "the ends of logs are stored")
+        assert cluster.ask("GET", "/v1/jobs/says/logs")["text"] == "something\n", "its node is gone"
 
 
 def test_jobs_save_when_a_pilot_is_cancelled_and_resume_on_the_next(
@@ -37,13 +41,11 @@ def test_jobs_save_when_a_pilot_is_cancelled_and_resume_on_the_next(
         pilot = cluster.up(2)
         cluster.until_joined(pilot, 2)
         names = cluster.counts(6)
-        cluster.submit_the_dozen()
         cluster.until_counting(names)
         slurm.run("scancel", pilot)
         cluster.until_left()
-        phases = {name: job["phase"] for name, job in cluster.jobs().items()}
-        assert {phases[name] for name in names} == {"waiting"}
-        cluster.cancel("endless")
+        jobs = cluster.jobs()
+        assert {(jobs[name]["phase"], jobs[name]["failures"]) for name in names} == {("waiting", 0)}
         cluster.up(4)
         for name in names:
             cluster.hurry(name)
