@@ -62,6 +62,8 @@ ONE_JOB: Mapping[str, str] = {
     "host_memory_gb": "host memory that each worker needs",
     "gpus": "GPUs of a running job by node",
     "unreachable": "nodes of a running job whose agents are unreachable, with seconds",
+    "not_begun": "nodes on which an engine has not started a running job yet, with the engine's reason",
+    "engine_problems": "why engines do not answer, for a job that waits",
     "quota_jobs": "if the quota of its user keeps the job waiting: up to three admitted jobs of the user",
     "last_node": "node of the last launch, or null",
     "exit_code": "exit code of an ended job, or null",

@@ -115,7 +115,8 @@ def why_command(words: JobsArgument, json: JsonOption = False) -> None:
     plane = control_plane()
     jobs = [_with_last_lines(plane, job) for job in jobs_in_detail(plane, words)]
     if json:
-        keys = ("name", "phase", "reason", "next_decision_s", "latest_decision_s", "quota_jobs", "unreachable", "last_lines")
+        keys = ["name", "phase", "reason", "next_decision_s", "latest_decision_s", "quota_jobs", "unreachable", "last_lines"]
+        keys += ["not_begun", "engine_problems"]
         answers = [{key: job.get(key) for key in keys if key in job or key == "reason"} for job in jobs]
         print_json(answers[0] if len(answers) == 1 else {"jobs": answers})
         return
@@ -128,6 +129,9 @@ def why_command(words: JobsArgument, json: JsonOption = False) -> None:
             text += f"; the next decision comes {comes}" if (comes := next_decision(job)) else ""
         for node, silent_s in (job.get("unreachable") or {}).items():
             text += f"; the agent of its node {node} is unreachable for {format_seconds(silent_s)}"
+        for node, told in (job.get("not_begun") or {}).items():
+            text += f"; it has not begun on {node}: {legible(told)}"
+        text += "".join(f"; {legible(told)}" for told in job.get("engine_problems") or ())
         text += f"; lost work: {lost_work(job)}" if job.get("lost_work") else ""
         out.print(text, soft_wrap=True)
         for line in job.get("last_lines", ()):

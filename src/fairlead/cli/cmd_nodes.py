@@ -70,6 +70,8 @@ def nodes_command(words: NodesArgument = None, json: JsonOption = False) -> None
         every = not words and len(unlimited) == len(found) > 1
         where = "no node limits" if every else f"no limits on {', '.join(unlimited)} for"
         out.print(Text(f"{where} the CPU and memory of jobs: cgroups (v2) are not available"), soft_wrap=True)
+    for problem in sorted({node["engine_problem"] for node in found if node.get("engine_problem")}):
+        out.print(legible(problem), soft_wrap=True)
     for node in found:
         if node.get("drain"):
             out.print(Text(f"{node['name']} {_described(node['drain'])}"), soft_wrap=True)

@@ -79,6 +79,8 @@ class Backend:
 class Calls:
     """In the place of the thread that speaks to the engine."""
 
+    problem = ""
+
     def __init__(self) -> None:
         self.made: list[tuple[Any, ...]] = []
 
@@ -241,6 +243,24 @@ def test_what_waits_for_too_long_in_the_engine_is_tried_elsewhere():
     ((_, _, ended),) = scene.backend.take()
     assert ended.could_not_start
     assert "Priority" in ended.why
+
+
+def test_what_its_job_is_to_blame_for_counts_as_a_failure_of_the_job_and_not_of_the_node():
+    scene = Scene()
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    scene.accepted()
+    waits = EngineTask(KEY, TaskState.WAITING, reason="ImagePullBackOff: typo:1", own_fault=True)
+    scene.observe(waits)
+    assert scene.engine.not_begun(7) == {"v100-0": "ImagePullBackOff: typo:1"}
+    assert scene.engine.not_begun(8) == {}
+    scene.calls.problem = "the token has expired"
+    assert scene.engine.not_begun(7) == {"v100-0": "slurm does not answer: the token has expired"}
+    scene.clock.now += START_WITHIN_S + 1
+    scene.observe(waits)
+    ((_, _, ended),) = scene.backend.take()
+    assert (ended.code, ended.yielded, ended.permanent) == (LAUNCH_FAILED, False, False)
+    assert "ImagePullBackOff: typo:1" in ended.why
 
 
 @pytest.mark.parametrize("seen", [(), (EngineTask(KEY, TaskState.UNKNOWN),)])

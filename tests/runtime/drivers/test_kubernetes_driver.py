@@ -372,13 +372,23 @@ class TestStates:
             "containerStatuses": container_state(waiting={"reason": why, "message": "no such thing"}),
         }
         world.fake.set_status(key.label, **waiting)
-        assert world.task(key) == EngineTask(key, TaskState.WAITING, 0, f"{why}: no such thing")
+        own = why == "CreateContainerConfigError"  # the image is the operator's
+        assert world.task(key) == EngineTask(key, TaskState.WAITING, 0, f"{why}: no such thing", own)
         world.clock.ahead_s += 119
         state = world.task(key)
         assert state is not None
         assert state.state is TaskState.WAITING
         world.clock.ahead_s += 2
-        assert world.task(key) == EngineTask(key, TaskState.OVER, 1, f"{why}: no such thing")
+        assert world.task(key) == EngineTask(key, TaskState.OVER, 1, f"{why}: no such thing", own)
+
+    def test_a_wrong_image_that_the_job_names_is_its_own_fault(self, worlds: Callable[..., World]):
+        world = worlds(start_within_s=120)
+        [key] = world.start(options={"image": "typo:1"})
+        waiting = container_state(waiting={"reason": "ImagePullBackOff", "message": "not found"})
+        world.fake.set_status(key.label, containerStatuses=waiting)
+        assert world.task(key) == EngineTask(key, TaskState.WAITING, 0, "ImagePullBackOff: not found", own_fault=True)
+        world.clock.ahead_s += 121
+        assert world.task(key) == EngineTask(key, TaskState.OVER, 1, "ImagePullBackOff: not found", own_fault=True)
 
     def test_an_image_with_an_invalid_name_is_over_at_once(self, world: World):
         [key] = world.start()

@@ -77,6 +77,16 @@ class EngineHub:
         """Carry out an order for a part of a launch."""
         self._post(lambda: self._take(node, order))
 
+    def not_begun(self, job: int) -> dict[str, str]:
+        """Why the engine has not started parts of a job, by machine; without those that it starts right now."""
+        parts = [part for part in list(self._parts.values()) if part.key.job == job and not part.given]
+        return {part.key.machine: why for part in parts if (why := self.problem or part.reason)}
+
+    @property
+    def problem(self) -> str:
+        """Why the engine does not answer; empty: it does."""
+        return self.thread.problem and f"{self.driver.name} does not answer: {self.thread.problem}"
+
     def address_of(self, node: int) -> str:
         return self.nodes.address_of(node)
 
@@ -330,7 +340,7 @@ class EngineHub:
             elif node in self.nodes.up and node not in self._joining:
                 self.thread.stop(task.key, 0.0)
             return
-        part.reason = task.reason
+        part.reason, part.own_fault = task.reason, task.own_fault
         if task.state is not TaskState.OVER or part.session is not None or part.ended:
             return
         status = f" with status {task.code}" if task.code else ""
@@ -394,7 +404,7 @@ class EngineHub:
             part.session.out(ms.Refused(_OVER))
             self._close(part)
         self.thread.stop(part.key, 0.0)
-        self._report(part.node, part.place[1:], why)
+        self._report(part.node, part.place[1:], why, own_fault=part.own_fault)
 
     def _lose(self, part: TrackedPart, why: str) -> None:
         """Nothing of a part runs any more, and its end is not known."""
@@ -405,8 +415,9 @@ class EngineHub:
         silent_s = max(0.0, self.host.monotonic() + self.hub.lease_s + self.hub.grace_s - part.until)
         self.hub.backend.part_lost(part.node, part.place[1:], 0.0 if math.isinf(silent_s) else silent_s)
 
-    def _report(self, node: int, key: tuple[int, int], why: str) -> None:
-        self.hub.backend.report(node, (od.Ended(*key, LAUNCH_FAILED, True, 0, 0, od.bounded_text(why)),))
+    def _report(self, node: int, key: tuple[int, int], why: str, *, own_fault: bool = False) -> None:
+        """A launch did not begin. Its node is to blame, and is left alone for a while, unless the job is."""
+        self.hub.backend.report(node, (od.Ended(*key, LAUNCH_FAILED, not own_fault, 0, 0, od.bounded_text(why)),))
 
     def _of(self, key: LaunchKey) -> TrackedPart | None:
         return self._parts.get((self.hub.cluster.number_of_node.get(key.machine, -1), key.job, key.generation))

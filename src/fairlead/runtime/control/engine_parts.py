@@ -33,6 +33,7 @@ class TrackedPart:
     address: str = ""
     ended: bool = False
     reason: str = ""  # why it does not run yet, in the engine's words
+    own_fault: bool = False  # and that is because of what its job asks for
     again: dict[type, od.Order] = field(default_factory=dict)  # for an agent that connects again
 
     @property

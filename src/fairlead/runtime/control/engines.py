@@ -32,6 +32,15 @@ class Engines:
         """Nodes on which launches can start."""
         return frozenset[int]().union(*(engine.connected for engine in self.all))
 
+    def why_not_begun(self, job: int) -> dict[str, str]:
+        """Why parts of a running job have not begun, by machine."""
+        return {machine: why for engine in self.all for machine, why in engine.not_begun(job).items()}
+
+    @property
+    def problems(self) -> list[str]:
+        """Why engines do not answer."""
+        return [engine.problem for engine in self.all if engine.problem]
+
     def expire(self) -> float:
         """Give up parts of launches whose agents are silent. Returns in how many seconds to call it again."""
         return min((engine.expire() for engine in self.all), default=math.inf)

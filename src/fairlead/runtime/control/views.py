@@ -159,6 +159,8 @@ def job_task(plane: ControlPlane, number: int, visible_to: str | None = None) ->
         "host_memory_gb": job.host_memory_gb,
         "gpus": _gpus(state, number) if phase is Phase.RUNNING else {},
         "unreachable": _unreachable(plane, number) if phase is Phase.RUNNING else {},
+        "not_begun": plane.hub.engines.why_not_begun(number) if phase is Phase.RUNNING else {},
+        "engine_problems": plane.hub.engines.problems if phase in (Phase.QUEUED, Phase.WAITING) else [],
         "quota_jobs": _quota_jobs(plane, number, visible_to) if phase is Phase.QUEUED else [],
         "last_node": state.cluster.nodes[int(state.cluster.node_of[last])].name if a["starts"][number] else None,
         "exit_code": exit_code(phase, failure.code if failure else 0),
@@ -281,6 +283,8 @@ def node_records(plane: ControlPlane, visible_to: str | None = None) -> list[dic
                 "limits": plane.hub.heartbeats.get(number, Heartbeat()).limits or None,  # by cgroups; null: not reported
             }
         )
+        if (engine := plane.hub.engines.of(number)) is not None and engine.problem:
+            records[-1]["engine_problem"] = engine.problem
         if (failures := plane.backend.node_backoff.of(number)) is not None:
             left_s = max(0.0, failures.until_s - plane.backend.now)
             records[-1] |= {"launch_error": failures.why, "backoff_s": left_s}

@@ -123,6 +123,7 @@ class EngineTask:
     state: TaskState
     code: int = 0  # exit status of its agent, if it is over
     reason: str = ""  # why it waits or is over, in the engine's words
+    own_fault: bool = False  # its job asked for something that does not exist, such as an image: no machine could start it
 
 
 @dataclass(frozen=True, slots=True)

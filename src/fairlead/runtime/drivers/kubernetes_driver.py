@@ -317,6 +317,9 @@ class KubernetesDriver:
             return task
         if node is not None and node.machine.state is MachineState.UNREACHABLE:
             return replace(task, state=TaskState.UNKNOWN, reason=node.machine.reason)
+        # An image of the job's own, or a Secret that its task names. The operator's image is no fault of the job.
+        own = view.stuck and (view.image != self.image or task.reason.startswith("CreateContainerConfigError"))
+        task = replace(task, own_fault=own)
         if view.unstartable or now >= self._stuck_since.get(view.uid, math.inf) + self.start_within_s:
             return replace(task, state=TaskState.OVER, code=1)
         return task

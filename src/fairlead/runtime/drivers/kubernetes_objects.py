@@ -140,6 +140,7 @@ class PodView:
     node: str
     stuck: bool = False  # it waits for something that may never come, such as its image
     unstartable: bool = False  # and will not come
+    image: str = ""
 
     @property
     def key(self) -> LaunchKey:
@@ -155,9 +156,9 @@ def pod_view(pod: Mapping[str, Any]) -> PodView | None:
     state, code, reason = _task_state(status)
     stuck = state is TaskState.WAITING and _waiting(status).get("reason") in STUCK
     unstartable = stuck and _waiting(status).get("reason") in UNSTARTABLE
-    return PodView(
-        str(about.get("uid", "")), EngineTask(key, state, code, reason), str(spec.get("nodeName", "")), stuck, unstartable
-    )
+    task, node = EngineTask(key, state, code, reason), str(spec.get("nodeName", ""))
+    image = next((str(each.get("image", "")) for each in spec.get("containers") or () if each.get("name") == CONTAINER), "")
+    return PodView(str(about.get("uid", "")), task, node, stuck, unstartable, image)
 
 
 def _container(status: Mapping[str, Any]) -> Mapping[str, Any]:
