@@ -16,21 +16,21 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from kubernetes_bed import ADMIN, KubernetesBed
+import httpx
+from kubernetes_bed import ADMIN, DEADLINE_S, KubernetesBed
 
 from certificates import certificates
 from fairlead.core.errors import FairleadError
-from fairlead.runtime.drivers.kubernetes_api import ApiAccess, ApiStatus, KubernetesApi, Mirror
+from fairlead.runtime.drivers.kubernetes_api import CONFLICT, ApiAccess, ApiStatus, KubernetesApi, Mirror
 
 GPU = "nvidia.com/gpu"
 MERGE = "application/merge-patch+json"
-FORCED_S = 1.0  # from the disappearance of a Pod to the end of its processes
 
 
 class EmulatedKubelet:
@@ -41,6 +41,8 @@ class EmulatedKubelet:
         self.folder = Path(tempfile.mkdtemp(prefix="kubelet-", dir=bed.folder))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}  # by uid of a Pod
         self.started: list[str] = []  # names of Pods, once for each process
+        self.forced_s: Callable[[], float] = lambda: 1.0  # from the disappearance of a Pod to the end of its processes
+        self._ended: set[str] = set()  # uids of Pods that were deleted: they start nothing any more
         self._pods: dict[str, dict[str, Any]] = {}  # by uid
         self._lock = threading.Lock()
         access = ApiAccess(bed.server, ssl.create_default_context(cafile=str(bed.ca)), token=ADMIN)
@@ -71,12 +73,14 @@ class EmulatedKubelet:
         self._mirror.closed = True
         self._logs.shutdown()
         self._logs.server_close()
-        for process in self.processes.values():
+        with self._lock:
+            started = list(self.processes.values())
+        for process in started:
             _signal(process, 9)
-            process.wait(60)
+            process.wait(DEADLINE_S)
         self._api.close()
         for name in self.nodes:
-            with contextlib.suppress(AssertionError, OSError):
+            with contextlib.suppress(AssertionError, OSError, httpx.HTTPError):
                 self.bed.ask("DELETE", f"/api/v1/nodes/{name}")
 
     def node_status(self, name: str, **status: Any) -> None:
@@ -96,10 +100,14 @@ class EmulatedKubelet:
         with self._lock:
             known = about["uid"] in self._pods
             self._pods[about["uid"]] = pod
-        if kind == "DELETED":
+            if kind == "DELETED" or "deletionTimestamp" in about:
+                self._ended.add(about["uid"])
             process = self.processes.get(about["uid"])
+        if kind == "DELETED":
             if process is not None and process.poll() is None:
-                threading.Timer(FORCED_S, _signal, (process, 9)).start()
+                killed = threading.Timer(self.forced_s(), _signal, (process, 9))
+                killed.daemon = True
+                killed.start()
         elif not known:
             threading.Thread(target=self._run, args=(pod,), daemon=True).start()
         elif "deletionTimestamp" in about:
@@ -129,6 +137,8 @@ class EmulatedKubelet:
         variables |= {each["name"]: self._moved(self._value(pod, each), folders) for each in container.get("env", ())}
         command = [self._moved(_expanded(word, variables), folders) for word in container["command"]]
         with open(self.folder / f"{uid}.log", "wb") as output, self._lock:
+            if uid in self._ended or self._mirror.closed:
+                return
             process = subprocess.Popen(
                 command, env=variables, cwd=self.folder, stdout=output, stderr=output, start_new_session=True
             )
@@ -146,14 +156,15 @@ class EmulatedKubelet:
 
     def _end(self, pod: dict[str, Any]) -> None:
         about = pod["metadata"]
-        process = self.processes.get(about["uid"])
+        with self._lock:
+            process = self.processes.get(about["uid"])
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, 15)  # the first process only
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(about.get("deletionGracePeriodSeconds", 30))
             _signal(process, 9)
-            process.wait(60)
+            process.wait(DEADLINE_S)
             while not self._is_reported(pod):
                 time.sleep(0.02)
         gone = {"gracePeriodSeconds": 0, "preconditions": {"uid": about["uid"]}}
@@ -176,10 +187,12 @@ class EmulatedKubelet:
             try:
                 self._api.ask(method, path, body, kind=MERGE if method == "PATCH" else "application/json")
                 return
-            except ApiStatus:
-                return  # it is gone
+            except ApiStatus as status:
+                if status.code != CONFLICT or "UID" in str(status):
+                    return  # it is gone
             except FairleadError:
-                time.sleep(0.2)
+                pass
+            time.sleep(0.1)
 
     def _path(self, pod: dict[str, Any]) -> str:
         return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
@@ -188,7 +201,7 @@ class EmulatedKubelet:
 
     def _secret(self, pod: dict[str, Any], name: str) -> dict[str, bytes]:
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/secrets/{name}"
-        while not self._mirror.closed:
+        while not self._mirror.closed and pod["metadata"]["uid"] not in self._ended:
             with contextlib.suppress(FairleadError):
                 return {key: base64.b64decode(value) for key, value in self._api.ask("GET", path)["data"].items()}
             time.sleep(0.1)
@@ -198,7 +211,7 @@ class EmulatedKubelet:
         source = variable.get("valueFrom", {})
         if "secretKeyRef" in source:
             wanted = source["secretKeyRef"]
-            return self._secret(pod, wanted["name"])[wanted["key"]].decode()
+            return self._secret(pod, wanted["name"]).get(wanted["key"], b"").decode()
         return "127.0.0.1" if "fieldRef" in source else str(variable.get("value", ""))
 
     def _volumes(self, pod: dict[str, Any], container: dict[str, Any]) -> dict[str, Path]:

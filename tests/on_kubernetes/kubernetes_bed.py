@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import httpx
 
+from foundry import free_port
+
 DEADLINE_S = 180.0
 ADMIN = "admin-token"
+BUSY = (429, 500, 503, 504)
 
 
 def bed_programs() -> Path:
@@ -31,7 +35,7 @@ class KubernetesBed:
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="fairlead-kubernetes-"))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._port, self._etcd, self._peer = _free_ports(3)
+        self._port, self._etcd, self._peer = free_port(), free_port(), free_port()
         self.server = f"https://127.0.0.1:{self._port}"
         self.ca = self.folder / "certs" / "apiserver.crt"
         self.admin_token = self.folder / "admin.token"
@@ -44,6 +48,7 @@ class KubernetesBed:
         client, peer = (f"http://127.0.0.1:{port}" for port in (self._etcd, self._peer))
         names = ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer]
         names += ["--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"]
+        names += ["--heartbeat-interval", "500", "--election-timeout", "5000"]  # on a busy machine it would leave itself
         self._run("etcd", "etcd", "--data-dir", str(self.folder / "etcd"), *names, "--unsafe-no-fsync")
         self.start()
         return self
@@ -91,15 +96,26 @@ class KubernetesBed:
         self._processes["api"].send_signal(signal.SIGKILL)
         self._processes["api"].wait(DEADLINE_S)
 
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """While it lasts, the API server does not run."""
+        self.kill()
+        try:
+            yield
+        finally:
+            self.start()
+
     def request(self, method: str, path: str, body: Any = None, *, token: str = ADMIN, **headers: str) -> httpx.Response:
         """Send a request, and return whatever answers it."""
         headers = {"Authorization": f"Bearer {token}", **headers}
         trust = ssl.create_default_context(cafile=str(self.ca))
-        return httpx.request(method, self.server + path, json=body, headers=headers, verify=trust, timeout=60.0)
+        return httpx.request(method, self.server + path, json=body, headers=headers, verify=trust, timeout=DEADLINE_S)
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> dict[str, Any]:
-        """Send a request that must succeed."""
-        answer = self.request(method, path, body, **headers)
+        """Send a request that must succeed; a busy server is asked again."""
+        deadline = time.monotonic() + DEADLINE_S
+        while (answer := self.request(method, path, body, **headers)).status_code in BUSY and time.monotonic() < deadline:
+            time.sleep(0.2)
         assert answer.is_success, answer.text
         return dict(answer.json())
 
@@ -119,11 +135,3 @@ class KubernetesBed:
             self._processes[name] = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *command], stdout=log, stderr=log, cwd=self.folder, stdin=subprocess.DEVNULL
             )
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

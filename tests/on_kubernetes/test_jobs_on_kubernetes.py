@@ -3,22 +3,21 @@
 
 from __future__ import annotations
 
-import sys
+import json
+import os
+import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from emulated_kubelet import EmulatedKubelet
+from kubernetes_at_work import delete_by_force, on_kubernetes, said, wait_for
 from kubernetes_bed import KubernetesBed
 
 from fairlead.runtime.drivers.base import EngineDriver
 from fairlead.runtime.drivers.kubernetes_driver import KubernetesDriver
 from fairlead.testing.contracts.driver_contract import DriverContract
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "runtime"))
-from cluster_at_work import ClusterAtWork, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -28,41 +27,19 @@ def kubelet(bed: KubernetesBed) -> Iterator[EmulatedKubelet]:
         yield started
 
 
-@contextmanager
-def on_kubernetes(root: Path, kubelet: EmulatedKubelet, more: str = "", **about: Any) -> Iterator[ClusterAtWork]:
-    bed = kubelet.bed
-    engine = f"kubernetes:server={bed.server},ca={bed.ca},token_file={bed.admin_token},namespace=demo,image=train:1{more}"
-    options = {"lease_s": 10.0, "grace_s": 10.0, "round_s": 1.0, **about}
-    with ClusterAtWork(root, machines="", engine=engine, **options) as cluster:
-        wait_for(lambda: sum(node["up"] for node in cluster.nodes().values()) == len(kubelet.nodes), "nodes", cluster._logs)
-        yield cluster
-
-
-def pods(bed: KubernetesBed, job: int | None = None) -> list[dict[str, Any]]:
-    selected = "" if job is None else f"?labelSelector=fairlead/job={job}"
-    return list(bed.ask("GET", f"/api/v1/namespaces/demo/pods{selected}")["items"])
-
-
-@pytest.mark.parametrize("policy", ["las", "max-min-fairness"])
+@pytest.mark.parametrize("policy", ["las", "max-min-fairness", "max-min-fairness-perf"])
 def test_a_dozen_jobs_end_as_they_should(tmp_path: Path, kubelet: EmulatedKubelet, policy: str) -> None:
     before = len(kubelet.started)
-    with on_kubernetes(tmp_path, kubelet, policy=policy, round_s=2.0) as cluster:
-        names = [f"count-{n}" for n in range(7)]
-        cluster.submit(*(cluster.job(name, steps=300, step_s=0.1, workers=3) for name in names))
-        cluster.submit(cluster.job("gang", steps=300, step_s=0.1, workers=6))
-        cluster.submit(cluster.job("pair", steps=300, step_s=0.1, workers=2))
-        cluster.submit(cluster.job("lone", steps=300, step_s=0.1))
-        cluster.submit(cluster.job("fails", steps=5, fails_at=2, retries=0), ends="failed")
-        cluster.submit(cluster.job("cancelled", steps=10_000), ends="cancelled")
-        cluster.until("the short ones run", lambda jobs: jobs["cancelled"]["steps_done"] > 2)
-        cluster.cancel("cancelled")
-        cluster.until("one was preempted", lambda jobs: sum(job["preemptions"] for job in jobs.values()) > 0)
-        for name in (*names, "gang", "pair", "lone"):
-            cluster.hurry(name)
-        jobs = cluster.until_all_ended()
-        assert len(jobs) == 12
+    with on_kubernetes(tmp_path, kubelet, policy=policy) as cluster:
+        cluster.run_the_dozen()
     started = kubelet.started[before:]
     assert len(started) == len(set(started)), "a Pod ran twice"
+
+
+def test_an_elastic_job_changes_its_size(tmp_path: Path, kubelet: EmulatedKubelet) -> None:
+    with on_kubernetes(tmp_path, kubelet, policy="optimus") as cluster:
+        sizes = lambda: {len(ranks) for ranks in cluster.launches_of("elastic").values()}  # noqa: E731
+        cluster.run_the_dozen(seen=lambda jobs: len(sizes()) > 1)
 
 
 def test_a_control_plane_that_is_killed_adopts_its_pods(tmp_path: Path, kubelet: EmulatedKubelet) -> None:
@@ -81,11 +58,12 @@ def test_an_api_server_that_is_away_touches_no_running_job(tmp_path: Path, kubel
     with on_kubernetes(tmp_path, kubelet) as cluster:
         cluster.submit(cluster.job("runs", steps=2000, step_s=0.1))
         cluster.until("it runs", lambda jobs: jobs["runs"]["steps_done"] > 2)
-        kubelet.bed.kill()
-        cluster.submit(cluster.job("waits", steps=5))
-        cluster.until("longer than a lease and a grace", lambda jobs: jobs["runs"]["steps_done"] > 250)
-        assert cluster.jobs()["waits"]["steps_done"] == 0
-        kubelet.bed.start()
+        with kubelet.bed.away():
+            done = cluster.jobs()["runs"]["steps_done"]
+            cluster.submit(cluster.job("waits", steps=5))
+            cluster.until("longer than a lease and a grace", lambda jobs: jobs["runs"]["steps_done"] > done + 250)
+            assert cluster.jobs()["waits"]["steps_done"] == 0
+            assert "kubernetes does not answer: the API server" in said(cluster, "why", "waits")
         cluster.until("the order is carried out", lambda jobs: jobs["waits"]["phase"] == "finished")
         cluster.hurry("runs")
         assert cluster.until_all_ended()["runs"]["starts"] == 1
@@ -105,42 +83,73 @@ def test_a_cordoned_node_is_drained(tmp_path: Path, kubelet: EmulatedKubelet) ->
 
 
 def test_a_pod_that_is_deleted_by_force_is_not_overlapped(tmp_path: Path, kubelet: EmulatedKubelet) -> None:
-    """The job notices when it runs twice at once, and `ClusterAtWork` checks it."""
-    with on_kubernetes(tmp_path, kubelet, lease_s=3.0, grace_s=3.0) as cluster:
-        cluster.submit(cluster.job("forced", steps=3000, step_s=0.1, save_every=5))
-        cluster.harmed.add("forced")
-        steps = 0
-        for launch in (1, 2, 3):
-
-            def runs(jobs: dict[str, Any], launch: int = launch, steps: int = steps) -> bool:
-                return bool(jobs["forced"]["starts"] == launch and jobs["forced"]["steps_done"] > steps + 5)
-
-            cluster.until("it runs", runs)
-            number = cluster.jobs()["forced"]["number"]
-
-            def running(number: int = number) -> list[str]:
-                found = [pod for pod in pods(kubelet.bed, number) if pod["status"]["phase"] == "Running"]
-                return [pod["metadata"]["name"] for pod in found]
-
-            wait_for(lambda: len(running()) == 1, "its pod is reported", cluster._logs)
-            kubelet.bed.ask("DELETE", f"/api/v1/namespaces/demo/pods/{running()[0]}", {"gracePeriodSeconds": 0})
-            cluster.until("it starts again", lambda jobs, n=launch: jobs["forced"]["starts"] > n)
-            steps = cluster.jobs()["forced"]["steps_done"]
-        cluster.until("it resumed", lambda jobs: jobs["forced"]["starts"] >= 4)
-        cluster.hurry("forced")
-        cluster.until_all_ended()
+    delete_by_force(tmp_path, kubelet, int(os.environ.get("FAIRLEAD_FORCED_DELETIONS", "3")))
 
 
-def test_a_wrong_image_and_a_forbidden_volume_are_one_clear_line(tmp_path: Path, kubelet: EmulatedKubelet) -> None:
-    with on_kubernetes(tmp_path, kubelet) as cluster:
+def test_a_forbidden_volume_and_a_wrong_image_are_one_clear_line(tmp_path: Path, kubelet: EmulatedKubelet) -> None:
+    with on_kubernetes(tmp_path, kubelet, more=",start_within_s=10") as cluster:
         host = {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}
-        cluster.submit({**cluster.job("volume", steps=5), "kubernetes": host}, ends="failed")
+        cluster.submit(cluster.job("volume", steps=5, kubernetes=host), ends="failed")
+        cluster.submit(cluster.job("image", steps=5, retries=1, kubernetes={"image": "missing:1"}), ends="failed")
+        wait_for(lambda: "has not begun" in said(cluster, "why", "image"), "its pod waits", cluster._logs)
+        line = r'image is running; it has not begun on w\d: ImagePullBackOff: Back-off pulling image "missing:1"\n'
+        assert re.fullmatch(line, said(cluster, "why", "image"))
         cluster.until_all_ended()
-        line = "volume v of the type hostPath is not allowed here; an operator can allow it (allow=hostPath)"
-        assert line in str(cluster.jobs()["volume"])
-        cluster.submit({**cluster.job("image", steps=5), "kubernetes": {"image": "missing:1"}}, ends="cancelled")
-        wait_for(lambda: any("ImagePullBackOff" in str(pod) for pod in pods(kubelet.bed)), "its pod waits", cluster._logs)
-        cluster.cancel("image")
+        assert "volume v of the type hostPath is not allowed here; an operator can allow it" in said(cluster, "why", "volume")
+        assert 'Back-off pulling image "missing:1"' in said(cluster, "why", "image")
+        assert cluster.jobs()["image"]["failures"] == 2
+        assert not [node for node in cluster.nodes().values() if node.get("launch_error")], "no node is to blame"
+
+
+def test_an_expired_token_is_one_clear_line_and_nothing_is_lost(tmp_path: Path, kubelet: EmulatedKubelet) -> None:
+    token = tmp_path / "token"
+    token.write_text(kubelet.bed.admin_token.read_text())
+    with on_kubernetes(tmp_path, kubelet, token_file=str(token)) as cluster:
+        cluster.submit(cluster.job("runs", steps=3000, step_s=0.1))
+        cluster.until("it runs", lambda jobs: jobs["runs"]["steps_done"] > 2)
+        token.write_text("expired")
+        cluster.submit(cluster.job("waits", steps=5))
+        line = f"kubernetes does not answer: {kubelet.bed.server} does not accept the token of {token}: it may have expired"
+        wait_for(lambda: line in said(cluster, "why", "waits"), "the line", cluster._logs)
+        assert line in said(cluster, "nodes")
+        token.write_text(kubelet.bed.admin_token.read_text())
+        cluster.until("the order is carried out", lambda jobs: jobs["waits"]["phase"] == "finished")
+        assert "does not answer" not in said(cluster, "nodes")
+        cluster.hurry("runs")
+        assert cluster.until_all_ended()["runs"]["starts"] == 1
+
+
+def test_a_missing_namespace_is_one_clear_line_and_nothing_is_lost(tmp_path: Path, kubelet: EmulatedKubelet) -> None:
+    with on_kubernetes(tmp_path, kubelet, namespace="nowhere") as cluster:
+        cluster.submit(cluster.job("waits", steps=5))
+        line = 'kubernetes does not answer: namespaces "nowhere" not found'
+        wait_for(lambda: line in said(cluster, "why", "waits"), "the line", cluster._logs)
+        assert line in said(cluster, "nodes")
+        kubelet.bed.namespace("nowhere")
+        cluster.until_all_ended()
+
+
+def test_missing_rights_are_one_clear_line(tmp_path: Path, kubelet: EmulatedKubelet) -> None:
+    """Nodes come, and jobs run, when an operator has given the rights."""
+    bed, name, token = kubelet.bed, "rights", tmp_path / "token"
+    bed.namespace(name)
+    bed.ask("POST", f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "fairlead"}})
+    token.write_text(bed.account_token(name, "fairlead"))
+    with on_kubernetes(tmp_path, kubelet, nodes=0, namespace=name, token_file=str(token)) as cluster:
+        line = rf"kubernetes does not answer: .* User \"system:serviceaccount:{name}:fairlead\" cannot list resource"
+
+        def refused() -> bool:
+            with pytest.raises(AssertionError, match="the cluster has no nodes yet") as why:
+                cluster.submit(cluster.job("early"))
+            return re.search(line, str(json.loads(str(why.value).partition("\n")[0])["detail"])) is not None
+
+        wait_for(refused, "the line", cluster._logs)
+        subject = {"kind": "ServiceAccount", "name": "fairlead", "namespace": name}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+        roles = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+        bed.ask("POST", roles, {"metadata": {"name": name}, "subjects": [subject], "roleRef": role})
+        wait_for(lambda: len(cluster.nodes()) == len(kubelet.nodes), "nodes come", cluster._logs)
+        cluster.submit(cluster.job("runs", steps=5))
         cluster.until_all_ended()
 
 
@@ -159,13 +168,5 @@ class TestContract(DriverContract):
             server=bed.server, ca=str(bed.ca), token_file=str(bed.admin_token), namespace="demo", image="train:1"
         )
 
-    @contextmanager
-    def _api_killed(self) -> Iterator[None]:
-        self.bed.kill()
-        try:
-            yield
-        finally:
-            self.bed.start()
-
     def away(self) -> AbstractContextManager[None]:  # type: ignore[override]
-        return self._api_killed()
+        return self.bed.away()
