@@ -347,9 +347,8 @@ def feasible_types_of(plane: ControlPlane, jobs: Sequence[Job]) -> list[list[str
         if needs not in masks:
             masks[needs] = feasible_types(job, cluster)
         if not (mask := masks[needs]):
-            raise HTTPException(
-                409, f"{job.name or 'the job'} can never run on this cluster: {infeasible_reason(job, cluster).text}"
-            )
+            why = "; ".join((infeasible_reason(job, cluster).text, *plane.hub.engines.problems))
+            raise HTTPException(409, f"{job.name or 'the job'} can never run on this cluster: {why}")
         types.append([name for code, name in enumerate(cluster.type_names) if mask >> code & 1])
     return types
 
