@@ -12,7 +12,6 @@ from typing import Any
 from cluster_at_work import ClusterAtWork, wait_for
 from ray_cluster import fairlead_command
 
-from fairlead.demo.demo_cluster import a_dozen
 from foundry import environment
 
 
@@ -70,13 +69,6 @@ class RayAtWork(ClusterAtWork):
 
     def _there(self) -> list[str]:
         return [name for name, node in self.nodes().items() if node["connected"] and node["up"]]
-
-    def submit_the_dozen(self) -> None:
-        """The jobs of the demo, and one that fails for good."""
-        jobs = [dict(one.task) for one in a_dozen()]
-        self.submit(*(job for job in jobs if job["name"] != "endless"))
-        self.submit(*(job for job in jobs if job["name"] == "endless"), ends="cancelled")
-        self.submit(self.job("fails", steps=5, fails_at=2, retries=0), ends="failed")
 
     def counts(self, number: int, steps: int = 2000) -> list[str]:
         """Submit jobs that count, and save when they are asked to stop; their names."""

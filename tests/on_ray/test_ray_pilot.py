@@ -20,7 +20,7 @@ def ray_nodes() -> Iterator[Any]:
         yield found
 
 
-@pytest.mark.parametrize("policy", ["las", "max-min-fairness"])
+@pytest.mark.parametrize("policy", ["las", "max-min-fairness-perf"])
 def test_the_jobs_of_the_demo_end_on_ray(tmp_path: Path, ray_nodes: Any, policy: str):
     with RayAtWork(tmp_path, ray_nodes, policy) as cluster:
         started = cluster.up()
@@ -28,14 +28,18 @@ def test_the_jobs_of_the_demo_end_on_ray(tmp_path: Path, ray_nodes: Any, policy:
         cluster.until_joined(3)
         assert not cluster.up(), "each node has its agent"
         assert [(one["state"], one["gpus"], one["joined"]) for one in cluster.status().values()] == [("running", 2, True)] * 3
-        cluster.submit_the_dozen()
-        cluster.until("it runs", lambda jobs: jobs["endless"]["steps_done"] > 0)
-        cluster.cancel("endless")
-        jobs = cluster.until_all_ended()
-        assert len(jobs) == 13
+        cluster.run_the_dozen(widen=1)
         assert sorted(cluster.down()) == sorted(started)
         cluster.until_left()
         assert not cluster.status()
+
+
+def test_an_elastic_job_changes_its_size_on_ray(tmp_path: Path, ray_nodes: Any):
+    with RayAtWork(tmp_path, ray_nodes, "optimus") as cluster:
+        cluster.up()
+        cluster.until_joined(3)
+        launches = lambda: cluster.launches_of("elastic").values()  # noqa: E731
+        cluster.run_the_dozen(widen=1, seen=lambda _: len({len(ranks) for ranks in launches()}) > 1)
 
 
 def test_jobs_save_when_agents_leave_and_resume_with_the_next(tmp_path: Path, ray_nodes: Any):
