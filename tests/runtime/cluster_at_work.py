@@ -296,6 +296,16 @@ class ClusterAtWork:
                     found.append(int(path.parent.name))
         return found
 
+    def node_of(self, name: str, rank: str) -> str:
+        """The node on which a worker of a running job is: its agent's folder has the name."""
+        for pid in self.workers_of(name):
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+                about = dict(word.partition("=")[::2] for word in words)
+                if about.get("RANK") == rank:
+                    return about["FAIRLEAD_REPORTS"].partition("/jobs/")[0].rpartition("/")[2]
+        raise AssertionError(f"worker {rank} of {name} does not run\n{self._logs()}")
+
     # What must hold.
 
     def check(self) -> None:

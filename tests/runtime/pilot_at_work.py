@@ -20,8 +20,11 @@ class PilotAtWork(ClusterAtWork):
     """`with PilotAtWork(folder, slurm, patch) as cluster:` has a control plane without nodes; `cluster.up(…)` submits pilots.
     At the end of a good scene `check` is called."""
 
-    def __init__(self, root: Path, slurm: SlurmBed, patch: pytest.MonkeyPatch, policy: str = "las", **how: Any) -> None:
-        super().__init__(root, machines="", policy=policy, round_s=1.0, **how)
+    def __init__(
+        self, root: Path, slurm: SlurmBed, patch: pytest.MonkeyPatch, policy: str = "las", machines: str = "", **how: Any
+    ) -> None:
+        """`machines` have agents of their own, besides those of pilots."""
+        super().__init__(root, machines=machines, policy=policy, round_s=1.0, **how)
         self.slurm = slurm
         local = root / "local"  # of the nodes; on one machine they share it
         local.mkdir()
@@ -62,11 +65,13 @@ class PilotAtWork(ClusterAtWork):
         self.slurm.until(f"{nodes} nodes of pilot {job} join", lambda: self._joined(job) == nodes)
 
     def _joined(self, job: str) -> int:
-        return sum(name.endswith(f"-{job}") and node["connected"] for name, node in self.nodes().items())
+        nodes = {name: node for name, node in self.nodes().items() if name not in self.agents}
+        return sum(name.endswith(f"-{job}") and node["connected"] for name, node in nodes.items())
 
     def until_left(self) -> None:
-        """No node is left in the cluster."""
-        self.slurm.until("all nodes leave", lambda: not [node for node in self.nodes().values() if node["up"]])
+        """No node of a pilot is left in the cluster."""
+        left = lambda: not [name for name, node in self.nodes().items() if node["up"] and name not in self.agents]  # noqa: E731
+        self.slurm.until("all nodes leave", left)
 
     def counts(self, number: int, steps: int = 2000) -> list[str]:
         """Submit jobs that count, and save when they are asked to stop; their names."""

@@ -53,3 +53,27 @@ def test_an_agent_leaves_without_its_control_plane_and_the_next_one_reports(tmp_
         jobs = cluster.until("it runs again", lambda jobs: jobs["saves"]["starts"] == 2)
         assert jobs["saves"]["steps_done"] >= done
         cluster.hurry("saves")
+
+
+def test_a_gang_whose_leader_leaves_saves_once_and_resumes_elsewhere(tmp_path: Path) -> None:
+    with ClusterAtWork(tmp_path, "8xv100:2", "fifo", lease_s=600.0, grace_s=600.0) as cluster:
+        cluster.until_up()
+        cluster.submit(cluster.job("gang", steps=2000, workers=4))
+        for rank in ("0", "3", "0"):
+            node = _leave(cluster, rank)
+            cluster.start_agent(node)
+            cluster.until_up()
+        cluster.hurry("gang")
+
+
+def _leave(cluster: ClusterAtWork, rank: str) -> str:
+    """End the agent of this worker of the gang, which runs elsewhere then; the name of the node."""
+    done, starts = len(cluster.steps_of("gang", rank)), cluster.jobs()["gang"]["starts"]
+    wait_for(lambda: len(cluster.steps_of("gang", rank)) > done + 2, "it counts", cluster._logs)
+    node = cluster.node_of("gang", rank)
+    cluster.end_agent(node, signal.SIGTERM)
+    jobs = cluster.until(
+        "it runs elsewhere", lambda jobs: jobs["gang"]["phase"] == "running" and node not in jobs["gang"]["nodes"]
+    )
+    assert (jobs["gang"]["failures"], jobs["gang"]["starts"]) == (0, max(starts, 1) + 1)
+    return node

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,26 @@ def test_a_chain_resumes_jobs_before_the_time_of_a_pilot_is_over(
         cluster.until_joined(second, 1)
         for name in names:
             cluster.hurry(name)
+        cluster.until_all_ended()
+
+
+def test_a_gang_on_a_pilot_and_at_home_resumes_at_home_before_its_time_is_over(
+    tmp_path: Path, slurm: SlurmBed, monkeypatch: pytest.MonkeyPatch
+):
+    with PilotAtWork(tmp_path, slurm, monkeypatch, policy="fifo", machines="4xv100:2", grace_s=5.0) as cluster:
+        cluster.until_up()
+        cluster.end_agent("v100-1", signal.SIGTERM)
+        pilot = cluster.up(1, gpus=2, time="1m")
+        cluster.until_joined(pilot, 1)
+        cluster.submit(cluster.job("gang", steps=2000, step_s=0.1, workers=4))
+        wait_for(lambda: all(len(cluster.steps_of("gang", str(rank))) > 2 for rank in range(4)), "it runs", cluster._logs)
+        assert {node in cluster.agents for node in cluster.jobs()["gang"]["nodes"]} == {True, False}, "one gang on both"
+        cluster.start_agent("v100-1")
+        slurm.until("the pilot ends by itself", lambda: slurm.jobs()[pilot] not in ("RUNNING", "COMPLETING"))
+        assert slurm.jobs()[pilot] == "COMPLETED"
+        jobs = cluster.until("it runs at home", lambda jobs: jobs["gang"]["starts"] == 2)
+        assert (jobs["gang"]["failures"], set(jobs["gang"]["nodes"])) == (0, set(cluster.agents))
+        cluster.hurry("gang")
         cluster.until_all_ended()
 
 

@@ -152,7 +152,7 @@ def test_down_ends_the_chain_first_and_lets_agents_leave():
     assert SlurmPrograms(calls, host).end(Path("/work/slurm"), [], said.append) == ["8", "7"]
     assert [words for words in calls.words if words.startswith("scancel")] == [
         "scancel --quiet 8",
-        "scancel --quiet --signal=TERM 7",
+        "scancel --quiet --signal=USR1 7",
     ]
     assert host.slept == [POLL_S] * 2
     assert len(said) == 1

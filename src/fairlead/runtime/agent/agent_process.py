@@ -52,7 +52,12 @@ def run_agent(
     the Unix time `until`. Jobs have `grace_s` to save, or what their tasks say."""
     stopping, leaving = threading.Event(), threading.Event()
     end = leaving if end_jobs else stopping
-    for number in (signal.SIGTERM, signal.SIGINT, *((signal.SIGUSR1,) if end_jobs else ())):  # as from sbatch --signal=USR1@N
+    ending = (
+        signal.SIGTERM,
+        signal.SIGINT,
+        *((signal.SIGUSR1,) if end_jobs else ()),
+    )  # as from sbatch --signal=USR1@N
+    for number in ending:
         signal.signal(number, lambda *_: end.set())
     for number in (signal.SIGUSR2, *(() if end_jobs else (signal.SIGUSR1,))):
         signal.signal(number, signal.SIG_IGN)
@@ -89,6 +94,8 @@ def run_agent(
             supervisor.mps.close()
     finally:
         supervisor.close()
+        for number in ending:  # Python's own end would make a late one fatal, and the pilot's job failed in Slurm
+            signal.signal(number, signal.SIG_IGN)
 
 
 def run_launch_agent(

@@ -26,6 +26,7 @@ TOKEN_FILE = "agent.token"
 POLL_S = 5.0  # between two questions to Slurm in a loop
 PROGRAM_TIMEOUT_S = 120.0
 WITHOUT_END = -1  # pilots that follow in a chain
+LEAVE = "USR1"  # the signal at which agents leave; the loaders of a training would die of SIGTERM before it can save
 MAX_WARNING_S = 60.0  # from the batch shell's SIGTERM to the end of the allocation
 LIVE = frozenset(
     ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
@@ -184,7 +185,8 @@ def _agents(request: PilotRequest) -> Iterator[str]:
     yield 'export FAIRLEAD_UNTIL=$(squeue --noheader --jobs="$SLURM_JOB_ID" -o %e)'
     yield ""
     yield "# Signals reach the agents through Slurm: srun would kill them. They let jobs save, and report it, before they end."
-    yield """trap 'scancel --quiet --signal=TERM "$SLURM_JOB_ID"' TERM"""
+    yield "# The signal goes to all processes on the nodes. Jobs ignore this one, and their agents ask them in order."
+    yield f"""trap 'scancel --quiet --signal={LEAVE} "$SLURM_JOB_ID"' TERM"""
     yield "srun --label --kill-on-bad-exit=0 --no-kill --wait=0 --cpu-bind=none bash -c agent &"
     yield "while kill -0 $! 2>/dev/null; do wait $!; done  # a signal ends the wait, not the agents"
 
@@ -243,7 +245,7 @@ class SlurmPrograms:
                 if pilot.state == "PENDING":
                     self._ask("scancel", "--quiet", pilot.job)
                 elif pilot.state == "RUNNING" and pilot.job not in signalled:
-                    self._ask("scancel", "--quiet", "--signal=TERM", pilot.job)
+                    self._ask("scancel", "--quiet", f"--signal={LEAVE}", pilot.job)
                     report(f"pilot {pilot.job}: its jobs checkpoint, and its nodes leave")
                     signalled.add(pilot.job)
             self._host.sleep(POLL_S)
