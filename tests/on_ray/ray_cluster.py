@@ -11,7 +11,7 @@ from typing import Any
 from foundry import environment
 
 MEMORY = 80 * 1024 * 1024
-STARTS = 5  # of a node that Ray gives up, as it does under load
+STARTS = 8  # of a node that Ray gives up, as it does under load
 GONE_S = 120.0
 PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
 
