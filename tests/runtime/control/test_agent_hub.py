@@ -389,3 +389,27 @@ def test_an_order_does_not_reach_an_agent_that_the_backend_does_not_know_of_yet(
     hub.send(0, Kill(1, 2))
     assert second[1:] == [OrderBatch((Kill(1, 2),))]
     assert not any(isinstance(message, OrderBatch) for message in first)
+
+
+def test_an_agent_that_sends_nothing_is_refused_with_the_reason(monkeypatch):
+    monkeypatch.setattr("fairlead.runtime.control.agent_server.HELLO_WITHIN_S", 0.05)
+
+    async def scene(hub, backend, connect):
+        answer = await connect().hear()
+        assert isinstance(answer, Refused)
+        assert "sent nothing within 0.05 s" in answer.why
+
+    with_hub(scene)
+
+
+def test_progress_is_not_acknowledged_because_no_agent_repeats_it():
+    async def scene(hub, backend, connect):
+        agent = connect()
+        await agent.say(hello())
+        assert isinstance(await agent.hear(), Welcome)
+        await agent.say(ReportBatch(1, (Progress(7, 2, 5, 0, 1.5),)))
+        await agent.say(ReportBatch(2, (Metric(7, 2, "loss", 0.1),)))
+        assert await agent.hear() == Acknowledged(2)
+        assert ("told", 0, (Progress(7, 2, 5, 0, 1.5),)) in backend.heard
+
+    with_hub(scene)

@@ -16,7 +16,7 @@ from fairlead.engine import state_codec
 from fairlead.engine.explain import why_in
 from fairlead.runtime.control import views
 from fairlead.runtime.control.accounting import history_records
-from fairlead.runtime.control.launches import LaunchEnd, NodeRanks, TrackedLaunch
+from fairlead.runtime.control.tracked_launch import LaunchEnd, NodeRanks, TrackedLaunch
 from fairlead.runtime.protocol.messages import Heartbeat, OrderBatch, decode_message, encode_message
 from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Metric, Progress, RenewalRequest, Revoke, Task
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS

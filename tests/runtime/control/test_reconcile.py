@@ -14,7 +14,8 @@ from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
-from fairlead.runtime.control.launches import LaunchEnd, LaunchTracker, NodeRanks, TrackedLaunch
+from fairlead.runtime.control.launches import LaunchTracker
+from fairlead.runtime.control.tracked_launch import LaunchEnd, NodeRanks, TrackedLaunch
 from fairlead.runtime.http_client import ControlPlaneClient
 from fairlead.runtime.protocol.orders import Ended, Kill, Launch, Metric, Progress, Revoke, Task
 from fairlead.termination.by_loss import ByLoss
@@ -31,9 +32,9 @@ def test_after_a_restart_what_runs_is_looked_for_first(found):
     before.backend.report(0, [Progress(0, 1, 30, 20, 3.0)])
     before.at(10.0)
     scene = restarted(before, "v100:2,v100:2", 15.0)
-    here = {seat.node for run in before.backend.launches._all.values() if run.job == 0 for seat in run.assignment}
+    here = {seat.node for run in before.backend.launches.all() if run.job == 0 for seat in run.assignment}
     for node in (0, 1):
-        mine = [run.key for run in before.backend.launches._all.values() if any(seat.node == node for seat in run.assignment)]
+        mine = [run.key for run in before.backend.launches.all() if any(seat.node == node for seat in run.assignment)]
         scene.backend.agent_joined(node, mine if found or node not in here else [key for key in mine if key[0] != 0])
     scene.reconcile()
     orders = scene.at(20.0)
@@ -138,6 +139,7 @@ def test_a_job_that_was_moving_when_the_plane_died_waits_for_the_node_that_it_le
         later = [waiting.pop() for _ in range(len(waiting) - 1)]
         events = first(until)
         waiting.extend(reversed(later))
+        scene.backend.wake()
         return events
 
     scene.backend._next = one_by_one  # type: ignore[method-assign]

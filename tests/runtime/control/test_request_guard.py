@@ -290,10 +290,13 @@ def test_nobody_waits_for_the_database_that_is_asked_for_an_unknown_token():
     asyncio.run(asyncio.wait_for(scene(), 2 * PATIENCE_S))
 
 
-def test_no_agent_waits_for_the_token_of_another():
+@pytest.mark.parametrize("remote", [True, False])
+def test_no_agent_waits_for_the_token_of_another(remote: bool):
     threads = list[threading.Thread]()
 
     class Hub:
+        tokens = SimpleNamespace(remote=remote)
+
         def admit(self, token: str) -> Bearer:
             threads.append(threading.current_thread())
             raise BadMessage(token)
@@ -304,7 +307,7 @@ def test_no_agent_waits_for_the_token_of_another():
         return [answer async for answer in server._stream(None, context)]
 
     assert asyncio.run(scene()) == [encode_message(Refused("t"))]
-    assert threads[0] is not threading.main_thread()
+    assert (threads[0] is not threading.main_thread()) == remote, "only a database is waited for"
 
 
 def test_requests_behind_others_of_their_user_do_not_wait_for_the_state_again(monkeypatch):

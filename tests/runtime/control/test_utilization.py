@@ -16,7 +16,7 @@ from fairlead.engine.apply import replay_events
 from fairlead.engine.state import State
 from fairlead.estimators.predicted import Monitored, Predicted
 from fairlead.runtime.control.job_metrics import MAX_STARTUP_HEARTBEATS, MIN_HEARTBEATS, MetricBuffer, UtilizationTracker
-from fairlead.runtime.control.launches import NodeRanks, TrackedLaunch
+from fairlead.runtime.control.tracked_launch import NodeRanks, TrackedLaunch
 from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.orders import Metric, Progress, Task
 from fairlead.testing.invariants import check_state

@@ -20,7 +20,7 @@ from fairlead.runtime.control.node_roster import reported_node, stay_of
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol import messages as ms
-from fairlead.runtime.protocol.orders import Launch, Order
+from fairlead.runtime.protocol.orders import Order, is_repeated
 
 log = logging.getLogger(__name__)
 
@@ -91,14 +91,7 @@ class AgentHub:
             engine.send(node, order)
             return
         accepted = self._accepted.get(node)
-
-        def put() -> None:
-            if self._sessions.get(node) is accepted:
-                if isinstance(order, Launch):
-                    self.transfers.note_launch(node, order)
-                self._put(node, ms.OrderBatch((order,)))
-
-        self.post(put)
+        self.post(lambda: self._put(node, ms.OrderBatch((order,))) if self._sessions.get(node) is accepted else None)
 
     def address_of(self, node: int) -> str:
         if (engine := self.engines.of(node)) is not None:
@@ -195,8 +188,7 @@ class AgentHub:
         if len(message.running) > MAX_RUNNING:
             raise ms.BadMessage(f"a node cannot run {len(message.running):,} launches: at most {MAX_RUNNING:,}")
         if message.launch is not None:
-            key = launch_key(self.journal, message).text
-            if self.tokens is not None and (bearer.role, bearer.user) != (Role.LAUNCH, key):
+            if self.tokens is not None and bearer.user != launch_key(self.journal, message).text:
                 raise ms.BadMessage("this token is not for this launch")
             return self.engines.for_agent(message).welcome(message, out)
         if bearer.role is Role.LAUNCH:
@@ -365,10 +357,11 @@ class AgentHub:
             self._renew(session.node)
             session.out(ms.LeaseRenewed())
         elif isinstance(message, ms.ReportBatch):
-            acknowledged = ms.Acknowledged(message.sequence)
+            acknowledged, repeated = ms.Acknowledged(message.sequence), any(map(is_repeated, message.reports))
 
             def answer() -> None:
-                self.post(lambda: session.out(acknowledged))
+                if repeated:
+                    self.post(lambda: session.out(acknowledged))
 
             self.backend.report(session.node, message.reports, answer)
         elif isinstance(message, ms.Leaving):

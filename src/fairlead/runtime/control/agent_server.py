@@ -75,8 +75,9 @@ class AgentServer:
     ) -> AsyncIterator[bytes]:
         out: asyncio.Queue[ms.FromControl | None] = asyncio.Queue()
         try:
-            token = dict(context.invocation_metadata() or ()).get("authorization", "")
-            bearer = await asyncio.to_thread(self._hub.admit, str(token).removeprefix("Bearer "))  # it may ask a database
+            token = str(dict(context.invocation_metadata() or ()).get("authorization", "")).removeprefix("Bearer ")
+            in_database = self._hub.tokens is not None and self._hub.tokens.remote  # it may have to be asked
+            bearer = await asyncio.to_thread(self._hub.admit, token) if in_database else self._hub.admit(token)
             session = self._hub.welcome(await asyncio.wait_for(_first(requests), HELLO_WITHIN_S), out.put_nowait, bearer)
         except (ms.BadMessage, TimeoutError) as problem:
             why = str(problem) or f"the agent sent nothing within {HELLO_WITHIN_S:g} s after it connected"

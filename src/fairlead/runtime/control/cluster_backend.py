@@ -26,11 +26,8 @@ from fairlead.runtime.control.job_metrics import HeartbeatBuffer, MetricBuffer, 
 from fairlead.runtime.control.job_tracker import ReportHandler, TrackedJobs
 from fairlead.runtime.control.launches import (
     Addressed,
-    Key,
     LaunchTracker,
-    NodeRanks,
     RankAssignment,
-    TrackedLaunch,
     planned_parameters,
     routing,
     running_parameters,
@@ -38,16 +35,18 @@ from fairlead.runtime.control.launches import (
 from fairlead.runtime.control.node_backoff import NodeBackoff
 from fairlead.runtime.control.node_roster import STAYS, AgentStay, NodeRoster
 from fairlead.runtime.control.snapshotter import same_scheduler
+from fairlead.runtime.control.tracked_launch import Key, NodeRanks, TrackedLaunch
 from fairlead.runtime.control.wall_clock import WallClock
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.network import gang_ports
-from fairlead.runtime.protocol.orders import Ended, LaunchParameters, OrderTransport, Report, Task
+from fairlead.runtime.protocol.orders import Ended, LaunchParameters, Metric, OrderTransport, Progress, Report, Task
 
 log = logging.getLogger(__name__)
 
 READ_WITHIN_S = 30.0  # how long a reader waits for the state
 RESEND_WITHIN_S = 10.0  # after a restart, older orders that no agent knows are not repeated: the job is planned again
+REPORTS_WITHIN_S = 0.25  # progress and metrics are handled
 ENDS_WITHIN_S = 5.0  # after a restart, for agents to report launches that ended meanwhile; only then are time limits enforced
 
 
@@ -246,8 +245,7 @@ class ClusterBackend:
     def _remove(self, now: float, node: int) -> Sequence[ev.Event]:
         if self._found is not None and node in self._present and not self.roster.is_removed(node):
             return Refusal("after a restart, agents are still reporting what runs; try again in a minute")
-        in_use = any(part.node == node for run in self.launches.all() for part in run.assignment)  # also if its part ended
-        events = self.roster.remove(now, node, in_use)
+        events = self.roster.remove(now, node, self.launches.has_part_on(node))
         if events:
             self._present.discard(node)
             self._awaited.discard(node)
@@ -336,7 +334,8 @@ class ClusterBackend:
         self.inbox.put(handle)
 
     def report(self, node: int, reports: Sequence[Report], answer: Callable[[], None] = lambda: None) -> None:
-        """Handle an agent's reports; `answer` is called when the agent need not repeat them."""
+        """Handle an agent's reports; `answer` is called when the agent need not repeat them. Progress and metrics of thousands
+        of nodes are handled together, a few times a second."""
 
         def handle(now: float) -> list[ev.Event]:
             events: list[ev.Event] = []
@@ -347,7 +346,8 @@ class ClusterBackend:
                 events += self._reports.handle(node, one, now)
             return [*events, *self._back_off(node, now)]
 
-        self.inbox.put(handle, lambda events: answer())
+        can_wait = all(isinstance(one, Progress | Metric) for one in reports)
+        self.inbox.put(handle, lambda events: answer(), REPORTS_WITHIN_S if can_wait else 0.0)
 
     def heartbeat(self, node: int, beat: Heartbeat) -> None:
         """Collect what an agent measures of its accelerators."""

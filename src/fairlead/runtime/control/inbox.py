@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -37,14 +38,19 @@ class Inbox:
     def __init__(self, host: Host) -> None:
         self.stopped = False
         self._requests: deque[tuple[Handle, Answer]] = deque()
+        self._host, self._due = host, math.inf  # by the monotonic clock: when the first of them has to be taken
         self._changed = host.condition()
         self._awake = False  # `take` returns without a request
         self._unanswered: list[tuple[Answer, Sequence[ev.Event]]] = []
 
-    def put(self, handle: Handle, answer: Answer = ignore) -> None:
+    def put(self, handle: Handle, answer: Answer = ignore, within_s: float = 0.0) -> None:
+        """Add a request. One that can wait for `within_s` is taken together with those that follow, in the same order."""
         with self._changed:
             self._requests.append((handle, answer))
-            self._changed.notify_all()
+            due = self._host.monotonic() + within_s if within_s else -math.inf
+            if due < self._due:
+                self._due = due
+                self._changed.notify_all()
 
     def wake(self) -> None:
         with self._changed:
@@ -59,13 +65,15 @@ class Inbox:
     # For the loop's thread only.
 
     def take(self, until: float, clock: Callable[[], float]) -> list[tuple[Handle, Answer]]:
-        """Return all requests as soon as there is one; an empty list if woken, stopped, or at `until`."""
+        """Return all requests as soon as one is due; also if woken, stopped, or at `until`, and then there may be none."""
         with self._changed:
-            while not (self._requests or self._awake or self.stopped) and (left := until - clock()) > 0:
-                self._changed.wait(min(left, MAX_WAIT_S))
+            while not (self._awake or self.stopped):
+                left = min(until - clock(), self._due - self._host.monotonic())
+                if left <= 0 or not self._changed.wait(min(left, MAX_WAIT_S)):
+                    break
             requests = list(self._requests)
             self._requests.clear()
-            self._awake = False
+            self._awake, self._due = False, math.inf
         return requests
 
     def defer_answer(self, answer: Answer, events: Sequence[ev.Event]) -> None:

@@ -18,7 +18,7 @@ from fairlead.core.plan import BUSY, MEASURED_METRICS, TAKEN_GB
 from fairlead.core.snapshot import Snapshot
 from fairlead.models import goodput
 from fairlead.models.convergence import DERIVED, LOSS, TARGET
-from fairlead.runtime.control.launches import TrackedLaunch
+from fairlead.runtime.control.tracked_launch import TrackedLaunch
 from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.orders import MAX_METRICS, Metric
 

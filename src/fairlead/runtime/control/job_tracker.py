@@ -17,7 +17,8 @@ from fairlead.core.job import ELASTIC, TIME_LIMIT, Job, Phase, Regime
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.state import State
 from fairlead.runtime.control.job_metrics import MetricBuffer, UtilizationTracker
-from fairlead.runtime.control.launches import Addressed, LaunchEnd, LaunchOutcome, LaunchTracker
+from fairlead.runtime.control.launches import Addressed, LaunchTracker
+from fairlead.runtime.control.tracked_launch import LaunchEnd, LaunchOutcome
 from fairlead.runtime.protocol.orders import Ended, Metric, Progress, RenewalRequest, Report
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 

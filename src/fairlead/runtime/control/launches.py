@@ -4,11 +4,8 @@ no network and no clock: orders for agents and outcomes of launches are returned
 from __future__ import annotations
 
 import math
-import secrets
-import signal
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -17,112 +14,18 @@ from fairlead.core.cluster import Cluster, Ints
 from fairlead.core.plan import Launches
 from fairlead.core.routes import Route, Routes
 from fairlead.core.snapshot import Snapshot
+from fairlead.runtime.control.tracked_launch import (
+    Key,
+    LaunchEnd,
+    LaunchOutcome,
+    LaunchTable,
+    NodeRanks,
+    TrackedLaunch,
+    outcome_of,
+)
 from fairlead.runtime.protocol import orders as od
 
 MAX_STEPS, MAX_S = 2**53, 1e9  # bounds of a lease, however often a job reports a renewal
-
-
-class LaunchEnd(Enum):
-    """How a launch ended."""
-
-    YIELDED = "yielded"  # saved and left when revoked
-    FINISHED = "finished"
-    FAILED = "failed"  # by its own fault
-    LOST = "lost"  # its node is gone, or does not know it
-    DROPPED = "dropped"  # killed: the job has ended
-
-
-@dataclass(frozen=True)
-class LaunchOutcome:
-    """What a launch left behind."""
-
-    job: int
-    generation: int
-    end: LaunchEnd
-    saved: int  # steps in its last checkpoint
-    code: int = 0
-    why: str = ""
-    revoked: bool = False  # before it ended
-    node: int = -1  # where it failed
-    rank: int = 0  # that failed
-    stopped_s: float = math.inf  # when its last process ended; infinity: now, below 0: not known
-    permanent: bool = False  # another attempt would fail too
-    steps: int = 0  # that it has done
-
-
-@dataclass(frozen=True)
-class NodeRanks:
-    """The workers of a launch on one node."""
-
-    node: int
-    ranks: tuple[int, ...]
-    accelerators: tuple[int, ...]  # on the node, from 0
-
-
-Key: TypeAlias = tuple[int, int]  # a job's number and a generation
-
-
-@dataclass
-class TrackedLaunch:
-    """One launch. `waits_for` are launches that still have to leave its accelerators."""
-
-    job: int
-    generation: int
-    name: str
-    task: od.Task
-    assignment: tuple[NodeRanks, ...]
-    saved: int = 0  # steps in the checkpoint that it begins with, or a later one
-    parameters: od.LaunchParameters = field(default_factory=od.LaunchParameters)
-    waits_for: set[Key] = field(default_factory=set)
-    sent: bool = False
-    unsent: set[int] = field(default_factory=set)  # nodes that have not received it although others have
-    revoked: bool = False
-    dropped: bool = False
-    ended: dict[int, od.Ended] = field(default_factory=dict)  # by node
-    lost: set[int] = field(default_factory=set)  # nodes
-    stopped_s: float = -math.inf  # the last of its ends that are known
-    lost_s: float = math.inf  # when the first of its lost nodes was last known to run
-    gang_token: str = field(default_factory=lambda: secrets.token_hex(16))
-    user: str = ""  # that submitted the job
-
-    @property
-    def key(self) -> Key:
-        return self.job, self.generation
-
-    @property
-    def leaving(self) -> bool:
-        """Whether it runs and was asked to leave."""
-        return self.sent and (self.revoked or self.dropped)
-
-    @property
-    def places(self) -> set[tuple[int, int]]:
-        """Its accelerators, as (node, accelerator on the node)."""
-        return {(part.node, place) for part in self.assignment for place in part.accelerators}
-
-    @property
-    def nodes_left(self) -> list[int]:
-        """Nodes on which it may still run."""
-        return [part.node for part in self.assignment if part.node not in self.ended and part.node not in self.lost]
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing of it runs."""
-        return not self.nodes_left
-
-    @property
-    def broken(self) -> bool:
-        """Whether a worker has failed: the rest of the gang must end."""
-        return any(end.code for end in self.ended.values())
-
-    @property
-    def world_size(self) -> int:
-        return sum(len(part.ranks) for part in self.assignment)
-
-    def cancel_unsent(self) -> None:
-        """Never start it on the remaining nodes: the launch would arrive after the order to leave."""
-        self.lost |= self.unsent
-        self.unsent = set()
-
 
 Addressed: TypeAlias = tuple[int, od.Order]  # a node and an order for it
 
@@ -137,36 +40,40 @@ class LaunchTracker:
     checkpoints: str = ""  # a folder that all nodes see, with a folder for each job; empty: each agent has its own
 
     def __post_init__(self) -> None:
-        self._all: dict[Key, TrackedLaunch] = {}
+        self._all = LaunchTable()
 
     def get(self, job: int, generation: int) -> TrackedLaunch | None:
         return self._all.get((job, generation))
 
     def all(self) -> list[TrackedLaunch]:
         """Return a copy of the list, for other threads too."""
-        return list(self._all.values())
+        return self._all.all()
 
     def latest(self, job: int) -> TrackedLaunch | None:
-        return max((run for run in self._all.values() if run.job == job), key=lambda run: run.generation, default=None)
+        return max(self._all.of_job(job), key=lambda run: run.generation, default=None)
 
     def jobs_on(self, node: int) -> dict[int, bool]:
         """Return the jobs whose processes may be on a node, and whether each was asked to leave."""
-        return {run.job: run.leaving for run in self._all.values() if run.sent and node in run.nodes_left}
+        return {run.job: run.leaving for run in self._all.on_nodes((node,)) if run.sent and node in run.nodes_left}
 
     def uses(self, node: int) -> bool:
         """Return whether a launch runs on a node, or will start there."""
-        return any(node in run.nodes_left for run in self._all.values())
+        return any(node in run.nodes_left for run in self._all.on_nodes((node,)))
+
+    def has_part_on(self, node: int) -> bool:
+        """Return whether a launch has a part on a node, even one that has ended."""
+        return bool(self._all.on_nodes((node,)))
 
     def start(self, run: TrackedLaunch) -> list[Addressed]:
         """Start a launch as soon as its accelerators are free."""
-        run.waits_for = self._predecessors(run)
-        self._all[run.key] = run
+        self._all.add(run)
+        self._all.wait(run, self._predecessors(run))
         return self._send(run)
 
     def adopt(self, run: TrackedLaunch) -> None:
         """Track a launch from before a restart. `compare` finds out whether its agents know it."""
         run.sent = True
-        self._all[run.key] = run
+        self._all.add(run)
 
     def compare(
         self,
@@ -182,7 +89,7 @@ class LaunchTracker:
         outcomes: list[LaunchOutcome] = []
         resend: list[TrackedLaunch] = []
         over: list[TrackedLaunch] = []
-        for run in [run for run in self._all.values() if run.sent]:
+        for run in [run for run in self._all.on_nodes(found) if run.sent]:
             here = [node for node in run.nodes_left if node in found]
             missing = [node for node in here if run.key not in found[node]]
             none_found = run.job in forgotten and len(missing) == len(run.nodes_left)
@@ -201,9 +108,10 @@ class LaunchTracker:
         for node in found:
             for key in sorted(found[node]):
                 orders += self._dismiss(key, NodeRanks(node, (), all_of(node)), may_save)
-        for run in self._all.values():
+        jobs = {job for keys in found.values() for job, _ in keys}  # their earlier launches may be among those
+        for run in (*self._all.on_nodes(found), *(run for job in sorted(jobs) for run in self._all.of_job(job))):
             if not run.sent or run.unsent:
-                run.waits_for |= self._predecessors(run)
+                self._all.wait(run, self._predecessors(run))
         for run in over:
             more, ended = self._settle(run)
             orders += more
@@ -218,11 +126,11 @@ class LaunchTracker:
         if run is not None and part.node in {known.node for known in run.assignment}:
             return []
         if run is None:
-            later = any(other.sent and other.generation > key[1] for other in self._all.values() if other.job == key[0])
+            later = any(other.sent and other.generation > key[1] for other in self._all.of_job(key[0]))
             saves = may_save(key[0]) and not later
             run = TrackedLaunch(*key, "", od.Task(()), (), sent=True, revoked=saves, dropped=not saves)
-            self._all[key] = run
-        run.assignment += (part,)
+            self._all.add(run)
+        self._all.extend(run, part)
         return [(part.node, _leave_order(run))]
 
     def reroute(self, job: int, routing: od.RequestRouting) -> list[Addressed]:
@@ -249,7 +157,7 @@ class LaunchTracker:
     def drop(self, job: int) -> list[Addressed]:
         """Kill all launches of a job that has ended."""
         orders: list[Addressed] = []
-        for run in [run for run in self._all.values() if run.job == job]:
+        for run in self._all.of_job(job):
             run.dropped = True
             run.cancel_unsent()
             orders += self._settle(run)[0] if not run.sent or run.over else _kill(run)
@@ -280,7 +188,8 @@ class LaunchTracker:
 
     def sent_to(self, node: int) -> list[Key]:
         """Return the launches that were sent to a node and have not ended there."""
-        return [run.key for run in self._all.values() if run.sent and node in run.nodes_left and node not in run.unsent]
+        there = self._all.on_nodes((node,))
+        return [run.key for run in there if run.sent and node in run.nodes_left and node not in run.unsent]
 
     def node_lost(
         self, node: int, at: float = math.inf, only: Key | None = None
@@ -288,7 +197,7 @@ class LaunchTracker:
         """A node is gone, or `only` one launch there. What ran there has stopped, as far as is known at that second."""
         orders: list[Addressed] = []
         outcomes: list[LaunchOutcome] = []
-        there = [run for run in self._all.values() if node in run.nodes_left and only in (None, run.key)]
+        there = [run for run in self._all.on_nodes((node,)) if node in run.nodes_left and only in (None, run.key)]
         for run in there:  # all of them before any is settled, so that no waiting launch begins on the lost node
             run.lost.add(node)
             run.stopped_s, run.lost_s = max(run.stopped_s, at), min(run.lost_s, at)
@@ -304,9 +213,11 @@ class LaunchTracker:
 
     def _predecessors(self, run: TrackedLaunch) -> set[Key]:
         """Earlier launches of the job, and launches that are leaving its accelerators."""
-        others = [other for other in self._all.values() if other.key != run.key]
-        earlier = {other.key for other in others if other.job == run.job and other.generation < run.generation}
-        return earlier | {other.key for other in others if other.leaving and not run.places.isdisjoint(other.places)}
+        earlier = {other.key for other in self._all.of_job(run.job) if other.generation < run.generation}
+        others = self._all.on_nodes(part.node for part in run.assignment)
+        places = run.places
+        leaving = {other.key for other in others if other.leaving and not places.isdisjoint(other.places)}
+        return (earlier | leaving) - {run.key}
 
     def _send(self, run: TrackedLaunch) -> list[Addressed]:
         if run.waits_for or run.lost or run.leaving or run.broken or (run.sent and not run.unsent):
@@ -343,15 +254,14 @@ class LaunchTracker:
 
     def _settle(self, run: TrackedLaunch) -> tuple[list[Addressed], list[LaunchOutcome]]:
         """A launch is over: start the launches that waited for it, except one of a job that has finished."""
-        del self._all[run.key]
-        outcome = _outcome(run)
+        waiting, outcome = self._all.waiting_for(run.key), outcome_of(run)
+        self._all.remove(run)
         orders: list[Addressed] = []
-        for other in list(self._all.values()):
-            if run.key in other.waits_for:
-                other.waits_for.discard(run.key)
-                other.saved = max(other.saved, run.saved if other.job == run.job else 0)
-                if other.job != run.job or outcome.end is not LaunchEnd.FINISHED:
-                    orders += self._send(other)
+        for other in waiting:
+            other.waits_for.discard(run.key)
+            other.saved = max(other.saved, run.saved if other.job == run.job else 0)
+            if other.job != run.job or outcome.end is not LaunchEnd.FINISHED:
+                orders += self._send(other)
         return orders, [outcome]
 
 
@@ -361,40 +271,6 @@ def _leave_order(run: TrackedLaunch) -> od.Order:
 
 def _kill(run: TrackedLaunch) -> list[Addressed]:
     return [(node, od.Kill(*run.key)) for node in run.nodes_left]
-
-
-def _outcome(run: TrackedLaunch) -> LaunchOutcome:
-    reports = list(run.ended.values())
-    overstayed = any(one.code and one.yielded for one in reports)  # killed by its agent, and the others because of that
-    failed = None if overstayed else next((one for one in reports if one.code), None)
-    complete = len(reports) == len(run.assignment)
-    unable = next((one for one in reports if one.could_not_start and not run.revoked), None)
-    report = failed or unable or next((one for one in reports if one.code), reports[0] if reports else None)
-    node = next((place for place, one in run.ended.items() if one is report and one.code), -1)
-    if run.dropped:
-        end = LaunchEnd.DROPPED
-    elif complete and failed is None and not any(one.yielded for one in reports):
-        end = LaunchEnd.FINISHED
-    elif complete and failed is not None and not (run.revoked and _may_fail(run, failed)):
-        end = LaunchEnd.FAILED
-    elif run.revoked:
-        end = LaunchEnd.YIELDED
-    else:
-        end = LaunchEnd.LOST
-    stopped_s = min(run.stopped_s, run.lost_s)
-    if report is None:
-        why = "its node was lost" if run.lost else "it had not started yet"
-        return LaunchOutcome(*run.key, end, run.saved, 0, why, run.revoked, stopped_s=stopped_s)
-    rank = report.rank if report.code else 0
-    steps = max(one.steps for one in reports)
-    return LaunchOutcome(
-        *run.key, end, run.saved, report.code, report.why, run.revoked, node, rank, stopped_s, report.permanent, steps
-    )
-
-
-def _may_fail(run: TrackedLaunch, report: od.Ended) -> bool:
-    """Whether a revoked launch may end with an error: without lease support it gets SIGTERM, and a slow one is killed."""
-    return not run.task.cooperative or report.code == -signal.SIGKILL
 
 
 class RankAssignment:

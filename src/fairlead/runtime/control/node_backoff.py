@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fairlead.core.cluster import BackoffPeriod
 from fairlead.core.job import LAUNCH_FAILED
-from fairlead.runtime.control.launches import TrackedLaunch
+from fairlead.runtime.control.tracked_launch import TrackedLaunch
 from fairlead.runtime.protocol.orders import Ended, Report
 
 ATTEMPTS = 3  # failed launches in a row before a node is left alone

@@ -14,11 +14,9 @@ import orjson
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 from fairlead.core.errors import FairleadError
-from fairlead.runtime.protocol.orders import Amount, Count, Metric, Order, Rank, Report, Text
+from fairlead.runtime.protocol.orders import Amount, Count, Metric, Order, Report, Text
 
 MAX_MESSAGE_BYTES = 4 << 20  # size limit of one message
-
-MAX_TAIL = 1 << 17  # characters of the end of a log
 
 PROTOCOL_VERSION = 5  # changes when an older agent or control plane would misunderstand a newer one
 
@@ -101,9 +99,9 @@ class LogTail:
 
     job: Count
     generation: Count
-    rank: Rank
+    rank: Count
     offset: Count = 0
-    data: Annotated[str, Field(max_length=MAX_TAIL)] = ""
+    data: str = ""
 
 
 @_message

@@ -201,3 +201,8 @@ class Ended(OfLaunch):
 
 
 Report: TypeAlias = Progress | Metric | RenewalRequest | Ended
+
+
+def is_repeated(report: Report) -> bool:
+    """Return whether an agent sends a report again until it is acknowledged. Progress is soon out of date."""
+    return isinstance(report, Ended | Metric)
