@@ -22,6 +22,7 @@ from fairlead.runtime.agent.devices import NodeAccelerators
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.control.agent_hub import AgentHub
 from fairlead.runtime.control.agent_server import AgentServer
+from fairlead.runtime.host import Host
 from fairlead.runtime.protocol.messages import (
     METHOD,
     SERVICE,
@@ -326,6 +327,38 @@ def test_nothing_is_logged_of_a_control_plane_that_ends_just_before_its_agent(
     agent.run()
     supervisor.close()
     assert (len(attempts), caplog.records) == (2, [])
+
+
+def test_an_agent_waits_longer_for_a_welcome_at_each_attempt(tmp_path: Path) -> None:
+    class Fast(Host):
+        now = 0.0
+
+        def monotonic(self) -> float:
+            self.now += 1.0
+            return self.now
+
+    class Silent:
+        """The stream of a control plane that is busy with other agents."""
+
+        def __init__(self) -> None:
+            self.began = host.now
+
+        def send(self, message: Any) -> None: ...
+
+        def receive(self) -> list[bytes]:
+            return []
+
+        def close(self) -> None:
+            waited.append(host.now - self.began)
+            if len(waited) == 4:
+                agent.stopping.set()
+
+    host, waited = Fast(), list[float]()
+    supervisor = Supervisor(tmp_path, NodeAccelerators.parse("v100:2"))
+    agent = Agent(supervisor, "v100-0", "127.0.0.1:1", host=host, connect=Silent)
+    agent.run()
+    supervisor.close()
+    assert all(least <= length <= least + 10.0 for least, length in zip((15.0, 30.0, 60.0, 60.0), waited, strict=True)), waited
 
 
 def test_an_agent_that_leaves_starts_nothing_and_says_when_nothing_runs(tmp_path: Path) -> None:

@@ -46,3 +46,28 @@ def test_while_nobody_listens_the_last_words_are_kept_for_who_comes():
     last = [Metric(2, 1, "loss", 0.1), end]
     assert throttle.add(last, 5.0, connected=False) == last
     assert throttle.add([], 6.0) == [Progress(1, 1, 4, 0, 1.0), Metric(1, 1, "loss", 0.25)]
+
+
+def test_progress_that_follows_from_the_last_report_is_sent_less_often():
+    throttle = ReportThrottle()
+    sent = [second for second in range(40) if throttle.add([Progress(1, 1, 4 * second, 0, 4.0)], float(second))]
+    assert sent == [0, 10, 20, 30]
+    assert throttle.add([Progress(1, 1, 160, 0, 5.0)], 40.0) == [Progress(1, 1, 160, 0, 5.0)]
+    assert throttle.add([Progress(1, 1, 164, 0, 5.0)], 41.0) == []
+    assert throttle.add([Progress(1, 1, 164, 0, 5.0)], 42.0) == [Progress(1, 1, 164, 0, 5.0)]  # it has stopped
+    assert throttle.add([Progress(1, 1, 170, 0, 5.0), Metric(1, 1, "loss", 0.5)], 43.0) == [Metric(1, 1, "loss", 0.5)]
+    end = Ended(1, 1, 0, True, 171, 171)
+    assert throttle.add([end], 43.1) == [Progress(1, 1, 170, 0, 5.0), end]
+
+
+def test_progress_that_may_have_been_lost_with_its_stream_is_sent_again():
+    throttle = ReportThrottle()
+    assert throttle.add([Progress(1, 1, 4, 0, 4.0)], 0.0)
+    assert throttle.add([Progress(1, 1, 12, 0, 4.0)], 2.0) == []
+    assert throttle.add([], 2.5, connected=False) == []
+    assert throttle.add([], 3.0) == [Progress(1, 1, 12, 0, 4.0)]
+
+
+def test_batch_sizes_are_sent_every_second():
+    throttle = ReportThrottle()
+    assert [second for second in range(3) if throttle.add([Progress(1, 1, second, 0, 1.0, 32)], float(second))] == [0, 1, 2]

@@ -34,12 +34,15 @@ from fairlead.runtime.protocol.network import own_address
 log = logging.getLogger(__name__)
 
 REPORT_INTERVAL_S = 1.0
+EXPECTED_INTERVAL_S = 10.0  # of progress that follows from the last report
+RATE_CHANGE, AHEAD_S = 0.05, 0.5  # progress with a larger change of the rate, or so far ahead or behind, does not follow
 POLL_S = 0.1
 _CENTRAL_POLL_S = 0.002  # while a job may be waiting for an answer (central renewal)
 _SWEEP_S = 60.0
 _LOST_FOR_S = 2.0  # before a lost connection is logged
 _MAX_PAUSE_S = 5.0  # between attempts to reach the control plane
-_FIRST_ANSWER_S = 15.0  # how long the first welcome may take; later it is the lease duration
+_FIRST_ANSWER_S = 15.0  # how long the first welcome may take; later it is the lease duration, and longer at each attempt
+_MAX_ANSWER_S = 60.0
 _TAIL_BYTES, _ALL_TAILS_BYTES = 64 << 10, 4 << 20  # of a worker's log, and of all logs of a node that is about to be removed
 _LEFT_WITHIN_S, _LEFT_POLL_S = 5.0, 0.02  # for the control plane to end the stream of an agent that has left
 _JOURNAL = re.compile(r"[\x20-\x7e]{1,200}")
@@ -47,11 +50,13 @@ _JOURNAL = re.compile(r"[\x20-\x7e]{1,200}")
 
 class ReportThrottle:
     """When reports are sent. Ends and renewal requests are sent at once. Of progress and metrics, the last value of each second
-    is enough: a step may take a millisecond, and the control plane serves a thousand nodes. The caller passes the time."""
+    is enough: a step may take a millisecond, and the control plane serves thousands of nodes. It also computes progress from
+    the last rate, so progress as expected is sent less often. The caller passes the time."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[object, ...], od.Progress | od.Metric] = {}
         self._last_s = -math.inf
+        self._sent: dict[tuple[int, int], tuple[od.Progress, float]] = {}  # the last progress of each launch, and when
 
     def add(self, reports: Iterable[od.Report], now: float, *, connected: bool = True) -> list[od.Report]:
         """The reports to send now, of held and new ones. No report about a launch follows its end. Without a connection only
@@ -61,16 +66,30 @@ class ReportThrottle:
             if isinstance(report, od.Ended):
                 at_once += [self._held.pop(name) for name in list(self._held) if name[:2] == report.key]
                 at_once.append(report)
+                self._sent.pop(report.key, None)
             elif isinstance(report, od.RenewalRequest):
                 at_once.append(report)
             else:
                 name = report.name if isinstance(report, od.Metric) else None
                 self._held[report.job, report.generation, name] = report
+        if not connected:
+            self._sent = {}  # it may be lost
         if not connected or now < self._last_s + REPORT_INTERVAL_S or not self._held:
             return at_once
-        self._last_s = now
-        held, self._held = list(self._held.values()), {}
-        return [*held, *at_once]
+        due = {name: one for name, one in self._held.items() if isinstance(one, od.Metric) or not self._is_expected(one, now)}
+        if due:
+            self._last_s = now
+        self._held = {name: one for name, one in self._held.items() if name not in due}
+        self._sent |= {one.key: (one, now) for one in due.values() if isinstance(one, od.Progress)}
+        return [*due.values(), *at_once]
+
+    def _is_expected(self, new: od.Progress, now: float) -> bool:
+        """Whether progress follows from what was sent not long ago. Batch sizes are counted, so they are always sent."""
+        last, sent_s = self._sent.get(new.key, (None, -math.inf))
+        if last is None or now >= sent_s + EXPECTED_INTERVAL_S or new.batch_size or not last.rate:
+            return False
+        off = abs(new.steps - last.steps - last.rate * (now - sent_s))
+        return off <= max(1.0, AHEAD_S * last.rate) and abs(new.rate - last.rate) <= RATE_CHANGE * last.rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +156,7 @@ class Agent:
         self._next_sweep = self.clock() + _SWEEP_S
         self._heartbeats: list[float] = []  # times of those without an answer
         self._welcomed = False  # in this stream
+        self._unanswered = 0  # streams since the last welcome
         self._lost_s: float | None = None  # when the connection was lost; None: it was not
         self._loss_logged = False
 
@@ -173,9 +193,12 @@ class Agent:
         return self._addresses[0]
 
     def _answer_within_s(self) -> float:
-        """How long an answer may take. Of several control planes, another one is tried before the lease is over."""
+        """How long an answer may take. Of several control planes, another one is tried before the lease is over. While
+        thousands of agents connect at once, those that hang up too early make it slower for all: each attempt waits longer."""
         lease_s = self._lease.lease_s if self._lease else _FIRST_ANSWER_S
-        return lease_s if len(self._addresses) == 1 else lease_s / (2 if self._welcomed else 3)
+        if len(self._addresses) > 1:
+            return lease_s / (2 if self._welcomed else 3)
+        return lease_s if self._welcomed else min(lease_s * 2**self._unanswered, max(_MAX_ANSWER_S, lease_s))
 
     def _session(self) -> None:
         connect = self.connect or (lambda: GrpcStream(self.control_address, self.own.token, self.credentials))
@@ -188,10 +211,11 @@ class Agent:
             while not self.stopping.is_set():
                 self._receive(stream)
                 was_over = was_over and self._expired
-                if self._expired and not was_over:  # a connection can be dead long before the network reports it
+                if self._welcomed and self._expired and not was_over:  # dead long before the network reports it
                     raise ConnectionLost("no answer for the duration of the lease")
                 now = self.clock()
                 if self._heartbeats and now - self._heartbeats[0] > self._answer_within_s():
+                    self._unanswered += not self._welcomed
                     raise ConnectionLost("no answer")
                 if self._lease is not None and now >= next_heartbeat:
                     self._heartbeats.append(now)
@@ -283,7 +307,7 @@ class Agent:
         for data in stream.receive():
             message = ms.decode_message(data)
             if isinstance(message, ms.Welcome):
-                self._welcomed = True
+                self._welcomed, self._unanswered = True, 0
                 away = {} if self._lost_s is None else {"unreachable_s": round(self.clock() - self._lost_s, 1)}
                 has = self.supervisor.accelerators
                 about = {
