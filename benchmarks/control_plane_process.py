@@ -31,6 +31,10 @@ class Served:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    @property
+    def memory_mb(self) -> float:
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
     def token(self, role: str) -> str:
         return (self.root / f"{role}.token").read_text()
 
@@ -39,8 +43,8 @@ class Served:
 
 
 @contextmanager
-def serving(root: Path, cluster: str, *more: str) -> Iterator[Served]:
-    people, agents = _free_port(), _free_port()
+def serving(root: Path, cluster: str, *more: str, agents_port: int = 0) -> Iterator[Served]:
+    people, agents = _free_port(), agents_port or _free_port()
     where = ["--http", f"127.0.0.1:{people}", "--agents", f"127.0.0.1:{agents}", "--root", str(root)]
     command = [sys.executable, "-m", "fairlead.cli.main", "serve", "--cluster", cluster, *where, *more]
     began = time.monotonic()

@@ -1,13 +1,8 @@
-"""Agents for benchmarks: real gRPC streams, each on a connection of its own, that start nothing. As a process of its own it
-joins for some nodes, beats for some seconds and says how often:
-
-    python benchmarks/fake_agents.py ADDRESS CLUSTER FIRST LAST SECONDS < token
-"""
+"""Agents for benchmarks: real gRPC streams, each on a connection of its own, that start nothing."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -18,9 +13,7 @@ from fairlead.runtime.protocol.messages import (
     METHOD,
     SERVICE,
     FromAgent,
-    Heartbeat,
     Hello,
-    LeaseRenewed,
     Message,
     Refused,
     Welcome,
@@ -28,7 +21,6 @@ from fairlead.runtime.protocol.messages import (
     encode_message,
 )
 
-BEAT_S = 5.0
 JOINING_AT_ONCE = 20
 
 
@@ -36,12 +28,14 @@ class PlayedAgent:
     def __init__(self, address: str, cluster: Cluster, node: int, token: str) -> None:
         own_connection = [("grpc.use_local_subchannel_pool", 1)]
         self._channel = grpc.aio.insecure_channel(address, options=own_connection)
-        self._stream = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")(metadata=(("authorization", f"Bearer {token}"),))
+        self._token = token
         self._writing = asyncio.Lock()  # one message at a time
         machine = cluster.nodes[node]
         self._hello = Hello(machine.name, machine.type, machine.accelerators, 1)
 
     async def join(self) -> None:
+        call = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")
+        self._stream = call(metadata=(("authorization", f"Bearer {self._token}"),))  # a stream has to begin with hello at once
         await self.say(self._hello)
         answer = await self.hear()
         if not isinstance(answer, Welcome):
@@ -70,29 +64,3 @@ async def joined(address: str, cluster: Cluster, nodes: range, token: str) -> As
         yield agents
     finally:
         await asyncio.gather(*(agent.close() for agent in agents))
-
-
-async def _beat(agent: PlayedAgent, first_s: float, until: float) -> int:
-    clock, beats = asyncio.get_running_loop().time, 0
-    await asyncio.sleep(first_s)
-    while clock() < until:
-        await agent.say(Heartbeat())
-        if not isinstance(await agent.hear(), LeaseRenewed):
-            raise RuntimeError("a beat was not answered")
-        beats += 1
-        await asyncio.sleep(BEAT_S)
-    return beats
-
-
-async def idle(address: str, cluster: Cluster, nodes: range, token: str, seconds: float) -> None:
-    async with joined(address, cluster, nodes, token) as agents:
-        print("joined", flush=True)
-        until = asyncio.get_running_loop().time() + seconds
-        beats = await asyncio.gather(*(_beat(agent, BEAT_S * n / len(agents), until) for n, agent in enumerate(agents)))
-        print(sum(beats), flush=True)
-
-
-if __name__ == "__main__":
-    where, machines, first, last, length = sys.argv[1:]
-    word = sys.stdin.read().strip()
-    asyncio.run(idle(where, Cluster.parse(machines), range(int(first), int(last)), word, float(length)))

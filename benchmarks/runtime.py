@@ -59,7 +59,7 @@ def measure(parts: list[str], folder: Path, jobs: int, idle_s: float) -> dict[st
         "look": runtime_leases.look,
         "leases": lambda: runtime_leases.renewals(folder / "leases"),
         "submit": lambda: [runtime_control.submissions(folder / f"batch{batch}", batch) for batch in (50, 1)],
-        "agents": lambda: runtime_control.idle_agents(folder / "agents", idle_s),
+        "agents": lambda: runtime_control.many_agents(folder / "agents", runtime_control.Load(seconds=idle_s)),
         "recovery": lambda: runtime_control.recovery(folder / "recovery", jobs),
     }
     for name in parts:
