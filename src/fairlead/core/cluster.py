@@ -52,6 +52,7 @@ class Node:
     links: tuple[tuple[float, ...], ...] = ()
     removed: bool = False  # it has left the cluster; its number stays
     temporary: bool = field(default=False, repr=False)  # it is removed when its agent has left
+    engine: str = field(default="", repr=False)  # that has the machine and starts its agents, such as Slurm
 
 
 class Drain(NamedTuple):

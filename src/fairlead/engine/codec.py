@@ -258,11 +258,11 @@ def _to_changes(name: str, record: Any) -> dict[str, Any]:
     return {field: _READ[Job][field](field, value) for field, value in record.items()}
 
 
-_IF_TRUE = ("removed", "temporary")
+_IF_TRUE = ("removed", "temporary", "engine")
 
 
 def _properties(of: Node | AcceleratorType) -> dict[str, Any]:
-    """The fields of a node or a GPU type; `removed` and `temporary` only where they are true."""
+    """The fields of a node or a GPU type; `removed`, `temporary` and `engine` only where they are set."""
     return {k: _number(v) if isinstance(v, float) else v for k, v in asdict(of).items() if k not in _IF_TRUE or v}
 
 

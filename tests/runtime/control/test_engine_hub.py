@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
+from fairlead.core.cluster import Cluster, Node
+from fairlead.core.events import NodeAdded
 from fairlead.core.job import LAUNCH_FAILED
+from fairlead.engine.codec import decode, encode
 from fairlead.runtime.control.agent_hub import AgentHub
 from fairlead.runtime.control.engine_hub import START_WITHIN_S, EngineHub
 from fairlead.runtime.control.engine_parts import PartSession
 from fairlead.runtime.control.engines import Engines
-from fairlead.runtime.control.tokens import Tokens
+from fairlead.runtime.control.inbox import Refusal
+from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.runtime.drivers.base import (
     Capabilities,
     EngineTask,
@@ -52,8 +56,9 @@ class Backend:
         self.launches = SimpleNamespace(sent_to=lambda node: list(self.sent))
         self.now = 0.0
 
-    def agent_joined(self, node: int, found: Callable[[], Sequence[tuple[int, int]]]) -> None:
-        self.heard.append(("joined", node, tuple(found())))
+    def agent_joined(self, node: int, found: Any, accept: Callable[[], None] = lambda: None, stay: object = None) -> None:
+        accept()
+        self.heard.append(("joined", node, tuple(found() if callable(found) else found)))
 
     def agent_lost(self, node: int, silent_s: float = 0.0) -> None:
         self.heard.append(("lost", node))
@@ -102,17 +107,29 @@ class Calls:
 
 
 class Scene:
-    def __init__(self, machines: str = "v100:4", tokens: Tokens | None = None) -> None:
+    def __init__(self, machines: str = "v100:4", tokens: Tokens | None = None, owner: str = "slurm") -> None:
         self.clock, self.backend, self.calls = Clock(), Backend(), Calls()
         nodes = cluster(machines)
-        self.hub = AgentHub(lambda: nodes, LEASE_S, GRACE_S, tokens, self.clock, journal="j", post=lambda call: call())
+        self.nodes = Cluster(tuple(replace(node, engine=owner) for node in nodes.nodes), nodes.types)
+        self.hub = AgentHub(lambda: self.nodes, LEASE_S, GRACE_S, tokens, self.clock, journal="j", post=lambda call: call())
         self.hub.backend = self.backend  # type: ignore[assignment]
-        driver: Any = SimpleNamespace(name="slurm", capabilities=Capabilities())
-        self.engine = EngineHub(driver, self.hub, lambda key: tokens.launch_token(key.text) if tokens else "")
-        self.hub.engines = Engines([self.engine])
-        self.engine.thread = self.calls  # type: ignore[assignment]
-        self.engine.nodes.look = self.calls.look
+        self.engine, self.other = self._engine("slurm", tokens), self._engine("kubernetes", tokens)
+        self.hub.engines = Engines([self.engine, self.other])
         self.machines = [Machine(node.name, node.type, node.accelerators) for node in nodes.nodes]
+
+    def _engine(self, name: str, tokens: Tokens | None) -> EngineHub:
+        driver: Any = SimpleNamespace(name=name, capabilities=Capabilities())
+        engine = EngineHub(driver, self.hub, lambda key: tokens.launch_token(key.text) if tokens else "")
+        engine.thread = self.calls  # type: ignore[assignment]
+        engine.nodes.look = self.calls.look
+        return engine
+
+    def home_agent(self) -> list[Any]:
+        """An agent of a node, for all its launches."""
+        said: list[Any] = []
+        bearer = Bearer(Role.AGENT, "") if self.hub.tokens is None else self.hub.admit(self.hub.tokens.issue(Role.AGENT, "all"))
+        self.hub.welcome(ms.Hello("v100-0", "v100", 4, 1, identity="h", keeps_credential=True), said.append, bearer)
+        return said
 
     def observe(self, *tasks: EngineTask, machines: Sequence[Machine] | None = None) -> None:
         self.engine._observe(self.machines if machines is None else machines, tasks)
@@ -410,6 +427,91 @@ def test_machines_are_drained_given_up_and_removed_as_the_engine_says():
     scene.backend.take()
     scene.observe(machines=[])
     assert scene.backend.take() == [("lost", 0), ("removed", 0)]
+
+
+def test_a_node_stays_with_its_agent_when_an_engine_has_a_machine_of_its_name(caplog):
+    scene = Scene(owner="")
+    said = scene.home_agent()
+    scene.backend.take()
+    for _ in range(2):
+        scene.observe()
+    scene.hub.send(0, scene.launch())
+    assert len(orders(said)) == 1
+    assert (scene.backend.take(), scene.calls.take()) == ([], [])
+    (line,) = caplog.messages
+    assert "node v100-0 has an agent of its own" in line
+    assert "slurm does not use it" in line
+
+
+@pytest.mark.parametrize("credential", [True, False])
+def test_after_a_restart_a_node_is_kept_for_the_agent_that_it_had(credential):
+    tokens = Tokens() if credential else None
+    scene = Scene(owner="", tokens=tokens)
+    scene.home_agent()
+    again = Scene(owner="", tokens=tokens)
+    again.hub.expect(0)
+    again.observe()
+    assert again.backend.take() == []
+    again.clock.now += LEASE_S + GRACE_S
+    again.hub.expire()
+    again.observe()
+    expected = [("lost", 0)] if credential else [("lost", 0), ("joined", 0, ())]
+    assert again.backend.take() == expected, "without a credential, the agent is not expected any more"
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_an_agent_with_the_name_of_an_engines_machine_is_refused(seen):
+    scene = Scene()
+    if seen:  # otherwise the engine has not answered since a restart
+        scene.observe()
+    with pytest.raises(ms.BadMessage, match="is a machine of slurm, which starts its agents: pass another --node"):
+        scene.home_agent()
+
+
+def test_a_machine_that_another_engine_has_already_stays_with_it(caplog):
+    scene = Scene()
+    scene.begin()
+    again = Scene()  # after a restart, where the other engine answers first
+    for one in (scene, again):
+        one.other._observe(one.machines, ())
+        assert one.backend.take() == []
+        one.observe()
+        one.hub.send(0, one.launch())
+        assert len(one.engine._parts) == 1
+    assert caplog.messages[0].startswith("node v100-0 is a machine of slurm: kubernetes does not use it")
+
+
+def test_an_agent_that_registers_while_an_engine_adds_a_machine_of_its_name_is_refused():
+    scene = Scene()
+    nodes, scene.nodes = scene.nodes, Cluster(())
+    added: list[Callable[[Any], None]] = []
+    scene.backend.add_node = lambda spec, type_, answer, *types: added.append(answer)  # type: ignore[attr-defined]
+    scene.observe()
+    said = scene.home_agent()
+    scene.nodes = nodes
+    added[0](())
+    added[1](Refusal("the cluster already has a node 'v100-0'"))
+    assert "is a machine of slurm" in said[0].why
+    assert said[1:] == [None]
+
+
+def test_a_machine_whose_node_an_operator_removed_is_added_and_used_again():
+    scene = Scene()
+    scene.begin()
+    nodes = scene.nodes
+    scene.nodes = Cluster(tuple(replace(node, removed=True) for node in nodes.nodes), nodes.types)
+    scene.backend.add_node = lambda *about: scene.backend.heard.append(("added",))  # type: ignore[attr-defined]
+    scene.observe()
+    scene.nodes = nodes
+    scene.observe()
+    assert scene.backend.take() == [("added",), ("joined", 0, ())]
+
+
+def test_the_journal_says_which_engine_has_a_node():
+    for spec in (Node("a", "v100", 2), Node("a", "v100", 2, engine="slurm")):
+        data = encode(NodeAdded(0.0, 0, spec, None))
+        assert (b"engine" in data) == bool(spec.engine)
+        assert decode(data).spec == spec  # type: ignore[attr-defined]
 
 
 def test_a_token_is_good_for_its_own_launch_only():

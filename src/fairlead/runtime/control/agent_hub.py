@@ -148,9 +148,15 @@ class AgentHub:
         """Return whether a session is the present one of its agent."""
         return session.open if isinstance(session, PartSession) else self._sessions.get(session.node) is session
 
-    def has_agent(self, node: int) -> bool:
-        """Return whether a node has an agent of its own, for all its launches."""
-        return node in self._sessions
+    def is_kept(self, node: int) -> bool:
+        """Return whether a node has an agent of its own, for all its launches, or is kept for the one that it had."""
+        tokens, name = self.tokens, self.cluster.nodes[node].name
+        return node in self._until or (tokens is not None and tokens.credential_of(name) is not None)
+
+    def engine_of(self, node: int) -> str:
+        """Return the name of the engine that has a node, also of one that this control plane does not use; empty: none."""
+        engine = self.engines.of(node)
+        return self.cluster.nodes[node].engine if engine is None else engine.driver.name
 
     def admit(self, token: str) -> Bearer:
         """Return the bearer of an agent's token or a node's credential. Raises `BadMessage`: the token is neither."""
@@ -190,14 +196,13 @@ class AgentHub:
         if message.launch is not None:
             if self.tokens is not None and bearer.user != launch_key(self.journal, message).text:
                 raise ms.BadMessage("this token is not for this launch")
-            return self.engines.for_agent(message).welcome(message, out)
+            node = self.cluster.number_of_node.get(message.node, -1)
+            return self.engines.for_agent(message, node).welcome(message, out)
         if bearer.role is Role.LAUNCH:
             raise ms.BadMessage("this token is for the agent of one launch")
         if bearer.role is Role.NODE and bearer.user != message.node:
             raise ms.BadMessage(f"this credential is for node {bearer.user!r}, not {message.node!r}: {_AGAIN}")
         node = -1 if message.node in self._adding else self.cluster.number_of_node.get(message.node, -1)
-        if (engine := self.engines.of(node)) is not None:
-            raise ms.BadMessage(f"node {message.node!r} is a machine of {engine.driver.name}, which starts its agents")
         if node >= 0:
             self._check_agent(node, message, bearer)
         elif bearer.role is Role.NODE:
@@ -293,8 +298,13 @@ class AgentHub:
         self.backend.agent_joined(node, message.running, lambda: self._accept(session), stay_of(message, self.grace_s))
 
     def _check_agent(self, node: int, message: ms.Hello, bearer: Bearer) -> None:
-        """Refuse an agent with other GPUs than its node has, or beside another agent of the node."""
+        """Refuse an agent with other GPUs than its node has, or beside another agent or the engine of the node."""
         known = self.cluster.nodes[node]
+        if engine := self.engine_of(node):
+            raise ms.BadMessage(
+                f"node {known.name!r} is a machine of {engine}, which starts its agents: pass another --node; if {engine} does "
+                f"not have it any more, run 'fairlead nodes remove {known.name}'"
+            )
         if (known.type.lower(), known.accelerators) != (message.type.lower(), message.accelerators):
             has = f"{known.accelerators} × {known.type}"
             raise ms.BadMessage(

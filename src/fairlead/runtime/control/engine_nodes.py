@@ -38,9 +38,9 @@ class EngineNodes:
         self._warned: set[str] = set()
 
     def owns(self, node: int) -> bool:
-        """Whether a node is a machine of this engine."""
+        """Whether a node is a machine of this engine: it uses it now, or has added it."""
         nodes = self.hub.cluster.nodes
-        return node in self.up or (0 <= node < len(nodes) and nodes[node].name in self.machines)
+        return node in self.up or (0 <= node < len(nodes) and nodes[node].engine == self.engine)
 
     def address_of(self, node: int) -> str:
         machine = self.machines.get(self.hub.cluster.nodes[node].name)
@@ -49,6 +49,7 @@ class EngineNodes:
     def observe(self, machines: Sequence[Machine]) -> None:
         """Follow the machines. One that is unreachable or gone is given up when nothing can run there any more."""
         self.machines = {machine.name: machine for machine in machines}
+        self.up -= {node for node in self.up if self.hub.cluster.nodes[node].removed}  # by an operator
         for machine in machines:
             self._observe_machine(machine)
         for node in list(self.up):
@@ -68,15 +69,16 @@ class EngineNodes:
             if machine.name not in self._adding and machine.accelerators > 0:
                 self._add(machine)
             return
-        spec = self.hub.cluster.nodes[node]
+        spec, owner = self.hub.cluster.nodes[node], self.hub.engine_of(node)
+        if node not in self.up and owner != self.engine and (owner or (self.hub.is_kept(node) and not self.uses(node))):
+            whose = f"is a machine of {owner}" if owner else "has an agent of its own, or had one"
+            self._warn(f"node {machine.name} {whose}: {self.engine} does not use it; 'fairlead nodes remove' would change that")
+            return
         if (spec.type.lower(), spec.accelerators) != (machine.type, machine.accelerators):
             self._warn(
                 f"machine {machine.name} has {machine.accelerators} × {machine.type}, its node {spec.accelerators} × "
                 f"{spec.type}: it is not used; run 'fairlead nodes remove {machine.name}'"
             )
-            return
-        if self.hub.has_agent(node):
-            self._warn(f"node {machine.name} has an agent of its own: {self.engine} does not use it")
             return
         self._follow_drain(node, machine)
         if machine.state is not MachineState.UNREACHABLE and node not in self.up:
@@ -85,10 +87,11 @@ class EngineNodes:
     def _add(self, machine: Machine) -> None:
         self._adding.add(machine.name)
         type_ = accelerator_type(machine.type, machine.gpu_memory_gb)
-        spec = Node(machine.name, type_.name, machine.accelerators, machine.cpus or math.inf, machine.memory_gb or math.inf)
+        about = (machine.accelerators, machine.cpus or math.inf, machine.memory_gb or math.inf)
+        spec = Node(machine.name, type_.name, *about, engine=self.engine)
 
         def added(events: Sequence[object]) -> None:
-            if why := getattr(events, "why", ""):
+            if (why := getattr(events, "why", "")) and machine.name not in self.hub.cluster.number_of_node:
                 self._warn(f"machine {machine.name} cannot be added: {why}")  # and is not asked for again
             else:
                 self._adding.discard(machine.name)

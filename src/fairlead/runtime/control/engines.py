@@ -18,13 +18,16 @@ class Engines:
 
     def of(self, node: int) -> EngineHub | None:
         """Return the engine that has a node; None: the node has an agent of its own."""
-        return next((engine for engine in self.all if engine.owns(node)), None)
+        owners = [engine for engine in self.all if engine.owns(node)]
+        return next((engine for engine in owners if node in engine.nodes.up), owners[0] if owners else None)
 
-    def for_agent(self, hello: ms.Hello) -> EngineHub:
+    def for_agent(self, hello: ms.Hello, node: int) -> EngineHub:
         """Return the engine whose agent this is: that of its machine, or one that has not answered since a restart."""
-        known = [engine for engine in self.all if hello.node in engine.nodes.machines]
-        for engine in known or [engine for engine in self.all if not engine.nodes.machines]:
-            return engine
+        if (owner := self.of(node)) is not None:
+            return owner
+        for engine in self.all:
+            if not engine.nodes.machines or hello.node in engine.nodes.machines:
+                return engine
         raise ms.BadMessage(f"no engine of this control plane has a machine {hello.node!r}")
 
     @property
