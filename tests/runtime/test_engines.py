@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,6 +97,18 @@ def test_a_cordoned_machine_is_drained_and_one_that_is_gone_is_removed(tmp_path:
         (folder / "gone").write_text(here)
         wait_for(lambda: here not in cluster.nodes(), "the node is removed")
         cluster.hurry("moves")
+
+
+def test_a_launch_that_is_deleted_in_the_engine_before_its_agent_connects_is_started_again(tmp_path: Path) -> None:
+    with on_engine(tmp_path) as (cluster, folder):
+        (folder / "stuck").touch()
+        cluster.submit(cluster.job("deleted", steps=5))
+        wait_for(lambda: bool(list(folder.glob("tasks/*/spawned"))), "it is in the engine's queue")
+        (folder / "stuck").unlink()
+        (place,) = folder.glob("tasks/*")
+        shutil.rmtree(place)
+        job = cluster.until_all_ended()["deleted"]
+        assert (job["starts"], job["failures"]) == (1, 0)
 
 
 def test_an_engine_that_refuses_a_job_is_quoted_to_its_user(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from fairlead.core.events import NodeAdded
 from fairlead.core.job import LAUNCH_FAILED
 from fairlead.engine.codec import decode, encode
 from fairlead.runtime.control.agent_hub import AgentHub
-from fairlead.runtime.control.engine_hub import START_WITHIN_S, EngineHub
+from fairlead.runtime.control.engine_hub import MAX_STARTS, START_WITHIN_S, EngineHub
 from fairlead.runtime.control.engine_parts import PartSession
 from fairlead.runtime.control.engines import Engines
 from fairlead.runtime.control.inbox import Refusal
@@ -278,6 +278,78 @@ def test_what_its_job_is_to_blame_for_counts_as_a_failure_of_the_job_and_not_of_
     ((_, _, ended),) = scene.backend.take()
     assert (ended.code, ended.yielded, ended.permanent) == (LAUNCH_FAILED, False, False)
     assert "ImagePullBackOff: typo:1" in ended.why
+
+
+@pytest.mark.parametrize("seen", [(), (EngineTask(KEY, TaskState.UNKNOWN),)])
+def test_what_disappeared_before_it_was_given_is_started_again_at_once(seen):
+    scene = Scene()
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    scene.accepted()
+    scene.observe(EngineTask(KEY, TaskState.WAITING))
+    scene.observe(*seen)
+    stopped, (what, (part,), needs) = scene.calls.take()
+    assert (stopped, what, part.key, needs.name) == (("stop", KEY), "start", KEY, "train")
+    scene.observe(*seen)
+    assert scene.calls.take() == [], "it was asked for, and the engine has not accepted it yet"
+    scene.engine._accepted([part])
+    session, said = scene.agent()
+    assert len(orders(said)) == 1
+    assert scene.backend.take() == []
+    scene.hub.leave(session)
+    scene.observe(EngineTask(KEY, TaskState.OVER))
+    assert scene.backend.take() == [], "the launch may be with an agent of the object that disappeared"
+    scene.clock.now += LEASE_S + GRACE_S
+    scene.hub.expire()
+    assert scene.backend.take() == [("part lost", 0, (7, 1))]
+
+
+def test_what_disappears_again_and_again_is_tried_elsewhere():
+    scene = Scene()
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    for _ in range(MAX_STARTS):
+        assert scene.backend.take() == []
+        assert len(scene.accepted()) == 1
+        scene.observe(EngineTask(KEY, TaskState.WAITING))
+        scene.observe()
+    ((_, _, ended),) = scene.backend.take()
+    assert ended.could_not_start
+
+
+def test_one_part_of_a_gang_is_started_again_alone_also_if_its_agent_was_there():
+    scene = Scene("v100:2,v100:2")
+    scene.begin()
+    for node in range(2):
+        scene.hub.send(node, scene.launch(ranks=(2 * node, 2 * node + 1), world_size=4, nodes=2, accelerators=(0, 1)))
+    scene.accepted()
+    second = KEY._replace(machine="v100-1")
+    both = [EngineTask(key, TaskState.RUNNING) for key in (KEY, second)]
+    session, _ = scene.agent("v100-1", "b")  # it waits for the address of the first
+    scene.observe(*both)
+    scene.observe(both[0])
+    assert scene.calls.take() == [], "its agent is connected"
+    scene.hub.leave(session)
+    scene.observe(both[0])
+    assert [part.key for part in scene.accepted()] == [second]
+    _, said = scene.agent("v100-1", "c")
+    scene.agent("v100-0", "a")
+    assert len(orders(said)) == 1
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_what_waits_on_a_machine_that_is_gone_or_unreachable_is_tried_elsewhere_at_once(there):
+    scene = Scene()
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    scene.accepted()
+    waits = EngineTask(KEY, TaskState.WAITING)
+    scene.observe(waits, machines=[Machine("v100-0", "v100", 4, MachineState.UNREACHABLE)] if there else [])
+    (_, _, ended), *others = scene.backend.take()
+    assert ended.could_not_start
+    assert others == [("lost", 0)] if there else [("lost", 0), ("removed", 0)]
+    with pytest.raises(ms.BadMessage, match="is over"):
+        scene.agent()
 
 
 @pytest.mark.parametrize("seen", [(), (EngineTask(KEY, TaskState.UNKNOWN),)])

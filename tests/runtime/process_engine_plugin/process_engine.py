@@ -76,6 +76,7 @@ class ProcessEngine:
                 copy = place / f"copy{number}" if number else place
                 copy.mkdir(exist_ok=True)
                 self._spawn(copy, part)
+            (place / "spawned").touch()
 
     def _spawn(self, place: Path, part: LaunchPart) -> None:
         command = ["sh", "-c", _RUN, str(place), sys.executable, "-m", "fairlead.cli.main", *part.arguments]

@@ -22,6 +22,7 @@ from fairlead.runtime.drivers.base import (
     LaunchNeeds,
     LaunchPart,
     Machine,
+    MachineState,
     TaskState,
 )
 from fairlead.runtime.protocol import messages as ms
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 START_WITHIN_S = 300.0  # from the request until the agent of a part connects; then another node may be tried
 LISTED_WITHIN_S = 30.0  # from the request until the engine must list a part
+MAX_STARTS = 3  # of a part that disappears before its agent connects
 MAX_OUTPUTS = 100_000  # workers whose machines are remembered, for their logs
 GATHER_S = 0.2  # for all parts of a launch to arrive; some may be for other engines
 _OVER = "this launch is over: its agent is not needed any more"
@@ -319,17 +321,31 @@ class EngineHub:
             return  # another control plane may have the journal, and these machines
         for task in tasks:
             self._observe_task(task)
-        now, listed = self.host.monotonic(), {task.key for task in tasks}
+        states = {task.key: task.state for task in tasks}
+        usable = {machine.name for machine in machines if machine.state is not MachineState.UNREACHABLE}
         for part in list(self._parts.values()):
-            if part.given or now < part.since:
-                continue
-            if now > part.since + START_WITHIN_S:
-                self._fail(
-                    part, f"{self.driver.name} did not start it within {START_WITHIN_S:g} s: {part.reason or 'no reason'}"
-                )
-            elif part.key not in listed and now > part.since + LISTED_WITHIN_S:
-                self._fail(part, f"{self.driver.name} does not know it any more")
+            if not part.given and part.since < math.inf:
+                self._follow_start(part, states.get(part.key), can_start=part.key.machine in usable)
         self.nodes.observe(machines)
+
+    def _follow_start(self, part: TrackedPart, state: TaskState | None, *, can_start: bool) -> None:
+        """Give up or repeat the start of a part that its agent was not given yet, so nothing of it runs."""
+        waited_s, engine = self.host.monotonic() - part.since, self.driver.name
+        part.listed |= state is not None
+        gone = state is TaskState.UNKNOWN or (state is None and (part.listed or waited_s > LISTED_WITHIN_S))
+        if waited_s > START_WITHIN_S:
+            self._fail(part, f"{engine} did not start it within {START_WITHIN_S:g} s: {part.reason or 'no reason'}")
+        elif part.session is not None:
+            return
+        elif not can_start:
+            self._fail(part, f"{engine} has no such machine any more, or does not reach it")
+        elif gone and part.starts >= MAX_STARTS:
+            self._fail(part, f"{engine} does not know it any more, {MAX_STARTS} times in a row")
+        elif gone:
+            log.warning("a launch disappeared and is started again", extra={"job": part.key.job, "node": part.key.machine})
+            part.starts, part.since, part.listed, part.identity = part.starts + 1, math.inf, False, ""
+            self.thread.stop(part.key, 0.0)  # what is left of it; its driver may remember it
+            self._start([part])
 
     def _observe_task(self, task: EngineTask) -> None:
         part = self._of(task.key)
@@ -346,7 +362,8 @@ class EngineHub:
         status = f" with status {task.code}" if task.code else ""
         why = f"{self.driver.name}: its agent ended{status}{': ' + task.reason if task.reason else ''}"
         if part.given:
-            self._lose(part, why)
+            if part.starts == 1:  # otherwise the agent of an object that disappeared may have the launch
+                self._lose(part, why)
         elif part.since < math.inf:
             self._fail(part, why)
 

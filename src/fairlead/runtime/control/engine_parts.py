@@ -26,6 +26,8 @@ class TrackedPart:
     launch: od.Launch | None = None  # None: from before a restart
     given: bool = False  # to its agent; from before a restart: perhaps
     since: float = math.inf  # when the engine accepted it
+    starts: int = 1  # how often the engine was asked for it: objects that disappeared may still have agents
+    listed: bool = False  # by the engine, since it accepted it
     gathered: float = math.inf  # when its launch is started, with the parts that have arrived by then; infinity: it was
     until: float = math.inf  # when it is given up: a lease and a grace after its agent was last heard
     session: PartSession | None = None
