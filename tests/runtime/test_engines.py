@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 from cluster_at_work import ClusterAtWork, wait_for
 
+from fairlead.config.schedulers import parse_part
+from foundry import foundry
+
 
 @contextmanager
 def on_engine(root: Path, machines: int = 2, **about: Any) -> Iterator[tuple[ClusterAtWork, Path]]:
@@ -117,6 +120,35 @@ def test_an_engine_that_refuses_a_job_is_quoted_to_its_user(tmp_path: Path) -> N
         cluster.submit(cluster.job("refused", steps=5), ends="failed")
         job = cluster.until_all_ended()["refused"]
         assert "no such queue: ask your operator" in str(job)
+
+
+SHARING = ("max-min-fairness-perf:space_sharing=true", "horus", "gandiva-packing", "opportunistic-packing")
+
+
+@pytest.mark.parametrize("policy", SHARING)
+def test_a_policy_that_shares_is_refused_on_an_engine_that_cannot(tmp_path: Path, policy: str) -> None:
+    serve = ["serve", "--root", tmp_path, "--engine", f"slurm:log_folder={tmp_path}", "--agents", "127.0.0.1:0"]
+    done = foundry().run(*serve, "--policy", policy, "--http", "127.0.0.1:0")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        f"fairlead: error: {policy.partition(':')[0]} lets jobs share GPUs, and slurm cannot: choose another"
+    )
+
+
+def test_a_switch_to_a_policy_that_shares_is_refused_and_jobs_keep_running(tmp_path: Path) -> None:
+    with on_engine(tmp_path) as (cluster, _):
+        cluster.submit(cluster.job("runs", steps=300, step_s=0.1))
+        cluster.until("it runs", lambda jobs: jobs["runs"]["steps_done"] > 2)
+        before = cluster.ask("GET", "/v1/scheduler")["scheduler"]
+        for policy in SHARING:
+            with pytest.raises(AssertionError, match="lets jobs share GPUs, and processes cannot"):
+                cluster.ask("POST", "/v1/scheduler", {"scheduler": {**before, "policy": parse_part(policy).to_data()}})
+        cluster.kill_plane()
+        cluster.start_plane()
+        cluster.hurry("runs")
+        assert cluster.until_all_ended()["runs"]["starts"] == 1
+        assert cluster.ask("GET", "/v1/scheduler")["scheduler"] == before
 
 
 @pytest.mark.parametrize("policy", ["las", "max-min-fairness"])

@@ -236,20 +236,23 @@ class ControlPlane:
         self.check(scheduler)
         self.backend.switch(scheduler, why, answer)
 
-    def check(self, scheduler: Mapping[str, Any]) -> None:
+    def check(self, scheduler: Mapping[str, Any]) -> Stages:
+        """Return the stages of a scheduler; raise an error if it is invalid or shares GPUs that an engine cannot share."""
         check_serializable(scheduler)
-        self.compose(scheduler)
+        stages = self.compose(scheduler)
+        alone = [driver.name for driver in self.drivers if not driver.capabilities.can_share]
+        if alone and shares_accelerators(getattr(stages.policy, "allocator", stages.policy)):
+            policy = scheduler.get("policy")
+            name = policy.get("name") if isinstance(policy, Mapping) else policy
+            raise FairleadError(
+                f"{name} lets jobs share GPUs, and {' and '.join(alone)} cannot: choose another policy, or serve without "
+                f"--engine and run agents on the machines"
+            )
+        return stages
 
     def _composed(self, scheduler: Mapping[str, Any]) -> Stages:
-        stages = self.compose(scheduler)
+        stages = self.check(scheduler)
         policy = getattr(stages.policy, "allocator", stages.policy)
-        if shares_accelerators(policy):
-            for driver in self.drivers:
-                if not driver.capabilities.can_share:
-                    raise FairleadError(
-                        f"{scheduler.get('policy')} lets jobs share GPUs, and {driver.name} cannot: choose another policy, or"
-                        f" run agents on its machines (see the guide of {driver.name})"
-                    )
         self.preempts = not stages.run_to_completion and bool(getattr(policy, "preempt", True))
         return with_timeout(stages, self.decision_health, self.host)
 
