@@ -190,7 +190,7 @@ def test_metrics_are_for_admins_unless_they_are_open():
 
     async def closed() -> None:
         answers = {name: (await scene.who(name).get("/metrics")).status_code for name in ("", *Role)}
-        assert answers == {"": 401, "agent": 401, "node": 401, "user": 403, "admin": 200, "metrics": 200}
+        assert answers == {"": 401, "agent": 401, "node": 401, "launch": 401, "user": 403, "admin": 200, "metrics": 200}
         for path in ("/v1/jobs", "/v1/nodes", "/v1/digest", "/v1/usage"):
             assert (await scene.who("metrics").get(path)).status_code == 403
 
