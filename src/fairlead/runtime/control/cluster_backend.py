@@ -165,12 +165,9 @@ class ClusterBackend:
         self._limits_from_s = self.now + ENDS_WITHIN_S
         if self.stopped:
             return events
-        old = [number for number in running if self.now - self._jobs_since(number) > RESEND_WITHIN_S]
+        since = {number: self._jobs[number].since for number in running if number in self._jobs}  # others have ended meanwhile
+        old = [number for number, started_s in since.items() if self.now - started_s > RESEND_WITHIN_S]
         return [*events, *self._compare(found, old)]
-
-    def _jobs_since(self, number: int) -> float:
-        job = self._jobs.get(number)  # None: it has ended meanwhile
-        return math.inf if job is None else job.since
 
     # For any thread.
 
