@@ -579,6 +579,17 @@ def test_a_machine_whose_node_an_operator_removed_is_added_and_used_again():
     assert scene.backend.take() == [("added",), ("joined", 0, ())]
 
 
+def test_a_machine_that_was_taken_away_while_no_control_plane_ran_is_removed_when_its_lease_is_over():
+    scene = Scene()
+    scene.hub.expect(0)
+    scene.observe(machines=[])
+    assert scene.backend.take() == []
+    scene.clock.now += LEASE_S + GRACE_S
+    scene.hub.expire()
+    scene.observe(machines=[])
+    assert scene.backend.take() == [("lost", 0), ("removed", 0)]
+
+
 def test_the_journal_says_which_engine_has_a_node():
     for spec in (Node("a", "v100", 2), Node("a", "v100", 2, engine="slurm")):
         data = encode(NodeAdded(0.0, 0, spec, None))

@@ -52,6 +52,7 @@ class EngineNodes:
         self.up -= {node for node in self.up if self.hub.cluster.nodes[node].removed}  # by an operator
         for machine in machines:
             self._observe_machine(machine)
+        self._remove_gone()
         for node in list(self.up):
             name = self.hub.cluster.nodes[node].name
             gone = name not in self.machines
@@ -62,6 +63,16 @@ class EngineNodes:
                 if gone:
                     self._drained.pop(node, None)
                     self.hub.backend.remove_node(node)
+
+    def _remove_gone(self) -> None:
+        """Remove nodes whose machines the engine took away while no control plane ran, once nothing can run there any more."""
+        if sum(engine.driver.name == self.engine for engine in self.hub.engines.all) != 1:
+            return  # they may be those of another cluster
+        cluster = self.hub.cluster
+        for name, node in cluster.number_of_node.items():
+            gone = cluster.nodes[node].engine == self.engine and name not in self.machines and node not in self.up
+            if gone and not self.hub.is_kept(node):
+                self.hub.backend.remove_node(node)
 
     def _observe_machine(self, machine: Machine) -> None:
         node = self.hub.cluster.number_of_node.get(machine.name, -1)
