@@ -147,11 +147,11 @@ class ClusterAtWork:
         self.plane = 0
         return status
 
-    def start_agent(self, node: str, through: int | None = None) -> None:
+    def start_agent(self, node: str, through: int | None = None, temporary: bool = False) -> None:
         (about,) = (one for one in self.cluster.nodes if one.name == node)
         words = ["agent", "--control", f"127.0.0.1:{through or self.port}", "--node", node, "--end-jobs"]
         words += ["--accelerators", f"{about.type}:{about.accelerators}", "--root", str(self.root / node)]
-        words += ["--token-file", str(self.root / "plane" / "agent.token")]
+        words += ["--token-file", str(self.root / "plane" / "agent.token"), *(["--temporary"] if temporary else [])]
         self.agents[node] = foundry().make(words, self.root / f"{node}.log")
 
     def end_agent(self, node: str, number: signal.Signals = signal.SIGKILL) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from cluster_at_work import ClusterAtWork, wait_for
 
 from fairlead.core import events as ev
+from fairlead.core.cluster import Cluster
 from fairlead.journal.recovery import read_journal
 
 TWO = {"machines": "2xv100:2,2xk80:2", "policy": "fifo", "lease_s": 600.0, "grace_s": 600.0}
@@ -38,6 +39,35 @@ def test_jobs_of_an_agent_that_leaves_resume_elsewhere_at_once_where_they_have_s
         assert _drains(cluster)[-1] == ("", "agent", True)
         for name in jobs:
             cluster.hurry(name)
+
+
+def test_jobs_wait_for_nodes_that_suit_while_the_cluster_has_none(tmp_path: Path) -> None:
+    with ClusterAtWork(tmp_path, machines="", policy="fifo") as cluster:
+
+        def waits(name: str, words: str) -> None:
+            def reason() -> bool:
+                told = cluster.ask("GET", f"/v1/jobs/{name}")["reason"]
+                return told["code"] == "no-nodes" and words in told["text"]
+
+            wait_for(reason, f"{name}: {words}", cluster._logs)
+
+        cluster.submit(cluster.job("early", steps=300, step_s=0.1), cluster.job("wide", workers=4))
+        for name in ("early", "wide"):
+            waits(name, "Waiting for nodes to join: the cluster has no nodes yet")
+        cluster.cluster = Cluster.parse("4xv100:2")
+        cluster.start_agent("v100-0", temporary=True)
+        cluster.until("it runs", lambda jobs: jobs["early"]["steps_done"] > 2)
+        waits("wide", "none suits yet (Too large for this cluster: needs 4 GPUs, and there are at most 2)")
+        cluster.end_agent("v100-0", signal.SIGTERM)
+        wait_for(lambda: not cluster.nodes(), "the node is removed")
+        waits("early", "the cluster has no nodes yet")
+        cluster.kill_plane()
+        cluster.start_plane()
+        cluster.hurry("early")
+        for node in ("v100-0", "v100-1"):
+            cluster.start_agent(node, temporary=True)
+        jobs = cluster.until_all_ended()
+        assert (jobs["early"]["starts"], jobs["wide"]["starts"]) == (2, 1)
 
 
 def test_an_agent_leaves_without_its_control_plane_and_the_next_one_reports(tmp_path: Path) -> None:

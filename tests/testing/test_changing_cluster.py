@@ -59,7 +59,12 @@ class ChangingRun:
 
     def add(self, node: int) -> None:
         now = self.backend.now
-        self.record(ev.NodeAdded(now, node, LAST.nodes[node], TYPE if node == 4 else None), ev.NodeRepaired(now, node))
+        self.record(
+            ev.NodeAdded(
+                now, node, LAST.nodes[node], TYPE if node == 4 and "h100" not in self.loop.state.cluster.type_code else None
+            ),
+            ev.NodeRepaired(now, node),
+        )
 
     def drain_and_remove(self, node: int) -> None:
         self.record(ev.NodeDrained(self.backend.now, node, reason="old"))
@@ -116,6 +121,27 @@ def test_a_cluster_without_nodes_refuses_jobs_until_it_has_some(scheduler: dict[
     assert len(early) >= 3
     assert {phase for number, phase in enumerate(phases) if number not in early} <= {Phase.FINISHED, Phase.FAILED}
     assert check_events(scene.journal.events, residents=4).digest() == scene.loop.state.digest()
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS, ids=lambda scheduler: "-".join(*scheduler.items()))
+def test_where_nodes_may_join_jobs_wait_for_one_that_suits(scheduler: dict[str, Any]) -> None:
+    scene = ChangingRun(scheduler, Cluster(()), count=5)
+    scene.loop.stages = replace(scene.loop.stages, await_nodes=True)
+    scene.loop.allow_stalls = True
+    scene.until(600.0)
+    assert len(scene.loop.state.queue) >= 3
+    for node in range(len(LAST.nodes)):
+        scene.add(node)
+        scene.until(scene.backend.now + 60.0)
+    for node in reversed(range(len(LAST.nodes))):
+        scene.drain_and_remove(node)
+    assert not scene.loop.state.cluster.number_of_node
+    scene.until(scene.backend.now + 600.0)
+    for node in range(len(LAST.nodes)):
+        scene.add(node)
+    scene.until(math.inf)
+    assert not scene.loop.state.refusals
+    scene.check()
 
 
 @pytest.mark.parametrize("preset", presets())

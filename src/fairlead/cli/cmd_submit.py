@@ -159,7 +159,7 @@ def _print_checked(tasks: Sequence[TaskSpec], jobs: Sequence[Mapping[str, Any]])
         name = f"{task.name or 'array'}: {len(here):,} jobs" if "array" in here[0] else f"{task.name or 'the job'}: 1 job"
         limit = f"time limit {format_duration(task.time_limit_s)}" if task.time_limit_s else "no time limit"
         names = ", ".join(sorted({*task.env, *map(str.upper, task.grid)})) or "no variables"
-        types = ", ".join(here[0]["types"])
+        types = ", ".join(here[0]["types"]) or "nodes that join: the cluster has none yet"
         out.print(f"{name}, workers: {task.workers}, {limit}, environment: {names}; can run on {types}", soft_wrap=True)
 
 

@@ -34,6 +34,7 @@ class Code(enum.StrEnum):
     FAILED = "failed"
     LAUNCH_FAILED = "launch-failed"
     HELD = "held"
+    NO_NODES = "no-nodes"
 
     @classmethod
     def _missing_(cls, value: object) -> Code | None:
@@ -74,6 +75,7 @@ _TEXT = {
     Code.FAILED: "{how}{attempt}",
     Code.LAUNCH_FAILED: "Its node could not start it: {how}; another attempt at the next decision{due}",
     Code.HELD: "Held by {user}; `fairlead release` lets it run",
+    Code.NO_NODES: "Waiting for nodes to join: {what}",
 }
 
 _QUEUED = (Code.WAITING_FOR_RESOURCES, Code.NOT_SELECTED, Code.BEHIND_HEAD, Code.NOT_PLACED, Code.NODES_DOWN)
@@ -186,6 +188,10 @@ class Reasons:
     @staticmethod
     def nodes_down(needed: float, *, up: float) -> Reason:
         return Reason("placement", Code.NODES_DOWN, (("needed", needed), ("at_most", up)))
+
+    @staticmethod
+    def no_nodes(what: str = "the cluster has no nodes yet") -> Reason:
+        return Reason("feasibility", Code.NO_NODES, (("what", what),))
 
     @staticmethod
     def not_placed(what: str) -> Reason:

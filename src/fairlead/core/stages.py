@@ -133,3 +133,4 @@ class Stages:
     round_s: float = 300.0
     run_to_completion: bool = False
     first_step_s: float = 0.0  # a job is not preempted before its first step, for at most this long
+    await_nodes: bool = False  # nodes may join: a job that suits none waits, and is not refused

@@ -36,6 +36,9 @@ def ask_policy(policy: Policy, view: Snapshot, memo: Memo) -> tuple[Selection, M
 
 def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]:
     """The stages in their order: observation, feasibility, admission, termination, policy, placement."""
+    if stages.await_nodes and not view.cluster.number_of_node:
+        refused, none_yet = _with_dependents(view, ()), Reasons.no_nodes()
+        return RoundPlan(view.time, refused, valid_until=math.inf, not_admitted=none_yet), memo
     if not view.cluster.types:  # stages have nothing to choose from
         refused = tuple((n, infeasible_reason(view.job_of[n], view.cluster)) for n in view.queued.number.tolist())
         return RoundPlan(view.time, _with_dependents(view, refused), valid_until=math.inf), memo
@@ -58,6 +61,10 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
 
     if view.blocked:
         view = view.with_changes(queued=view.queued.only(~np.isin(view.queued.number, list(view.blocked))))
+    unsuited: dict[int, Reason] = {}
+    if stages.await_nodes and not view.queued.fits.all():  # they came when the cluster had other nodes, or none
+        unsuited = {n: _none_suits(view, n) for n in view.queued.number[view.queued.fits == 0].tolist()}
+        view = view.with_changes(queued=view.queued.only(view.queued.fits != 0))
 
     # 2. Admission. Policies see admitted jobs only.
     admitted = stages.admission.admit(view)
@@ -91,7 +98,7 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
     if len(ended) and (view.blocked or len(view.queued)):  # jobs that waited for them may enter in the next decision
         valid_until, revisit = None if valid_until is None else min(valid_until, view.time), min(revisit, view.time)
     routes = _new_routes(selection, placed, view) if selection.routes else NO_ROUTES
-    reasons = {**selection.reasons, **placed.unplaced}
+    reasons = {**unsuited, **selection.reasons, **placed.unplaced}
     plan = unchecked(
         RoundPlan,
         time=view.time,
@@ -126,6 +133,8 @@ def why_waiting(plan: RoundPlan | None, number: int, job: Job, view: Snapshot) -
     """Why a job that is alive does not run after this plan, or before the first; every waiting job has an answer."""
     if (waits := view.blocked.get(number)) is not None:
         return Reasons.after(", ".join(_name(view, other) for other in waits.unfinished or (waits.lost,)))
+    if not view.cluster.number_of_node:
+        return Reasons.no_nodes()
     if plan is None or _not_yet_seen(plan, number, view):
         return Reasons.next_decision()
     known = plan.reasons.get(number)
@@ -176,9 +185,13 @@ def _refused(view: Snapshot, stages: Stages) -> tuple[tuple[int, Reason], ...]:
     suits = queued.fits & rates.runs_on[rates.row]
     if np.count_nonzero(suits) == len(suits):
         return ()
-    hopeless = suits == 0
+    hopeless = (suits == 0) & (queued.fits != 0) if stages.await_nodes else suits == 0
     numbers = queued.number[hopeless].tolist()
     return tuple((number, infeasible_reason(view.job_of[number], view.cluster)) for number in numbers)
+
+
+def _none_suits(view: Snapshot, number: int) -> Reason:
+    return Reasons.no_nodes(f"none suits yet ({infeasible_reason(view.job_of[number], view.cluster).text})")
 
 
 def _with_dependents(view: Snapshot, refused: tuple[tuple[int, Reason], ...]) -> tuple[tuple[int, Reason], ...]:

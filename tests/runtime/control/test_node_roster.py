@@ -207,17 +207,18 @@ def test_a_control_plane_begins_without_nodes_and_serves_those_that_are_added():
         await plane.start()
         try:
             state = plane.loop.state
-            plane.backend.submit_jobs([Job("early")], lambda events: None)
-            await until(lambda: 0 in state.refusals)
-            assert "the cluster has no nodes yet" in state.refusals[0].text
+            plane.backend.submit_jobs([Job("early", command='{"run": ["true"]}')], lambda events: None)
+            plane.backend.submit_jobs([Job("large", workers=99)], lambda events: None)
+            await until(lambda: plane.loop.decisions > 0 and len(state.queue) == 2)
             assert (str(plane.cluster), node_records(plane)) == ("no nodes", [])
             plane.backend.add_node(SPEC, K80, lambda events: None)
             await until(lambda: len(plane.cluster.nodes) == 1)
             plane.backend.agent_joined(0, ())
-            plane.backend.submit_jobs([Job("late", command='{"run": ["true"]}')], lambda events: None)
             await until(lambda: len(state.running) == 1)
-            assert [(one["name"], one["jobs"]) for one in node_records(plane)] == [("k80-1", ["late"])]
-            await until(lambda: {"late": ["k80-1"]} in [one["launched"] for one in plane.decisions.records(state)])
+            assert [(one["name"], one["jobs"]) for one in node_records(plane)] == [("k80-1", ["early"])]
+            await until(lambda: {"early": ["k80-1"]} in [one["launched"] for one in plane.decisions.records(state)])
+            assert state.queue.tolist() == [1], "a larger node may join"
+            assert not state.refusals
         finally:
             await plane.stop()
 

@@ -290,7 +290,8 @@ class _LockedLearningEstimator(_LockedEstimator):
 
 
 def with_timeout(stages: Stages, health: DecisionHealth, host: Host) -> Stages:
-    """Return the same scheduler, whose rounds do not wait for a policy or a solver."""
+    """Return the same scheduler for a real cluster: its rounds do not wait for a policy or a solver, and nodes may join."""
+    stages = replace(stages, await_nodes=True)
     wait_s = min(stages.round_s / 2, MAX_WAIT_S) if stages.round_s else WAIT_WITHOUT_ROUNDS_S
     policy, inner = stages.policy, stages.estimator
     estimator = _LockedLearningEstimator(inner) if isinstance(inner, LearningEstimator) else _LockedEstimator(inner)

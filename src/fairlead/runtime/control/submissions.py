@@ -335,7 +335,7 @@ class Submission(BaseModel):
 
 
 def feasible_types_of(plane: ControlPlane, jobs: Sequence[Job]) -> list[list[str]]:
-    """Return the types that each job can run on. A job that can never run here, or whose code was not sent, is refused."""
+    """Return the types that each job can run on. A job that suits no node, or whose code was not sent, is refused."""
     cluster = plane.loop.state.cluster
     types: list[list[str]] = []
     masks: dict[tuple[object, ...], int] = {}  # by request: the members of an array are alike
@@ -346,7 +346,7 @@ def feasible_types_of(plane: ControlPlane, jobs: Sequence[Job]) -> list[list[str
         needs = (job.allowed_types, job.memory_gb, job.workers, job.cpus, job.host_memory_gb)
         if needs not in masks:
             masks[needs] = feasible_types(job, cluster)
-        if not (mask := masks[needs]):
+        if not (mask := masks[needs]) and cluster.number_of_node:  # without nodes, the job waits for one
             why = "; ".join((infeasible_reason(job, cluster).text, *plane.hub.engines.problems))
             raise HTTPException(409, f"{job.name or 'the job'} can never run on this cluster: {why}")
         types.append([name for code, name in enumerate(cluster.type_names) if mask >> code & 1])
