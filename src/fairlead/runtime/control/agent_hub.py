@@ -153,11 +153,6 @@ class AgentHub:
         tokens, name = self.tokens, self.cluster.nodes[node].name
         return node in self._until or (tokens is not None and tokens.credential_of(name) is not None)
 
-    def engine_of(self, node: int) -> str:
-        """Return the name of the engine that has a node, also of one that this control plane does not use; empty: none."""
-        engine = self.engines.of(node)
-        return self.cluster.nodes[node].engine if engine is None else engine.driver.name
-
     def admit(self, token: str) -> Bearer:
         """Return the bearer of an agent's token or a node's credential. Raises `BadMessage`: the token is neither."""
         if self.tokens is None:
@@ -300,11 +295,7 @@ class AgentHub:
     def _check_agent(self, node: int, message: ms.Hello, bearer: Bearer) -> None:
         """Refuse an agent with other GPUs than its node has, or beside another agent or the engine of the node."""
         known = self.cluster.nodes[node]
-        if engine := self.engine_of(node):
-            raise ms.BadMessage(
-                f"node {known.name!r} is a machine of {engine}, which starts its agents: pass another --node; if {engine} does "
-                f"not have it any more, run 'fairlead nodes remove {known.name}'"
-            )
+        self.engines.check_agent(node, known)
         if (known.type.lower(), known.accelerators) != (message.type.lower(), message.accelerators):
             has = f"{known.accelerators} × {known.type}"
             raise ms.BadMessage(

@@ -80,7 +80,8 @@ class EngineNodes:
             if machine.name not in self._adding and machine.accelerators > 0:
                 self._add(machine)
             return
-        spec, owner = self.hub.cluster.nodes[node], self.hub.engine_of(node)
+        spec = self.hub.cluster.nodes[node]
+        owner = self.hub.engines.name_for(node, spec)
         if node not in self.up and owner != self.engine and (owner or (self.hub.is_kept(node) and not self.uses(node))):
             whose = f"is a machine of {owner}" if owner else "has an agent of its own, or had one"
             self._warn(f"node {machine.name} {whose}: {self.engine} does not use it; 'fairlead nodes remove' would change that")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from fairlead.core.cluster import Node
 from fairlead.runtime.control.engine_hub import EngineHub
 from fairlead.runtime.drivers.base import LaunchKey
 from fairlead.runtime.protocol import messages as ms
@@ -20,6 +21,19 @@ class Engines:
         """Return the engine that has a node; None: the node has an agent of its own."""
         owners = [engine for engine in self.all if engine.owns(node)]
         return next((engine for engine in owners if node in engine.nodes.up), owners[0] if owners else None)
+
+    def name_for(self, node: int, spec: Node) -> str:
+        """Return the name of the engine that has a node, also of one that this control plane does not use; empty: none."""
+        engine = self.of(node)
+        return spec.engine if engine is None else engine.driver.name
+
+    def check_agent(self, node: int, spec: Node) -> None:
+        """Refuse an agent for all launches of a node that is an engine's machine. Raises `BadMessage`."""
+        if engine := self.name_for(node, spec):
+            raise ms.BadMessage(
+                f"node {spec.name!r} is a machine of {engine}, which starts its agents: pass another --node; if {engine} does "
+                f"not have it any more, run 'fairlead nodes remove {spec.name}'"
+            )
 
     def for_agent(self, hello: ms.Hello, node: int) -> EngineHub:
         """Return the engine whose agent this is: that of its machine, or one that has not answered since a restart."""
