@@ -628,6 +628,69 @@ def test_an_agent_of_one_launch_cannot_report_about_another():
         scene.hub.receive(session, ms.ReportBatch(1, (od.Ended(8, 1, 0, False, 0, 0),)))
 
 
+def test_an_agent_of_one_launch_gets_no_code_and_answers_no_request_of_another():
+    scene = Scene("v100:4,v100:4")
+    scene.begin()
+    scene.hub.code = SimpleNamespace(remote=False, chunk=ms.CodeChunk)  # type: ignore[assignment]
+    for node in (0, 1):
+        about: dict[str, Any] = {"ranks": (node,), "accelerators": (0,), "nodes": 2}
+        scene.hub.send(node, replace(scene.launch(**about), task=od.Task(("true",), code="own")))
+    session, said = scene.agent()
+    other, _ = scene.agent("v100-1", "b")
+    scene.hub.receive(session, ms.CodeRequest("own"))
+    assert said[-1] == ms.CodeChunk("own", 0)
+    with pytest.raises(ms.BadMessage, match="the code of another"):
+        scene.hub.receive(session, ms.CodeRequest("others"))
+    with pytest.raises(ms.BadMessage, match="expected"):
+        scene.hub.receive(session, ms.LogTail(7, 1, 0))
+    answers: list[ms.LogChunk] = []
+    number = scene.hub.request_log(1, ms.LogRequest(0, 7, 1, 1, 0, 10), answers.append)
+    scene.hub.receive(session, ms.LogChunk(number, 0, "Zm9yZ2Vk"))
+    assert answers == []
+    scene.hub.receive(other, ms.LogChunk(number, 0, "dHJ1ZQ=="))
+    assert [chunk.data for chunk in answers] == ["dHJ1ZQ=="]
+
+
+def test_an_agent_from_before_a_restart_gets_the_code_of_its_launch():
+    scene = Scene()
+    scene.begin()
+    scene.hub.code = SimpleNamespace(remote=False, chunk=ms.CodeChunk)  # type: ignore[assignment]
+    known = SimpleNamespace(task=od.Task(("true",), code="own"))
+    scene.backend.launches.get = lambda job, generation: known if (job, generation) == (7, 1) else None
+    session, said = scene.agent(running=True)
+    scene.hub.receive(session, ms.CodeRequest("own"))
+    assert said[-1] == ms.CodeChunk("own", 0)
+
+
+def test_the_credential_of_a_node_is_no_token_of_a_launch():
+    tokens = Tokens()
+    scene = Scene(tokens=tokens)
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    bearer = scene.hub.admit(tokens.issue(Role.AGENT, KEY.text))
+    with pytest.raises(ms.BadMessage, match="not for this launch"):
+        scene.hub.welcome(ms.Hello("v100-0", "v100", 2, 1, launch=(7, 1)), lambda message: None, bearer)
+
+
+def test_a_node_sends_the_ends_of_its_own_logs_only():
+    nodes, kept = cluster("v100:4,v100:4"), list[ms.LogTail]()
+    host = SimpleNamespace(monotonic=lambda: 0.0, spawn=lambda name, work: work())
+    hub = AgentHub(lambda: nodes, host=host, post=lambda call: call())  # type: ignore[arg-type]
+    hub.backend = SimpleNamespace(agent_joined=lambda node, running, accept, stay: accept())  # type: ignore[assignment]
+    hub.transfers.logs = SimpleNamespace(add=kept.append)  # type: ignore[assignment]
+    first, second = (
+        hub.welcome(ms.Hello(node.name, "v100", 4, 1, identity=node.name), lambda message: None) for node in nodes.nodes
+    )
+    hub.send(0, od.Launch(7, 1, "train", od.Task(("true",)), (0,), (0,)))
+    assert first is not None
+    assert second is not None
+    hub.receive(second, ms.LogTail(7, 1, 0, 0, "forged"))
+    assert kept == []
+    hub.receive(first, ms.LogTail(7, 1, 0, 0, "true"))
+    hub.receive(second, ms.LogTail(6, 1, 0, 0, "from before a restart"))
+    assert [tail.data for tail in kept] == ["true", "from before a restart"]
+
+
 def test_the_key_of_a_launch_is_read_back_from_its_text():
     assert LaunchKey.parse(KEY.text) == KEY
     assert LaunchKey.parse("nothing") is None

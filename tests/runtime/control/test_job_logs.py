@@ -13,10 +13,18 @@ import pytest
 
 from fairlead.core.cluster import Node
 from fairlead.core.job import Phase
-from fairlead.journal.control_files import FolderFiles
+from fairlead.journal.control_files import LOGS, FolderFiles
 from fairlead.runtime.control.engines import Engines
 from fairlead.runtime.control.job_logs import KeptLogs, LogMissing, LogReader
-from fairlead.runtime.protocol.messages import LogChunk, LogRequest, LogTail
+from fairlead.runtime.protocol.messages import (
+    MAX_TAIL,
+    BadMessage,
+    LogChunk,
+    LogRequest,
+    LogTail,
+    decode_message,
+    encode_message,
+)
 
 
 def reader(logs: dict[int, bytes], starts: int, phase: Phase, kept: KeptLogs | None = None) -> LogReader:
@@ -58,7 +66,7 @@ def test_logs_that_were_removed_are_missing() -> None:
 
 
 def test_the_end_of_a_log_outlives_its_node(tmp_path: Path) -> None:
-    kept = KeptLogs(FolderFiles(tmp_path), "journal")
+    kept = KeptLogs(FolderFiles(tmp_path), "journal", lambda job: 3)
     kept.add(LogTail(0, 1, 0, 1000, base64.b64encode(b"the end\n").decode()))
     kept.add(LogTail(0, 1, 0, 0, base64.b64encode(b"another one").decode()))
     kept.add(LogTail(0, 2, 0, 0, "not base64"))
@@ -68,10 +76,30 @@ def test_the_end_of_a_log_outlives_its_node(tmp_path: Path) -> None:
         assert asyncio.run(reader({}, 1, Phase.FINISHED, kept).read(0, 1, 0, offset))["text"] == text
     with pytest.raises(LogMissing, match="submit --output FILE"):
         read(reader({}, 3, Phase.FINISHED, kept), 2)
-    other = KeptLogs(kept.files, "another")
+    other = KeptLogs(kept.files, "another", kept.starts_of)
     with pytest.raises(LogMissing):
         read(reader({}, 1, Phase.FINISHED, other))
     kept.clean(0.0)
     assert kept.read(LogRequest(0, 0, 1, 0, 0, 100)) is not None
     kept.clean(4e9)
     assert kept.read(LogRequest(0, 0, 1, 0, 0, 100)) is None
+
+
+def test_ends_of_logs_are_stored_for_launches_that_exist_and_within_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = KeptLogs(FolderFiles(tmp_path), "journal", lambda job: 1 if job < 100 else 0)
+    for job, generation in ((100, 1), (0, 2), (0, 0)):
+        kept.add(LogTail(job, generation, 0, 0, "AAAA"))
+    assert not kept.files.listed(LOGS), "of launches that never were"
+    monkeypatch.setattr("fairlead.runtime.control.job_logs.MAX_KEPT_BYTES", 10_000)
+    for job in range(100):
+        kept.add(LogTail(job, 1, 0, 0, base64.b64encode(bytes(1_000)).decode()))
+        assert sum(one.size for one in kept.files.listed(LOGS).values()) <= 11_000
+    assert kept.read(LogRequest(0, 99, 1, 0, 0, 10)) is not None
+
+
+def test_the_end_of_a_log_has_a_bound() -> None:
+    for tail in (LogTail(0, 1, 0, 0, "A" * (MAX_TAIL + 1)), LogTail(0, 1, 10**6)):
+        with pytest.raises(BadMessage):
+            decode_message(encode_message(tail))

@@ -20,7 +20,7 @@ from fairlead.runtime.control.node_roster import reported_node, stay_of
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol import messages as ms
-from fairlead.runtime.protocol.orders import Order, is_repeated
+from fairlead.runtime.protocol.orders import Launch, Order, is_repeated
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,14 @@ class AgentHub:
             engine.send(node, order)
             return
         accepted = self._accepted.get(node)
-        self.post(lambda: self._put(node, ms.OrderBatch((order,))) if self._sessions.get(node) is accepted else None)
+
+        def put() -> None:
+            if self._sessions.get(node) is accepted:
+                if isinstance(order, Launch):
+                    self.transfers.note_launch(node, order)
+                self._put(node, ms.OrderBatch((order,)))
+
+        self.post(put)
 
     def address_of(self, node: int) -> str:
         if (engine := self.engines.of(node)) is not None:
@@ -189,7 +196,8 @@ class AgentHub:
         if len(message.running) > MAX_RUNNING:
             raise ms.BadMessage(f"a node cannot run {len(message.running):,} launches: at most {MAX_RUNNING:,}")
         if message.launch is not None:
-            if self.tokens is not None and bearer.user != launch_key(self.journal, message).text:
+            key = launch_key(self.journal, message).text
+            if self.tokens is not None and (bearer.role, bearer.user) != (Role.LAUNCH, key):
                 raise ms.BadMessage("this token is not for this launch")
             node = self.cluster.number_of_node.get(message.node, -1)
             return self.engines.for_agent(message, node).welcome(message, out)

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 
 from fairlead.core.errors import JournalUnreachable
 from fairlead.runtime.control.code_store import CodeStore
+from fairlead.runtime.control.engine_parts import PartSession
 from fairlead.runtime.protocol import messages as ms
+from fairlead.runtime.protocol.orders import Launch
 
 if TYPE_CHECKING:
     from fairlead.runtime.control.agent_hub import AgentHub, AgentSession
-    from fairlead.runtime.control.engine_parts import PartSession
     from fairlead.runtime.control.job_logs import KeptLogs
 
 MAX_TAILS = 4_000  # ends of logs that wait to be written; more are dropped
+MAX_WORKERS = 100_000  # whose nodes are remembered
 
 
 @dataclass(eq=False)
@@ -29,7 +31,8 @@ class AgentTransfers:
 
     def __post_init__(self) -> None:
         self._numbers = count(1)
-        self._answers: dict[int, Callable[[ms.LogChunk], None]] = {}
+        self._answers: dict[int, tuple[AgentSession | PartSession, Callable[[ms.LogChunk], None]]] = {}
+        self._node_of: dict[tuple[int, int, int], int] = {}  # by job, generation and rank; none from before a restart
         self.logs: KeptLogs | None = None
         self._tails: deque[ms.LogTail] = deque(maxlen=MAX_TAILS)
         self._writes = False
@@ -39,7 +42,7 @@ class AgentTransfers:
     ) -> int:
         """Ask an agent for a part of a log. Returns the number of the request."""
         number = next(self._numbers)
-        self._answers[number] = answer
+        self._answers[number] = session, answer
         session.out(replace(request, number=number))
         return number
 
@@ -47,18 +50,38 @@ class AgentTransfers:
         """The answer to a request is not needed any more."""
         self._answers.pop(number, None)
 
+    def note_launch(self, node: int, launch: Launch) -> None:
+        """A launch is sent to a node: only this one may send the ends of its logs."""
+        self._node_of.update({(*launch.key, rank): node for rank in launch.ranks})
+        while len(self._node_of) > MAX_WORKERS:
+            del self._node_of[next(iter(self._node_of))]
+
     def receive(self, session: AgentSession | PartSession, message: ms.Message) -> None:
-        """Handle a message about a log or code. Raises `BadMessage`: it is about something else."""
+        """Handle a message about a log or code. Raises `BadMessage`: it is about something else, or about another's job."""
         if isinstance(message, ms.LogChunk):
-            if (waiting := self._answers.pop(message.number, None)) is not None:
-                waiting(message)
-        elif isinstance(message, ms.LogTail):
-            self._tails.append(message)
-            self._write_tails()
+            asked, answer = self._answers.get(message.number, (None, None))
+            if asked is session and answer is not None:
+                del self._answers[message.number]
+                answer(message)
+        elif isinstance(message, ms.LogTail) and not isinstance(session, PartSession):  # engines keep the output of parts
+            if self._node_of.get((message.job, message.generation, message.rank), session.node) == session.node:
+                self._tails.append(message)
+                self._write_tails()
+        elif (
+            isinstance(session, PartSession)
+            and isinstance(message, ms.CodeRequest)
+            and message.digest != self._code_of(session)
+        ):
+            raise ms.BadMessage("an agent of one launch has asked for the code of another")
         elif isinstance(message, ms.CodeRequest) and self.hub.code is not None:
             self._send_code(self.hub.code, session, message)
         else:
             raise ms.BadMessage("expected a heartbeat, reports, a log chunk or a code request")
+
+    def _code_of(self, session: PartSession) -> str:
+        """The code of the launch of a part's agent."""
+        launch = session.part.launch or self.hub.backend.launches.get(*session.part.place[1:])
+        return launch.task.code if launch is not None else ""
 
     def _write_tails(self) -> None:
         """Write ends of logs, in one thread: heartbeats do not wait for a disk."""

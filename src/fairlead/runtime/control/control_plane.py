@@ -115,7 +115,7 @@ class ControlPlane:
         self.decisions = RecentDecisions()
         self.loop.on_decision = self.decisions.add
         if self.files is not None:
-            self.hub.transfers.logs = KeptLogs(self.files, self.name)
+            self.hub.transfers.logs = KeptLogs(self.files, self.name, self._starts_of)
         self.cleaner = Cleaner(self.loop, self.backend, self.code, self.keep_ended_s, self.hub.transfers.logs)
         self.loop.decision_runner = AsyncDecider(
             self.backend.wake, (self.metrics.observe_decision, event_log.observe_decision), self.decision_health, host
@@ -259,6 +259,12 @@ class ControlPlane:
     def _checkpoints(self) -> str:
         """A folder for this journal: its job numbers mean nothing to another journal."""
         return f"{self.checkpoints}/{self.name}" if self.checkpoints and self.name else self.checkpoints
+
+    def _starts_of(self, number: int) -> int:
+        """How often a job was launched; 0 if there is no such job."""
+        with self.backend.at_rest():
+            state = self.loop.state
+            return int(state.columns["starts"][number]) if number < state.next_number else 0
 
     def _record(self, events: Sequence[ev.Event]) -> None:
         for event in events:

@@ -7,10 +7,12 @@ import asyncio
 import base64
 import binascii
 import logging
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fairlead.core.errors import FairleadError, JournalError
+from fairlead.core.errors import FairleadError
 from fairlead.core.job import ENDED, Phase
 from fairlead.journal.control_files import LOGS, ControlFiles
 from fairlead.runtime.protocol.code_archive import CHUNK_BYTES
@@ -39,20 +41,28 @@ class LogMissing(FairleadError):
     """There is no such log."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class KeptLogs:
-    """The ends of logs from nodes that have left, among the files of a control plane."""
+    """The ends of logs from nodes that have left, among the files of a control plane. `starts_of` tells how often a job was
+    launched."""
 
     files: ControlFiles
     journal: str  # job numbers mean nothing to another one
+    starts_of: Callable[[int], int]
+    _bytes: float = math.inf  # of all, at most
 
     def add(self, tail: LogTail) -> None:
-        """Store the end of a log, unless there is one. A disk that does not take it is no reason to end."""
+        """Store the end of a log of a launch that exists, unless there is one. A disk that does not take it is no reason to
+        end."""
         name = self._name(tail.job, tail.generation, tail.rank)
         try:
-            if self.files.touch(name) is None:
-                self.files.write(name, b"%020d\n" % tail.offset + base64.b64decode(tail.data, validate=True))
-        except (OSError, JournalError, binascii.Error) as problem:
+            if 0 < tail.generation <= self.starts_of(tail.job) and self.files.touch(name) is None:
+                content = b"%020d\n" % tail.offset + base64.b64decode(tail.data, validate=True)
+                self._bytes += len(content)
+                if self._bytes > MAX_KEPT_BYTES:
+                    self.clean(-math.inf)
+                self.files.write(name, content)
+        except (OSError, FairleadError, binascii.Error) as problem:
             log.warning("the end of a log is lost: %s", problem, extra={"job": tail.job, "rank": tail.rank})
 
     def read(self, request: LogRequest) -> LogChunk | None:
@@ -67,11 +77,12 @@ class KeptLogs:
     def clean(self, older_than: float) -> None:
         """Remove those that were stored before a Unix time, and the oldest if all are too large."""
         stored = sorted(self.files.listed(LOGS).items(), key=lambda one: one[1].used_s, reverse=True)
-        left = MAX_KEPT_BYTES
+        self._bytes = 0.0
         for name, one in stored:
-            left -= one.size
-            if left < 0 or one.used_s < older_than:
+            if self._bytes + one.size > 0.9 * MAX_KEPT_BYTES or one.used_s < older_than:
                 self.files.remove(name)
+            else:
+                self._bytes += one.size
 
     def _name(self, job: int, generation: int, rank: int) -> str:
         return f"{LOGS}/{self.journal}-{job}-{generation}-{rank}"

@@ -14,9 +14,11 @@ import orjson
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 from fairlead.core.errors import FairleadError
-from fairlead.runtime.protocol.orders import Amount, Count, Metric, Order, Report, Text
+from fairlead.runtime.protocol.orders import Amount, Count, Metric, Order, Rank, Report, Text
 
 MAX_MESSAGE_BYTES = 4 << 20  # size limit of one message
+
+MAX_TAIL = 1 << 17  # characters of the end of a log
 
 PROTOCOL_VERSION = 5  # changes when an older agent or control plane would misunderstand a newer one
 
@@ -99,9 +101,9 @@ class LogTail:
 
     job: Count
     generation: Count
-    rank: Count
+    rank: Rank
     offset: Count = 0
-    data: str = ""
+    data: Annotated[str, Field(max_length=MAX_TAIL)] = ""
 
 
 @_message
