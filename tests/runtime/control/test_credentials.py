@@ -133,6 +133,7 @@ def test_heartbeats_do_not_wait_for_a_slow_disk_while_many_agents_connect_for_th
     later = control.connect(control.join_token, 1, ELSEWHERE)
     assert not later.credential
     assert later.heartbeat()
+    assert not control.connect(control.join_token).credential  # it has one, and gets another later
     assert control.clock.now == 3.0
     control.clock.now = 5.0
     assert control.connect(control.join_token, 1, ELSEWHERE).credential

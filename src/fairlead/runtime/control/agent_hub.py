@@ -334,7 +334,8 @@ class AgentHub:
         """A new credential for an agent with the token of all agents, or with one of another root; the former is revoked."""
         try:
             held, began = tokens.credential_of(name), self.host.monotonic()
-            if message.keeps_credential and held is None and began < self._write_from and not bearer.is_limited:
+            own = held is None or held.is_for(message.identity)
+            if message.keeps_credential and own and began < self._write_from and not bearer.is_limited:
                 return ""  # many agents connect at once, and heartbeats wait for the disk; it gets one when it connects again
             if message.keeps_credential:
                 credential = tokens.issue_credential(name, message.identity, bearer)

@@ -88,7 +88,8 @@ class Tokens:
     def __init__(self, files: ControlFiles | None = None, clock: Callable[[], float] = time.time) -> None:
         self._files, self._clock = files, clock
         self.remote = files is not None and files.remote  # whether a change may take seconds
-        self._bearers: dict[str, Bearer] = {}  # by digest
+        self._bearers: dict[str, Bearer] = {}  # by digest; a change makes another dictionary
+        self._indexed: tuple[dict[str, Bearer], dict[str, Bearer]] = ({}, {})  # these, and the credentials in them by node
         self._version: object = None  # identifies the file that was read
         self._read_at = -math.inf  # when it was last found to be this one
         self._followed = self._failing = False
@@ -171,7 +172,9 @@ class Tokens:
     def credential_of(self, node: str) -> Bearer | None:
         """Return the credential of a node, if it has one."""
         self._refresh()
-        return next((one for one in list(self._bearers.values()) if (one.role, one.user) == (Role.NODE, node)), None)
+        if (bearers := self._bearers) is not self._indexed[0]:  # thousands of agents may connect between two changes
+            self._indexed = bearers, {one.user: one for one in bearers.values() if one.role is Role.NODE}
+        return self._indexed[1].get(node)
 
     def is_valid(self, bearer: Bearer) -> bool:
         """Return whether the token of a bearer was not revoked since."""
@@ -259,7 +262,9 @@ class Tokens:
 
     def _change(self, change: Callable[[dict[str, Bearer]], None]) -> None:
         if self._files is None:
-            change(self._bearers)
+            bearers = dict(self._bearers)
+            change(bearers)
+            self._bearers = bearers
             return
 
         def changed(content: bytes | None) -> bytes:
