@@ -444,6 +444,20 @@ def test_after_a_restart_launches_are_adopted_and_those_whose_agents_do_not_come
     assert scene.backend.take() == [("part lost", 1, (7, 1))]
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_an_agent_that_connects_after_a_restart_before_its_launches_are_known_is_not_killed_yet(known):
+    scene = Scene()
+    scene.hub.expect(0)
+    asked: list[Callable[[], object]] = []
+    scene.backend.agent_joined = lambda node, found: asked.append(found)  # type: ignore[method-assign,assignment]
+    scene.observe(EngineTask(KEY, TaskState.RUNNING))
+    _, said = scene.agent(running=True)
+    assert orders(said) == []
+    scene.backend.sent = [(7, 1)] if known else []
+    asked[0]()  # by the thread of the loop, which may be late
+    assert orders(said) == ([] if known else [od.Kill(7, 1)])
+
+
 def test_a_node_whose_engine_is_away_after_a_restart_is_kept_for_agents_that_are_there():
     scene = Scene("v100:4,v100:4")
     scene.backend.sent = [(7, 1)]

@@ -121,7 +121,7 @@ class EngineHub:
         if part is None:  # from before a restart, or given up
             key = LaunchKey(self.hub.journal, *hello.launch, hello.node)
             part = self._parts[place] = TrackedPart(key, node, given=True)
-            if node in self.nodes.up:
+            if node in self.nodes.up and node not in self._joining:
                 part.again[od.Kill] = od.Kill(*hello.launch)
         if part.identity not in ("", hello.identity):
             raise ms.BadMessage("another agent has this launch: the engine has started it twice")
