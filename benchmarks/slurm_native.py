@@ -29,9 +29,10 @@ def observation(folder: Path) -> None:
         row.format(str(number), "PENDING", "0", "ann", "Resources", f"journal/{number}/1/n{number % NODES}")
         for number in range(WAITING)
     )
-    for name, text in (("sinfo", nodes), ("squeue", jobs)):
+    mark = "mark=${5#*State:20}; mark=${mark%%,*}; "  # between two values, as --Format says
+    for name, text, run in (("sinfo", nodes, "exec cat"), ("squeue", jobs, f'{mark}exec sed "s/|/$mark/g"')):
         (folder / f"{name}.txt").write_text(text)
-        (folder / name).write_text(f"#!/bin/sh\nexec cat {folder}/{name}.txt\n")
+        (folder / name).write_text(f"#!/bin/sh\n{run} {folder}/{name}.txt\n")
         (folder / name).chmod(0o755)
     os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
     took = []

@@ -131,13 +131,13 @@ def test_a_job_runs_under_its_users_account_and_its_token_is_not_to_be_seen(shar
     driver = driver_of(slurm, shared / "logs", user_accounts=True, fairlead=run)
     key, secret = LaunchKey("accounts", 1, 1, "n3"), "fl_launch_secret"
     try:
-        driver.start([LaunchPart(key, (0, 1), ("agent",), secret)], LaunchNeeds("one", "games", cpus=2, memory_gb=0.5))
+        driver.start([LaunchPart(key, (0, 1), ("agent",), secret)], LaunchNeeds("one", "nobody", cpus=2, memory_gb=0.5))
         wait_for(lambda: (driver.log(key, 0, 1000) or b"").count(b"\n") == 3, "it prints")
-        assert driver.log(key, 0, 1000) == b"games\ngames\n/usr/games 16\n"
-        assert (shared / "logs" / "games").stat().st_mode & 0o777 == 0o700
+        assert driver.log(key, 0, 1000) == b"nobody\nnogroup\n/nonexistent 16\n"
+        assert (shared / "logs" / "nobody").stat().st_mode & 0o777 == 0o700
         (number,) = (job for job in slurm.alive())
         about = slurm.run("scontrol", "show", "job", "-dd", number)
-        assert "UserId=games" in about
+        assert "UserId=nobody" in about
         assert "NumCPUs=4" in about
         assert "gpu:v100:2" in about
         script = slurm.run("scontrol", "write", "batch_script", number, "-")
@@ -145,7 +145,7 @@ def test_a_job_runs_under_its_users_account_and_its_token_is_not_to_be_seen(shar
         assert secret not in about + script + slurm.run("squeue", "--states=all", "-O", "jobid,comment:200,command:500")
         assert secret.encode() not in commands
     finally:
-        slurm.run("scancel", "--user=games")
+        slurm.run("scancel", "--user=nobody")
         slurm.until("it is gone", lambda: not slurm.alive())
 
 

@@ -62,7 +62,8 @@ class Slurm:
         if words[0] == "sinfo":
             return 0, self.nodes, ""
         if words[0] == "squeue":
-            return 0, "\n".join("|".join(job) for job in self.jobs.values()), ""
+            mark = next(word for word in words if word.startswith("--Format=")).partition("State:20")[2].partition(",")[0]
+            return 0, "\n".join(mark.join(job) for job in self.jobs.values()), ""
         if words[0] == "sbatch":
             self.scripts.append((environment, script))
             return 0, f"{self.add(self.comment(words))}\n", ""
@@ -124,6 +125,11 @@ def test_nodes_are_read(line: str, type_: str, count: int, state: MachineState, 
     assert (machine.type, machine.accelerators, machine.state, machine.reason) == (type_, count, state, reason)
 
 
+def test_a_node_with_an_absurd_number_of_gpus_is_none() -> None:
+    text = f"n0|gpu|gpu:{'9' * 5000}|idle|1|1|none\nn1|gpu|gpu:2|idle|1|1|none\nn2|gpu|gpu:-1|idle|1|1|none\n"
+    assert list(listed_nodes(text, "gpu", {})) == ["n1"]
+
+
 def test_nodes_without_gpus_or_of_other_partitions_are_none() -> None:
     text = (
         "n0|cpu|(null)|idle|1|1|none\nn1|gpu*|(null)|idle|1|1|none\nn2|gpu*|gpu:0|idle|1|1|none\nn3|cpu|gpu:2|idle|1|1|none\n"
@@ -151,7 +157,8 @@ def test_nodes_without_gpus_or_of_other_partitions_are_none() -> None:
     ],
 )
 def test_states_of_jobs_are_read(state: str, status: str, expected: tuple[TaskState, int, str]) -> None:
-    (job,) = listed_jobs(f"7 |{state} |{status} |ann |Priority |{J}/1/2/n0   \n8|RUNNING|0|bob|None|a comment\nodd line")
+    printed = f"7 |{state} |{status} |ann |Priority |{J}/1/2/n0   \n8|RUNNING|0|bob|None|a comment\nodd line"
+    (job,) = listed_jobs(printed, "|")
     assert (job.state, job.code, job.reason) == expected
     assert (job.number, job.key) == ("7", LaunchKey(J, 1, 2, "n0"))
 
@@ -417,9 +424,48 @@ def test_jobs_run_under_the_accounts_of_their_users(tmp_path: Path, monkeypatch:
     for user in ("", "bob"):
         with pytest.raises(EngineRefused, match="has no Unix account"):
             slurm.driver.start([LaunchPart(LaunchKey(J, 2, 1, "n0"), (0,))], LaunchNeeds("two", user))
-    account(monkeypatch, 0)
-    with pytest.raises(EngineRefused, match="do not run as root"):
-        slurm.driver.start([LaunchPart(LaunchKey(J, 3, 1, "n0"), (0,))], LaunchNeeds("three", "ann"))
+    for uid in (0, 64):
+        account(monkeypatch, uid)
+        with pytest.raises(EngineRefused, match="do not run as ann, an account of the system"):
+            slurm.driver.start([LaunchPart(LaunchKey(J, 3, 1, "n0"), (0,))], LaunchNeeds("three", "ann"))
+
+
+def test_a_job_with_the_comment_of_anothers_launch_is_not_its_part(slurm: Slurm, tmp_path: Path) -> None:
+    key = LaunchKey(J, 1, 1, "n0")
+    forged = slurm.add(key.text, "RUNNING")
+    slurm.jobs[forged][3] = "mallory"
+    slurm.driver.observe(J)
+    assert slurm.start() == [key]
+    assert slurm.count("sbatch") == 1, "the launch is submitted nevertheless"
+    slurm.set("2", "RUNNING")
+    slurm.set(forged, "COMPLETED")
+    assert slurm.task(key).state is TaskState.RUNNING
+    again = SlurmDriver("gpu", user_accounts=False, log_folder=str(tmp_path), host=slurm.clock, run=slurm)
+    (task,) = again.observe(J)[1]
+    assert task.state is TaskState.RUNNING, "after a restart too, when the account of a part is not known"
+    slurm.set(forged, "RUNNING")
+    slurm.clock.now_s += 60.0
+    again.observe(J)
+    assert slurm.count("scancel") == 0, "none is taken for a second submission of the other"
+
+
+def test_a_comment_with_line_breaks_is_no_other_job(slurm: Slurm) -> None:
+    (key,) = slurm.start()
+    slurm.set("1", "RUNNING")
+    slurm.add("x\n" + "|".join(("77", "RUNNING", "0", OWN, "None", key.text)), "RUNNING")
+    assert slurm.task(key).state is TaskState.RUNNING
+    assert slurm.count("scancel") == 0, "job 77 is of another user"
+
+
+def test_a_part_that_is_over_and_does_not_end_is_cancelled(slurm: Slurm) -> None:
+    (key,) = slurm.start()
+    slurm.set("1", "RUNNING")
+    slurm.task(key)
+    slurm.driver.forget(key)
+    assert slurm.task(key, 10.0) is None
+    assert slurm.count("scancel") == 0, "its agent is about to end"
+    slurm.task(key, 30.0)
+    assert slurm.jobs["1"][1] == "CANCELLED"
 
 
 def test_wrong_keys_are_refused_in_one_line() -> None:

@@ -7,6 +7,7 @@ import contextlib
 import math
 import os
 import pwd
+import re
 import shlex
 import shutil
 import stat
@@ -34,7 +35,6 @@ from fairlead.runtime.drivers.base import (
 )
 from fairlead.runtime.drivers.slurm_jobs import (
     SINFO_FORMAT,
-    SQUEUE_FORMAT,
     UNKNOWN,
     JobRules,
     SlurmJob,
@@ -45,6 +45,7 @@ from fairlead.runtime.drivers.slurm_jobs import (
     listed_jobs,
     listed_nodes,
     slurm_words,
+    squeue_format,
     submission,
 )
 from fairlead.runtime.host import Host
@@ -158,11 +159,12 @@ class SlurmDriver:
         self._journals.update(part.key.journal for part in parts)
         if self._unsure:
             self._look()
-        submitted = list[LaunchKey]()
+        account, submitted = self._account_of(needs.user), list[LaunchKey]()
         for part in parts:
+            self._claim(part.key, account.pw_name)
             if part.key not in self._parts:
                 try:
-                    self._submit(part, needs)
+                    self._submit(part, needs, account)
                 except EngineRefused:
                     for key in submitted:
                         with contextlib.suppress(EngineUnavailable):
@@ -213,6 +215,8 @@ class SlurmDriver:
     def forget(self, key: LaunchKey) -> None:
         if (part := self._parts.get(key)) is not None:
             part.forgotten = True
+            if part.live:  # its agent is about to end; one that does not would keep its GPUs
+                part.kill_s = min(part.kill_s, self.host.monotonic() + AGAIN_S)
             if not part.jobs:
                 del self._parts[key]
 
@@ -230,12 +234,13 @@ class SlurmDriver:
 
     def _look(self) -> None:
         """Ask Slurm for its jobs, and for its nodes if that is due."""
-        words = ["squeue", "--noheader", "--states=all", "--sort=i", f"--Format={SQUEUE_FORMAT}"]
+        mark = f"|{self.host.token(8)}|"
+        words = ["squeue", "--noheader", "--states=all", "--sort=i", f"--Format={squeue_format(mark)}"]
         words += [f"--partition={self.partition}"] if self.partition else []
         words += [] if self.user_accounts else [f"--user={os.geteuid()}"]
         found = dict[LaunchKey, list[SlurmJob]]()
-        for job in listed_jobs(self._ask(words)):
-            if job.key.journal in self._journals and self._accounts.setdefault(job.key, job.user) == job.user:
+        for job in listed_jobs(self._ask(words), mark):
+            if job.key.journal in self._journals and self._accounts.get(job.key, job.user) == job.user:
                 found.setdefault(job.key, []).append(job)
         self._requests -= LOOK_REQUESTS
         for key, part in list(self._parts.items()):
@@ -247,7 +252,9 @@ class SlurmDriver:
         for key, jobs in found.items():
             part = self._parts.setdefault(key, _SubmittedPart(machine=key.machine))
             part.jobs = jobs
-            twice += [job.number for job in part.live[1:]]
+            if len({job.user for job in jobs}) == 1:
+                self._accounts.setdefault(key, jobs[0].user)
+                twice += [job.number for job in part.live[1:]]
             if not (part.over or part.lost) and all(job.state is TaskState.OVER for job in jobs):
                 ended.append(part)
         now = self.host.monotonic()
@@ -285,8 +292,15 @@ class SlurmDriver:
         job = min(part.jobs, key=lambda one: _MOST_ALIVE.index(one.state))
         return EngineTask(key, TaskState.UNKNOWN if part.lost else job.state, job.code, job.reason)
 
-    def _submit(self, part: LaunchPart, needs: LaunchNeeds) -> None:
-        account = self._account_of(needs.user)
+    def _claim(self, key: LaunchKey, account: str) -> None:
+        """A part is of this account. Any user may give a job the comment of another's launch: such jobs are not the part's."""
+        self._accounts[key] = account
+        if (part := self._parts.get(key)) is not None and part.jobs:
+            part.jobs = [job for job in part.jobs if job.user == account]
+            if not part.jobs:
+                del self._parts[key]
+
+    def _submit(self, part: LaunchPart, needs: LaunchNeeds, account: pwd.struct_passwd) -> None:
         owner = [f"--uid={account.pw_uid}", f"--gid={account.pw_gid}"] if self.user_accounts else []
         node = self._nodes.get(part.key.machine)
         log = self._log_file(part.key, account.pw_name)
@@ -302,7 +316,6 @@ class SlurmDriver:
         }
         code, printed, errors = self._call(words, environment, agent_script(part, self._rules))
         number = printed.strip().partition(";")[0]
-        self._accounts[part.key] = account.pw_name
         if code == 0 and number.isdecimal():
             job = SlurmJob(number, part.key, account.pw_name, TaskState.WAITING)
             self._parts[part.key] = _SubmittedPart([job], part.key.machine)
@@ -328,8 +341,8 @@ class SlurmDriver:
             raise EngineRefused(
                 f"user {user!r} has no Unix account on the control plane's machine; jobs run under it"
             ) from None
-        if account.pw_uid == 0:
-            raise EngineRefused("jobs on Slurm do not run as root: submit them as another user")
+        if account.pw_uid < _first_user():  # root, or one whose rights other users must not get, such as 'slurm' or 'munge'
+            raise EngineRefused(f"jobs on Slurm do not run as {user}, an account of the system: submit them as another user")
         return account
 
     def _cancel(self, *words: str) -> None:
@@ -347,7 +360,7 @@ class SlurmDriver:
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
                 if self.user_accounts:
-                    os.chown(folder, account.pw_uid, account.pw_gid)
+                    os.chown(folder, account.pw_uid, account.pw_gid, follow_symlinks=False)
             found = folder.lstat()
         except OSError as problem:
             raise EngineUnavailable(f"{folder}: {problem.strerror}; an operator can create it for {account.pw_name}") from None
@@ -384,6 +397,14 @@ class SlurmDriver:
         except subprocess.TimeoutExpired:
             self._unsure = True
             raise EngineUnavailable(f"'{words[0]}' took more than {self.timeout_s:g} s") from None
+
+
+def _first_user() -> int:
+    """The lowest number of an account that is not one of the system."""
+    with contextlib.suppress(OSError):
+        if found := re.search(r"^UID_MIN\s+([0-9]+)", Path("/etc/login.defs").read_text(errors="replace"), re.MULTILINE):
+            return max(1, int(found[1]))
+    return 1000
 
 
 def _own_program() -> tuple[str, ...]:

@@ -17,12 +17,12 @@ from fairlead.runtime.drivers.base import EngineRefused, LaunchKey, LaunchNeeds,
 from fairlead.runtime.drivers.slurm_pilot import slurm_time
 
 SINFO_FORMAT = "%N|%P|%G|%T|%c|%m|%E"  # name, partition, gres, state, CPUs, MB, reason
-SQUEUE_FORMAT = "JobID:20|,State:20|,exit_code:12|,UserName:32|,Reason:60|,Comment:400"
+_SQUEUE = ("JobID:20", "State:20", "exit_code:12", "UserName:128", "Reason:60", "Comment:400")
 SETTLE_S = 10.0  # from the end of a job's grace to the end of its allocation, so that its agent can report
 MAX_NICE = 2_147_483_645
 UNKNOWN = "unknown"  # the state of a node that has not answered since the controller was started
 
-_GPU = re.compile(r"(?:^|,)gpu(?::([^:,]+))?:([0-9]+)(?=,|$)")
+_GPU = re.compile(r"(?:^|,)gpu(?::([^:,]+))?:([0-9]{1,4})(?=,|$)")
 _DRAINED = ("drain", "drained", "draining", "fail", "failing", "maint")
 _AWAY = ("down", "inval", UNKNOWN, "future", "error", "no_respond", "powered_down", "powering_down", "powering_up", "reboot")
 _AWAY_FLAGS = "*~#!%^"  # not responding, powered down, powering up or down, rebooting
@@ -97,10 +97,16 @@ def _machine_state(state: str, reason: str) -> tuple[MachineState, str]:
     return MachineState.READY, ""
 
 
-def listed_jobs(printed: str) -> Iterator[SlurmJob]:
+def squeue_format(mark: str) -> str:
+    """What `squeue` prints of each job, with a mark between two values. It is to be secret: any user of Slurm may give a job a
+    comment with line breaks, which is printed as it is, and could look like the job of another user."""
+    return f"{mark},".join(_SQUEUE)
+
+
+def listed_jobs(printed: str, mark: str) -> Iterator[SlurmJob]:
     """Read `squeue`: the jobs whose comment is the key of a launch."""
     for line in printed.splitlines():
-        words = line.split("|", 5)
+        words = line.split(mark, 5)
         key = LaunchKey.parse(words[5].strip()) if len(words) == 6 else None
         if key is not None:
             number, word, status, user, reason = (word.strip() for word in words[:5])
