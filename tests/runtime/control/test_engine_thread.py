@@ -23,6 +23,7 @@ class Driver:
         self.calls: list[tuple[str, Any]] = []
         self.problem: Exception | None = None
         self.looks, self.closed = 0, threading.Event()
+        self.watches, self.watched_after = 0, 1
         self.changed = threading.Condition()
 
     def _call(self, what: str, about: Any = None) -> None:
@@ -39,7 +40,9 @@ class Driver:
         return (), ()
 
     def watch(self, changed: Callable[[], None]) -> None:
-        pass
+        self.watches += 1
+        if self.watches < self.watched_after:
+            raise EngineUnavailable("not yet")
 
     def start(self, parts: Sequence[LaunchPart], needs: LaunchNeeds) -> None:
         self._call("start", [part.key.job for part in parts])
@@ -103,6 +106,14 @@ def test_calls_wait_for_an_engine_that_is_away_and_keep_their_order():
         scene.driver.until(lambda: len(scene.driver.calls) == 3)
         assert scene.driver.calls == [("start", [1]), ("forget", 9), ("start", [2])]
     assert scene.started == [1, 2]
+
+
+def test_an_engine_that_is_away_at_the_beginning_is_watched_later():
+    scene = Scene()
+    scene.driver.watched_after = 2
+    with scene:
+        scene.driver.until(lambda: scene.driver.looks > 1)
+    assert scene.driver.watches == 2
 
 
 def test_what_is_withdrawn_before_it_was_tried_never_reaches_the_engine():

@@ -158,9 +158,9 @@ class TestMachines:
         world.waits_for(lambda: len(world.driver.observe(JOURNAL)[0]) == 1)
 
     def test_quantities(self):
-        assert [quantity(text) for text in ("4", "500m", "2Ki", "1.5Gi", "3e3", "1k", "", "x", "1Q")] == [
+        assert [quantity(text) for text in ("4", "500m", "2Ki", "1.5Gi", "3e3", "1k", "", "x", "1Q", "9e999")] == [
             *(4, 0.5, 2048, 1.5 * 2**30, 3000, 1000),
-            *(0, 0, 0),
+            *(0, 0, 0, 0),
         ]
 
 
@@ -233,24 +233,41 @@ class TestPods:
             ({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}, "volume v of the type hostPath is not allowed"),
             ({"volumes": [{"name": "v", "flexVolume": {}}]}, "found flexVolume"),
             ({"volumes": [{"name": "fairlead-root", "emptyDir": {}}]}, "belong to Fairlead"),
-            ({"volumes": [{"name": "v", "secret": {"secretName": "fairlead-1-1-a"}}]}, "Secret fairlead-1-1-a is not allowed"),
+            ({"volumes": [{"name": "v", "secret": {"secretName": "fairlead-1-1-a"}}]}, "fairlead-1-1-a is not allowed"),
             (
                 {"volumes": [{"name": "v", "projected": {"sources": [{"secret": {"name": "fairlead-1-1-a"}}]}}]},
-                "Secret fairlead-1-1-a is not allowed",
+                "fairlead-1-1-a is not allowed",
             ),
             (
                 {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "fairlead-state"}}]},
-                "PersistentVolumeClaim fairlead-state is not allowed",
+                "fairlead-state is not allowed",
             ),
             (
                 {"volumes": [{"name": "v", "csi": {"nodePublishSecretRef": {"name": "fairlead-tls"}}}]},
-                "Secret fairlead-tls is not",
+                "fairlead-tls is not allowed",
             ),
+            (
+                {
+                    "volumes": [
+                        {
+                            "name": "v",
+                            "ephemeral": {"volumeClaimTemplate": {"spec": {"dataSource": {"name": "fairlead-state"}}}},
+                        }
+                    ]
+                },
+                "fairlead-state is not allowed",
+            ),
+            (
+                {"volumes": [{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}]},
+                "volume v with a token of a service account is not allowed",
+            ),
+            ({"volumes": [{"name": "v", "secret": "fairlead-tls"}]}, "fairlead-tls is not allowed"),
+            ({"imagePullSecrets": [{"name": "fairlead-tls"}]}, "fairlead-tls is not allowed"),
             ({"volumeMounts": [{"name": "v", "mountPath": "/etc/fairlead/x"}]}, "belongs to Fairlead"),
             ({"env": [{"name": "FAIRLEAD_TOKEN", "value": "x"}]}, "FAIRLEAD_TOKEN is set by Fairlead"),
             (
                 {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "fairlead-2-1-b", "key": "token"}}}]},
-                "Secret fairlead-2-1-b is not allowed",
+                "fairlead-2-1-b is not allowed",
             ),
             ({"hostNetwork": True}, "hostNetwork is not allowed here; an operator can allow it (allow=hostNetwork)"),
             ({"hostPID": True}, "hostPID is not allowed"),
@@ -574,6 +591,13 @@ class TestTheWatch:
         [key] = world.start()
         world.fake.set_status(key.label, **RUNNING)
         world.waits_for(lambda: world.task(key) == EngineTask(key, TaskState.RUNNING))
+
+    def test_an_object_that_cannot_be_read_ends_no_watch(self, world: World):
+        world.follows()
+        for node in ({"metadata": {"name": "n2", "resourceVersion": "2"}, "status": []}, {"metadata": {}}):
+            world.fake.send(NODES, "ADDED", node)
+        world.fake.put(NODES, gpu_node("n3"))
+        world.waits_for(lambda: "n3" in [machine.name for machine in world.driver.observe(JOURNAL)[0]])
 
     def test_what_was_started_is_seen_before_the_watch_shows_it(self, world: World):
         world.follows()

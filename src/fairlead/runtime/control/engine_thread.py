@@ -52,10 +52,12 @@ class EngineThread:
     def run(self) -> None:
         """Work until `close`."""
         try:
-            self.driver.watch(self.look)
-            pause_s = FIRST_PAUSE_S
+            pause_s, watched = FIRST_PAUSE_S, False
             while self._wait():
                 try:
+                    if not watched:
+                        self.driver.watch(self.look)
+                        watched = True
                     self._work()
                 except Exception as problem:
                     if not isinstance(problem, FairleadError):

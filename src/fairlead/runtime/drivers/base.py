@@ -142,10 +142,8 @@ class LaunchNeeds:
 
     name: str  # of the job, for people
     user: str = ""  # that submitted it
-    account: str = ""
     cpus: float = 0.0  # for each GPU; 0: not specified
     memory_gb: float = 0.0  # for each GPU; 0: not specified
-    time_limit_s: float = math.inf  # of the whole job
     grace_s: float = 30.0  # from the request to stop until its processes may be killed
     options: Mapping[str, Any] = field(default_factory=dict)  # the engine's own part of the task file
 

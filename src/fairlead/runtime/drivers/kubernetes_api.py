@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import logging
 import os
 import socket
 import ssl
@@ -23,6 +24,8 @@ from fairlead.runtime.host import Host
 
 if TYPE_CHECKING:
     import httpx
+
+log = logging.getLogger(__name__)
 
 GONE, CONFLICT, NOT_FOUND, FORBIDDEN, UNAUTHORIZED, TOO_MANY = 410, 409, 404, 403, 401, 429
 POD_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"  # where Kubernetes puts a pod's own credentials
@@ -264,6 +267,9 @@ class Mirror:
                 version, problem = "", str(status)
             except FairleadError as unavailable:
                 problem = str(unavailable)
+            except Exception as odd:  # an object that is not as it should be: without this thread, nothing new is seen
+                log.exception("an object of %s cannot be read", self.path)
+                version, problem = "", f"an object of {self.path} cannot be read ({odd!r})"
             failed += 1
             version = version if failed < LIST_AGAIN_AFTER else ""
             self._note(problem)

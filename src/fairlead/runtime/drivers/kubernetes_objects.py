@@ -80,7 +80,8 @@ def quantity(text: object) -> float:
     found = re.fullmatch(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", str(text).strip())
     if not found or (found[2] and found[2] not in _UNITS):
         return 0.0
-    return float(found[1]) * _UNITS.get(found[2], 1.0)
+    number = float(found[1]) * _UNITS.get(found[2], 1.0)
+    return number if math.isfinite(number) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +268,7 @@ def launch_pod(part: LaunchPart, needs: LaunchNeeds, rules: PodRules, node_label
         **({"serviceAccountName": account} if account else {}),
         **{key: options[key] for key in ("imagePullSecrets", "hostNetwork", "hostPID", "hostIPC") if key in options},
     }
-    words = {"job-name": needs.name, "user": needs.user, "account": needs.account}
+    words = {"job-name": needs.name, "user": needs.user}
     notes = {f"fairlead/{key}": value for key, value in words.items() if value}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": _metadata(part.key, notes), "spec": spec}
 
@@ -331,13 +332,15 @@ def _checked(
     account = options.get("serviceAccountName", "")
     if account not in ("", rules.service_account, *rules.service_accounts):
         _require_allowed("serviceAccountName", f"serviceAccountName {account}", rules)
-    _check_volumes(options.get("volumes") or (), options.get("volumeMounts") or (), rules)
+    _check_volumes(
+        options.get("volumes") or (), options.get("volumeMounts") or (), rules, bool(account or rules.service_account)
+    )
     _check_security(options.get("securityContext") or {}, rules)
     for variable in options.get("env") or ():
         if str(variable.get("name", "")).startswith(("FAIRLEAD_", "TMPDIR")):
             raise EngineRefused(f"kubernetes.env: {variable['name']} is set by Fairlead; choose another name")
-        source = (variable.get("valueFrom") or {}).get("secretKeyRef") or {}
-        _check_name("Secret", source.get("name"), rules)
+        _check_names(variable.get("valueFrom"), rules)
+    _check_names(options.get("imagePullSecrets"), rules)
     for key, value in (options.get("nodeSelector") or {}).items():
         if node_labels is not None and node_labels.get(key) != value:
             chosen = f"{machine}, which was chosen, does not have the label {key}={value}"
@@ -345,7 +348,9 @@ def _checked(
     return options
 
 
-def _check_volumes(volumes: Sequence[Mapping[str, Any]], mounts: Sequence[Mapping[str, Any]], rules: PodRules) -> None:
+def _check_volumes(
+    volumes: Sequence[Mapping[str, Any]], mounts: Sequence[Mapping[str, Any]], rules: PodRules, has_account: bool
+) -> None:
     for volume in volumes:
         kinds = sorted(set(volume) - {"name"})
         name = str(volume.get("name", ""))
@@ -356,21 +361,25 @@ def _check_volumes(volumes: Sequence[Mapping[str, Any]], mounts: Sequence[Mappin
                 _require_allowed("hostPath", f"volume {name} of the type hostPath", rules)
             elif kind not in _VOLUMES:
                 raise EngineRefused(f"kubernetes.volumes: {name}: expected one of {', '.join(sorted(_VOLUMES))}, found {kind}")
-        _check_name("Secret", (volume.get("secret") or {}).get("secretName"), rules)
-        _check_name("Secret", ((volume.get("csi") or {}).get("nodePublishSecretRef") or {}).get("name"), rules)
-        _check_name("PersistentVolumeClaim", (volume.get("persistentVolumeClaim") or {}).get("claimName"), rules)
-        for source in (volume.get("projected") or {}).get("sources") or ():
-            _check_name("Secret", (source.get("secret") or {}).get("name"), rules)
+        _check_names(volume, rules)
+        if not has_account and "serviceAccountToken" in str(volume.get("projected")):
+            _require_allowed("serviceAccountName", f"volume {name} with a token of a service account", rules)
     for mount in mounts:
         path = str(mount.get("mountPath", ""))
         if any(path == own or path.startswith(f"{own}/") for own in (ROOT, SECRETS)) or path == "/":
             raise EngineRefused(f"kubernetes.volumeMounts: {path} belongs to Fairlead; mount the volume elsewhere")
 
 
-def _check_name(kind: str, name: object, rules: PodRules) -> None:
-    """Refuse objects of the control plane: tokens, keys and the journal are in the same namespace."""
-    if str(name or "").startswith("fairlead-"):
-        _require_allowed("fairlead", f"{kind} {name}", rules)
+def _check_names(given: object, rules: PodRules) -> None:
+    """Refuse objects of the control plane, wherever they are named: tokens, keys and the journal are in the same namespace. A
+    claim can also be copied, as the `dataSource` of another."""
+    if isinstance(given, str) and given.startswith("fairlead-"):
+        _require_allowed("fairlead", given, rules)
+    elif isinstance(given, Mapping):
+        _check_names(list(given.values()), rules)
+    elif isinstance(given, list | tuple):
+        for each in given:
+            _check_names(each, rules)
 
 
 def _check_security(context: Mapping[str, Any], rules: PodRules) -> None:

@@ -183,11 +183,7 @@ def submission(part: LaunchPart, needs: LaunchNeeds, rules: JobRules, gres: str,
     """The words of `sbatch` for one part of a launch. `gres` names the GPUs of its machine; `owner` are options for the account
     that it runs under. Raises `EngineRefused`: an option of the task file is wrong."""
     given = _user_options(needs.options)
-    limits = [rules.time_limit_s, needs.time_limit_s, float(given.pop("time", math.inf))]
-    if math.isinf(limits[2]):
-        limit_s = min(limits)
-    else:  # a user's own limit replaces the operator's default
-        limit_s = min(limits[1:])
+    limit_s = float(given.pop("time", rules.time_limit_s))
     gpus, exclusive = len(part.accelerators), given.pop("exclusive", "false") == "true"
     options = {
         "job-name": part.key.label,
