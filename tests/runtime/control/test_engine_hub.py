@@ -450,12 +450,24 @@ def test_an_agent_that_connects_after_a_restart_before_its_launches_are_known_is
     scene.hub.expect(0)
     asked: list[Callable[[], object]] = []
     scene.backend.agent_joined = lambda node, found: asked.append(found)  # type: ignore[method-assign,assignment]
-    scene.observe(EngineTask(KEY, TaskState.RUNNING))
+    scene.observe()
     _, said = scene.agent(running=True)
     assert orders(said) == []
     scene.backend.sent = [(7, 1)] if known else []
     asked[0]()  # by the thread of the loop, which may be late
     assert orders(said) == ([] if known else [od.Kill(7, 1)])
+
+
+def test_after_a_restart_a_launch_that_only_the_engine_knows_is_found_and_leaves_when_its_agent_connects():
+    scene = Scene()
+    scene.hub.expect(0)
+    scene.observe(EngineTask(KEY, TaskState.RUNNING))
+    assert scene.backend.take() == [("joined", 0, ((7, 1),))]
+    scene.hub.send(0, od.Revoke(7, 1))  # as its job does not run in the state, and may save
+    scene.observe(EngineTask(KEY, TaskState.RUNNING))
+    assert scene.calls.take() == []
+    _, said = scene.agent(running=True)
+    assert orders(said) == [od.Revoke(7, 1)]
 
 
 def test_a_node_whose_engine_is_away_after_a_restart_is_kept_for_agents_that_are_there():

@@ -55,6 +55,7 @@ class EngineHub:
         self.host, self._parts = self.hub.host, dict[Place, TrackedPart]()
         self._outputs: dict[tuple[int, int, int], tuple[Place, bool]] = {}  # by job, generation and rank: alone there
         self._forgotten: set[LaunchKey] = set()
+        self._alive: dict[str, set[tuple[int, int]]] = {}  # launches by machine, as the engine lists them
         self._joining: dict[int, float] = {}  # nodes whose launches from before a restart are not known yet
         self.thread = EngineThread(
             self.driver,
@@ -119,8 +120,7 @@ class EngineHub:
         if node < 0 or (part is None and not runs):
             raise ms.BadMessage(_OVER)
         if part is None:  # from before a restart, or given up
-            key = LaunchKey(self.hub.journal, *hello.launch, hello.node)
-            part = self._parts[place] = TrackedPart(key, node, given=True)
+            part = self._parts[place] = TrackedPart(LaunchKey(self.hub.journal, *hello.launch, hello.node), node, given=True)
             if node in self.nodes.up and node not in self._joining:
                 part.again[od.Kill] = od.Kill(*hello.launch)
         if part.identity not in ("", hello.identity):
@@ -321,6 +321,9 @@ class EngineHub:
             return  # another control plane may have the journal, and these machines
         for task in tasks:
             self._observe_task(task)
+        self._alive = {}
+        for key in [task.key for task in tasks if task.state is not TaskState.OVER]:
+            self._alive.setdefault(key.machine, set()).add((key.job, key.generation))
         states = {task.key: task.state for task in tasks}
         usable = {machine.name for machine in machines if machine.state is not MachineState.UNREACHABLE}
         for part in list(self._parts.values()):
@@ -368,13 +371,13 @@ class EngineHub:
             self._fail(part, why)
 
     def _join(self, node: int) -> None:
-        """Let the backend use a node. Launches that it knows there may still run: their agents have a lease and a grace."""
+        """Let the backend use a node. Launches that it or the engine knows may run: their agents have a lease and a grace."""
         self.nodes.up.add(node)
         self._joining[node] = self.hub.take_over(node)
         backend = self.hub.backend
 
         def found() -> Sequence[tuple[int, int]]:
-            keys = backend.launches.sent_to(node)
+            keys = sorted({*backend.launches.sent_to(node), *self._alive.get(self.hub.cluster.nodes[node].name, ())})
             self._post(lambda: self._found(node, keys))
             return keys
 
@@ -386,8 +389,7 @@ class EngineHub:
     def _found(self, node: int, found: Sequence[tuple[int, int]]) -> None:
         until, name = self._joining.pop(node, math.inf), self.hub.cluster.nodes[node].name
         for key in found:
-            if (node, *key) not in self._parts:
-                place = (node, *key)
+            if (place := (node, *key)) not in self._parts:
                 self._parts[place] = TrackedPart(LaunchKey(self.hub.journal, *key, name), node, given=True, until=until)
         for part in [part for part in self._parts.values() if part.node == node and part.launch is None]:
             if part.place[1:] not in found and part.session is not None and not part.ended:
