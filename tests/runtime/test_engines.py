@@ -18,14 +18,16 @@ from foundry import foundry
 
 
 @contextmanager
-def on_engine(root: Path, machines: int = 2, **about: Any) -> Iterator[tuple[ClusterAtWork, Path]]:
+def on_engine(root: Path, machines: int = 2, gone: str = "", **about: Any) -> Iterator[tuple[ClusterAtWork, Path]]:
     folder = root / "engine"
     folder.mkdir()
+    (folder / "gone").write_text(gone)
     options = {"lease_s": 6.0, "grace_s": 6.0, "round_s": 0.5, **about}
     engine = f"processes:folder={folder},machines={machines}"
     try:
         with ClusterAtWork(root, machines="", engine=engine, **options) as cluster:
-            wait_for(lambda: len(cluster.nodes()) == machines and all(n["up"] for n in cluster.nodes().values()), "nodes")
+            there = machines - len(gone.split())
+            wait_for(lambda: len(cluster.nodes()) == there and all(n["up"] for n in cluster.nodes().values()), "nodes")
             yield cluster, folder
     finally:
         for path in folder.glob("tasks/*/pid"):

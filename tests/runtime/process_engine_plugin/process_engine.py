@@ -1,6 +1,7 @@
 """An engine of plain processes on this machine, which keeps everything in a folder, so that it outlives its drivers. Files in
 the folder stand for what an engine's operator does: `away` (it does not answer), `cordoned`, `gone` (names of machines),
-`wrong` (it refuses everything), `twice` (it starts everything two times), `stuck` (nothing leaves its queue)."""
+`broken` (no agent starts on these), `wrong` (it refuses everything), `twice` (it starts everything two times), `stuck` (nothing
+leaves its queue)."""
 
 from __future__ import annotations
 
@@ -80,6 +81,8 @@ class ProcessEngine:
 
     def _spawn(self, place: Path, part: LaunchPart) -> None:
         command = ["sh", "-c", _RUN, str(place), sys.executable, "-m", "fairlead.cli.main", *part.arguments]
+        if part.key.machine in self._words("broken"):
+            command = ["sh", "-c", _RUN, str(place), "false"]
         environment = {**os.environ, "FAIRLEAD_TOKEN": part.token, "FAIRLEAD_ALLOW_ROOT_JOBS": "1"}
         if (self.folder / "stuck").exists():
             return
