@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fairlead.config import SchedulerConfig
+from fairlead.config.registry import Registry
+from fairlead.core.job import Job
+from fairlead.engine.journal import MemoryJournal
+from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.engine_thread import EngineThread
 from fairlead.runtime.drivers.base import Capabilities, EngineRefused, EngineUnavailable, LaunchKey, LaunchNeeds, LaunchPart
+from fairlead.testing.builders import cluster
 
 PATIENCE_S = 60.0
 NEEDS = LaunchNeeds("job")
@@ -162,3 +169,45 @@ def test_output_is_read_from_its_beginning_or_its_end():
             scene.thread.read(part(1).key, offset, 2, found.append)
         scene.driver.until(lambda: len(scene.driver.calls) == 3)
     assert found == [b"01", b"45", b"78"]
+
+
+class Hangs(Driver):
+    """An engine that answers no call before the end of the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.called = threading.Event(), threading.Event()
+        self.threads: set[int] = set()
+
+    def _call(self, what: str, about: Any = None) -> None:
+        self.threads.add(threading.get_ident())
+        self.called.set()
+        self.gate.wait(PATIENCE_S)
+
+
+def test_decisions_are_made_and_read_while_an_engine_answers_no_call():
+    driver = Hangs()
+    compose = lambda data: SchedulerConfig.from_data(dict(data)).build(None, Registry.installed())  # noqa: E731
+    scheduler = {"policy": "fifo", "estimator": "measured", "rounds": 0.2}
+    plane = ControlPlane(cluster("v100:2"), scheduler, compose, MemoryJournal(), drivers=[driver])
+
+    async def story() -> None:
+        await plane.start()
+        try:
+            assert await asyncio.to_thread(driver.called.wait, PATIENCE_S)
+            plane.backend.agent_joined(0, ())
+            plane.backend.submit_jobs([Job("one", command='{"run": ["true"]}')], lambda events: None)
+            while True:
+                with plane.backend.at_rest():
+                    if len(plane.loop.state.running):
+                        break
+                await asyncio.sleep(0.02)
+            assert not driver.gate.is_set()
+            assert len(driver.threads) == 1
+            assert not driver.threads & {threading.get_ident()}
+        finally:
+            driver.gate.set()
+            await plane.stop()
+
+    asyncio.run(asyncio.wait_for(story(), PATIENCE_S))
+    assert plane.failure is None
