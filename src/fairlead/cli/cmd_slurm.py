@@ -21,7 +21,15 @@ from fairlead.cli.output import JsonOption, note, option_error, out, print_json
 from fairlead.cli.selectors import control_plane
 from fairlead.core.durations import EXPECTED, parse_duration
 from fairlead.core.errors import FairleadError, InputError, require
-from fairlead.runtime.drivers.slurm_pilot import WITHOUT_END, PilotRequest, SlurmPrograms, batch_script, output_file
+from fairlead.runtime.drivers.slurm_pilot import (
+    FAILED,
+    WITHOUT_END,
+    PilotRequest,
+    SlurmPrograms,
+    batch_script,
+    error_in_output,
+    output_file,
+)
 from fairlead.runtime.http_client import Unreachable
 
 _ABOUT = (
@@ -157,6 +165,8 @@ def pilot_status(folder: Path = FOLDER, json: JsonOption = False) -> None:
         table.add_row(*map(Text, (one.job, one.state.lower(), *counts, local_time(one.start), local_time(one.end), one.reason)))
     out.print(table)
     for one in pilots:
+        if one.state in FAILED and (output := output_file(place, one.job)).exists():
+            note(f"pilot {one.job} failed: {error_in_output(place, one.job) or 'no agent says why'} (output: {output})")
         if one.state == "RUNNING" and joined[one.job] is not None and (joined[one.job] or 0) < one.nodes:
             note(f"pilot {one.job}: not all nodes have joined; the agents' messages are in {output_file(place, one.job)}")
 

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.core.errors import FairleadError, InputError, NotFound
+from fairlead.core.errors import UNREACHABLE, FairleadError, InputError, NotFound
 from fairlead.runtime.drivers.slurm_pilot import (
     POLL_S,
     WITHOUT_END,
@@ -158,6 +158,21 @@ def test_down_ends_the_chain_first_and_lets_agents_leave():
     assert len(said) == 1
     with pytest.raises(NotFound, match="no pilot 9"):
         SlurmPrograms(Calls(squeue=[rows(RUNS)]), host).end(Path("/work/slurm"), ["9"], said.append)
+
+
+def test_a_slurm_that_is_away_has_refused_nothing():
+    away = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
+    with pytest.raises(NoSlurm, match=r"does not answer: .*Unable to contact.*; .* continue: try again") as found:
+        SlurmPrograms(lambda words: (1, "", away)).pilots(Path("/work/slurm"))
+    assert found.value.exit_code == UNREACHABLE
+
+
+def test_status_says_why_a_pilot_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    failed = f"7|FAILED|2|N/A|N/A|NonZeroExitCode|{tmp_path}"
+    monkeypatch.setattr(SlurmPrograms, "_ask", lambda self, *words: f"{failed}\n")
+    (tmp_path / "pilot-7.out").write_text("0: fairlead: error: this token has expired\nsrun: error: n2: task 0\n")
+    said = CliRunner().invoke(app, ["slurm", "status", "--folder", str(tmp_path)])
+    assert "pilot 7 failed: this token has expired (output: " in " ".join(said.output.split())
 
 
 def program(folder: Path, name: str, text: str) -> None:

@@ -44,10 +44,10 @@ from fairlead.runtime.drivers.slurm_jobs import (
     fault_of,
     listed_jobs,
     listed_nodes,
-    slurm_words,
     squeue_format,
     submission,
 )
+from fairlead.runtime.drivers.slurm_pilot import slurm_words
 from fairlead.runtime.host import Host
 from fairlead.runtime.http_client import TOKEN
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from fairlead.core.cluster import is_type_name
 from fairlead.core.durations import parse_duration
 from fairlead.runtime.drivers.base import EngineRefused, LaunchKey, LaunchNeeds, LaunchPart, Machine, MachineState, TaskState
-from fairlead.runtime.drivers.slurm_pilot import slurm_time
+from fairlead.runtime.drivers.slurm_pilot import AWAY_WORDS, slurm_time
 
 SINFO_FORMAT = "%N|%P|%G|%T|%c|%m|%E"  # name, partition, gres, state, CPUs, MB, reason
 _SQUEUE = ("JobID:20", "State:20", "exit_code:12", "UserName:128", "Reason:60", "Comment:400")
@@ -239,17 +239,7 @@ class SubmitFault(Enum):
 
 
 _FAULTS = (
-    (SubmitFault.AWAY, "unable to contact slurm controller"),
-    (SubmitFault.AWAY, "timed out"),
-    (SubmitFault.AWAY, "zero bytes"),
-    (SubmitFault.AWAY, "connect failure"),
-    (SubmitFault.AWAY, "communication"),
-    (SubmitFault.AWAY, "authentication"),
-    (SubmitFault.AWAY, "munge"),
-    (SubmitFault.AWAY, "standby mode"),
-    (SubmitFault.AWAY, "configuration source"),
-    (SubmitFault.AWAY, "unable to establish"),
-    (SubmitFault.AWAY, "not responding"),
+    *((SubmitFault.AWAY, words) for words in AWAY_WORDS),
     (SubmitFault.OPERATOR, "invalid partition"),
     (SubmitFault.OPERATOR, "required partition not available"),
     (SubmitFault.OPERATOR, "--uid only permitted"),
@@ -271,9 +261,3 @@ def fault_of(errors: str, needs: LaunchNeeds, *, own_account: bool) -> SubmitFau
     if "requested node configuration" in text and not (needs.options or needs.cpus or needs.memory_gb):
         return SubmitFault.NOT_NOW  # the node has changed
     return SubmitFault.REFUSED
-
-
-def slurm_words(program: str, errors: str) -> str:
-    """Slurm's own words on one line."""
-    lines = [line.removeprefix(f"{program}: ").removeprefix("error: ") for line in errors.strip().splitlines() if line.strip()]
-    return "; ".join(lines)[:500] or "no reason given"

@@ -31,9 +31,25 @@ MAX_WARNING_S = 60.0  # from the batch shell's SIGTERM to the end of the allocat
 LIVE = frozenset(
     ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
 )
+FAILED = ("FAILED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY")
+_ERROR, _MAX_OUTPUT = "fairlead: error: ", 1 << 16
 _FORMAT = "%i|%T|%D|%S|%e|%r|%Z"  # number, state, nodes, start, end, reason, working directory
 _ONE_WORD = re.compile(r"[^\s'\"\\`$]+")
 _NUMBER = re.compile(r"[0-9]+(?=;|\s*\Z)")
+AWAY_WORDS = (
+    "unable to contact slurm controller",
+    "timed out",
+    "zero bytes",
+    "connect failure",
+    "communication",
+    "authentication",
+    "munge",
+    "standby mode",
+    "configuration source",
+    "unable to establish",
+    "not responding",
+)
+"""In errors of Slurm's programs when Slurm does not answer. What was asked for may have happened."""
 _HINTS = {
     "account": "'sacctmgr show associations user=$USER' lists your accounts (--account, --qos)",
     "qos": "'sacctmgr show associations user=$USER' lists your accounts (--account, --qos)",
@@ -119,6 +135,15 @@ class Pilot:
 def output_file(folder: Path, job: str) -> Path:
     """The file with the output of a pilot: the logs of its agents, and Slurm's own messages."""
     return folder / f"pilot-{job}.out"
+
+
+def error_in_output(folder: Path, job: str) -> str:
+    """The last error of an agent in the output of a pilot; empty: there is none."""
+    try:
+        lines = output_file(folder, job).read_text(errors="replace")[-_MAX_OUTPUT:].splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(_ERROR)[2] for line in reversed(lines) if _ERROR in line), "")
 
 
 def batch_script(request: PilotRequest) -> str:
@@ -257,6 +282,9 @@ class SlurmPrograms:
             raise NoSlurm(f"no '{words[0]}' on this machine: run this on a login node of a Slurm cluster") from None
         except subprocess.TimeoutExpired:
             raise NoSlurm(f"Slurm does not answer: '{words[0]}' took more than {PROGRAM_TIMEOUT_S:g} s") from None
+        if code and any(away in (errors + printed).lower() for away in AWAY_WORDS):
+            what = f"Slurm does not answer: {slurm_words(words[0], errors or printed)}"
+            raise NoSlurm(f"{what}; pilots and jobs that run continue: try again, and see 'fairlead slurm status' first")
         if code:
             raise SlurmError(_refusal(words[0], errors or printed))
         return printed
@@ -264,12 +292,17 @@ class SlurmPrograms:
 
 def _refusal(program: str, errors: str) -> str:
     """Slurm's own words on one line, and what to do where that is known."""
-    words = [line.removeprefix(f"{program}: ").removeprefix("error: ") for line in errors.strip().splitlines() if line.strip()]
-    text = "; ".join(words) or "no reason given"
+    text = slurm_words(program, errors)
     if program != "sbatch":
         return f"'{program}' failed: {text}"
     hint = next((f" ({hint})" for word, hint in _HINTS.items() if word in text.lower()), "")
     return f"Slurm refused the pilot: {text}{hint}"
+
+
+def slurm_words(program: str, errors: str) -> str:
+    """Slurm's own words on one line."""
+    lines = [line.removeprefix(f"{program}: ").removeprefix("error: ") for line in errors.strip().splitlines() if line.strip()]
+    return "; ".join(lines)[:500] or "no reason given"
 
 
 def _moment_of(text: str) -> float | None:
