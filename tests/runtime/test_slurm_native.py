@@ -84,8 +84,18 @@ def test_jobs_gangs_and_failures_end_as_they_should(tmp_path: Path, slurm: Slurm
         cluster.submit(cluster.job("lacks", steps=5, slurm={"constraint": "nothing"}), ends="failed")
         jobs = cluster.until_all_ended()
         assert jobs["gang"]["starts"] == 1
+        cluster.submit({"name": "says", "run": ["sh", "-c", "echo I am $RANK"], "workers": 6})
+        cluster.until_all_ended()
+        said = [f"I am {rank}\n" for rank in range(6)]
+        wait_for(lambda: [_log_of(cluster, "says", rank) for rank in range(6)] == said, "logs are handed over", cluster._logs)
         assert "slurm.partition: not an option that a task file may set" in str(jobs["odd"])
         assert "Slurm refused the job: Batch job submission failed: Invalid feature specification" in str(jobs["lacks"])
+
+
+def _log_of(cluster: ClusterAtWork, name: str, rank: int) -> str:
+    with contextlib.suppress(AssertionError):  # its agent has ended, and its log is not stored yet
+        return str(cluster.ask("GET", f"/v1/jobs/{name}/logs?rank={rank}")["text"])
+    return ""
 
 
 def test_a_controller_that_is_away_touches_no_running_job(tmp_path: Path, slurm: SlurmBed) -> None:

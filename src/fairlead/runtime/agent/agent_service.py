@@ -244,10 +244,15 @@ class Agent:
                 self._send_left(connected)
         return connected is not None
 
+    @property
+    def _loses_logs(self) -> bool:
+        """Whether nothing reads the logs here after the end of this agent."""
+        return self.temporary
+
     def _send_left(self, stream: AgentStream) -> None:
-        """Send the last message, and wait until the control plane ends the stream. The logs of a temporary node are lost with
-        it: their ends are sent before."""
-        if self.temporary:
+        """Send the last message, and wait until the control plane ends the stream. Logs that are lost with
+        this agent are sent before, their ends at least."""
+        if self._loses_logs:
             with contextlib.suppress(FairleadError):
                 for job, generation, rank, found in self.supervisor.log_tails(_TAIL_BYTES, _ALL_TAILS_BYTES):
                     data, offset = base64.b64encode(found.data).decode(), min(found.offset, od.MAX_COUNT)

@@ -28,6 +28,10 @@ class LaunchAgent(Agent):
         self._ranks: tuple[int, ...] = ()
         self._over = False
 
+    @property
+    def _loses_logs(self) -> bool:
+        return True
+
     def _hello(self) -> ms.Hello:
         return replace(super()._hello(), launch=self.launch, keeps_credential=False)
 
