@@ -137,6 +137,8 @@ class Agent:
     host: Host = field(default_factory=Host)
     connect: Callable[[], AgentStream] | None = None  # None: by gRPC
 
+    is_last_reader = False  # whether nothing reads the logs here after its end
+
     def __post_init__(self) -> None:
         self.clock = self.host.monotonic
         self._addresses = [one for address in self.control.split(",") if (one := address.strip())] or [self.control]
@@ -244,15 +246,9 @@ class Agent:
                 self._send_left(connected)
         return connected is not None
 
-    @property
-    def _loses_logs(self) -> bool:
-        """Whether nothing reads the logs here after the end of this agent."""
-        return self.temporary
-
     def _send_left(self, stream: AgentStream) -> None:
-        """Send the last message, and wait until the control plane ends the stream. Logs that are lost with
-        this agent are sent before, their ends at least."""
-        if self._loses_logs:
+        """Send the last message, after the ends of logs that are lost with this agent, and wait for the end of the stream."""
+        if self.temporary or self.is_last_reader:
             with contextlib.suppress(FairleadError):
                 for job, generation, rank, found in self.supervisor.log_tails(_TAIL_BYTES, _ALL_TAILS_BYTES):
                     data, offset = base64.b64encode(found.data).decode(), min(found.offset, od.MAX_COUNT)

@@ -22,15 +22,13 @@ class LaunchAgent(Agent):
     launch: tuple[int, int] = (0, 0)
     failed: bool = field(default=False, init=False)
 
+    is_last_reader = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._printed: dict[int, int] = {}  # bytes, by rank
         self._ranks: tuple[int, ...] = ()
         self._over = False
-
-    @property
-    def _loses_logs(self) -> bool:
-        return True
 
     def _hello(self) -> ms.Hello:
         return replace(super()._hello(), launch=self.launch, keeps_credential=False)

@@ -63,8 +63,8 @@ class AgentTransfers:
             if asked is session and answer is not None:
                 del self._answers[message.number]
                 answer(message)
-        elif isinstance(message, ms.LogTail) and not isinstance(session, PartSession):  # engines keep the output of parts
-            if self._node_of.get((message.job, message.generation, message.rank), session.node) == session.node:
+        elif isinstance(message, ms.LogTail):
+            if self._is_own(session, message):
                 self._tails.append(message)
                 self._write_tails()
         elif (
@@ -82,6 +82,12 @@ class AgentTransfers:
         """The code of the launch of a part's agent."""
         launch = session.part.launch or self.hub.backend.launches.get(*session.part.place[1:])
         return launch.task.code if launch is not None else ""
+
+    def _is_own(self, session: AgentSession | PartSession, tail: ms.LogTail) -> bool:
+        """Whether the worker of a log was given to this agent."""
+        if isinstance(session, PartSession):
+            return (tail.job, tail.generation) == session.part.place[1:]
+        return self._node_of.get((tail.job, tail.generation, tail.rank), session.node) == session.node
 
     def _write_tails(self) -> None:
         """Write ends of logs, in one thread: heartbeats do not wait for a disk."""

@@ -166,8 +166,6 @@ class EngineHub:
         elif isinstance(message, ms.Left):
             self._left(part)
             return False
-        elif isinstance(message, ms.LogTail) and (message.job, message.generation) != part.place[1:]:
-            raise ms.BadMessage("an agent of one launch has sent the log of another")
         elif not isinstance(message, ms.Leaving):
             self.hub.transfers.receive(session, message)
         return True
