@@ -413,3 +413,23 @@ def test_progress_is_not_acknowledged_because_no_agent_repeats_it():
         assert ("told", 0, (Progress(7, 2, 5, 0, 1.5),)) in backend.heard
 
     with_hub(scene)
+
+
+def test_leases_are_checked_again_after_an_error():
+    async def watch() -> None:
+        again, calls = asyncio.Event(), []
+
+        class Hub(AgentHub):
+            def expire(self) -> float:
+                calls.append(1)
+                if len(calls) == 1:
+                    raise OSError("a disk")
+                again.set()
+                return 60.0
+
+        nodes = cluster("v100:1")
+        watching = asyncio.create_task(AgentServer(Hub(lambda: nodes)).watch())
+        await asyncio.wait_for(again.wait(), PATIENCE_S)
+        watching.cancel()
+
+    asyncio.run(watch())

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fairlead.core.cluster import Cluster, Node
+from fairlead.core.errors import FairleadError
 from fairlead.core.events import NodeAdded
 from fairlead.core.job import LAUNCH_FAILED
 from fairlead.engine.codec import decode, encode
@@ -716,6 +717,25 @@ def test_a_node_sends_the_ends_of_its_own_logs_only():
     hub.receive(first, ms.LogTail(7, 1, 0, 0, "true"))
     hub.receive(second, ms.LogTail(6, 1, 0, 0, "from before a restart"))
     assert [tail.data for tail in kept] == ["true", "from before a restart"]
+
+
+def test_a_launch_whose_token_could_not_be_made_is_started_later():
+    scene = Scene()
+    scene.begin()
+    problems = [FairleadError("the database does not answer")]
+
+    def token(key: LaunchKey) -> str:
+        if problems:
+            raise problems.pop()
+        return "token"
+
+    scene.engine.token_of = token
+    with pytest.raises(FairleadError):
+        scene.hub.send(0, scene.launch())
+    assert scene.accepted() == []
+    scene.clock.now += 1.0
+    scene.hub.expire()
+    assert [part.token for part in scene.accepted()] == ["token"]
 
 
 def test_the_key_of_a_launch_is_read_back_from_its_text():

@@ -9,6 +9,7 @@ import fcntl
 import logging
 import math
 import os
+import stat
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -54,6 +55,9 @@ class Supervisor:
         with node_errors(self.root):
             for folder in (self.root, self._jobs, self._code):
                 self._settings.make_folder(folder)
+            owner, anyone = self.root.lstat().st_uid, self.root.parent.stat().st_mode & stat.S_IWOTH
+            if anyone and owner not in (0, os.geteuid()):  # as in /tmp: the folder was made to get at the jobs
+                raise NodeError(self.root, "this folder belongs to another account: pass another --root")
             os.chmod(self._code, 0o700)  # jobs have links to its files
             self._lock = _locked(self.root / "lock")
             self._fencing_deadline = FencingDeadline(self.root)

@@ -43,7 +43,12 @@ class AgentServer:
     async def watch(self) -> None:
         """Give up nodes without heartbeats, until cancelled."""
         while True:
-            await asyncio.sleep(self._hub.expire())
+            try:
+                wait_s = self._hub.expire()
+            except Exception:  # without this, no lease would ever end
+                log.exception("leases could not be checked")
+                wait_s = 1.0
+            await asyncio.sleep(wait_s)
 
     async def read_log(self, node: int, request: ms.LogRequest) -> ms.LogChunk | None:
         """Return an agent's answer; None if it is not connected or does not answer."""

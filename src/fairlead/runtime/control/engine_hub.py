@@ -264,8 +264,6 @@ class EngineHub:
     def _start(self, parts: Sequence[TrackedPart]) -> None:
         launch = parts[0].launch
         assert launch is not None
-        for part in parts:
-            part.gathered = math.inf
         task, given = launch.task, launch.parameters
         needs = LaunchNeeds(
             launch.name,
@@ -276,7 +274,9 @@ class EngineHub:
             options=task.engines.get(self.driver.name, {}),
         )
         in_order = sorted(parts, key=lambda part: part.launch.ranks if part.launch is not None else ())
-        self.thread.start([self._request(part) for part in in_order], needs)
+        self.thread.start([self._request(part) for part in in_order], needs)  # a token may need a database
+        for part in parts:
+            part.gathered = math.inf
 
     def _request(self, part: TrackedPart) -> LaunchPart:
         key, launch = part.key, part.launch
