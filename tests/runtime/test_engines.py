@@ -14,7 +14,8 @@ import pytest
 from cluster_at_work import ClusterAtWork, wait_for
 
 from fairlead.config.schedulers import parse_part
-from foundry import foundry
+from fairlead.core.cluster import Cluster, Node
+from foundry import ends, foundry
 
 
 @contextmanager
@@ -114,6 +115,34 @@ def test_a_launch_that_is_deleted_in_the_engine_before_its_agent_connects_is_sta
         shutil.rmtree(place)
         job = cluster.until_all_ended()["deleted"]
         assert (job["starts"], job["failures"]) == (1, 0)
+
+
+def test_an_engine_and_home_agents_run_jobs_of_one_control_plane(tmp_path: Path) -> None:
+    with on_engine(tmp_path) as (cluster, folder):
+        cluster.cluster = Cluster((*Cluster.parse("2xk80:2").nodes, Node("m0", "v100", 2)))
+        cluster.start_agent("m0")
+        assert ends(cluster.agents["m0"], 120.0)
+        assert foundry().status(cluster.agents.pop("m0")) != 0
+        assert "'m0' is a machine of processes, which starts its agents" in (tmp_path / "m0.log").read_text()
+        cluster.start_agent("k80-0")
+        wait_for(lambda: len(cluster.nodes()) == 3 and cluster.nodes()["k80-0"]["up"], "the agent joins")
+        names = ("engine", "home", "either")
+        types = {"engine": ["v100"], "home": ["k80"], "either": ["k80", "v100"]}
+        cluster.submit(*(cluster.job(name, steps=400, step_s=0.1, types=types[name]) for name in names))
+        cluster.until("all run", lambda jobs: all(job["steps_done"] > 2 for job in jobs.values()))
+        here = next(name for name, node in cluster.nodes().items() if "engine" in node["jobs"])
+        (folder / "cordoned").write_text(here)
+        cluster.until("it has moved", lambda jobs: jobs["engine"]["starts"] == 2 and jobs["engine"]["steps_done"] > 2)
+        (folder / "gone").write_text(here)
+        wait_for(lambda: here not in cluster.nodes(), "the engine's node is removed")
+        cluster.end_agent("k80-0", signal.SIGTERM)
+        wait_for(lambda: not cluster.nodes()["k80-0"]["up"], "the agent has left")
+        for name in names:
+            cluster.hurry(name)
+        cluster.until("others go on", lambda jobs: all(jobs[name]["phase"] == "finished" for name in ("engine", "either")))
+        assert cluster.jobs()["home"]["phase"] == "waiting"
+        cluster.start_agent("k80-0")
+        assert all(job["failures"] == 0 for job in cluster.until_all_ended().values())
 
 
 def test_an_engine_that_refuses_a_job_is_quoted_to_its_user(tmp_path: Path) -> None:
