@@ -668,9 +668,9 @@ def test_an_agent_of_one_launch_gets_no_code_and_answers_no_request_of_another()
     assert said[-1] == ms.CodeChunk("own", 0)
     with pytest.raises(ms.BadMessage, match="the code of another"):
         scene.hub.receive(session, ms.CodeRequest("others"))
-    for tail in (ms.LogTail(7, 1, 0), ms.LogTail(8, 1, 0)):
+    for tail in (ms.LogTail(7, 1, 0), ms.LogTail(8, 1, 0), ms.LogTail(7, 1, 1), ms.LogTail(7, 1, 2)):
         scene.hub.receive(session, tail)
-    assert list(scene.hub.transfers._tails) == [ms.LogTail(7, 1, 0)], "of its launch only"
+    assert list(scene.hub.transfers._tails) == [ms.LogTail(7, 1, 0)], "of its own workers only"
     answers: list[ms.LogChunk] = []
     number = scene.hub.request_log(1, ms.LogRequest(0, 7, 1, 1, 0, 10), answers.append)
     scene.hub.receive(session, ms.LogChunk(number, 0, "Zm9yZ2Vk"))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MAX_TAILS = 4_000  # ends of logs that wait to be written; more are dropped
 MAX_WORKERS = 100_000  # whose nodes are remembered
+MAX_RANKS = 100  # of a launch from before a restart, whose workers are not known
 
 
 @dataclass(eq=False)
@@ -86,7 +87,9 @@ class AgentTransfers:
     def _is_own(self, session: AgentSession | PartSession, tail: ms.LogTail) -> bool:
         """Whether the worker of a log was given to this agent."""
         if isinstance(session, PartSession):
-            return (tail.job, tail.generation) == session.part.place[1:]
+            launch = session.part.launch
+            known = tail.rank in launch.ranks if launch is not None else tail.rank < MAX_RANKS
+            return known and (tail.job, tail.generation) == session.part.place[1:]
         return self._node_of.get((tail.job, tail.generation, tail.rank), session.node) == session.node
 
     def _write_tails(self) -> None:
