@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import fairlead
-from fairlead.experiments.cases import code_fingerprint, dependency_versions, files_digest
+from fairlead.experiments.fingerprint import code_fingerprint, dependency_versions, files_digest
 
 SWEEP = "schedulers: [las]\nover: {load: [8]}\njobs: 5\ncluster: 8xv100:4\n"
 RUN = """

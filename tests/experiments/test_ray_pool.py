@@ -11,7 +11,7 @@ from fake_ray import FakeRay, fake_ray
 
 import fairlead
 from fairlead.core.errors import FairleadError, InputError, NotInstalled
-from fairlead.experiments import cases, ray_pool
+from fairlead.experiments import fingerprint, ray_pool
 from fairlead.experiments.cases import run_in_processes
 from fairlead.experiments.ray_pool import RayPool, ray_address
 
@@ -120,7 +120,7 @@ class Whole:
 def other_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers, which are other threads here, have other code than the caller."""
     here = threading.get_ident()
-    monkeypatch.setattr(cases, "code_fingerprint", lambda: "ours" if threading.get_ident() == here else "theirs")
+    monkeypatch.setattr(fingerprint, "code_fingerprint", lambda: "ours" if threading.get_ident() == here else "theirs")
 
 
 def test_workers_with_another_version_are_refused(fake_ray: FakeRay, monkeypatch: pytest.MonkeyPatch):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import threading
@@ -14,9 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, requires, version
-from importlib.util import find_spec
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -24,9 +20,8 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkabl
 
 import orjson
 
-from fairlead.config.registry import Registry
-from fairlead.core import VERSION
 from fairlead.core.errors import FairleadError, InputError, NotInstalled
+from fairlead.experiments.fingerprint import code_fingerprint
 from fairlead.experiments.inputs import DataMissing, ExperimentInputs
 from fairlead.files import atomic_write
 
@@ -134,49 +129,6 @@ def run_in_processes(
 def _collect(positions: Mapping[Future[T], int], on_result: Callable[[int, T], None]) -> None:
     for future in as_completed(positions):
         on_result(positions[future], future.result())
-
-
-# The fingerprint of the code: it changes with any file of Fairlead or of a package that plugs a part into it, and with the
-# version of a package that Fairlead needs, such as its solver.
-
-
-@lru_cache(maxsize=1)
-def code_fingerprint() -> str:
-    """Of the files as they are at the first call."""
-    plugged = {module.partition(".")[0] for module in Registry.installed().modules()}
-    places = [place for package in sorted({"fairlead", *plugged}) for place in _places(package)]
-    return f"{VERSION} {files_digest(places)} {' '.join(dependency_versions())}"
-
-
-def dependency_versions() -> Iterator[str]:
-    """The installed versions of the packages that Fairlead always needs."""
-    try:
-        needed = requires("fairlead") or ()
-    except PackageNotFoundError:  # run from its files
-        return
-    for name in sorted(re.split(r"[^\w.-]", one)[0] for one in needed if "extra ==" not in one):
-        yield f"{name}={version(name)}"
-
-
-def _places(package: str) -> list[Path]:
-    """The folder or the file of a package, found without importing it."""
-    spec = find_spec(package)
-    if spec is None:
-        return []
-    if spec.submodule_search_locations:
-        return [Path(folder) for folder in spec.submodule_search_locations]
-    return [] if spec.origin is None else [Path(spec.origin)]
-
-
-def files_digest(places: Iterable[Path]) -> str:
-    """Of all files there but compiled ones, by name and content."""
-    digest = hashlib.sha256()
-    for place in places:
-        for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
-            if file.is_file() and file.suffix != ".pyc":
-                name = file.relative_to(place.parent).as_posix()
-                digest.update(hashlib.sha256(name.encode()).digest() + hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()[:16]
 
 
 Answer: TypeAlias = dict[str, Any]

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from fairlead.core import VERSION
 from fairlead.core.errors import FairleadError, InputError
-from fairlead.experiments import cases
+from fairlead.experiments import fingerprint
 from fairlead.files import atomic_write
 from fairlead.runtime.drivers.ray_connection import RayConnection, import_ray
 
@@ -62,7 +62,7 @@ class RayPool:
         # In a list, a worker fetches it only once, and not for each call.
         self._inputs = [self._ray.put(_dumps(inputs, with_files=True))]
         options = {"num_cpus": 1, "max_retries": MAX_RETRIES, "name": "fairlead"}
-        self._task = self._ray.remote(**options)(_task((VERSION, _python(), cases.code_fingerprint())))
+        self._task = self._ray.remote(**options)(_task((VERSION, _python(), fingerprint.code_fingerprint())))
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Future[Any], bytes]] = deque()
         self._running: dict[Any, Future[Any]] = {}  # by reference
@@ -137,9 +137,9 @@ def _task(expected: tuple[str, str, str]) -> Callable[[str, list[Any], bytes], b
             from fairlead.core import VERSION
 
             found = f"Fairlead {VERSION}"
-            from fairlead.experiments import cases, ray_pool
+            from fairlead.experiments import fingerprint, ray_pool
 
-            code = cases.code_fingerprint()
+            code = fingerprint.code_fingerprint()
         except ImportError:
             pass
         version, python, wanted = expected

@@ -15,7 +15,8 @@ from fairlead.core.cluster import Node
 from fairlead.core.job import Phase
 from fairlead.journal.control_files import LOGS, FolderFiles
 from fairlead.runtime.control.engines import Engines
-from fairlead.runtime.control.job_logs import KeptLogs, LogMissing, LogReader
+from fairlead.runtime.control.job_logs import LogMissing, LogReader
+from fairlead.runtime.control.kept_logs import KeptLogs
 from fairlead.runtime.protocol.messages import (
     MAX_TAIL,
     BadMessage,
@@ -92,7 +93,7 @@ def test_ends_of_logs_are_stored_for_launches_that_exist_and_within_a_bound(
     for job, generation in ((100, 1), (0, 2), (0, 0)):
         kept.add(LogTail(job, generation, 0, 0, "AAAA"))
     assert not kept.files.listed(LOGS), "of launches that never were"
-    monkeypatch.setattr("fairlead.runtime.control.job_logs.MAX_KEPT_BYTES", 10_000)
+    monkeypatch.setattr("fairlead.runtime.control.kept_logs.MAX_KEPT_BYTES", 10_000)
     for job in range(100):
         kept.add(LogTail(job, 1, 0, 0, base64.b64encode(bytes(1_000)).decode()))
         assert sum(one.size for one in kept.files.listed(LOGS).values()) <= 11_000

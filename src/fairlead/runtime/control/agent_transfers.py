@@ -17,7 +17,7 @@ from fairlead.runtime.protocol.orders import Launch
 
 if TYPE_CHECKING:
     from fairlead.runtime.control.agent_hub import AgentHub, AgentSession
-    from fairlead.runtime.control.job_logs import KeptLogs
+    from fairlead.runtime.control.kept_logs import KeptLogs
 
 MAX_TAILS = 4_000  # ends of logs that wait to be written; more are dropped
 MAX_WORKERS = 100_000  # whose nodes are remembered

@@ -23,7 +23,7 @@ from fairlead.engine.transitions import MAX_NUMBER_GAP
 from fairlead.files import remove
 from fairlead.journal.control_files import CODE, ControlFiles
 from fairlead.runtime.control.cluster_backend import ClusterBackend
-from fairlead.runtime.control.job_logs import KeptLogs
+from fairlead.runtime.control.kept_logs import KeptLogs
 from fairlead.runtime.protocol.code_archive import CHUNK_BYTES, ArchiveLimits, check_archive, is_digest
 from fairlead.runtime.protocol.messages import CodeChunk
 from fairlead.runtime.protocol.task_file import task_of

@@ -30,8 +30,8 @@ from fairlead.runtime.control.code_store import WEEK_S, Cleaner, CodeStore
 from fairlead.runtime.control.engine_hub import EngineHub
 from fairlead.runtime.control.engines import Engines
 from fairlead.runtime.control.event_log import EventLog, RecentDecisions
-from fairlead.runtime.control.job_logs import KeptLogs
 from fairlead.runtime.control.journal_term import FormerControlPlane, JournalTerm
+from fairlead.runtime.control.kept_logs import KeptLogs
 from fairlead.runtime.control.prometheus import ControlPlaneMetrics
 from fairlead.runtime.control.snapshotter import ObservedJournal, Retention, Snapshotter, check_serializable
 from fairlead.runtime.control.tokens import Tokens
