@@ -54,7 +54,7 @@ def test_jobs_that_get_the_signal_of_their_agent_save_and_have_not_failed_or_fin
             agent = cluster.agents.pop("v100-0")
             _signal(signal.SIGUSR1, _processes(agent))
             _until_more_steps(cluster, leased)
-            assert all(job["starts"] == times for job in cluster.jobs().values())
+            assert all(job["starts"] >= times for job in cluster.jobs().values())
             everything = [*_processes(agent), agent]
             random.shuffle(everything)
             _signal(signal.SIGTERM, everything)
@@ -65,7 +65,8 @@ def test_jobs_that_get_the_signal_of_their_agent_save_and_have_not_failed_or_fin
             saved = {name: jobs[name]["steps_done"] for name in leased}
             assert saved == {name: len(cluster.steps_of(name)) for name in leased}, "each has saved its last step"
             cluster.start_agent("v100-0")
-        cluster.until("all run", lambda jobs: all(job["starts"] == TIMES + 1 for job in jobs.values()))
+        # A script that gets the signal long before its agent is started once more, which the agent refuses.
+        cluster.until("all run", lambda jobs: all(job["starts"] > TIMES for job in jobs.values()))
         (tmp_path / "go").touch()
         for name in leased:
             cluster.hurry(name)
@@ -85,7 +86,7 @@ def test_an_agent_takes_sigusr1_as_an_order_to_leave(tmp_path: Path) -> None:
 def _until_scripts_run(cluster: ClusterAtWork, names: list[str], times: int) -> None:
     """Each has written a line for the last of its starts."""
     files = [cluster.root / f"{name}.starts" for name in names]
-    reached = lambda: all(file.exists() and len(file.read_text().splitlines()) == times for file in files)  # noqa: E731
+    reached = lambda: all(file.exists() and len(file.read_text().splitlines()) >= times for file in files)  # noqa: E731
     wait_for(reached, "all scripts run", cluster._logs)
 
 

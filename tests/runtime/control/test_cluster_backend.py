@@ -16,6 +16,7 @@ from fairlead.engine import state_codec
 from fairlead.engine.explain import why_in
 from fairlead.runtime.control import views
 from fairlead.runtime.control.accounting import history_records
+from fairlead.runtime.control.engines import Engines
 from fairlead.runtime.control.tracked_launch import LaunchEnd, NodeRanks, TrackedLaunch
 from fairlead.runtime.protocol.messages import Heartbeat, OrderBatch, decode_message, encode_message
 from fairlead.runtime.protocol.orders import Ended, Extend, Kill, Launch, Metric, Progress, RenewalRequest, Revoke, Task
@@ -384,7 +385,9 @@ def test_a_launch_names_its_user_and_what_its_task_needs():
     plane = SimpleNamespace(
         loop=scene.loop,
         backend=scene.backend,
-        hub=SimpleNamespace(connected={0}, silent_s=lambda node: 0.0, heartbeats={0: Heartbeat(limits="none")}),
+        hub=SimpleNamespace(
+            connected={0}, silent_s=lambda node: 0.0, heartbeats={0: Heartbeat(limits="none")}, engines=Engines()
+        ),
     )
     assert [node["limits"] for node in views.node_records(plane)] == ["none"]  # type: ignore[arg-type]
 
@@ -394,7 +397,7 @@ def test_a_job_that_moves_is_marked_on_both_nodes():
     plane = SimpleNamespace(
         loop=scene.loop,
         backend=scene.backend,
-        hub=SimpleNamespace(connected={0, 1}, silent_s=lambda node: 0.0, heartbeats={}),
+        hub=SimpleNamespace(connected={0, 1}, silent_s=lambda node: 0.0, heartbeats={}, engines=Engines()),
     )
 
     def jobs() -> list[tuple[list[str], list[str], list[str]]]:
