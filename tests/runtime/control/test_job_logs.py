@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fairlead.core.cluster import Node
-from fairlead.core.job import Phase
+from fairlead.core.job import Job, Phase
 from fairlead.journal.control_files import LOGS, FolderFiles
 from fairlead.runtime.control.engines import Engines
 from fairlead.runtime.control.job_logs import LogMissing, LogReader
@@ -57,6 +57,15 @@ def test_a_launch_that_was_stopped_before_it_began_hides_no_log(phase: Phase) ->
     assert read(logs) == (1, "hello")
     assert read(logs, 2) == (2, ""), "followers go on with the next launch"
     assert read(reader({}, 1, Phase.WAITING)) == (1, "")
+
+
+def test_outputs_of_a_job_that_ended_while_it_moved_are_those_of_the_launch_before() -> None:
+    logs = reader({1: b"kept"}, 2, Phase.FINISHED)
+    logs.plane.loop.state.job_of = {0: Job("a", command='{"run": ["true"], "outputs": ["result.txt"]}')}
+    assert asyncio.run(logs.read_output(0, "result.txt", 0)) == (1, b"kept")
+    logs.plane.loop.state.columns["starts"] = [3]
+    with pytest.raises(LogMissing, match="of launch 2 is not stored"):
+        asyncio.run(logs.read_output(0, "result.txt", 0))
 
 
 def test_logs_that_were_removed_are_missing() -> None:

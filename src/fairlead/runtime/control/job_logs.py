@@ -76,9 +76,15 @@ class LogReader:
             raise LogMissing("it declares no outputs: name files with --outputs, or outputs: in its task file, before it runs")
         if record["launch"] == 0 or not record["over"]:
             raise LogMissing("its outputs can be fetched when it has ended")
-        request = LogRequest(0, number, record["launch"], -1, offset, CHUNK_BYTES, path)
-        chunk = await self._chunk(-1, request, over=True)
-        return record["launch"], base64.b64decode(chunk.data)
+        launch = record["launch"]
+        try:
+            chunk = await self._chunk(-1, LogRequest(0, number, launch, -1, offset, CHUNK_BYTES, path), over=True)
+        except LogMissing:  # a job that ended while it moved has no output of the launch that did not begin
+            if launch == 1:
+                raise
+            launch -= 1
+            chunk = await self._chunk(-1, LogRequest(0, number, launch, -1, offset, CHUNK_BYTES, path), over=True)
+        return launch, base64.b64decode(chunk.data)
 
     def _launch(self, number: int, launch: int, rank: int) -> tuple[dict[str, Any], int]:
         """A launch in the state, and its node (-1: unknown). It is read before the log: if nothing of the launch runs by then
