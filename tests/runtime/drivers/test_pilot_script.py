@@ -129,7 +129,7 @@ class NoWait(Host):
         self.slept.append(seconds)
 
 
-def rows(*found: str, folder: str = "/work/slurm") -> str:
+def rows(*found: str, folder: str = "/shared/slurm") -> str:
     return "".join(f"{one}|{folder}\n" for one in found)
 
 
@@ -138,7 +138,7 @@ RUNS, WAITS = "7|RUNNING|2|2026-11-18T01:00:00|2026-11-18T13:00:00|None", "8|PEN
 
 def test_pilots_are_those_of_the_folder():
     calls = Calls(squeue=[rows(RUNS, WAITS) + rows("9|RUNNING|1|N/A|N/A|None", folder="/other")])
-    first, second = SlurmPrograms(calls).pilots(Path("/work/slurm"))
+    first, second = SlurmPrograms(calls).pilots(Path("/shared/slurm"))
     assert (first.job, first.state, first.nodes, first.reason) == ("7", "RUNNING", 2, "")
     assert first.end - first.start == 12 * 3600  # type: ignore[operator]
     assert (second.job, second.start, second.reason) == ("8", None, "Dependency")
@@ -149,7 +149,7 @@ def test_pilots_are_those_of_the_folder():
 def test_down_ends_the_chain_first_and_lets_agents_leave():
     calls = Calls(squeue=[rows(RUNS, WAITS)] * 2 + [rows(RUNS), rows("7|COMPLETED|2|N/A|N/A|None")])
     host, said = NoWait(), list[str]()
-    assert SlurmPrograms(calls, host).end(Path("/work/slurm"), [], said.append) == ["8", "7"]
+    assert SlurmPrograms(calls, host).end(Path("/shared/slurm"), [], said.append) == ["8", "7"]
     assert [words for words in calls.words if words.startswith("scancel")] == [
         "scancel --quiet 8",
         "scancel --quiet --signal=USR1 7",
@@ -157,13 +157,13 @@ def test_down_ends_the_chain_first_and_lets_agents_leave():
     assert host.slept == [POLL_S] * 2
     assert len(said) == 1
     with pytest.raises(NotFound, match="no pilot 9"):
-        SlurmPrograms(Calls(squeue=[rows(RUNS)]), host).end(Path("/work/slurm"), ["9"], said.append)
+        SlurmPrograms(Calls(squeue=[rows(RUNS)]), host).end(Path("/shared/slurm"), ["9"], said.append)
 
 
 def test_a_slurm_that_is_away_has_refused_nothing():
     away = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
     with pytest.raises(NoSlurm, match=r"does not answer: .*Unable to contact.*; .* continue: try again") as found:
-        SlurmPrograms(lambda words: (1, "", away)).pilots(Path("/work/slurm"))
+        SlurmPrograms(lambda words: (1, "", away)).pilots(Path("/shared/slurm"))
     assert found.value.exit_code == UNREACHABLE
 
 
