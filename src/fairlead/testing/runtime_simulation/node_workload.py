@@ -10,6 +10,7 @@ from typing import Protocol
 from fairlead.core import events as ev
 from fairlead.core.cluster import Drain
 from fairlead.runtime.control.control_plane import ControlPlane
+from fairlead.testing.runtime_simulation.simulated_database import SimulatedJournal
 from fairlead.testing.runtime_simulation.virtual_world import VirtualWorld
 
 _AGAIN_S = 3.0
@@ -43,7 +44,7 @@ class NodeOperator:
     def _remove(self, name: str, then: Callable[[], None]) -> None:
         plane = self._plane()
         number = plane.cluster.number_of_node.get(name) if plane is not None else None
-        if plane is not None and number is None:  # it has never joined
+        if plane is not None and number is None and not _has_unwritten(plane):  # it has never joined, or is removed
             then()
             return
         done = False
@@ -59,3 +60,9 @@ class NodeOperator:
             plane.backend.drain(number, False, drain=Drain("it leaves"))
             plane.backend.remove_node(number, answer)
         self._world.after(_AGAIN_S, lambda: None if done else self._remove(name, then))
+
+
+def _has_unwritten(plane: ControlPlane) -> bool:
+    """Whether the control plane may still lose what it shows: an operator believes in a removal when the database has it."""
+    assert isinstance(plane.journal, SimulatedJournal)
+    return bool(plane.journal.uncommitted())
