@@ -15,8 +15,8 @@ from fairlead.core.events import NodeAdded
 from fairlead.core.job import LAUNCH_FAILED
 from fairlead.engine.codec import decode, encode
 from fairlead.runtime.control.agent_hub import AgentHub
+from fairlead.runtime.control.agent_sessions import PartSession
 from fairlead.runtime.control.engine_hub import MAX_STARTS, START_WITHIN_S, EngineHub
-from fairlead.runtime.control.engine_parts import PartSession
 from fairlead.runtime.control.engines import Engines
 from fairlead.runtime.control.inbox import Refusal
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError
+from fairlead.runtime.control.agent_sessions import ANY_AGENT, AgentSession, PartSession
 from fairlead.runtime.control.agent_transfers import AgentTransfers
 from fairlead.runtime.control.cluster_backend import ClusterBackend
 from fairlead.runtime.control.code_store import CodeStore
-from fairlead.runtime.control.engine_parts import PartSession
 from fairlead.runtime.control.engines import Engines, launch_key
 from fairlead.runtime.control.node_roster import reported_node, stay_of
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
@@ -32,18 +32,8 @@ NEW_NODES_PER_S, NEW_NODES_BURST = 10.0, 2_000  # nodes that agents add; others 
 
 WRITING = 0.2  # of the time may be spent on writing new credentials; agents without one use the token of all agents
 MISSED_LEASE = 0.7  # of a lease without a heartbeat (agents send three in a lease): the agent is unreachable
-ANY_AGENT = Bearer(Role.AGENT, "")  # of a hub that asks for no token
 UNCHECKED = Bearer(Role.NODE, "")  # of a token that cannot be checked now: its agent connects again later
 _AGAIN = "remove the file 'credential' in the agent's --root, and pass --token-file with an agent token"
-
-
-@dataclass(eq=False)
-class AgentSession:
-    """One agent's stream. `out` sends messages in order; None ends the stream."""
-
-    node: int
-    out: Callable[[ms.FromControl | None], None]
-    bearer: Bearer = ANY_AGENT
 
 
 @dataclass(eq=False)

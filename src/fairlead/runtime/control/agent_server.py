@@ -10,8 +10,8 @@ import grpc
 import grpc.aio
 
 from fairlead.core.errors import FairleadError
-from fairlead.runtime.control.agent_hub import AgentHub, AgentSession
-from fairlead.runtime.control.engine_parts import PartSession
+from fairlead.runtime.control.agent_hub import AgentHub
+from fairlead.runtime.control.agent_sessions import AgentSession, PartSession
 from fairlead.runtime.protocol import messages as ms
 
 log = logging.getLogger(__name__)

@@ -6,14 +6,11 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fairlead.core.cluster import Drain, Node
+from fairlead.runtime.control.agent_sessions import HubServices
 from fairlead.runtime.drivers.base import Machine, MachineState
 from fairlead.workloads.catalogue import accelerator_type
-
-if TYPE_CHECKING:
-    from fairlead.runtime.control.agent_hub import AgentHub
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +22,7 @@ class EngineNodes:
     """The nodes of one engine. `join` lets the backend use one; `uses` tells whether parts of launches may run there."""
 
     engine: str
-    hub: AgentHub
+    hub: HubServices
     look: Callable[[], None]
     join: Callable[[int], None]
     uses: Callable[[int], bool]
@@ -66,7 +63,7 @@ class EngineNodes:
 
     def _remove_gone(self) -> None:
         """Remove nodes whose machines the engine took away while no control plane ran, once nothing can run there any more."""
-        if sum(engine.driver.name == self.engine for engine in self.hub.engines.all) != 1:
+        if self.hub.engines.named(self.engine) != 1:
             return  # they may be those of another cluster
         cluster = self.hub.cluster
         for name, node in cluster.number_of_node.items():

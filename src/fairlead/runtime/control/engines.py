@@ -27,6 +27,10 @@ class Engines:
         engine = self.of(node)
         return spec.engine if engine is None else engine.driver.name
 
+    def named(self, engine: str) -> int:
+        """Return how many engines have this name: two clusters of one kind may be used."""
+        return sum(one.driver.name == engine for one in self.all)
+
     def check_agent(self, node: int, spec: Node) -> None:
         """Refuse an agent for all launches of a node that is an engine's machine. Raises `BadMessage`."""
         if engine := self.name_for(node, spec):

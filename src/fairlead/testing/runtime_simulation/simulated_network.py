@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fairlead.runtime.agent.agent_stream import ConnectionLost
-from fairlead.runtime.control.agent_hub import AgentHub, AgentSession
-from fairlead.runtime.control.engine_parts import PartSession
+from fairlead.runtime.control.agent_hub import AgentHub
+from fairlead.runtime.control.agent_sessions import AgentSession, PartSession
 from fairlead.runtime.protocol import messages as ms
 from fairlead.testing.runtime_simulation.virtual_world import FaultWindow, SimulatedProgram, VirtualWorld
 
