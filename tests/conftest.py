@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
+from logging.handlers import QueueHandler
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,16 @@ pytest_plugins = ["fairlead.testing.fixtures"]
 def pytest_xdist_auto_num_workers() -> int:
     """Two more than there are cores: tests of real processes mostly wait."""
     return len(os.sched_getaffinity(0)) + 2
+
+
+@pytest.fixture(autouse=True)
+def logging_of_this_test() -> Iterator[None]:
+    """A command that a test runs in this process logs to a standard error that ends with the test."""
+    level = logging.root.level
+    yield
+    logging.root.setLevel(level)
+    for handler in [one for one in logging.root.handlers if isinstance(one, QueueHandler)]:
+        logging.root.removeHandler(handler)
 
 
 SHARED = Path(__file__).resolve().parents[1] / ".." / "shared"
