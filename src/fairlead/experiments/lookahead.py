@@ -18,7 +18,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.config.schedulers import scheduler_of, simulated_with
 from fairlead.core.errors import FairleadError, require
-from fairlead.core.events import Memo, NodeDrained
+from fairlead.core.events import Memo, NodeDrained, NodeLost, NodeRepaired
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.core.rng import stream
@@ -85,13 +85,14 @@ class ArrivalForecast:
 
 @dataclass(frozen=True)
 class StartingPoint:
-    """Where a forward simulation starts: a detached snapshot, the scheduler with its memo, and the jobs that will arrive."""
+    """Where a forward simulation starts: a detached snapshot, the scheduler with its memo, and what will happen."""
 
     view: Snapshot
     scheduler: SchedulerConfig
     memo: Memo = None
     arrivals: tuple[Job, ...] = ()
     costs: Costs = field(default_factory=Costs)
+    faults: tuple[NodeLost | NodeRepaired, ...] = ()  # of nodes, by time
 
 
 def forward_loop(
@@ -110,7 +111,9 @@ def forward_loop(
     )
     due = sorted((second, node, bool(undo)) for second, node, undo in times if second is not None)
     drains = [NodeDrained(max(second, start.view.time), node, undo) for second, node, undo in due]
-    backend = SimulatedBackend.from_snapshot(start.view, table, start.arrivals, costs=start.costs, others=drains)
+    backend = SimulatedBackend.from_snapshot(
+        start.view, table, start.arrivals, costs=start.costs, faults=start.faults, others=drains
+    )
     stages = simulated_with(start.costs, scheduler).build(table, registry or Registry.installed())
     return Loop(State.from_snapshot(start.view, memo), backend, stages, on_decision=on_decision)
 
