@@ -17,6 +17,7 @@ from fairlead.testing.runtime_simulation.simulated_network import Network
 from fairlead.testing.runtime_simulation.virtual_world import FaultWindow, MachineClock, VirtualWorld
 
 _SOON_S, _LATER_S = 3.0, 30.0  # how long a fault waits for something that it can happen to
+_LATE_FOR_S = 60.0  # messages of a stream are late for so long
 
 
 class FaultTarget(Protocol):
@@ -204,6 +205,12 @@ def _late_messages(scene: FaultTarget, fault: Fault) -> bool:
     streams = scene.network.streams_of(scene.nodes[fault.where].name)
     for stream in streams:
         stream.late_s = fault.amount
+
+    def on_time() -> None:  # also where the fault came after the last reset
+        for stream in streams:
+            stream.late_s = 0.0
+
+    scene.world.after(_LATE_FOR_S, on_time)
     return bool(streams) and scene.took_effect(fault)
 
 
