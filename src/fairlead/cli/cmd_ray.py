@@ -155,5 +155,5 @@ def _control(given: str) -> str:
 
 def _why(state: AgentState) -> str:
     if state.state == "waiting":
-        return "waits for GPUs that Ray has given to others, or for a slow node; it joins later"
+        return "waits for GPUs that other Ray tasks use, or for a slow node; it joins later"
     return f"its agent has ended: {state.reason}" if state.state == "ended" else "its agent runs, but has not joined yet"
