@@ -151,6 +151,7 @@ def serve_command(
     SIGHUP reads --config again. If it is invalid, the log says why, and the current one stays. Without --config, a
     control plane that starts again uses the scheduler of its journal; 'fairlead scheduler set' changes it.
     """
+    from fairlead.console.web_console import Console
     from fairlead.experiments.lookahead_process import forecast_in_process
     from fairlead.runtime.bootstrap import ServeSettings, serve_control_plane
     from fairlead.runtime.protocol.network import Certificate, check_encryption
@@ -189,7 +190,7 @@ def serve_command(
         advertise,
         agents_ca,
     )
-    serve_control_plane(settings, forecast_in_process, lambda started: _print_addresses(started, parts))
+    serve_control_plane(settings, forecast_in_process, lambda started: _print_addresses(started, parts), Console)
 
 
 def _print_addresses(started: Started, parts: LiveSchedulerOptions) -> None:
@@ -342,6 +343,7 @@ def up_command(
     Ctrl-C lets jobs checkpoint and ends the cluster. With
     another --root, the command prints the variables to set in other terminals.
     """
+    from fairlead.console.web_console import Console
     from fairlead.experiments.lookahead_process import forecast_in_process
     from fairlead.runtime.agent.agent_process import end_with_stdin
     from fairlead.runtime.bootstrap import ServeSettings, run_local_cluster
@@ -373,5 +375,6 @@ def up_command(
             token = (root / "admin.token").absolute()
             note(f'in other terminals: export {URL}={started.url} {TOKEN}="$(cat {shlex.quote(str(token))})"')
 
-    run_local_cluster(settings, forecast_in_process, log_format, on_start, lambda: note("jobs checkpoint and end …"))
+    on_stop = lambda: note("jobs checkpoint and end …")  # noqa: E731
+    run_local_cluster(settings, forecast_in_process, log_format, on_start, on_stop, Console)
     note(f"ended. `fairlead up` with the same --root ({root}) resumes the jobs that have not finished")

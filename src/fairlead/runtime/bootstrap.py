@@ -35,9 +35,12 @@ if TYPE_CHECKING:  # these take a second to import; they are loaded when a proce
     from fairlead.runtime.control.code_store import CodeQuota
     from fairlead.runtime.control.control_plane import ControlPlane
     from fairlead.runtime.control.lookahead_service import Lookahead
+    from fairlead.runtime.control.request_guard import WebConsole
     from fairlead.runtime.control.tokens import Tokens
     from fairlead.runtime.protocol.network import Certificate
     from fairlead.runtime.standby import HeldJournal
+
+    ConsoleFactory = Callable[[ControlPlane, Tokens], WebConsole]
 
 log = logging.getLogger("fairlead.cluster")
 
@@ -92,10 +95,13 @@ class Started:
 
 
 def serve_control_plane(
-    settings: ServeSettings, lookahead: Lookahead | None = None, on_start: Callable[[Started], None] = lambda started: None
+    settings: ServeSettings,
+    lookahead: Lookahead | None = None,
+    on_start: Callable[[Started], None] = lambda started: None,
+    console: ConsoleFactory | None = None,
 ) -> None:
-    """Run a control plane until a signal ends it. `lookahead` answers `when` requests; None turns them off. Raises
-    `FairleadError`: an address, folder or journal cannot be used, or the loop failed."""
+    """Run a control plane until a signal ends it. `lookahead` answers `when` requests, and `console` has the pages for
+    browsers; None turns them off. Raises `FairleadError`: an address, folder or journal cannot be used, or the loop failed."""
     from fairlead.journal.recovery import is_new, is_postgres, recover
     from fairlead.runtime.standby import answering_as_standby, common_settings, hold_journal, wait_for_journal
 
@@ -129,7 +135,7 @@ def serve_control_plane(
             except BaseException:
                 journal.close()
                 raise
-        asyncio.run(_serve(settings, listeners, journal, state, lookahead, on_start))
+        asyncio.run(_serve(settings, listeners, journal, state, lookahead, on_start, console))
 
 
 @contextlib.contextmanager
@@ -163,6 +169,7 @@ async def _serve(
     state: State | None,
     lookahead: Lookahead | None,
     on_start: Callable[[Started], None],
+    console: ConsoleFactory | None,
 ) -> None:
     from fairlead.estimators.colocated_rates import has_usage_observations
     from fairlead.runtime.control.http_api import create_app
@@ -181,6 +188,7 @@ async def _serve(
         lookahead=lookahead,
         rate=RequestRate(settings.request_rate, 4 * settings.request_rate) if settings.request_rate else None,
         agents_loop=asyncio.get_running_loop(),
+        console=console(plane, tokens) if console is not None else None,
     )
     server = HttpServer(app, *((str(certificate.certificate), str(certificate.key)) if certificate else ()))
     address = f"{settings.http.rpartition(':')[0]}:{listeners[0].getsockname()[1]}"
@@ -310,6 +318,7 @@ def run_local_cluster(
     log_format: LogFormat,
     on_start: Callable[[Started], None],
     on_stop: Callable[[], None],
+    console: ConsoleFactory | None = None,
 ) -> None:
     """Run a control plane with an agent process for each node, until a signal ends it; then let jobs save, and end them.
     `connection.json` in the root tells clients how to connect while the cluster runs."""
@@ -327,7 +336,7 @@ def run_local_cluster(
         agents.extend(_start_agents(settings, started, log_format))
 
     try:
-        serve_control_plane(settings, lookahead, begin)
+        serve_control_plane(settings, lookahead, begin, console)
         on_stop()
     finally:
         if agents:  # otherwise the file belongs to another cluster

@@ -11,6 +11,7 @@ from typing import Any
 
 from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
+from fairlead.console.web_console import Console
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.experiments.lookahead_process import forecast_in_process
@@ -34,6 +35,8 @@ class Served:
     agents: str  # where they connect
     plane: ControlPlane
     journal: MemoryJournal
+    tokens: Tokens
+    console: Console | None = None
 
 
 @contextmanager
@@ -42,6 +45,7 @@ def served(
     state: State | None = None,
     lookahead: Lookahead = forecast_in_process,
     limits: ConnectionLimits | None = None,
+    console: bool = False,
 ) -> Iterator[Served]:
     """In two threads with event loops of their own, as `fairlead serve` has them; with a state, one that is started again."""
     up, over = threading.Event(), threading.Event()
@@ -60,13 +64,15 @@ def served(
             tokens=tokens,
         )
         agents = await plane.start()
-        told = create_app(plane, tokens, lookahead=lookahead, agents_loop=asyncio.get_running_loop())
+        pages = Console(plane, tokens) if console else None
+        told = create_app(plane, tokens, lookahead=lookahead, agents_loop=asyncio.get_running_loop(), console=pages)
         server, listeners = HttpServer(told, limits=limits), bind_sockets("--http", "127.0.0.1:0")
         serving = asyncio.create_task(asyncio.to_thread(server.run, listeners))
         while not server.started:
             await asyncio.sleep(0.01)
         port = listeners[0].getsockname()[1]
-        found.append(Served(f"http://127.0.0.1:{port}", admin, user, agent, f"127.0.0.1:{agents}", plane, journal))
+        url = f"http://127.0.0.1:{port}"
+        found.append(Served(url, admin, user, agent, f"127.0.0.1:{agents}", plane, journal, tokens, pages))
         up.set()
         await asyncio.to_thread(over.wait)
         server.stop()

@@ -1,5 +1,5 @@
-"""Two plain HTML pages of the HTTP server: `/`, and `/docs` from the OpenAPI document. They load nothing from elsewhere, so
-they work without an internet connection."""
+"""Two plain HTML pages of the HTTP server: `/`, where there is no console, and `/docs` from the OpenAPI document. They load
+nothing from elsewhere, so they work without an internet connection."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ _STYLE = (
 )
 
 
-def add_pages(app: FastAPI) -> None:
-    """Add `/` and `/docs` to an application."""
-
-    @app.get("/", include_in_schema=False, response_class=HTMLResponse)
-    async def root() -> str:
-        return _page("Fairlead", _ROOT)
+def add_pages(app: FastAPI, *, root: bool = True) -> None:
+    """Add `/docs` and, if `root`, `/` to an application."""
+    if root:
+        app.add_api_route("/", lambda: HTMLResponse(_page("Fairlead", _ROOT)), include_in_schema=False)
 
     @app.get("/docs", include_in_schema=False, response_class=HTMLResponse)
     async def docs() -> str:

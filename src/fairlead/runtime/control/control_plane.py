@@ -102,9 +102,10 @@ class ControlPlane:
         self.decision_health = DecisionHealth(self.metrics.skipped)
         stages = self._composed(state.scheduler if recovered else self.scheduler)
         event_log = EventLog(lambda: self.loop.state, lambda: self.loop.stages.round_s)
+        self.observers = [self.metrics.observe_commit, event_log.observe]  # of commits; changed under the backend's lock
         observed = self._observed = ObservedJournal(
             self.journal,
-            (self.metrics.observe_commit, event_log.observe),
+            self.observers,
             lambda: self.stopping,
             host,
             quiet=self.term is not None,

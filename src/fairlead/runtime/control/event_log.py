@@ -118,30 +118,33 @@ class RecentDecisions:
     """The last decisions that changed something."""
 
     def __init__(self) -> None:
-        self._last: deque[RoundPlan] = deque(maxlen=RECENT_DECISIONS)
+        self.plans: deque[RoundPlan] = deque(maxlen=RECENT_DECISIONS)
 
     def add(self, plan: RoundPlan) -> None:
         if plan.changes:
-            self._last.append(plan)
+            self.plans.append(plan)
 
     def records(self, state: State, visible_to: str | None = None) -> list[dict[str, Any]]:
         """Return the decisions, most recent first, with one user's jobs or (None) all jobs."""
-        return [record for plan in reversed(self._last) if (record := self._record(plan, state, visible_to))]
+        return [record for plan in reversed(self.plans) if (record := decision_record(plan, state, visible_to))]
 
-    def _record(self, plan: RoundPlan, state: State, visible_to: str | None) -> dict[str, Any]:
-        def names(numbers: list[int]) -> list[str]:
-            return [state.job_of[n].name for n in numbers if n in state.job_of and visible_to in (None, state.job_of[n].user)]
 
-        starts, bounds = plan.launches, plan.launches.offsets.tolist()
-        launched = {}
-        for number, begin, end in zip(starts.jobs.tolist(), bounds, bounds[1:]):
+def decision_record(plan: RoundPlan, state: State, visible_to: str | None) -> dict[str, Any]:
+    """Return what a decision changed, of one user's jobs or (None) of all jobs; empty if that is nothing."""
+
+    def names(numbers: list[int]) -> list[str]:
+        return [state.job_of[n].name for n in numbers if n in state.job_of and visible_to in (None, state.job_of[n].user)]
+
+    starts, bounds = plan.launches, plan.launches.offsets.tolist()
+    launched = {}
+    for number, begin, end in zip(starts.jobs.tolist(), bounds, bounds[1:]):
+        for name in names([number]):
             nodes = sorted(set(state.cluster.node_of[starts.accelerators[begin:end]].tolist()))
-            for name in names([number]):
-                launched[name] = [state.cluster.nodes[node].name for node in nodes]
-        record = {
-            "launched": launched,
-            "suspended": names([n for n in plan.suspended.tolist() if n not in starts.jobs]),
-            "refused": names([number for number, _ in plan.refused]),
-            "ended": names(plan.ended.tolist()),
-        }
-        return {"second": plan.time, **record} if any(record.values()) else {}
+            launched[name] = [state.cluster.nodes[node].name for node in nodes]
+    record = {
+        "launched": launched,
+        "suspended": names([n for n in plan.suspended.tolist() if n not in starts.jobs]),
+        "refused": names([number for number, _ in plan.refused]),
+        "ended": names(plan.ended.tolist()),
+    }
+    return {"second": plan.time, **record} if any(record.values()) else {}

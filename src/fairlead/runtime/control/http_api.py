@@ -37,7 +37,15 @@ from fairlead.runtime.control.job_routes import ENDED_ALREADY, JobName, check_li
 from fairlead.runtime.control.lookahead_service import Lookahead, when_routes
 from fairlead.runtime.control.node_routes import node_routes
 from fairlead.runtime.control.prometheus import CONTENT_TYPE
-from fairlead.runtime.control.request_guard import ParsedRoute, RequestGuard, RequestRate, check_token, in_worker, json_response
+from fairlead.runtime.control.request_guard import (
+    ParsedRoute,
+    RequestGuard,
+    RequestRate,
+    WebConsole,
+    check_token,
+    in_worker,
+    json_response,
+)
 from fairlead.runtime.control.snapshotter import check_serializable
 from fairlead.runtime.control.submissions import (
     JobNames,
@@ -84,15 +92,18 @@ def create_app(
     lookahead: Lookahead | None = None,
     rate: RequestRate | None = None,
     agents_loop: asyncio.AbstractEventLoop | None = None,
+    console: WebConsole | None = None,
 ) -> FastAPI:
     """Return the application; `/metrics` needs no token if `metrics_open`. `rate` limits each user; None: no limit.
-    `agents_loop` is the event loop of the agents' streams, if the application runs in another one."""
+    `agents_loop` is the event loop of the agents' streams, if the application runs in another one. `console` has the pages for
+    browsers; None: `/` only says what this is."""
     about = "The control plane of a GPU cluster."
     app = FastAPI(
         title="Fairlead", version=VERSION, description=about, responses=ERROR_RESPONSES, docs_url=None, redoc_url=None
     )
     app.router.route_class = ParsedRoute
-    add_pages(app)
+    add_pages(app, root=console is None)
+    features: list[str] = []  # what a page of the console may show, besides what every control plane has
 
     @app.exception_handler(RequestValidationError)
     async def refuse(request: Request, problem: RequestValidationError) -> JSONResponse:
@@ -136,6 +147,7 @@ def create_app(
         count=plane.metrics.count_request,
         rate=rate,
         may_wait=tokens.may_wait,
+        console=console,
     )
 
     async def read(what: Callable[[], T]) -> T:
@@ -414,6 +426,9 @@ def create_app(
     app.include_router(accounting_routes(plane, bearer, read))
     if lookahead is not None:
         app.include_router(when_routes(plane, bearer, lookahead))
+        features.append("when")
+    if console is not None:
+        app.include_router(console.routes(bearer, features))
     return app
 
 

@@ -9,6 +9,7 @@ import resource
 import socket
 import sys
 import termios
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ LINGER_S, LINGER_BYTES = 2.0, 256 << 10  # of a body that is not read: a client 
 JUST_OPENED_S = 1.0  # such a connection may have sent a request that was not read yet: it is not closed …
 SWEEP_S = 0.05  # from the first connection too many until some are closed
 MOST_OVER = 4  # … unless there are so many times the limit
+READ_AT_STOP_S = 2.0  # without reading an answer, when the server stops
 PART_BYTES = 64 << 10  # of an answer that are written at once
 SWITCH_S = 0.001  # how long one thread computes while others wait: the event loops need many short turns
 
@@ -50,6 +52,7 @@ class LimitedConnection(H11Protocol):
         self._discarded = -1  # bytes of a body behind its answer; below 0 as long as there is none
         super().connection_made(_LingeringTransport(transport, self))  # type: ignore[arg-type]
         self._stuck: asyncio.TimerHandle | None = None
+        self._read_s = self.limits.read_s
         self._timer = self.loop.call_later(self.limits.request_s, self._close_idle)
         self._mark()
         near = self.by_address[self._address]
@@ -142,7 +145,14 @@ class LimitedConnection(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stuck = self._stuck or self.loop.call_later(self.limits.read_s, self.transport.abort)
+        self._stuck = self._stuck or self.loop.call_later(self._read_s, self.transport.abort)
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self._read_s = READ_AT_STOP_S
+        if self._stuck is not None:
+            self._unset_stuck()
+            self._stuck = self.loop.call_later(self._read_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -192,10 +202,10 @@ class _HttpLoop(asyncio.SelectorEventLoop):
 
 class _InParts:
     """An application whose answers are written in parts, each when the client has read the one before: a connection is busy,
-    and not closed, as long as its client reads."""
+    and not closed, as long as its client reads. An answer without an end looks at `scope["stopping"]` at times."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, stopping: Callable[[], bool]) -> None:
+        self._app, self._stopping = app, stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_parts(message: Message) -> None:
@@ -205,7 +215,7 @@ class _InParts:
             rest = body[-(len(body) % PART_BYTES or PART_BYTES) :]
             await send({**message, "body": rest, "more_body": more} if body else message)
 
-        await self._app(scope, receive, send_parts)
+        await self._app({**scope, "stopping": self._stopping}, receive, send_parts)
 
 
 class HttpServer:
@@ -214,7 +224,8 @@ class HttpServer:
     def __init__(self, app: ASGIApp, certificate: str = "", key: str = "", limits: ConnectionLimits | None = None) -> None:
         limits = limits or ConnectionLimits()
         connection = type("Connection", (LimitedConnection,), {"limits": limits, "everywhere": {}, "by_address": {}})
-        config = uvicorn.Config(_InParts(app), log_config=None, log_level="warning", lifespan="off", http=connection, ws="none")
+        served = _InParts(app, lambda: self._server.should_exit)
+        config = uvicorn.Config(served, log_config=None, log_level="warning", lifespan="off", http=connection, ws="none")
         config.timeout_graceful_shutdown = limits.stop_s  # type: ignore[assignment]  # it takes fractions too
         if certificate:
             config.ssl_certfile, config.ssl_keyfile = certificate, key

@@ -8,16 +8,16 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, MutableMapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote, unquote
+from typing import Any, NamedTuple, Protocol, TypeVar
+from urllib.parse import quote, unquote, urlsplit
 
 import orjson
-from fastapi import HTTPException, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import JSONResponse
@@ -40,6 +40,10 @@ PROBE = "/healthz"  # always answered: other requests from a probe's address mus
 AGENTS = (Role.AGENT, Role.NODE, Role.LAUNCH)  # refused here: agents use gRPC
 ENCODED_SLASH = "%2F"  # stays encoded in a path, and so in its parameters
 MAX_USERS = 10_000  # whose rates are remembered
+SESSION_COOKIE = "fairlead_session"
+SIGN_IN, SIGN_IN_BYTES = "/console/sign-in", 4096  # the one request with a body and without a token, and its largest body
+PAGE_HEADER = b"x-fairlead-console"  # a script of another site cannot set it
+READING = ("GET", "HEAD", "OPTIONS")
 
 _SLASH = re.compile(ENCODED_SLASH, re.IGNORECASE)
 _workers, _look_ups = ThreadPoolExecutor(2, "requests"), ThreadPoolExecutor(1, "tokens")
@@ -103,6 +107,40 @@ def check_token(found: Bearer | None, *, metrics: bool = False) -> Bearer:
     return found
 
 
+async def look_up(bearer: Callable[[str], Bearer | None], may_wait: Callable[[str], bool], token: str) -> Bearer | None:
+    """Return the bearer of a token; no other request waits for one that is unknown."""
+    if may_wait(token):
+        return await asyncio.get_running_loop().run_in_executor(_look_ups, bearer, token)
+    return bearer(token)
+
+
+class WebConsole(Protocol):
+    """The pages for browsers: their sessions, which the guard accepts in place of tokens, and their routes."""
+
+    def bearer(self, session: str) -> Bearer | None:
+        """Return the bearer of the token that a session was opened with; None if either has ended."""
+        ...
+
+    def routes(self, bearer: Callable[..., Any], features: list[str]) -> APIRouter:
+        """Return the routes. `bearer` is the dependency that gives a request's bearer; `features` are parts that a page may
+        show, and may still grow."""
+        ...
+
+
+def session_of(headers: Mapping[bytes, str]) -> str:
+    """Return the session in a request's cookie; empty if there is none, or several: another site may have set one."""
+    pairs = (part.strip().partition("=") for part in headers.get(b"cookie", "").split(";"))
+    found = [value for name, _, value in pairs if name == SESSION_COOKIE]
+    return found[0] if len(found) == 1 else ""
+
+
+def check_origin(headers: Mapping[bytes, str]) -> None:
+    """Refuse a request that a page of another site has sent."""
+    origin = headers.get(b"origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != headers.get(b"host", "").lower():
+        raise HTTPException(403, "a page of another site may not send this request")
+
+
 class RequestGuard:
     """The application behind it gets requests with a known bearer (`scope["bearer"]`) and a complete body."""
 
@@ -114,8 +152,9 @@ class RequestGuard:
         count: Callable[[str, str, int], None],
         rate: RequestRate | None = None,
         may_wait: Callable[[str], bool] = lambda token: False,  # whether `bearer` may ask a database
+        console: WebConsole | None = None,
     ) -> None:
-        self._may_wait = may_wait
+        self._may_wait, self._console = may_wait, console
         self._app, self._bearer, self._largest_body, self._count = app, bearer, largest_body, count
         self._limiter = RateLimiter(rate) if rate is not None else None
         self._open: Counter[str] = Counter()
@@ -135,6 +174,7 @@ class RequestGuard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), (b"x-content-type-options", b"nosniff")]}
             await send(message)
 
         try:
@@ -148,13 +188,17 @@ class RequestGuard:
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         scheme, _, token = headers.get(b"authorization", "").partition(" ")
-        found, token = None, token.strip()
+        found = None
         length = headers.get(b"content-length", "0")
         scope["unread"] = int(length) if length.isdecimal() and len(length) < 20 else math.inf
-        if scheme.lower() == "bearer" and self._may_wait(token):  # others do not wait for unknown tokens
-            found = await asyncio.get_running_loop().run_in_executor(_look_ups, self._bearer, token)
-        elif scheme.lower() == "bearer":
-            found = self._bearer(token)
+        if scheme.lower() == "bearer":
+            found = await look_up(self._bearer, self._may_wait, token.strip())
+        elif self._console is not None and not scheme and (session := session_of(headers)):
+            found = self._console.bearer(session)
+            if found is not None and scope["method"] not in READING and scope["path"] != SIGN_IN:
+                check_origin(headers)
+                if headers.get(PAGE_HEADER) != "1":
+                    raise HTTPException(403, "a request with a cookie that changes something needs 'X-Fairlead-Console: 1'")
         scope["bearer"] = found
         if scope["path"] == PROBE and not self._body_size(scope, headers, found):
             await self._app(scope, receive, send)
@@ -183,11 +227,12 @@ class RequestGuard:
         sends = scope["method"] in ("POST", "PUT", "PATCH")
         if chunked and length is not None:
             raise HTTPException(400, "a request has the header Content-Length or Transfer-Encoding, not both", CLOSE)
-        if sends or chunked or length not in (None, "0"):
+        signs_in = self._console is not None and (scope["method"], scope["path"]) == ("POST", SIGN_IN)
+        if (sends or chunked or length not in (None, "0")) and not signs_in:
             check_token(found)
         if chunked or (sends and length is None):
             raise HTTPException(411, "the request needs the header Content-Length", CLOSE if chunked else None)
-        largest = self._largest_body(scope["path"])
+        largest = SIGN_IN_BYTES if signs_in else self._largest_body(scope["path"])
         if length is not None and (not length.isdecimal() or int(length) > largest):
             raise HTTPException(413, f"the body is too large: at most {largest:,} bytes are accepted")
         return int(length or 0)

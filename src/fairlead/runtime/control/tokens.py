@@ -187,6 +187,14 @@ class Tokens:
             return self._launch_bearer(token)
         digest = _digest(token)
         self._refresh(digest)
+        return self._found(digest)
+
+    def current(self, known: Bearer) -> Bearer | None:
+        """Return the bearer of the same token as it is now; None if it was revoked or has ended. It waits for no database."""
+        self._refresh()
+        return self._found(known.digest)
+
+    def _found(self, digest: str) -> Bearer | None:
         too_old = self._followed and time.monotonic() > self._read_at + MAX_AGE_S
         found = None if too_old else self._bearers.get(digest)
         return None if found is not None and 0 < found.expires <= self._clock() else found
