@@ -75,6 +75,7 @@ COMMANDS = {
     "resimulate": Entry(
         _SIMULATE, "fairlead.cli.cmd_resimulate:resimulate_command", "Simulate a recorded run under other policies."
     ),
+    "whatif": Entry(_SIMULATE, "fairlead.cli.cmd_whatif:whatif_command", "Simulate a cluster from now on with changes."),
     "synthesize": Entry(
         _SIMULATE, "fairlead.cli.cmd_synthesize:synthesize_command", "Choose the best scheduler every few rounds."
     ),

@@ -130,6 +130,10 @@ class IntervalRecorder:
         self._open: dict[int, tuple[float, Ints]] = {}
         self._rows: list[tuple[int, float, float, Ints]] = []
 
+    def resume(self, number: int, began_s: float, places: Ints) -> None:
+        """A job holds accelerators when the events begin."""
+        self._open[number] = (began_s, places)
+
     def observe(self, event: ev.Event) -> None:
         if isinstance(event, ev.RoundPlanned):
             plan = event.plan

@@ -1,0 +1,330 @@
+"""`fairlead whatif`: a fork of a cluster with changes, simulated against the same fork without."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich import box
+from rich.table import Table
+
+from fairlead.cli import options as opt
+from fairlead.cli import selectors
+from fairlead.cli.job_tables import legible
+from fairlead.cli.output import check_paths, note, option_error, out, page_source, print_json, progress
+from fairlead.config.schedulers import SchedulerConfig, parse_part, with_policy_files
+from fairlead.core.cluster import Node
+from fairlead.core.durations import EXPECTED, parse_duration
+from fairlead.core.errors import InputError
+from fairlead.core.job import Job
+from fairlead.experiments.fork import Fork, ForkChanges, run_fork
+from fairlead.experiments.metric_columns import Shows, format_duration, format_value
+from fairlead.experiments.whatif import METRICS, GroupDifference, WhatIfOptions, WhatIfResult, past_fork, what_if
+from fairlead.reporting.html import write_report
+
+if TYPE_CHECKING:
+    from fairlead.core.events import Event
+
+MAX_SHOWN = 10
+"""Users, and jobs, of each side in the tables; JSON has all."""
+
+_DURATIONS = ("average_jct_s", "p90_jct_s", "average_wait_s", "makespan_s")
+_CHANGES, _FORK = "Changes", "Fork and simulation"
+
+
+@opt.option_groups
+def whatif_command(
+    journal: str = typer.Argument("", help="A journal (x.sqlite, x.jsonl, postgresql://…). [default: the running cluster]"),
+    *,
+    policy: str = typer.Option(
+        "", help="Another policy, as 'las:by=time' or 'mine.py:MyPolicy'; the other parts stay.", rich_help_panel=_CHANGES
+    ),
+    preset: str = typer.Option("", help="Another scheduler: a preset.", rich_help_panel=_CHANGES),
+    config: Path | None = typer.Option(None, help="Another scheduler: a scheduler file.", rich_help_panel=_CHANGES),
+    round_s: float | None = typer.Option(None, "--round", help="Another round, in seconds.", rich_help_panel=_CHANGES, min=0.1),
+    add: str = typer.Option(
+        "", help="Nodes to add: GPUs × type : GPUs per node, as in '16xh200:8' for two nodes.", rich_help_panel=_CHANGES
+    ),
+    remove: list[str] | None = typer.Option(
+        None, help="A node to remove, by name; its jobs save and move. Repeatable.", rich_help_panel=_CHANGES
+    ),
+    quota: list[str] | None = typer.Option(
+        None, help="GPUs that a user may have, as USER=GPUS. Repeatable.", rich_help_panel=_CHANGES
+    ),
+    weight: list[str] | None = typer.Option(
+        None, help="Weight of all jobs of a user, as USER=WEIGHT. Repeatable.", rich_help_panel=_CHANGES
+    ),
+    without: list[str] | None = typer.Option(
+        None, help="A job to cancel, by name or number. Repeatable.", rich_help_panel=_CHANGES
+    ),
+    submit: list[Path] | None = typer.Option(
+        None, help="A task file of a job to submit now. Repeatable.", rich_help_panel=_CHANGES
+    ),
+    arrivals: str = typer.Option("", help="More or fewer arrivals, as +20% or -50%.", rich_help_panel=_CHANGES),
+    fault: list[str] | None = typer.Option(
+        None, help="A node that fails, as NODE:IN:FOR (v100-3:30m:4h). Repeatable.", rich_help_panel=_CHANGES
+    ),
+    at: str = typer.Option(
+        "", help="Fork a journal this long before its end, as 2d, instead of at its end.", rich_help_panel=_FORK
+    ),
+    past: str = typer.Option(
+        "", help="First simulate the last 7d (or so) of a journal as they were, and print the error.", rich_help_panel=_FORK
+    ),
+    simulations: int = typer.Option(5, help="Scenarios of arrivals.", rich_help_panel=_FORK, min=1, max=100),
+    window: float = typer.Option(
+        6.0, help="Hours of the recent past from which arrivals are drawn.", rich_help_panel=_FORK, min=0.01, max=100000.0
+    ),
+    report: Path | None = typer.Option(None, help="Write a page with both timelines to this file.", rich_help_panel=_FORK),
+    json: opt.JsonOption = False,
+) -> None:
+    """Simulate a cluster from now on with changes, and show who gains and who pays.
+
+    The present state of the cluster is simulated twice in each scenario: as it is, and with the changes. Both get the same
+    arrivals, drawn from the recent past, so the differences are paired. Intervals are 95 %, over the scenarios. The cluster
+    does not change. For a running cluster an admin token is needed.
+
+    A fork of a journal in the past (--at) has the jobs that really came, with the work that they really did.
+
+    Examples:
+
+      fairlead whatif --add 8xh200:8
+
+      fairlead whatif --policy srtf --quota bob=4 --report whatif.html
+
+      fairlead whatif .fairlead/journal.sqlite --past 7d --policy max-min-fairness
+    """
+    check_paths([Path(journal)] if journal and "://" not in journal else [], [report])
+    names, registry = with_policy_files([policy] if policy else [])
+    if (at or past) and not journal:
+        raise InputError("whatif", "a journal to fork in the past", field="at" if at else "past", value=at or past)
+    events = _events(journal)
+    if past:
+        _validate(events, _seconds("past", past), journal, quiet=json)
+    fork = _fork(events, journal, at, quiet=json)
+    changes = ForkChanges(
+        _scheduler(fork.start.scheduler, names, preset, config, round_s),
+        {user: _count("quota", text) for user, text in _pairs("quota", quota)},
+        {user: _positive("weight", text) for user, text in _pairs("weight", weight)},
+        _nodes(add, fork),
+        tuple(remove or ()),
+        tuple(_number(fork, word) for word in without or ()),
+        tuple(_job(path) for path in submit or ()),
+        arrivals=_proportion(arrivals),
+        faults=tuple(_fault(word) for word in fault or ()),
+    )
+    if not changes and past:
+        return
+    if not changes:
+        raise InputError("whatif", "at least one change, such as --policy, --add or --without")
+    options = WhatIfOptions(simulations, 3600 * window)
+    runs = 2 * simulations if fork.past else 2
+    with progress(runs, "simulating", quiet=json) as bar:
+        found = what_if(
+            fork, changes, options, registry=registry, keep_records=report is not None, on_run=lambda _: bar.advance()
+        )
+    if json:
+        print_json(found.to_dict())
+    else:
+        _tell(found)
+    for guess in found.guesses:
+        note(guess)
+    if report is not None and found.runs is not None:
+        notes = [_sentence(name, found) for name in found.metrics]
+        path = write_report(found.runs, report, title="What if", notes=notes, source=page_source())
+        note(f"report: {path}")
+
+
+def _events(journal: str) -> Sequence[Event]:
+    from fairlead.journal.recovery import read_journal
+
+    return tuple(read_journal(journal)) if journal else ()
+
+
+def _fork(events: Sequence[Event], journal: str, at: str, quiet: bool) -> Fork:
+    from fairlead.experiments.live_inputs import fetch_state
+    from fairlead.experiments.whatif import state_at
+    from fairlead.runtime.control.views import rates
+
+    if at:
+        return past_fork(events, events[-1].time - _seconds("at", at), journal).fork
+    if events:
+        state = state_at(events, events[-1].time)
+        return Fork.of(state, {"rates": rates(state)})
+    plane = selectors.control_plane()
+    with progress(None, "fetching the state", quiet=quiet):
+        return Fork.of(fetch_state(plane), plane.rates())
+
+
+def _validate(events: Sequence[Event], length_s: float, journal: str, quiet: bool) -> None:
+    """Simulate the past as it was, and print how far that is from what happened."""
+    begin = max(events[0].time, events[-1].time - length_s)
+    with progress(None, "simulating the past", quiet=quiet):
+        then = past_fork(events, begin, journal)
+        recorded, simulated, jobs = then.error(run_fork(then.fork))
+    error = 100 * (simulated - recorded) / recorded if recorded else math.nan
+    text = f"average JCT {format_duration(recorded)} recorded, {format_duration(simulated)} simulated ({error:+.1f} %)"
+    note(f"the last {format_duration(events[-1].time - begin)} as they were, {jobs} jobs: {text.replace('-', '−')}")
+
+
+def _scheduler(
+    present: SchedulerConfig, names: Sequence[str], preset: str, config: Path | None, round_s: float | None
+) -> SchedulerConfig | None:
+    if sum(map(bool, (names, preset, config))) > 1:
+        raise InputError("whatif", "one of --policy, --preset and --config")
+    chosen = SchedulerConfig.from_file(config) if config else SchedulerConfig.preset(preset) if preset else present
+    if names:
+        chosen = replace(chosen, policy=parse_part(names[0]), name="")
+    if round_s is not None:
+        chosen = replace(chosen, round_s=round_s)
+    return None if chosen == present else chosen
+
+
+def _pairs(option: str, words: Sequence[str] | None) -> list[tuple[str, str]]:
+    found = [word.rpartition("=") for word in words or ()]
+    for word, (user, _, value) in zip(words or (), found):
+        if not user or not value:
+            raise option_error(option, "USER=NUMBER, as in bob=4", word)
+    return [(user, value) for user, _, value in found]
+
+
+def _count(option: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 10**9:
+        raise option_error(option, "a whole number of GPUs from 1 on", text)
+    return int(text)
+
+
+def _positive(option: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise option_error(option, "a number above 0", text)
+    return value
+
+
+def _seconds(option: str, text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise option_error(option, EXPECTED, text) from None
+
+
+def _proportion(text: str) -> float:
+    if not text:
+        return 1.0
+    number = text.strip().removesuffix("%").replace("−", "-")
+    try:
+        found = 1.0 + float(number) / 100
+    except ValueError:
+        found = math.nan
+    if text.strip()[-1] != "%" or not 0 <= found <= 2:
+        raise option_error("arrivals", "a percentage from -100% to +100%, as in +20%", text)
+    return found
+
+
+def _nodes(text: str, fork: Fork) -> tuple[Node, ...]:
+    """New nodes, with names that no node has."""
+    if not text:
+        return ()
+    taken = {*fork.start.view.cluster.number_of_node}
+    found = []
+    for node in opt.live_cluster_of(text).nodes:
+        name = next(n for k in range(10**6) if (n := f"new-{node.type}-{k}") not in taken)
+        taken.add(name)
+        found.append(replace(node, name=name))
+    return tuple(found)
+
+
+def _number(fork: Fork, word: str) -> int:
+    jobs = fork.start.view.job_of
+    found = [n for n, job in jobs.items() if job.name == word or (word.isdigit() and n == int(word))]
+    if not found:
+        raise option_error("without", "the name or number of a job that has not ended", word)
+    return found[-1]
+
+
+def _job(path: Path) -> Job:
+    from fairlead.config.yaml_source import read_yaml
+    from fairlead.runtime.protocol.task_file import parse_task
+
+    return parse_task(dict(read_yaml(path).data), str(path)).job(path.stem, "you")
+
+
+def _fault(word: str) -> tuple[str, float, float]:
+    name, *times = word.rsplit(":", 2)
+    if not name or len(times) != 2:
+        raise option_error("fault", "NODE:IN:FOR, as in v100-3:30m:4h", word)
+    begins, lasts = (_seconds("fault", text) for text in times)
+    return name, begins, max(lasts, 1.0)
+
+
+def _tell(found: WhatIfResult) -> None:
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", collapse_padding=True)
+    for column in ("", "as it is", "changed", "difference", "95 % interval" if found.scenarios > 1 else ""):
+        table.add_column(column, justify="left" if not column else "right", no_wrap=True)
+    for name, (control, changed, paired) in found.metrics.items():
+        show = _shows(name)
+        interval = _interval(paired.difference, paired.half_width, show)
+        values = (format_value(control, show), format_value(changed, show), _signed(paired.difference, show))
+        table.add_row(METRICS[name], *values, interval)
+    out.print(table)
+    for title, groups in (("users", found.users), ("jobs", found.jobs)):
+        _tell_groups(title, groups)
+    waiting = {name: both for name, both in found.starts.items() if both[0] != both[1]}
+    if waiting:
+        starts = sorted(waiting.items(), key=lambda one: one[1][1] - one[1][0] if math.inf not in one[1] else -math.inf)
+        table = Table(box=box.SIMPLE_HEAD, header_style="bold", collapse_padding=True)
+        for column in ("starts", "as it is", "changed"):
+            table.add_column(column, justify="left" if column == "starts" else "right", no_wrap=True)
+        for name, (control, changed) in starts[:MAX_SHOWN]:
+            table.add_row(legible(name), _start(control), _start(changed))
+        out.print(table)
+
+
+def _tell_groups(title: str, groups: Sequence[GroupDifference]) -> None:
+    gain = [one for one in groups if one.difference.difference < -0.5]
+    pay = [one for one in reversed(groups) if one.difference.difference > 0.5]
+    for word, side in (("gain", gain), ("pay", pay)):
+        if not side:
+            continue
+        table = Table(box=box.SIMPLE_HEAD, header_style="bold", collapse_padding=True)
+        for column in (f"{title} that {word}", "jobs", "JCT as it is", "changed", "difference", "95 % interval"):
+            table.add_column(column, justify="left" if column == f"{title} that {word}" else "right", no_wrap=True)
+        for one in side[:MAX_SHOWN]:
+            times = (format_duration(one.control_s), format_duration(one.changed_s))
+            paired = one.difference
+            ends = _interval(paired.difference, paired.half_width, "duration")
+            table.add_row(legible(one.name), str(one.jobs), *times, _signed(paired.difference, "duration"), ends)
+        out.print(table)
+        if len(side) > MAX_SHOWN:
+            note(f"and {len(side) - MAX_SHOWN} more {title} that {word}; --json lists all")
+
+
+def _start(second: float) -> str:
+    return "–" if second == math.inf else format_duration(second)
+
+
+def _shows(metric: str) -> Shows:
+    return "duration" if metric in _DURATIONS else "share" if metric == "utilization" else "count"
+
+
+def _signed(value: float, show: Shows) -> str:
+    text = format_value(abs(value), show)
+    return text if text == "–" or value == 0 else f"{'+' if value > 0 else '−'}{text}"
+
+
+def _interval(middle: float, half_width: float, show: Shows) -> str:
+    if not math.isfinite(half_width):
+        return ""
+    return f"{_signed(middle - half_width, show)} to {_signed(middle + half_width, show)}"
+
+
+def _sentence(name: str, found: WhatIfResult) -> str:
+    control, changed, _ = found.metrics[name]
+    show = _shows(name)
+    return f"{METRICS[name]}: {format_value(control, show)} as it is, {format_value(changed, show)} changed"

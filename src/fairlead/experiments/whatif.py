@@ -1,0 +1,263 @@
+"""What if: a fork of a cluster with changes, against the same fork without. Both are simulated on the same arrivals, in several
+scenarios; the differences are paired, with intervals over the scenarios. A fork at a past moment has the jobs that really came,
+with the work that they really had; how far it is from what happened says how far the model can be trusted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from fairlead.config.registry import Registry
+from fairlead.config.schedulers import scheduler_of
+from fairlead.core import events as ev
+from fairlead.core.errors import JournalError, require
+from fairlead.core.job import Phase
+from fairlead.engine.apply import replay_events
+from fairlead.engine.state import State
+from fairlead.experiments.differences import PairedDifference
+from fairlead.experiments.fork import Fork, ForkChanges, ForkedJob, ForkRun, run_fork
+from fairlead.experiments.lookahead import HORIZON_S, StartingPoint
+from fairlead.experiments.resimulate import exogenous_inputs
+from fairlead.experiments.run_record import IntervalRecorder, RunRecord, outcomes, service_by_type
+from fairlead.simulator.faults import outage_events
+
+METRICS = {
+    "average_jct_s": "average JCT",
+    "p90_jct_s": "p90 JCT",
+    "average_wait_s": "average wait",
+    "makespan_s": "makespan",
+    "utilization": "utilization",
+    "preemptions": "preemptions",
+    "unfinished": "unfinished jobs",
+}
+"""What is compared, and its name in tables."""
+
+CONTROL, CHANGED = "as it is", "changed"
+
+
+@dataclass(frozen=True)
+class WhatIfOptions:
+    """How many scenarios, from how much of the past their arrivals are, and how far ahead to simulate."""
+
+    scenarios: int = 5
+    window_s: float = 6 * 3600.0
+    horizon_s: float = HORIZON_S
+
+
+@dataclass(frozen=True)
+class GroupDifference:
+    """How a user, an account or one job fares: mean JCT without and with the changes, and their paired difference."""
+
+    name: str
+    jobs: int
+    control_s: float
+    changed_s: float
+    difference: PairedDifference
+
+
+@dataclass(frozen=True)
+class WhatIfResult:
+    """The differences of a fork with changes to the one without, by metric, user and job; and one pair of runs, of the first
+    scenario, for a picture."""
+
+    metrics: Mapping[str, tuple[float, float, PairedDifference]]
+    users: Sequence[GroupDifference]
+    jobs: Sequence[GroupDifference]
+    starts: Mapping[str, tuple[float, float]]  # of jobs that wait: seconds until they start, without and with the changes
+    scenarios: int
+    guesses: tuple[str, ...]
+    runs: tuple[RunRecord, RunRecord] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+
+        def row(one: GroupDifference) -> dict[str, Any]:
+            return {"name": one.name, "jobs": one.jobs, "control_s": one.control_s, "changed_s": one.changed_s} | _ends(
+                one.difference
+            )
+
+        metrics = {
+            name: {"control": control, "changed": changed, **_ends(difference)}
+            for name, (control, changed, difference) in self.metrics.items()
+        }
+        starts = {name: [_finite(each) for each in both] for name, both in self.starts.items()}
+        found = {"metrics": metrics, "users": [*map(row, self.users)], "jobs": [*map(row, self.jobs)], "starts_s": starts}
+        return found | {"scenarios": self.scenarios, "guesses": list(self.guesses)}
+
+
+def _ends(one: PairedDifference) -> dict[str, float | None]:
+    ends = one.difference, one.difference - one.half_width, one.difference + one.half_width
+    return dict(zip(("difference", "low", "high"), map(_finite, ends)))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def what_if(
+    fork: Fork,
+    changes: ForkChanges,
+    options: WhatIfOptions,
+    *,
+    registry: Registry | None = None,
+    keep_records: bool = False,
+    on_run: Callable[[int], None] = lambda done: None,
+) -> WhatIfResult:
+    """Simulate a fork without and with changes, in each scenario."""
+    other, pairs = fork.changed(changes), list[tuple[ForkRun, ForkRun]]()
+    seeds = range(options.scenarios) if fork.past else range(1)  # without arrivals, all scenarios are the same
+    records: list[RunRecord] = []
+    for seed in seeds:
+        runs = []
+        for label, one in ((CONTROL, fork), (CHANGED, other)):
+            scenario = one.with_arrivals(options.window_s, seed) if fork.past else one
+            keep = keep_records and seed == 0
+            runs.append(run_fork(scenario, horizon_s=options.horizon_s, registry=registry, keep_events=keep))
+            if keep:
+                records.append(_record(scenario, runs[-1], label))
+            on_run(2 * seed + len(runs))
+        pairs.append((runs[0], runs[1]))
+    return _compared(pairs, other.guesses, (records[0], records[1]) if records else None)
+
+
+def _compared(
+    pairs: Sequence[tuple[ForkRun, ForkRun]], guesses: tuple[str, ...], records: tuple[RunRecord, RunRecord] | None
+) -> WhatIfResult:
+    both = [tuple(_summary(run, {*first.jobs} & {*second.jobs}) for run in (first, second)) for first, second in pairs]
+    metrics = {}
+    for name in METRICS:
+        values = [(one[name], other[name]) for one, other in both if math.isfinite(one[name] + other[name])]
+        if values:
+            means = fmean(one for one, _ in values), fmean(other for _, other in values)
+            metrics[name] = (*means, PairedDifference.of([(other, one) for one, other in values]))
+    users = _groups(pairs, lambda key, job: job.user or "(no user)")
+    there = {key for first, second in pairs for key in {*first.jobs} & {*second.jobs} if isinstance(key, int)}
+    jobs = _groups(pairs, lambda key, job: job.name if key in there else None)
+    first, second = pairs[0]
+    starts = {
+        job.name: (job.starts_s, second.jobs[key].starts_s)
+        for key, job in first.jobs.items()
+        if key in second.jobs and key in there and job.starts_s > 0
+    }
+    starts |= {job.name: (math.inf, job.starts_s) for key, job in second.jobs.items() if key not in first.jobs}
+    return WhatIfResult(metrics, users, jobs, starts, len(pairs), guesses, records)
+
+
+def _summary(run: ForkRun, keys: Iterable[int | str]) -> dict[str, float]:
+    """The metrics of a run over jobs that are in both; a job that does not end counts as unfinished only."""
+    jobs = [run.jobs[key] for key in keys]
+    jct = [job.jct_s for job in jobs if job.ends_s < math.inf]
+    waits = [job.wait_s for job in jobs if job.starts_s < math.inf and not (job.starts_s == 0 and job.submitted_s < 0)]
+    return {
+        "average_jct_s": fmean(jct) if jct else math.nan,
+        "p90_jct_s": float(np.percentile(jct, 90)) if jct else math.nan,
+        "average_wait_s": fmean(waits) if waits else math.nan,
+        "makespan_s": max((job.ends_s for job in jobs if job.ends_s < math.inf), default=math.nan),
+        "utilization": run.used_gpu_s / (run.gpus * run.span_s) if run.gpus * run.span_s else math.nan,
+        "preemptions": float(run.preemptions),
+        "unfinished": float(sum(job.ends_s == math.inf for job in jobs)),
+    }
+
+
+def _groups(
+    pairs: Sequence[tuple[ForkRun, ForkRun]], name_of: Callable[[int | str, ForkedJob], str | None]
+) -> list[GroupDifference]:
+    """Mean JCT by group of the jobs that end in both runs of a scenario; those that lose most come last."""
+    values: dict[str, list[tuple[float, float]]] = {}
+    counts: dict[str, int] = {}
+    for first, second in pairs:
+        found: dict[str, list[tuple[float, float]]] = {}
+        for key, job in first.jobs.items():
+            other = second.jobs.get(key)
+            if other is None or math.inf in (job.ends_s, other.ends_s) or (name := name_of(key, job)) is None:
+                continue
+            found.setdefault(name, []).append((job.jct_s, other.jct_s))
+        for name, times in found.items():
+            values.setdefault(name, []).append((fmean(one for one, _ in times), fmean(other for _, other in times)))
+            counts[name] = max(counts.get(name, 0), len(times))
+    groups = [
+        GroupDifference(
+            name,
+            counts[name],
+            fmean(one for one, _ in times),
+            fmean(other for _, other in times),
+            PairedDifference.of([(other, one) for one, other in times]),
+        )
+        for name, times in values.items()
+    ]
+    return sorted(groups, key=lambda group: (group.difference.difference, group.name))
+
+
+def _record(fork: Fork, run: ForkRun, label: str) -> RunRecord:
+    """A run as reports show it: from the fork on, with the jobs that ran then on their GPUs."""
+    recorder, view = IntervalRecorder(), fork.start.view
+    running = view.jobs.only(view.jobs.running)
+    for number, began in zip(running.number.tolist(), running.run_started_s.tolist()):
+        recorder.resume(number, began, view.device_map.of(number))
+    for event in run.events:
+        recorder.observe(event)
+    rows = {number: row for row, number in enumerate(sorted(run.state.job_of))}
+    intervals = recorder.device_intervals(run.state.time, rows)
+    state = run.state
+    facts = {"now_s": view.time}
+    return RunRecord(label, "fork", state.cluster, outcomes(state, None), intervals, service_by_type(state), facts)
+
+
+def state_at(events: Sequence[ev.Event], second: float) -> State:
+    """The state of a journal at a moment: after all events up to it."""
+    require(events and isinstance(events[0], ev.JournalOpened), "journal", "a journal with all of its events")
+    state = replay_events(event for event in events if event.time <= second)
+    state.time = max(state.time, second)
+    return state
+
+
+@dataclass(frozen=True)
+class PastFork:
+    """A fork at a past moment, and what then happened: the JCT of the jobs that have ended since, by number."""
+
+    fork: Fork
+    recorded_jct_s: Mapping[int, float]
+
+    def error(self, run: ForkRun) -> tuple[float, float, int]:
+        """Mean JCT as recorded and as simulated, over the jobs that ended in both; and how many these are."""
+        simulated = {self._number(key): job for key, job in run.jobs.items()}
+        both = [n for n in self.recorded_jct_s if n in simulated and simulated[n].ends_s < math.inf]
+        require(both, "what-if", "a time since which a job has ended", "past")
+        return fmean(self.recorded_jct_s[n] for n in both), fmean(simulated[n].jct_s for n in both), len(both)
+
+    @staticmethod
+    def _number(key: int | str) -> int:
+        return key if isinstance(key, int) else int(key.rpartition("#")[2])
+
+
+def past_fork(events: Sequence[ev.Event], second: float, name: str = "journal") -> PastFork:
+    """A fork of a journal at a past moment, in hindsight: jobs have the work that they really did, and later jobs, outages and
+    cancellations come when they came. Raises JournalError: the journal does not have that moment."""
+    world, _ = exogenous_inputs(events, name)
+    if not events[0].time <= second <= events[-1].time:
+        raise JournalError(f"{name}: second {second:g} is outside the journal, which ends at {events[-1].time:g} s")
+    state, whole = state_at(events, second), replay_events(events)
+    numbers = sorted(whole.job_of)
+    truth = dict(zip(numbers, world.trace.jobs))
+    alive = (*state.live.tolist(), *state.queue.tolist())
+    for number in alive:
+        job = truth[number]
+        state.job_of[number] = replace(state.job_of[number], kind=job.kind, time_limit_s=job.time_limit_s)
+        state.assume(number, steps=max(job.steps, float(state.columns["base_steps"][number])), min_run_s=job.min_run_s)
+    coming = [replace(truth[n], name=f"{truth[n].name}#{n}", after=(), group="") for n in numbers if n not in state.job_of]
+    faults = tuple(fault for fault in outage_events(world.outages) if fault.time > second)
+    view = state.snapshot().detached()
+    table = world.table.for_types(view.cluster.type_names)
+    start = StartingPoint(view, scheduler_of(state.scheduler), state.memo, tuple(coming), world.costs, faults)
+    ended, phase = whole.columns["ended_s"], whole.columns["phase"]
+    recorded = {
+        n: float(ended[n] - whole.columns["submitted_s"][n])
+        for n in numbers
+        if phase[n] == int(Phase.FINISHED) and ended[n] > second
+    }
+    return PastFork(Fork(start, table, guesses=world.guessed), recorded)

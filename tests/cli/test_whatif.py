@@ -1,0 +1,69 @@
+"""`fairlead whatif` on the journal of a simulation and on a running cluster."""
+
+from __future__ import annotations
+
+import sys
+
+import command
+import pytest
+from cluster_up import cluster_up, until
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whatif") / "run.jsonl"
+    given = ("--policy", "las", "--jobs", "40", "--load", "20", "--cluster", "8xv100:4,8xp100:4", "--events", path)
+    done = command.fairlead("simulate", *given, cwd=path.parent)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def test_a_past_moment_is_validated_and_changed(journal, tmp_path):
+    page = tmp_path / "page.html"
+    given = ("whatif", journal, "--past", "20d", "--at", "4d", "--add", "8xh200:8", "--remove", "v100-0")
+    printed = command.fairlead(*given, "--report", page, cwd=tmp_path)
+    assert printed.returncode == 0, printed.stderr
+    assert "(+0.0 %)" in printed.stderr
+    assert "rates on h200 are modelled" in printed.stderr
+    assert "average JCT" in printed.stdout
+    assert "users that gain" in printed.stdout
+    assert "What if" in page.read_text(encoding="utf-8")
+    found = command.answer("whatif", journal, "--at", "4d", "--policy", "fifo", cwd=tmp_path)
+    assert found["metrics"]["preemptions"]["changed"] == 0
+    assert {"control", "changed", "difference", "low", "high"} == found["metrics"]["average_jct_s"].keys()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "at least one change"),
+        (("--quota", "bob"), "USER=NUMBER"),
+        (("--quota", "bob=0"), "from 1 on"),
+        (("--weight", "bob=nan"), "above 0"),
+        (("--arrivals", "20"), "percentage"),
+        (("--fault", "v100-0"), "NODE:IN:FOR"),
+        (("--at", "soon", "--policy", "fifo"), "duration"),
+        (("--without", "nobody"), "has not ended"),
+        (("--policy", "fifo", "--preset", "tiresias"), "one of --policy, --preset and --config"),
+        (("--at", "4d", "--remove", "nowhere"), "nowhere"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(journal, tmp_path, words, said):
+    done = command.fairlead("whatif", journal, *words, cwd=tmp_path)
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_running_cluster_is_forked_and_does_not_change(tmp_path):
+    run = [sys.executable, "-m", "fairlead.demo.demo_job", "--steps", "4000", "--step-s", "0.05"]
+    with cluster_up(tmp_path, "--policy", "fifo", cluster="1xv100:1"):
+        for name in ("first", "second"):
+            given = ("--name", name, "--kind", "demo", "--steps", "4000", "--", *run)
+            sent = command.fairlead("submit", *given, cwd=tmp_path)
+            assert sent.returncode == 0, sent.stderr
+        starts = lambda: command.answer("whatif", "--without", "first", cwd=tmp_path)["starts_s"]["second"]  # noqa: E731
+        control, changed = until(lambda: both if None not in (both := starts()) else None, tmp_path)  # its rate is measured
+        assert changed < 60 < control
+        jobs = command.answer("queue", cwd=tmp_path)["jobs"]
+        assert [job["name"] for job in jobs] == ["first", "second"]

@@ -1,0 +1,164 @@
+"""Forks of a cluster: a fork at a past moment repeats what happened; each change does what it says; differences are paired."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+import fairlead
+from fairlead.config import Part
+from fairlead.core.cluster import Cluster, Node
+from fairlead.core.errors import FairleadError
+from fairlead.core.job import TIMED, Job
+from fairlead.experiments.fork import Fork, ForkChanges, run_fork
+from fairlead.experiments.whatif import WhatIfOptions, past_fork, state_at, what_if
+from fairlead.runtime.control.views import rates
+from fairlead.workloads.generate import Generator
+
+
+@cache
+def recorded(policy: str = "las", cluster: str = "8xv100:4,8xp100:4") -> tuple:
+    """The events of a simulated run."""
+    jobs = Generator(60, jobs_per_hour=20, users=4, durations=(3600.0, 7200.0, 18000.0, 36000.0))
+    run = fairlead.simulate(jobs, cluster, policy, round_s=300, seed=3)
+    return tuple(run.events)
+
+
+def fork_at(share: float, **how: str) -> Fork:
+    events = recorded(**how)
+    return past_fork(events, share * events[-1].time).fork
+
+
+@pytest.mark.parametrize("policy", ["las", "max-min-fairness", "tiresias"])
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.6])
+def test_a_fork_in_the_past_repeats_what_happened(policy: str, share: float) -> None:
+    events = recorded(policy)
+    then = past_fork(events, share * events[-1].time)
+    real, simulated, jobs = then.error(run_fork(then.fork))
+    assert jobs > 5
+    assert simulated == pytest.approx(real, rel=0.05)
+
+
+def test_without_changes_nothing_differs() -> None:
+    found = what_if(fork_at(0.3), ForkChanges(), WhatIfOptions())
+    assert found.metrics["average_jct_s"][2].difference == 0
+    assert all(one.difference.difference == 0 for one in (*found.users, *found.jobs))
+
+
+def test_a_removed_node_is_not_used_and_its_jobs_go_on() -> None:
+    fork = fork_at(0.3)
+    there = fork.start.view.cluster.node_of == fork.start.view.cluster.number_of_node["v100-0"]
+    assert len(fork.start.view.device_map.on(there)), "jobs run there"
+    run = run_fork(fork.changed(ForkChanges(remove=("v100-0",))), keep_events=True)
+    launched = [event.plan.launches.accelerators for event in run.events if hasattr(event, "plan")]
+    assert not there[np.concatenate(launched)].any()
+    assert all(job.ends_s < math.inf for job in run.jobs.values())
+
+
+def test_added_nodes_of_a_new_type_have_modelled_rates() -> None:
+    changed = fork_at(0.3).changed(ForkChanges(add=(Node("new-0", "h200", 8), Node("new-1", "odd", 2))))
+    table = changed.table
+    assert table.types == changed.start.view.cluster.type_names == ("v100", "p100", "h200", "odd")
+    rows = slice(1, None)
+    assert (table.alone[rows, 2] > table.alone[rows, 0]).all()
+    assert (table.alone[rows, 3] == table.alone[rows, 0]).all()
+    assert [guess.split(":")[0] for guess in changed.guesses[-2:]] == [
+        "rates on h200 are modelled",
+        "rates on odd are unknown and assumed to be those on v100",
+    ]
+    found = what_if(fork_at(0.3), ForkChanges(add=(Node("new-0", "h200", 8),)), WhatIfOptions())
+    assert found.metrics["average_jct_s"][2].difference < 0
+
+
+def test_a_job_less_and_a_job_more() -> None:
+    fork = fork_at(0.3)
+    waiting = [n for n in fork.start.view.job_of if n not in fork.start.view.jobs.runners.number.tolist()]
+    gone, new = waiting[0], Job("mine", submitted_s=0.0, steps=600.0, kind=TIMED, user="eve")
+    run = run_fork(fork.changed(ForkChanges(without=(gone,), submit=(new,))))
+    assert gone not in run.jobs
+    assert run.jobs["mine"].user == "eve"
+    assert run.jobs["mine"].ends_s >= 600.0
+    found = what_if(fork, ForkChanges(submit=(new,)), WhatIfOptions())
+    assert found.starts["mine"][0] == math.inf > found.starts["mine"][1]
+
+
+def test_a_quota_holds_back_one_user() -> None:
+    fork = fork_at(0.1, policy="fifo")
+    users = {job.user for job in fork.start.view.job_of.values()}
+    for user in sorted(users)[:2]:
+        changed = fork.changed(ForkChanges(quotas={user: 1}))
+        assert changed.start.scheduler.admission == Part("user-resource-quota", {"limits": {user: 1}})
+        again = changed.changed(ForkChanges(quotas={"zoe": 3}))
+        assert again.start.scheduler.admission.parameters["limits"] == {user: 1, "zoe": 3}
+
+
+def test_a_weight_changes_all_jobs_of_a_user() -> None:
+    fork = fork_at(0.2, policy="max-min-fairness")
+    user = next(iter(fork.start.view.job_of.values())).user
+    changed = fork.changed(ForkChanges(weights={user: 5.0}))
+    weights = {job.user: job.weight for job in changed.start.view.job_of.values()}
+    assert weights.pop(user) == 5.0
+    assert {*weights.values()} <= {1.0}
+
+
+def test_a_node_that_fails_delays_jobs() -> None:
+    found = what_if(fork_at(0.3), ForkChanges(faults=(("v100-1", 600.0, 36000.0),)), WhatIfOptions())
+    assert found.metrics["makespan_s"][2].difference >= 0
+    assert found.metrics["average_jct_s"][2].difference > 0
+
+
+def live_fork(second: float = 0.3) -> Fork:
+    events = recorded()
+    state = state_at(events, second * events[-1].time)
+    return Fork.of(state, {"rates": rates(state)})
+
+
+def test_more_and_fewer_arrivals_have_jobs_in_common() -> None:
+    fork = live_fork()
+    window_s = fork.start.view.time
+    plain, less, more = (
+        {job.name: job for job in replace(fork, more_arrivals=share).with_arrivals(window_s, 7).start.arrivals}
+        for share in (1.0, 0.5, 1.5)
+    )
+    assert less.items() < plain.items() < more.items()
+    assert replace(fork, more_arrivals=0.0).with_arrivals(window_s, 7).start.arrivals == ()
+
+
+def test_scenarios_give_an_interval() -> None:
+    found = what_if(
+        live_fork(), ForkChanges(add=(Node("new-0", "v100", 4),)), WhatIfOptions(3, window_s=3600.0), keep_records=True
+    )
+    control, changed, paired = found.metrics["average_jct_s"]
+    assert (found.scenarios, paired.pairs) == (3, 3)
+    assert paired.difference == pytest.approx(changed - control)
+    assert paired.half_width >= 0
+    assert found.runs is not None
+    assert [len(run.cluster.nodes) for run in found.runs] == [4, 5]
+    assert found.to_dict()["metrics"]["average_jct_s"]["low"] <= paired.difference
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (ForkChanges(remove=("v100-9",)), "v100-9"),
+        (ForkChanges(faults=(("nowhere", 1.0, 2.0),)), "nowhere"),
+        (ForkChanges(add=(Node("v100-0", "v100", 4),)), "already has a node"),
+        (ForkChanges(without=(99_999,)), "99999"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: ForkChanges, said: str) -> None:
+    with pytest.raises(FairleadError, match=said):
+        fork_at(0.3).changed(changes)
+
+
+def test_a_moment_outside_the_journal_is_refused() -> None:
+    events = recorded()
+    with pytest.raises(FairleadError, match="outside the journal"):
+        past_fork(events, events[-1].time + 1)
+    with pytest.raises(FairleadError, match="all of its events"):
+        state_at(events[1:], 10.0)
+    assert isinstance(state_at(events, 10.0).cluster, Cluster)
