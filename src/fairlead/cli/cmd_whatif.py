@@ -81,7 +81,7 @@ def whatif_command(
     report: Path | None = typer.Option(None, help="Write a page with both timelines to this file.", rich_help_panel=_FORK),
     json: opt.JsonOption = False,
 ) -> None:
-    """Simulate a cluster from now on with changes, and show who gains and who pays.
+    """Simulate a cluster from now on with changes, and show which users and jobs gain or pay.
 
     The present state of the cluster is simulated twice in each scenario: as it is, and with the changes. Both get the same
     arrivals, drawn from the recent past, so the differences are paired. Intervals are 95 %, over the scenarios. The cluster
