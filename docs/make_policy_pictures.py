@@ -150,7 +150,7 @@ def _bars(record: RunRecord) -> Iterator[tuple[int, int, int, int, float, float]
         open_: dict[tuple[int, int, int], float] = {}
         for left, right in zip(edges[:-1].tolist(), edges[1:].tolist()):
             there = sorted(set(job[(start <= left) & (end >= right)].tolist()))
-            now = {(who, place, len(there)) for place, who in enumerate(there)}
+            now = {(number, place, len(there)) for place, number in enumerate(there)}
             for bar in [bar for bar in open_ if bar not in now]:
                 yield (bar[0], row, bar[1], bar[2], open_.pop(bar), left)
             for bar in now:

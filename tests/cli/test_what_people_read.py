@@ -145,7 +145,7 @@ def test_what_a_node_could_not_begin_stands_below_the_nodes(monkeypatch: pytest.
         "jobs": ["a"],
         "up": True,
     }
-    away = "kubernetes does not answer: the token may have expired"
+    away = "kubernetes is unavailable: the token may have expired"
     mute = {**well, "name": "n2", "connected": False, "unreachable_s": 20.0, "engine_problem": away}
     well |= {"jobs": ["a", "b", "c"], "stopping": ["b"], "starting": ["c"]}
     ill = {**well, "name": "n1", "jobs": [], "up": False, "launch_error": "/full: No space left on device", "backoff_s": 30.0}
@@ -180,11 +180,11 @@ def test_why_prints_when_the_next_decision_comes_if_that_is_known(monkeypatch, s
     job |= {"quota_jobs": [], "unreachable": {}}
     job = {**job, "next_decision_s": None, "latest_decision_s": None}
     assert CliRunner().invoke(app, ["why", "a"]).stdout == "a is waiting: others go first\n"
-    job |= {"engine_problems": ["kubernetes does not answer: the token may have expired"]}
-    away = "; kubernetes does not answer: the token may have expired"
+    job |= {"engine_problems": ["kubernetes is unavailable: the token may have expired"]}
+    away = "; kubernetes is unavailable: the token may have expired"
     assert CliRunner().invoke(app, ["why", "a"]).stdout == f"a is waiting: others go first{away}\n"
     job = {"name": "a", "phase": "running", "not_begun": {"n0": "ImagePullBackOff: typo:1"}}
-    assert CliRunner().invoke(app, ["why", "a"]).stdout == "a is running; it has not begun on n0: ImagePullBackOff: typo:1\n"
+    assert CliRunner().invoke(app, ["why", "a"]).stdout == "a is running; it has not started on n0: ImagePullBackOff: typo:1\n"
 
 
 def test_an_admin_without_jobs_is_told_of_others_and_a_user_of_none(monkeypatch: pytest.MonkeyPatch):

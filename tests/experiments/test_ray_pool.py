@@ -143,7 +143,7 @@ def test_workers_with_other_code_of_the_same_version_are_refused(fake_ray: FakeR
 def test_no_cluster_is_one_line(fake_ray: FakeRay):
     fake_ray.fail = ConnectionError("Could not find any\nrunning Ray instance")
     with pytest.raises(
-        FairleadError, match=r"^no Ray cluster at 'auto': run 'ray start --head', or give the address of another one$"
+        FairleadError, match=r"^no Ray cluster at 'auto': run 'ray start --head', or give the address of a running one$"
     ):
         RayPool("ray:auto", 1)
 

@@ -180,7 +180,7 @@ def test_a_pod_that_was_deleted_by_force_may_still_run(site: Site):
     path = f"/api/v1/namespaces/{site.namespace}/pods/{key.label}"
     site.bed.ask("DELETE", path, {"gracePeriodSeconds": 0})
     task = site.is_in(key, TaskState.UNKNOWN)
-    assert task.reason == "the pod was deleted before its end was seen"
+    assert task.reason == "the pod was deleted before Fairlead saw its end"
     site.start(SLEEPS)  # repeated after a crash: it is not started again
     assert not site.pods()
     process.wait(120)
@@ -249,7 +249,7 @@ def test_an_expired_token_is_one_line_and_a_new_one_is_used(bed: KubernetesBed, 
     site = sites(token_file=str(token))
     with pytest.raises(EngineUnavailable) as unavailable:
         site.start(SLEEPS)
-    line = f"{bed.server} does not accept the token of {token}: it may have expired; give a new one"
+    line = f"{bed.server} does not accept the token of {token}: it may have expired; provide a new one"
     assert str(unavailable.value) == line
     with pytest.raises(EngineUnavailable, match="it may have expired"):
         site.driver.observe(JOURNAL)

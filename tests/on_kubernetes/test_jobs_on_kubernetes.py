@@ -62,7 +62,7 @@ def test_an_api_server_that_is_away_touches_no_running_job(tmp_path: Path, kubel
             cluster.submit(cluster.job("waits", steps=5))
             cluster.until("longer than a lease and a grace", lambda jobs: jobs["runs"]["steps_done"] > done + 250)
             assert cluster.jobs()["waits"]["steps_done"] == 0
-            assert "kubernetes does not answer: the API server" in said(cluster, "why", "waits")
+            assert "kubernetes is unavailable: the API server" in said(cluster, "why", "waits")
         cluster.until("the order is carried out", lambda jobs: jobs["waits"]["phase"] == "finished")
         cluster.hurry("runs")
         assert cluster.until_all_ended()["runs"]["starts"] == 1
@@ -90,8 +90,8 @@ def test_a_forbidden_volume_and_a_wrong_image_are_one_clear_line(tmp_path: Path,
         host = {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}
         cluster.submit(cluster.job("volume", steps=5, kubernetes=host), ends="failed")
         cluster.submit(cluster.job("image", steps=5, retries=1, kubernetes={"image": "missing:1"}), ends="failed")
-        wait_for(lambda: "has not begun" in said(cluster, "why", "image"), "its pod waits", cluster._logs)
-        line = r'image is running; it has not begun on w\d: ImagePullBackOff: Back-off pulling image "missing:1"\n'
+        wait_for(lambda: "has not started" in said(cluster, "why", "image"), "its pod waits", cluster._logs)
+        line = r'image is running; it has not started on w\d: ImagePullBackOff: Back-off pulling image "missing:1"\n'
         assert re.fullmatch(line, said(cluster, "why", "image"))
         cluster.until_all_ended()
         assert "volume v of the type hostPath is not allowed here; an operator can allow it" in said(cluster, "why", "volume")
@@ -108,12 +108,12 @@ def test_an_expired_token_is_one_clear_line_and_nothing_is_lost(tmp_path: Path, 
         cluster.until("it runs", lambda jobs: jobs["runs"]["steps_done"] > 2)
         token.write_text("expired")
         cluster.submit(cluster.job("waits", steps=5))
-        line = f"kubernetes does not answer: {kubelet.bed.server} does not accept the token of {token}: it may have expired"
+        line = f"kubernetes is unavailable: {kubelet.bed.server} does not accept the token of {token}: it may have expired"
         wait_for(lambda: line in said(cluster, "why", "waits"), "the line", cluster._logs)
         assert line in said(cluster, "nodes")
         token.write_text(kubelet.bed.admin_token.read_text())
         cluster.until("the order is carried out", lambda jobs: jobs["waits"]["phase"] == "finished")
-        assert "does not answer" not in said(cluster, "nodes")
+        assert "is unavailable" not in said(cluster, "nodes")
         cluster.hurry("runs")
         assert cluster.until_all_ended()["runs"]["starts"] == 1
 
@@ -121,7 +121,7 @@ def test_an_expired_token_is_one_clear_line_and_nothing_is_lost(tmp_path: Path, 
 def test_a_missing_namespace_is_one_clear_line_and_nothing_is_lost(tmp_path: Path, kubelet: EmulatedKubelet) -> None:
     with on_kubernetes(tmp_path, kubelet, namespace="nowhere") as cluster:
         cluster.submit(cluster.job("waits", steps=5))
-        line = 'kubernetes does not answer: namespaces "nowhere" not found'
+        line = 'kubernetes is unavailable: namespaces "nowhere" not found'
         wait_for(lambda: line in said(cluster, "why", "waits"), "the line", cluster._logs)
         assert line in said(cluster, "nodes")
         kubelet.bed.namespace("nowhere")
@@ -135,7 +135,7 @@ def test_missing_rights_are_one_clear_line(tmp_path: Path, kubelet: EmulatedKube
     bed.ask("POST", f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "fairlead"}})
     token.write_text(bed.account_token(name, "fairlead"))
     with on_kubernetes(tmp_path, kubelet, nodes=0, namespace=name, token_file=str(token)) as cluster:
-        line = rf"kubernetes does not answer: .* User \"system:serviceaccount:{name}:fairlead\" cannot list resource"
+        line = rf"kubernetes is unavailable: .* User \"system:serviceaccount:{name}:fairlead\" cannot list resource"
 
         cluster.submit(cluster.job("early"))
         told = lambda: cluster.ask("GET", "/v1/jobs/early")  # noqa: E731

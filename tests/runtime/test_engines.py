@@ -87,7 +87,7 @@ def test_an_engine_that_is_away_touches_no_running_job(tmp_path: Path) -> None:
         cluster.until("the order is carried out", lambda jobs: jobs["waits"]["phase"] == "finished")
         cluster.hurry("runs")
         assert cluster.until_all_ended()["runs"]["starts"] == 1
-    assert "does not answer: processes: connection refused" in (tmp_path / "plane.log").read_text()
+    assert "is unavailable: processes: connection refused" in (tmp_path / "plane.log").read_text()
 
 
 def test_a_cordoned_machine_is_drained_and_one_that_is_gone_is_removed(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_jobs_gangs_and_failures_end_as_they_should(tmp_path: Path, slurm: Slurm
         cluster.until_all_ended()
         said = [f"I am {rank}\n" for rank in range(6)]
         wait_for(lambda: [_log_of(cluster, "says", rank) for rank in range(6)] == said, "logs are handed over", cluster._logs)
-        assert "slurm.partition: not an option that a task file may set" in str(jobs["odd"])
+        assert "slurm.partition: a task file cannot set this option" in str(jobs["odd"])
         assert "Slurm refused the job: Batch job submission failed: Invalid feature specification" in str(jobs["lacks"])
 
 

@@ -130,7 +130,7 @@ def why_command(words: JobsArgument, json: JsonOption = False) -> None:
         for node, silent_s in (job.get("unreachable") or {}).items():
             text += f"; the agent of its node {node} is unreachable for {format_seconds(silent_s)}"
         for node, told in (job.get("not_begun") or {}).items():
-            text += f"; it has not begun on {node}: {legible(told)}"
+            text += f"; it has not started on {node}: {legible(told)}"
         text += "".join(f"; {legible(told)}" for told in job.get("engine_problems") or ())
         text += f"; lost work: {lost_work(job)}" if job.get("lost_work") else ""
         out.print(text, soft_wrap=True)

@@ -312,8 +312,8 @@ def features(
 
 
 def _begun(to: Path, about: dict[str, Any], same: Sequence[str], unlike: Sequence[str]) -> ResultsFile:
-    """A file to be added to. One that only says what was to be measured on was not begun, and who asks now says that anew; in
-    one with measurements of another kind, which have what is named in `unlike`, those would be lost among the others."""
+    """Open a results file to append to. A file without measurements is emptied, and its header is written again. A file with
+    measurements of another kind, which have the fields of `unlike`, is refused."""
     rows = list[dict[str, Any]]()
     with suppress(InputError, OSError):  # what is wrong with it is told when it is opened
         rows = read_results(to)[1]

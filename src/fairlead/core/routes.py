@@ -1,4 +1,4 @@
-"""Inference as a second kind of work beside training: sessions, and the routes of a plan that serves them. Values
+"""Inference as a second kind of work, in addition to training: sessions, and the routes of a plan that serves them. Values
 only: policies make such plans, and backends carry them out."""
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Session:
 
 @dataclass(frozen=True)
 class Route:
-    """Where a session's requests go, as routers have to know it: the accelerators that serve it, ascending, each for itself or
-    beside others; the part of its requests that each is meant to get (0: it only stands in); how many are run at once; and for
-    how many a second this was planned."""
+    """Where a session's requests go, as routers have to know it: the accelerators that serve it, ascending, each alone or
+    shared with others; the part of its requests that each is meant to get (0: only as a reserve); the batch size; and the
+    requests per second for which this was planned."""
 
     accelerators: tuple[int, ...]
     parts: tuple[float, ...]

@@ -236,8 +236,8 @@ def _keep_protected(selection: Selection, view: Snapshot) -> Selection:
         jobs = jobs.only(~np.isin(jobs.number, list(selection.routes)))
     places = view.device_map.last[jobs.number]
     apart = selection.combination is None
-    beside = not apart or len(np.unique(places)) < len(places)
-    if _unchanged(selection, jobs).all() and not (apart and beside):
+    colocated = not apart or len(np.unique(places)) < len(places)
+    if _unchanged(selection, jobs).all() and not (apart and colocated):
         return selection.until(view.protection_ends)
     rest = ~np.isin(selection.jobs, jobs.number)
     numbers = np.concatenate((jobs.number, selection.jobs[rest]))
@@ -253,7 +253,7 @@ def _keep_protected(selection: Selection, view: Snapshot) -> Selection:
         jobs=numbers[stay],
         types=types[stay],
         workers=workers[stay],
-        combination=combination[stay] if beside else None,
+        combination=combination[stay] if colocated else None,
         batch_sizes=None if sizes is None else np.concatenate((np.zeros(len(jobs), np.int64), sizes[rest]))[stay],
         pinned={job: place for job, place in selection.pinned.items() if job not in jobs.number},
         valid_until=None,

@@ -94,7 +94,7 @@ class State:
         self.observation_count = 0  # how often they changed
         self.routes: Routes = NO_ROUTES  # of jobs that serve requests; a new mapping at every change
         self.scheduler: Mapping[str, object] = {}
-        self.held: dict[int, str] = {}  # by number, queued jobs that are not admitted, and who holds them
+        self.held: dict[int, str] = {}  # by number, queued jobs that are not admitted, and the users who hold them
         self.reported_steps: dict[int, float] = {}  # of finished jobs that reported fewer steps than they declared
         self.lost_work: dict[int, tuple[float, int]] = {}  # seconds that a job ran for nothing, and in how many preemptions
         self.refusals: dict[int, Reason] = {}

@@ -1,5 +1,5 @@
-"""Backups of an SQLite journal with the files beside it, also while a control plane writes them, and their restoration. A
-backup is one tar file. PostgreSQL has its own tools."""
+"""Backups of an SQLite journal with the other files of its folder, also while a control plane writes them, and their
+restoration. A backup is one tar file. PostgreSQL has its own tools."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ JOURNAL = "journal.sqlite"
 NAME = "fairlead-{}.tar"  # with the time, in a folder of backups
 _DIGEST = "FAIRLEAD.sha256"  # of a member, in its extended header
 _OF_BACKUP = re.compile(r"fairlead-[0-9TZ-]+\.tar")
-_BESIDE = (TOKENS, ORIGIN, "admin.token", "agent.token")
-_MEMBER = re.compile(rf"{re.escape(JOURNAL)}|{'|'.join(map(re.escape, _BESIDE))}|{CODE}/[0-9a-f]{{64}}\.(zip|user)")
+_OTHER_FILES = (TOKENS, ORIGIN, "admin.token", "agent.token")
+_MEMBER = re.compile(rf"{re.escape(JOURNAL)}|{'|'.join(map(re.escape, _OTHER_FILES))}|{CODE}/[0-9a-f]{{64}}\.(zip|user)")
 
 
 @dataclass(frozen=True)
 class BackupContent:
-    """What is in a backup: the number and the Unix time of its last event, and how many files are beside the journal."""
+    """What is in a backup: the number and the Unix time of its last event, and how many other files it has."""
 
     path: Path
     events: int
@@ -49,7 +49,7 @@ def write_backup(root: Path, journal: str, target: Path) -> BackupContent:
         copy = Path(draft) / JOURNAL
         _copy_journal(place, copy)
         about = _read(copy)
-        found = [copy, *(root / name for name in _BESIDE), *sorted((root / CODE).glob("*"))]
+        found = [copy, *(root / name for name in _OTHER_FILES), *sorted((root / CODE).glob("*"))]
         digests: dict[str, str] = {}
         archive = Path(draft) / "backup.tar"
         with open(os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -119,7 +119,7 @@ def _copy_journal(source: Path, copy: Path) -> None:
             closing(sqlite3.connect(copy)) as other,
         ):
             one.backup(other)
-            other.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+            other.execute("PRAGMA journal_mode = DELETE")  # one file, without a write-ahead log
     except sqlite3.Error as error:
         raise FairleadError(f"{source}: cannot copy the journal: {error}") from error
 

@@ -1,5 +1,5 @@
-"""What a control plane keeps beside the events of its journal: tokens, code archives, marks. They are files with names, in a
-folder or in the database of the journal (`PostgresFiles`), so that the loss of a machine loses none. It knows no format."""
+"""What a control plane keeps in addition to the events of its journal: tokens, code archives, marks. They are named files in
+a folder or in the database of the journal (`PostgresFiles`), so that the loss of a machine loses none. It knows no format."""
 
 from __future__ import annotations
 

@@ -42,13 +42,13 @@ class Slowdown:
 
     def of(self, own: Floats, others: Floats, kernel_length_ratio: Floats | None = None) -> Floats:
         """The slowdowns for many accelerators at once, by columns. Beyond one full neighbour, time is divided in proportion."""
-        beside = np.minimum(others, FULL)
-        total = own + beside
+        neighbour = np.minimum(others, FULL)
+        total = own + neighbour
         if len(self.below) == len(BELOW):
             kernel_length_ratio = None
         elif kernel_length_ratio is None:
             kernel_length_ratio = np.zeros_like(total)
-        below, above = (terms(own, beside, degree, kernel_length_ratio) for degree in (1, 2))
+        below, above = (terms(own, neighbour, degree, kernel_length_ratio) for degree in (1, 2))
         fitted = np.where(total <= FULL, below @ self.below, above @ self.above)
         crowded: Floats = np.divide(own + others, total, out=np.ones_like(total), where=total > 0)
         return np.maximum(fitted, 1.0) * crowded

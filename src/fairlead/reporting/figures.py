@@ -248,8 +248,8 @@ def _gantt(axes: Any, label: str, record: RunRecord, longest_s: float) -> None:
 
 
 def painted(left: Floats, right: Floats, row: Ints, colours: Floats, rows: int, pixels: int = _PIXELS) -> Floats:
-    """Stretches from pixel to pixel as an image: each pixel shows who holds its accelerator in its middle. Where several do,
-    the last; where none does, it is clear."""
+    """Stretches from pixel to pixel as an image: each pixel has the colour of the job that holds its accelerator in its middle.
+    Where several do, it is that of the last; where none does, it is transparent."""
     first, behind = (np.clip(np.ceil(edge - 0.5), 0, pixels).astype(np.int64) for edge in (left, right))
     width = behind - first
     begins = np.cumsum(width) - width

@@ -36,7 +36,7 @@ _RETRY_S = 1.0
 
 @dataclass(frozen=True)
 class HeldJournal:
-    """A journal that this control plane has, the files beside it, and what is known of the one that had it before."""
+    """A journal that this control plane has, its control files, and what is known of the control plane that had it before."""
 
     journal: Journal
     files: ControlFiles

@@ -144,10 +144,10 @@ def test_an_agent_token_with_uses_connects_so_many_agents(control: ControlPlane)
     first = control.connect(token)
     assert control.connect(first.credential).credential == "", "a credential is no use"
     assert control.connect(token, 1, ELSEWHERE).credential
-    with pytest.raises(ms.BadMessage, match="no use left"):
+    with pytest.raises(ms.BadMessage, match="no uses left"):
         control.connect(token)
     control.restart()
-    with pytest.raises(ms.BadMessage, match="no use left"):
+    with pytest.raises(ms.BadMessage, match="no uses left"):
         control.connect(token, 1, ELSEWHERE)
     assert control.connect(first.credential).heartbeat()
 

@@ -274,7 +274,7 @@ def test_what_its_job_is_to_blame_for_counts_as_a_failure_of_the_job_and_not_of_
     assert scene.engine.not_begun(7) == {"v100-0": "ImagePullBackOff: typo:1"}
     assert scene.engine.not_begun(8) == {}
     scene.calls.problem = "the token has expired"
-    assert scene.engine.not_begun(7) == {"v100-0": "slurm does not answer: the token has expired"}
+    assert scene.engine.not_begun(7) == {"v100-0": "slurm is unavailable: the token has expired"}
     scene.clock.now += START_WITHIN_S + 1
     scene.observe(waits)
     ((_, _, ended),) = scene.backend.take()

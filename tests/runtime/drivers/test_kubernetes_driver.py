@@ -269,7 +269,7 @@ class TestPods:
                 {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "fairlead-2-1-b", "key": "token"}}}]},
                 "fairlead-2-1-b is not allowed",
             ),
-            ({"hostNetwork": True}, "hostNetwork is not allowed here; an operator can allow it (allow=hostNetwork)"),
+            ({"hostNetwork": True}, "hostNetwork is not allowed here; an operator can allow it (--engine …,allow=hostNetwork)"),
             ({"hostPID": True}, "hostPID is not allowed"),
             ({"securityContext": {"privileged": True}}, "securityContext.privileged is not allowed"),
             (
@@ -281,9 +281,9 @@ class TestPods:
             ({"serviceAccountName": "admin"}, "serviceAccountName admin is not allowed"),
             ({"nodeName": "n2"}, "kubernetes.nodeName: expected one of"),
             ({"command": ["sh"]}, "kubernetes.command: expected one of"),
-            ({"image": 3}, "kubernetes.image: expected a text"),
-            ({"env": {"A": "b"}}, "kubernetes.env: expected a list of keys with values"),
-            ({"nodeSelector": {"disk": "hdd"}}, "n1, which was chosen, does not have the label disk=hdd"),
+            ({"image": 3}, "kubernetes.image: expected a string"),
+            ({"env": {"A": "b"}}, "kubernetes.env: expected a list of mappings"),
+            ({"nodeSelector": {"disk": "hdd"}}, "node n1, which Fairlead chose, does not have the label disk=hdd"),
         ],
     )
     def test_what_users_must_not_set_is_refused(self, world: World, given: dict[str, Any], why: str):
@@ -311,7 +311,7 @@ class TestPods:
         assert spec["containers"][0]["securityContext"]["privileged"] is True
 
     def test_no_image_is_refused(self, worlds: Callable[..., World]):
-        with pytest.raises(EngineRefused, match=r"no image: give kubernetes\.image in the task file"):
+        with pytest.raises(EngineRefused, match=r"no image: set kubernetes\.image in the task file"):
             worlds(image="").start()
 
     def test_the_authority_of_the_control_plane_is_in_the_secret(self, worlds: Callable[..., World], tmp_path: Path):
@@ -425,7 +425,7 @@ class TestStates:
         world.fake.set_status(key.label, **RUNNING)
         world.follows()
         world.fake.remove(PODS, key.label)
-        gone = EngineTask(key, TaskState.UNKNOWN, 0, "the pod was deleted before its end was seen")
+        gone = EngineTask(key, TaskState.UNKNOWN, 0, "the pod was deleted before Fairlead saw its end")
         world.waits_for(lambda: world.task(key) == gone)
         world.start()  # again, after a crash
         assert not world.fake.objects[PODS]
@@ -469,7 +469,7 @@ class TestRequests:
 
     def test_a_gang_that_is_refused_in_part_leaves_nothing(self, world: World):
         world.fake.put(PODS, {"metadata": {"name": LaunchKey(JOURNAL, 1, 1, "n2").label}})
-        with pytest.raises(EngineRefused, match="exists and is not of this launch"):
+        with pytest.raises(EngineRefused, match="exists, but does not belong to this launch"):
             world.start(machines=("n1", "n2"))
         first = world.fake.objects[PODS].get(LaunchKey(JOURNAL, 1, 1, "n1").label)
         assert first is None or "deletionTimestamp" in first["metadata"]
@@ -574,7 +574,7 @@ class TestTheWatch:
         world.fake.oldest = 10**6
         world.fake.away = False
         world.waits_for(
-            lambda: world.task(key) == EngineTask(key, TaskState.UNKNOWN, 0, "the pod was deleted before its end was seen")
+            lambda: world.task(key) == EngineTask(key, TaskState.UNKNOWN, 0, "the pod was deleted before Fairlead saw its end")
         )
 
     def test_a_version_that_is_gone_leads_to_a_new_list(self, world: World):
@@ -607,7 +607,7 @@ class TestTheWatch:
 
     def test_a_first_list_that_is_forbidden(self, world: World):
         world.fake.errors["GET", NODES] = (403, "Forbidden", 'nodes is forbidden: User "u" cannot list resource "nodes"')
-        with pytest.raises(EngineUnavailable, match='User "u" cannot list resource "nodes"; allow it by a Role'):
+        with pytest.raises(EngineUnavailable, match='User "u" cannot list resource "nodes"; grant it by a Role'):
             world.driver.observe(JOURNAL)
 
     def test_something_else_than_an_api_server(self, worlds: Callable[..., World]):
@@ -634,7 +634,7 @@ class TestAccess:
         assert "abc" not in repr(access)
         config["users"] = [{"name": "u", "user": {"exec": {"command": "login"}}}]
         path.write_text(yaml.safe_dump(config))
-        with pytest.raises(InputError, match="for other log-ins give server, ca and token_file"):
+        with pytest.raises(InputError, match="for other log-ins pass server, ca and token_file"):
             ApiAccess.find(kubeconfig=str(path))
         path.write_text("a: b")
         with pytest.raises(InputError, match="a kubeconfig file with a current context"):

@@ -162,7 +162,7 @@ def test_down_ends_the_chain_first_and_lets_agents_leave():
 
 def test_a_slurm_that_is_away_has_refused_nothing():
     away = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
-    with pytest.raises(NoSlurm, match=r"does not answer: .*Unable to contact.*; .* continue: try again") as found:
+    with pytest.raises(NoSlurm, match=r"does not answer: .*Unable to contact.*; .* continue\. Run 'fairlead") as found:
         SlurmPrograms(lambda words: (1, "", away)).pilots(Path("/shared/slurm"))
     assert found.value.exit_code == UNREACHABLE
 

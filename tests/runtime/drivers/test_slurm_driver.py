@@ -182,7 +182,7 @@ def test_a_submission_has_all_needs_and_no_secret(slurm: Slurm) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"partition": "other"}, "slurm.partition: not an option that a task file may set; those are account, constraint"),
+        ({"partition": "other"}, "slurm.partition: a task file cannot set this option; it can set account, constraint"),
         ({"uid": 0}, "slurm.uid"),
         ({"nice": -5}, "slurm.nice: expected a whole number from 0, got '-5'"),
         ({"time": "soon"}, "slurm.time"),
@@ -426,7 +426,7 @@ def test_jobs_run_under_the_accounts_of_their_users(tmp_path: Path, monkeypatch:
             slurm.driver.start([LaunchPart(LaunchKey(J, 2, 1, "n0"), (0,))], LaunchNeeds("two", user))
     for uid in (0, 64):
         account(monkeypatch, uid)
-        with pytest.raises(EngineRefused, match="do not run as ann, an account of the system"):
+        with pytest.raises(EngineRefused, match="cannot run as ann, a system account"):
             slurm.driver.start([LaunchPart(LaunchKey(J, 3, 1, "n0"), (0,))], LaunchNeeds("three", "ann"))
 
 

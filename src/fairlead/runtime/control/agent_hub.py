@@ -66,7 +66,7 @@ class AgentHub:
         self._until: dict[int, float] = {}  # by node: when it is given up
         self.heartbeats: dict[int, ms.Heartbeat] = {}  # the last one of each node
         self.engines, self.transfers = Engines(), AgentTransfers(self)
-        self.drained_by: Callable[[int], str] = lambda node: ""  # who drains a node
+        self.drained_by: Callable[[int], str] = lambda node: ""  # by which user or engine
 
     # For any thread.
 
@@ -166,7 +166,7 @@ class AgentHub:
             )
         if found.uses == 0:
             raise ms.BadMessage(
-                f"the agent token {found.id} has no use left: create one, 'fairlead token add NAME --role agent'"
+                f"the agent token {found.id} has no uses left: create another one with 'fairlead token add NAME --role agent'"
             )
         return found
 
@@ -192,7 +192,7 @@ class AgentHub:
             node = self.cluster.number_of_node.get(message.node, -1)
             return self.engines.for_agent(message, node).welcome(message, out)
         if bearer.role is Role.LAUNCH:
-            raise ms.BadMessage("this token is for the agent of one launch")
+            raise ms.BadMessage(f"this token is for the agent of one launch, not of a node: {_AGAIN}")
         if bearer.role is Role.NODE and bearer.user != message.node:
             raise ms.BadMessage(f"this credential is for node {bearer.user!r}, not {message.node!r}: {_AGAIN}")
         node = -1 if message.node in self._adding else self.cluster.number_of_node.get(message.node, -1)
@@ -218,7 +218,7 @@ class AgentHub:
         full_s = max(now, self._new_nodes_s) + 1 / NEW_NODES_PER_S
         if full_s - now > NEW_NODES_BURST / NEW_NODES_PER_S + 1e-9:
             if now > self._last_noted_s + 10.0:
-                log.warning("agents add too many nodes: some have to wait", extra={"node": spec.name})
+                log.warning("too many new nodes at once: some agents must connect again later", extra={"node": spec.name})
                 self._last_noted_s = now
             session.out(None)
             return
@@ -291,7 +291,7 @@ class AgentHub:
         self.backend.agent_joined(node, message.running, lambda: self._accept(session), stay_of(message, self.grace_s))
 
     def _check_agent(self, node: int, message: ms.Hello, bearer: Bearer) -> None:
-        """Refuse an agent with other GPUs than its node has, or beside another agent or the engine of the node."""
+        """Refuse an agent with other GPUs than its node has, or where another agent or an engine has the node."""
         known = self.cluster.nodes[node]
         self.engines.check_agent(node, known)
         if (known.type.lower(), known.accelerators) != (message.type.lower(), message.accelerators):

@@ -83,8 +83,8 @@ class EngineHub:
 
     @property
     def problem(self) -> str:
-        """Why the engine does not answer; empty: it does."""
-        return self.thread.problem and f"{self.driver.name} does not answer: {self.thread.problem}"
+        """Why the engine is unavailable; empty: it is not."""
+        return self.thread.problem and f"{self.driver.name} is unavailable: {self.thread.problem}"
 
     def address_of(self, node: int) -> str:
         return self.nodes.address_of(node)
@@ -120,7 +120,7 @@ class EngineHub:
             if node in self.nodes.up and node not in self._joining:
                 part.again[od.Kill] = od.Kill(*hello.launch)
         if part.identity not in ("", hello.identity):
-            raise ms.BadMessage("another agent has this launch: the engine has started it twice")
+            raise ms.BadMessage("another agent has this launch: the engine started it twice")
         if part.session is not None:
             part.session.out(None)
         part.identity, part.address = hello.identity, hello.address
@@ -153,7 +153,7 @@ class EngineHub:
         elif isinstance(message, ms.ReportBatch):
             ends = any(isinstance(one, od.Ended) for one in message.reports)
             if any(one.key != part.place[1:] for one in message.reports):
-                raise ms.BadMessage("an agent of one launch has reported about another")
+                raise ms.BadMessage("the agent of one launch sent a report about another")
 
             def answer() -> None:
                 self._post(lambda: self._acknowledge(session, message.sequence, ends=ends))
@@ -174,7 +174,7 @@ class EngineHub:
         elif part.given:
             self._lose(part, "its agent has left")
         else:
-            self._fail(part, f"{self.driver.name} has stopped its agent before it got its launch")
+            self._fail(part, f"{self.driver.name} stopped its agent before it received its launch")
 
     def leave(self, session: PartSession) -> None:
         """The stream of a part has ended."""
@@ -205,7 +205,7 @@ class EngineHub:
             if self._parts.get(part.place) is not part:
                 continue  # removed with another
             if part.until <= now:
-                self._lose(part, f"its agent was silent for {self.hub.lease_s + self.hub.grace_s:g} s")
+                self._lose(part, f"no message from its agent for {self.hub.lease_s + self.hub.grace_s:g} s")
             elif part.gathered <= now:
                 self._start([part, *(one for one in self._gang(part) if one.gathered < math.inf)])
         due = min((min(part.gathered, part.until) for part in self._parts.values()), default=math.inf)
@@ -333,15 +333,15 @@ class EngineHub:
         part.listed |= state is not None
         gone = state is TaskState.UNKNOWN or (state is None and (part.listed or waited_s > LISTED_WITHIN_S))
         if waited_s > START_WITHIN_S:
-            self._fail(part, f"{engine} did not start it within {START_WITHIN_S:g} s: {part.reason or 'no reason'}")
+            self._fail(part, f"{engine} did not start it within {START_WITHIN_S:g} s: {part.reason or 'no reason given'}")
         elif part.session is not None:
             return
         elif not can_start:
-            self._fail(part, f"{engine} has no such machine any more, or does not reach it")
+            self._fail(part, f"{engine} no longer has this node, or cannot reach it")
         elif gone and part.starts >= MAX_STARTS:
-            self._fail(part, f"{engine} does not know it any more, {MAX_STARTS} times in a row")
+            self._fail(part, f"{engine} lost it {MAX_STARTS} times before its agent connected")
         elif gone:
-            log.warning("a launch disappeared and is started again", extra={"job": part.key.job, "node": part.key.machine})
+            log.warning("engine lost a launch; it is started again", extra={"job": part.key.job, "node": part.key.machine})
             part.starts, part.since, part.listed, part.identity = part.starts + 1, math.inf, False, ""
             self.thread.stop(part.key, 0.0)  # what is left of it; its driver may remember it
             self._start([part])

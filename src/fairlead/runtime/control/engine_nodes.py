@@ -81,12 +81,13 @@ class EngineNodes:
         owner = self.hub.engines.name_for(node, spec)
         if node not in self.up and owner != self.engine and (owner or (self.hub.is_kept(node) and not self.uses(node))):
             whose = f"is a machine of {owner}" if owner else "has an agent of its own, or had one"
-            self._warn(f"node {machine.name} {whose}: {self.engine} does not use it; 'fairlead nodes remove' would change that")
+            change = f"run 'fairlead nodes remove {machine.name}' to change that"
+            self._warn(f"node {machine.name} {whose}: {self.engine} does not use it; {change}")
             return
         if (spec.type.lower(), spec.accelerators) != (machine.type, machine.accelerators):
             self._warn(
-                f"machine {machine.name} has {machine.accelerators} × {machine.type}, its node {spec.accelerators} × "
-                f"{spec.type}: it is not used; run 'fairlead nodes remove {machine.name}'"
+                f"{machine.name} has {spec.accelerators} × {spec.type}, but {self.engine} reports {machine.accelerators} × "
+                f"{machine.type}: it is not used; run 'fairlead nodes remove {machine.name}', and it is added again"
             )
             return
         self._follow_drain(node, machine)
@@ -123,7 +124,7 @@ class EngineNodes:
         if not cordoned:
             left_s = machine.until - self.hub.host.time() - self.hub.grace_s - DECIDE_S
             from_s = self.hub.backend.now + left_s if left_s > 0 else None
-        reason = f"{self.engine}: {wanted[0] or 'the machine is taken away soon after'}"
+        reason = f"{self.engine}: {wanted[0] or 'the machine leaves the cluster soon after'}"
         self.hub.backend.drain(node, False, drain=Drain(reason, self.engine, None, from_s))
 
     def _warn(self, text: str) -> None:

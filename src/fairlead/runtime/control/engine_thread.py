@@ -47,7 +47,7 @@ class EngineThread:
         self._queued: dict[LaunchKey, bool] = {}  # starts that wait: whether one was tried, and may have had an effect
         self._look, self._closed = True, False
         self._next_look_s, self._earliest_look_s, self._next_start_s = -math.inf, -math.inf, -math.inf
-        self.problem = ""  # why the engine does not answer; empty: it does
+        self.problem = ""  # why the engine is unavailable; empty: it is not
 
     def run(self) -> None:
         """Work until `close`."""
@@ -182,7 +182,7 @@ class EngineThread:
 
     def _note(self, problem: str) -> None:
         if problem and problem != self.problem:
-            log.error("%s does not answer: %s", self.driver.name, problem)
+            log.error("%s is unavailable: %s", self.driver.name, problem)
         elif self.problem and not problem:
-            log.info("%s answers again", self.driver.name)
+            log.info("%s is available again", self.driver.name)
         self.problem = problem

@@ -46,7 +46,7 @@ class Engines:
         for engine in self.all:
             if not engine.nodes.machines or hello.node in engine.nodes.machines:
                 return engine
-        raise ms.BadMessage(f"no engine of this control plane has a machine {hello.node!r}")
+        raise ms.BadMessage(f"no engine of this control plane has a machine {hello.node!r}: check 'serve --engine'")
 
     @property
     def connected(self) -> frozenset[int]:
@@ -59,7 +59,7 @@ class Engines:
 
     @property
     def problems(self) -> list[str]:
-        """Why engines do not answer."""
+        """Why engines are unavailable."""
         return [engine.problem for engine in self.all if engine.problem]
 
     def expire(self) -> float:

@@ -36,7 +36,7 @@ _MEMBERS = re.compile(r"(?P<name>[^\[\]*?]+)\[(?P<indices>[\d,:-]+)\]\Z")  # swe
 class JobNames:
     """Jobs by name; a lookup takes the same time with any number of jobs. Use it under the control plane's lock. A name belongs
     to a user, and means the most recent job or array of the user that has it. It is free again when that has ended. `ann/train`
-    is the job `train` of ann, for those who may see jobs of several users."""
+    is the job `train` of ann, for users who may see the jobs of others."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, list[int]] = {}

@@ -80,7 +80,7 @@ class ApiAccess:
             cluster, user = named["clusters"][context["cluster"]], named["users"][context["user"]] or {}
             server = str(cluster["server"]).rstrip("/")
             if "exec" in user or "auth-provider" in user:
-                raise InputError(path, "a token or a client certificate; for other log-ins give server, ca and token_file")
+                raise InputError(path, "a token or a client certificate; for other log-ins pass server, ca and token_file")
             authority = base64.b64decode(cluster.get("certificate-authority-data", "")).decode()
             named_file = cluster.get("certificate-authority", "") if not authority else ""
             trust = _trust(ca or (str(path.parent / named_file) if named_file else ""), authority)
@@ -95,7 +95,7 @@ class ApiAccess:
         return cls(server, trust, token_file or stored, str(user.get("token", "")))
 
     def headers(self) -> dict[str, str]:
-        """The headers that say who asks. Raises `EngineUnavailable`: the token cannot be read."""
+        """The headers that authenticate a request. Raises `EngineUnavailable`: the token cannot be read."""
         token = self.token
         if self.token_file:
             try:
@@ -158,7 +158,7 @@ class KubernetesApi:
         except self._problems as problem:
             raise self._silent(problem) from None
         except (ValueError, TypeError):
-            raise EngineUnavailable(f"{self._access.server} does not answer as a Kubernetes API server") from None
+            raise EngineUnavailable(f"{self._access.server} does not answer as a Kubernetes API server: check it") from None
 
     def stream(self, path: str, *, read_s: float = ANSWER_WITHIN_S, **query: Any) -> Iterator[bytes]:
         """Yield the answer to a request in pieces as they come; the first is empty, and says that the server answers."""
@@ -222,9 +222,9 @@ class KubernetesApi:
         code, server = answer.status_code, self._access.server
         if code == UNAUTHORIZED:
             place = self._access.token_file or "the kubeconfig file"
-            raise EngineUnavailable(f"{server} does not accept the token of {place}: it may have expired; give a new one")
+            raise EngineUnavailable(f"{server} does not accept the token of {place}: it may have expired; provide a new one")
         if code == FORBIDDEN and 'User "' in message and " cannot " in message:  # not a quota, and no rule for pods
-            raise EngineUnavailable(f"{server}: {message[:MAX_MESSAGE]}; allow it by a Role (deploy/kubernetes has one)")
+            raise EngineUnavailable(f"{server}: {message[:MAX_MESSAGE]}; grant it by a Role, as in deploy/kubernetes")
         if code == TOO_MANY or code >= 500:
             raise EngineUnavailable(f"the API server {server} cannot answer now ({code} {' '.join(message.split())[:200]})")
         raise ApiStatus(code, reason, message)
@@ -302,7 +302,7 @@ class Mirror:
                     event = orjson.loads(line)
                     kind, item = str(event["type"]), dict(event["object"])
                 except (ValueError, KeyError, TypeError):
-                    raise ApiStatus(0, "", "the watch of the API server sent something that is not an event") from None
+                    raise ApiStatus(0, "", "the API server sent a line that is not a watch event") from None
                 if kind == "ERROR":
                     raise ApiStatus(int(item.get("code", 0)), str(item.get("reason", "")), str(item.get("message", "")))
                 if kind != "BOOKMARK":

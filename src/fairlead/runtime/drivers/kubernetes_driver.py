@@ -129,7 +129,7 @@ class KubernetesDriver:
                 self._lock.wait(left_s)
             for mirror in self._mirrors:
                 if mirror.problem is None or mirror.problem:
-                    raise EngineUnavailable(mirror.problem or f"{mirror.path} is not listed yet")
+                    raise EngineUnavailable(mirror.problem or f"no list of {mirror.path} has arrived yet")
             now = self.host.monotonic()
             machines = [view.machine for _, view in sorted(self._nodes.items())]
             tasks = [self._task(view, now) for view in self._pods.values() if view.key not in self._forgotten]
@@ -215,7 +215,7 @@ class KubernetesDriver:
                 found = self._api.ask("GET", self._path(key.label))
             view = pod_view(found)
             if view is None or view.key != key:
-                raise EngineRefused(f"the pod {key.label} exists and is not of this launch; delete it")
+                raise EngineRefused(f"the pod {key.label} exists, but does not belong to this launch: delete it")
             owner = {"apiVersion": "v1", "kind": "Pod", "name": key.label, "uid": view.uid}
             self._api.ask("PATCH", self._path(key.label, "secrets"), {"metadata": {"ownerReferences": [owner]}}, kind=MERGE)
         except ApiStatus as status:
@@ -306,7 +306,7 @@ class KubernetesDriver:
             return
         over = view.task.state is TaskState.OVER or was.task.state is TaskState.OVER
         task = view.task if view.task.state is TaskState.OVER else was.task
-        reason = "the pod was deleted before its end was seen"
+        reason = "the pod was deleted before Fairlead saw its end"
         self._gone[view.key] = task if over else replace(task, state=TaskState.UNKNOWN, code=0, reason=reason)
         while len(self._gone) > MAX_GONE:
             del self._gone[next(iter(self._gone))]

@@ -215,7 +215,7 @@ def launch_pod(part: LaunchPart, needs: LaunchNeeds, rules: PodRules, node_label
     options = _checked(needs.options, rules, part.key.machine, node_labels)
     image = options.get("image") or rules.image
     if not image:
-        raise EngineRefused("no image: give kubernetes.image in the task file, or 'image' in --engine kubernetes:...")
+        raise EngineRefused("no image: set kubernetes.image in the task file, or 'image' in --engine kubernetes:...")
     security = options.get("securityContext") or {}
     count = len(part.accelerators)
     limits = {rules.gpu_resource: str(count)} if count else {}
@@ -319,12 +319,12 @@ def _checked(
             _require_allowed(name, name, rules)
             right, expected = isinstance(value, bool), "true or false"
         elif name in _TEXTS:
-            right, expected = isinstance(value, str), "a text"
+            right, expected = isinstance(value, str), "a string"
         elif name in _MAPPINGS:
-            right, expected = isinstance(value, Mapping), "keys with values"
+            right, expected = isinstance(value, Mapping), "a mapping"
         elif name in OPTIONS:
             listed = isinstance(value, Sequence) and not isinstance(value, str)
-            right, expected = listed and all(isinstance(each, Mapping) for each in value), "a list of keys with values"
+            right, expected = listed and all(isinstance(each, Mapping) for each in value), "a list of mappings"
         else:
             right, expected = False, f"one of {', '.join(OPTIONS)}"
         if not right:
@@ -343,8 +343,8 @@ def _checked(
     _check_names(options.get("imagePullSecrets"), rules)
     for key, value in (options.get("nodeSelector") or {}).items():
         if node_labels is not None and node_labels.get(key) != value:
-            chosen = f"{machine}, which was chosen, does not have the label {key}={value}"
-            raise EngineRefused(f"kubernetes.nodeSelector: {chosen}; ask for a GPU type that only such nodes have")
+            lacks = f"node {machine}, which Fairlead chose, does not have the label {key}={value}"
+            raise EngineRefused(f"kubernetes.nodeSelector: {lacks}; set a GPU type that only such nodes have ('types')")
     return options
 
 
@@ -355,7 +355,7 @@ def _check_volumes(
         kinds = sorted(set(volume) - {"name"})
         name = str(volume.get("name", ""))
         if name.startswith("fairlead-"):
-            raise EngineRefused(f"kubernetes.volumes: {name}: names that begin with 'fairlead-' belong to Fairlead")
+            raise EngineRefused(f"kubernetes.volumes: {name}: names that begin with 'fairlead-' belong to Fairlead; rename it")
         for kind in kinds:
             if kind == "hostPath":
                 _require_allowed("hostPath", f"volume {name} of the type hostPath", rules)
@@ -398,4 +398,4 @@ def _check_security(context: Mapping[str, Any], rules: PodRules) -> None:
 
 def _require_allowed(word: str, what: str, rules: PodRules) -> None:
     if word not in rules.allow:
-        raise EngineRefused(f"kubernetes: {what} is not allowed here; an operator can allow it (allow={word})")
+        raise EngineRefused(f"kubernetes: {what} is not allowed here; an operator can allow it (--engine …,allow={word})")

@@ -46,7 +46,7 @@ class RayConnection:
             try:
                 self.ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local, **options)
             except ConnectionError:
-                mend = "run 'ray start --head', or give the address of another one"
+                mend = "run 'ray start --head', or give the address of a running one"
                 raise NoRay(f"no Ray cluster at {address!r}: {mend}") from None
             except (RuntimeError, ValueError) as error:
                 raise NoRay(f"cannot use the Ray cluster at {address!r}: {' '.join(str(error).split())}") from None

@@ -122,7 +122,7 @@ class SlurmDriver:
         require(
             bool(self.log_folder) or not self.user_accounts,
             "slurm",
-            "a folder that all nodes see, because jobs run under the accounts of their users",
+            "a folder that all nodes share: it is required if jobs run under the accounts of their users",
             "log_folder",
             self.log_folder,
         )
@@ -327,7 +327,7 @@ class SlurmDriver:
         elif fault is SubmitFault.REFUSED:
             raise EngineRefused(f"Slurm refused the job: {why}")
         elif fault is SubmitFault.OPERATOR:
-            raise EngineUnavailable(f"no launch can be submitted before an operator changes this: {why}")
+            raise EngineUnavailable(f"Slurm accepts no launch until an operator fixes this: {why}")
         else:
             self._unsure = True
             raise EngineUnavailable(f"sbatch: {why}")
@@ -339,10 +339,10 @@ class SlurmDriver:
             account = pwd.getpwnam(user)
         except (KeyError, ValueError):
             raise EngineRefused(
-                f"user {user!r} has no Unix account on the control plane's machine; jobs run under it"
+                f"user {user!r} has no Unix account on the control plane's machine: create it, or submit as another user"
             ) from None
         if account.pw_uid < _first_user():  # root, or one whose rights other users must not get, such as 'slurm' or 'munge'
-            raise EngineRefused(f"jobs on Slurm do not run as {user}, an account of the system: submit them as another user")
+            raise EngineRefused(f"Slurm jobs cannot run as {user}, a system account: submit them as another user")
         return account
 
     def _cancel(self, *words: str) -> None:
@@ -363,9 +363,9 @@ class SlurmDriver:
                     os.chown(folder, account.pw_uid, account.pw_gid, follow_symlinks=False)
             found = folder.lstat()
         except OSError as problem:
-            raise EngineUnavailable(f"{folder}: {problem.strerror}; an operator can create it for {account.pw_name}") from None
+            raise EngineUnavailable(f"{folder}: {problem.strerror}; create this folder, owned by {account.pw_name}") from None
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != account.pw_uid:
-            raise EngineUnavailable(f"{folder} is not a folder of {account.pw_name}: remove it, or pass another log_folder")
+            raise EngineUnavailable(f"{folder} is no folder that {account.pw_name} owns: remove it, or set another log_folder")
 
     def _clean(self) -> None:
         """Remove old logs, now and then."""
@@ -391,12 +391,12 @@ class SlurmDriver:
         try:
             return (self.run or run_slurm)(words, {**environment, **(job or {})}, script, self.timeout_s)
         except FileNotFoundError:
-            raise EngineUnavailable(f"no '{words[0]}' on this machine: install Slurm's programs here") from None
+            raise EngineUnavailable(f"no '{words[0]}' on this machine: install Slurm's commands here") from None
         except OSError as problem:
             raise EngineUnavailable(f"'{words[0]}' could not be started: {problem.strerror}") from None
         except subprocess.TimeoutExpired:
             self._unsure = True
-            raise EngineUnavailable(f"'{words[0]}' took more than {self.timeout_s:g} s") from None
+            raise EngineUnavailable(f"'{words[0]}' took more than {self.timeout_s:g} s (timeout_s)") from None
 
 
 def _first_user() -> int:

@@ -166,13 +166,13 @@ def _nice(value: object) -> str | None:
 
 
 OPTIONS = {
-    "account": (_word, "a text"),
-    "constraint": (_word, "a text"),
+    "account": (_word, "a string"),
+    "constraint": (_word, "a string"),
     "exclusive": (lambda value: str(value).lower() if isinstance(value, bool) else None, "true or false"),
-    "licenses": (_word, "a text"),
+    "licenses": (_word, "a string"),
     "nice": (_nice, "a whole number from 0"),
-    "qos": (_word, "a text"),
-    "reservation": (_word, "a text"),
+    "qos": (_word, "a string"),
+    "reservation": (_word, "a string"),
     "time": (_limit, "at least a minute, as in 2h; a plain number counts minutes"),
     "tmp": (_word, "a size, as in 10G"),
 }
@@ -214,7 +214,7 @@ def _user_options(options: Mapping[str, object]) -> dict[str, str]:
     found = {}
     for name, value in options.items():
         if name not in OPTIONS:
-            raise EngineRefused(f"slurm.{name}: not an option that a task file may set; those are {', '.join(OPTIONS)}")
+            raise EngineRefused(f"slurm.{name}: a task file cannot set this option; it can set {', '.join(OPTIONS)}")
         read, expected = OPTIONS[name]
         text = read(value)
         if text is None:

@@ -238,7 +238,7 @@ class SlurmPrograms:
         printed = self._ask("sbatch", "--parsable", str(request.script), str(request.chain))
         if (found := _NUMBER.search(printed)) is None:
             raise SlurmError(
-                f"sbatch printed {printed.strip()[:200]!r}, and no job number; 'squeue --me' shows whether it runs"
+                f"sbatch printed {printed.strip()[:200]!r} instead of a job number; 'squeue --me' shows if the pilot exists"
             )
         return found[0]
 
@@ -284,7 +284,7 @@ class SlurmPrograms:
             raise NoSlurm(f"Slurm does not answer: '{words[0]}' took more than {PROGRAM_TIMEOUT_S:g} s") from None
         if code and any(away in (errors + printed).lower() for away in AWAY_WORDS):
             what = f"Slurm does not answer: {slurm_words(words[0], errors or printed)}"
-            raise NoSlurm(f"{what}; pilots and jobs that run continue: try again, and see 'fairlead slurm status' first")
+            raise NoSlurm(f"{what}; running pilots and jobs continue. Run 'fairlead slurm status' before you try again")
         if code:
             raise SlurmError(_refusal(words[0], errors or printed))
         return printed

@@ -94,11 +94,11 @@ def encoded(events: Iterable[ev.Event]) -> list[bytes]:
     return [encode(event) for event in events]
 
 
-def check_skipping(skipping: list[ev.Event], stepping: list[ev.Event], where: str, *, blame: str, who: str = "") -> None:
+def check_skipping(skipping: list[ev.Event], stepping: list[ev.Event], where: str, *, blame: str, label: str = "") -> None:
     """The same bytes, whether quiet rounds are skipped or not; `blame` says what is wrong where they differ."""
     ours, theirs = encoded(skipping), encoded(stepping)
     at = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
     assert ours == theirs, (
-        f"{who}on {where}, event {at} differs: {ours[at : at + 1]} when rounds are skipped, "
+        f"{label}on {where}, event {at} differs: {ours[at : at + 1]} when rounds are skipped, "
         f"{theirs[at : at + 1]} when they are not; {blame}"
     )

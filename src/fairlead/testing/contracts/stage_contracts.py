@@ -322,7 +322,7 @@ class EstimatorContract:
             for where, seed in SCENES[:2]:
                 blame = "it could observe more before `valid_until`"
                 run = partial(play, self.stages(policy), where, seed, costs=costs, faults=True)
-                check_skipping(run(skip=True)[1], run(skip=False)[1], where, blame=blame, who=f"{policy} ")
+                check_skipping(run(skip=True)[1], run(skip=False)[1], where, blame=blame, label=f"{policy} ")
 
     def test_rates_are_a_function_of_the_snapshot(self) -> None:
         contract = self

@@ -255,10 +255,10 @@ def _met(
     for side, col in zip(used, cols.sides.col[used].tolist()):
         of_column.setdefault(col, []).append(side)
     first, second, types, share = list[int](), list[int](), list[int](), list[float]()
-    for both, type_, beside in zip(of_column.values(), cols.types[[*of_column]].tolist(), cols.two[[*of_column]].tolist()):
+    for both, type_, second_job in zip(of_column.values(), cols.types[[*of_column]].tolist(), cols.two[[*of_column]].tolist()):
         one, stretch = members[both[0]], part[both[0]]
         two = [-1] * len(one)
-        if beside >= 0:
+        if second_job >= 0:
             halves = (one, stretch, members[both[1]], part[both[1]]) if len(both) == 2 else _folded(one, stretch)
             one, two, stretch = _beside(*halves)
         first += one
