@@ -29,8 +29,8 @@ def backup_command(
       fairlead backup /backups/fairlead.tar
       fairlead backup /backups --every 10m --keep 24
 
-    The copy is read back, so that it can be restored with 'fairlead restore'. A file that exists is replaced. Checkpoints and
-    logs are not part of it. The file contains tokens: keep it private.
+    The command reads the copy again, to make sure that 'fairlead restore' can restore it. An existing file is replaced.
+    Checkpoints and logs are not part of a backup. The file contains tokens: keep it private.
     """
     from fairlead.journal.backup import NAME, backup_record, remove_old_backups, write_backup
 

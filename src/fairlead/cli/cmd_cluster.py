@@ -82,7 +82,7 @@ class PlaneOptions:
     panel = "Files and addresses"
 
     root: Path = typer.Option(Path(".fairlead"), help="Folder for the journal, tokens, checkpoints and logs.")
-    journal: str = typer.Option("", help="x.sqlite or postgresql://… [default: ROOT/journal.sqlite]")
+    journal: str = typer.Option("", help="The journal: FILE.sqlite or postgresql://… [default: ROOT/journal.sqlite]")
     http: str = typer.Option("127.0.0.1:7420", help="Address of the HTTP API and the console; port 0 picks a free one.")
     agents: str = typer.Option("127.0.0.1:7421", help="Address for agents.")
     metrics_open: bool = typer.Option(False, "--metrics-open", help="Serve /metrics without a token.")
@@ -117,22 +117,24 @@ def serve_command(
         None, help="Folder of checkpoints, the same on all nodes. [default: ROOT/checkpoints]"
     ),
     keep_ended: float = typer.Option(7 * 86400.0, help="Seconds to keep checkpoints of ended jobs.", min=0.0),
-    snapshot_events: int = typer.Option(50000, help="Take a snapshot after this many events …", min=1),
-    snapshot_minutes: float = typer.Option(30.0, help="… or after this many minutes.", min=0.01),
+    snapshot_events: int = typer.Option(50000, help="Take a snapshot after this many events.", min=1),
+    snapshot_minutes: float = typer.Option(30.0, help="Take a snapshot after this many minutes, if that is earlier.", min=0.01),
     keep_snapshots: int = typer.Option(3, help="How many snapshots to keep.", min=1),
     keep_days: float | None = typer.Option(
         None, help="Drop events that are older than this many days and part of a snapshot. [default: keep all]", min=0.001
     ),
     standby: bool = typer.Option(
-        False, "--standby", help="If another control plane has the journal (PostgreSQL), wait, and take over."
+        False, "--standby", help="If another control plane has the journal (PostgreSQL), wait, and take over when it ends."
     ),
     max_nodes: int = typer.Option(10_000, help="How many nodes the cluster can have.", min=1),
     journal_timeout: float = typer.Option(
-        60.0, help="How many seconds leases are renewed while the database of the journal does not answer.", min=5.0
+        60.0, help="For how many seconds leases are renewed while the database of the journal does not answer.", min=5.0
     ),
-    engine: list[str] = typer.Option([], help="Also run jobs on this engine, as in kubernetes:namespace=ml; see the guides."),
-    advertise: str = typer.Option("", help="Address at which an engine's machines reach --agents. [default: --agents]"),
-    agents_ca: Path | None = typer.Option(None, help="On an engine's machines: the authority (PEM) of --tls-cert."),
+    engine: list[str] = typer.Option(
+        [], help="Also run jobs on Slurm or Kubernetes, as in slurm:partition=gpu; repeatable. The guides list the keys."
+    ),
+    advertise: str = typer.Option("", help="Address of --agents for the machines of --engine. [default: --agents]"),
+    agents_ca: Path | None = typer.Option(None, help="CA certificate (PEM) of --tls-cert, as a path on the engine's machines."),
 ) -> None:
     """Run the control plane of a cluster. Jobs keep running when it stops; start it again to resume.
 
@@ -163,7 +165,7 @@ def serve_command(
     for option, seconds in (("lease", lease), ("grace", grace), ("journal-timeout", journal_timeout)):
         require(math.isfinite(seconds), f"--{option}", "a number of seconds", option, seconds)
     if engine and certificate is not None:
-        require(agents_ca is not None, "--agents-ca", "the authority of --tls-cert, as a file on the machines of --engine")
+        require(agents_ca is not None, "--agents-ca", "the CA certificate of --tls-cert: its path on the machines of --engine")
     scheduler = parts.read(60.0)
     log_to_stderr(plane.log_format)
     settings = ServeSettings(
@@ -227,26 +229,26 @@ def agent_command(
         False, "--allow-root-jobs", envvar="FAIRLEAD_ALLOW_ROOT_JOBS", help="Run jobs as root, if the agent is root."
     ),
     cgroup: str = typer.Option(
-        "", help="Folder of a cgroup (v2) in which jobs are limited, or 'none'. [default: a new one, if the agent may make it]"
+        "", help="Folder of a cgroup (v2) that limits jobs, or 'none'. [default: a new one, if the agent may create it]"
     ),
     end_jobs: bool = typer.Option(
-        False, "--end-jobs", help="At SIGTERM, leave: let jobs checkpoint and end, report that, and end the agent."
+        False, "--end-jobs", help="At SIGTERM, let jobs save checkpoints and end, report this, and end the agent."
     ),
     grace: float | None = typer.Option(
         None,
-        help="The most seconds that jobs have to checkpoint when the agent leaves. [default: what their tasks say]",
+        help="With --end-jobs or --until: the most seconds that jobs have to save. [default: what their tasks say]",
         min=0.0,
     ),
     until: str = typer.Option(
         "",
         envvar="SLURM_JOB_END_TIME",
-        help="When this machine is taken away, as Unix or ISO time: the node is drained and the agent leaves before that.",
+        help="When this machine becomes unavailable, as Unix or ISO time. The node is drained, and the agent ends before that.",
     ),
     temporary: bool = typer.Option(
-        False, "--temporary", help="Remove this node from the cluster when the agent has left, or was given up."
+        False, "--temporary", help="Remove this node from the cluster when the agent has ended or is lost."
     ),
     log_format: LogFormat = LOG_FORMAT,
-    tls_ca: Path | None = typer.Option(None, help="The authority (PEM) that signed the control plane's certificate."),
+    tls_ca: Path | None = typer.Option(None, help="The CA certificate (PEM) that signed the control plane's certificate."),
     insecure: bool = INSECURE,
     keep_logs: float = typer.Option(7 * 86400.0, help="Seconds to keep the logs of a launch that has ended.", min=0.0),
     leashed: bool = LEASHED,

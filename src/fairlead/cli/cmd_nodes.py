@@ -98,7 +98,7 @@ def add_node(
 
       fairlead nodes add gpu-7 h200:8 --cpus 192 --memory 2000
 
-    It needs an admin token. Exit codes: 0 done, 4 not allowed, or the node exists.
+    The command needs an admin token. Exit codes: 0 done, 4 not allowed, or the node exists.
     """
     if (found := _GPUS.fullmatch(gpus)) is None:
         raise InputError("nodes add", "TYPE:COUNT, as in v100:4", field="GPUs", value=gpus)
@@ -125,7 +125,7 @@ def remove_node(
       fairlead nodes remove 'gpu-*' --drain
 
     A node on which jobs run is not removed: drain it first, or pass --drain. To add a node again, remove the file 'credential'
-    in its agent's --root, and start the agent with an agent token. It needs an admin token.
+    in its agent's --root, and start the agent with an agent token. The command needs an admin token.
     Exit codes: 0 done, 3 no such node, 4 not allowed, or jobs run there.
     """
     plane = control_plane()
@@ -201,7 +201,7 @@ def undrain_command(
 
       fairlead undrain n1
 
-    It needs an admin token. Exit codes: 0 done, 3 no such node, 4 not allowed.
+    The command needs an admin token. Exit codes: 0 done, 3 no such node, 4 not allowed.
     """
     _drain(words, undo=True, json=json)
 

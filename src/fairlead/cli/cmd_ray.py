@@ -19,10 +19,10 @@ from fairlead.core.errors import REFUSED, FairleadError, NotFound, require
 from fairlead.runtime.drivers.ray_pilot import AgentRequest, AgentState, RayPilot
 
 _ABOUT = (
-    "Run the nodes of a cluster on a Ray cluster.\n\nEach GPU node of Ray gets an actor that holds its GPUs and runs an agent."
+    "Use nodes of a Ray cluster as nodes of Fairlead.\n\nOn each GPU node, a Ray actor reserves the GPUs and runs an agent."
 )
 ray_app = typer.Typer(help=_ABOUT, no_args_is_help=True, rich_markup_mode=None)
-ADDRESS = typer.Option("auto", help="The Ray cluster: 'auto' for that of this machine, or HOST:PORT.")
+ADDRESS = typer.Option("auto", help="Address of the Ray cluster: HOST:PORT, or 'auto' for that of this machine.")
 CONTROL = typer.Option("", help="The control plane's address for agents. [default: port 7421 of this machine]")
 JOIN_S = 60.0
 WATCH_S = 10.0
@@ -32,11 +32,11 @@ WATCH_S = 10.0
 def up_ray(
     address: str = ADDRESS,
     control: str = CONTROL,
-    gpus: int = typer.Option(0, help="GPUs of each node. [default: all]", min=0),
+    gpus: int = typer.Option(0, help="GPUs to reserve on each node. [default: all]", min=0, show_default=False),
     type_name: str = typer.Option("", "--type", help="GPU type. [default: detected by NVML]"),
-    watch: bool = typer.Option(False, "--watch", help="Stay, and start agents on nodes that join Ray later; Ctrl-C ends this."),
+    watch: bool = typer.Option(False, "--watch", help="Keep running, and start agents on new nodes, until Ctrl-C."),
     token_file: Path = typer.Option(Path(".fairlead/agent.token"), help="A file with an agent token."),
-    tls_ca: Path | None = typer.Option(None, help="The authority (PEM) that signed the control plane's certificate."),
+    tls_ca: Path | None = typer.Option(None, help="The CA certificate (PEM) that signed the control plane's certificate."),
     insecure: bool = typer.Option(False, "--insecure", help="Allow agents without TLS. Tokens are then sent unencrypted."),
     json: JsonOption = False,
 ) -> None:
@@ -47,8 +47,9 @@ def up_ray(
       fairlead ray up --tls-ca cert.pem
       fairlead ray up --address head:6379 --control login:7421 --tls-ca cert.pem --watch
 
-    Start the control plane first: 'fairlead serve' in this folder. The agents stay when this command ends, until 'fairlead ray
-    down'. Run it again to start agents on new nodes. Exit codes: 0 done, 4 an agent has ended, 5 no Ray, or no control plane.
+    Start the control plane first: 'fairlead serve' in this folder. The agents keep running when this command ends;
+    'fairlead ray down' ends them. Run the command again to start agents on new nodes.
+    Exit codes: 0 done, 4 an agent has ended, 5 no Ray, or no control plane.
     """
     from fairlead.runtime.protocol.network import check_encryption
 
@@ -107,7 +108,7 @@ def ray_status(address: str = ADDRESS, control: str = CONTROL, json: JsonOption 
     try:
         joined = {one["name"] for one in control_plane().nodes() if one["connected"]}
     except FairleadError as problem:
-        note(f"which nodes have joined is not known: {problem}")
+        note(f"cannot find out which nodes have joined: {problem}")
     if json:
         listed = [{**asdict(one), "joined": None if joined is None else one.node in joined} for one in states]
         print_json({"agents": listed})
@@ -129,14 +130,14 @@ def down_ray(
     control: str = CONTROL,
     json: JsonOption = False,
 ) -> None:
-    """End agents on a Ray cluster: jobs checkpoint and wait for other nodes, the nodes leave, and Ray gets the GPUs back.
+    """End agents on a Ray cluster, after their jobs have saved checkpoints. Ray gets the GPUs back.
 
     Examples:
 
       fairlead ray down
       fairlead ray down 10.0.0.7-4f2a91c0
 
-    The command returns when no process of a job is left there. Exit codes: 0 done, 3 no such node, 5 no Ray.
+    The command returns when no process of a job is left on the nodes. Exit codes: 0 done, 3 no such node, 5 no Ray.
     """
     with RayPilot(address, _control(control)) as pilot:
         known = {one.node for one in pilot.states()}

@@ -1,4 +1,4 @@
-"""`fairlead slurm up`, `status` and `down`: nodes of a cluster as jobs of Slurm (pilots)."""
+"""`fairlead slurm up`, `status` and `down`: nodes of a Slurm cluster as nodes of a Fairlead cluster."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ from fairlead.runtime.drivers.slurm_pilot import (
 from fairlead.runtime.http_client import Unreachable
 
 _ABOUT = (
-    "Run the nodes of a cluster as jobs of Slurm (pilots).\n\nNeeds no administrator. The control plane runs on the login node."
+    "Use nodes of a Slurm cluster as nodes of Fairlead.\n\nA pilot is a Slurm job that runs an agent on each of its nodes. "
+    "You need no administrator. The control plane runs on a login node."
 )
 slurm_app = typer.Typer(help=_ABOUT, no_args_is_help=True, rich_markup_mode=None)
-FOLDER = typer.Option(Path(".fairlead/slurm"), help="Folder of scripts and outputs, which all nodes see.")
+FOLDER = typer.Option(Path(".fairlead/slurm"), help="Folder for scripts and outputs; all nodes must share it.")
 CONNECT_S = 5.0
 
 
@@ -53,8 +54,10 @@ class SlurmOptions:
     type_name: str = typer.Option(
         "", "--type", help="GPU type, in Slurm (gpu:TYPE:N) and in Fairlead. [default: any; detected]"
     )
-    cpus: int = typer.Option(0, help="CPUs of each node. [default: whole nodes, with all CPUs and memory]", min=0)
-    memory: float = typer.Option(0.0, help="GB of memory of each node.", min=0.0)
+    cpus: int = typer.Option(0, help="CPUs of each node. [default: whole nodes]", min=0, show_default=False)
+    memory: float = typer.Option(
+        0.0, help="GB of memory of each node. [default: all; with --cpus, Slurm's]", min=0.0, show_default=False
+    )
     sbatch: list[str] = typer.Option([], help="Another option of sbatch, as in --sbatch=--reservation=NAME; repeatable.")
 
 
@@ -62,23 +65,23 @@ class SlurmOptions:
 @opt.option_groups
 def up_pilot(
     *,
-    nodes: int = typer.Option(1, help="Nodes.", min=1),
-    gpus: int = typer.Option(..., help="GPUs of each node.", min=1),
-    time: str = typer.Option(..., help="How long the nodes are needed, as in 12h."),
+    nodes: int = typer.Option(1, help="Number of nodes.", min=1),
+    gpus: int = typer.Option(..., help="Number of GPUs of each node.", min=1),
+    time: str = typer.Option(..., help="Time limit of the pilot, as in 12h."),
     slurm: SlurmOptions,
-    setup: list[str] = typer.Option([], help="A shell line, or a file of them, for each node before its agent; repeatable."),
-    container: str = typer.Option("", help="Words before the agent's command, as in 'apptainer exec --nv image.sif'."),
-    chain: str = typer.Option("1", help="How many pilots follow each other, or 'always' (until 'fairlead slurm down')."),
-    overlap: str = typer.Option("10m", help="How long before its end the next pilot of a chain may start; 0: after its end."),
+    setup: list[str] = typer.Option([], help="A shell command, or a file, to run on each node before its agent; repeatable."),
+    container: str = typer.Option("", help="Run the agent in a container, as in 'apptainer exec --nv image.sif'."),
+    chain: str = typer.Option("1", help="Number of pilots, one after the other, or 'always' (until 'fairlead slurm down')."),
+    overlap: str = typer.Option("10m", help="How long before the end of a pilot the next may start; 0: after its end."),
     control: str = typer.Option("", help="The control plane's address for agents. [default: port 7421 of this machine]"),
     token_file: Path = typer.Option(Path(".fairlead/agent.token"), help="A file with an agent token."),
-    tls_ca: Path | None = typer.Option(None, help="The authority (PEM) that signed the control plane's certificate."),
+    tls_ca: Path | None = typer.Option(None, help="The CA certificate (PEM) that signed the control plane's certificate."),
     insecure: bool = typer.Option(False, "--insecure", help="Allow agents without TLS. Tokens are then sent unencrypted."),
     folder: Path = FOLDER,
     dry_run: bool = typer.Option(False, "--dry-run", help="Print the batch script, and submit nothing."),
     json: JsonOption = False,
 ) -> None:
-    """Submit a pilot: a job of Slurm that runs an agent on each of its nodes, which join the cluster.
+    """Submit a pilot, a Slurm job that runs an agent on each of its nodes. The nodes join the cluster.
 
     Examples:
 
@@ -86,8 +89,8 @@ def up_pilot(
       fairlead slurm up --gpus 4 --type a100 --time 2h --partition gpu --account lab --setup 'module load cuda'
       fairlead slurm up --nodes 2 --gpus 8 --time 12h --chain always
 
-    Start the control plane first: 'fairlead serve' in this folder. Before the time is over, the nodes drain by themselves: jobs
-    checkpoint, and resume on the next pilot or on other nodes.
+    Start the control plane first: 'fairlead serve' in this folder. Shortly before the time of the pilot ends, its nodes are
+    drained: jobs save checkpoints, and resume on the next pilot or on other nodes.
     Exit codes: 0 done, 4 refused by Slurm, 5 no Slurm, or no control plane.
     """
     from fairlead.runtime.protocol.network import check_encryption
@@ -130,7 +133,7 @@ def up_pilot(
 
 @slurm_app.command("status")
 def pilot_status(folder: Path = FOLDER, json: JsonOption = False) -> None:
-    """List the pilots of this folder: their state in Slurm, how many nodes have joined, and when they end.
+    """List the pilots of this folder, with their state in Slurm, how many nodes have joined, and when they end.
 
     Example:
 
@@ -145,7 +148,7 @@ def pilot_status(folder: Path = FOLDER, json: JsonOption = False) -> None:
         try:
             known = control_plane().nodes()
         except FairleadError as problem:
-            note(f"which nodes have joined is not known: {problem}")
+            note(f"cannot find out which nodes have joined: {problem}")
     joined = {pilot.job: None if known is None else pilot.joined(known) for pilot in pilots}
     if json:
         print_json(
@@ -166,7 +169,7 @@ def pilot_status(folder: Path = FOLDER, json: JsonOption = False) -> None:
     out.print(table)
     for one in pilots:
         if one.state in FAILED and (output := output_file(place, one.job)).exists():
-            note(f"pilot {one.job} failed: {error_in_output(place, one.job) or 'no agent says why'} (output: {output})")
+            note(f"pilot {one.job} failed: {error_in_output(place, one.job) or 'no agent printed why'} (output: {output})")
         if one.state == "RUNNING" and joined[one.job] is not None and (joined[one.job] or 0) < one.nodes:
             note(f"pilot {one.job}: not all nodes have joined; the agents' messages are in {output_file(place, one.job)}")
 
@@ -174,12 +177,12 @@ def pilot_status(folder: Path = FOLDER, json: JsonOption = False) -> None:
 @slurm_app.command("down")
 def down_pilot(
     jobs: list[str] | None = typer.Argument(
-        None, metavar="[PILOT]...", help="Numbers of pilots. [default: all, with the chain]"
+        None, metavar="[PILOT]...", help="Numbers of pilots. [default: all, and the rest of the chain]"
     ),
     folder: Path = FOLDER,
     json: JsonOption = False,
 ) -> None:
-    """End pilots: their jobs checkpoint and wait for other nodes, their nodes leave the cluster, and the allocations end.
+    """End pilots, after their jobs have saved checkpoints. The jobs wait for other nodes, and the nodes leave the cluster.
 
     Examples:
 

@@ -290,7 +290,7 @@ def test_wrong_options_are_one_line(words: tuple[str, ...], said: str, login_nod
         up(*words)
 
 
-@pytest.mark.parametrize(("connected", "said"), [(1, "pilot-7.out"), (2, ""), (None, "which nodes have joined is not known")])
+@pytest.mark.parametrize(("connected", "said"), [(1, "pilot-7.out"), (2, ""), (None, "cannot find out which nodes")])
 def test_status_names_the_output_where_nodes_are_missing(
     connected: int | None, said: str, login_node: Path, monkeypatch: pytest.MonkeyPatch
 ):
