@@ -108,10 +108,29 @@ USAGE: Mapping[str, str] = {
     "accelerator_hours": "GPU hours; a GPU that two jobs share counts for both",
 }
 
+LEDGER_ROW: Mapping[str, str] = {
+    "user": "user",
+    "account": "account",
+    "received_gpu_hours": "GPU hours that the jobs held; a GPU that two jobs share counts for both",
+    "deserved_gpu_hours": "GPU hours deserved by weight, while the user had admitted jobs",
+    "recent_received_gpu_hours": "the first of these, where older hours count less: half after each half-life",
+    "recent_deserved_gpu_hours": "the second, in the same way",
+    "balance_gpu_hours": "recent deserved minus recent received hours: above 0, the user is owed GPU time",
+    "received_ns": "received GPU time in whole nanoseconds: the sum over users is exact",
+    "deserved_ns": "deserved GPU time in whole nanoseconds",
+}
+
+_LEDGER = (
+    "`known_since` and `now` are Unix times, `half_life_s` is from the scheduler file. `users` is a list, and for admins also "
+    "`accounts`. `total` has the sums, GPU hours of all nodes that were up (`available_gpu_hours`, `available_ns`), and GPU "
+    "hours in which a shared GPU counts once (`physical_gpu_hours`, `physical_ns`). Each entry of `users` has:"
+)
+
 ANSWERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "GET /v1/jobs": ("`jobs` is a list. Each entry has:", JOB),
     "GET /v1/jobs/{name}": ("All fields of an entry of [`GET /v1/jobs`](#get-v1jobs), and:", ONE_JOB),
     "GET /v1/nodes": ("`nodes` is a list. Each entry has:", NODE),
     "GET /v1/usage": ("`usage` is a list. Each entry has:", USAGE),
+    "GET /v1/ledger": (_LEDGER, LEDGER_ROW),
 }
 """By request: the form of the answer, and its fields."""

@@ -11,6 +11,7 @@ from unittest.mock import MagicMock
 
 from fairlead.core import events as ev
 from fairlead.core.errors import NOT_FOUND, REFUSED, UNREACHABLE
+from fairlead.engine.fairness_ledger import FairnessLedger, LedgerRow
 from fairlead.runtime.control.api_errors import DESCRIPTIONS
 from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.prometheus import ControlPlaneMetrics
@@ -137,7 +138,8 @@ def prometheus() -> str:
     harness.cluster("v100:1").submit(job("one"))
     harness.round()
     loop = MagicMock(state=harness.state, missed=0)
-    metrics.attach(loop, lambda: 0, MagicMock(), lambda: 0.0)
+    ledger = FairnessLedger(rows={("lab", "ann"): LedgerRow()})
+    metrics.attach(loop, lambda: 0, MagicMock(), lambda: 0.0, lambda: ledger)
     labels = {f"{one._name}": one._labelnames for one in vars(metrics).values() if hasattr(one, "_labelnames")}
     rows = []
     for family in metrics.registry.collect():

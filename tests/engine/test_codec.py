@@ -179,6 +179,7 @@ events = st.one_of(
     ),
     st.builds(ev.NodeRemoved, moments, numbers),
     st.builds(ev.NodeBackedOff, moments, numbers, moments, words),
+    moments.flatmap(lambda t: st.builds(ev.ControlPlaneRestarted, st.just(t), st.none() | st.floats(0, t))),
     st.builds(
         lambda t, w, c: ev.MetricsReported(t, w, np.array(c[0], np.int64), np.array(c[1])),
         moments,

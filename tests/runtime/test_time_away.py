@@ -40,4 +40,8 @@ def test_a_job_with_a_time_limit_survives_a_long_time_without_its_cluster(tmp_pa
         (usage,) = cluster.ask("GET", "/v1/usage")["usage"]
         for seconds in (jobs["limited"]["accelerator_s"], 3600 * usage["accelerator_hours"]):
             assert 0 < seconds < AWAY_S / 2
+        ledger = cluster.ask("GET", "/v1/ledger")
+        for name in ("received_ns", "deserved_ns"):
+            assert 0 < ledger["users"][0][name] == ledger["total"][name] < AWAY_S / 2 * 1e9
+        assert ledger["total"]["available_ns"] < AWAY_S / 2 * 1e9
         cluster.hurry("limited")

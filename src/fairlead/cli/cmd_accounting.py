@@ -124,6 +124,7 @@ def usage_command(
     since: str = SINCE,
     until: str = UNTIL,
     by: str = typer.Option("user,account", help="Columns: user, account, job, job-type, gpu-type, day, week, month."),
+    ledger: bool = typer.Option(False, "--ledger", help="Show received and deserved GPU time, and the balance of each user."),
     as_csv: bool = CSV,
     json: JsonOption = False,
 ) -> None:
@@ -136,8 +137,17 @@ def usage_command(
     GPU hours are those between --since and --until; a job that ran longer counts only for this time. The column jobs counts
     the jobs that held GPUs in this time. A GPU that two jobs share counts for both. Without --since, the whole history of the
     cluster counts.
-    Weeks begin on Monday; days, weeks and months are in local time. Exit codes: 0 done, 2 a wrong value.
+    Weeks begin on Monday; days, weeks and months are in local time.
+
+    With --ledger: a user deserves a share of the GPUs by weight, while the user has admitted jobs, and at most what these
+    request. Recent hours count fully, older ones half after each half-life (`ledger` in the scheduler file). A user who
+    received less than deserved is owed GPU time. Users see their own rows and the totals. Exit codes: 0 done, 2 a wrong value.
     """
+    if ledger:
+        if since or until != "now" or by != "user,account":
+            raise option_error("ledger", "no --since, --until or --by with it", "--ledger")
+        _print_ledger(control_plane().ledger(), as_csv=as_csv, json=json)
+        return
     names = [name.strip() for name in by.split(",") if name.strip()]
     if unknown := [name for name in names if name not in (*_FIELDS, *_PERIODS)]:
         raise option_error("by", f"some of {', '.join((*_FIELDS, *_PERIODS))}", unknown[0])
@@ -162,6 +172,40 @@ def usage_command(
     for row in rows:
         table.add_row(*(Text(str(row[name])) for name in (*names, "jobs")), format_duration(3600 * row["gpu_hours"]))
     out.print(table)
+
+
+_LEDGER = ("received_gpu_hours", "deserved_gpu_hours", "recent_received_gpu_hours", "recent_deserved_gpu_hours")
+
+
+def _print_ledger(found: Mapping[str, Any], *, as_csv: bool, json: bool) -> None:
+    rows, total = found["users"], found["total"]
+    if json:
+        print_json(found)
+        return
+    if as_csv:
+        _print_csv(["user", "account", *_LEDGER, "balance_gpu_hours"], rows)
+        return
+    table = Table(box=box.SIMPLE)
+    for name in ("user", "account", "received", "deserved", "recent share", "deserved share", "balance"):
+        table.add_column(name, justify="left" if name in ("user", "account") else "right", overflow="fold")
+    for row in (*rows, {**total, "user": "all users", "account": ""}):
+        shares = (f"{100 * row[name] / total[name]:.0f} %" if total[name] > 0 else "-" for name in _LEDGER[2:])
+        times = (format_duration(3600 * row[name]) for name in _LEDGER[:2])
+        balance = balance_words(row["balance_gpu_hours"]) if row in rows else ""
+        table.add_row(Text(row["user"]), Text(row["account"]), *times, *shares, balance)
+    out.print(table)
+    physical, available = (format_duration(3600 * total[name]) for name in ("physical_gpu_hours", "available_gpu_hours"))
+    out.print(
+        f"GPU time since {local_time(found['known_since'])}. Of {available} on nodes that were up, jobs used {physical}; a GPU "
+        f"that two jobs share counts for both. Recent: half-life {format_duration(found['half_life_s'])}."
+    )
+
+
+def balance_words(hours: float) -> str:
+    """Return what a balance of the fairness ledger means."""
+    if abs(hours) * 3600 < 1:
+        return "even"
+    return f"owed {format_duration(3600 * hours)}" if hours > 0 else f"ahead by {format_duration(-3600 * hours)}"
 
 
 def usage_rows(runs: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:

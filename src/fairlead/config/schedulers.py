@@ -27,6 +27,7 @@ from fairlead.config.user_limits import UserLimits
 from fairlead.config.yaml_source import Value, in_a_line, parse_yaml, read_yaml
 from fairlead.core.errors import FairleadError, InputError, UnknownName, check_number, near_or_all, require
 from fairlead.core.stages import Allocated, Allocator, Stages
+from fairlead.engine.fairness_ledger import GREATEST_WEIGHT, LEAST_WEIGHT, LedgerRules
 from fairlead.simulator.costs import Costs
 
 DEFAULT_ROUND_S = 300.0
@@ -47,6 +48,7 @@ KEYS: Mapping[str, str] = {
     "run_to_completion": "With `true`, a running job is never preempted.",
     "first_step_s": "A job is not preempted before its first step, for at most this many seconds; 0 turns this off.",
     "limits": "Limits on the weight, priority and other fields that users may set: `default`, `accounts`, `users`.",
+    "ledger": "How the fairness ledger counts: `half_life_s` (default: 604800, 7 days), weights of `accounts` and `users`.",
     "preset": "A preset whose keys apply where this file has none.",
     "name": "Label of the scheduler in tables and plots. Default: the policy with its parameters.",
     "about": "A description for readers. It has no effect.",
@@ -103,6 +105,7 @@ class SchedulerConfig:
     name: str = ""
     mechanism: Part = Part("gavel-rounds")  # used where the policy gives shares of time
     limits: UserLimits = field(default_factory=UserLimits)  # on what users of a real cluster may set
+    ledger: LedgerRules = field(default_factory=LedgerRules)  # of the fairness ledger of a real cluster
 
     def __post_init__(self) -> None:
         if self.round_s != 0:
@@ -144,6 +147,8 @@ class SchedulerConfig:
             changes["first_step_s"] = fields["first_step_s"].number("seconds, at least 0", least=0.0)
         if "limits" in fields:
             changes["limits"] = UserLimits.from_value(fields["limits"])
+        if "ledger" in fields:
+            changes["ledger"] = _ledger(fields["ledger"])
         if "name" in fields:
             changes["name"] = fields["name"].text("a short name for tables and plots")
         elif "preset" in fields:
@@ -165,6 +170,8 @@ class SchedulerConfig:
             data["first_step_s"] = self.first_step_s
         if limits := self.limits.to_data():
             data["limits"] = limits
+        if ledger := self.ledger.to_data():
+            data["ledger"] = ledger
         if self.name:
             data["name"] = self.name
         return data
@@ -326,7 +333,7 @@ def _varied(preset: str, value: Value) -> str:
     own = {
         name: field
         for name, field in value.mapping(renamed=FORMER_KINDS).items()
-        if name not in ("preset", "limits", *_FOR_PEOPLE)
+        if name not in ("preset", "limits", "ledger", *_FOR_PEOPLE)
     }
     given = ", ".join(f"{name}={_shown(field.data)}" for name, field in own.items())
     return f"{preset}({given})" if given else preset
@@ -335,6 +342,19 @@ def _varied(preset: str, value: Value) -> str:
 def _shown(data: Any) -> str:
     """The name of a part in tables, or the value itself."""
     return str(Part(data["name"], {k: v for k, v in data.items() if k != "name"})) if isinstance(data, dict) else str(data)
+
+
+def _ledger(value: Value) -> LedgerRules:
+    fields = value.mapping(("half_life_s", "accounts", "users"))
+    seconds = fields["half_life_s"].number("seconds from 1 to 1e10", 1.0, most=1e10) if "half_life_s" in fields else None
+    wanted = f"a weight from {LEAST_WEIGHT:g} to {GREATEST_WEIGHT:g}"
+    accounts, users = (
+        {name: one.number(wanted, LEAST_WEIGHT, most=GREATEST_WEIGHT) for name, one in fields[key].mapping().items()}
+        if key in fields
+        else {}
+        for key in ("accounts", "users")
+    )
+    return LedgerRules(LedgerRules.half_life_s if seconds is None else seconds, accounts, users)
 
 
 def _rounds(value: Value) -> float:

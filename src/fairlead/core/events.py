@@ -144,6 +144,15 @@ class NodeBackedOff:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlPlaneRestarted:
+    """A control plane continues a journal. It changes nothing in the state; from `stopped_s` on, no control plane made
+    decisions."""
+
+    time: float
+    stopped_s: float | None = None  # last second at which the former control plane is known to have run
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsReported:
     """Jobs report a metric, such as "loss"."""
 
@@ -259,6 +268,7 @@ Exogenous: TypeAlias = (
     | NodeAdded
     | NodeRemoved
     | NodeBackedOff
+    | ControlPlaneRestarted
     | MetricsReported
     | SchedulerSwitched
 )

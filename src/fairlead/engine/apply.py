@@ -27,6 +27,8 @@ def apply_event(state: State, event: ev.Event) -> None:
     APPLY[type(event)](state, event)
     if event.time > state.time:
         state.time = event.time
+    if state.ledger is not None:
+        state.ledger.observe(state, event)
 
 
 def replay_events(events: Iterable[ev.Event]) -> State:

@@ -23,6 +23,7 @@ from fairlead.core.reasons import Reason
 from fairlead.core.routes import NO_ROUTES, Routes
 from fairlead.core.snapshot import NameTable, Snapshot
 from fairlead.engine.codec import encode_memo
+from fairlead.engine.fairness_ledger import FairnessLedger
 
 CODED_COLUMNS = ("kind", "user", "account", "group")  # columns of codes for names
 
@@ -112,6 +113,7 @@ class State:
         self._signature_columns: dict[tuple[Any, ...], tuple[int, ...]] = {}  # codes and types
         self._history: Floats = np.zeros(256)
         self._finished_count = 0
+        self.ledger: FairnessLedger | None = None  # of a cluster's journal; simulations have none
 
     @classmethod
     def from_snapshot(cls, view: Snapshot, memo: ev.Memo = None) -> State:
@@ -247,7 +249,7 @@ class State:
         return bool(len(self.live) or len(self.eligible))
 
     def digest(self) -> str:
-        """Return a fingerprint of all that events determine; equal states have equal ones."""
+        """Return a fingerprint of all that events determine, without the ledger; equal states have equal ones."""
         digest = hashlib.blake2b(digest_size=16)
         for name in ALL_COLUMNS:
             digest.update(np.ascontiguousarray(self.store.arrays[name][: self.next_number]).tobytes())

@@ -27,6 +27,7 @@ from fairlead.core.plan import RoundPlan
 from fairlead.core.snapshot import NameTable
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.codec_v1 import migrate_state
+from fairlead.engine.fairness_ledger import FairnessLedger
 from fairlead.engine.state import State
 from fairlead.engine.transitions import drop_ended
 
@@ -131,6 +132,7 @@ def _arrays(state: State) -> Arrays:
         "about": _text(orjson.dumps(about)),
         "metrics": np.array([store.metrics[name][:size] for name in metrics]).reshape(len(metrics), size),
         "layers": state.device_map.layers,
+        **({} if state.ledger is None else {"ledger": _text(state.ledger.save())}),
         **{name: array.copy() for name, array in changing.items()},
     }
 
@@ -184,6 +186,10 @@ def _state(arrays: Arrays, *, migrate: bool) -> State:
     state.add_history(arrays["history"])
     state._codes = {column: {name: code for code, name in enumerate(names)} for column, names in about["codes"].items()}
     state._names = NameTable(*(tuple(codes) for codes in state._codes.values()))
+    if "ledger" in arrays:
+        state.ledger = FairnessLedger.load(arrays["ledger"].tobytes())
+    elif state.journal:  # earlier versions had none: it begins here
+        state.ledger = FairnessLedger.beginning_with(state)
     return state
 
 

@@ -18,6 +18,7 @@ from fairlead.core.observations import observed_job, without_jobs
 from fairlead.core.plan import MEASURED_METRICS, Launches, ObservedValues
 from fairlead.core.reasons import Code
 from fairlead.core.snapshot import NameTable
+from fairlead.engine.fairness_ledger import FairnessLedger
 from fairlead.engine.feasibility import feasible_types
 from fairlead.engine.state import CODED_COLUMNS, State
 from fairlead.models.convergence import LOSS, note_losses
@@ -38,6 +39,12 @@ def _opened(state: State, event: ev.JournalOpened) -> None:
         raise InvalidPlan("a journal is opened once, before anything else")
     state.scheduler, state.journal, state.origin = event.scheduler, event.journal, event.origin
     state.time = event.time
+    if event.journal:  # of a cluster
+        state.ledger = FairnessLedger()
+
+
+def _restarted(state: State, event: ev.ControlPlaneRestarted) -> None:
+    """Nothing: the ledger observes it."""
 
 
 def _submitted(state: State, event: ev.JobSubmitted) -> None:
@@ -267,6 +274,8 @@ def _steps_at(state: State, jobs: Ints, time: Floats) -> Floats:
 
 def stop_and_account(state: State, jobs: Ints, time: Floats) -> None:
     """Stop running jobs: account for their service and free their accelerators. The caller sets their steps."""
+    if state.ledger is not None:
+        state.ledger.stop(state, jobs, time)
     a = state.store.arrays
     ran = time - a["run_started_s"][jobs]
     a["settled_run_s"][jobs] += ran
@@ -366,6 +375,7 @@ def _merged(live: Ints, entering: Ints) -> Ints:
 
 APPLY: dict[type, Callable[[State, Any], None]] = {
     ev.JournalOpened: _opened,
+    ev.ControlPlaneRestarted: _restarted,
     ev.JobSubmitted: _submitted,
     ev.JobCancelled: _cancelled,
     ev.MetricsReported: _metrics,

@@ -38,7 +38,6 @@ TAKEOVER_WITHIN_S = 30.0  # how long a request waits for a standby to take over
 _last_good: dict[str, str] = {}  # by addresses: the one that answered last
 FORECAST_WITHIN_S = 60.0  # what a forecast may take longer than other requests; it may need two simulations
 CONNECTION = Path(".fairlead") / "connection.json"  # where `fairlead up` writes how to connect
-
 PAGE = 1000  # jobs in one answer when all are asked for
 MAX_SELECTED, MAX_PATTERNS_SELECTED = 100, 20  # words in one request for jobs
 
@@ -244,14 +243,12 @@ class ControlPlaneClient:
         """Drain a node, from a Unix time (None: now) until another (None: no end); or use it again. For admins."""
         path = f"/v1/nodes/{_part(node)}/drain"
         given = {name: value for name, value in (("reason", reason), ("from", start), ("until", until)) if value}
-        if undo or not given:
-            return self._ask("DELETE" if undo else "PUT", path, content=b"")
-        return self._ask("PUT", path, given)
+        bare = undo or not given
+        return self._ask("DELETE" if undo else "PUT", path, None if bare else given, content=b"" if bare else None)
 
     def add_node(self, name: str, type_name: str, accelerators: int, **resources: float | None) -> dict[str, Any]:
         """Add a node before its agent connects, with `cpus`, `memory_gb` and `gpu_memory_gb`; needs an admin's token."""
-        node = {"name": name, "type": type_name, "accelerators": accelerators, **resources}
-        return self._ask("POST", "/v1/nodes", node)
+        return self._ask("POST", "/v1/nodes", {"name": name, "type": type_name, "accelerators": accelerators, **resources})
 
     def remove_node(self, name: str) -> dict[str, Any]:
         """Remove a node on which no job runs, and revoke its credential. Needs an admin's token."""
@@ -269,6 +266,10 @@ class ControlPlaneClient:
         """Return when jobs held GPUs within a window of Unix times, and since when that is known."""
         return self._ask("GET", f"/v1/runs?since={since!r}&until={until!r}")
 
+    def ledger(self) -> dict[str, Any]:
+        """Return the fairness ledger: GPU time received and deserved by user and account, and the totals."""
+        return self._ask("GET", "/v1/ledger")
+
     def scheduler(self) -> dict[str, Any]:
         """Return the scheduler in use."""
         return dict(self._ask("GET", "/v1/scheduler")["scheduler"])
@@ -285,9 +286,8 @@ class ControlPlaneClient:
         self, scheduler: Mapping[str, Any], why: str = "", *, instead_of: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Another scheduler. With `instead_of`, only where that one still decides; otherwise it is refused with `OVERTAKEN`."""
-        body: dict[str, Any] = {"scheduler": dict(scheduler), "why": why}
-        if instead_of is not None:
-            body["instead_of"] = dict(instead_of)
+        condition = {} if instead_of is None else {"instead_of": dict(instead_of)}
+        body = {"scheduler": dict(scheduler), "why": why, **condition}
         return dict(self._ask("POST", "/v1/scheduler", body)["scheduler"])
 
     def when(self) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from serving import served
 
-from fairlead.cli.cmd_accounting import usage_rows
+from fairlead.cli.cmd_accounting import balance_words, usage_rows
 from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.core import events as ev
@@ -187,6 +188,50 @@ def test_history_has_each_run_of_a_requeued_job_and_usage_counts_the_jobs_that_r
     ]
     assert [(run["waited_s"], run["ran_s"], run["gpu_hours"]) for run in runs] == [(9, 36, 0.01), (10, 36, 0.01), (1, 0, 0)]
     assert [row["jobs"] for row in usage] == [1], "the other job has not run"
+
+
+def two_users(machines: Any) -> State:
+    """ann has both GPUs for 90 s, and bob, of an account with twice the weight, waits."""
+    state, zero = State(machines), np.array([0])
+    scheduler = {"policy": "las", "estimator": "measured", "rounds": 0.2, "ledger": {"accounts": {"lab": 2.0}}}
+    apply_event(state, ev.JournalOpened(0.0, machines, scheduler, journal="x"))
+    for number, (user, account) in enumerate((("ann", ""), ("bob", "lab"))):
+        job = Job(f"j{number}", 0.0, user=user, account=account, workers=2, command='{"run": ["true"]}')
+        apply_event(state, ev.JobSubmitted(0.0, number, job))
+    launches = Launches(zero, zero, np.array([0, 2]), np.array([0, 1]))
+    apply_event(state, ev.RoundPlanned(RoundPlan(0.0, admitted=np.array([0, 1]), launches=launches)))
+    apply_event(state, ev.JobsFailed(90.0, zero, np.array([90.0]), "status 3", 3))
+    apply_event(state, ev.JobCancelled(90.0, 1))
+    return state
+
+
+def test_the_ledger_has_ones_own_rows_and_the_totals_and_all_rows_for_an_admin() -> None:
+    with served("v100:2", load(save(two_users(cluster("v100:2"))))) as control:
+        mine, all_ = (ControlPlaneClient(control.url, token).ledger() for token in (control.user, control.token))
+        metrics = httpx.get(f"{control.url}/metrics", headers={"Authorization": f"Bearer {control.token}"}).text
+    second = 10**9
+    assert [(row["user"], row["account"]) for row in all_["users"]] == [("ann", ""), ("bob", "lab")]
+    assert [(row["received_ns"], row["deserved_ns"]) for row in all_["users"]] == [
+        (180 * second, 60 * second),
+        (0, 120 * second),
+    ]
+    assert [row["account"] for row in all_["accounts"]] == ["", "lab"]
+    (own,) = mine["users"]
+    assert (own["user"], own["received_ns"], own["deserved_ns"]) == ("ann", 180 * second, 60 * second)
+    assert "accounts" not in mine
+    assert [mine["total"][name] for name in ("received_ns", "deserved_ns", "physical_ns")] == 3 * [180 * second]
+    owed, ahead = all_["users"][1]["balance_gpu_hours"], all_["users"][0]["balance_gpu_hours"]
+    assert owed == pytest.approx(-ahead)
+    assert owed == pytest.approx(120 / 3600, rel=1e-3)
+    for line in (
+        'fairlead_account_received_gpu_seconds_total{account="lab"} 0.0',
+        'fairlead_account_deserved_gpu_seconds_total{account="lab"} 120.0',
+        'fairlead_account_received_share{account=""} 1.0',
+        'fairlead_account_deserved_share{account="lab"} 0.66',
+    ):
+        assert line in metrics
+    assert balance_words(owed) == "owed 2.0 min"
+    assert balance_words(ahead) == "ahead by 2.0 min"
 
 
 @pytest.mark.parametrize("journal", ["sqlite", "memory"])

@@ -14,7 +14,7 @@ from fairlead.core.plan import Launches, RoundPlan
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "docs"))
 
-from generators.answers import JOB, JOB_SOMETIMES, NODE, ONE_JOB, USAGE
+from generators.answers import JOB, JOB_SOMETIMES, LEDGER_ROW, NODE, ONE_JOB, USAGE
 
 
 def test_the_fields_of_the_main_answers_are_documented():
@@ -36,5 +36,6 @@ def test_the_fields_of_the_main_answers_are_documented():
         while not (used := (await ann.get("/v1/usage")).json()["usage"]):
             await asyncio.sleep(0.05)
         assert used[0].keys() == USAGE.keys()
+        assert (await ann.get("/v1/ledger")).json()["users"][0].keys() == LEDGER_ROW.keys()
 
     with_plane(scene)

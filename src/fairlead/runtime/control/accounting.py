@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Query
 from fairlead.core import events as ev
 from fairlead.core.errors import JournalError
 from fairlead.core.job import ENDED, Job, Phase
+from fairlead.engine.fairness_ledger import SECOND, FairnessLedger, LedgerRow, sum_of_rows
 from fairlead.engine.job_control import last_run
 from fairlead.engine.journal import Journal
 from fairlead.engine.state import State
@@ -131,10 +132,48 @@ def history_records(plane: ControlPlane, number: int) -> Iterator[dict[str, Any]
         submitted_s, run_s, accelerator_s = run.requeued_s, run.run_s, run.accelerator_s
 
 
+def _hours(row: LedgerRow) -> dict[str, Any]:
+    """GPU hours of the ledger. The balance is positive if a user received less than deserved."""
+    hour = 3600 * SECOND
+    return {
+        "received_gpu_hours": row.received / hour,
+        "deserved_gpu_hours": row.deserved / hour,
+        "recent_received_gpu_hours": row.recent_received / hour,
+        "recent_deserved_gpu_hours": row.recent_deserved / hour,
+        "balance_gpu_hours": (row.recent_deserved - row.recent_received) / hour,
+        "received_ns": row.received,
+        "deserved_ns": row.deserved,
+    }
+
+
+def ledger_records(ledger: FairnessLedger, visible_to: str | None = None) -> dict[str, Any]:
+    """Return the rows of one user, or (None) of all users and accounts, and the totals."""
+    rows, every, hour = ledger.rows, sum_of_rows(ledger.rows.values()), 3600 * SECOND
+    physical = every.received - ledger.counted_twice
+    found = {
+        "half_life_s": ledger.rules.half_life_s,
+        "users": [
+            {"user": user, "account": account, **_hours(rows[account, user])}
+            for user, account in sorted((user, account) for account, user in rows)
+            if visible_to in (None, user)
+        ],
+        "total": {
+            **_hours(every),
+            "physical_gpu_hours": physical / hour,
+            "available_gpu_hours": ledger.available / hour,
+            "physical_ns": physical,
+            "available_ns": ledger.available,
+        },
+    }
+    if visible_to is None:
+        found["accounts"] = [{"account": account, **_hours(row)} for account, row in ledger.accounts().items()]
+    return found
+
+
 def accounting_routes(
     plane: ControlPlane, bearer: Callable[..., Any], read: Callable[[Callable[[], Any]], Awaitable[Any]]
 ) -> APIRouter:
-    """Return the routes `/v1/history` and `/v1/runs`."""
+    """Return the routes `/v1/history`, `/v1/runs` and `/v1/ledger`."""
     router = APIRouter()
     Caller = Annotated[Bearer, Depends(bearer)]
     Moment = Annotated[float, Query(ge=0, le=1e12, description="Unix time")]
@@ -202,5 +241,13 @@ def accounting_routes(
             return {"known_since": plane.origin + known_s, "now": plane.origin + plane.backend.now, "runs": rows}
 
         return dict(await read(collect))
+
+    @router.get("/v1/ledger")
+    async def ledger(caller: Caller) -> dict[str, Any]:
+        """The fairness ledger: GPU time that users received and deserved, and their balance. A GPU that two jobs share counts
+        for both, and once in the physical total. Users see their own rows and the totals; admins see all users and accounts."""
+        ledger = await read(plane.fairness_ledger)
+        since, now = plane.origin + ledger.since / SECOND, plane.origin + ledger.at / SECOND
+        return {"known_since": since, "now": now, **ledger_records(ledger, caller.visible_user)}
 
     return router

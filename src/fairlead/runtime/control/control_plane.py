@@ -17,6 +17,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import NO_DRAIN, Cluster
 from fairlead.core.errors import FairleadError, JournalError, JournalInUse
 from fairlead.core.stages import Stages
+from fairlead.engine.fairness_ledger import FairnessLedger
 from fairlead.engine.journal import Journal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
@@ -121,7 +122,8 @@ class ControlPlane:
         self.loop.decision_runner = AsyncDecider(
             self.backend.wake, (self.metrics.observe_decision, event_log.observe_decision), self.decision_health, host
         )
-        self.metrics.attach(self.loop, lambda: len(self.hub.connected), self.backend.lock, lambda: observed.unreachable_s)
+        connected, unreachable_s = lambda: len(self.hub.connected), lambda: observed.unreachable_s
+        self.metrics.attach(self.loop, connected, self.backend.lock, unreachable_s, self.fairness_ledger)
         self.snapshotter: Snapshotter | None = None
         if isinstance(self.journal, DatabaseJournal):
             lock, rules = self.backend.lock, self.retention
@@ -226,6 +228,12 @@ class ControlPlane:
         """Whether the loop runs and decides, and its journal can be written."""
         return not (self.stopping or self.decision_health.message or self._observed.unreachable_s)
 
+    def fairness_ledger(self) -> FairnessLedger:
+        """Return the ledger up to now, in which a job that runs has received its GPU time so far. Hold the lock."""
+        state = self.loop.state
+        ledger = state.ledger or FairnessLedger.beginning_with(state)
+        return ledger.up_to(state, min(self.backend.now, self.progress_until_s))
+
     @property
     def scheduler_in_use(self) -> Mapping[str, Any]:
         return self.loop.state.scheduler or self.scheduler
@@ -278,7 +286,9 @@ class ControlPlane:
         try:
             with self.backend.lock:
                 if self._recovered:
-                    view = loop.state.snapshot(max(loop.state.time, self.backend.now))
+                    now = max(loop.state.time, self.backend.now)
+                    self._record([ev.ControlPlaneRestarted(now, min(self.backend.last_alive_s, now))])
+                    view = loop.state.snapshot(now)
                     self._record(self.backend.reconcile(view, self._record))
                     self.progress_until_s = math.inf
                 else:

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from fairlead.core import events as ev
 from fairlead.core.job import Phase
 from fairlead.core.reasons import Code
+from fairlead.engine.fairness_ledger import SECOND, FairnessLedger
 from fairlead.engine.loop import Loop
 
 DECISION_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -57,9 +58,17 @@ class ControlPlaneMetrics(Collector):
     def _histogram(self, name: str, what: str, buckets: Sequence[float]) -> Histogram:
         return Histogram(f"fairlead_{name}", what, buckets=buckets, registry=self.registry)
 
-    def attach(self, loop: Loop, connected: Callable[[], int], lock: Any, unreachable_s: Callable[[], float]) -> None:
+    def attach(
+        self,
+        loop: Loop,
+        connected: Callable[[], int],
+        lock: Any,
+        unreachable_s: Callable[[], float],
+        ledger: Callable[[], FairnessLedger],
+    ) -> None:
         """Read gauges from a loop, under its lock; `connected` counts agents, `unreachable_s` is about the journal."""
         self._loop, self._connected, self._lock, self._unreachable_s = loop, connected, lock, unreachable_s
+        self._ledger = ledger
         self.registry.register(self)
 
     def text(self) -> bytes:
@@ -130,3 +139,19 @@ class ControlPlaneMetrics(Collector):
                 gauge.add_metric([type_name], count)
             yield gauge
         yield CounterMetricFamily("fairlead_rounds_missed", "Rounds that began during an earlier decision.", value=missed)
+        yield from self._ledger_series()
+
+    def _ledger_series(self) -> Iterator[Metric]:
+        """GPU time by account, as counters over all time and as shares of the time that the ledger remembers."""
+        accounts = self._ledger().accounts()
+        for what, meaning in (("received", "that jobs held"), ("deserved", "deserved by weight, while there was demand")):
+            seconds = CounterMetricFamily(f"fairlead_account_{what}_gpu_seconds", f"GPU time {meaning}.", labels=["account"])
+            share = GaugeMetricFamily(
+                f"fairlead_account_{what}_share", f"Share of recent GPU time {meaning}.", labels=["account"]
+            )
+            total = sum(getattr(row, f"recent_{what}") for row in accounts.values())
+            for account, row in accounts.items():
+                seconds.add_metric([account], getattr(row, what) / SECOND)
+                share.add_metric([account], getattr(row, f"recent_{what}") / total if total else 0.0)
+            yield seconds
+            yield share

@@ -142,6 +142,7 @@ def every_event() -> list[ev.Event]:
         ev.NodeDrained(5.5, 0, undo=True),
         ev.NodeBackedOff(5.6, 0, 35.6, "disk full"),
         ev.NodeRepaired(5.7, 0),
+        ev.ControlPlaneRestarted(5.72, 5.71),
         ev.NodeAdded(5.75, 1, Node("k80-1", "k80", 4, cpus=16.0), AcceleratorType("k80", 12.0)),
         ev.NodeRepaired(5.8, 1),
         ev.NodeRemoved(5.9, 1),
