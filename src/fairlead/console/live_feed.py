@@ -4,19 +4,20 @@ than the last one that it has. It knows no HTTP."""
 
 from __future__ import annotations
 
+import heapq
 import math
 import secrets
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
 from fairlead.config.schedulers import scheduler_of
 from fairlead.core import events as ev
-from fairlead.core.cluster import NO_DRAIN
+from fairlead.core.cluster import NO_DRAIN, Bools, Cluster, Drain
 from fairlead.core.job import ENDED, Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.engine.explain import reason_codes
@@ -59,18 +60,29 @@ class LiveRow:
     beat: Heartbeat = field(default_factory=Heartbeat)
 
 
+class _NodeFacts(NamedTuple):
+    """What the state says of nodes at one moment."""
+
+    cluster: Cluster
+    present: Bools
+    drained: Bools
+    backoffs: set[int]
+    drains: dict[int, Drain]
+
+
 @dataclass(slots=True)
 class LiveTable:
     """Rows by number, in the order of their revisions."""
 
     rows: dict[int, LiveRow] = field(default_factory=dict)
 
-    def put(self, number: int, row: LiveRow) -> bool:
-        """Add a row; return whether it differs from the one before."""
+    def put(self, number: int, row: LiveRow, revision: int) -> bool:
+        """Add a row; return whether it differs from the one before, and so gets the revision."""
         if (old := self.rows.get(number)) is not None and old.full == row.full:
             row.revision = old.revision
             self.rows[number] = row  # in its place
             return False
+        row.revision = revision
         self.rows.pop(number, None)
         self.rows[number] = row
         return True
@@ -165,45 +177,43 @@ class LiveFeed:
                     nodes.add(event.node)
 
     def refresh(self) -> None:
-        """Make the rows of what has changed; `revision` grows if there are any. Raises `StateBusy`: later."""
+        """Make the rows of what has changed; `revision` grows if there are any. Raises `StateBusy`: the rest comes later."""
         plane, revision = self._plane, self.revision + 1
         due = {name for name, every_s in _SWEEPS.items() if self._is_due(name, every_s)}
         with plane.backend.at_rest(READ_WITHIN_S):
             jobs, self._touched = self._touched | self._left, set()
             nodes, self._touched_nodes = self._touched_nodes, set()
             plans, self._decided = self._decided, []
-            state, self._left = plane.loop.state, jobs
+            state, plan = plane.loop.state, plane.loop.plan
             jobs |= self._moved() if "progress" in due else set()
-            waiting = self._waiting() if "reasons" in due and plane.loop.plan is not self._plan else []
-            self._plan = plane.loop.plan if "reasons" in due else self._plan
-            present, drained, backoffs, drains = state.present, state.drained, state.backoffs, dict(state.drains)
-            cluster, scheduler = state.cluster, plane.scheduler_in_use
-        nodes |= self._measured(len(cluster.nodes))
-        changed = False
-        for row in self._made_nodes(sorted(nodes), cluster, present, drained, backoffs, drains):
-            row[1].revision = revision
-            changed |= self._nodes.put(*row)
-        for some in _batches(waiting):
-            with plane.backend.at_rest(READ_WITHIN_S):
-                codes = reason_codes(plane.loop.state, plane.loop.plan, some)
-            jobs.update(n for n, code in codes.items() if (old := self._jobs.rows.get(n)) is None or old.reason != code)
-        for some in _batches(sorted(jobs)):
-            for number, made in self._made_jobs(some):
-                made.revision = revision
-                changed |= self._jobs.put(number, made)
-                self._note_end(number, made)
-            self._left.difference_update(some)
-        if plans:
-            self._decisions.extend((revision, plan) for plan in plans)
+            waiting = self._waiting() if "reasons" in due and plan is not self._plan else []
+            seen = _NodeFacts(state.cluster, state.present, state.drained, set(state.backoffs), dict(state.drains))
+            scheduler = plane.scheduler_in_use
+        self._left, changed = jobs, bool(plans)
+        self._decisions.extend((revision, plan) for plan in plans)
         if scheduler is not self._scheduler:
-            self._scheduler, self._scheduler_revision = scheduler, revision
-        if cluster.type_names != self._types:
-            self._types, self._reset_below = cluster.type_names, revision
-        if changed or plans or revision in (self._scheduler_revision, self._reset_below):
-            self.revision = revision
-        if "prune" in due:
-            self._prune()
-        self.second = plane.backend.now
+            self._scheduler, self._scheduler_revision, changed = scheduler, revision, True
+        if seen.cluster.type_names != self._types:
+            self._types, self._reset_below, changed = seen.cluster.type_names, revision, True
+        try:
+            for index in sorted(nodes | self._measured(len(seen.cluster.nodes))):
+                changed |= self._nodes.put(index, self._node_row(index, seen), revision)
+            for some in _batches(waiting):
+                with plane.backend.at_rest(READ_WITHIN_S):
+                    codes = reason_codes(plane.loop.state, plane.loop.plan, some)
+                jobs.update(n for n, code in codes.items() if (old := self._jobs.rows.get(n)) is None or old.reason != code)
+            self._plan = plan if "reasons" in due else self._plan
+            for some in _batches(sorted(jobs)):
+                for number, row in self._job_rows(some):
+                    changed |= self._jobs.put(number, row, revision)
+                    self._ended.pop(number, None)
+                    self._ended |= {number: row.ended} if row.ended < math.inf else {}
+                self._left.difference_update(some)
+        finally:
+            self.revision = revision if changed else self.revision
+            self.second = plane.backend.now
+            if "prune" in due or len(self._ended) > MAX_ENDED:
+                self._prune()
 
     def _is_due(self, what: str, every_s: float) -> bool:
         now = self._plane.host.monotonic()
@@ -233,7 +243,7 @@ class LiveFeed:
         shares = np.where(steps == UNKNOWN_STEPS, math.nan, np.clip(done / np.maximum(steps, 1e-9), 0.0, 1.0))
         return np.where(a["phase"][numbers] == int(Phase.FINISHED), 1.0, shares)
 
-    def _made_jobs(self, numbers: Sequence[int]) -> Iterator[tuple[int, LiveRow]]:
+    def _job_rows(self, numbers: Sequence[int]) -> Iterator[tuple[int, LiveRow]]:
         """The rows of some jobs. What changes is copied while the loop waits; the rows are made after that."""
         plane = self._plane
         with plane.backend.at_rest(READ_WITHIN_S):
@@ -275,22 +285,13 @@ class LiveFeed:
                 ),
             )
 
-    def _note_end(self, number: int, row: LiveRow) -> None:
-        self._ended.pop(number, None)
-        if row.ended < math.inf:
-            self._ended[number] = row.ended
-            if len(self._ended) > MAX_ENDED:
-                self._remove(min(self._ended, key=self._ended.__getitem__))
-
     def _prune(self) -> None:
+        """Remove ended jobs that are too old, or too many. A page that has not seen their ends needs a reset."""
         before = self._plane.origin + self._plane.backend.now - ENDED_S
-        for number in [number for number, ended in self._ended.items() if ended < before]:
-            self._remove(number)
-
-    def _remove(self, number: int) -> None:
-        """A page that has not seen its end would show it for ever, and needs a reset."""
-        del self._ended[number]
-        self._reset_below = max(self._reset_below, self._jobs.rows.pop(number).revision)
+        oldest = heapq.nsmallest(max(0, len(self._ended) - MAX_ENDED), self._ended, key=self._ended.__getitem__)
+        for number in {*oldest, *(number for number, ended in self._ended.items() if ended < before)}:
+            del self._ended[number]
+            self._reset_below = max(self._reset_below, self._jobs.rows.pop(number).revision)
 
     def _measured(self, nodes: int) -> set[int]:
         """Nodes that became silent or can be reached again, or whose GPUs are used otherwise, of the part that is due."""
@@ -309,27 +310,25 @@ class LiveFeed:
     def _is_silent(self, node: int) -> bool:
         return 0 < self._plane.hub.silent_s(node) < math.inf
 
-    def _made_nodes(
-        self, nodes: Sequence[int], cluster: Any, present: Any, drained: Any, backoffs: Any, drains: Any
-    ) -> Iterator[tuple[int, LiveRow]]:
-        for index in nodes:
-            node, beat, (first, _) = cluster.nodes[index], self._plane.hub.heartbeats.get(index), cluster.bounds_of_node[index]
-            if node.removed or not present[first]:
-                state = "removed" if node.removed else "lost"
-            elif self._is_silent(index):
-                state = "unreachable"
-            else:
-                state = "backed-off" if index in backoffs else "drained" if drained[first] else "up"
-            beat = Heartbeat() if beat is None or state in ("removed", "lost") else beat
-            row = orjson.dumps(
-                (
-                    *(index, node.name, cluster.kind_of_node[index], node.accelerators, first, state),
-                    drains.get(index, NO_DRAIN).reason,
-                    [round(100 * share) for share in beat.utilization],
-                    [round(used, 1) for used in beat.memory_gb],
-                )
+    def _node_row(self, index: int, seen: _NodeFacts) -> LiveRow:
+        node, beat = seen.cluster.nodes[index], self._plane.hub.heartbeats.get(index)
+        first = seen.cluster.bounds_of_node[index][0]
+        if node.removed or not seen.present[first]:
+            state = "removed" if node.removed else "lost"
+        elif self._is_silent(index):
+            state = "unreachable"
+        else:
+            state = "backed-off" if index in seen.backoffs else "drained" if seen.drained[first] else "up"
+        beat = Heartbeat() if beat is None or state in ("removed", "lost") else beat
+        row = orjson.dumps(
+            (
+                *(index, node.name, seen.cluster.kind_of_node[index], node.accelerators, first, state),
+                seen.drains.get(index, NO_DRAIN).reason,
+                [round(100 * share) for share in beat.utilization],
+                [round(used, 1) for used in beat.memory_gb],
             )
-            yield index, LiveRow(row, row, state=state, beat=beat)
+        )
+        return LiveRow(row, row, state=state, beat=beat)
 
     def knows(self, epoch: str, revision: int) -> bool:
         """Return whether a page with this revision needs only what came after it."""

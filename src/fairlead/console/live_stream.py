@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,8 @@ MAX_BUFFER = 4 << 20  # bytes of events that a page has not read, besides its fi
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -115,7 +118,7 @@ class LivePages:
             self._pages.discard(page)
             raise
         if self._sender is None or self._sender.done():
-            self._sender = asyncio.create_task(self._send(stopping))
+            self._sender = asyncio.create_task(self._keep_sending(stopping))
         return _Stream(page, self._pages.discard)
 
     def _first(self, sight: str | None, epoch: str, known: int) -> tuple[int, bytes]:
@@ -128,6 +131,15 @@ class LivePages:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         self._thread = self._thread or ThreadPoolExecutor(1, "live")
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def _keep_sending(self, stopping: Callable[[], bool]) -> None:
+        try:
+            await self._send(stopping)
+        except Exception:
+            log.exception("the console stops sending; pages connect again")
+        finally:
+            for page in self._pages:
+                page.end()
 
     async def _send(self, stopping: Callable[[], bool]) -> None:
         """Send events while there are pages; let the feed sleep when there were none for a while."""
