@@ -87,7 +87,10 @@ class LiveTable:
         self.rows[number] = row
         return True
 
-    def since(self, revision: int) -> Iterator[LiveRow]:
+    def all(self) -> Iterable[LiveRow]:
+        return (self.rows[number] for number in sorted(self.rows))
+
+    def since(self, revision: int) -> Iterable[LiveRow]:
         for row in reversed(self.rows.values()):
             if row.revision <= revision:
                 break
@@ -345,8 +348,7 @@ class LiveFeed:
             data["scheduler"] = {"label": scheduler_of(self._scheduler).label, "parameters": dict(self._scheduler)}
         if reset:
             data |= {"types": self._types, "job_columns": JOB_COLUMNS, "node_columns": NODE_COLUMNS}
-        jobs: Iterable[LiveRow] = self._jobs.rows.values() if reset else self._jobs.since(after)
-        nodes: Iterable[LiveRow] = self._nodes.rows.values() if reset else self._nodes.since(after)
+        jobs, nodes = (table.all() if reset else table.since(after) for table in (self._jobs, self._nodes))
         data["jobs"] = _joined(row.full if sight in (None, row.user) else row.masked for row in jobs)
         data["nodes"] = _joined(row.full for row in nodes if not (reset and row.state == "removed"))
         state = self._plane.loop.state
