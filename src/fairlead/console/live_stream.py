@@ -24,7 +24,7 @@ COMMENT_S = 10.0  # between two comments, by which a page and proxies see that t
 CHECK_S = 2.0  # between two checks whether a page's token or session is still valid
 RESUME_S = 60.0  # after the last page has left; then the feed sleeps, and pages begin again
 MAX_PAGES, MAX_OF_USER = 200, 20
-MAX_BUFFER = 4 << 20  # bytes of events that a page has not read, besides its first one
+MAX_BUFFER = 4 << 20  # bytes of events that a page has not read, besides its first and its last one
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 T = TypeVar("T")
@@ -58,10 +58,10 @@ class LivePage:
         """Put another event, unless the page has it already."""
         if self.revision is None:
             self._early.append((revision, event))
+        elif self._size > MAX_BUFFER:
+            self.end()
         elif revision > self.revision and not self.ended:
             self._put(revision, event)
-            if self._size > MAX_BUFFER:
-                self.end()
 
     def comment(self) -> None:
         if self.revision is not None and not self._events:
