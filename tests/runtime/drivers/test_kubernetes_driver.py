@@ -515,6 +515,31 @@ class TestRequests:
         world.driver.stop(key, 1.0)
         world.driver.forget(key)
 
+    def test_a_pod_whose_end_was_reported_before_kubernetes_saw_it_is_kept(self, world: World):
+        [key] = world.start()
+        world.follows()
+        world.fake.set_status(key.label, **RUNNING)
+        world.waits_for(lambda: world.task(key) == EngineTask(key, TaskState.RUNNING))
+        world.driver.forget(key)
+        world.fake.set_status(key.label, containerStatuses=container_state(terminated={"exitCode": 0}))
+        world.waits_for(lambda: world.driver._pods[key.label].task.state is TaskState.OVER)
+        world.clock.ahead_s += 599
+        assert world.task(key) is None
+        assert "deletionTimestamp" not in world.fake.objects[PODS][key.label]["metadata"]
+        world.clock.ahead_s += 2
+        assert world.task(key) is None
+        assert not world.fake.objects[PODS]
+
+    def test_a_pod_whose_agent_does_not_end_is_deleted(self, world: World):
+        [key] = world.start()
+        world.follows()
+        world.fake.set_status(key.label, **RUNNING)
+        world.waits_for(lambda: world.task(key) == EngineTask(key, TaskState.RUNNING))
+        world.driver.forget(key)
+        world.clock.ahead_s += 31
+        assert world.task(key) is None
+        assert "deletionTimestamp" in world.fake.objects[PODS][key.label]["metadata"]  # with its grace
+
     def test_a_pod_that_never_started_is_deleted_at_once(self, world: World):
         [key] = world.start()
         world.follows()

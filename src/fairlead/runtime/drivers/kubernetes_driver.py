@@ -38,6 +38,7 @@ from fairlead.runtime.drivers.kubernetes_objects import (
 from fairlead.runtime.host import Host
 
 FIRST_LIST_S = 20.0  # how long the first observation waits
+END_WITHIN_S = 30.0  # from the end that an agent reports to that of its pod
 MAX_GONE = 10_000  # disappeared pods that are remembered
 MAX_KEPT, MAX_DELETES = 1000, 20  # pods that are kept after their end; those that are deleted in one observation
 MERGE = "application/merge-patch+json"
@@ -177,10 +178,11 @@ class KubernetesDriver:
     def forget(self, key: LaunchKey) -> None:
         with self._lock:
             view = self._pods.get(key.label)
-            over = view is not None and view.task.state is TaskState.OVER
+            # Its agent reports an end a moment before Kubernetes sees it.
+            keep_s = {TaskState.OVER: self.keep_s, TaskState.RUNNING: END_WITHIN_S}.get(view.task.state, 0.0) if view else 0.0
             if view is not None:
-                self._forgotten.setdefault(key, self.host.monotonic() + self.keep_s if over else math.inf)
-        if not over:
+                self._forgotten.setdefault(key, self.host.monotonic() + keep_s if keep_s else math.inf)
+        if not keep_s:
             self._delete("pods", key)
         self._delete("secrets", key)
         with self._lock:
@@ -241,13 +243,14 @@ class KubernetesDriver:
         return True
 
     def _delete_old(self) -> None:
-        """Delete pods that ended long enough ago, some at a time."""
+        """Delete pods that ended long enough ago, some at a time, and those that do not end."""
         with self._lock:
-            over = [key for key, due in self._forgotten.items() if due < math.inf]
-            due = [key for key in over if self._forgotten[key] <= self.host.monotonic()]
-            due += over[: max(0, len(over) - MAX_KEPT)]
+            kept = [key for key, due in self._forgotten.items() if due < math.inf]
+            due = [key for key in kept if self._forgotten[key] <= self.host.monotonic()]
+            due += kept[: max(0, len(kept) - MAX_KEPT)]
+            over = {view.key for view in self._pods.values() if view.task.state is TaskState.OVER}
         for key in due[:MAX_DELETES]:
-            self._delete("pods", key, gracePeriodSeconds=0)
+            self._delete("pods", key, **({"gracePeriodSeconds": 0} if key in over else {}))
             with self._lock:
                 if key in self._forgotten:
                     self._forgotten[key] = math.inf
@@ -290,7 +293,10 @@ class KubernetesDriver:
 
     def _seen(self, view: PodView) -> None:
         self._unlisted.pop(view.key.label, None)
-        self._pods[view.key.label] = view
+        was, self._pods[view.key.label] = self._pods.get(view.key.label, view), view
+        ended = was.task.state is TaskState.RUNNING and view.task.state is TaskState.OVER
+        if ended and self._forgotten.get(view.key, math.inf) < math.inf:
+            self._forgotten[view.key] = self.host.monotonic() + self.keep_s
         if view.stuck:
             self._stuck_since.setdefault(view.uid, self.host.monotonic())
         elif view.task.state is not TaskState.WAITING:  # it alternates between waiting and errors
