@@ -16,7 +16,7 @@ from fairlead.core.job import LAUNCH_FAILED
 from fairlead.engine.codec import decode, encode
 from fairlead.runtime.control.agent_hub import AgentHub
 from fairlead.runtime.control.agent_sessions import PartSession
-from fairlead.runtime.control.engine_hub import MAX_STARTS, START_WITHIN_S, EngineHub
+from fairlead.runtime.control.engine_hub import MAX_STARTS, PREPARE_WITHIN_S, START_WITHIN_S, EngineHub
 from fairlead.runtime.control.engines import Engines
 from fairlead.runtime.control.inbox import Refusal
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
@@ -262,6 +262,40 @@ def test_what_waits_for_too_long_in_the_engine_is_tried_elsewhere():
     ((_, _, ended),) = scene.backend.take()
     assert ended.could_not_start
     assert "Priority" in ended.why
+
+
+def test_a_part_whose_machine_pulls_a_large_image_has_more_time():
+    scene = Scene("v100:4,v100:4")
+    scene.begin()
+    for node, ranks in ((0, (0, 1)), (1, (2, 3))):
+        scene.hub.send(node, scene.launch(ranks=ranks, nodes=2, world_size=4))
+    scene.accepted()
+    other = KEY._replace(machine="v100-1")
+    pulls = EngineTask(KEY, TaskState.WAITING, reason="ContainerCreating", preparing=True)
+    scene.observe(pulls, EngineTask(other, TaskState.RUNNING))
+    _, said = scene.agent("v100-1", address="10.0.0.2")
+    for _ in range(5):
+        scene.clock.now += START_WITHIN_S
+        scene.observe(pulls, EngineTask(other, TaskState.RUNNING))
+    scene.clock.now += 2  # it runs, and its agent is about to connect
+    scene.observe(EngineTask(KEY, TaskState.RUNNING), EngineTask(other, TaskState.RUNNING))
+    assert scene.backend.take() == []
+    scene.agent(identity="b")
+    assert orders(said)
+
+
+def test_a_machine_that_prepares_a_part_without_end_is_given_up():
+    scene = Scene()
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    scene.accepted()
+    pulls = EngineTask(KEY, TaskState.WAITING, reason="ContainerCreating", preparing=True)
+    began = scene.clock.now
+    while not (heard := scene.backend.take()):
+        scene.clock.now += 60
+        scene.observe(pulls)
+    assert heard[0][2].could_not_start
+    assert PREPARE_WITHIN_S < scene.clock.now - began <= PREPARE_WITHIN_S + START_WITHIN_S + 120
 
 
 def test_what_its_job_is_to_blame_for_counts_as_a_failure_of_the_job_and_not_of_the_node():

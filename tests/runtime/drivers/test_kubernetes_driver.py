@@ -378,7 +378,7 @@ class TestStates:
     def test_a_pods_status(self, world: World, status: dict[str, Any], state: TaskState, code: int, reason: str):
         [key] = world.start()
         world.fake.set_status(key.label, **status)
-        assert world.task(key) == EngineTask(key, state, code, reason)
+        assert world.task(key) == EngineTask(key, state, code, reason, preparing=reason == "ContainerCreating")
 
     @pytest.mark.parametrize("why", ["ErrImagePull", "ImagePullBackOff", "CreateContainerConfigError", "CreateContainerError"])
     def test_a_pod_that_cannot_start_is_over_after_a_bounded_time(self, worlds: Callable[..., World], why: str):
@@ -390,7 +390,7 @@ class TestStates:
         }
         world.fake.set_status(key.label, **waiting)
         own = why == "CreateContainerConfigError"  # the image is the operator's
-        assert world.task(key) == EngineTask(key, TaskState.WAITING, 0, f"{why}: no such thing", own)
+        assert world.task(key) == EngineTask(key, TaskState.WAITING, 0, f"{why}: no such thing", own, preparing=True)
         world.clock.ahead_s += 119
         state = world.task(key)
         assert state is not None
@@ -403,7 +403,7 @@ class TestStates:
         [key] = world.start(options={"image": "typo:1"})
         waiting = container_state(waiting={"reason": "ImagePullBackOff", "message": "not found"})
         world.fake.set_status(key.label, containerStatuses=waiting)
-        assert world.task(key) == EngineTask(key, TaskState.WAITING, 0, "ImagePullBackOff: not found", own_fault=True)
+        assert world.task(key) == EngineTask(key, TaskState.WAITING, 0, "ImagePullBackOff: not found", True, preparing=True)
         world.clock.ahead_s += 121
         assert world.task(key) == EngineTask(key, TaskState.OVER, 1, "ImagePullBackOff: not found", own_fault=True)
 

@@ -49,6 +49,7 @@ class TrackedPart:
     ended: bool = False
     reason: str = ""  # why it does not run yet, in the engine's words
     own_fault: bool = False  # and that is because of what its job asks for
+    prepared: float = -math.inf  # when the engine last said that its machine prepares it
     again: dict[type, od.Order] = field(default_factory=dict)  # for an agent that connects again
 
     @property

@@ -30,6 +30,7 @@ from fairlead.runtime.protocol import orders as od
 log = logging.getLogger(__name__)
 
 START_WITHIN_S = 300.0  # from the request until the agent of a part connects; then another node may be tried
+PREPARE_WITHIN_S = 1800.0  # the same for a part whose machine prepares it, as by pulling a large image
 LISTED_WITHIN_S = 30.0  # from the request until the engine must list a part
 MAX_STARTS = 3  # of a part that disappears before its agent connects
 MAX_OUTPUTS = 100_000  # workers whose machines are remembered, for their logs
@@ -329,7 +330,9 @@ class EngineHub:
 
     def _follow_start(self, part: TrackedPart, state: TaskState | None, *, can_start: bool) -> None:
         """Give up or repeat the start of a part that its agent was not given yet, so nothing of it runs."""
-        waited_s, engine = self.host.monotonic() - part.since, self.driver.name
+        now, engine = self.host.monotonic(), self.driver.name
+        if (waited_s := now - part.since) > START_WITHIN_S:  # not counted: while a machine of its gang prepares it
+            waited_s = now - max(part.since, *(one.prepared for one in (part, *self._gang(part))))
         part.listed |= state is not None
         gone = state is TaskState.UNKNOWN or (state is None and (part.listed or waited_s > LISTED_WITHIN_S))
         if waited_s > START_WITHIN_S:
@@ -355,7 +358,8 @@ class EngineHub:
             elif node in self.nodes.up and node not in self._joining:
                 self.thread.stop(task.key, 0.0)
             return
-        part.reason, part.own_fault = task.reason, task.own_fault
+        part.reason, part.own_fault, now = task.reason, task.own_fault, self.host.monotonic()
+        part.prepared = now if task.preparing and now - part.since <= PREPARE_WITHIN_S else part.prepared
         if task.state is not TaskState.OVER or part.session is not None or part.ended:
             return
         status = f" with status {task.code}" if task.code else ""

@@ -124,6 +124,7 @@ class EngineTask:
     code: int = 0  # exit status of its agent, if it is over
     reason: str = ""  # why it waits or is over, in the engine's words
     own_fault: bool = False  # its job asked for something that does not exist, such as an image: no machine could start it
+    preparing: bool = False  # it waits because its machine prepares it, as by pulling an image; then it starts there
 
 
 @dataclass(frozen=True, slots=True)

@@ -313,7 +313,7 @@ class KubernetesDriver:
         over = view.task.state is TaskState.OVER or was.task.state is TaskState.OVER
         task = view.task if view.task.state is TaskState.OVER else was.task
         reason = "the pod was deleted before Fairlead saw its end"
-        self._gone[view.key] = task if over else replace(task, state=TaskState.UNKNOWN, code=0, reason=reason)
+        self._gone[view.key] = task if over else replace(task, state=TaskState.UNKNOWN, code=0, reason=reason, preparing=False)
         while len(self._gone) > MAX_GONE:
             del self._gone[next(iter(self._gone))]
 
@@ -322,12 +322,12 @@ class KubernetesDriver:
         if task.state not in (TaskState.WAITING, TaskState.RUNNING):
             return task
         if node is not None and node.machine.state is MachineState.UNREACHABLE:
-            return replace(task, state=TaskState.UNKNOWN, reason=node.machine.reason)
+            return replace(task, state=TaskState.UNKNOWN, reason=node.machine.reason, preparing=False)
         # An image of the job's own, or a Secret that its task names. The operator's image is no fault of the job.
         own = view.stuck and (view.image != self.image or task.reason.startswith("CreateContainerConfigError"))
         task = replace(task, own_fault=own)
         if view.unstartable or now >= self._stuck_since.get(view.uid, math.inf) + self.start_within_s:
-            return replace(task, state=TaskState.OVER, code=1)
+            return replace(task, state=TaskState.OVER, code=1, preparing=False)
         return task
 
     def _list_nodes(self, items: list[dict[str, Any]]) -> None:

@@ -157,7 +157,8 @@ def pod_view(pod: Mapping[str, Any]) -> PodView | None:
     state, code, reason = _task_state(status)
     stuck = state is TaskState.WAITING and _waiting(status).get("reason") in STUCK
     unstartable = stuck and _waiting(status).get("reason") in UNSTARTABLE
-    task, node = EngineTask(key, state, code, reason), str(spec.get("nodeName", ""))
+    preparing = state is TaskState.WAITING and bool(_waiting(status))
+    task, node = EngineTask(key, state, code, reason, preparing=preparing), str(spec.get("nodeName", ""))
     image = next((str(each.get("image", "")) for each in spec.get("containers") or () if each.get("name") == CONTAINER), "")
     return PodView(str(about.get("uid", "")), task, node, stuck, unstartable, image)
 
