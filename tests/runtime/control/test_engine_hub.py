@@ -563,6 +563,29 @@ def test_machines_are_drained_given_up_and_removed_as_the_engine_says():
     assert scene.backend.take() == [("lost", 0), ("removed", 0)]
 
 
+def test_an_end_that_moves_by_a_second_at_each_look_is_one_drain():
+    scene = Scene()
+    scene.begin()
+    (machine,) = scene.machines
+    for moved in (0.0, 1.0, -1.0, 3.4, 8.0):
+        scene.observe(machines=[replace(machine, until=5000.0 + moved)])
+    assert [heard[0] for heard in scene.backend.take()] == ["drain"]
+    scene.observe(machines=[replace(machine, until=5060.0)])
+    assert [heard[0] for heard in scene.backend.take()] == ["drain"]
+
+
+@pytest.mark.parametrize(("name", "type_"), [("rack 1/n\n0", "v100"), ("", "v100"), ("n" * 300, "v100"), ("n0", "tesla v100")])
+def test_a_machine_that_no_node_can_be_named_after_is_not_used(caplog, name, type_):
+    scene = Scene()
+    scene.nodes = Cluster(())
+    for _ in range(2):
+        scene.observe(machines=[Machine(name, type_, 4)])
+    assert scene.backend.take() == []
+    (line,) = caplog.messages
+    assert "\n" not in line
+    assert "is not used: names have letters, digits, '.', '_' and '-', at most 128" in line
+
+
 def test_a_node_stays_with_its_agent_when_an_engine_has_a_machine_of_its_name(caplog):
     scene = Scene(owner="")
     said = scene.home_agent()

@@ -7,13 +7,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fairlead.core.cluster import Drain, Node
+from fairlead.core.cluster import Drain, Node, is_type_name
 from fairlead.runtime.control.agent_sessions import HubServices
 from fairlead.runtime.drivers.base import Machine, MachineState
+from fairlead.runtime.protocol.task_file import MAX_NAME, is_job_name
 from fairlead.workloads.catalogue import accelerator_type
 
 log = logging.getLogger(__name__)
 
+SAME_S = 10.0  # an end that moves by less is the same: engines compute it from the time that is left
 DECIDE_S = 60.0  # for a round to move jobs, before the time that they need to save
 
 
@@ -95,6 +97,10 @@ class EngineNodes:
             self.join(node)
 
     def _add(self, machine: Machine) -> None:
+        if not (is_job_name(machine.name) and is_type_name(machine.type)):
+            which = f"{self.engine}: machine {machine.name[:80]!r} with GPUs of type {machine.type[:80]!r} is not used"
+            self._warn(f"{which}: names have letters, digits, '.', '_' and '-', at most {MAX_NAME}")
+            return
         self._adding.add(machine.name)
         type_ = accelerator_type(machine.type, machine.gpu_memory_gb)
         about = (machine.accelerators, machine.cpus or math.inf, machine.memory_gb or math.inf)
@@ -117,7 +123,8 @@ class EngineNodes:
             if self._drained.pop(node, None) is not None or self.hub.drained_by(node) == self.engine:
                 self.hub.backend.drain(node, True, drain=Drain(by=self.engine))
             return
-        if self._drained.get(node) == wanted:
+        reason, until = self._drained.get(node, ("", math.nan))
+        if (reason, until) == wanted or (reason == wanted[0] and abs(until - wanted[1]) < SAME_S):
             return
         self._drained[node] = wanted
         from_s = None
