@@ -95,6 +95,7 @@ NODE: Mapping[str, str] = {
     "stopping": "those of these jobs that were asked to stop",
     "starting": "those of these jobs whose GPUs are not free yet",
     "connected": "whether its agent is connected",
+    "temporary": "whether the node is removed when its agent leaves, as one of a pilot",
     "unreachable_s": "seconds since the agent was last heard: 0 while it is connected, null if the node was given up",
     "free": "GPUs that are up and have no job",
     "shared": "GPUs with more than one job",

@@ -143,7 +143,8 @@ def test_pilots_are_those_of_the_folder():
     assert first.end - first.start == 12 * 3600  # type: ignore[operator]
     assert (second.job, second.start, second.reason) == ("8", None, "Dependency")
     nodes = [("n1-7", True), ("n2-7", False), ("n3-7r1", True), ("n1-17", True), ("n1-70", True)]
-    assert first.joined([{"name": name, "connected": connected} for name, connected in nodes]) == 2
+    listed = [{"name": name, "connected": connected, "temporary": True} for name, connected in nodes]
+    assert first.joined([*listed, {"name": "rack-7", "connected": True, "temporary": False}]) == 2
 
 
 def test_down_ends_the_chain_first_and_lets_agents_leave():

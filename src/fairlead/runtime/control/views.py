@@ -277,6 +277,7 @@ def node_records(plane: ControlPlane, visible_to: str | None = None) -> list[dic
                 "stopping": [name for job, name in jobs.items() if here.get(job)],
                 "starting": [name for job, name in jobs.items() if job not in here],  # its GPUs are not free yet
                 "connected": number in plane.hub.connected,
+                "temporary": node.temporary,
                 "unreachable_s": _finite(plane.hub.silent_s(number)),
                 "free": int(np.count_nonzero(free[mine])),
                 "shared": int(np.count_nonzero(holders[mine] > 1)),

@@ -128,8 +128,9 @@ class Pilot:
         return re.compile(rf".*-{re.escape(self.job)}(?:r\d+)?")
 
     def joined(self, nodes: Sequence[Mapping[str, Any]]) -> int:
-        """How many of the cluster's nodes are this pilot's, with an agent that is connected."""
-        return sum(bool(node["connected"] and self.node_names.fullmatch(str(node["name"]))) for node in nodes)
+        """How many of the cluster's nodes are this pilot's, with an agent that is connected. Others may have a similar name."""
+        own = [node for node in nodes if node.get("temporary", True) and self.node_names.fullmatch(str(node["name"]))]
+        return sum(bool(node["connected"]) for node in own)
 
 
 def output_file(folder: Path, job: str) -> Path:
