@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,7 +67,8 @@ def test_a_gang_runs_on_ray_and_on_a_home_agent_at_once(tmp_path: Path, ray_node
         cluster.submit(cluster.job("gang", steps=2000, step_s=0.1, workers=8))
         cluster.until("all its workers count", lambda _: all(len(cluster.steps_of("gang", str(rank))) > 2 for rank in range(8)))
         assert sorted(cluster.jobs()["gang"]["nodes"]) == sorted([home, *started])
-        cluster.down()
+        for node in cluster.down():
+            assert not (Path(tempfile.gettempdir()) / f"fairlead-{os.getuid()}-{node}").exists()
         cluster.until_left()
         (alone,) = cluster.counts(1)
         cluster.until_counting([alone])

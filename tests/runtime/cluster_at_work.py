@@ -151,7 +151,11 @@ class ClusterAtWork:
         (about,) = (one for one in self.cluster.nodes if one.name == node)
         words = ["agent", "--control", f"127.0.0.1:{through or self.port}", "--node", node, "--end-jobs"]
         words += ["--accelerators", f"{about.type}:{about.accelerators}", "--root", str(self.root / node)]
-        words += ["--token-file", str(self.root / "plane" / "agent.token"), *(["--temporary"] if temporary else [])]
+        words += [
+            "--token-file",
+            str(self.root / "plane" / "agent.token"),
+            *(["--temporary", "--remove-root"] if temporary else []),
+        ]
         self.agents[node] = foundry().make(words, self.root / f"{node}.log")
 
     def end_agent(self, node: str, number: signal.Signals = signal.SIGKILL) -> None:

@@ -60,6 +60,7 @@ def test_jobs_wait_for_nodes_that_suit_while_the_cluster_has_none(tmp_path: Path
         waits("wide", "none suits yet (Too large for this cluster: needs 4 GPUs, and there are at most 2)")
         cluster.end_agent("v100-0", signal.SIGTERM)
         wait_for(lambda: not cluster.nodes(), "the node is removed")
+        assert not (tmp_path / "v100-0").exists()
         waits("early", "the cluster has no nodes yet")
         cluster.kill_plane()
         cluster.start_plane()

@@ -18,9 +18,12 @@ POLICIES = ("las", "max-min-fairness-perf")
 def test_the_dozen_ends_on_a_pilot_that_leaves_again(
     tmp_path: Path, slurm: SlurmBed, monkeypatch: pytest.MonkeyPatch, policy: str
 ):
+    (tmp_path / "nodes").mkdir()
     with PilotAtWork(tmp_path, slurm, monkeypatch, policy=policy) as cluster:
+        monkeypatch.setenv("TMPDIR", str(tmp_path / "nodes"))
         pilot = cluster.up(4)
         cluster.until_joined(pilot, 4)
+        assert len(list((tmp_path / "nodes").iterdir())) == 4
         assert cluster.status()[pilot].items() >= {"state": "RUNNING", "nodes": 4, "joined": 4}.items()
         secret = (tmp_path / "plane" / "agent.token").read_text()
         seen = slurm.run("scontrol", "show", "job", pilot) + slurm.run("scontrol", "write", "batch_script", pilot, "-")
@@ -31,6 +34,7 @@ def test_the_dozen_ends_on_a_pilot_that_leaves_again(
         assert cluster.command("down")["ended"] == [pilot]
         cluster.until_left()
         assert slurm.jobs()[pilot] == "COMPLETED"
+        assert not list((tmp_path / "nodes").iterdir()), "agents delete their folders"
         wait_for(lambda: (tmp_path / "plane" / "logs").exists(), "the ends of logs are stored")
         assert cluster.ask("GET", "/v1/jobs/says/logs")["text"] == "something\n", "its node is gone"
 

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import signal
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -247,6 +248,9 @@ def agent_command(
     temporary: bool = typer.Option(
         False, "--temporary", help="Remove this node from the cluster when the agent has ended or is lost."
     ),
+    remove_root: bool = typer.Option(
+        False, "--remove-root", help="Delete ROOT, with the logs of jobs, when the agent has left."
+    ),
     log_format: LogFormat = LOG_FORMAT,
     tls_ca: Path | None = typer.Option(None, help="The CA certificate (PEM) that signed the control plane's certificate."),
     insecure: bool = INSECURE,
@@ -294,7 +298,7 @@ def agent_command(
         key = (int(job), int(generation)) if job.isdecimal() and generation.isdecimal() else None
         require(key is not None, "--launch", "JOB.GENERATION, as in 12.3")
         raise typer.Exit(run_launch_agent(devices, settings, node, control, token, address, trust, key or (0, 0), note))
-    run_agent(
+    has_left = run_agent(
         lambda: Supervisor(root, devices, settings),
         lambda supervisor, departure: Agent(
             supervisor, node, control, token, address, trust, departure=departure, temporary=temporary
@@ -305,6 +309,8 @@ def agent_command(
         until=_end_of_allocation(until),
         grace_s=grace,
     )
+    if has_left and remove_root:
+        shutil.rmtree(root, ignore_errors=True)
 
 
 def _end_of_allocation(text: str) -> float:

@@ -137,7 +137,7 @@ def test_an_agent_gets_the_gpus_of_its_node_and_no_secret_among_its_words():
     words = " ".join(REQUEST.words(large))
     assert words == (
         "agent --control head:7421 --node gpu-1-aaaaaaaa --address 10.0.0.1 --accelerators v100:8"
-        " --end-jobs --temporary --insecure"
+        " --end-jobs --temporary --remove-root --insecure"
     )
     assert AgentRequest(CONTROL, "secret", gpus=4).count(large) == 4
     assert AgentRequest(CONTROL, "secret", gpus=4).count(small) == 2

@@ -45,11 +45,12 @@ def run_agent(
     report: Callable[[str], None],
     until: float = math.inf,
     grace_s: float | None = None,
-) -> None:
+) -> bool:
     """Run the agent that `connect` creates until SIGTERM or SIGINT ends it. A `leashed` agent ends with standard input, and
     waits for an earlier agent that is still ending, or whose lease is not over, as after a restored backup. With `end_jobs` it
     leaves at a signal, also at SIGUSR1: jobs save and end first; `report` receives a sentence for each. It also leaves before
-    the Unix time `until`. Jobs have `grace_s` to save, or what their tasks say."""
+    the Unix time `until`. Jobs have `grace_s` to save, or what their tasks say. Returns whether the control plane knows that it
+    has left: then nothing needs its folder any more."""
     stopping, leaving = threading.Event(), threading.Event()
     end = leaving if end_jobs else stopping
     ending = (
@@ -71,7 +72,7 @@ def run_agent(
             if not leashed:
                 raise
             if end.wait(0.2):
-                return
+                return False
     again_until = time.monotonic() + LEASHED_RETRY_S
     away_s = 0.0 if leashed else RECONNECT_WITHIN_S  # with `up`, the control plane ends before its agents
     departure = Departure(supervisor, until, grace_s, away_s, lambda name, ended: report(f"{name} {_how_it_ended(ended)}"))
@@ -96,6 +97,7 @@ def run_agent(
         supervisor.close()
         for number in ending:  # Python's own end would make a late one fatal, and the pilot's job failed in Slurm
             signal.signal(number, signal.SIG_IGN)
+    return departure.is_told
 
 
 def run_launch_agent(

@@ -254,6 +254,7 @@ class Agent:
                     data, offset = base64.b64encode(found.data).decode(), min(found.offset, od.MAX_COUNT)
                     stream.send(ms.LogTail(job, generation, rank, offset, data))
         stream.send(ms.Left())
+        self._departure.is_told = not self._unacknowledged
         until = self.clock() + _LEFT_WITHIN_S
         with contextlib.suppress(ConnectionLost):
             while self.clock() < until:
@@ -311,13 +312,9 @@ class Agent:
                 self._welcomed, self._unanswered = True, 0
                 away = {} if self._lost_s is None else {"unreachable_s": round(self.clock() - self._lost_s, 1)}
                 has = self.supervisor.accelerators
-                about = {
-                    "control": self.control_address,
-                    "node": self.node,
-                    "gpus": f"{len(has.devices)} × {has.type_name}",
-                    **away,
-                }
-                log.info("connected to the control plane", extra=about)
+                about = {"control": self.control_address, "node": self.node}
+                gpus = {"gpus": f"{len(has.devices)} × {has.type_name}"}
+                log.info("connected to the control plane", extra={**about, **gpus, **away})
                 self._lost_s, self._loss_logged = None, False
                 self._set_journal(message.journal)
                 self.own.keep_credential(message.credential)

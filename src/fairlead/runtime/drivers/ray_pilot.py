@@ -72,7 +72,7 @@ class AgentRequest:
         """The arguments of `fairlead` for the agent of a node."""
         words = ["agent", "--control", self.control, "--node", node.node_name, "--address", node.address]
         words += ["--accelerators", f"{self.gpu_type}:{self.count(node)}"] if self.gpu_type else []
-        return [*words, "--end-jobs", "--temporary", *(["--insecure"] if self.insecure else [])]
+        return [*words, "--end-jobs", "--temporary", "--remove-root", *(["--insecure"] if self.insecure else [])]
 
     def count(self, node: RayNode) -> int:
         """The GPUs that an actor holds on a node."""

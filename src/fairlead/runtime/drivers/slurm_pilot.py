@@ -199,7 +199,7 @@ def _next_in_chain(request: PilotRequest) -> Iterator[str]:
 def _agents(request: PilotRequest) -> Iterator[str]:
     words = [*request.program, "agent", "--control", request.control, "--token-file", str(request.folder / TOKEN_FILE)]
     words += ["--accelerators", f"{request.gpu_type}:{request.gpus}"] if request.gpu_type else []
-    words += ["--end-jobs", "--temporary", *request.agent_options]
+    words += ["--end-jobs", "--temporary", "--remove-root", *request.agent_options]
     prefix = f"{request.container} " if request.container else ""
     yield "agent() {  # runs on each node"
     yield from (f"  {line}" for line in request.setup)
