@@ -20,7 +20,7 @@ function attachGantt(canvas, gantt) {
   });
   canvas.addEventListener("pointermove", (event) => {
     const [x, y] = spot(event);
-    if (!drag) return hover(event, x, y);
+    if (!drag) return (gantt.hover ?? hover)(event, x, y);
     if (Math.hypot(x - drag.x, y - drag.y) > 4) drag.moved = true;
     if (!drag.moved) return;
     canvas.classList.add("dragging");

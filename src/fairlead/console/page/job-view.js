@@ -1,0 +1,98 @@
+// #job/NUMBER: why it waits, its forecast, launches, metrics and log, and what the user may change.
+import { get, jobPath } from "/console/api.js";
+import { facts, plainTable } from "/console/dialog.js";
+import { jobActions } from "/console/job-actions.js";
+import { logBox } from "/console/log.js";
+import { date, endedStates, forecastWords, plural } from "/console/words.js";
+
+const againAfterMs = 5000;
+
+export function jobView(root, { store, forecast, session, go }, argument) {
+  const number = Number(argument), body = make("div"), log = logBox(number);
+  root.append(body, log.element);
+  let record = null, runs = [], timer = 0, stopped = false, seen = "";
+  load();
+
+  async function load() {
+    clearTimeout(timer);
+    try {
+      const found = await get(jobPath(number));
+      runs = (await get(`/v1/runs?since=${Math.max(0, (found.submitted_at ?? 0) - 1)}`)).runs.filter((run) => run.number === number);
+      record = found;
+      show();
+    } catch (refused) {
+      body.replaceChildren(make("section", { class: "card" }, make("h2", { text: `Job ${argument}` }), make("p", { class: "problem", text: refused.message }),
+        make("button", { type: "button", text: "Back to the queue", onclick: () => go("#queue") })));
+      log.element.hidden = true;
+      return;
+    }
+    if (!stopped && !endedStates.has(record.phase)) timer = setTimeout(load, againAfterMs);
+  }
+
+  function update(touched) {
+    const job = store.jobs.get(number), state = `${job?.state} ${job?.launches} ${job?.reason} ${job?.priority}`;
+    if (touched.jobs.has(number) && state !== seen) { seen = state; load(); log.poll(); }
+    if (record && !endedStates.has(record.phase)) forecast.want();
+    if (record && (touched.forecast || touched.jobs.has(number))) show();
+  }
+
+  function show() {
+    const now = store.now(), live = store.jobs.get(number), state = live?.state ?? record.phase, done = live?.progress ?? (record.steps_known && record.steps ? (record.steps_done ?? 0) / record.steps : null);
+    const progress = done === null || done === undefined ? null : make("span", {}, meter(done), ` ${(100 * done).toFixed(1)} %`);
+    const card = make("section", { class: "card", id: "job" },
+      make("h2", {}, record.name, make("small", { text: ` number ${record.number}` })),
+      make("p", {}, make("span", { class: `state ${state}`, text: state }), record.reason ? ` ${record.reason.text}` : ""),
+      facts([
+        ["user", record.user], ["account", record.account], ["job type", record.kind], ["GPUs", `${record.workers}${record.type ? ` × ${record.type}` : ""}`],
+        ["nodes", record.nodes.join(", ")], ["co-located with", record.colocated_with?.join(", ")], ["submitted", date(record.submitted_at, now)], ["first start", record.started_at && date(record.started_at, now)],
+        ["ended", record.ended_at && date(record.ended_at, now)], ["exit code", record.exit_code], ["run time", duration(record.run_s)], ["progress", progress],
+        ["steps per second", record.rate ? digits(record.rate) : null], ["priority", record.priority], ["weight", record.weight], ["time limit", record.time_limit_s && duration(record.time_limit_s)],
+        ["preemptions", record.preemptions || null], ["failures", record.failures || null], ["held by", record.held_by],
+      ]),
+      jobActions({ ...record, phase: state }, session, load));
+    card.dataset.state = state;
+    body.replaceChildren(card, make("div", { class: "charts two" }, reasonCard(), forecastCard(state)), launchesCard(now), metricsCard());
+  }
+
+  function reasonCard() {
+    const reason = record.reason, numbers = Object.entries(reason?.facts ?? {});
+    const decided = record.next_decision_s === undefined ? null : `next decision in ${duration(record.next_decision_s)}${record.latest_decision_s ? ` to ${duration(record.latest_decision_s)}` : ""}`;
+    const failure = record.last_failure;
+    return make("section", { class: "card", id: "reason" }, make("h2", { text: "Reason" }),
+      make("p", { text: reason ? reason.text : "None: it runs, or has finished." }),
+      reason ? facts([["code", reason.code], ["by", reason.by], ...numbers.map(([name, value]) => [name.replaceAll("_", " "), typeof value === "number" ? digits(value) : value])]) : "",
+      decided ? make("p", { class: "muted", text: decided }) : "",
+      failure ? facts([["last failure", failure.why], ["node", failure.node], ["rank", failure.rank], ["launch", failure.launch]]) : "");
+  }
+
+  function forecastCard(state) {
+    const start = forecast.inSeconds(number, "start"), end = forecast.inSeconds(number, "end");
+    const told = endedStates.has(state) ? "It has ended." : forecast.problem || (forecast.asking ? "The control plane simulates ahead …" : "No forecast yet.");
+    return make("section", { class: "card", id: "forecast" }, make("h2", {}, "Forecast ", make("small", { text: "median; from the earliest to the latest simulation" })),
+      end && !endedStates.has(state) ? facts([["start", state === "running" ? "runs now" : forecastWords(start)], ["end", forecastWords(end)]]) : make("p", { class: "muted", text: told }));
+  }
+
+  // A launch of the record has nodes and an exit code; without one, the record of runs says when it ran.
+  function launchesCard(now) {
+    const launches = record.launches ?? runs.map((run, i) => ({ launch: i + 1 + Math.max(0, record.starts - runs.length), gpus: run.gpus, gpu_type: run.gpu_type, start: run.start, end: run.end }));
+    const last = (i) => i === launches.length - 1, runsNow = (i) => last(i) && record.phase === "running";
+    const rows = launches.map((one, i) => [one.launch ?? i + 1, `${one.gpus} × ${one.gpu_type}`, one.nodes?.join(", ") ?? (last(i) ? record.nodes.join(", ") || record.last_node : record.last_failure?.launch === one.launch ? record.last_failure.node : null),
+      date(one.start, now), runsNow(i) ? "runs" : date(one.end, now), duration((runsNow(i) ? now : one.end) - one.start), one.exit_code ?? (last(i) && !runsNow(i) ? record.exit_code : null)]);
+    return make("section", { class: "card", id: "launches" }, make("h2", {}, "Launches ", make("small", { text: plural(record.starts, "launch", "launches") })),
+      rows.length ? plainTable(["launch", "GPUs", "nodes", "from", "to", "for", "exit code"], rows, [0, 3, 4, 5, 6]) : make("p", { class: "muted", text: "not started yet" }));
+  }
+
+  function metricsCard() {
+    const metrics = Object.entries(record.metrics ?? {});
+    return make("section", { class: "card", id: "metrics" }, make("h2", {}, "Metrics ", make("small", { text: "last reported values" })),
+      metrics.length ? facts(metrics.map(([name, value]) => [name, Number(value.toPrecision(6))])) : make("p", { class: "muted", text: "none reported" }));
+  }
+
+  return { update, unmount() { stopped = true; clearTimeout(timer); log.stop(); } };
+}
+
+function meter(share) {
+  const inner = make("i"), bar = make("span", { class: "meter inline" }, inner);
+  inner.style.width = `${100 * Math.min(1, share)}%`;
+  return bar;
+}

@@ -1,0 +1,284 @@
+"""A server with the console's contract and an invented cluster, to see the page at sizes that no test machine has."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from functools import cached_property
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import fairlead
+
+PAGES = [Path(fairlead.__file__).parent / part / "page" for part in ("console", "reporting")]
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none';"
+    " form-action 'self'; frame-ancestors 'none'"
+)
+KINDS = {"html": "text/html; charset=utf-8", "js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
+JOB_COLUMNS = [
+    "number",
+    "name",
+    "user",
+    "account",
+    "job_type",
+    "state",
+    "gpus",
+    "gpu_type",
+    "devices",
+    "submitted",
+    "started",
+    "ended",
+    "priority",
+    "weight",
+    "reason",
+    "progress",
+    "launches",
+    "preemptions",
+]
+NODE_COLUMNS = ["index", "name", "type", "gpus", "first", "state", "drain", "utilization", "memory_gb"]
+USERS = ("ann", "bob", "cat", "dan", "eva")
+REASONS = ("waiting-for-resources", "behind-head", "not-admitted", "next-decision")
+
+
+class InventedCluster:
+    """Nodes of three types with running, waiting and ended jobs; `step` changes a part of them."""
+
+    def __init__(self, nodes: int, jobs: int, gpus: int = 8, seed: int = 0) -> None:
+        self.draw, self.second, self.origin = random.Random(seed), 7200.0, time.time() - 7200.0
+        self.types = ["v100", "p100", "a100-80g"]
+        share = [nodes // 2, nodes // 2 + nodes // 4, nodes]
+        self.nodes = [self._node(i, next(t for t, end in enumerate(share) if i < end), gpus) for i in range(nodes)]
+        self.jobs: list[list[Any]] = []
+        self.runs: list[dict[str, Any]] = []
+        self.free: list[list[int]] = []  # GPUs of jobs that were stopped
+        free = [place for node in self.nodes if node[5] == "up" for place in range(node[4], node[4] + gpus)]
+        for number in range(jobs):
+            self.jobs.append(self._job(number, free))
+        if nodes < 100 and self.jobs:  # two jobs on the same GPUs
+            running = [job for job in self.jobs if job[5] == "running"]
+            running[1][8] = list(running[0][8])
+        self.decisions = [self._decision(second) for second in (7100.0, 7160.0, 7190.0)]
+
+    def _node(self, index: int, kind: int, gpus: int) -> list[Any]:
+        state = {3: "drained", 17: "unreachable"}.get(index % 97, "up")
+        use = [self.draw.choice((0.0, 35.0, 72.0, 96.0)) for _ in range(gpus)]
+        drain = "memory errors" if state == "drained" else ""
+        return [index, f"node-{index:05d}", kind, gpus, index * gpus, state, drain, use, [round(0.3 * one, 1) for one in use]]
+
+    def _job(self, number: int, free: list[int]) -> list[Any]:
+        now, wide = self.origin + self.second, self.draw.choice((1, 1, 2, 4, 8))
+        submitted = now - self.draw.uniform(60, 7000)
+        about = [number, f"train-{number:05d}", self.draw.choice(USERS), self.draw.choice(("vision", "speech")), "resnet50"]
+        chance = self.draw.random()
+        if chance < 0.55 and len(free) >= wide:
+            devices, started = [free.pop(0) for _ in range(wide)], submitted + (now - submitted) * self.draw.random()
+            if chance < 0.1:  # preempted once before
+                self._run(number, about, wide, submitted + 10, submitted + (started - submitted) * 0.6)
+            kind = self.nodes[devices[0] // self.nodes[0][3]][2]
+            return [
+                *about,
+                "running",
+                wide,
+                kind,
+                devices,
+                submitted,
+                started,
+                None,
+                0,
+                1.0,
+                "",
+                self.draw.random(),
+                1,
+                int(chance < 0.1),
+            ]
+        if chance < 0.85:
+            state = "held" if chance < 0.57 else "waiting"
+            return [*about, state, wide, -1, [], submitted, None, None, 0, 1.0, self.draw.choice(REASONS), None, 0, 0]
+        ended, state = submitted + (now - submitted) * 0.8, "failed" if chance > 0.98 else "finished"
+        self._run(number, about, wide, submitted + 30, ended)
+        return [*about, state, wide, -1, [], submitted, None, ended, 0, 1.0, "", 1.0, 1, 0]
+
+    def _run(self, number: int, about: list[Any], gpus: int, start: float, end: float) -> None:
+        names = dict(zip(("number", "name", "user", "account", "job_type"), about))
+        self.runs.append(
+            {**names, "number": number, "gpu_type": "v100", "gpus": gpus, "start": start, "end": max(end, start + 5)}
+        )
+
+    def _decision(self, second: float) -> dict[str, Any]:
+        names = [job[1] for job in self.draw.sample(self.jobs, min(3, len(self.jobs)))]
+        return {
+            "second": second,
+            "launched": {names[0]: ["node-00000"]},
+            "suspended": names[1:2],
+            "refused": [],
+            "ended": names[2:],
+        }
+
+    def reset(self) -> dict[str, Any]:
+        return {
+            "epoch": "fake",
+            "revision": 1,
+            "second": self.second,
+            "origin": self.origin,
+            "types": self.types,
+            "scheduler": {"label": "las", "parameters": {}},
+            "job_columns": JOB_COLUMNS,
+            "node_columns": NODE_COLUMNS,
+            "jobs": self.jobs,
+            "nodes": self.nodes,
+            "decisions": self.decisions[::-1],
+        }
+
+    def step(self, seconds: float, jobs: int, nodes: int) -> dict[str, Any]:
+        """As a busy cluster: some jobs progress, a few start and stop, some nodes report other loads."""
+        self.second += seconds
+        now, changed = self.origin + self.second, []
+        for job in self.draw.sample(self.jobs, min(jobs, len(self.jobs))):
+            if job[5] == "running" and self.draw.random() < 0.1:
+                self.free.append(job[8])
+                job[5:12] = ["waiting", job[6], -1, [], job[9], None, None]
+            elif job[5] == "waiting" and (fit := next((some for some in self.free if len(some) == job[6]), None)):
+                self.free.remove(fit)
+                job[5:12] = ["running", job[6], self.nodes[fit[0] // self.nodes[0][3]][2], fit, job[9], now, None]
+            elif job[5] == "running":
+                job[15] = min(1.0, (job[15] or 0.0) + 0.01)
+            changed.append(job)
+        loads = self.draw.sample(self.nodes, min(nodes, len(self.nodes)))
+        for node in loads:
+            node[7] = [self.draw.choice((10.0, 50.0, 90.0)) for _ in range(node[3])]
+        return {"second": self.second, "jobs": changed, "nodes": loads, "decisions": [self._decision(self.second)]}
+
+    @cached_property
+    def forecast(self) -> dict[str, Any]:
+        def times(job: list[Any], stretch: float) -> list[float]:
+            start = 0.0 if job[5] == "running" else stretch * (60 + 11 * (job[0] % 120))
+            return [start, start + stretch * (120 + 7 * (job[0] % 60))]
+
+        live = [job for job in self.jobs if job[5] in ("running", "waiting")]
+        found = [
+            {
+                "number": job[0],
+                "name": job[1],
+                "running": job[5] == "running",
+                "horizon_s": 1e6,
+                "blocked": False,
+                "without_arrivals": times(job, 1.0),
+                "with_arrivals": [times(job, s) for s in (0.8, 1.1, 1.3, 1.6)],
+            }
+            for job in live
+        ]
+        return {"jobs": found, "completed": 5, "simulations": 4}
+
+
+class FakeConsole(ThreadingHTTPServer):
+    """`with FakeConsole(cluster) as server:` answers at `server.url`; each open page gets `rate` changes a second."""
+
+    daemon_threads = True
+
+    def __init__(self, cluster: InventedCluster, jobs: int = 100, nodes: int = 50) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.cluster, self.changes, self.signed_in, self.stopping = cluster, (jobs, nodes), True, False
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.changed: list[tuple[str, str, bytes]] = []
+        self.resumed: list[str] = []  # from where pages asked the stream to go on
+        self.streams = 0
+        self.cut = threading.Event()  # ends the streams that are open
+
+    def __enter__(self) -> FakeConsole:
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.stopping = True
+        self.shutdown()
+        self.server_close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """The routes that the page asks."""
+
+    server: FakeConsole
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def _send(self, body: bytes, kind: str = "application/json", status: int = 200) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), "Content-Security-Policy": POLICY}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        path, cluster = self.path.partition("?")[0], self.server.cluster
+        if path == "/" or (path.startswith("/console/") and "." in path):
+            name = path.rpartition("/")[2] or "index.html"
+            file = next(folder / name for folder in PAGES if (folder / name).exists())
+            return self._send(file.read_bytes(), KINDS[file.suffix[1:]])
+        if not self.server.signed_in:
+            return self._send(b'{"detail": "sign in"}', status=401)
+        if path == "/v1/live":
+            return self._send(b"", status=503) if self.server.cut.is_set() else self._stream()
+        now = cluster.origin + cluster.second
+        answers: dict[str, Any] = {
+            "/console/session": {"user": "ann", "role": "admin", "cluster": "lab", "version": "1", "features": []},
+            "/v1/runs": {"known_since": cluster.origin, "now": now, "runs": cluster.runs},
+            "/v1/when": cluster.forecast if path == "/v1/when" else None,
+            "/v1/usage": {
+                "usage": [
+                    {"user": u, "account": "vision", "jobs": 9, "accelerator_hours": 7.5 * n} for n, u in enumerate(USERS, 1)
+                ]
+            },
+            "/v1/jobs": {"jobs": []},
+            "/v1/scheduler": {
+                "scheduler": {"policy": {"name": "las"}, "round_s": 60.0},
+                "decision_error": "",
+                "decisions": 120,
+                "missed": 0,
+                "preempting_policy": "las",
+            },
+        }
+        if path == "/metrics":
+            return self._send(
+                b'fairlead_decision_seconds_bucket{le="0.1"} 90\nfairlead_decision_seconds_bucket{le="+Inf"} 100\n',
+                "text/plain",
+            )
+        found = answers.get(path)
+        return self._send(json.dumps(found or {"detail": "none here"}).encode(), status=200 if found else 404)
+
+    def do_POST(self) -> None:
+        self.server.changed.append((self.command, self.path, self.rfile.read(int(self.headers.get("Content-Length") or 0))))
+        self.server.signed_in = self.path == "/console/sign-in" or self.server.signed_in
+        self._send(b"{}")
+
+    do_PUT = do_DELETE = do_PATCH = do_POST
+
+    def _stream(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        cluster, revision, since = self.server.cluster, 1, self.path.partition("since=")[2]
+        try:
+            if since:
+                self.server.resumed.append(since)
+                revision = int(since.rpartition("%3A")[2])
+            else:
+                self._event("reset", revision, cluster.reset())
+            self.server.streams += 1
+            while not self.server.stopping and not self.server.cut.is_set():
+                time.sleep(0.5)
+                revision += 1
+                self._event("change", revision, cluster.step(0.5, *self.server.changes))
+        except OSError:
+            pass  # the page has gone
+        self.close_connection = True
+
+    def _event(self, name: str, revision: int, data: dict[str, Any]) -> None:
+        self.wfile.write(f"event: {name}\nid: fake:{revision}\ndata: {json.dumps(data)}\n\n".encode())
+        self.wfile.flush()

@@ -1,0 +1,143 @@
+"""The page of the console in a real browser, against an invented cluster: every view at every width, hostile names, lost
+connections, the keyboard, and a cluster of 5,000 nodes. Needs chromium."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import CHROMIUM, Browser
+from fake_console import FakeConsole, InventedCluster
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine to open the console in")
+
+VIEWS = ("cluster", "timeline", "queue", "fairness", "scheduler", "nodes")
+EVIL = "<img src=x onerror=alert(1)><b>bold</b>"
+SHOWN = {  # what each view has drawn when it is ready
+    "cluster": "document.querySelector('.tiles-box canvas').dataset.gpus > 0 && document.querySelector('#queue-chart path')",
+    "timeline": "document.querySelector('.canvas-box canvas').dataset.bars > 0",
+    "queue": "document.querySelector('#queue-table').dataset.rows > 0 && document.querySelector('#queue-table .row')",
+    "fairness": "document.querySelectorAll('#usage tbody tr').length === 5",
+    "scheduler": "document.querySelector('#scheduler').dataset.policy && document.querySelector('#decision-times td')",
+    "nodes": "document.querySelector('#nodes-table').dataset.rows > 0 && document.querySelector('#nodes-table .row')",
+}
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    with Browser(tmp_path / "profile") as one:
+        yield one
+
+
+def shown(browser: Browser, view: str, at: str = "") -> None:
+    """Goes to a view, and waits until it is drawn."""
+    browser.run(f"location.hash = '{view}'")
+    browser.wait(f"document.querySelector('main').dataset.view === '{view}' && !!({SHOWN[view]})", f"{view} {at}")
+
+
+def clean(browser: Browser, server: FakeConsole) -> None:
+    """Nothing was thrown or refused by the content policy, and no request left for elsewhere."""
+    assert browser.errors == []
+    assert [url for url in browser.requests if not url.startswith((server.url, "data:", "about:"))] == []
+
+
+def test_every_view_is_drawn_and_fits_at_every_width(browser: Browser) -> None:
+    with FakeConsole(InventedCluster(12, 60), 3, 3) as server:
+        browser.open(server.url)
+        for width in (1440, 1024, 390):
+            browser.resize(width, mobile=width < 500)
+            for view in VIEWS:
+                shown(browser, view, f"at {width}")
+                over = browser.run("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+                assert over <= 0, f"{view} is too wide at {width}"
+        browser.click("#theme")
+        assert browser.run("document.documentElement.dataset.theme") == "dark"
+        clean(browser, server)
+
+
+def test_names_made_to_break_the_page_are_shown_as_text(browser: Browser) -> None:
+    cluster = InventedCluster(4, 20)
+    for job in cluster.jobs:
+        job[1:5] = [EVIL, EVIL, EVIL, EVIL]
+    for node in cluster.nodes:
+        node[1], node[6] = EVIL, EVIL
+    cluster.types[0] = EVIL
+    cluster.decisions[0]["launched"] = {EVIL: [EVIL]}
+    with FakeConsole(cluster, 2, 2) as server:
+        browser.open(server.url)
+        for view in ("cluster", "timeline", "queue", "nodes"):
+            shown(browser, view)
+            assert browser.run("document.querySelectorAll('main img, main b:not([class])').length") == 0
+        assert EVIL in browser.run("document.querySelector('#nodes-table').textContent")
+        clean(browser, server)
+
+
+def test_a_lost_connection_is_shown_and_the_stream_resumes_where_it_was(browser: Browser) -> None:
+    with FakeConsole(InventedCluster(4, 10), 2, 2) as server:
+        browser.open(server.url)
+        browser.wait("document.querySelector('#connection').textContent === 'live'")
+        server.cut.set()
+        browser.wait("document.querySelector('#connection').textContent === 'connection lost, trying again'")
+        server.cut.clear()
+        browser.wait("document.querySelector('#connection').textContent === 'live'")
+        assert server.resumed
+        assert all(since.startswith("fake%3A") and int(since.rpartition("%3A")[2]) > 1 for since in server.resumed)
+        assert browser.run("document.querySelector('main').dataset.view") == "cluster"
+
+
+def test_a_session_that_has_ended_leads_to_the_sign_in(browser: Browser) -> None:
+    with FakeConsole(InventedCluster(4, 10), 2, 2) as server:
+        server.signed_in = False
+        browser.open(server.url)
+        browser.wait("document.querySelector('main').dataset.view === 'sign-in' && !!document.querySelector('#token')")
+        browser.type("#token", "a-token")
+        browser.press("Enter")
+        browser.wait("document.querySelector('main').dataset.view === 'cluster'")
+        assert json.loads(server.changed[0][2]) == {"token": "a-token"}
+        server.signed_in = False
+        server.cut.set()
+        browser.wait("document.querySelector('main').dataset.view === 'sign-in'")
+        assert "has ended" in browser.run("document.querySelector('main').textContent")
+
+
+def test_the_keyboard_reaches_rows_and_dialogs(browser: Browser) -> None:
+    with FakeConsole(InventedCluster(12, 40), 0, 0) as server:
+        browser.open(server.url)
+        shown(browser, "nodes")
+        browser.run("document.querySelector('#nodes-table .row').focus()")
+        browser.press("ArrowDown")
+        assert browser.run("document.activeElement.textContent").startswith("node-00001")
+        browser.press("Enter")
+        browser.wait("document.querySelector('#dialog').open && document.activeElement.name === 'reason'")
+        browser.type("#field-reason", "a fan is broken")
+        browser.press("Enter")
+        browser.wait("!document.querySelector('#dialog').open")
+        assert [(method, path, json.loads(body)) for method, path, body in server.changed] == [
+            ("PUT", "/v1/nodes/node-00001/drain", {"reason": "a fan is broken"})
+        ]
+        shown(browser, "cluster")
+        browser.run("document.querySelector('.tiles-box canvas').focus()")
+        browser.press("ArrowRight")
+        assert browser.run("document.querySelector('#chosen-node').textContent").startswith("node-00000")
+        clean(browser, server)
+
+
+def test_a_view_of_5000_nodes_and_10000_jobs_has_few_elements_and_takes_little_of_the_processor(browser: Browser) -> None:
+    """The main thread's own processor time, over so many batches of changes, each of half a second."""
+    batches = 10
+    with FakeConsole(InventedCluster(5000, 10_000), 200, 100) as server:
+        browser.open(server.url)
+        for view in VIEWS:
+            shown(browser, view)
+            begun, before = server.cluster.second, browser.metrics()["TaskDuration"]
+            while server.cluster.second < begun + batches / 2:
+                browser.run("new Promise((done) => setTimeout(done, 200))")
+            spent = browser.metrics()["TaskDuration"] - before
+            share = spent / (server.cluster.second - begun)
+            print(f"{view}: {1000 * share:.0f} ms of the main thread a second")
+            assert share < 0.2, view
+            assert browser.run("document.querySelectorAll('*').length") < 2500, view
+        print("first paint:", browser.run("performance.getEntriesByName('first-contentful-paint')[0]?.startTime"))
+        clean(browser, server)
