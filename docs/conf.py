@@ -56,6 +56,7 @@ NAVIGATION = {
         "guides/secure-a-cluster",
         "guides/back-up-and-upgrade",
         "guides/high-availability",
+        "guides/console",
         "guides/monitor-a-cluster",
         "guides/troubleshoot",
         "guides/simulate-your-trace",

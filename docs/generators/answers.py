@@ -127,11 +127,56 @@ _LEDGER = (
     "hours in which a shared GPU counts once (`physical_gpu_hours`, `physical_ns`). Each entry of `users` has:"
 )
 
+LIVE_JOB: Mapping[str, str] = {
+    "number": "number of the job",
+    "name": "name; empty for another user's job",
+    "user": "user who submitted it; empty for another user's job",
+    "account": "account; empty for another user's job",
+    "job_type": "job type; empty for another user's job",
+    "state": "`queued`, `waiting`, `held`, `running`, `finished`, `failed`, `cancelled` or `refused`",
+    "gpus": "GPUs that it has, or asks for",
+    "gpu_type": "index of its GPU type in `types`; -1 before the first launch and while it waits",
+    "devices": "numbers of its GPUs in the cluster, while it runs",
+    "submitted": "Unix time of submission; it and all that follows are null or empty for another user's job",
+    "started": "Unix time of the start of the present or last launch, or null",
+    "ended": "Unix time of the end, or null",
+    "priority": "priority",
+    "weight": "weight",
+    "reason": "code of the reason why it does not run, or empty",
+    "progress": "from 0 to 1; null if its steps are not known",
+    "launches": "number of launches",
+    "preemptions": "number of preemptions",
+}
+"""Columns of a job in `GET /v1/live`."""
+
+LIVE_NODE: Mapping[str, str] = {
+    "index": "number of the node",
+    "name": "name of the node",
+    "type": "index of its GPU type in `types`",
+    "gpus": "number of GPUs",
+    "first": "number of its first GPU in the cluster",
+    "state": "`up`, `drained`, `unreachable`, `lost`, `backed-off` or `removed`",
+    "drain": "reason of the drain, or empty",
+    "utilization": "utilization of each GPU in percent, if its agent measures it",
+    "memory_gb": "used memory of each GPU, if its agent measures it",
+}
+"""Columns of a node in `GET /v1/live`."""
+
 ANSWERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "GET /v1/jobs": ("`jobs` is a list. Each entry has:", JOB),
     "GET /v1/jobs/{name}": ("All fields of an entry of [`GET /v1/jobs`](#get-v1jobs), and:", ONE_JOB),
     "GET /v1/nodes": ("`nodes` is a list. Each entry has:", NODE),
     "GET /v1/usage": ("`usage` is a list. Each entry has:", USAGE),
+    "GET /v1/live": (
+        "The data of `reset` has `epoch`, `revision`, `second`, `origin`, `scheduler`, `types`, `decisions`, the names of the "
+        "columns (`job_columns`, `node_columns`), and a row for each job and node. It has the last 2,000 jobs that ended in "
+        "the last 24 hours. The data of `change` has `second`, new `decisions`, `scheduler` if it was switched, and the rows "
+        "that changed. The columns are:",
+        {
+            **{f"jobs.{name}": meaning for name, meaning in LIVE_JOB.items()},
+            **{f"nodes.{name}": meaning for name, meaning in LIVE_NODE.items()},
+        },
+    ),
     "GET /v1/ledger": (_LEDGER, LEDGER_ROW),
 }
 """By request: the form of the answer, and its fields."""

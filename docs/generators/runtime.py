@@ -9,6 +9,7 @@ import typing
 from typing import Any
 from unittest.mock import MagicMock
 
+from fairlead.console.web_console import Console
 from fairlead.core import events as ev
 from fairlead.core.errors import NOT_FOUND, REFUSED, UNREACHABLE
 from fairlead.engine.fairness_ledger import FairnessLedger, LedgerRow
@@ -25,7 +26,8 @@ SECTIONS = {"jobs": "Jobs", "code": "Code of jobs", "nodes": "Nodes", "scheduler
 
 def http_api() -> str:
     """All routes of the OpenAPI document: parameters, body, answers."""
-    document = create_app(MagicMock(), MagicMock(), lookahead=MagicMock()).openapi()
+    plane, tokens = MagicMock(), MagicMock()
+    document = create_app(plane, tokens, lookahead=MagicMock(), console=Console(plane, tokens)).openapi()
     sections: dict[str, list[tuple[str, str, dict[str, Any]]]] = {name: [] for name in (*SECTIONS.values(), "Cluster")}
     for path, methods in document["paths"].items():
         for method, route in methods.items():

@@ -122,7 +122,7 @@ class Console:
         async def live(
             request: Request,
             caller: Caller,
-            last_event_id: Annotated[str, Header(max_length=64)] = "",
+            last_event_id: Annotated[str, Header(max_length=64, description="The id of the last event.")] = "",
             since: Annotated[str, Query(max_length=64, description="As the header, for clients that cannot set it.")] = "",
         ) -> Response:
             """Jobs and nodes as server-sent events: `reset` with all rows, then `change` with new rows, at most twice a second.
