@@ -104,6 +104,7 @@ def ray_status(address: str = ADDRESS, control: str = CONTROL, json: JsonOption 
     """
     with RayPilot(address, _control(control)) as pilot:
         states = pilot.states()
+        none = _no_agent(pilot)
     joined: set[str] | None = None
     try:
         joined = {one["name"] for one in control_plane().nodes() if one["connected"]}
@@ -114,7 +115,7 @@ def ray_status(address: str = ADDRESS, control: str = CONTROL, json: JsonOption 
         print_json({"agents": listed})
         return
     if not states:
-        note("no agent runs on this Ray cluster for this control plane; 'fairlead ray up' starts them")
+        note(none)
         return
     table = Table("node", "address", "GPUs", "agent", "joined", "reason", box=box.SIMPLE_HEAD)
     for one in states:
@@ -143,15 +144,22 @@ def down_ray(
         known = {one.node for one in pilot.states()}
         if unknown := [name for name in nodes or () if name not in known]:
             raise NotFound(f"no agent {unknown[0]} runs on this Ray cluster: 'fairlead ray status' lists them")
-        ended = pilot.end(nodes or (), note)
+        ended, none = pilot.end(nodes or (), note), _no_agent(pilot)
     if json:
         print_json({"ended": ended})
     else:
-        out.print(Text(f"ended: {', '.join(ended)}" if ended else "no agent runs on this Ray cluster for this control plane"))
+        out.print(Text(f"ended: {', '.join(ended)}" if ended else none), soft_wrap=True)
 
 
 def _control(given: str) -> str:
     return given or f"{os.uname().nodename}:7421"
+
+
+def _no_agent(pilot: RayPilot) -> str:
+    """That no agent runs, and for which other control planes there are some: this one may be known by another address."""
+    others = [f"'--control {address}'" for address in pilot.control_planes() if address != pilot.control]
+    mend = f"there are agents for another one: pass {' or '.join(others)}" if others else "'fairlead ray up' starts them"
+    return f"no agent runs on this Ray cluster for the control plane {pilot.control}; {mend}"
 
 
 def _why(state: AgentState) -> str:

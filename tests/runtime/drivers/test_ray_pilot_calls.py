@@ -164,6 +164,16 @@ def test_agents_of_another_control_plane_are_left_alone(ray: NamedActors):
     assert pilot().end((), print) == []
 
 
+@pytest.mark.parametrize("command", ["status", "down"])
+def test_agents_of_a_control_plane_that_is_known_by_another_address_are_named(ray: NamedActors, command: str):
+    said = CliRunner().invoke(app, ["ray", command, "--control", "10.0.0.9:7421"]).output
+    assert "no agent runs on this Ray cluster for the control plane 10.0.0.9:7421; 'fairlead ray up' starts them" in said
+    pilot().start(REQUEST)
+    said = CliRunner().invoke(app, ["ray", command, "--control", "10.0.0.9:7421"]).output
+    assert "there are agents for another one: pass '--control head:7421'" in said
+    assert not ray.killed
+
+
 def test_states_say_what_waits_and_why_one_has_ended(ray: NamedActors):
     pilot().start(REQUEST)
     small, large = ray.actors.values()

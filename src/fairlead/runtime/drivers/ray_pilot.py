@@ -24,6 +24,7 @@ ANSWER_S = 5.0  # for which an actor is asked; one that waits for its GPUs does 
 PATIENCE_S = 30.0  # the same before an actor is killed, whose agent might just be slow
 POLL_S = 1.0
 LINGER_S = 60.0  # for which an actor says why its agent has ended, before it gives its GPUs back
+_NAMESPACE = "fairlead "
 _NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -151,7 +152,7 @@ class RayPilot:
     @property
     def namespace(self) -> str:
         """Of the actors: one for each control plane. A second actor of a node's name in it is refused by Ray."""
-        return f"fairlead {self.control}"
+        return f"{_NAMESPACE}{self.control}"
 
     def __enter__(self) -> RayPilot:
         self._connection = RayConnection(self.address, namespace=self.namespace)
@@ -249,6 +250,12 @@ class RayPilot:
             if all(state.state == "ended" for state in left) or self._host.monotonic() > until:
                 return left
             self._host.sleep(POLL_S / 2)
+
+    def control_planes(self) -> list[str]:
+        """The addresses of all control planes that have agents on this Ray cluster."""
+        listed = self._ray.util.list_named_actors(all_namespaces=True)
+        spaces = {str(one["namespace"]) for one in listed if one["namespace"].startswith(_NAMESPACE)}
+        return sorted(space.removeprefix(_NAMESPACE) for space in spaces)
 
     def _names(self) -> list[str]:
         listed = self._ray.util.list_named_actors(all_namespaces=True)
