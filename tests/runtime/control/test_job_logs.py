@@ -15,7 +15,7 @@ from fairlead.core.cluster import Node
 from fairlead.core.job import Job, Phase
 from fairlead.journal.control_files import LOGS, FolderFiles
 from fairlead.runtime.control.engines import Engines
-from fairlead.runtime.control.job_logs import LogMissing, LogReader
+from fairlead.runtime.control.job_logs import LogMissing, LogReader, LogUnreachable
 from fairlead.runtime.control.kept_logs import KeptLogs
 from fairlead.runtime.protocol.messages import (
     MAX_TAIL,
@@ -73,6 +73,21 @@ def test_logs_that_were_removed_are_missing() -> None:
         read(reader({}, 1, Phase.FINISHED))
     with pytest.raises(LogMissing, match="launch 1 is not stored any more"):
         read(reader({2: b""}, 2, Phase.FINISHED), 1)
+
+
+@pytest.mark.parametrize(
+    ("problem", "error", "words"),
+    [("", LogMissing, "is not stored any more, or never was"), ("kubernetes is away", LogUnreachable, "does not answer")],
+)
+def test_an_engine_that_has_no_log_of_a_launch_has_answered(problem: str, error: type[Exception], words: str) -> None:
+    async def nothing(*_: object) -> None:
+        return None
+
+    logs = reader({}, 1, Phase.CANCELLED)
+    engines: Any = SimpleNamespace(all=(1,), of=lambda node: SimpleNamespace(problem=problem))
+    logs.plane.hub.engines, logs.plane.agents.read_log, logs.plane.agents.read_output = engines, nothing, nothing
+    with pytest.raises(error, match=words):
+        read(logs)
 
 
 def test_the_end_of_a_log_outlives_its_node(tmp_path: Path) -> None:

@@ -132,8 +132,9 @@ class LogReader:
             if answer is not None and not answer.problem:
                 self._remember(worker, one)
                 return answer
-        silent = [nodes[one].name for one, answer in zip(here, answers) if answer is None]
-        away = silent + [node.name for one, node in enumerate(nodes) if one not in here and not node.removed]
+        heard = {one for one, answer in zip(here, answers) if answer is not None}
+        heard |= {one for one in range(len(nodes)) if (engine := hub.engines.of(one)) is not None and not engine.problem}
+        away = [node.name for one, node in enumerate(nodes) if one not in heard and not node.removed]
         what = f"the log of worker {request.rank} in launch {request.generation}"
         if request.rank < 0:
             what = f"the output {request.path!r} of launch {request.generation}" if request.path else "a list of its outputs"
