@@ -106,13 +106,13 @@ def whatif_command(
         _validate(events, _seconds("past", past), journal, quiet=json)
     fork = _fork(events, journal, at, quiet=json)
     changes = ForkChanges(
-        _scheduler(fork.start.scheduler, names, preset, config, round_s),
-        {user: _count("quota", text) for user, text in _pairs("quota", quota)},
-        {user: _positive("weight", text) for user, text in _pairs("weight", weight)},
-        _nodes(add, fork),
-        tuple(remove or ()),
-        tuple(_number(fork, word) for word in without or ()),
-        tuple(_job(path) for path in submit or ()),
+        scheduler=_scheduler(fork.start.scheduler, names, preset, config, round_s),
+        quotas={user: _count("quota", text) for user, text in _pairs("quota", quota)},
+        weights={user: _positive("weight", text) for user, text in _pairs("weight", weight)},
+        add=_nodes(add, fork),
+        remove=tuple(remove or ()),
+        without=tuple(_number(fork, word) for word in without or ()),
+        submit=tuple(_job(path) for path in submit or ()),
         arrivals=_proportion(arrivals),
         faults=tuple(_fault(word) for word in fault or ()),
     )

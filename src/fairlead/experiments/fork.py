@@ -14,13 +14,14 @@ import numpy as np
 
 from fairlead.config import Part, SchedulerConfig
 from fairlead.config.registry import Registry
-from fairlead.config.schedulers import scheduler_of
+from fairlead.config.schedulers import scheduler_of, simulated_with
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Floats, Node
 from fairlead.core.errors import FairleadError, UnknownName
 from fairlead.core.job import TIMED, Job, Phase
 from fairlead.core.plan import RoundPlan
 from fairlead.engine.apply import apply_event
+from fairlead.engine.decide import decide
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop, Stalled
 from fairlead.engine.state import State
@@ -54,6 +55,7 @@ class ForkChanges:
     weights: Mapping[str, float] = field(default_factory=dict)  # of all jobs of a user
     add: tuple[Node, ...] = ()
     remove: tuple[str, ...] = ()
+    restore: tuple[str, ...] = ()  # nodes that are lost, drained or in back-off
     without: tuple[int, ...] = ()
     submit: tuple[Job, ...] = ()
     updates: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # of jobs: priority, weight, …
@@ -94,35 +96,53 @@ class Fork:
 
     def changed(self, changes: ForkChanges) -> Fork:
         """The same fork with changes. Raises FairleadError: the cluster cannot be changed like that."""
-        view, scheduler, guesses = self.start.view, self.start.scheduler, list(self.guesses)
-        state = State.from_snapshot(view, self.start.memo)
-        state.next_number = view.next_number
-        for event in _events(state, changes):
-            apply_event(state, event)
-        table, assumed = _with_types(self.table, state.cluster)
-        jobs, assumed_jobs = _submitted(changes.submit, table, view.time)
-        scheduler = _with_quotas(changes.scheduler or scheduler, changes.quotas)
-        faults = tuple(outage_events(_outage(state.cluster, view.time, *fault) for fault in changes.faults))
-        memo = state.memo if scheduler == self.start.scheduler else None
+        state = self._state(changes)
+        table, assumed = _with_types(_with_sizes(self.table, changes.submit), state.cluster)
+        now = self.start.view.time
+        jobs, assumed_jobs = _submitted(changes.submit, table, now)
+        scheduler = _with_quotas(changes.scheduler or self.start.scheduler, changes.quotas)
+        faults = tuple(outage_events(_outage(state.cluster, now, *fault) for fault in changes.faults))
         start = replace(
             self.start,
             view=state.snapshot().detached(),
             scheduler=scheduler,
-            memo=memo,
+            memo=state.memo if scheduler == self.start.scheduler else None,
             arrivals=(*self.start.arrivals, *jobs),
             faults=(*self.start.faults, *faults),
         )
         past = tuple(replace(job, weight=changes.weights.get(job.user, job.weight)) for job in self.past)
-        guesses += [*assumed, *assumed_jobs]
         return replace(
             self,
             start=start,
             table=table,
             past=past if changes.weights else self.past,
             unknown=self.unknown.difference(changes.without),
-            guesses=tuple(guesses),
+            guesses=(*self.guesses, *assumed, *assumed_jobs),
             more_arrivals=self.more_arrivals * changes.arrivals,
         )
+
+    def launched_next(self, changes: ForkChanges | None = None, registry: Registry | None = None) -> frozenset[int | str]:
+        """The jobs that a decision now would start, with some changes: by number, or by name where they are new."""
+        changes = changes or ForkChanges()
+        state, now = self._state(changes), self.start.view.time
+        table, _ = _with_types(_with_sizes(self.table, changes.submit), state.cluster)
+        for job in (*self.start.arrivals, *_submitted(changes.submit, table, now)[0]):
+            if job.submitted_s <= now:
+                apply_event(state, ev.JobSubmitted(now, state.next_number, job))
+        scheduler = _with_quotas(changes.scheduler or self.start.scheduler, changes.quotas)
+        stages = simulated_with(self.start.costs, scheduler).build(table, registry or Registry.installed())
+        view = state.snapshot(
+            run_to_completion=stages.run_to_completion, first_step_s=stages.first_step_s, round_s=stages.round_s
+        )
+        plan, _ = decide(view, state.memo if scheduler == self.start.scheduler else None, stages)
+        first = self.start.view.next_number
+        return frozenset(n if n < first else state.job_of[n].name for n in plan.launches.jobs.tolist())
+
+    def _state(self, changes: ForkChanges) -> State:
+        state = State.from_snapshot(self.start.view, self.start.memo)
+        for event in _events(state, changes):
+            apply_event(state, event)
+        return state
 
     def with_arrivals(self, window_s: float, seed: int) -> Fork:
         """The same fork with the arrivals of one scenario: as in the last `window_s`. Where more or fewer jobs arrive, those
@@ -156,6 +176,11 @@ def _events(state: State, changes: ForkChanges) -> Iterable[ev.Event]:
         new = None if spec.type in state.cluster.type_code else accelerator_type(spec.type)
         yield ev.NodeAdded(now, number, spec, new)
         yield ev.NodeRepaired(now, number)
+    for name in changes.restore:
+        node = _node(state.cluster, name)
+        yield ev.NodeRepaired(now, node)
+        if state.drained[state.cluster.node_of == node].any():
+            yield ev.NodeDrained(now, node, undo=True)
     for number in changes.without:
         yield ev.JobCancelled(now, number)
     updates = {number: dict(fields) for number, fields in changes.updates.items()}
@@ -223,6 +248,20 @@ def _with_types(table: ThroughputTable, cluster: Cluster) -> tuple[ThroughputTab
             paired=np.concatenate((table.paired, paired[:, :, None]), axis=2),
         )
     return table.for_types(cluster.type_names), notes
+
+
+def _with_sizes(table: ThroughputTable, jobs: Sequence[Job]) -> ThroughputTable:
+    """The table with the gang sizes of jobs whose type it has: in proportion to the nearest size."""
+    missing = dict.fromkeys((job.kind, job.workers) for job in jobs if job.kind in table.kinds)
+    for kind, workers in [key for key in missing if key not in table.row_of]:
+        size = min(table.workers_of(kind), key=lambda known: (abs(known - workers), known))
+        row, count = table.row_of[kind, size], len(table.keys)
+        alone, spread = (np.vstack((rates, rates[row] * workers / size)) for rates in (table.alone, table.spread))
+        paired = np.zeros((count + 1, count + 1, len(table.types)))
+        paired[:count, :count] = table.paired
+        sources = (*table.sources, table.sources[row]) if table.sources else ()
+        table = replace(table, keys=(*table.keys, (kind, workers)), alone=alone, spread=spread, paired=paired, sources=sources)
+    return table
 
 
 def _speedup(modelled: ThroughputTable, key: tuple[str, int], name: str, other: str, usual: float) -> float:
