@@ -65,5 +65,10 @@ def test_a_running_cluster_is_forked_and_does_not_change(tmp_path):
         starts = lambda: command.answer("whatif", "--without", "first", cwd=tmp_path)["starts_s"]["second"]  # noqa: E731
         control, changed = until(lambda: both if None not in (both := starts()) else None, tmp_path)  # its rate is measured
         assert changed < 60 < control
+        fixes = {one["kind"]: one for one in command.answer("why", "second", "--fix", cwd=tmp_path)["fixes"]["changes"]}
+        assert fixes["more GPUs"]["size"] == 1
+        assert fixes["jobs that end"]["text"] == "end job first (1 GPU)"
+        printed = command.fairlead("why", "first", "second", "--fix", cwd=tmp_path).stdout
+        assert "second would start at the next decision\n  if you " in printed
         jobs = command.answer("queue", cwd=tmp_path)["jobs"]
         assert [job["name"] for job in jobs] == ["first", "second"]

@@ -169,7 +169,8 @@ def _fixes(
     from fairlead.experiments.smallest_change import smallest_changes
 
     state = fetch_state(plane)
-    fork, found = Fork.of(state, plane.rates()), list[FoundChanges | None]()
+    fork = Fork.of(state, plane.rates())
+    found: list[FoundChanges | None] = []
     with progress(len(jobs), "trying changes", quiet=quiet) as bar:
         for job in jobs:
             waits = job["phase"] in ("queued", "waiting") and job["number"] in fork.start.view.job_of
