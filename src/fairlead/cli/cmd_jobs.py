@@ -119,8 +119,8 @@ def why_command(
 ) -> None:
     """Explain why jobs wait or why they failed. For a failed job, also print the last lines of its log.
 
-    With --fix, print the smallest change of each kind that would start a waiting job at the next decision: fewer GPUs, another
-    GPU type, a node that comes back, a higher quota, priority or weight, more GPUs, jobs that would have to end. Each is tried
+    With --fix, print the smallest change of each kind that would start a waiting job at the next decision. Kinds are: fewer
+    GPUs, another GPU type, a node that comes back, a higher quota, priority or weight, more GPUs, jobs that end. Each is tried
     on a fork of the cluster with its own scheduler; the cluster does not change. Delays of other jobs come from simulations
     without further arrivals.
 
