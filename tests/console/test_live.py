@@ -103,6 +103,17 @@ def test_a_page_resumes_by_its_last_event_and_has_what_a_new_page_has(control):
     assert (page.jobs, page.nodes) == (new.jobs, new.nodes)
 
 
+def test_a_page_that_comes_between_two_events_takes_nothing_from_others(control, monkeypatch):
+    monkeypatch.setattr(live_stream, "SEND_S", 2.0)
+    page = Page()
+    with live(control.url, control.token) as found:
+        page.take(*next(found))
+        for name in ("between-1", "between-2", "between-3"):
+            (number,) = submit(control, control.token, name)
+            fresh(control.url, control.token)
+            read_until(found, page, lambda number=number: number in page.jobs)
+
+
 @pytest.mark.parametrize("odd", ["x", ":", "1:2:3", "0:-1", "0:99999999999999999999", ":" * 64])
 def test_an_odd_event_id_gives_everything(control, odd):
     assert fresh(control.url, control.token, odd).names == ["reset"]

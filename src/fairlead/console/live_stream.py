@@ -99,6 +99,8 @@ class LivePages:
         self._pages: set[LivePage] = set()
         self._sender: asyncio.Task[None] | None = None
         self._thread: ThreadPoolExecutor | None = None  # in which the feed is read and written
+        self._resets: dict[str | None, bytes] = {}  # by sight, at one revision: after a restart all pages come at once
+        self._resets_of = ("", 0)
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -122,11 +124,16 @@ class LivePages:
         return _Stream(page, self._pages.discard)
 
     def _first(self, sight: str | None, epoch: str, known: int) -> tuple[int, bytes]:
-        self._feed.wake()
-        with contextlib.suppress(StateBusy):
-            self._feed.refresh()
-        resumes = self._feed.knows(epoch, known)
-        return self._feed.revision, self._feed.message(sight, known if resumes else None)
+        """The first event of a page. Only the sender refreshes the feed: what it finds goes to all pages."""
+        feed = self._feed
+        feed.wake()
+        if feed.knows(epoch, known):
+            return feed.revision, feed.message(sight, known)
+        if self._resets_of != (feed.epoch, feed.revision):
+            self._resets, self._resets_of = {}, (feed.epoch, feed.revision)
+        if sight not in self._resets:
+            self._resets[sight] = feed.message(sight)
+        return feed.revision, self._resets[sight]
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         self._thread = self._thread or ThreadPoolExecutor(1, "live")
@@ -137,7 +144,6 @@ class LivePages:
             await self._send(stopping)
         except Exception:
             log.exception("the console stops sending; pages connect again")
-        finally:
             for page in self._pages:
                 page.end()
 
@@ -171,7 +177,12 @@ class LivePages:
                 comment_at = now + COMMENT_S
                 for page in self._pages:
                     page.comment()
-        await self._in_thread(self._feed.sleep)
+        self._sender = None  # a page that comes from now on wakes the feed again
+        await self._in_thread(self._sleep)
+
+    def _sleep(self) -> None:
+        self._feed.sleep()
+        self._resets = {}
 
     def _next(self, sights: set[str | None]) -> tuple[int, dict[str | None, bytes]]:
         before = self._feed.revision
