@@ -262,6 +262,15 @@ class TestPods:
                 "volume v with a token of a service account is not allowed",
             ),
             ({"volumes": [{"name": "v", "secret": "fairlead-tls"}]}, "fairlead-tls is not allowed"),
+            ({"volumes": [{"name": "v", "secret": {"secretName": "bob"}}]}, "a Secret of the namespace is not allowed here"),
+            (
+                {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "bob", "key": "key"}}}]},
+                "an operator can allow it (--engine …,allow=secrets)",
+            ),
+            (
+                {"volumes": [{"name": "v", "projected": {"sources": [{"secret": {"name": "bob"}}]}}]},
+                "a Secret of the namespace is not allowed here",
+            ),
             ({"imagePullSecrets": [{"name": "fairlead-tls"}]}, "fairlead-tls is not allowed"),
             ({"volumeMounts": [{"name": "v", "mountPath": "/etc/fairlead/x"}]}, "belongs to Fairlead"),
             ({"env": [{"name": "FAIRLEAD_TOKEN", "value": "x"}]}, "FAIRLEAD_TOKEN is set by Fairlead"),

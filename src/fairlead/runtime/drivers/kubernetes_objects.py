@@ -67,8 +67,12 @@ _TEXTS, _MAPPINGS = ("image", "imagePullPolicy", "serviceAccountName"), ("nodeSe
 OPTIONS = (*_TEXTS, *_MAPPINGS, "imagePullSecrets", "volumes", "volumeMounts", "tolerations", "env")
 """What users may set in the `kubernetes` part of a task file, named as in a Pod."""
 
-GUARDED = ("hostPath", "hostNetwork", "hostPID", "hostIPC", "privileged", "capabilities", "serviceAccountName", "fairlead")
-"""What users may set only if the operator allows it; `fairlead`: Secrets and claims whose names begin with it."""
+GUARDED = ("hostPath", "hostNetwork", "hostPID", "hostIPC", "privileged", "capabilities")
+GUARDED += ("serviceAccountName", "secrets", "fairlead")
+"""What users may set only if the operator allows it; `secrets`: to read Secrets of the namespace, which others may have put
+there; `fairlead`: Secrets and claims whose names begin with it."""
+
+_SECRET_KEYS = {"secret", "secretRef", "secretKeyRef", "nodePublishSecretRef"}
 
 _VOLUMES = {"emptyDir", "configMap", "secret", "persistentVolumeClaim", "projected", "downwardAPI", "ephemeral", "csi", "nfs"}
 _SECURITY = {"runAsUser", "runAsGroup", "runAsNonRoot", "readOnlyRootFilesystem", "seccompProfile"}
@@ -378,6 +382,8 @@ def _check_names(given: object, rules: PodRules) -> None:
         _require_allowed("fairlead", given, rules)
     elif isinstance(given, Mapping):
         _check_names(list(given.values()), rules)
+        if _SECRET_KEYS & given.keys():
+            _require_allowed("secrets", "a Secret of the namespace", rules)
     elif isinstance(given, list | tuple):
         for each in given:
             _check_names(each, rules)
