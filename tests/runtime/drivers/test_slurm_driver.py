@@ -390,6 +390,14 @@ def test_logs_are_read_but_no_links_and_no_files_of_others(slurm: Slurm, tmp_pat
     assert slurm.driver.log(key, 0, 100) is None
 
 
+def test_a_log_folder_that_is_none_fails_only_the_jobs_of_its_account(slurm: Slurm, tmp_path: Path) -> None:
+    (tmp_path / OWN).write_text("a file")
+    with pytest.raises(EngineRefused, match="is no folder that"):
+        slurm.start()
+    (tmp_path / OWN).unlink()
+    assert slurm.start(job=2)
+
+
 def test_old_logs_are_removed(tmp_path: Path) -> None:
     slurm = Slurm(tmp_path, keep_logs_s=100.0)
     (key,) = slurm.start()

@@ -364,8 +364,8 @@ class SlurmDriver:
             found = folder.lstat()
         except OSError as problem:
             raise EngineUnavailable(f"{folder}: {problem.strerror}; create this folder, owned by {account.pw_name}") from None
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != account.pw_uid:
-            raise EngineUnavailable(f"{folder} is no folder that {account.pw_name} owns: remove it, or set another log_folder")
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != account.pw_uid:  # jobs of other accounts can start
+            raise EngineRefused(f"{folder} is no folder that {account.pw_name} owns: remove it, or set another log_folder")
 
     def _clean(self) -> None:
         """Remove old logs, now and then."""
