@@ -67,8 +67,8 @@ _TEXTS, _MAPPINGS = ("image", "imagePullPolicy", "serviceAccountName"), ("nodeSe
 OPTIONS = (*_TEXTS, *_MAPPINGS, "imagePullSecrets", "volumes", "volumeMounts", "tolerations", "env")
 """What users may set in the `kubernetes` part of a task file, named as in a Pod."""
 
-GUARDED = ("hostPath", "hostNetwork", "hostPID", "hostIPC", "privileged", "capabilities")
-GUARDED += ("serviceAccountName", "secrets", "fairlead")
+_GUARDED_HOST = ("hostPath", "hostNetwork", "hostPID", "hostIPC", "privileged", "capabilities")
+GUARDED = (*_GUARDED_HOST, "serviceAccountName", "secrets", "fairlead")
 """What users may set only if the operator allows it; `secrets`: to read Secrets of the namespace, which others may have put
 there; `fairlead`: Secrets and claims whose names begin with it."""
 
