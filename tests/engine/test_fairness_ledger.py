@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.config import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Node
+from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.apply import apply_event, replay_events
 from fairlead.engine.codec import decode, encode
-from fairlead.engine.fairness_ledger import SECOND, FairnessLedger, max_min_shares, nanoseconds, remembered_time
+from fairlead.engine.fairness_ledger import SECOND, FairnessLedger, max_min_shares, nanoseconds, remembered_time, rules_of
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
+from fairlead.journal.recovery import recover
+from fairlead.journal.sqlite import SqliteJournal
 from fairlead.testing.builders import cluster
 
 RULES = {"half_life_s": 400.0, "accounts": {"lab": 2.0, "shop": 0.7}, "users": {"ann": 3.0}}
@@ -324,3 +330,41 @@ def test_a_snapshot_of_an_earlier_version_begins_a_ledger() -> None:
     later = ledger_of(state, history.state.time + 10.0)
     held = sum(len(gpus) for gpus, _ in history.begun.values())
     assert sum(row.received for row in later.rows.values()) == held * (nanoseconds(history.state.time + 10.0) - later.since)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_journal_that_has_dropped_its_events_recovers_the_ledger(seed: int, tmp_path: Path) -> None:
+    history, journal = History(seed), SqliteJournal(tmp_path / "journal.sqlite")
+    half = len(history.events) // 2
+    for event in history.events[:half]:
+        journal.append(event)
+    journal.snapshot(replay_events(history.events[:half]))
+    for event in history.events[half:]:
+        journal.append(event)
+    journal.retain(1, math.inf)
+    assert len(list(journal)) == len(history.events) - half
+    state, _ = recover(journal)
+    journal.close()
+    assert history.state.ledger is not None
+    assert state.ledger is not None
+    assert state.ledger.save() == history.state.ledger.save()
+
+
+@pytest.mark.parametrize(
+    ("ledger", "problem"),
+    [
+        ({"half_life_s": 0}, "seconds from 1 to 1e10"),
+        ({"accounts": {"lab": -1}}, "a weight from 0.001 to 1e\\+06"),
+        ({"halflife": 5}, "half_life_s"),
+    ],
+)
+def test_a_wrong_rule_in_a_scheduler_file_is_refused(ledger: dict[str, object], problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        SchedulerConfig.from_data({"policy": "fifo", "ledger": ledger})
+
+
+def test_the_rules_of_a_scheduler_file_get_into_the_journal() -> None:
+    data = SchedulerConfig.from_data({"policy": "fifo", "ledger": RULES}).to_data()
+    assert data["ledger"] == RULES
+    assert rules_of(data).users == {"ann": 3.0}
+    assert "ledger" not in SchedulerConfig.from_data({"policy": "fifo"}).to_data()

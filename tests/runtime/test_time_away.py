@@ -7,7 +7,13 @@ import os
 import signal
 from pathlib import Path
 
-from cluster_at_work import ClusterAtWork
+import pytest
+from cluster_at_work import ClusterAtWork, wait_for
+
+from fairlead.core import events as ev
+from fairlead.engine.apply import replay_events
+from fairlead.engine.fairness_ledger import nanoseconds
+from fairlead.journal.recovery import read_journal
 
 AWAY_S = 5000.0
 
@@ -45,3 +51,38 @@ def test_a_job_with_a_time_limit_survives_a_long_time_without_its_cluster(tmp_pa
             assert 0 < ledger["users"][0][name] == ledger["total"][name] < AWAY_S / 2 * 1e9
         assert ledger["total"]["available_ns"] < AWAY_S / 2 * 1e9
         cluster.hurry("limited")
+
+
+def test_a_job_that_runs_on_without_a_control_plane_receives_and_deserves_its_gpu(tmp_path: Path) -> None:
+    """It is alone, so it deserves what it holds, also in the time that no control plane ran."""
+    with ClusterAtWork(tmp_path, "2xv100:2", policy="fair-share", lease_s=120.0, grace_s=60.0) as cluster:
+        cluster.until_up()
+        cluster.submit(cluster.job("long", steps=2000))
+        cluster.until("it works", lambda jobs: len(cluster.steps_of("long")) > 5)
+        cluster.kill_plane()
+        done = len(cluster.steps_of("long"))
+        wait_for(lambda: len(cluster.steps_of("long")) > done + 20, "it works without a control plane")
+        cluster.start_plane()
+        cluster.until_connected()
+        cluster.hurry("long")
+        jobs = cluster.until_all_ended()
+        ledger = cluster.ask("GET", "/v1/ledger")
+        (row,) = ledger["users"]
+        assert jobs["long"]["starts"] == 1
+        assert row["received_ns"] / 1e9 == pytest.approx(jobs["long"]["accelerator_s"])
+        cluster.kill_plane()
+        events = list(read_journal(str(cluster.journal)))
+        (down,) = (event for event in events if isinstance(event, ev.ControlPlaneRestarted))
+        assert down.stopped_s is not None
+        assert down.stopped_s < down.time
+        plans = [event.plan for event in events if isinstance(event, ev.RoundPlanned)]
+        admitted_s, launched_s = (
+            next(p.time for p in plans if len(of(p))) for of in (lambda p: p.admitted, lambda p: p.launches)
+        )
+        (end,) = (event for event in events if isinstance(event, ev.JobsFinished))
+        assert row["received_ns"] == ledger["total"]["physical_ns"] == nanoseconds(end.at[0]) - nanoseconds(launched_s)
+        assert row["deserved_ns"] == nanoseconds(end.time) - nanoseconds(admitted_s)  # its end was reported later
+        replayed = replay_events(events)
+        assert replayed.ledger is not None
+        assert replayed.ledger.rows[row["account"], row["user"]].received == row["received_ns"]
+        cluster.start_plane()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import random
+import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -208,6 +212,12 @@ def two_users(machines: Any) -> State:
 def test_the_ledger_has_ones_own_rows_and_the_totals_and_all_rows_for_an_admin() -> None:
     with served("v100:2", load(save(two_users(cluster("v100:2"))))) as control:
         mine, all_ = (ControlPlaneClient(control.url, token).ledger() for token in (control.user, control.token))
+        command = [sys.executable, "-m", "fairlead.cli.main", "usage", "--ledger"]
+        known = {**os.environ, "FAIRLEAD_URL": control.url, "FAIRLEAD_TOKEN": control.token, "COLUMNS": "120"}
+        shown, plain, both = (
+            subprocess.run([*command, *more], env=known, capture_output=True, text=True, timeout=120, check=False)
+            for more in ([], ["--json"], ["--by", "user"])
+        )
         metrics = httpx.get(f"{control.url}/metrics", headers={"Authorization": f"Bearer {control.token}"}).text
     second = 10**9
     assert [(row["user"], row["account"]) for row in all_["users"]] == [("ann", ""), ("bob", "lab")]
@@ -230,6 +240,13 @@ def test_the_ledger_has_ones_own_rows_and_the_totals_and_all_rows_for_an_admin()
         'fairlead_account_deserved_share{account="lab"} 0.66',
     ):
         assert line in metrics
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    assert ["ann", "3.0", "min", "1.0", "min", "100", "%", "33", "%", "ahead", "by", "2.0", "min"] in lines
+    assert ["bob", "lab", "0", "s", "2.0", "min", "0", "%", "67", "%", "owed", "2.0", "min"] in lines
+    assert ["all", "users", "3.0", "min", "3.0", "min", "100", "%", "100", "%"] in lines
+    assert [row["received_ns"] for row in json.loads(plain.stdout)["users"]] == [180 * second, 0]
+    assert both.returncode == 2
+    assert "no --since, --until or --by" in both.stderr
     assert balance_words(owed) == "owed 2.0 min"
     assert balance_words(ahead) == "ahead by 2.0 min"
 
