@@ -316,6 +316,18 @@ def test_what_its_job_is_to_blame_for_counts_as_a_failure_of_the_job_and_not_of_
     assert "ImagePullBackOff: typo:1" in ended.why
 
 
+@pytest.mark.parametrize("order", [od.Revoke, od.Kill])
+def test_a_launch_that_is_withdrawn_while_its_image_is_missing_is_no_failure_of_its_job(order):
+    scene = Scene()
+    scene.begin()
+    scene.hub.send(0, scene.launch())
+    scene.accepted()
+    scene.observe(EngineTask(KEY, TaskState.WAITING, reason="ImagePullBackOff: typo:1", own_fault=True, preparing=True))
+    scene.hub.send(0, order(7, 1))
+    ((_, _, ended),) = scene.backend.take()
+    assert (ended.code, ended.yielded) == (LAUNCH_FAILED, True)
+
+
 @pytest.mark.parametrize("seen", [(), (EngineTask(KEY, TaskState.UNKNOWN),)])
 def test_what_disappeared_before_it_was_given_is_started_again_at_once(seen):
     scene = Scene()

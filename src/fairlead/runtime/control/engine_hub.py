@@ -423,7 +423,7 @@ class EngineHub:
             part.session.out(ms.Refused(_OVER))
             self._close(part)
         self.thread.stop(part.key, 0.0)
-        self._report(part.node, part.place[1:], why, own_fault=part.own_fault)
+        self._report(part.node, part.place[1:], why, own_fault=part.own_fault and {od.Revoke, od.Kill}.isdisjoint(part.again))
 
     def _lose(self, part: TrackedPart, why: str) -> None:
         """Nothing of a part runs any more, and its end is not known."""
