@@ -237,8 +237,8 @@ def test_what_kubernetes_finds_invalid_is_refused_in_its_words(site: Site):
 
 def test_a_namespace_that_does_not_exist(site: Site):
     driver = site.another_driver()
-    driver.namespace = "nowhere"
-    with pytest.raises(EngineUnavailable, match='namespaces "nowhere" not found'):
+    driver.namespace = "missing"
+    with pytest.raises(EngineUnavailable, match='namespaces "missing" not found'):
         site.start(SLEEPS, driver=driver)
     driver.close()
 
