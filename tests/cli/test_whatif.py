@@ -70,5 +70,9 @@ def test_a_running_cluster_is_forked_and_does_not_change(tmp_path):
         assert fixes["jobs that end"]["text"] == "end job first (1 GPU)"
         printed = command.fairlead("why", "first", "second", "--fix", cwd=tmp_path).stdout
         assert "second would start at the next decision\n  if you " in printed
+        dry = command.fairlead(
+            "submit", "--dry-run", "--name", "third", "--kind", "demo", "--steps", "10", "true", cwd=tmp_path
+        )
+        assert "third should start in " in dry.stdout, (dry.stdout, dry.stderr)
         jobs = command.answer("queue", cwd=tmp_path)["jobs"]
         assert [job["name"] for job in jobs] == ["first", "second"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,9 +20,13 @@ from fairlead.cli.script_lines import read_script, saves_nothing
 from fairlead.cli.selectors import control_plane
 from fairlead.config.yaml_source import read_yaml
 from fairlead.core.errors import InputError
-from fairlead.experiments.metric_columns import format_duration
+from fairlead.experiments.metric_columns import format_delay, format_duration
+from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.runtime.protocol.code_archive import archive_digest, pack_code
 from fairlead.runtime.protocol.task_file import ALIASES, TaskSpec, parse_task
+
+SIMULATE_S = 3.0
+"""For the simulation that tells when a job would start."""
 
 _PANELS = ("Job", "Resources", "Scheduling", "Many jobs")
 _job, _resource, _schedule, _many = (partial(typer.Option, rich_help_panel=panel) for panel in _PANELS)
@@ -138,6 +144,7 @@ def submit_command(
         print_json({"jobs": answer})
     elif dry_run:
         _print_checked(specs, answer)
+        _print_starts(plane, specs, answer[0].get("user", ""))
     else:
         _print_submitted(answer)
         if any(map(saves_nothing, jobs, folders)) and (policy := plane.preempting_policy()):
@@ -161,6 +168,27 @@ def _print_checked(tasks: Sequence[TaskSpec], jobs: Sequence[Mapping[str, Any]])
         names = ", ".join(sorted({*task.env, *map(str.upper, task.grid)})) or "no variables"
         types = ", ".join(here[0]["types"]) or "nodes that join: the cluster has none yet"
         out.print(f"{name}, workers: {task.workers}, {limit}, environment: {names}; can run on {types}", soft_wrap=True)
+
+
+def _print_starts(plane: ControlPlaneClient, tasks: Sequence[TaskSpec], user: str) -> None:
+    """Print when each task would start, and whether it would start much sooner with fewer GPUs. Only an admin gets the state
+    of all jobs that this needs."""
+    from fairlead.experiments.fork import Fork
+    from fairlead.experiments.live_inputs import fetch_state
+
+    try:
+        fork = Fork.of(fetch_state(plane), plane.rates())
+    except RefusedRequest:
+        return
+    for task in (task for task in tasks if len(task.members("")) == 1 and not task.after):
+        job = task.job(task.name or "the job", user)
+        starts_s = fork.start_of(job, SIMULATE_S)
+        fewer = [size for size in (job.workers // 2, 1) if 0 < size < job.workers] if starts_s > 0 else []
+        sooner = ((size, fork.start_of(replace(job, workers=size), SIMULATE_S)) for size in fewer)
+        better = next(((size, second) for size, second in sooner if second < starts_s / 2), None)
+        text = "it is not known when" if starts_s == math.inf else format_delay(starts_s)
+        more = f"; with --gpus {better[0]} instead of {job.workers}, {format_delay(better[1])}" if better else ""
+        out.print(f"{job.name} should start {text}{more}", soft_wrap=True)
 
 
 def _print_submitted(jobs: Sequence[Mapping[str, Any]]) -> None:

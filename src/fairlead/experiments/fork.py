@@ -4,6 +4,7 @@ operator would make it, so that a fork is a state that the cluster could have.""
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -137,6 +138,21 @@ class Fork:
         plan, _ = decide(view, state.memo if scheduler == self.start.scheduler else None, stages)
         first = self.start.view.next_number
         return frozenset(n if n < first else state.job_of[n].name for n in plan.launches.jobs.tolist())
+
+    def start_of(self, job: Job, budget_s: float = math.inf) -> float:
+        """In how many seconds a job would start if it were submitted now and no other job came; infinity: not within the
+        simulation, for which there are `budget_s` of real time."""
+        fork, deadline, begun = self.changed(ForkChanges(submit=(job,))), time.monotonic() + budget_s, list[float]()
+        number = self.start.view.next_number
+
+        def note(plan: RoundPlan) -> None:
+            if number in plan.launches.jobs:
+                begun.append(plan.time)
+
+        loop = forward_loop(fork.start, fork.start.scheduler, fork.table, on_decision=note)
+        with suppress(Stalled):
+            loop.run(until=self.start.view.time + HORIZON_S, stop=lambda state: bool(begun) or time.monotonic() > deadline)
+        return begun[0] - self.start.view.time if begun else math.inf
 
     def _state(self, changes: ForkChanges) -> State:
         state = State.from_snapshot(self.start.view, self.start.memo)

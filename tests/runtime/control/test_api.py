@@ -218,7 +218,7 @@ def test_a_dry_run_says_where_it_could_run_and_does_nothing():
         ann = who("ann")
         for _ in range(2):
             answer = await ann.post("/v1/jobs", json={"jobs": [{"name": "a", "run": "x", "workers": 4}], "dry_run": True})
-            assert answer.json() == {"jobs": [{"name": "a", "types": ["v100"]}]}
+            assert answer.json() == {"jobs": [{"name": "a", "user": "ann", "types": ["v100"]}]}
         assert plane.loop.state.next_number == 0
 
     with_plane(scene)

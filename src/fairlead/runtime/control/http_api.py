@@ -256,7 +256,8 @@ def create_app(
             return {"jobs": [answer for _, answer in sorted(zip(order, answers), key=lambda one: one[0])]}
 
         if body.dry_run:
-            return in_request_order({"name": job.name, "types": types, **_array(job)} for job, types in zip(jobs, fitting))
+            checked = ({"name": job.name, "user": job.user, "types": types, **_array(job)} for job, types in zip(jobs, fitting))
+            return in_request_order(checked)
 
         def ask(answer: Callable[[Sequence[ev.Event]], None]) -> None:
             def journaled(events: Sequence[ev.Event]) -> None:
