@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby
 from math import isqrt
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -69,15 +68,17 @@ def max_min_shares(total: int, demands: Sequence[int], weights: Sequence[int]) -
     goes to the largest remainders, then to the first."""
     if total >= sum(demands):
         return list(demands)
-    shares, left, weight = [0] * len(demands), total, sum(weights)
-    order = sorted(range(len(demands)), key=lambda i: Fraction(demands[i], weights[i]))
-    while demands[order[0]] * weight <= left * weights[order[0]]:  # not of all: they demand more than there is
-        first = order.pop(0)
-        shares[first], left, weight = demands[first], left - demands[first], weight - weights[first]
-    parts = {i: divmod(left * weights[i], weight) for i in order}
-    more = left - sum(whole for whole, _ in parts.values())
-    for place, i in enumerate(sorted(parts, key=lambda i: (-parts[i][1], i))):
-        shares[i] = parts[i][0] + (place < more)
+    shares, left, weight, rest = list(demands), total, sum(weights), list(range(len(demands)))
+    while more := [i for i in rest if demands[i] * weight > left * weights[i]]:  # not met by shares of equal weight
+        if len(more) == len(rest):
+            break
+        met = set(rest).difference(more)
+        left, weight = left - sum(demands[i] for i in met), weight - sum(weights[i] for i in met)
+        rest = more
+    parts = {i: divmod(left * weights[i], weight) for i in rest}
+    over = left - sum(whole for whole, _ in parts.values())
+    for place, i in enumerate(sorted(parts, key=lambda i: -parts[i][1])):
+        shares[i] = parts[i][0] + (place < over)
     return shares
 
 
@@ -94,7 +95,7 @@ class LedgerRules:
         data = {"half_life_s": self.half_life_s, "accounts": dict(self.accounts), "users": dict(self.users)}
         return {name: value for name, value in data.items() if value and value != LedgerRules.half_life_s}
 
-    @property
+    @cached_property
     def half_life(self) -> int:
         return nanoseconds(self.half_life_s)
 
@@ -216,7 +217,9 @@ class FairnessLedger:
         return cls(now, now, rules_of(state.scheduler), capacity=int(state.capacity.sum()), demand=_demand(state))
 
     def _row(self, holder: Holder, now: int) -> LedgerRow:
-        row = self.rows.setdefault(holder, LedgerRow())
+        row = self.rows.get(holder)
+        if row is None:
+            row = self.rows[holder] = LedgerRow()
         row.forget(now, self.rules.half_life)
         return row
 
