@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.core import events as ev
 from fairlead.core.errors import JournalError
-from fairlead.core.job import Job
+from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.apply import apply_event, replay_events
 from fairlead.engine.journal import MemoryJournal
@@ -96,6 +97,22 @@ def test_gpu_time_in_a_window_is_the_sum_over_all_events_cut_at_its_edges(seed: 
         number: sum(run.gpus * (run.end_s - run.start_s) for run in runs if run.number == number) for number in state.job_of
     }
     assert [total[number] for number in sorted(total)] == pytest.approx(state.all_jobs().accelerator_s.tolist())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_run_has_its_nodes_and_how_it_ended(seed: int) -> None:
+    events = eventful(seed)
+    state = replay_events(events)
+    runs = gpu_runs(events, state, state.time)[1]
+    assert {"finished", "preempted"} <= {run.outcome for run in runs}
+    for number in state.job_of:
+        mine = [run for run in runs if run.number == number]
+        phase = Phase(int(state.columns["phase"][number])).name.lower()
+        assert not mine or mine[-1].outcome in (phase, "requeued", "preempted", "interrupted")
+        for one, after in pairwise(mine):
+            assert (one.outcome == "moved") <= (after.start_s == one.end_s)
+        capacity = [sum(state.cluster.nodes[node].accelerators for node in run.nodes) for run in mine]
+        assert all(run.gpus <= room for run, room in zip(mine, capacity))
 
 
 def test_a_journal_that_has_dropped_its_beginning_tells_the_time_from_its_first_event_on() -> None:

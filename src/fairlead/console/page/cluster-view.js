@@ -21,11 +21,11 @@ export function clusterView(root, { store, session, go, loadRuns }) {
       make("section", { class: "card", id: "queue-chart" }, make("h2", {}, "Waiting jobs ", make("small", { text: `last ${chartHours} hours${session.role === "admin" ? "" : ", your jobs"}` })), chart),
       make("section", { class: "card" }, make("h2", {}, "Last decisions ", make("small", { text: "those that changed something" })), decisions)));
   const tiles = makeTiles(canvas, store);
-  let nodeCount = -1, chartAt = 0, timer = 0;
+  let nodeCount = -1, chartAt = -Infinity, timer = 0;
 
   attachTiles();
   onResize(canvas.parentElement, () => tiles.resize());
-  loadRuns();
+  loadRuns().then(() => { chartAt = -Infinity; drawChart(); });
 
   function update(touched) {
     const count = store.nodes.length + store.nodes.filter((node) => node?.state === "removed").length;
@@ -50,7 +50,7 @@ export function clusterView(root, { store, session, go, loadRuns }) {
     const wait = chartAt + chartEveryMs - performance.now();
     if (wait > 0) { timer = setTimeout(drawChart, wait); return; }
     chartAt = performance.now();
-    const now = store.now(), low = now - chartHours * 3600, line = waitingOverTime(store, low, now);
+    const now = store.now(), low = Math.max(now - chartHours * 3600, Math.min(firstSubmitted(store) - 30, now - 60)), line = waitingOverTime(store, low, now);
     const top = line.y.reduce((a, b) => Math.max(a, b), 4), whole = (v) => Math.round(v).toLocaleString("en");
     lineChart(chart, {
       lines: [{ label: "waiting", colour: css("--accent"), dash: "", ...line }], height: 210,
@@ -116,7 +116,7 @@ export function clusterView(root, { store, session, go, loadRuns }) {
     if (held) go(`#job/${held.number}`);
   }
 
-  return { update, theme() { tiles.paintAll(); chartAt = 0; drawChart(); }, unmount() { clearTimeout(timer); hideTip(); } };
+  return { update, theme() { tiles.paintAll(); chartAt = -Infinity; drawChart(); }, unmount() { clearTimeout(timer); hideTip(); } };
 }
 
 // +1 when a job is submitted or stops without having ended, -1 when it starts, or ends while it waits.
@@ -146,6 +146,12 @@ export function waitingOverTime(store, low, high) {
   }
   x.push(high);
   return { x, y: y.map((v) => Math.max(0, v)) };
+}
+
+function firstSubmitted(store) {
+  let first = Infinity;
+  for (const job of store.jobs.values()) if (job.submitted) first = Math.min(first, job.submitted);
+  return first;
 }
 
 export function localTicks(low, high, wanted) {

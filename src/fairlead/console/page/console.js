@@ -82,6 +82,7 @@ function start(found) {
     .map(([name, view]) => make("a", { href: `#${name}`, text: view.title })));
   document.getElementById("user").textContent = `${found.user}${found.role === "admin" ? " (admin)" : ""}`;
   signOut.hidden = false;
+  signOut.title = `Signed in as ${found.user}`;
   main.replaceChildren(make("p", { class: "muted", text: "Loading the cluster …" }));
   stream?.stop();
   stream = follow({

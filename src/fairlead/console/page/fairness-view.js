@@ -29,13 +29,14 @@ export function fairnessView(root, { session }) {
     if (!stopped) timer = setTimeout(load, againAfterMs);
   }
 
-  // Whatever columns the ledger has: its rows are records.
   function showLedger(answer) {
-    const rows = Object.values(answer).find((value) => Array.isArray(value) && value.length && typeof value[0] === "object") ?? [];
-    const names = [...new Set(rows.flatMap((row) => Object.keys(row)))], numbers = names.flatMap((name, i) => (rows.every((row) => typeof row[name] !== "string") ? [i] : []));
-    const text = (value) => (typeof value === "number" ? hours(value) : typeof value === "object" && value !== null ? JSON.stringify(value) : value);
-    ledger.replaceChildren(make("h2", { text: "Ledger" }), plainTable(names.map((name) => name.replaceAll("_", " ")), rows.map((row) => names.map((name) => text(row[name]))), numbers));
-    ledger.hidden = !rows.length;
+    const columns = [["received", "received_gpu_hours"], ["deserved", "deserved_gpu_hours"], ["lately received", "recent_received_gpu_hours"], ["lately deserved", "recent_deserved_gpu_hours"]];
+    const balance = (row) => make("span", { class: row.balance_gpu_hours < 0 ? "bad" : "good", text: `${row.balance_gpu_hours < 0 ? "−" : "+"}${hours(Math.abs(row.balance_gpu_hours))}` });
+    const table = (names, rows) => plainTable([...names, ...columns.map(([text]) => text), "balance"],
+      rows.map((row) => [...names.map((name) => row[name] || "–"), ...columns.map(([, key]) => hours(row[key])), balance(row)]), [0, 1, 2, 3, 4].map((i) => i + names.length));
+    ledger.replaceChildren(make("h2", {}, "Ledger ", make("small", { text: `GPU hours received and deserved; what lies back ${duration(answer.half_life_s)} counts half in the balance, which is positive if a user received less than deserved` })),
+      table(["user", "account"], answer.users), ...(answer.accounts ? [table(["account"], answer.accounts)] : []));
+    ledger.hidden = !answer.users.length;
   }
 
   return { update() {}, unmount() { stopped = true; clearTimeout(timer); } };

@@ -17,7 +17,7 @@ export function jobView(root, { store, forecast, session, go }, argument) {
     clearTimeout(timer);
     try {
       const found = await get(jobPath(number));
-      runs = (await get(`/v1/runs?since=${Math.max(0, (found.submitted_at ?? 0) - 1)}`)).runs.filter((run) => run.number === number);
+      runs = (await get(`/v1/runs?job=${number}`)).runs;
       record = found;
       show();
     } catch (refused) {
@@ -72,14 +72,16 @@ export function jobView(root, { store, forecast, session, go }, argument) {
       end && !endedStates.has(state) ? facts([["start", state === "running" ? "runs now" : forecastWords(start)], ["end", forecastWords(end)]]) : make("p", { class: "muted", text: told }));
   }
 
-  // A launch of the record has nodes and an exit code; without one, the record of runs says when it ran.
+  // The journal may have dropped the first launches: the last one of the record has the highest number.
   function launchesCard(now) {
-    const launches = record.launches ?? runs.map((run, i) => ({ launch: i + 1 + Math.max(0, record.starts - runs.length), gpus: run.gpus, gpu_type: run.gpu_type, start: run.start, end: run.end }));
-    const last = (i) => i === launches.length - 1, runsNow = (i) => last(i) && record.phase === "running";
-    const rows = launches.map((one, i) => [one.launch ?? i + 1, `${one.gpus} × ${one.gpu_type}`, one.nodes?.join(", ") ?? (last(i) ? record.nodes.join(", ") || record.last_node : record.last_failure?.launch === one.launch ? record.last_failure.node : null),
-      date(one.start, now), runsNow(i) ? "runs" : date(one.end, now), duration((runsNow(i) ? now : one.end) - one.start), one.exit_code ?? (last(i) && !runsNow(i) ? record.exit_code : null)]);
+    const before = Math.max(0, record.starts - runs.length);
+    const rows = runs.map((run, i) => {
+      const lasts = !run.outcome && record.phase === "running", end = lasts ? now : run.end;
+      return [i + 1 + before, `${run.gpus} × ${run.gpu_type}`, run.nodes?.join(", ") || null, date(run.start, now), lasts ? "runs" : date(end, now), duration(end - run.start),
+        run.outcome || null, run.exit_code];
+    });
     return make("section", { class: "card", id: "launches" }, make("h2", {}, "Launches ", make("small", { text: plural(record.starts, "launch", "launches") })),
-      rows.length ? plainTable(["launch", "GPUs", "nodes", "from", "to", "for", "exit code"], rows, [0, 3, 4, 5, 6]) : make("p", { class: "muted", text: "not started yet" }));
+      rows.length ? plainTable(["launch", "GPUs", "nodes", "from", "to", "for", "outcome", "exit code"], rows, [3, 4, 5, 7]) : make("p", { class: "muted", text: "not started yet" }));
   }
 
   function metricsCard() {

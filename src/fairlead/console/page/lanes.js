@@ -147,7 +147,7 @@ export function makeLanes(canvas, data, onPick, tipOf) {
       context.fillStyle = colours.grid;
       context.fillRect(place, 0, 1, plot);
       context.fillStyle = colours.soft;
-      if (place > gantt.gutter + 10 && place < width - 24) context.fillText(tick(at, view.to - view.from), place, plot + 15);
+      if (place > gantt.gutter + 10 && place < width - 24 && Math.abs(place - x(data().now)) > 46) context.fillText(tick(at, view.to - view.from), place, plot + 15);
     }
     context.fillStyle = colours.line;
     context.fillRect(gantt.gutter, plot, plotWidth(), 1);

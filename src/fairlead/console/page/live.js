@@ -1,5 +1,6 @@
 // The stream of changes: it connects again after each loss, and resumes behind the last event that arrived.
-const firstWaitS = 1, longestWaitS = 15;
+// A page that nobody sees lets go of its connection after a while: a browser has few for one server.
+const firstWaitS = 1, longestWaitS = 15, hiddenS = 60;
 
 export function follow({ onReset, onChange, onStatus, check }) {
   let source = null, last = "", waitS = firstWaitS, timer = 0, stopped = false;
@@ -30,6 +31,13 @@ export function follow({ onReset, onChange, onStatus, check }) {
     waitS = Math.min(longestWaitS, 2 * waitS);
   }
 
+  function seen() {
+    clearTimeout(timer);
+    if (document.hidden) timer = setTimeout(() => { source.close(); onStatus("off"); }, 1000 * hiddenS);
+    else if (source.readyState === EventSource.CLOSED) connect();
+  }
+
   connect();
-  return { stop() { stopped = true; clearTimeout(timer); source.close(); } };
+  document.addEventListener("visibilitychange", seen);
+  return { stop() { stopped = true; clearTimeout(timer); source.close(); document.removeEventListener("visibilitychange", seen); } };
 }

@@ -27,7 +27,7 @@ export function queueView(root, { store, forecast, session, go }) {
   };
   // A phone shows first what an operator asks first.
   const narrow = ["job", "why", "start", "since", "gpus", "user", "priority", "position"], wide = Object.keys(columns);
-  const order = innerWidth < 700 ? narrow : wide;
+  const order = innerWidth < 700 ? narrow : innerWidth < 1200 ? wide.filter((name) => name !== "priority") : wide;
   const table = makeTable(box, order.map((name) => columns[name]),
     { by: order.indexOf("since"), up: true, none: "no job waits", onClick: (job) => { if (job.name) go(`#job/${job.number}`); } });
   let arrangedAt = -Infinity, took = 0, timer = 0, fetchedAt = -Infinity, fetching = false;

@@ -1,7 +1,7 @@
 // Nodes and their GPUs as tiles on a canvas. A change repaints only the nodes it touches; the smallest tiles show 40,000 GPUs.
 import { css, inkOn, isDark, jobColour, loadColour, groupColour } from "/console/colours.js";
 
-const sizes = [46, 34, 24, 17, 12, 9, 7, 5], roomy = 17, tallest = 640, across = 8, headingHeight = 26;
+const sizes = [76, 60, 46, 34, 24, 17, 12, 9, 7, 5], roomy = 17, tallest = 640, tallestLarge = 300, across = 8, headingHeight = 26;
 
 // The largest tiles with which all nodes fit; names of nodes stand above tiles that leave room for them.
 export function layoutTiles(nodes, types, width) {
@@ -9,7 +9,7 @@ export function layoutTiles(nodes, types, width) {
   const byType = types.map((_, type) => shown.filter((node) => node.type === type)).filter((group) => group.length);
   for (const tile of sizes) {
     const layout = layoutWith(byType, tile, width);
-    if (layout.height <= tallest || tile === sizes.at(-1)) return layout;
+    if (layout.height <= (tile > 46 ? tallestLarge : tallest) || tile === sizes.at(-1)) return layout;
   }
   return null;
 }
@@ -186,7 +186,7 @@ export function makeTiles(canvas, store) {
   function paintText(node, place, holders, used, ground, x, y, tile) {
     if (!holders.length && view.by !== "utilization") return;
     context.fillStyle = ground.startsWith("#") ? inkOn(ground) : palette.ink;
-    context.font = `10px ${face}`;
+    context.font = `${tile > 46 ? 11 : 10}px ${face}`;
     context.textAlign = "center";
     context.textBaseline = "middle";
     const name = holders.length > 1 ? `${holders.length} jobs` : holders.length ? store.jobs.get(holders[0])?.name || `#${holders[0]}` : "";

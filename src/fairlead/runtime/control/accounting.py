@@ -28,13 +28,17 @@ BATCH = 10_000  # events that are observed while the loop waits
 
 
 class GpuRun(NamedTuple):
-    """A stretch of time in which a job held GPUs of one type."""
+    """A stretch of time in which a job held GPUs of one type. `outcome` is how it ended, empty if it has not; `code` is the
+    exit code, or minus the signal, of a process that failed."""
 
     number: int
     type: int
     gpus: int
     start_s: float
+    nodes: tuple[int, ...]
     end_s: float
+    outcome: str = ""
+    code: int = 0
 
 
 class GpuRunRecorder:
@@ -44,7 +48,7 @@ class GpuRunRecorder:
     def __init__(self, state: State) -> None:
         self.seen: int | None = None  # the number of the last event, or how many there were
         self._state, self._known_s = state, -1.0
-        self._open: dict[int, tuple[int, int, float]] = {}  # type, GPUs and start
+        self._open: dict[int, tuple[int, int, float, tuple[int, ...]]] = {}  # type, GPUs, start and nodes
         self._launched: set[int] = set()  # or stopped: their first launch is not from before the events
         self._runs: list[GpuRun] = []
 
@@ -64,42 +68,55 @@ class GpuRunRecorder:
             self._known_s = 0.0 if isinstance(event, ev.JournalOpened) else event.time
         match event:
             case ev.RoundPlanned(plan):
-                for number in (*plan.ended.tolist(), *plan.suspended.tolist()):
-                    self._close(number, plan.time, held=number in plan.suspended)  # a waiting job may be ended
-                starts = plan.launches
-                for number, type_, gpus in zip(starts.jobs.tolist(), starts.types.tolist(), starts.workers.tolist()):
-                    self._open[number] = type_, gpus, plan.time
+                starts, again = plan.launches, set(plan.launches.jobs.tolist())
+                for number in plan.ended.tolist():  # a waiting job may be ended
+                    self._close(number, plan.time, "finished", held=number in plan.suspended)
+                for number in plan.suspended.tolist():
+                    self._close(number, plan.time, "moved" if number in again else "preempted", held=True)
+                bounds, node_of = starts.offsets.tolist(), self._state.cluster.node_of
+                columns = (starts.jobs.tolist(), starts.types.tolist(), starts.workers.tolist(), bounds, bounds[1:])
+                for number, type_, gpus, begin, end in zip(*columns):
+                    nodes = tuple(dict.fromkeys(node_of[starts.accelerators[begin:end]].tolist()))
+                    self._open[number] = type_, gpus, plan.time, nodes
                     self._launched.add(number)
-            case ev.JobsFinished(_, jobs, at) | ev.JobsFailed(_, jobs, at):
+            case ev.JobsFinished(_, jobs, at):
                 for number, second in zip(jobs.tolist(), at.tolist()):
-                    self._close(number, second, held=True)
+                    self._close(number, second, "finished", held=True)
+            case ev.JobsFailed(_, jobs, at):
+                for number, second in zip(jobs.tolist(), at.tolist()):
+                    self._close(number, second, "failed", event.code, held=True)
             case ev.JobsInterrupted():
                 for number in event.jobs.tolist():
-                    self._close(number, event.at_s, held=True)
-            case ev.JobCancelled(time, number) | ev.JobRequeued(time, number):
-                self._close(number, time)
+                    self._close(number, event.at_s, "failed" if event.own_fault else "interrupted", event.code, held=True)
+            case ev.JobCancelled(time, number):
+                self._close(number, time, "cancelled")
+            case ev.JobRequeued(time, number):
+                self._close(number, time, "requeued")
 
     def runs(self, now: float) -> tuple[float, list[GpuRun]]:
         """Return the second from which on stretches are known, and all of them up to `now`, in the order of their starts."""
         a, unfinished = self._state.columns, dict(self._open)
         for number in self._state.running.tolist():  # a launch that was dropped from the journal
-            unfinished.setdefault(number, (int(a["type"][number]), int(a["held"][number]), float(a["run_started_s"][number])))
+            began = int(a["type"][number]), int(a["held"][number]), float(a["run_started_s"][number])
+            unfinished.setdefault(number, (*began, ()))
         going_on = [GpuRun(number, *begun, now) for number, begun in unfinished.items() if now > begun[2]]
         return max(self._known_s, 0.0), sorted((*self._runs, *going_on), key=lambda run: (run.start_s, run.number))
 
-    def _close(self, number: int, second: float, *, held: bool = False) -> None:
+    def _close(self, number: int, second: float, outcome: str, code: int = 0, *, held: bool = False) -> None:
         begun = self._open.pop(number, None)
         if begun is None and held and number not in self._launched and self._known_s > 0 and number in self._state.job_of:
-            begun = int(self._state.columns["type"][number]), self._state.job_of[number].workers, self._known_s
+            begun = int(self._state.columns["type"][number]), self._state.job_of[number].workers, self._known_s, ()
         self._launched.add(number)
         if begun is not None and second > begun[2]:
-            self._runs.append(GpuRun(number, *begun, second))
+            self._runs.append(GpuRun(number, *begun, second, outcome, code))
 
 
 def cut(run: GpuRun, since_s: float, until_s: float) -> GpuRun | None:
     """Return the part of a run within a window; None if there is none."""
     start_s, end_s = max(run.start_s, since_s), min(run.end_s, until_s)
-    return run._replace(start_s=start_s, end_s=end_s) if start_s < end_s else None
+    if start_s >= end_s:
+        return None
+    return run if (start_s, end_s) == (run.start_s, run.end_s) else run._replace(start_s=start_s, end_s=end_s)
 
 
 def _about(number: int, job: Job) -> dict[str, Any]:
@@ -217,10 +234,16 @@ def accounting_routes(
                 await observe_unseen()
 
     @router.get("/v1/runs")
-    async def runs(caller: Caller, since: Moment = 0.0, until: Moment = 1e12) -> dict[str, Any]:
+    async def runs(
+        caller: Caller,
+        since: Moment = 0.0,
+        until: Moment = 1e12,
+        job: Annotated[int | None, Query(ge=0, description="only this job, by number")] = None,
+    ) -> dict[str, Any]:
         """The stretches of a window in which jobs held GPUs, cut at its edges, in Unix time. The journal's events begin at
-        `known_since`: of earlier times nothing is known. A GPU that two jobs share is in the stretches of both."""
-        names = plane.cluster.type_names
+        `known_since`: of earlier times nothing is known. A GPU that two jobs share is in the stretches of both. `outcome` is how
+        a stretch ended, empty while it lasts."""
+        names, nodes = plane.cluster.type_names, plane.cluster.nodes
         await catch_up()
 
         def collect() -> dict[str, Any]:
@@ -228,15 +251,19 @@ def accounting_routes(
             known_s, found = recorder.runs(min(plane.backend.now, plane.progress_until_s))
             rows = [
                 {
-                    **_about(part.number, job),
+                    **_about(part.number, about),
                     "gpu_type": names[part.type],
                     "gpus": part.gpus,
+                    "nodes": [nodes[node].name for node in part.nodes],
                     "start": plane.origin + part.start_s,
                     "end": plane.origin + part.end_s,
+                    "outcome": part.outcome,
+                    "exit_code": 0 if part.outcome == "finished" else part.code or None,
                 }
                 for run in found
-                if (part := cut(run, since - plane.origin, until - plane.origin)) is not None
-                and caller.visible_user in (None, (job := state.job_of[part.number]).user)
+                if job in (None, run.number)
+                and (part := cut(run, since - plane.origin, until - plane.origin)) is not None
+                and caller.visible_user in (None, (about := state.job_of[part.number]).user)
             ]
             return {"known_since": plane.origin + known_s, "now": plane.origin + plane.backend.now, "runs": rows}
 

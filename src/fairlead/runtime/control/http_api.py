@@ -103,7 +103,7 @@ def create_app(
     )
     app.router.route_class = ParsedRoute
     add_pages(app, root=console is None)
-    features: list[str] = []  # what a page of the console may show, besides what every control plane has
+    features = ["ledger"]  # what a page of the console may show, besides what every control plane has
 
     @app.exception_handler(RequestValidationError)
     async def refuse(request: Request, problem: RequestValidationError) -> JSONResponse:
