@@ -22,15 +22,21 @@ sys.path.append(str(DOCS.parent / "tests" / "console"))
 from browser import Browser  # noqa: E402
 
 CLUSTER = "8xv100:4,4xk80:4"
-HEIGHTS = {1440: 1000, 1024: 860, 390: 844}
-PICTURES = {  # by name: the view, the width, and the theme
-    "console-cluster": ("cluster", 1440, "light"),
-    "console-timeline": ("timeline", 1440, "light"),
-    "console-queue": ("queue", 1024, "light"),
-    "console-job": ("job", 1024, "dark"),
-    "console-cluster-390": ("cluster", 390, "light"),
-    "console-timeline-390": ("timeline", 390, "dark"),
-    "console-cluster-1024": ("cluster", 1024, "dark"),
+PICTURES = {  # by name: the view, its width and height, and the theme
+    "console-cluster": ("cluster", 1440, 920, "light"),
+    "console-timeline": ("timeline", 1440, 600, "light"),
+    "console-queue": ("queue", 1024, 360, "light"),
+    "console-job": ("job", 1024, 860, "dark"),
+    "console-cluster-390": ("cluster", 390, 844, "light"),
+    "console-timeline-390": ("timeline", 390, 844, "dark"),
+    "console-fairness": ("fairness", 1024, 860, "light"),
+}
+DRAWN = {  # a forecast is simulated first
+    "cluster": "document.querySelector('#queue-chart path')",
+    "timeline": "document.querySelector('.canvas-box canvas').dataset.forecasts > 0",
+    "queue": "[...document.querySelectorAll('#queue-table .row')].some((row) => /in [\\d.]+ \\w+ \\(/.test(row.textContent))",
+    "job": "document.querySelector('#forecast dt')",
+    "fairness": "document.querySelector('#ledger tbody')",
 }
 TRAIN = """
 import sys, time
@@ -46,12 +52,12 @@ JOBS = [  # name, user, account, steps, workers, job type
     ("resnet50-b", "bob", "vision", 520, 1, "resnet50"),
     ("whisper", "cat", "speech", 700, 2, "whisper"),
     ("gpt-small", "ann", "nlp", 800, 2, "gpt"),
-    ("vit-base", "dan", "vision", 420, 1, "vit"),
+    ("vit-base", "dan", "vision", 700, 1, "vit"),
     ("unet", "dan", "vision", 300, 1, "unet"),
-    ("t5-finetune", "ann", "nlp", 240, 2, "t5"),
+    ("t5-finetune", "ann", "nlp", 600, 2, "t5"),
     ("diffusion", "eva", "vision", 360, 4, "unet"),
-    ("resnet50-c", "bob", "vision", 200, 1, "resnet50"),
-    ("lm-sweep-1", "cat", "nlp", 160, 1, "gpt"),
+    ("resnet50-c", "bob", "vision", 500, 1, "resnet50"),
+    ("lm-sweep-1", "cat", "nlp", 400, 1, "gpt"),
     ("lm-sweep-2", "cat", "nlp", 160, 1, "gpt"),
     ("gpt-large", "eva", "nlp", 240, 8, "gpt"),
 ]
@@ -80,17 +86,19 @@ def token_of(user: str, root: Path) -> str:
 
 def take(browser: Browser, plane: ControlPlaneClient, token: Path) -> None:
     """Sign in, and take each picture."""
-    for name, (view, width, theme) in PICTURES.items():
-        browser.resize(width, HEIGHTS[width], mobile=width < 500)
+    for name, (view, width, height, theme) in PICTURES.items():
+        browser.resize(width, height, mobile=width < 500)
         browser.open(f"{plane.url}/?theme={theme}")
         browser.wait("['sign-in', 'cluster'].includes(document.querySelector('main').dataset.view)")
         if browser.run("document.querySelector('main').dataset.view") == "sign-in":
             browser.type("#token", token.read_text())
             browser.click("#sign-in button")
             browser.wait("document.querySelector('main').dataset.view === 'cluster'")
-        waiting = next((job["number"] for job in plane.jobs(all_users=True) if job["phase"] == "waiting"), 0)
+        live = [job for job in plane.jobs(all_users=True) if job["phase"] in ("running", "waiting")]
+        waiting = max(live, key=lambda job: (job["phase"] == "waiting", job["workers"]))["number"]
         browser.run(f"location.hash = '{f'job/{waiting}' if view == 'job' else view}'")
-        time.sleep(12 if view in ("timeline", "queue", "job") else 3)  # the forecast is simulated
+        browser.wait(f"document.querySelector('main').dataset.view === '{view}' && !!({DRAWN[view]})", view)
+        time.sleep(1.5)
         path = DOCS / "img" / f"{name}.png"
         browser.picture(path)
         shrink(path)
@@ -99,7 +107,7 @@ def take(browser: Browser, plane: ControlPlaneClient, token: Path) -> None:
 def shrink(path: Path) -> None:
     """Store a picture with a palette: the pages have few colours."""
     buffer = io.BytesIO()
-    Image.open(path).convert("RGB").quantize(192, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
+    Image.open(path).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
     path.write_bytes(buffer.getvalue())
 
 

@@ -7,21 +7,32 @@ export class Refused extends Error {
 }
 
 let signedOut = () => {};
-export function whenSignedOut(callback) { signedOut = callback; }
+export function whenSignedOut(callback) {
+  signedOut = callback;
+}
 
 export async function request(method, path, body) {
   const headers = { "X-Fairlead-Console": "1" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let answer;
   try {
-    answer = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store" });
+    answer = await fetch(path, {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      cache: "no-store",
+    });
   } catch {
     throw new Refused(0, "the control plane does not answer");
   }
   if (answer.ok) return answer;
   const text = await answer.text();
   let detail = text;
-  try { detail = JSON.parse(text).detail ?? text; } catch { /* not JSON: as it is */ }
+  try {
+    detail = JSON.parse(text).detail ?? text;
+  } catch {
+    /* not JSON: as it is */
+  }
   if (answer.status === 401 && !path.startsWith("/console/sign")) signedOut();
   throw new Refused(answer.status, String(detail) || `the control plane answered with status ${answer.status}`);
 }

@@ -12,13 +12,25 @@ import { Store } from "/console/store.js";
 import { timelineView } from "/console/timeline-view.js";
 
 const views = {
-  cluster: { title: "Cluster", show: clusterView }, timeline: { title: "Timeline", show: timelineView }, queue: { title: "Queue", show: queueView },
-  job: { title: "Job", show: jobView, hidden: true }, fairness: { title: "Fairness", show: fairnessView }, scheduler: { title: "Scheduler", show: schedulerView },
+  cluster: { title: "Cluster", show: clusterView },
+  timeline: { title: "Timeline", show: timelineView },
+  queue: { title: "Queue", show: queueView },
+  job: { title: "Job", show: jobView, hidden: true },
+  fairness: { title: "Fairness", show: fairnessView },
+  scheduler: { title: "Scheduler", show: schedulerView },
   nodes: { title: "Nodes", show: nodesView },
 };
-const main = document.getElementById("main"), nav = document.getElementById("nav"), connection = document.getElementById("connection");
+const main = document.getElementById("main"),
+  nav = document.getElementById("nav"),
+  connection = document.getElementById("connection");
 const signOut = document.getElementById("sign-out");
-let store = new Store(), forecast = null, session = null, stream = null, shown = null, asked = false, runsFrom = Infinity;
+let store = new Store(),
+  forecast = null,
+  session = null,
+  stream = null,
+  shown = null,
+  asked = false,
+  runsFrom = Infinity;
 
 function later() {
   if (asked) return;
@@ -35,7 +47,10 @@ function frame() {
   document.body.dataset.ready = "true";
 }
 
-function forecastChanged() { store.touched.forecast = true; later(); }
+function forecastChanged() {
+  store.touched.forecast = true;
+  later();
+}
 
 // Runs of the past: fetched once for each longer window, then kept by the stream.
 async function loadRuns(seconds = 6 * 3600) {
@@ -52,14 +67,34 @@ async function loadRuns(seconds = 6 * 3600) {
 
 function open() {
   if (!session || !store.known) return;
-  const [name, argument] = location.hash.slice(1).split("/").map(decodeURIComponent), wanted = views[name] ? name : "cluster";
+  const [name, argument] = location.hash.slice(1).split("/").map(decodeURIComponent),
+    wanted = views[name] ? name : "cluster";
   shown?.view.unmount();
   main.replaceChildren();
-  const context = { store, forecast, session, loadRuns, go: (hash) => { location.hash = hash; } };
+  const context = {
+    store,
+    forecast,
+    session,
+    loadRuns,
+    go: (hash) => {
+      location.hash = hash;
+    },
+  };
   shown = { name: wanted, view: views[wanted].show(main, context, argument) };
-  shown.view.update({ all: true, jobs: new Set(), nodes: new Set(), moved: true, decisions: true, scheduler: false, forecast: true });
+  shown.view.update({
+    all: true,
+    jobs: new Set(),
+    nodes: new Set(),
+    moved: true,
+    decisions: true,
+    scheduler: false,
+    forecast: true,
+  });
   for (const link of nav.children) {
-    if (link.hash !== `#${wanted}`) { link.removeAttribute("aria-current"); continue; }
+    if (link.hash !== `#${wanted}`) {
+      link.removeAttribute("aria-current");
+      continue;
+    }
     link.setAttribute("aria-current", "page");
     link.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
@@ -78,18 +113,33 @@ function start(found) {
   forecast = new Forecast(store, forecastChanged);
   runsFrom = Infinity;
   shown = null;
-  nav.replaceChildren(...Object.entries(views).filter(([, view]) => !view.hidden && (!view.feature || found.features?.includes(view.feature)))
-    .map(([name, view]) => make("a", { href: `#${name}`, text: view.title })));
+  nav.replaceChildren(
+    ...Object.entries(views)
+      .filter(([, view]) => !view.hidden && (!view.feature || found.features?.includes(view.feature)))
+      .map(([name, view]) => make("a", { href: `#${name}`, text: view.title })),
+  );
   document.getElementById("user").textContent = `${found.user}${found.role === "admin" ? " (admin)" : ""}`;
   signOut.hidden = false;
   signOut.title = `Signed in as ${found.user}`;
   main.replaceChildren(make("p", { class: "muted", text: "Loading the cluster …" }));
   stream?.stop();
   stream = follow({
-    onReset(data) { store.reset(data); if (runsFrom < Infinity) { runsFrom = Infinity; loadRuns(); } later(); },
-    onChange(data) { store.change(data); later(); },
+    onReset(data) {
+      store.reset(data);
+      if (runsFrom < Infinity) {
+        runsFrom = Infinity;
+        loadRuns();
+      }
+      later();
+    },
+    onChange(data) {
+      store.change(data);
+      later();
+    },
     onStatus: status,
-    check() { get("/console/session").catch(() => {}); },
+    check() {
+      get("/console/session").catch(() => {});
+    },
   });
 }
 
@@ -101,11 +151,30 @@ function signIn(problem = "") {
   signOut.hidden = true;
   nav.replaceChildren();
   document.getElementById("user").textContent = "";
-  const token = make("input", { id: "token", type: "password", autocomplete: "current-password", required: "", spellcheck: "false" });
+  const token = make("input", {
+    id: "token",
+    type: "password",
+    autocomplete: "current-password",
+    required: "",
+    spellcheck: "false",
+  });
   const said = make("p", { class: "problem", role: "alert", text: problem });
-  const form = make("form", { class: "card sign-in", id: "sign-in" }, make("h2", { text: "Sign in" }),
-    make("p", { class: "field" }, make("label", { for: "token", text: "Token" }), token, make("small", { text: "The admin token is in the file admin.token of the control plane's folder; 'fairlead token add' makes one for a user." })),
-    said, make("div", { class: "dialog-buttons" }, make("button", { class: "primary", type: "submit", text: "Sign in" })));
+  const form = make(
+    "form",
+    { class: "card sign-in", id: "sign-in" },
+    make("h2", { text: "Sign in" }),
+    make(
+      "p",
+      { class: "field" },
+      make("label", { for: "token", text: "Token" }),
+      token,
+      make("small", {
+        text: "The admin token is in admin.token of the control plane's folder; 'fairlead token add' makes one for a user.",
+      }),
+    ),
+    said,
+    make("div", { class: "dialog-buttons" }, make("button", { class: "primary", type: "submit", text: "Sign in" })),
+  );
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     try {
@@ -121,8 +190,13 @@ function signIn(problem = "") {
   token.focus();
 }
 
-whenSignedOut(() => { if (session) signIn("Your session has ended. Sign in again."); });
-signOut.addEventListener("click", async () => { await ask("POST", "/console/sign-out").catch(() => {}); signIn(); });
+whenSignedOut(() => {
+  if (session) signIn("Your session has ended. Sign in again.");
+});
+signOut.addEventListener("click", async () => {
+  await ask("POST", "/console/sign-out").catch(() => {});
+  signIn();
+});
 window.addEventListener("hashchange", open);
 startTheme(() => shown?.view.theme?.());
 get("/console/session").then(start, (refused) => signIn(refused.status === 401 ? "" : refused.message));

@@ -13,7 +13,8 @@ export class Forecast {
     if (this.asking || document.hidden || performance.now() - this.at < againAfterMs) return;
     this.asking = true;
     try {
-      const answer = await get("/v1/when"), now = this.store.now();
+      const answer = await get("/v1/when"),
+        now = this.store.now();
       this.jobs = new Map(answer.jobs.map((one) => [one.number, spreadOf(one, now)]));
       this.problem = "";
       this.completed = answer.completed;
@@ -25,18 +26,31 @@ export class Forecast {
     this.changed();
   }
 
-  of(number) { return this.jobs.get(number); }
+  of(number) {
+    return this.jobs.get(number);
+  }
 
   // Seconds from now: [earliest, median, latest] of the start, or the end.
   inSeconds(number, which) {
-    const one = this.jobs.get(number), now = this.store.now();
+    const one = this.jobs.get(number),
+      now = this.store.now();
     return one ? one[which].map((at) => (at === null ? null : Math.max(0, at - now))) : null;
   }
 }
 
 function spreadOf(one, now) {
   const runs = [one.without_arrivals, ...one.with_arrivals];
-  return { running: one.running, start: spread(runs.map((run) => run[0]), now), end: spread(runs.map((run) => run[1]), now) };
+  return {
+    running: one.running,
+    start: spread(
+      runs.map((run) => run[0]),
+      now,
+    ),
+    end: spread(
+      runs.map((run) => run[1]),
+      now,
+    ),
+  };
 }
 
 function spread(seconds, now) {

@@ -8,9 +8,15 @@ import { date, endedStates, forecastWords, plural } from "/console/words.js";
 const againAfterMs = 5000;
 
 export function jobView(root, { store, forecast, session, go }, argument) {
-  const number = Number(argument), body = make("div"), log = logBox(number);
+  const number = Number(argument),
+    body = make("div"),
+    log = logBox(number);
   root.append(body, log.element);
-  let record = null, runs = [], timer = 0, stopped = false, seen = "";
+  let record = null,
+    runs = [],
+    timer = 0,
+    stopped = false,
+    seen = "";
   load();
 
   async function load() {
@@ -21,8 +27,15 @@ export function jobView(root, { store, forecast, session, go }, argument) {
       record = found;
       show();
     } catch (refused) {
-      body.replaceChildren(make("section", { class: "card" }, make("h2", { text: `Job ${argument}` }), make("p", { class: "problem", text: refused.message }),
-        make("button", { type: "button", text: "Back to the queue", onclick: () => go("#queue") })));
+      body.replaceChildren(
+        make(
+          "section",
+          { class: "card" },
+          make("h2", { text: `Job ${argument}` }),
+          make("p", { class: "problem", text: refused.message }),
+          make("button", { type: "button", text: "Back to the queue", onclick: () => go("#queue") }),
+        ),
+      );
       log.element.hidden = true;
       return;
     }
@@ -30,71 +43,167 @@ export function jobView(root, { store, forecast, session, go }, argument) {
   }
 
   function update(touched) {
-    const job = store.jobs.get(number), state = `${job?.state} ${job?.launches} ${job?.reason} ${job?.priority}`;
-    if (touched.jobs.has(number) && state !== seen) { seen = state; load(); log.poll(); }
+    const job = store.jobs.get(number),
+      state = `${job?.state} ${job?.launches} ${job?.reason} ${job?.priority}`;
+    if (touched.jobs.has(number) && state !== seen) {
+      seen = state;
+      load();
+      log.poll();
+    }
     if (record && !endedStates.has(record.phase)) forecast.want();
     if (record && (touched.forecast || touched.jobs.has(number))) show();
   }
 
   function show() {
-    const now = store.now(), live = store.jobs.get(number), state = live?.state ?? record.phase, done = live?.progress ?? (record.steps_known && record.steps ? (record.steps_done ?? 0) / record.steps : null);
-    const progress = done === null || done === undefined ? null : make("span", {}, meter(done), ` ${(100 * done).toFixed(1)} %`);
-    const card = make("section", { class: "card", id: "job" },
+    const now = store.now(),
+      live = store.jobs.get(number),
+      state = live?.state ?? record.phase,
+      done = live?.progress ?? (record.steps_known && record.steps ? (record.steps_done ?? 0) / record.steps : null);
+    const progress =
+      done === null || done === undefined ? null : make("span", {}, meter(done), ` ${(100 * done).toFixed(1)} %`);
+    const card = make(
+      "section",
+      { class: "card", id: "job" },
       make("h2", {}, record.name, make("small", { text: ` number ${record.number}` })),
       make("p", {}, make("span", { class: `state ${state}`, text: state }), record.reason ? ` ${record.reason.text}` : ""),
       facts([
-        ["user", record.user], ["account", record.account], ["job type", record.kind], ["GPUs", `${record.workers}${record.type ? ` × ${record.type}` : ""}`],
-        ["nodes", record.nodes.join(", ")], ["co-located with", record.colocated_with?.join(", ")], ["submitted", date(record.submitted_at, now)], ["first start", record.started_at && date(record.started_at, now)],
-        ["ended", record.ended_at && date(record.ended_at, now)], ["exit code", record.exit_code], ["run time", duration(record.run_s)], ["progress", progress],
-        ["steps per second", record.rate ? digits(record.rate) : null], ["priority", record.priority], ["weight", record.weight], ["time limit", record.time_limit_s && duration(record.time_limit_s)],
-        ["preemptions", record.preemptions || null], ["failures", record.failures || null], ["held by", record.held_by],
+        ["user", record.user],
+        ["account", record.account],
+        ["job type", record.kind],
+        ["GPUs", `${record.workers}${record.type ? ` × ${record.type}` : ""}`],
+        ["nodes", record.nodes.join(", ")],
+        ["co-located with", record.colocated_with?.join(", ")],
+        ["submitted", date(record.submitted_at, now)],
+        ["first start", record.started_at && date(record.started_at, now)],
+        ["ended", record.ended_at && date(record.ended_at, now)],
+        ["exit code", record.exit_code],
+        ["run time", duration(record.run_s)],
+        ["progress", progress],
+        ["steps per second", record.rate ? digits(record.rate) : null],
+        ["priority", record.priority],
+        ["weight", record.weight],
+        ["time limit", record.time_limit_s && duration(record.time_limit_s)],
+        ["preemptions", record.preemptions || null],
+        ["failures", record.failures || null],
+        ["held by", record.held_by],
       ]),
-      jobActions({ ...record, phase: state }, session, load));
+      jobActions({ ...record, phase: state }, session, load),
+    );
     card.dataset.state = state;
-    body.replaceChildren(card, make("div", { class: "charts two" }, reasonCard(), forecastCard(state)), launchesCard(now), metricsCard());
+    body.replaceChildren(
+      card,
+      make("div", { class: "charts two" }, reasonCard(), forecastCard(state)),
+      launchesCard(now),
+      metricsCard(),
+    );
   }
 
   function reasonCard() {
-    const reason = record.reason, numbers = Object.entries(reason?.facts ?? {});
-    const decided = record.next_decision_s === undefined ? null : `next decision in ${duration(record.next_decision_s)}${record.latest_decision_s ? ` to ${duration(record.latest_decision_s)}` : ""}`;
+    const reason = record.reason,
+      numbers = Object.entries(reason?.facts ?? {});
+    const decided =
+      record.next_decision_s === undefined
+        ? null
+        : `Next decision in ${duration(record.next_decision_s)}, at the latest in ${duration(record.latest_decision_s)}.`;
     const failure = record.last_failure;
-    return make("section", { class: "card", id: "reason" }, make("h2", { text: "Reason" }),
+    return make(
+      "section",
+      { class: "card", id: "reason" },
+      make("h2", { text: "Reason" }),
       make("p", { text: reason ? reason.text : "None: it runs, or has finished." }),
-      reason ? facts([["code", reason.code], ["by", reason.by], ...numbers.map(([name, value]) => [name.replaceAll("_", " "), typeof value === "number" ? digits(value) : value])]) : "",
+      reason
+        ? facts([
+            ["code", reason.code],
+            ["by", reason.by],
+            ...numbers.map(([name, value]) => [
+              name.replaceAll("_", " "),
+              typeof value === "number" && !Number.isInteger(value) ? digits(value) : value,
+            ]),
+          ])
+        : "",
       decided ? make("p", { class: "muted", text: decided }) : "",
-      failure ? facts([["last failure", failure.why], ["node", failure.node], ["rank", failure.rank], ["launch", failure.launch]]) : "");
+      failure
+        ? facts([
+            ["last failure", failure.why],
+            ["node", failure.node],
+            ["rank", failure.rank],
+            ["launch", failure.launch],
+          ])
+        : "",
+    );
   }
 
   function forecastCard(state) {
-    const start = forecast.inSeconds(number, "start"), end = forecast.inSeconds(number, "end");
-    const told = endedStates.has(state) ? "It has ended." : forecast.problem || (forecast.asking ? "The control plane simulates ahead …" : "No forecast yet.");
-    return make("section", { class: "card", id: "forecast" }, make("h2", {}, "Forecast ", make("small", { text: "median; from the earliest to the latest simulation" })),
-      end && !endedStates.has(state) ? facts([["start", state === "running" ? "runs now" : forecastWords(start)], ["end", forecastWords(end)]]) : make("p", { class: "muted", text: told }));
+    const start = forecast.inSeconds(number, "start"),
+      end = forecast.inSeconds(number, "end");
+    const told = endedStates.has(state)
+      ? "It has ended."
+      : forecast.problem || (forecast.asking ? "The control plane simulates ahead …" : "No forecast yet.");
+    return make(
+      "section",
+      { class: "card", id: "forecast" },
+      make("h2", {}, "Forecast ", make("small", { text: "median; from the earliest to the latest simulation" })),
+      end && !endedStates.has(state)
+        ? facts([
+            ["start", state === "running" ? "runs now" : forecastWords(start)],
+            ["end", forecastWords(end)],
+          ])
+        : make("p", { class: "muted", text: told }),
+    );
   }
 
   // The journal may have dropped the first launches: the last one of the record has the highest number.
   function launchesCard(now) {
     const before = Math.max(0, record.starts - runs.length);
     const rows = runs.map((run, i) => {
-      const lasts = !run.outcome && record.phase === "running", end = lasts ? now : run.end;
-      return [i + 1 + before, `${run.gpus} × ${run.gpu_type}`, run.nodes?.join(", ") || null, date(run.start, now), lasts ? "runs" : date(end, now), duration(end - run.start),
-        run.outcome || null, run.exit_code];
+      const lasts = !run.outcome && record.phase === "running",
+        end = lasts ? now : run.end;
+      return [
+        i + 1 + before,
+        `${run.gpus} × ${run.gpu_type}`,
+        run.nodes?.join(", ") || null,
+        date(run.start, now),
+        lasts ? "runs" : date(end, now),
+        duration(end - run.start),
+        run.outcome || null,
+        run.exit_code,
+      ];
     });
-    return make("section", { class: "card", id: "launches" }, make("h2", {}, "Launches ", make("small", { text: plural(record.starts, "launch", "launches") })),
-      rows.length ? plainTable(["launch", "GPUs", "nodes", "from", "to", "for", "outcome", "exit code"], rows, [3, 4, 5, 7]) : make("p", { class: "muted", text: "not started yet" }));
+    return make(
+      "section",
+      { class: "card", id: "launches" },
+      make("h2", {}, "Launches ", make("small", { text: plural(record.starts, "launch", "launches") })),
+      rows.length
+        ? plainTable(["launch", "GPUs", "nodes", "from", "to", "for", "outcome", "exit code"], rows, [3, 4, 5, 7])
+        : make("p", { class: "muted", text: "not started yet" }),
+    );
   }
 
   function metricsCard() {
     const metrics = Object.entries(record.metrics ?? {});
-    return make("section", { class: "card", id: "metrics" }, make("h2", {}, "Metrics ", make("small", { text: "last reported values" })),
-      metrics.length ? facts(metrics.map(([name, value]) => [name, Number(value.toPrecision(6))])) : make("p", { class: "muted", text: "none reported" }));
+    return make(
+      "section",
+      { class: "card", id: "metrics" },
+      make("h2", {}, "Metrics ", make("small", { text: "last reported values" })),
+      metrics.length
+        ? facts(metrics.map(([name, value]) => [name, Number(value.toPrecision(6))]))
+        : make("p", { class: "muted", text: "none reported" }),
+    );
   }
 
-  return { update, unmount() { stopped = true; clearTimeout(timer); log.stop(); } };
+  return {
+    update,
+    unmount() {
+      stopped = true;
+      clearTimeout(timer);
+      log.stop();
+    },
+  };
 }
 
 function meter(share) {
-  const inner = make("i"), bar = make("span", { class: "meter inline" }, inner);
+  const inner = make("i"),
+    bar = make("span", { class: "meter inline" }, inner);
   inner.style.width = `${100 * Math.min(1, share)}%`;
   return bar;
 }

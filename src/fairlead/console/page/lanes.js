@@ -1,25 +1,50 @@
 // A Gantt with one row for each job: its past runs, and beyond "now" its forecast. Only rows in view are drawn.
 import { css, inkOn, jobColour } from "/console/colours.js";
-import { localTicks } from "/console/cluster-view.js";
+import { localTicks } from "/console/over-time.js";
 import { fitted } from "/console/tiles.js";
-import { tick } from "/console/words.js";
+import { tick, waitingStates } from "/console/words.js";
 
-const rowHeight = 22, axisHeight = 28, tallest = 620;
+const rowHeight = 22,
+  axisHeight = 28,
+  tallest = 620;
 
 // data(): {rows: [{job, runs, forecast}], now, label(run)}; onPick(number); tipOf(row, at): arguments of a tooltip.
 export function makeLanes(canvas, data, onPick, tipOf) {
-  const context = canvas.getContext("2d"), face = getComputedStyle(document.body).fontFamily;
+  const context = canvas.getContext("2d"),
+    face = getComputedStyle(document.body).fontFamily;
   const view = { low: 0, high: 1, from: 0, to: 1, scroll: 0, picked: -1, follows: true };
-  const gantt = { view, gutter: 130, plotWidth, zoom, zoomRows() {}, place, scrollTo, reset, pick: onPick, stretchAt, hover, columns: () => ({ job: data().rows.map((row) => row.job.number) }) };
-  let width = 0, height = 0, asked = false;
+  const gantt = {
+    view,
+    gutter: 130,
+    plotWidth,
+    zoom,
+    zoomRows() {},
+    place,
+    scrollTo,
+    reset,
+    pick: onPick,
+    stretchAt,
+    hover,
+    columns: () => ({ job: data().rows.map((row) => row.job.number) }),
+  };
+  let width = 0,
+    height = 0,
+    asked = false;
 
-  function plotWidth() { return Math.max(50, width - gantt.gutter - 8); }
-  function contentHeight() { return data().rows.length * rowHeight; }
+  function plotWidth() {
+    return Math.max(50, width - gantt.gutter - 8);
+  }
+  function contentHeight() {
+    return data().rows.length * rowHeight;
+  }
 
   function setSpan(low, high) {
-    const span = view.to - view.from, whole = span >= (view.high - view.low) * 0.999;
+    const span = view.to - view.from,
+      whole = span >= (view.high - view.low) * 0.999;
     Object.assign(view, { low, high });
-    if (whole || !view.follows) { if (whole) Object.assign(view, { from: low, to: high }); } else place(view.from, span);
+    if (whole || !view.follows) {
+      if (whole) Object.assign(view, { from: low, to: high });
+    } else place(view.from, span);
   }
 
   function resize() {
@@ -40,14 +65,27 @@ export function makeLanes(canvas, data, onPick, tipOf) {
   function later() {
     if (asked) return;
     asked = true;
-    requestAnimationFrame(() => { asked = false; paint(); });
+    requestAnimationFrame(() => {
+      asked = false;
+      paint();
+    });
   }
 
   const x = (at) => gantt.gutter + ((at - view.from) / (view.to - view.from)) * plotWidth();
 
   function paint() {
-    const colours = { ink: css("--ink"), soft: css("--soft"), line: css("--line"), grid: css("--grid"), card: css("--card"), accent: css("--accent"), bad: css("--bad"), faint: css("--faint") };
-    const { rows, now } = data(), plot = height - axisHeight;
+    const colours = {
+      ink: css("--ink"),
+      soft: css("--soft"),
+      line: css("--line"),
+      grid: css("--grid"),
+      card: css("--card"),
+      accent: css("--accent"),
+      bad: css("--bad"),
+      faint: css("--faint"),
+    };
+    const { rows, now } = data(),
+      plot = height - axisHeight;
     context.fillStyle = colours.card;
     context.fillRect(0, 0, width, height);
     paintAxis(colours, plot);
@@ -55,16 +93,21 @@ export function makeLanes(canvas, data, onPick, tipOf) {
     context.beginPath();
     context.rect(0, 0, width, plot);
     context.clip();
-    const first = Math.max(0, Math.floor(view.scroll / rowHeight)), last = Math.min(rows.length, first + Math.ceil(plot / rowHeight) + 1);
+    const first = Math.max(0, Math.floor(view.scroll / rowHeight)),
+      last = Math.min(rows.length, first + Math.ceil(plot / rowHeight) + 1);
     let bars = 0;
-    for (let place = first; place < last; place++) bars += paintRow(rows[place], place * rowHeight - view.scroll + 3, now, colours);
+    for (let place = first; place < last; place++)
+      bars += paintRow(rows[place], place * rowHeight - view.scroll + 3, now, colours);
     context.restore();
     paintNow(now, plot, colours);
     Object.assign(canvas.dataset, { bars, rows: rows.length, from: view.from, to: view.to });
   }
 
   function paintRow(row, y, now, colours) {
-    const { job, runs } = row, thick = rowHeight - 6, left = gantt.gutter, right = width - 8;
+    const { job, runs } = row,
+      thick = rowHeight - 6,
+      left = gantt.gutter,
+      right = width - 8;
     context.fillStyle = colours.soft;
     context.font = `11.5px ${face}`;
     context.textAlign = "left";
@@ -76,9 +119,11 @@ export function makeLanes(canvas, data, onPick, tipOf) {
     context.beginPath();
     context.rect(left, y - 3, right - left, rowHeight);
     context.clip();
-    if (job.submitted) { // the time in which it waited
+    if (job.submitted) {
+      // the time in which it waited
       context.fillStyle = colours.faint;
-      const from = x(job.submitted), to = x(runs.length ? runs.at(-1).start : job.ended ?? now);
+      const from = x(job.submitted),
+        to = x(runs.length && !waitingStates.has(job.state) ? runs.at(-1).start : (job.ended ?? now));
       for (let at = Math.max(left, from); at < Math.min(right, to); at += 6) context.fillRect(at, y + thick / 2, 3, 1.5);
     }
     paintForecast(job, row, y, thick, now);
@@ -88,29 +133,45 @@ export function makeLanes(canvas, data, onPick, tipOf) {
   }
 
   function paintRun(job, run, next, y, thick, now, colours) {
-    const end = Math.min(run.end, now), from = x(run.start), to = Math.max(x(end), from + 1.5), colour = jobColour(job.number);
+    const end = Math.min(run.end, now),
+      from = x(run.start),
+      to = Math.max(x(end), from + 1.5),
+      colour = jobColour(job.number);
     if (to < gantt.gutter || from > width) return;
     context.fillStyle = colour;
     context.fillRect(from, y, to - from, thick);
     if (to - from > 46) {
       context.fillStyle = inkOn(colour);
       context.font = `10.5px ${face}`;
-      context.fillText(fitted(context, data().label(run), to - from - 8), Math.max(from, gantt.gutter) + 5, y + thick / 2 + 0.5);
+      context.fillText(
+        fitted(context, data().label(run), to - from - 8),
+        Math.max(from, gantt.gutter) + 5,
+        y + thick / 2 + 0.5,
+      );
     }
-    if (next) { // stopped: moved or resized at once, else preempted
-      const at = x(run.end), touching = next.start - run.end < 2;
+    if (next) {
+      // stopped: moved or resized at once, else preempted
+      const at = x(run.end),
+        touching = next.start - run.end < 2;
       context.fillStyle = touching ? colours.ink : colours.bad;
       context.beginPath();
-      if (touching) { context.moveTo(at - 4, y - 3); context.lineTo(at + 4, y - 3); context.lineTo(at, y + 3); } else context.rect(at - 1.5, y - 3, 3, thick + 5);
+      if (touching) {
+        context.moveTo(at - 4, y - 3);
+        context.lineTo(at + 4, y - 3);
+        context.lineTo(at, y + 3);
+      } else context.rect(at - 1.5, y - 3, 3, thick + 5);
       context.fill();
     } else if (run.end < Infinity && (job.state === "failed" || job.state === "cancelled")) {
       context.strokeStyle = colours.bad;
       context.lineWidth = 2;
       context.beginPath();
-      context.moveTo(to - 4, y + 2); context.lineTo(to + 4, y + thick - 2);
-      context.moveTo(to + 4, y + 2); context.lineTo(to - 4, y + thick - 2);
+      context.moveTo(to - 4, y + 2);
+      context.lineTo(to + 4, y + thick - 2);
+      context.moveTo(to + 4, y + 2);
+      context.lineTo(to - 4, y + thick - 2);
       context.stroke();
-    } else if (run.end < Infinity && job.state !== "finished") { // it waits again
+    } else if (run.end < Infinity && job.state !== "finished") {
+      // it waits again
       context.fillStyle = colours.bad;
       context.fillRect(to - 1.5, y - 3, 3, thick + 5);
     }
@@ -120,10 +181,16 @@ export function makeLanes(canvas, data, onPick, tipOf) {
   function paintForecast(job, row, y, thick, now) {
     const found = row.forecast;
     if (!found) return;
-    const waits = job.state !== "running", colour = jobColour(job.number), far = view.high;
-    const band = [waits ? found.start[0] : found.end[0], found.end[2] ?? far], run = [waits ? found.start[1] : now, found.end[1] ?? far];
+    const waits = job.state !== "running",
+      colour = jobColour(job.number),
+      far = view.high;
+    const band = [waits ? found.start[0] : found.end[0], found.end[2] ?? far],
+      run = [waits ? found.start[1] : now, found.end[1] ?? far];
     context.fillStyle = colour;
-    if (band[0] !== null) { context.globalAlpha = 0.16; context.fillRect(x(band[0]), y - 1, x(band[1]) - x(band[0]), thick + 2); }
+    if (band[0] !== null) {
+      context.globalAlpha = 0.16;
+      context.fillRect(x(band[0]), y - 1, x(band[1]) - x(band[0]), thick + 2);
+    }
     if (run[0] !== null) {
       const [from, to] = run.map(x);
       context.globalAlpha = 0.5;
@@ -147,7 +214,8 @@ export function makeLanes(canvas, data, onPick, tipOf) {
       context.fillStyle = colours.grid;
       context.fillRect(place, 0, 1, plot);
       context.fillStyle = colours.soft;
-      if (place > gantt.gutter + 10 && place < width - 24 && Math.abs(place - x(data().now)) > 46) context.fillText(tick(at, view.to - view.from), place, plot + 15);
+      if (place > gantt.gutter + 10 && place < width - 24 && Math.abs(place - x(data().now)) > 46)
+        context.fillText(tick(at, view.to - view.from), place, plot + 15);
     }
     context.fillStyle = colours.line;
     context.fillRect(gantt.gutter, plot, plotWidth(), 1);
@@ -168,7 +236,9 @@ export function makeLanes(canvas, data, onPick, tipOf) {
 
   function stretchAt(px, y) {
     const place = Math.floor((y + view.scroll - 3) / rowHeight);
-    return y < height - axisHeight && data().rows[place] ? { stretch: place, at: view.from + ((px - gantt.gutter) / plotWidth()) * (view.to - view.from) } : null;
+    return y < height - axisHeight && data().rows[place]
+      ? { stretch: place, at: view.from + ((px - gantt.gutter) / plotWidth()) * (view.to - view.from) }
+      : null;
   }
 
   function hover(event, px, y) {

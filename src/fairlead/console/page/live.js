@@ -1,9 +1,15 @@
 // The stream of changes: it connects again after each loss, and resumes behind the last event that arrived.
 // A page that nobody sees lets go of its connection after a while: a browser has few for one server.
-const firstWaitS = 1, longestWaitS = 15, hiddenS = 60;
+const firstWaitS = 1,
+  longestWaitS = 15,
+  hiddenS = 60;
 
 export function follow({ onReset, onChange, onStatus, check }) {
-  let source = null, last = "", waitS = firstWaitS, timer = 0, stopped = false;
+  let source = null,
+    last = "",
+    waitS = firstWaitS,
+    timer = 0,
+    stopped = false;
 
   function connect() {
     clearTimeout(timer);
@@ -15,7 +21,9 @@ export function follow({ onReset, onChange, onStatus, check }) {
       handle(JSON.parse(event.data));
       onStatus("live");
     };
-    source.addEventListener("open", () => { if (last) onStatus("live"); });
+    source.addEventListener("open", () => {
+      if (last) onStatus("live");
+    });
     source.addEventListener("reset", heard(onReset));
     source.addEventListener("change", heard(onChange));
     source.addEventListener("error", lost);
@@ -33,11 +41,22 @@ export function follow({ onReset, onChange, onStatus, check }) {
 
   function seen() {
     clearTimeout(timer);
-    if (document.hidden) timer = setTimeout(() => { source.close(); onStatus("off"); }, 1000 * hiddenS);
+    if (document.hidden)
+      timer = setTimeout(() => {
+        source.close();
+        onStatus("off");
+      }, 1000 * hiddenS);
     else if (source.readyState === EventSource.CLOSED) connect();
   }
 
   connect();
   document.addEventListener("visibilitychange", seen);
-  return { stop() { stopped = true; clearTimeout(timer); source.close(); document.removeEventListener("visibilitychange", seen); } };
+  return {
+    stop() {
+      stopped = true;
+      clearTimeout(timer);
+      source.close();
+      document.removeEventListener("visibilitychange", seen);
+    },
+  };
 }

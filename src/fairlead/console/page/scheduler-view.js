@@ -1,16 +1,33 @@
 // #scheduler: what decides, its parameters, how long decisions take, and a form that switches it.
 import { ask, get, request } from "/console/api.js";
 import { css } from "/console/colours.js";
-import { localTicks } from "/console/cluster-view.js";
+import { localTicks } from "/console/over-time.js";
 import { confirmChange, facts, plainTable } from "/console/dialog.js";
 import { date, tick } from "/console/words.js";
 
 const againAfterMs = 10_000;
 
 export function schedulerView(root, { store, session }) {
-  const card = make("section", { class: "card", id: "scheduler" }), times = make("section", { class: "card", id: "decision-times" }), plot = make("div", { class: "plot" });
-  root.append(card, make("div", { class: "charts two" }, times, make("section", { class: "card" }, make("h2", {}, "Jobs started ", make("small", { text: "by the last decisions" })), plot)));
-  let timer = 0, stopped = false, current = null;
+  const card = make("section", { class: "card", id: "scheduler" }),
+    times = make("section", { class: "card", id: "decision-times" }),
+    plot = make("div", { class: "plot" });
+  root.append(
+    card,
+    make(
+      "div",
+      { class: "charts two" },
+      times,
+      make(
+        "section",
+        { class: "card" },
+        make("h2", {}, "Jobs started ", make("small", { text: "by the last decisions" })),
+        plot,
+      ),
+    ),
+  );
+  let timer = 0,
+    stopped = false,
+    current = null;
   load();
 
   async function load() {
@@ -27,32 +44,73 @@ export function schedulerView(root, { store, session }) {
   }
 
   function show(answer) {
-    const { policy, ...rest } = answer.scheduler, { name, ...parameters } = typeof policy === "string" ? { name: policy } : policy ?? {};
-    const rows = [...Object.entries(parameters).map(([key, value]) => ["policy", key, value]), ...Object.entries(rest).flatMap(([part, value]) => parts(part, value))];
+    const { policy, ...rest } = answer.scheduler,
+      { name, ...parameters } = typeof policy === "string" ? { name: policy } : (policy ?? {});
+    const rows = [
+      ...Object.entries(parameters).map(([key, value]) => ["policy", key, value]),
+      ...Object.entries(rest).flatMap(([part, value]) => parts(part, value)),
+    ];
     const label = answer.scheduler.name || store.scheduler?.label || "";
     card.dataset.policy = name ?? "";
-    card.replaceChildren(make("h2", {}, name ?? "Scheduler", make("small", { text: label === name ? "" : label })),
+    card.replaceChildren(
+      make("h2", {}, name ?? "Scheduler", make("small", { text: label === name ? "" : label })),
       ...(answer.decision_error ? [make("p", { class: "problem", role: "alert", text: answer.decision_error })] : []),
-      facts([["decisions", answer.decisions.toLocaleString("en")], ["rounds missed", answer.missed.toLocaleString("en")], ["preempts", answer.preempting_policy ? "yes" : "no"]]),
-      plainTable(["part", "parameter", "value"], rows.map(([part, key, value]) => [part, key, typeof value === "object" ? JSON.stringify(value) : String(value)])),
-      ...(session.role === "admin" ? [make("div", { class: "actions" }, make("button", { type: "button", text: "Switch the scheduler …", id: "switch", onclick: change }))] : [make("p", { class: "hint", text: "Switching needs an admin token." })]));
+      facts([
+        ["decisions", answer.decisions.toLocaleString("en")],
+        ["rounds missed", answer.missed.toLocaleString("en")],
+        ["preempts", answer.preempting_policy ? "yes" : "no"],
+      ]),
+      plainTable(
+        ["part", "parameter", "value"],
+        rows.map(([part, key, value]) => [part, key, typeof value === "object" ? JSON.stringify(value) : String(value)]),
+      ),
+      ...(session.role === "admin"
+        ? [
+            make(
+              "div",
+              { class: "actions" },
+              make("button", { type: "button", text: "Switch the scheduler …", id: "switch", onclick: change }),
+            ),
+          ]
+        : [make("p", { class: "hint", text: "Switching needs an admin token." })]),
+    );
   }
 
   function change() {
-    const { policy } = current, name = typeof policy === "string" ? policy : policy?.name;
+    const { policy } = current,
+      name = typeof policy === "string" ? policy : policy?.name;
     confirmChange({
-      title: "Switch the scheduler", verb: "Switch", danger: true,
-      text: "From the next round on, another policy decides. Jobs keep running; the state of the old policy is dropped. An unknown or invalid scheduler is refused, and the current one stays.",
-      fields: [{ name: "policy", label: "Policy", value: name, required: true, hint: "a name such as fifo, las or srtf; 'fairlead policies' lists all" },
+      title: "Switch the scheduler",
+      verb: "Switch",
+      danger: true,
+      text: "From the next round on, another policy decides. Jobs keep running. If it is invalid, the current one stays.",
+      fields: [
+        {
+          name: "policy",
+          label: "Policy",
+          value: name,
+          required: true,
+          hint: "a name such as fifo, las or srtf; 'fairlead policies' lists all",
+        },
         { name: "round", label: "Round in seconds", value: current.round_s ?? "", type: "number" },
-        { name: "scheduler", label: "Or the whole scheduler, as JSON", type: "textarea", value: JSON.stringify(current, null, 2), hint: "if you change it, the two fields above are not used" },
-        { name: "why", label: "Why (for the journal)", required: true }],
+        {
+          name: "scheduler",
+          label: "Or the whole scheduler, as JSON",
+          type: "textarea",
+          value: JSON.stringify(current, null, 2),
+          hint: "if you change it, the two fields above are not used",
+        },
+        { name: "why", label: "Why (for the journal)", required: true },
+      ],
       act: async (values) => {
         const before = JSON.stringify(current, null, 2);
         let wanted = { ...current };
         if (values.scheduler.trim() !== before) wanted = JSON.parse(values.scheduler);
         else {
-          if (values.policy !== name) { wanted.policy = typeof policy === "string" ? values.policy : { name: values.policy }; delete wanted.name; }
+          if (values.policy !== name) {
+            wanted.policy = typeof policy === "string" ? values.policy : { name: values.policy };
+            delete wanted.name;
+          }
           if (values.round !== "") wanted.round_s = Number(values.round);
         }
         await ask("POST", "/v1/scheduler", { scheduler: wanted, why: values.why, instead_of: current });
@@ -66,10 +124,25 @@ export function schedulerView(root, { store, session }) {
     let buckets = [];
     try {
       if (session.role === "admin") buckets = decisionBuckets(await (await request("GET", "/metrics")).text());
-    } catch { /* no figures */ }
-    times.replaceChildren(make("h2", {}, "Decision times ", make("small", { text: "since the control plane started" })), buckets.length
-      ? plainTable(["took at most", "decisions", "share"], buckets.map(([label, count, share]) => [label, count.toLocaleString("en"), `${(100 * share).toFixed(1)} %`]), [1, 2])
-      : make("p", { class: "muted", text: session.role === "admin" ? "no decisions yet, or the metrics are not readable" : "decision times need an admin token" }));
+    } catch {
+      /* no figures */
+    }
+    times.replaceChildren(
+      make("h2", {}, "Decision times ", make("small", { text: "since the control plane started" })),
+      buckets.length
+        ? plainTable(
+            ["took at most", "decisions", "share"],
+            buckets.map(([label, count, share]) => [label, count.toLocaleString("en"), `${(100 * share).toFixed(1)} %`]),
+            [1, 2],
+          )
+        : make("p", {
+            class: "muted",
+            text:
+              session.role === "admin"
+                ? "no decisions yet, or the metrics are not readable"
+                : "decision times need an admin token",
+          }),
+    );
   }
 
   function update(touched) {
@@ -78,14 +151,30 @@ export function schedulerView(root, { store, session }) {
   }
 
   function drawStarted() {
-    const shown = [...store.decisions].reverse(), now = store.now(), low = shown.length ? store.origin + shown[0].second : now - 60, high = Math.max(now, low + 1);
-    const x = shown.map((one) => store.origin + one.second), y = shown.map((one) => Object.keys(one.launched ?? {}).length), top = Math.max(2, ...y), whole = (v) => String(Math.round(v));
-    lineChart(plot, { lines: [{ label: "started", colour: css("--accent"), dash: "", x: [...x, high], y }], height: 200,
+    const shown = [...store.decisions].reverse(),
+      now = store.now(),
+      low = shown.length ? store.origin + shown[0].second : now - 60,
+      high = Math.max(now, low + 1);
+    const x = shown.map((one) => store.origin + one.second),
+      y = shown.map((one) => Object.keys(one.launched ?? {}).length),
+      top = Math.max(2, ...y),
+      whole = (v) => String(Math.round(v));
+    lineChart(plot, {
+      lines: [{ label: "started", colour: css("--accent"), dash: "", x: [...x, high], y }],
+      height: 200,
       x: { low, high, ticks: localTicks, text: (v) => tick(v, high - low), exact: (v) => date(v, now) },
-      y: { high: top * 1.1, ticks: niceTicks(0, top * 1.1, 4).filter(Number.isInteger), text: whole, exact: whole } });
+      y: { high: top * 1.1, ticks: niceTicks(0, top * 1.1, 4).filter(Number.isInteger), text: whole, exact: whole },
+    });
   }
 
-  return { update, theme: drawStarted, unmount() { stopped = true; clearTimeout(timer); } };
+  return {
+    update,
+    theme: drawStarted,
+    unmount() {
+      stopped = true;
+      clearTimeout(timer);
+    },
+  };
 }
 
 function parts(part, value) {
@@ -94,7 +183,18 @@ function parts(part, value) {
 }
 
 function decisionBuckets(text) {
-  const found = [...text.matchAll(/^fairlead_decision_seconds_bucket\{le="([^"]+)"\} (\S+)$/gm)].map(([, limit, count]) => [limit, Number(count)]);
+  const found = [...text.matchAll(/^fairlead_decision_seconds_bucket\{le="([^"]+)"\} (\S+)$/gm)].map(([, limit, count]) => [
+    limit,
+    Number(count),
+  ]);
   const total = found.at(-1)?.[1] ?? 0;
-  return total ? found.map(([limit, count], i) => [limit === "+Inf" ? "longer" : duration(Number(limit)), count - (found[i - 1]?.[1] ?? 0), (count - (found[i - 1]?.[1] ?? 0)) / total]).filter(([, count]) => count) : [];
+  return total
+    ? found
+        .map(([limit, count], i) => [
+          limit === "+Inf" ? "longer" : duration(Number(limit)),
+          count - (found[i - 1]?.[1] ?? 0),
+          (count - (found[i - 1]?.[1] ?? 0)) / total,
+        ])
+        .filter(([, count]) => count)
+    : [];
 }

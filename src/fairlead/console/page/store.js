@@ -40,7 +40,10 @@ export class Store {
       this.decisions = [...data.decisions, ...this.decisions].sort((a, b) => b.second - a.second).slice(0, maxDecisions);
       this.touched.decisions = true;
     }
-    if (data.scheduler) { this.scheduler = data.scheduler; this.touched.scheduler = true; }
+    if (data.scheduler) {
+      this.scheduler = data.scheduler;
+      this.touched.scheduler = true;
+    }
   }
 
   take() {
@@ -50,7 +53,9 @@ export class Store {
   }
 
   // Unix time on the control plane's clock.
-  now() { return this.origin + this.second + (performance.now() - this.heard) / 1000; }
+  now() {
+    return this.origin + this.second + (performance.now() - this.heard) / 1000;
+  }
 
   #putNode(node) {
     this.nodes[node.index] = node;
@@ -68,10 +73,14 @@ export class Store {
     const same = old && old.state === job.state && old.name === job.name && sameNumbers(old.devices, job.devices);
     if (same && old.started === job.started) return;
     this.touched.moved = true; // not only its progress
-    for (const gpu of old?.devices ?? []) this.#touchGpu(gpu, (this.holders[gpu] ?? []).filter((one) => one !== job.number));
+    for (const gpu of old?.devices ?? [])
+      this.#touchGpu(
+        gpu,
+        (this.holders[gpu] ?? []).filter((one) => one !== job.number),
+      );
     for (const gpu of job.devices) this.#touchGpu(gpu, [...(this.holders[gpu] ?? []), job.number]);
     if (old?.state === "running" && old.started && (job.state !== "running" || job.started !== old.started)) {
-      const end = job.state === "running" ? job.started : job.ended ?? this.origin + this.second;
+      const end = job.state === "running" ? job.started : (job.ended ?? this.origin + this.second);
       this.runs.push({ number: job.number, type: old.gpu_type, gpus: old.devices.length || old.gpus, start: old.started, end });
     }
   }
@@ -87,13 +96,22 @@ export class Store {
     this.runsSince = answer.known_since;
     this.runs = answer.runs
       .filter((run) => !(run.end >= answer.now - 1 && this.jobs.get(run.number)?.state === "running"))
-      .map((run) => ({ number: run.number, type: place.get(run.gpu_type) ?? -1, gpus: run.gpus, start: run.start, end: run.end,
-        name: run.name, user: run.user, account: run.account }));
+      .map((run) => ({
+        number: run.number,
+        type: place.get(run.gpu_type) ?? -1,
+        gpus: run.gpus,
+        start: run.start,
+        end: run.end,
+        name: run.name,
+        user: run.user,
+        account: run.account,
+      }));
     this.touched.moved = true;
   }
 
   count() {
-    const states = { waiting: 0, running: 0 }, types = this.types.map((name) => ({ name, all: 0, up: 0, used: 0 }));
+    const states = { waiting: 0, running: 0 },
+      types = this.types.map((name) => ({ name, all: 0, up: 0, used: 0 }));
     for (const job of this.jobs.values()) {
       if (waitingStates.has(job.state)) states.waiting++;
       else if (job.state === "running") states.running++;

@@ -1,7 +1,12 @@
 // Nodes and their GPUs as tiles on a canvas. A change repaints only the nodes it touches; the smallest tiles show 40,000 GPUs.
 import { css, inkOn, isDark, jobColour, loadColour, groupColour } from "/console/colours.js";
 
-const sizes = [76, 60, 46, 34, 24, 17, 12, 9, 7, 5], roomy = 17, tallest = 640, tallestLarge = 300, across = 8, headingHeight = 26;
+const sizes = [76, 60, 46, 34, 24, 17, 12, 9, 7, 5],
+  roomy = 17,
+  tallest = 640,
+  tallestLarge = 300,
+  across = 8,
+  headingHeight = 26;
 
 // The largest tiles with which all nodes fit; names of nodes stand above tiles that leave room for them.
 export function layoutTiles(nodes, types, width) {
@@ -15,17 +20,26 @@ export function layoutTiles(nodes, types, width) {
 }
 
 function layoutWith(groups, tile, width) {
-  const label = tile >= roomy ? 15 : 0, gap = tile >= roomy ? 10 : tile >= 9 ? 5 : 3, step = tile + (tile >= 9 ? 2 : 1);
-  const boxes = [], headings = [];
+  const label = tile >= roomy ? 15 : 0,
+    gap = tile >= roomy ? 10 : tile >= 9 ? 5 : 3,
+    step = tile + (tile >= 9 ? 2 : 1);
+  const boxes = [],
+    headings = [];
   let y = 0;
   for (const group of groups) {
     headings.push({ type: group[0].type, y });
     y += headingHeight;
-    let x = 0, row = 0;
+    let x = 0,
+      row = 0;
     for (const node of group) {
-      const columns = Math.min(across, node.gpus), wide = Math.max(columns * step - (step - tile), label ? 62 : 0);
+      const columns = Math.min(across, node.gpus),
+        wide = Math.max(columns * step - (step - tile), label ? 62 : 0);
       const high = label + Math.ceil(node.gpus / across) * step;
-      if (x && x + wide > width) { x = 0; y += row + gap; row = 0; }
+      if (x && x + wide > width) {
+        x = 0;
+        y += row + gap;
+        row = 0;
+      }
       boxes.push({ node: node.index, first: node.first, gpus: node.gpus, x, y, wide, high });
       x += wide + gap;
       row = Math.max(row, high);
@@ -39,7 +53,8 @@ function layoutWith(groups, tile, width) {
 export function tileAt(layout, x, y) {
   for (const box of layout.boxes) {
     if (x < box.x || x > box.x + box.wide || y < box.y || y > box.y + box.high) continue;
-    const column = Math.floor((x - box.x) / layout.step), row = Math.floor((y - box.y - layout.label) / layout.step);
+    const column = Math.floor((x - box.x) / layout.step),
+      row = Math.floor((y - box.y - layout.label) / layout.step);
     const place = row * across + column;
     return { box, gpu: row >= 0 && column < across && place < box.gpus ? place : -1 };
   }
@@ -47,18 +62,35 @@ export function tileAt(layout, x, y) {
 }
 
 export function makeTiles(canvas, store) {
-  const context = canvas.getContext("2d"), face = getComputedStyle(document.body).fontFamily;
+  const context = canvas.getContext("2d"),
+    face = getComputedStyle(document.body).fontFamily;
   const view = { by: "job", cursor: null };
-  let layout = null, width = 0, palette = null, hatch = null;
+  let layout = null,
+    width = 0,
+    palette = null,
+    hatch = null;
 
   function readPalette() {
-    palette = { ink: css("--ink"), soft: css("--soft"), line: css("--line"), idle: css("--free"), card: css("--card"), bad: css("--bad"), warn: css("--warn"), accent: css("--accent") };
-    const stamp = document.createElement("canvas"), pen = stamp.getContext("2d");
+    palette = {
+      ink: css("--ink"),
+      soft: css("--soft"),
+      line: css("--line"),
+      idle: css("--free"),
+      card: css("--card"),
+      bad: css("--bad"),
+      warn: css("--warn"),
+      accent: css("--accent"),
+    };
+    const stamp = document.createElement("canvas"),
+      pen = stamp.getContext("2d");
     stamp.width = stamp.height = 6;
     pen.strokeStyle = isDark() ? "rgba(230, 235, 240, .7)" : "rgba(22, 32, 44, .6)";
     pen.lineWidth = 1.4;
     pen.beginPath();
-    for (const at of [-6, 0, 6]) { pen.moveTo(at - 1, 7); pen.lineTo(at + 7, -1); }
+    for (const at of [-6, 0, 6]) {
+      pen.moveTo(at - 1, 7);
+      pen.lineTo(at + 7, -1);
+    }
     pen.stroke();
     hatch = context.createPattern(stamp, "repeat");
   }
@@ -113,7 +145,8 @@ export function makeTiles(canvas, store) {
   }
 
   function paintNode(box) {
-    const node = store.nodes[box.node], { tile, step, label } = layout;
+    const node = store.nodes[box.node],
+      { tile, step, label } = layout;
     context.fillStyle = palette.card;
     context.fillRect(box.x - 2, box.y - 1, box.wide + 4, box.high + 2);
     if (label) {
@@ -125,7 +158,8 @@ export function makeTiles(canvas, store) {
       context.fillText(fitted(context, text, Math.max(box.wide, 62)), box.x, box.y + 6);
     }
     for (let place = 0; place < box.gpus; place++) {
-      const x = box.x + (place % across) * step, y = box.y + label + Math.floor(place / across) * step;
+      const x = box.x + (place % across) * step,
+        y = box.y + label + Math.floor(place / across) * step;
       paintTile(node, place, x, y, tile);
     }
     if (view.cursor && view.cursor.node === box.node) {
@@ -136,7 +170,8 @@ export function makeTiles(canvas, store) {
   }
 
   function paintTile(node, place, x, y, tile) {
-    const holders = store.holders[node.first + place], used = node.utilization?.[place];
+    const holders = store.holders[node.first + place],
+      used = node.utilization?.[place];
     const gone = node.state === "lost" || node.state === "unreachable" || node.state === "backed-off";
     let ground = palette.idle;
     if (view.by === "utilization") {
@@ -147,13 +182,17 @@ export function makeTiles(canvas, store) {
       context.fillStyle = ground;
       context.fillRect(x, y, tile, tile);
     } else {
-      holders.forEach((number, i) => { // co-located jobs share the tile
+      holders.forEach((number, i) => {
+        // co-located jobs share the tile
         ground = colourOf(number);
         context.fillStyle = ground;
         context.fillRect(x, y + (tile * i) / holders.length, tile, tile / holders.length - (i + 1 < holders.length ? 1 : 0));
       });
     }
-    if (node.state === "drained") { context.fillStyle = hatch; context.fillRect(x, y, tile, tile); }
+    if (node.state === "drained") {
+      context.fillStyle = hatch;
+      context.fillRect(x, y, tile, tile);
+    }
     if (gone) paintCross(x, y, tile);
     if (tile >= 12 && used && holders.length && !gone && view.by !== "utilization") paintLoad(x, y, tile, used);
     if (tile >= 34) paintText(node, place, holders, used, ground, x, y, tile);
@@ -189,17 +228,29 @@ export function makeTiles(canvas, store) {
     context.font = `${tile > 46 ? 11 : 10}px ${face}`;
     context.textAlign = "center";
     context.textBaseline = "middle";
-    const name = holders.length > 1 ? `${holders.length} jobs` : holders.length ? store.jobs.get(holders[0])?.name || `#${holders[0]}` : "";
+    const name =
+      holders.length > 1
+        ? `${holders.length} jobs`
+        : holders.length
+          ? store.jobs.get(holders[0])?.name || `#${holders[0]}`
+          : "";
     context.fillText(fitted(context, name, tile - 4), x + tile / 2, y + tile / 2 - (tile >= 44 ? 6 : 2));
     const memory = node.memory_gb?.[place];
-    if (tile >= 44 && used !== undefined && used !== null) context.fillText(`${Math.round(used)} %`, x + tile / 2, y + tile / 2 + 7, tile - 4);
+    if (tile >= 44 && used !== undefined && used !== null)
+      context.fillText(`${Math.round(used)} %`, x + tile / 2, y + tile / 2 + 7, tile - 4);
     else if (tile >= 44 && memory) context.fillText(`${digits(memory)} GB`, x + tile / 2, y + tile / 2 + 7, tile - 4);
   }
 
   return {
-    resize, paint, paintAll, view,
+    resize,
+    paint,
+    paintAll,
+    view,
     layout: () => layout,
-    colourBy(by) { view.by = by; paintAll(); },
+    colourBy(by) {
+      view.by = by;
+      paintAll();
+    },
     cursor(node) {
       const old = view.cursor;
       view.cursor = node === null ? null : { node };

@@ -17,25 +17,32 @@ const reasons = {
   "no-decision": "The scheduler makes no decisions",
   "planned-later": "Planned for a later round",
   "not-selected": "Not selected in this round",
-  "retrying": "Failed, will be tried again",
-  "failed": "Failed",
+  retrying: "Failed, will be tried again",
+  failed: "Failed",
   "launch-failed": "Its node could not start it",
-  "held": "Held",
+  held: "Held",
   "no-nodes": "Waiting for nodes to join",
 };
 
-export function reasonWords(code) { return reasons[code] ?? (code || "").replaceAll("-", " "); }
+export function reasonWords(code) {
+  return reasons[code] ?? (code || "").replaceAll("-", " ");
+}
 
-export function ago(seconds) { return duration(Math.max(0, seconds)); }
+export function ago(seconds) {
+  return duration(Math.max(0, seconds));
+}
 
 const clockForm = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 const dayForm = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
 
-export function clock(unix) { return clockForm.format(new Date(unix * 1000)); }
+export function clock(unix) {
+  return clockForm.format(new Date(unix * 1000));
+}
 
 export function date(unix, now) {
   if (unix === null || unix === undefined) return "–";
-  const moment = new Date(unix * 1000), today = new Date(now * 1000).toDateString() === moment.toDateString();
+  const moment = new Date(unix * 1000),
+    today = new Date(now * 1000).toDateString() === moment.toDateString();
   return today ? clockForm.format(moment) : `${dayForm.format(moment)}, ${clockForm.format(moment)}`;
 }
 
@@ -54,4 +61,6 @@ export function forecastWords(spread) {
   return `in ${duration(middle)}` + (duration(low) === most ? "" : ` (${duration(low)} to ${most})`);
 }
 
-export function plural(count, one, many = `${one}s`) { return `${count.toLocaleString("en")} ${count === 1 ? one : many}`; }
+export function plural(count, one, many = `${one}s`) {
+  return `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
+}
