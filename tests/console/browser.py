@@ -126,9 +126,12 @@ class Browser:
         return found["result"].get("value")
 
     def wait(self, script: str, what: str = "", also: Callable[[], object] = lambda: None) -> Any:
-        """Waits until an expression is true in the page, and returns its value."""
+        """Waits until an expression is true in the page, and returns its value. What it reads may not be there yet."""
         deadline = time.monotonic() + PATIENCE_S
-        while not (found := self.run(script)):
+        careful = (
+            f"(() => {{ try {{ return {script}; }} catch (e) {{ if (e instanceof TypeError) return false; throw e; }} }})()"
+        )
+        while not (found := self.run(careful)):
             assert time.monotonic() < deadline, (
                 f"in vain: {what or script}\n{self.errors}\n{self.run('document.body.innerText')}"
             )

@@ -241,8 +241,8 @@ def accounting_routes(
         job: Annotated[int | None, Query(ge=0, description="only this job, by number")] = None,
     ) -> dict[str, Any]:
         """The stretches of a window in which jobs held GPUs, cut at its edges, in Unix time. The journal's events begin at
-        `known_since`: of earlier times nothing is known. A GPU that two jobs share is in the stretches of both. `outcome` is how
-        a stretch ended, empty while it lasts."""
+        `known_since`: of earlier times nothing is known. A GPU that two jobs share is in the stretches of both. `outcome` is
+        how a stretch ended, empty while it lasts."""
         names, nodes = plane.cluster.type_names, plane.cluster.nodes
         await catch_up()
 
