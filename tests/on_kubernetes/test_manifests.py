@@ -65,7 +65,7 @@ def test_the_folder_is_valid(installed: KubernetesBed):
 
 
 def test_the_patch_for_postgresql_is_valid(installed: KubernetesBed):
-    overlay = yaml.safe_load((FOLDER / "postgresql" / "kustomization.yaml").read_text())
+    overlay = yaml.safe_load((FOLDER.parent / "kubernetes-postgresql" / "kustomization.yaml").read_text())
     patch = yaml.safe_load(overlay["patches"][0]["patch"])
     kind = {"Content-Type": "application/json-patch+json"}
     changed = installed.ask("PATCH", f"{PLACES['Deployment']}/fairlead?dryRun=All", patch, **kind)

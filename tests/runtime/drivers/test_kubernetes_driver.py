@@ -700,3 +700,10 @@ class TestAccess:
     def test_wrong_keys(self, keys: dict[str, Any], why: str):
         with pytest.raises(InputError, match=why):
             KubernetesDriver(**{"server": "http://host", **keys})
+
+
+def test_no_folder_of_manifests_is_inside_one_that_it_uses():
+    """`kubectl apply -k` refuses that as a cycle."""
+    for path in (Path(__file__).resolve().parents[3] / "deploy").rglob("kustomization.yaml"):
+        used = [(path.parent / each).resolve() for each in yaml.safe_load(path.read_text())["resources"]]
+        assert all(each.exists() and each not in path.parents for each in used), path
