@@ -13,7 +13,8 @@ from fairlead.core.errors import FairleadError, InputError
 from fairlead.core.job import Job
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.experiments.lookahead import ArrivalForecast, StartingPoint
+from fairlead.experiments.lookahead import StartingPoint
+from fairlead.experiments.scenarios import ArrivalForecast
 from fairlead.experiments.synthesize import (
     Advisor,
     CandidateForecast,

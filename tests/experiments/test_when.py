@@ -19,7 +19,6 @@ from fairlead.engine.apply import apply_event, replay_events
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.experiments.lookahead import (
-    ArrivalForecast,
     ForecastOptions,
     JobForecast,
     JobTimes,
@@ -28,6 +27,7 @@ from fairlead.experiments.lookahead import (
     forecast_jobs,
     simulate_forward,
 )
+from fairlead.experiments.scenarios import ArrivalForecast
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.testing import cluster, random_jobs, random_table

@@ -22,9 +22,9 @@ from fairlead.core.errors import require
 from fairlead.experiments.compare import Comparison, Workload, run_comparison
 from fairlead.experiments.inputs import read_table, table_for
 from fairlead.experiments.live_inputs import fetch_state, measured_table, with_colocated_rates
-from fairlead.experiments.lookahead import ArrivalForecast
 from fairlead.experiments.metric_columns import format_duration
 from fairlead.experiments.metrics import summarize
+from fairlead.experiments.scenarios import ArrivalForecast
 from fairlead.experiments.simulate import Simulation
 from fairlead.experiments.synthesize import Advice, Advisor, Objective, combinations
 from fairlead.experiments.synthesize import advise as advise_state

@@ -19,6 +19,8 @@ from fairlead.cli import options as opt
 from fairlead.cli import selectors
 from fairlead.cli.job_tables import legible
 from fairlead.cli.output import note, out, print_json, progress
+from fairlead.experiments.forecast_json import forecast_from_json
+from fairlead.experiments.forecast_quality import COVERAGE, forecast_quality
 from fairlead.experiments.inputs import read_table
 from fairlead.experiments.live_inputs import fetch_state
 from fairlead.experiments.lookahead import (
@@ -27,14 +29,17 @@ from fairlead.experiments.lookahead import (
     ForecastOptions,
     JobForecast,
     forecast,
-    forecast_from_json,
 )
 from fairlead.experiments.metric_columns import format_delay, format_duration, format_seconds
+from fairlead.journal.recovery import read_journal
 from fairlead.runtime.http_client import FORBIDDEN, ControlPlaneClient, RefusedRequest
 from fairlead.workloads.throughput_tables import ThroughputTable
 
 MAX_SHOWN = 50
 """Jobs in a table; the others are counted."""
+
+FEW_SIMULATIONS = 4
+"""A control plane that makes no more says so; otherwise it makes as many as it can in a second or two."""
 
 MAX_NAMED = 5
 """Jobs and job types that a line names."""
@@ -48,12 +53,12 @@ def when_command(
     state: selectors.StateOption = None,
     array: selectors.ArrayOption = "",
     simulations: int = typer.Option(
-        5,
-        help="Number of simulations with arrivals as in the recent past; 0 simulates only without new arrivals.",
+        19,
+        help="Number of simulations with drawn run times, arrivals and node failures; 0 simulates only with none of these.",
         min=0,
         max=100,
     ),
-    window: float = typer.Option(6.0, help="Hours of the recent past from which arrivals are drawn.", min=0.01, max=100000.0),
+    window: float = typer.Option(168.0, help="Hours of the recent past from which arrivals are drawn.", min=0.01, max=100000.0),
     budget: float = typer.Option(
         60.0, help="Seconds for all simulations; one that would take longer is not begun, or is stopped.", min=0.0
     ),
@@ -63,15 +68,17 @@ def when_command(
 ) -> None:
     """Forecast when jobs start and end. It simulates ahead from the cluster's state, under its current scheduler.
 
-    One simulation has no further arrivals, the others have arrivals as in the recent past. It prints the median, minimum and
-    maximum of these simulations. If --budget stops the first one, the forecast reaches less far. The cluster does not change.
+    One simulation has no further arrivals. The others draw the run times of jobs without a number of steps, arrivals as at this
+    hour of the recent days, and node failures as often as in the past. It prints the median of these simulations and an 80 %
+    interval. If --budget stops the first one, the forecast reaches less far. The cluster does not change.
     With an admin token the simulations run here, with the jobs of all users. For other users the control plane simulates, with
     its own settings, and returns their jobs. `fairlead why` explains what a job waits for.
 
     Throughputs are those that the cluster has measured, or --throughputs. The throughput of a job type that was measured with
     another number of workers is scaled in proportion. A job without a number of steps (submit --steps), or beyond it, is
-    assumed to run as long as finished jobs of the same array, or of the same user and job type; else until its time limit. If
-    neither is known, its end is unknown, and it is assumed to keep running. So is a job type that was never measured.
+    assumed to run as long as finished jobs of the same array, of the same user and job type, of the same job type, or of all.
+    The fewer a group has, the more the next one counts. A job that has run for an hour is compared with longer runs only. If no
+    job has finished, it runs until its time limit. Without one, its end is unknown, and it is assumed to keep running.
 
     Examples:
 
@@ -107,6 +114,37 @@ def when_command(
     if ahead.missed and not json:
         jobs = "1 job" if ahead.missed == 1 else f"{ahead.missed:,} jobs"
         note(f"{jobs} arrived or stopped during the simulations and have no forecast: ask again")
+
+
+def forecast_quality_command(
+    journal: str = typer.Argument(..., help="x.sqlite, x.jsonl or postgresql://…; the cluster may be running."),
+    *,
+    json: opt.JsonOption = False,
+) -> None:
+    """Compare the forecasts in a journal with what happened.
+
+    A control plane records a forecast of each job soon after its submission, and a few later ones. The table shows by horizon
+    how many starts and ends were within the 80 % interval, and the median absolute error of the median. A job that is late for
+    its whole interval counts as outside. Cancelled jobs do not count.
+
+    Example:
+
+      fairlead forecast-quality .fairlead/journal.sqlite
+    """
+    found = forecast_quality(read_journal(journal))
+    rows = [*found.rows()]
+    if json:
+        print_json({"rows": rows, "open": found.open})
+        return
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
+    for heading in ("of", "horizon", "forecasts", "in interval", "median error"):
+        table.add_column(heading, justify="left" if heading in ("of", "horizon") else "right")
+    for row in rows:
+        error = "–" if row["median_error_s"] is None else format_seconds(row["median_error_s"])
+        table.add_row(row["of"], row["horizon"], f"{row['forecasts']:,}", f"{row['coverage']:.0%}", error)
+    out.print(table if rows else "no forecast in this journal has an outcome yet")
+    if found.open:
+        note(f"{found.open:,} forecasts have no outcome yet")
 
 
 def _tell_ended(jobs: Iterable[Mapping[str, Any]]) -> None:
@@ -177,7 +215,7 @@ def _tell(
     if not made:
         far = format_seconds(found[0].horizon_s)
         note(f"in {budget} the simulation reached only {far} ahead" + "; --budget gives it more time" * here)
-    elif made <= asked:
+    elif made <= (asked if here else FEW_SIMULATIONS):
         note(f"{made - 1} of {asked} simulations with arrivals ended in {budget}" + "; --budget gives them more time" * here)
     for guess in _guesses(ahead, here, single):
         note(guess)
@@ -199,7 +237,7 @@ def _why(one: JobForecast, ahead: ClusterForecast, records: Mapping[int, Mapping
 
 def _unknown_end(one: JobForecast, ahead: ClusterForecast) -> str:
     """Why a job's end is unknown; empty if it is not."""
-    if one.number in ahead.overdue:
+    if one.number in ahead.unknown & ahead.overdue.keys():
         took = format_duration(ahead.overdue[one.number])
         return f"it has run as long as similar jobs took ({took}), or longer; its end is unknown"
     if one.number in ahead.unknown & ahead.guesses.unmeasured.keys():
@@ -221,6 +259,9 @@ def _guesses(ahead: ClusterForecast, here: bool, single: bool) -> Iterator[str]:
     guesses, name_of = ahead.guesses, {one.number: one.name for one in ahead.jobs}
     if all(map(_timeless, ahead.jobs)):
         return
+    if any(_long(low) != _long(high) for one in ahead.jobs for low, _, high in (one.range(_start), one.range(_end))):
+        drawn = "run times of jobs without steps, arrivals and node failures"
+        yield f"ranges are 80 % intervals of {max(ahead.completed - 1, 0)} simulations with drawn {drawn}"
     if scaled := sorted({kind for number, kind in guesses.scaled.items() if number in name_of}):
         yield f"measured with other numbers of workers, so scaled in proportion: {_listed(scaled)}"
     told: dict[str, Iterable[int]] = {}
@@ -228,6 +269,7 @@ def _guesses(ahead: ClusterForecast, here: bool, single: bool) -> Iterator[str]:
         took = " to ".join(dict.fromkeys(map(format_duration, ahead.ranges.get(number, ()))))
         similar = f"{finished:,} similar {'job' if finished == 1 else 'jobs'} took" + f" ({took})" * bool(took)
         what = f"assumed to run as long as {similar}"
+        what = f"has run longer than {similar}, so the end follows from its age" if number in ahead.overdue else what
         told[what] = [*told.get(what, ()), number]
     told |= {
         "assumed to run until the time limit": ahead.limited,
@@ -351,6 +393,8 @@ def _data(ahead: ClusterForecast, records: Mapping[int, Mapping[str, Any]]) -> d
         "unknown": len(ahead.unknown),
         "unmeasured_kinds": sorted({*guesses.unmeasured.values()}),
         "scaled_kinds": sorted({*guesses.scaled.values()}),
+        "coverage": COVERAGE,  # of starts_s and ends_s, which are lower bound, median, upper bound
+        "includes": ["run times of jobs without steps", "arrivals", "node failures"],
         "simulations": max(ahead.completed - 1, 0),
         "complete": ahead.completed > 0 or not ahead.jobs,
         "missed": ahead.missed,

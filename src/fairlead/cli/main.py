@@ -41,6 +41,9 @@ COMMANDS = {
     "logs": Entry(_JOBS, "fairlead.cli.cmd_jobs:logs_command", "Print the log of a job."),
     "why": Entry(_JOBS, "fairlead.cli.cmd_jobs:why_command", "Explain why a job waits, or why it failed."),
     "when": Entry(_JOBS, "fairlead.cli.cmd_when:when_command", "Forecast when jobs start and end."),
+    "forecast-quality": Entry(
+        _JOBS, "fairlead.cli.cmd_when:forecast_quality_command", "Compare past forecasts with what happened."
+    ),
     "wait": Entry(_JOBS, "fairlead.cli.cmd_wait:wait_command", "Wait until jobs have ended; the exit code is their result."),
     "fetch": Entry(_JOBS, "fairlead.cli.cmd_wait:fetch_command", "Copy the declared outputs of jobs to this machine."),
     "cancel": Entry(_JOBS, "fairlead.cli.cmd_jobs:cancel_command", "Cancel jobs."),

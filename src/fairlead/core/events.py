@@ -254,6 +254,23 @@ class JobsInterrupted:
         return self.time if self.stopped_s is None else self.stopped_s
 
 
+@dataclass(frozen=True, slots=True)
+class ForecastsRecorded:
+    """A sample of the forecasts that the control plane made, in seconds of the journal; infinity is beyond the forecast. It
+    changes no decision. `fairlead forecast-quality` compares it with what happened."""
+
+    time: float
+    jobs: Ints
+    starts_low: Floats  # 80 % interval of the start of each job
+    starts_median: Floats
+    starts_high: Floats
+    ends_low: Floats  # 80 % interval of its end
+    ends_median: Floats
+    ends_high: Floats
+    widened_starts: float = 1.0  # factor by which earlier forecasts have widened these intervals
+    widened_ends: float = 1.0
+
+
 Exogenous: TypeAlias = (
     JournalOpened
     | JobSubmitted
@@ -273,9 +290,19 @@ Exogenous: TypeAlias = (
     | SchedulerSwitched
 )
 Derived: TypeAlias = (
-    RoundPlanned | MemoChanged | ObservationsRecorded | ProgressReported | JobsFinished | JobsFailed | JobsInterrupted
+    RoundPlanned
+    | MemoChanged
+    | ObservationsRecorded
+    | ProgressReported
+    | JobsFinished
+    | JobsFailed
+    | JobsInterrupted
+    | ForecastsRecorded
 )
 Event: TypeAlias = Exogenous | Derived
+
+FORECAST_COLUMNS = ("starts_low", "starts_median", "starts_high", "ends_low", "ends_median", "ends_high")
+FACTORS = ("widened_starts", "widened_ends")
 
 EXOGENOUS = get_args(Exogenous)
 """The types of exogenous events."""

@@ -403,11 +403,13 @@ _FIELDS: dict[str, _Field] = {
     "stopped_s": _Field(lambda name, value, known: _not_later(name, value, known["time"]), None, True),
 }
 """The fields of events, by name."""
+_ANY_NUMBERS = _Field(_reported, lambda values: [_number(value) for value in values.tolist()])
 _NODE_IF_ANY = _whole(-1, optional=True)
 _FIELDS_BY_EVENT: dict[type, dict[str, _Field]] = {
     ev.JournalOpened: {"rates": _Field(_to_rates)},
     ev.NodeDrained: dict.fromkeys(("until_s", "from_s"), _Field(lambda name, value, _: _finite(name, value), None, True)),
-    ev.MetricsReported: {"values": _Field(_reported, lambda values: [_number(value) for value in values.tolist()])},
+    ev.MetricsReported: {"values": _ANY_NUMBERS},
+    ev.ForecastsRecorded: dict.fromkeys(ev.FORECAST_COLUMNS, _ANY_NUMBERS) | dict.fromkeys(ev.FACTORS, _FIELDS["origin"]),
     ev.JobsFailed: {"node": _NODE_IF_ANY},
     ev.JobsInterrupted: {
         "node": _NODE_IF_ANY,
@@ -423,7 +425,6 @@ def _by_fields(kind: type) -> Callable[[Any], dict[str, Any]]:
     first = {"event": name} | ({"version": VERSION} if kind is ev.JournalOpened else {})
     own = _FIELDS_BY_EVENT.get(kind, {})
     layout = [(f.name, *(own.get(f.name) or _FIELDS[f.name]), f.default) for f in fields(kind)]
-
     values_of = attrgetter(*(each[0] for each in layout))
 
     def write(event: Any) -> dict[str, Any]:

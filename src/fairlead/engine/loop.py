@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 from fairlead.core.errors import FairleadError
 from fairlead.core.events import (
     Event,
+    ForecastsRecorded,
     JobsFailed,
     JobsInterrupted,
     Memo,
@@ -66,6 +67,11 @@ class DecisionRunner(Protocol):
         ...
 
 
+def _matter(events: Sequence[Event]) -> bool:
+    """Whether events may change a decision."""
+    return any(type(event) is not ForecastsRecorded for event in events)
+
+
 @dataclass
 class Loop:
     """A scheduler. Without events it decides again at the plan's `valid_until`; if that is None, every round, or (no rounds) at
@@ -108,7 +114,7 @@ class Loop:
             if stop is not None and stop(self.state):
                 return
             now = self.backend.now
-            if happened:  # an event is decided on at the next boundary, which may be now
+            if _matter(happened):  # an event is decided on at the next boundary, which may be now
                 self._wake_s = min(self._wake_s, boundary_at(now, self.stages.round_s))
                 due = self._wake_s if self.decision_runner is None else self._wake_s - self._lead_s(self.decision_runner)
             if now < due:
@@ -196,7 +202,7 @@ class Loop:
             if self.stages is not stages or grown or self.backend.exhausted:
                 self._in_progress = None
                 return None
-            changed = changed or bool(happened)
+            changed = changed or _matter(happened)
         self._in_progress = None
         now = self.backend.now
         plan, left = decision

@@ -13,7 +13,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import MAX_TYPES, NO_DRAIN, BackoffPeriod, Bools, Cluster, Drain
 from fairlead.core.errors import InvalidPlan
 from fairlead.engine.feasibility import feasible_types
-from fairlead.engine.state import State
+from fairlead.engine.state import MAX_OUTAGES, State
 from fairlead.engine.transitions import check_node
 
 MAX_ACCELERATORS = 1_000_000  # of a cluster
@@ -42,6 +42,10 @@ def _lost_or_repaired(state: State, event: ev.NodeLost | ev.NodeRepaired) -> Non
     backoffs = {node: backoff for node, backoff in state.backoffs.items() if node != event.node}  # it is over for this one
     present = _with_node(state, state.present, event.node, isinstance(event, ev.NodeRepaired))
     state.set_availability(present, state.drained, backoffs)
+    if isinstance(event, ev.NodeLost) and event.time > 0:  # a new journal begins without nodes
+        state.lost_since.setdefault(event.node, event.time)
+    elif isinstance(event, ev.NodeRepaired) and (lost_s := state.lost_since.pop(event.node, None)) is not None:
+        state.outages = [*state.outages[1 - MAX_OUTAGES :], (lost_s, event.time)]
 
 
 def _added(state: State, event: ev.NodeAdded) -> None:

@@ -25,6 +25,7 @@ from fairlead.core.snapshot import NameTable, Snapshot
 from fairlead.engine.codec import encode_memo
 from fairlead.engine.fairness_ledger import FairnessLedger
 
+MAX_OUTAGES, MAX_FORECASTS = 1000, 2000
 CODED_COLUMNS = ("kind", "user", "account", "group")  # columns of codes for names
 
 
@@ -82,6 +83,9 @@ class State:
         self._template: Snapshot | None = None  # what snapshots have in common, until it changes
         self.drains: dict[int, Drain] = {}  # where a reason, a user or a time was given; also announced ones
         self.node_changes = 0  # nodes added and removed since the journal began
+        self.lost_since: dict[int, float] = {}  # nodes that were lost and are not repaired; forecasts use these two
+        self.forecasts: list[tuple[float, ...]] = []  # time, job, columns, factors; the most recent `MAX_FORECASTS`
+        self.outages: list[tuple[float, float]] = []  # when nodes were lost and repaired, the most recent `MAX_OUTAGES`
         present = np.repeat(np.array([not node.removed for node in cluster.nodes], dtype=np.bool_), cluster.node_size)
         self.set_availability(present, np.zeros(cluster.size, dtype=np.bool_), {})
         self.live: Ints = NONE  # waiting or running, by number
@@ -273,6 +277,8 @@ class State:
             digest.update(repr((self.node_changes, same)).encode())
         if self.drains:
             digest.update(repr(sorted(self.drains.items())).encode())
+        if self.forecasts:  # but not the outages: saved states of earlier versions lack them
+            digest.update(repr(self.forecasts).encode())
         if self.backoffs:
             digest.update(repr(sorted(self.backoffs.items())).encode())
         if self.held:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -113,6 +114,9 @@ def _arrays(state: State) -> Arrays:
         "backoffs": {str(node): list(backoff) for node, backoff in sorted(state.backoffs.items())},
         "drains": {str(node): list(drain) for node, drain in sorted(state.drains.items())},
         "node_changes": state.node_changes,
+        "lost_since": {str(node): second for node, second in sorted(state.lost_since.items())},
+        "outages": state.outages,
+        "forecasts": state.forecasts,  # infinity is null
         "groups_since": {str(group): number for group, number in state.groups.since.items()},
         "codes": {column: tuple(codes) for column, codes in state._codes.items()},
     }
@@ -172,6 +176,9 @@ def _state(arrays: Arrays, *, migrate: bool) -> State:
     state.device_map = DeviceMap.of_layers(arrays["layers"], arrays["last"])
     state.drains = {int(node): Drain(*drain) for node, drain in about.get("drains", {}).items()}
     state.node_changes = about.get("node_changes", 0)
+    state.lost_since = {int(node): second for node, second in about.get("lost_since", {}).items()}
+    state.forecasts = [tuple(math.inf if value is None else value for value in row) for row in about.get("forecasts", ())]
+    state.outages = [(lost_s, back_s) for lost_s, back_s in about.get("outages", ())]
     backoffs = {int(node): BackoffPeriod(*backoff) for node, backoff in about.get("backoffs", {}).items()}
     state.set_availability(arrays["present"], arrays["drained"], backoffs)
     state.live, state.running, state._queue = arrays["live"], arrays["running"], arrays["queue"]

@@ -20,7 +20,7 @@ from fairlead.core.reasons import Code
 from fairlead.core.snapshot import NameTable
 from fairlead.engine.fairness_ledger import FairnessLedger
 from fairlead.engine.feasibility import feasible_types
-from fairlead.engine.state import CODED_COLUMNS, State
+from fairlead.engine.state import CODED_COLUMNS, MAX_FORECASTS, State
 from fairlead.models.convergence import LOSS, note_losses
 
 # Looked up often, and an enum's members are slow to reach.
@@ -112,6 +112,13 @@ def _switched(state: State, event: ev.SchedulerSwitched) -> None:
     """Observations stay: another estimator uses the observations it recognises by name."""
     state.scheduler = event.scheduler
     state.memo = None
+
+
+def _forecasts_recorded(state: State, event: ev.ForecastsRecorded) -> None:
+    columns = (getattr(event, name).tolist() for name in ev.FORECAST_COLUMNS)
+    factors = event.widened_starts, event.widened_ends
+    rows = [(event.time, float(number), *values, *factors) for number, *values in zip(event.jobs.tolist(), *columns)]
+    state.forecasts = [*state.forecasts, *rows][-MAX_FORECASTS:]
 
 
 def _memo(state: State, event: ev.MemoChanged) -> None:
@@ -382,6 +389,7 @@ APPLY: dict[type, Callable[[State, Any], None]] = {
     ev.SchedulerSwitched: _switched,
     ev.MemoChanged: _memo,
     ev.ObservationsRecorded: _observations_recorded,
+    ev.ForecastsRecorded: _forecasts_recorded,
     ev.RoundPlanned: _planned,
     ev.ProgressReported: _progress,
     ev.JobsFinished: _finished,

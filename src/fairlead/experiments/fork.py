@@ -36,7 +36,8 @@ from fairlead.experiments.live_inputs import (
     with_assumed_ends,
     with_colocated_rates,
 )
-from fairlead.experiments.lookahead import BEYOND_S, HORIZON_S, ArrivalForecast, StartingPoint, forward_loop
+from fairlead.experiments.lookahead import BEYOND_S, HORIZON_S, StartingPoint, forward_loop
+from fairlead.experiments.scenarios import ArrivalForecast
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage, outage_events

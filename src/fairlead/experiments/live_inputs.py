@@ -3,8 +3,6 @@ It does not know what is simulated."""
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,21 +14,18 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.config.schedulers import make, scheduler_of
 from fairlead.core.cluster import Floats
-from fairlead.core.job import TIMED, Job, Phase
+from fairlead.core.job import TIMED, Job
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load
 from fairlead.estimators.colocated_rates import ColocationModel
+from fairlead.experiments.scenarios import RunTimes, run_s
 from fairlead.runtime.http_client import ControlPlaneClient
-from fairlead.runtime.protocol.task_array import array_of
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 from fairlead.workloads.throughput_tables import MeasuredRate, ThroughputTable, draft_table
 
 ASSUMED_RUN_S = 3600.0
 """Assumed run time of a job type without measurements, and assumed remaining time of a job whose end is unknown."""
-
-NEAR_END = 0.1
-"""A run time of similar jobs that a job has reached, or misses by less than this part, says nothing about its end."""
 
 
 def fetch_state(plane: ControlPlaneClient) -> State:
@@ -124,8 +119,8 @@ def open_ended_jobs(state: State) -> list[int]:
 
 @dataclass(frozen=True)
 class RunTimePrior:
-    """How long an open-ended job should still run: `left_s`, by the run times of `finished` jobs of its kind, `median_s` in the
-    median and within `range_s`. Infinity: it has run as long as they did, or nearly."""
+    """How long an open-ended job should still run in the median, `left_s`. It rests on the run times of `finished` jobs of its
+    closest group, `median_s` in the median and within `range_s`."""
 
     left_s: float
     finished: int
@@ -133,58 +128,41 @@ class RunTimePrior:
     range_s: tuple[float, float]
 
 
-def run_time_priors(state: State, open_ended: Collection[int]) -> dict[int, RunTimePrior]:
-    """By number, for open-ended jobs of which a job of the same array, or else of the same user and job type, has finished."""
+def run_time_priors(state: State, open_ended: Collection[int], times: RunTimes | None = None) -> dict[int, RunTimePrior]:
+    """By number, for open-ended jobs; none if no job at all has ended."""
     if not open_ended:
         return {}
-    a = state.columns
-    took: dict[tuple[str, ...], list[float]] = {}
-    for number, job in state.job_of.items():
-        if a["phase"][number] == int(Phase.FINISHED) and (run_s := _run_s(state, number)) > 0:
-            for key in _peers(job):
-                took.setdefault(key, []).append(run_s)
+    times = times or RunTimes(state)
     found: dict[int, RunTimePrior] = {}
     for number in open_ended:
-        ran_s = _run_s(state, number)
-        ran_s += max(0.0, state.time - float(a["run_started_s"][number])) if a["held"][number] else 0.0
-        runs = next((took[key] for key in _peers(state.job_of[number]) if key in took), [])
-        if runs:
-            left_s = statistics.median([run_s - ran_s for run_s in runs if run_s > ran_s] or [0.0])
-            left_s = left_s if left_s > NEAR_END * ran_s else math.inf
-            found[number] = RunTimePrior(left_s, len(runs), statistics.median(runs), (min(runs), max(runs)))
+        job, ran_s = state.job_of[number], times.ran_s[number]
+        if run_time := times.of(job, ran_s):
+            runs, left_s = times.peers(job), run_time.median_s - ran_s
+            found[number] = RunTimePrior(left_s, len(runs), float(np.median(runs)), (float(runs[0]), float(runs[-1])))
     return found
 
 
-def _run_s(state: State, number: int) -> float:
-    """The run time of a job since it last began from its first step: a finished job may have been requeued."""
-    earlier = (run.run_s for run in state.ended_runs.get(number, ()) if run.phase == int(Phase.FINISHED))
-    return float(state.columns["settled_run_s"][number]) - max(earlier, default=0.0)
-
-
-def _peers(job: Job) -> Iterator[tuple[str, ...]]:
-    """The groups of jobs that should run about as long, the closest first."""
-    if array := array_of(job):
-        yield "array", array["id"]
-    if job.kind != TIMED:
-        yield "kind", job.user, job.kind
-
-
 def with_assumed_ends(
-    state: State, table: ThroughputTable, open_ended: Collection[int], unknown_s: float = ASSUMED_RUN_S
+    state: State,
+    table: ThroughputTable,
+    open_ended: Collection[int],
+    unknown_s: float = ASSUMED_RUN_S,
+    priors: Mapping[int, RunTimePrior] | None = None,
 ) -> State:
     """The same state, changed in place: each open-ended job ends when jobs of its kind did, or after `unknown_s` more. A job
     that has ended, and may be forecast to arrive again, has the run time that it had, or `unknown_s` if it never ran.
 
     A job that reports no steps is protected from preemption as long as a job without its first step."""
-    a, priors, still_open = state.columns, run_time_priors(state, open_ended), frozenset(open_ended)
+    a, still_open = state.columns, frozenset(open_ended)
+    priors = run_time_priors(state, open_ended) if priors is None else priors
     reporting = {job.kind for n, job in state.job_of.items() if job.steps != UNKNOWN_STEPS or a["base_steps"][n] > 0}
     first_step_s = scheduler_of(state.scheduler).first_step_s or 0.0
     for number, job in state.job_of.items():
         if number in still_open:
-            done = float(a["base_steps"][number] + a["rate"][number] * max(0.0, state.time - a["since_s"][number]))
+            done = steps_done(state, number)
             left_s = priors[number].left_s if number in priors else unknown_s
         elif job.steps == UNKNOWN_STEPS and (job.kind == TIMED or (job.kind, job.workers) in table.row_of):
-            done, left_s = 0.0, _run_s(state, number) or unknown_s
+            done, left_s = 0.0, run_s(state, number) or unknown_s
         else:
             continue
         min_run_s = job.min_run_s if job.kind in reporting else max(job.min_run_s, first_step_s)
@@ -192,9 +170,27 @@ def with_assumed_ends(
     return state
 
 
+def steps_done(state: State, number: int) -> float:
+    """The steps that a job has done by now, at its last rate."""
+    a = state.columns
+    return float(a["base_steps"][number] + a["rate"][number] * max(0.0, state.time - a["since_s"][number]))
+
+
 def fastest_rate(job: Job, table: ThroughputTable) -> float:
     """The rate of a job on the GPU type where it is fastest."""
     return float(table.alone[table.row(job.kind, job.workers)].max())
+
+
+def busy_s(view: Snapshot, table: ThroughputTable, horizon_s: float = 30 * 86400.0) -> float:
+    """A rough upper bound of the time in which the jobs of a snapshot end: arrivals after it are not drawn."""
+    left = [
+        ((job := view.job_of[number]).workers, max(0.0, job.steps - done) / fastest_rate(job, table))
+        for jobs in (view.jobs, view.queued)
+        for number, done in zip(jobs.number.tolist(), jobs.steps_done.tolist())
+    ]
+    known = [(workers, left_s) for workers, left_s in left if left_s < horizon_s]
+    work, longest = sum(workers * left_s for workers, left_s in known), max((left_s for _, left_s in known), default=0.0)
+    return float(86400.0 + 3.0 * (longest + work / max(1, int(view.capacity.sum()))))
 
 
 def with_estimated_interference(table: ThroughputTable, state: State, scheduler: SchedulerConfig) -> ThroughputTable:

@@ -6,18 +6,17 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain, takewhile
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.config.schedulers import scheduler_of, simulated_with
-from fairlead.core.errors import FairleadError, require
+from fairlead.core.errors import FairleadError
 from fairlead.core.events import Memo, NodeDrained, NodeLost, NodeRepaired
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import RoundPlan
@@ -25,17 +24,21 @@ from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.loop import Loop, Stalled
 from fairlead.engine.state import State
+from fairlead.experiments.forecast_quality import NOT_WIDENED, Widening, interval
 from fairlead.experiments.live_inputs import (
     RateGuesses,
+    busy_s,
     fastest_rate,
     measured_table,
     open_ended_jobs,
     rate_guesses,
     recent_jobs,
     run_time_priors,
+    steps_done,
     with_assumed_ends,
     with_colocated_rates,
 )
+from fairlead.experiments.scenarios import ArrivalForecast, FaultHistory, RunTimes
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -48,39 +51,6 @@ BEYOND_S = 2 * HORIZON_S
 
 QUIET_DECISIONS = 50
 """A simulation ends after so many decisions without news, if only jobs run whose end is unknown."""
-
-
-@dataclass(frozen=True)
-class ArrivalForecast:
-    """The jobs that a forward simulation assumes to arrive: `none` (Blox §5.2), or as in the `recent` past.
-
-    `recent`: for `window_s`, or the length of the past if that is shorter, jobs arrive as often as before. Each is a copy of a
-    job of that time, drawn by `seed`."""
-
-    arrivals: Literal["none", "recent"] = "none"
-    window_s: float = 6 * 3600.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        require(self.arrivals in ("none", "recent"), "forecast", "none or recent", "arrivals", self.arrivals)
-        require(0 < self.window_s < math.inf, "forecast", "seconds above 0", "window_s", self.window_s)
-
-    def draw(self, now: float, past: Iterable[Job]) -> tuple[Job, ...]:
-        """The jobs that are assumed to arrive; `past` are those that did, most recent first."""
-        if self.arrivals == "none":
-            return ()
-        known = list(takewhile(lambda job: job.submitted_s >= now - self.window_s, past))[::-1]
-        if not known:
-            return ()
-        draw = stream(self.seed, "forecast", round(now * 1000))
-        span_s = min(self.window_s, now)
-        count = int(draw.poisson(len(known)))
-        times = sorted((now + span_s * draw.random(count)).tolist())
-        copied = draw.integers(len(known), size=count).tolist()
-        return tuple(
-            replace(known[one], name=f"forecast-{place}", submitted_s=second, after=(), group="", command="")
-            for place, (second, one) in enumerate(zip(times, copied))
-        )
 
 
 @dataclass(frozen=True)
@@ -150,19 +120,27 @@ def simulate_forward(
     registry: Registry | None = None,
     keep_running: Callable[[float], bool] = lambda simulated_s: True,
     unknown: frozenset[int] = frozenset(),
+    until_started: bool = False,
 ) -> ForwardRun:
     """Simulate until the jobs of these numbers have ended, no job can progress, or `keep_running` says no. Jobs whose end is
-    `unknown` do not end within the horizon, so it only waits for their starts."""
+    `unknown` do not end within the horizon, so it only waits for their starts. With `until_started`, so it does for all jobs if
+    no job was suspended by then: it is assumed that none will be."""
     view = start.view
     started = dict.fromkeys(view.jobs.number[view.jobs.running].tolist(), view.time)
     wanted, complete = np.array(numbers, dtype=np.int64), True
+    place_of = np.full(view.next_number + len(start.arrivals), -1)
+    place_of[wanted] = np.arange(len(wanted))
     begun, open_ended = np.isin(wanted, [*started]), np.isin(wanted, [*unknown])
     news, news_at = -1, 0
+    no_preemption = until_started
 
     def note(plan: RoundPlan) -> None:
+        nonlocal no_preemption
+        no_preemption = no_preemption and not len(plan.suspended)
         for number in plan.launches.jobs.tolist():
             started.setdefault(number, plan.time)
-        begun[np.isin(wanted, plan.launches.jobs)] = True
+        places = place_of[plan.launches.jobs]
+        begun[places[places >= 0]] = True
 
     loop = forward_loop(start, start.scheduler, table, registry=registry, on_decision=note)
     lasting = (job.steps > HORIZON_S * fastest_rate(job, table) for job in start.arrivals)  # copies of jobs of unknown end
@@ -174,7 +152,7 @@ def simulate_forward(
     def stop(state: State) -> bool:
         nonlocal complete, news, news_at
         alive = state.columns["phase"][wanted] <= int(Phase.RUNNING)
-        if not (alive & ~(begun & open_ended)).any():
+        if not (alive & ~(begun & (open_ended | no_preemption))).any():
             return True
         if (seen := int(begun.sum() - alive.sum())) != news:
             news, news_at = seen, loop.decisions
@@ -186,6 +164,9 @@ def simulate_forward(
     with suppress(Stalled):
         loop.run(until=view.time + horizon_s, stop=stop)
     ended = loop.state.columns["ended_s"][wanted] - view.time
+    if no_preemption:
+        assert isinstance(loop.backend, SimulatedBackend)
+        ended = np.where(np.isnan(ended) & begun & ~open_ended, loop.backend.world.ends[wanted] - view.time, ended)
     times = [
         JobTimes(started.get(number, math.inf) - view.time, math.inf if math.isnan(end) else end)
         for number, end in zip(numbers, ended.tolist())
@@ -215,14 +196,94 @@ class JobForecast:
 
 @dataclass(frozen=True)
 class ForecastOptions:
-    """How to forecast: the number of simulations with arrivals as in the last `window_s`, all within `budget_s`; of all jobs,
+    """How to forecast: the number of scenarios with arrivals as in the last `window_s`, all within `budget_s`; of all jobs,
     or of some `jobs` by number."""
 
-    simulations: int = 5
-    window_s: float = 6 * 3600.0
+    simulations: int = 19
+    window_s: float = 7 * 86400.0
     budget_s: float = 60.0
     costs: Costs = field(default_factory=Costs)
     jobs: frozenset[int] | None = None
+
+
+class Scenarios:
+    """The simulations of one forecast, each by its own seed. Run times of jobs without a known end, arrivals and node faults
+    are drawn; `None` instead of a seed has median run times, and neither arrivals nor faults. The state is consumed.
+
+    Args:
+        unknown: jobs whose end is unknown; their steps must last beyond the horizon.
+        run_times: what the run times of the jobs `drawn` are drawn from.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        table: ThroughputTable,
+        options: ForecastOptions,
+        horizon_s: float = HORIZON_S,
+        unknown: frozenset[int] = frozenset(),
+        run_times: RunTimes | None = None,
+        drawn: Collection[int] = (),
+    ) -> None:
+        self.state, self.table, self.options, self.horizon_s, self.unknown = state, table, options, horizon_s, unknown
+        view = state.snapshot().detached()
+        self.start = StartingPoint(view, scheduler_of(state.scheduler), state.memo, costs=options.costs)
+        numbers = sorted([*view.jobs.number.tolist(), *view.queued.number.tolist()])
+        self.numbers = [number for number in numbers if options.jobs is None or number in options.jobs]
+        self._faults, self._run_times = FaultHistory.of(state), run_times
+        self._drawn = [(n, steps_done(state, n), fastest_rate(state.job_of[n], table)) for n in sorted(drawn)]
+        self._busy_s = busy_s(view, table)
+
+    def simulate(self, seed: int | None, keep_running: Callable[[float], bool] = lambda simulated_s: True) -> ForwardRun:
+        """One simulation; it stops when `keep_running`, called with the simulated seconds, says no."""
+        start = self.start if seed is None else self._scenario(seed)
+        args = (start, self.table, self.numbers, self.horizon_s, None, keep_running, self.unknown)
+        return simulate_forward(*args, until_started=seed is not None)
+
+    def _scenario(self, seed: int) -> StartingPoint:
+        state, options, now = self.state, self.options, self.start.view.time
+        if self._run_times is not None:
+            draw = stream(seed, "run-times", round(now * 1000))
+            self._run_times.redraw(draw)
+            for (number, done, rate), (share, beyond) in zip(self._drawn, draw.random((len(self._drawn), 2)).tolist()):
+                job, ran_s = state.job_of[number], self._run_times.ran_s[number]
+                if run_time := self._run_times.of(job, ran_s):
+                    left_s = min(max(1.0, run_time.at(share, beyond) - ran_s), BEYOND_S)
+                    state.assume(number, steps=done + left_s * rate, min_run_s=job.min_run_s)
+        past, within_s = recent_jobs(state, self.table), min(options.window_s, self._busy_s)
+        arrivals = ArrivalForecast("recent", options.window_s, seed).draw(now, past, within_s)
+        faults = tuple(self._faults.draw(seed, now, within_s))
+        view = state.snapshot().detached() if self._drawn else self.start.view
+        return replace(self.start, view=view, arrivals=arrivals, faults=faults)
+
+    def forecasts(self, runs: Sequence[ForwardRun], factor: Widening) -> tuple[JobForecast, ...]:
+        """The jobs' forecasts by these simulations, of which the first is that without arrivals."""
+        first, *others = runs
+        view = self.start.view
+        running = {*view.jobs.number[view.jobs.running].tolist()}
+        return tuple(
+            JobForecast(
+                number,
+                view.job_of[number].name,
+                number in running,
+                first.times[place],
+                _summary([one.times[place] for one in others], factor),
+                self.horizon_s if first.complete else first.simulated_s,
+                any(run.blocked and math.inf in (run.times[place].starts_s, run.times[place].ends_s) for run in runs),
+            )
+            for place, number in enumerate(self.numbers)
+        )
+
+
+def _summary(times: Sequence[JobTimes], factor: Widening) -> tuple[JobTimes, ...]:
+    """The interval and the median of more than three simulations."""
+    if len(times) <= 3:
+        return tuple(times)
+    starts, ends = (
+        interval((one.starts_s for one in times), factor.starts),
+        interval((one.ends_s for one in times), factor.ends),
+    )
+    return tuple(map(JobTimes, starts, ends))
 
 
 def forecast_jobs(
@@ -232,47 +293,30 @@ def forecast_jobs(
     *,
     horizon_s: float = HORIZON_S,
     unknown: frozenset[int] = frozenset(),
+    factor: Widening = NOT_WIDENED,
     start_another: Callable[[], bool] = lambda: True,
     keep_running: Callable[[float], bool] = lambda simulated_s: True,
 ) -> tuple[JobForecast, ...]:
     """Forecast the jobs that have not ended, by number. Every job must end at a rate that `table` has.
 
     Args:
-        unknown: jobs whose end is unknown; their steps must last beyond the horizon.
         start_another: called after each simulation; False ends the forecast.
         keep_running: called during a simulation with the simulated seconds; False stops it. A stopped simulation counts only if
             it is the first.
     """
-    view = state.snapshot().detached()
-    start = StartingPoint(view, scheduler_of(state.scheduler), state.memo, costs=options.costs)
-    past = list(recent_jobs(state, table))
-    drawn = (ArrivalForecast("recent", options.window_s, seed).draw(view.time, past) for seed in range(options.simulations))
-    numbers = sorted([*view.jobs.number.tolist(), *view.queued.number.tolist()])
-    numbers = [number for number in numbers if options.jobs is None or number in options.jobs]
-    if not numbers:
-        return ()
-    runs: list[ForwardRun] = []
-    for arrivals in chain([()], drawn):
-        begin = replace(start, arrivals=arrivals)
-        run = simulate_forward(begin, table, numbers, horizon_s, keep_running=keep_running, unknown=unknown)
-        if run.complete or not runs:
-            runs.append(run)
+    scenarios = Scenarios(state, table, options, horizon_s, unknown)
+    runs = [*_simulations(scenarios, start_another, keep_running)]
+    return scenarios.forecasts([run for place, run in enumerate(runs) if run.complete or not place], factor)
+
+
+def _simulations(
+    scenarios: Scenarios, start_another: Callable[[], bool], keep_running: Callable[[float], bool]
+) -> Iterator[ForwardRun]:
+    for seed in (None, *range(scenarios.options.simulations)) if scenarios.numbers else (None,):
+        run = scenarios.simulate(seed, keep_running)
+        yield run
         if not run.complete or not start_another():
-            break
-    first, *others = runs
-    running = {*view.jobs.number[view.jobs.running].tolist()}
-    return tuple(
-        JobForecast(
-            number,
-            view.job_of[number].name,
-            number in running,
-            first.times[place],
-            tuple(one.times[place] for one in others),
-            horizon_s if first.complete else first.simulated_s,
-            any(run.blocked and math.inf in (run.times[place].starts_s, run.times[place].ends_s) for run in runs),
-        )
-        for place, number in enumerate(numbers)
-    )
+            return
 
 
 @dataclass(frozen=True)
@@ -293,6 +337,7 @@ class ClusterForecast:
     limited: frozenset[int] = frozenset()
     overdue: Mapping[int, float] = field(default_factory=dict)
     ranges: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    widened: Widening = NOT_WIDENED  # by what past forecasts taught
 
     @property
     def unknown(self) -> frozenset[int]:
@@ -304,6 +349,45 @@ OnSimulated = Callable[[int, float], None]
 """Called with the number of completed simulations, and the simulated seconds of the present one."""
 
 
+class PreparedForecast:
+    """A forecast from a cluster's state, with the rates that it has measured, or a table, before any simulation. The state is
+    consumed."""
+
+    def __init__(self, state: State, rates: Mapping[str, Any] | ThroughputTable, options: ForecastOptions) -> None:
+        if isinstance(rates, ThroughputTable):
+            table, guesses = rates.for_types(state.cluster.type_names), RateGuesses()
+        else:
+            table, guesses = measured_table(rates, state, BEYOND_S), rate_guesses(rates, state)
+        table = with_colocated_rates(table, state)
+        open_ended, times = open_ended_jobs(state), RunTimes(state)
+        without_end = {*open_ended, *guesses.unmeasured}
+        priors = run_time_priors(state, without_end, times)
+        known = {number: prior.finished for number, prior in priors.items()}
+        self._about = ClusterForecast(
+            (),
+            0,
+            options,
+            min(options.window_s, state.time),
+            guesses,
+            tuple(open_ended),
+            priors=known,
+            limited=frozenset(n for n in without_end - known.keys() if state.job_of[n].time_limit_s < math.inf),
+            overdue={n: prior.median_s for n, prior in priors.items() if times.ran_s[n] >= prior.range_s[1]},
+            ranges={number: prior.range_s for number, prior in priors.items()},
+            widened=Widening.learned(state),
+        )
+        state = with_assumed_ends(state, table, {*open_ended, *known}, BEYOND_S, priors)
+        self.scenarios = Scenarios(state, table, options, unknown=self._about.unknown, run_times=times, drawn=known)
+
+    def result(self, runs: Sequence[ForwardRun]) -> ClusterForecast:
+        """The forecast by these simulations, of which the first is that without arrivals. Of the others those that are complete
+        count."""
+        first, *others = runs
+        counted = [first, *(run for run in others if run.complete)]
+        completed = len(counted) if first.complete else 0
+        return replace(self._about, jobs=self.scenarios.forecasts(counted, self._about.widened), completed=completed)
+
+
 def forecast(
     state: State,
     rates: Mapping[str, Any] | ThroughputTable,
@@ -311,30 +395,19 @@ def forecast(
     on_simulated: OnSimulated = lambda completed, simulated_s: None,
 ) -> ClusterForecast:
     """Forecast from a cluster's state, with the rates that it has measured, or a table. The state is consumed."""
-    if isinstance(rates, ThroughputTable):
-        table, guesses = rates.for_types(state.cluster.type_names), RateGuesses()
-    else:
-        table, guesses = measured_table(rates, state, BEYOND_S), rate_guesses(rates, state)
-    table = with_colocated_rates(table, state)
-    open_ended, now, budget = open_ended_jobs(state), state.time, _Budget(options.budget_s, on_simulated)
-    without_end = {*open_ended, *guesses.unmeasured}
-    priors = run_time_priors(state, without_end)
-    known = {number: prior.finished for number, prior in priors.items() if prior.left_s < math.inf}
-    limited = frozenset(n for n in without_end - known.keys() if state.job_of[n].time_limit_s < math.inf)
-    overdue = {number: prior.median_s for number, prior in priors.items() if number not in known.keys() | limited}
-    about = ClusterForecast((), 0, options, min(options.window_s, now), guesses, tuple(open_ended), 0, known, limited, overdue)
+    budget = _Budget(options.budget_s, on_simulated)
+    with simulation_errors():
+        prepared = PreparedForecast(state, rates, options)
+        return prepared.result([*_simulations(prepared.scenarios, budget.start_another, budget.keep_running)])
+
+
+@contextmanager
+def simulation_errors() -> Iterator[None]:
+    """Name the cause where a part is faulty, or jobs would never end."""
     try:
-        found = forecast_jobs(
-            with_assumed_ends(state, table, {*open_ended, *known}, BEYOND_S),
-            table,
-            options,
-            unknown=about.unknown,
-            start_another=budget.start_another,
-            keep_running=budget.keep_running,
-        )
-    except Exception as problem:  # a faulty part, or jobs that would never end
+        yield
+    except Exception as problem:
         raise FairleadError(f"cannot simulate ahead from this state: {type(problem).__name__}: {problem}") from problem
-    return replace(about, jobs=found, completed=budget.completed, ranges={n: priors[n].range_s for n in known})
 
 
 def without_simulation(state: State, options: ForecastOptions) -> ClusterForecast:
@@ -370,80 +443,3 @@ class _Budget:
     def keep_running(self, simulated_s: float) -> bool:
         self._on_simulated(self.completed, simulated_s)
         return time.monotonic() - self._began < self._budget_s
-
-
-_OLD_KEYS = {
-    "completed": "made",
-    "simulations": "looks",
-    "history_s": "lately_s",
-    "scaled": "in_proportion",
-    "open_ended": "endless",
-    "running": "runs",
-    "without_arrivals": "by_itself",
-    "with_arrivals": "with_others",
-    "horizon_s": "within_s",
-}
-"""Keys of control planes before this version."""
-
-
-def forecast_to_json(found: ClusterForecast) -> dict[str, Any]:
-    """As JSON data; infinity is null."""
-    return {
-        "jobs": [
-            {
-                **vars(one),
-                "without_arrivals": _seconds(one.without_arrivals),
-                "with_arrivals": [_seconds(times) for times in one.with_arrivals],
-            }
-            for one in found.jobs
-        ],
-        "completed": found.completed,
-        "simulations": found.options.simulations,
-        "budget_s": found.options.budget_s,
-        "history_s": found.history_s,
-        "window_s": found.options.window_s,
-        "scaled": list(found.guesses.scaled.items()),
-        "unmeasured": list(found.guesses.unmeasured.items()),
-        "open_ended": list(found.open_ended),
-        "missed": found.missed,
-        "priors": list(found.priors.items()),
-        "limited": sorted(found.limited),
-        "overdue": list(found.overdue.items()),
-        "ranges": list(found.ranges.items()),
-    }
-
-
-def forecast_from_json(data: Mapping[str, Any]) -> ClusterForecast:
-    """The forecast that `forecast_to_json` has written, here or in an older version."""
-    data = _with_new_keys(data)
-    jobs = []
-    for one in map(_with_new_keys, data["jobs"]):
-        with_arrivals = tuple(map(_times, one["with_arrivals"]))
-        known = (one["number"], one["name"], one["running"], _times(one["without_arrivals"]), with_arrivals)
-        jobs.append(JobForecast(*known, one["horizon_s"], one.get("blocked", False)))
-    return ClusterForecast(
-        tuple(jobs),
-        data["completed"],
-        ForecastOptions(data["simulations"], data["window_s"], data["budget_s"]),
-        data["history_s"],
-        RateGuesses(dict(data["scaled"]), dict(data["unmeasured"])),
-        tuple(data["open_ended"]),
-        data.get("missed", 0),  # older control planes lack these
-        dict(data.get("priors", ())),
-        frozenset(data.get("limited", ())),
-        dict(data.get("overdue", ())),
-        dict(data.get("ranges", ())),
-    )
-
-
-def _with_new_keys(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {**data, **{new: data[old] for new, old in _OLD_KEYS.items() if old in data and new not in data}}
-
-
-def _seconds(times: JobTimes) -> list[float | None]:
-    return [None if each == math.inf else each for each in (times.starts_s, times.ends_s)]
-
-
-def _times(seconds: list[float | None]) -> JobTimes:
-    starts, ends = (math.inf if each is None else each for each in seconds)
-    return JobTimes(starts, ends)

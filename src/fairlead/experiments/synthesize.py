@@ -26,7 +26,8 @@ from fairlead.engine.journal import Journal, MemoryJournal, NoJournal
 from fairlead.engine.state import State
 from fairlead.experiments.cases import ProcessPool
 from fairlead.experiments.live_inputs import open_ended_jobs, recent_jobs, with_assumed_ends
-from fairlead.experiments.lookahead import ArrivalForecast, StartingPoint, forward_loop
+from fairlead.experiments.lookahead import StartingPoint, forward_loop
+from fairlead.experiments.scenarios import ArrivalForecast
 from fairlead.experiments.simulate import Simulation, SimulationRun, begin, stop_of
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.throughput_tables import ThroughputTable

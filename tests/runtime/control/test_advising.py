@@ -24,6 +24,7 @@ from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
+from fairlead.experiments.forecast_json import forecast_from_json, forecast_to_json
 from fairlead.experiments.live_inputs import (
     RateGuesses,
     fetch_state,
@@ -37,9 +38,7 @@ from fairlead.experiments.lookahead import (
     ForecastOptions,
     JobForecast,
     JobTimes,
-    forecast_from_json,
     forecast_jobs,
-    forecast_to_json,
 )
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS

@@ -27,14 +27,13 @@ from fairlead.core.errors import FairleadError
 from fairlead.core.job import Job
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import freeze
+from fairlead.experiments.forecast_json import forecast_from_json, forecast_to_json
 from fairlead.experiments.live_inputs import RateGuesses
 from fairlead.experiments.lookahead import (
     ClusterForecast,
     ForecastOptions,
     JobForecast,
     JobTimes,
-    forecast_from_json,
-    forecast_to_json,
 )
 from fairlead.experiments.lookahead_process import STARTUP_S, forecast_in_process
 from fairlead.runtime.control.lookahead_service import VALID_S, LookaheadService
@@ -417,7 +416,8 @@ def test_a_process_that_looks_ahead_begins_with_everybody_as_they_are_and_ends_b
         .submit(Job("runs", steps=900.0, workers=4), Job("waits", steps=900.0))
     )
     harness.round()
-    about = json.dumps({"now": 61.0, "rates": {"rates": []}, "budget_s": 5.0 - STARTUP_S}).encode()
+    saved = freeze(harness.state)()
+    about = json.dumps({"now": 61.0, "rates": {"rates": []}, "budget_s": 5.0 - STARTUP_S, "bytes": len(saved)}).encode()
     looking = subprocess.Popen(
         [sys.executable, "-m", "fairlead.experiments.lookahead_process"],
         stdin=subprocess.PIPE,
@@ -425,10 +425,11 @@ def test_a_process_that_looks_ahead_begins_with_everybody_as_they_are_and_ends_b
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )
     with looking:
-        looking.stdin.write(about + b"\n" + freeze(harness.state)())
+        looking.stdin.write(about + b"\n" + saved)
         looking.stdin.close()
         told = forecast_from_json(json.loads(looking.stdout.readline()))
-        assert looking.wait(60) == -signal.SIGALRM
+        assert json.loads(looking.stdout.readline()) == {"ended": -signal.SIGALRM}
+        assert looking.wait(60) == 0, "it reads no further request"
     assert told.completed == 0
     assert [(one.name, one.running, one.without_arrivals.starts_s, one.horizon_s) for one in told.jobs] == [
         ("runs", True, 0.0, 0.0),

@@ -34,7 +34,7 @@ from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.event_log import policy_of
 from fairlead.runtime.control.job_logs import LogMissing, LogReader, LogUnreachable
 from fairlead.runtime.control.job_routes import ENDED_ALREADY, JobName, check_limits, job_routes
-from fairlead.runtime.control.lookahead_service import Lookahead, when_routes
+from fairlead.runtime.control.lookahead_service import Lookahead, lookahead_service, when_routes
 from fairlead.runtime.control.node_routes import node_routes
 from fairlead.runtime.control.prometheus import CONTENT_TYPE
 from fairlead.runtime.control.request_guard import (
@@ -422,11 +422,12 @@ def create_app(
         return Response(encoded, media_type="application/octet-stream", headers={"fairlead-now": repr(now)})
 
     requests = SimpleNamespace(names=names, find=find, read=read, in_the_journal=in_the_journal)
-    app.include_router(job_routes(plane, bearer, requests))
+    service = None if lookahead is None else lookahead_service(plane, lookahead)
+    app.include_router(job_routes(plane, bearer, requests), dependencies=[Depends(service.sample)] if service else [])
     app.include_router(node_routes(plane, bearer, requests))
     app.include_router(accounting_routes(plane, bearer, read))
-    if lookahead is not None:
-        app.include_router(when_routes(plane, bearer, lookahead))
+    if service is not None:
+        app.include_router(when_routes(plane, bearer, service))
         features.append("when")
     if console is not None:
         app.include_router(console.routes(bearer, features))

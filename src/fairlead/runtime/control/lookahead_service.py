@@ -1,15 +1,21 @@
 """Forecasts of when jobs will run, for all users: one simulation at a time, in another process. Its result serves all requests
-for some seconds, as long as the user's jobs have not changed. It covers all jobs; users see their own. (No postponed
-annotations here: FastAPI reads them.)"""
+for some seconds, as long as the user's jobs have not changed. It covers all jobs; users see their own. A sample of the
+forecasts goes to the journal. (No postponed annotations here: FastAPI reads them.)"""
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
+import numpy as np
 from fastapi import APIRouter, Depends, HTTPException, Request
 
 from fairlead.core.errors import FairleadError
+from fairlead.core.events import Event, ForecastsRecorded
+from fairlead.engine.state import State
 from fairlead.engine.state_codec import freeze
 from fairlead.runtime.control import views
 from fairlead.runtime.control.cluster_backend import StateBusy
@@ -22,7 +28,16 @@ VALID_S = 15.0  # or as long as the simulation took
 CHECK_EVERY_S = 0.2
 READ_WITHIN_S = 2.0
 CLIENT_CLOSED = 499  # for the request counter only
-SHARED_KEYS = ("completed", "simulations", "budget_s", "window_s", "history_s")  # keys that are the same for all users
+SAMPLE_AFTER_S, SAMPLE_EVERY_S = 60.0, 600.0  # forecasts for the journal that no user asked for
+MAX_RECORDED, RECORD_AGAIN_S, MAX_PER_EVENT = 4, 6 * 3600.0, 200  # forecasts of a job in the journal, and how far apart
+SHARED_KEYS = (
+    "completed",
+    "simulations",
+    "budget_s",
+    "window_s",
+    "history_s",
+    "widened",
+)  # keys that are the same for all users
 
 Lookahead: TypeAlias = Callable[[float, bytes, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 """Forecasts from the present second, an encoded state, and measured rates."""
@@ -40,8 +55,16 @@ class LookaheadResult(NamedTuple):
 class LookaheadService:
     """Runs at most one simulation at a time."""
 
-    def __init__(self, lookahead: Lookahead, frozen: FrozenState, now: Callable[[], float]) -> None:
-        self._lookahead, self._frozen, self._now = lookahead, frozen, now
+    def __init__(
+        self,
+        lookahead: Lookahead,
+        frozen: FrozenState,
+        now: Callable[[], float],
+        record: Callable[[LookaheadResult], None] = lambda result: None,
+    ) -> None:
+        self._lookahead, self._frozen, self._now, self._record = lookahead, frozen, now, record
+        self._sampling: asyncio.Task[None] | None = None
+        self._sampled = -math.inf
         self._task: asyncio.Task[LookaheadResult] | None = None
         self._waiting = 0
 
@@ -59,6 +82,17 @@ class LookaheadService:
                 task.cancel()
                 self._task = None
 
+    async def sample(self) -> None:
+        """See that a forecast is made soon, for the journal, but not often. Called with requests about jobs."""
+        if (self._sampling is None or self._sampling.done()) and time.monotonic() - self._sampled >= SAMPLE_EVERY_S:
+            self._sampled = time.monotonic()
+            self._sampling = asyncio.create_task(self._sample())
+
+    async def _sample(self) -> None:
+        await asyncio.sleep(SAMPLE_AFTER_S)  # the job that was just submitted is in the state then
+        with suppress(FairleadError):  # it is in the log
+            await self.result()
+
     def _is_usable(self, task: asyncio.Task[LookaheadResult], other_than: LookaheadResult | None) -> bool:
         if task.cancelled() or task.exception() is not None or task.result() is other_than:
             return False
@@ -68,7 +102,9 @@ class LookaheadService:
     async def _simulate(self) -> LookaheadResult:
         from_s, state, rates = await asyncio.to_thread(self._frozen)
         forecast = await self._lookahead(from_s, state, rates)
-        return LookaheadResult(from_s, self._now(), forecast)
+        result = LookaheadResult(from_s, self._now(), forecast)
+        self._record(result)
+        return result
 
 
 def _log_failure(task: asyncio.Task[LookaheadResult]) -> None:
@@ -77,14 +113,44 @@ def _log_failure(task: asyncio.Task[LookaheadResult]) -> None:
         log.warning("forecast failed", extra={"why": str(problem)})
 
 
-def when_routes(plane: ControlPlane, bearer: Callable[..., Any], lookahead: Lookahead) -> APIRouter:
-    """Return the route `/v1/when`."""
-    router = APIRouter()
+def sampled_forecasts(result: LookaheadResult, now: float, state: State) -> list[Event]:
+    """The event that records the forecasts of jobs that have none in the journal, or an old one; none if there are no such
+    jobs. Only jobs with an interval count."""
+    last: dict[int, list[float]] = {}
+    for made_s, number, *_ in state.forecasts:
+        last.setdefault(int(number), []).append(made_s)
+    alive = {*state.live.tolist(), *state.queue.tolist()}
+    chosen: list[tuple[int, list[float]]] = []
+    for one in result.forecast["jobs"] if result.forecast["completed"] > 4 else ():
+        number, times, known = one["number"], one["with_arrivals"], last.get(one["number"], [])
+        again = len(known) < MAX_RECORDED and (not known or now - known[-1] >= RECORD_AGAIN_S)
+        if again and number in alive and len(times) == 3 and len(chosen) < MAX_PER_EVENT:
+            values = [math.inf if turn[place] is None else turn[place] for place in (0, 1) for turn in times]
+            chosen.append((number, [round(result.from_s + value, 1) for value in values]))
+    if not chosen:
+        return []
+    columns: list[Any] = [np.array(column) for column in zip(*(values for _, values in chosen))]
+    jobs = np.array([number for number, _ in chosen], dtype=np.int64)
+    return [ForecastsRecorded(now, jobs, *columns, *result.forecast.get("widened", ()))]
+
+
+def lookahead_service(plane: ControlPlane, lookahead: Lookahead) -> LookaheadService:
+    """Return the service of a control plane; it records its forecasts."""
 
     def frozen() -> tuple[float, bytes, Mapping[str, Any]]:
         with plane.backend.at_rest(READ_WITHIN_S):
             now, encode, rates = plane.backend.now, freeze(plane.loop.state), views.rates(plane.loop.state)
         return now, encode(), {"rates": rates}
+
+    def record(result: LookaheadResult) -> None:
+        plane.backend.inbox.put(lambda now: sampled_forecasts(result, now, plane.loop.state))
+
+    return LookaheadService(lookahead, frozen, lambda: plane.backend.now, record)
+
+
+def when_routes(plane: ControlPlane, bearer: Callable[..., Any], service: LookaheadService) -> APIRouter:
+    """Return the route `/v1/when`."""
+    router = APIRouter()
 
     def visible(visible_to: str | None) -> dict[int, bool]:
         """Return the jobs of a user that have not ended, and whether they run."""
@@ -92,8 +158,6 @@ def when_routes(plane: ControlPlane, bearer: Callable[..., Any], lookahead: Look
             state = plane.loop.state
             running, alive = {*state.running.tolist()}, (*state.live.tolist(), *state.queue.tolist())
             return {number: number in running for number in alive if visible_to in (None, state.job_of[number].user)}
-
-    service = LookaheadService(lookahead, frozen, lambda: plane.backend.now)
 
     async def simulated(other_than: LookaheadResult | None, closed: asyncio.Task[None]) -> LookaheadResult:
         task = asyncio.create_task(service.result(other_than))
@@ -110,8 +174,9 @@ def when_routes(plane: ControlPlane, bearer: Callable[..., Any], lookahead: Look
 
     @router.get("/v1/when", responses={503: {}})
     async def when(caller: Annotated[Bearer, Depends(bearer)], request: Request) -> dict[str, Any]:
-        """When each of your jobs should start and end, in seconds from now: without new jobs, and with jobs arriving as they
-        did lately. null: not within the simulated time."""
+        """When each of your jobs should start and end, in seconds from now: without new jobs, and with drawn run times,
+        arrivals and node failures (lower bound of an 80 % interval, median, upper bound). null: not within the simulated
+        time."""
         closed = asyncio.create_task(_closed(request))
         try:
             result = await simulated(None, closed)

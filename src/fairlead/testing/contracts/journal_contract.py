@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from pathlib import Path
@@ -156,5 +157,6 @@ def every_event() -> list[ev.Event]:
         ev.JobUpdated(11.5, 2, {"priority": 3, "time_limit_s": 60.0, "account": "lab"}),
         ev.JobReleased(11.75, 2),
         ev.JobRequeued(11.9, 0, hold=True, by="ann"),
+        ev.ForecastsRecorded(11.95, one, one + 12.0, one + 13.0, one + 15.5, one + 14.0, one + 19.0, one + math.inf, 1.5),
         ev.JobCancelled(12.0, 2),
     ]
