@@ -23,7 +23,7 @@ from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
 from fairlead.experiments.forecast_json import forecast_from_json, forecast_to_json
-from fairlead.experiments.forecast_quality import Widening, forecast_quality, interval
+from fairlead.experiments.forecast_quality import Widening, forecast_interval, forecast_quality
 from fairlead.experiments.lookahead import ForecastOptions, forecast
 from fairlead.experiments.scenarios import ArrivalForecast, FaultHistory, RunGroup, RunTimes
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
@@ -156,10 +156,10 @@ def test_declared_steps_leave_little_to_draw():
 
 
 def test_an_interval_of_few_scenarios_is_widened():
-    assert interval(range(1, 20)) == (2.0, 10.0, 18.0)
-    assert interval([10.0, 20.0, 30.0, 40.0, 50.0]) == pytest.approx((6.0, 30.0, 54.0)), "by 0.8 · 6 / 4"
-    assert interval([1.0, math.inf, math.inf, math.inf]) == (1.0, math.inf, math.inf)
-    assert interval(range(1, 20), 2.0) == (0.0, 10.0, 26.0)
+    assert forecast_interval(range(1, 20)) == (2.0, 10.0, 18.0)
+    assert forecast_interval([10.0, 20.0, 30.0, 40.0, 50.0]) == pytest.approx((6.0, 30.0, 54.0)), "by 0.8 · 6 / 4"
+    assert forecast_interval([1.0, math.inf, math.inf, math.inf]) == (1.0, math.inf, math.inf)
+    assert forecast_interval(range(1, 20), 2.0) == (0.0, 10.0, 26.0)
 
 
 def recorded(*forecasts: ev.ForecastsRecorded) -> list[ev.Event]:

@@ -21,7 +21,7 @@ MIN_OUTCOMES = 20
 """Fewer outcomes do not change the width of intervals."""
 
 
-def interval(values: Iterable[float], factor: float = 1.0) -> tuple[float, float, float]:
+def forecast_interval(values: Iterable[float], factor: float = 1.0) -> tuple[float, float, float]:
     """The 10th percentile, the median and the 90th percentile of the scenarios, the distances multiplied by `factor`.
 
     The least and the most of n scenarios contain a further one with probability (n − 1) / (n + 1). Where this is below 80 %,

@@ -24,7 +24,7 @@ from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.loop import Loop, Stalled
 from fairlead.engine.state import State
-from fairlead.experiments.forecast_quality import NOT_WIDENED, Widening, interval
+from fairlead.experiments.forecast_quality import NOT_WIDENED, Widening, forecast_interval
 from fairlead.experiments.live_inputs import (
     RateGuesses,
     busy_s,
@@ -280,8 +280,8 @@ def _summary(times: Sequence[JobTimes], factor: Widening) -> tuple[JobTimes, ...
     if len(times) <= 3:
         return tuple(times)
     starts, ends = (
-        interval((one.starts_s for one in times), factor.starts),
-        interval((one.ends_s for one in times), factor.ends),
+        forecast_interval((one.starts_s for one in times), factor.starts),
+        forecast_interval((one.ends_s for one in times), factor.ends),
     )
     return tuple(map(JobTimes, starts, ends))
 
