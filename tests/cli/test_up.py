@@ -63,7 +63,7 @@ def test_jobs_from_the_command_line_run_end_and_are_told_of(tmp_path):
         assert process.wait() in (0, 130)
     told = (tmp_path / "up.log").read_text()
     said = [line for line in told.splitlines() if "slow decision" not in line]  # a busy machine's first one may be
-    assert said[0].startswith("HTTP API: http://")
+    assert said[0].startswith("console: http://")
     assert "no control plane" not in told.partition("node joined")[0]
     steps = len((tmp_path / "more.steps").read_text().split())
     assert f"goes-on has stopped with {steps:,} steps saved" in told

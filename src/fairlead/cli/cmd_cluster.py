@@ -198,7 +198,7 @@ def serve_command(
 
 
 def _print_addresses(started: Started, parts: LiveSchedulerOptions) -> None:
-    note(f"HTTP API: {started.url}/docs   agents: {started.agents}   journal: {started.journal}")
+    note(f"console: {started.url}   HTTP API: {started.url}/docs   agents: {started.agents}   journal: {started.journal}")
     if started.cluster_note:
         note(started.cluster_note)
     scheduler = started.scheduler
