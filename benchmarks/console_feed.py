@@ -15,6 +15,7 @@ import os
 import random
 import selectors
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -220,8 +221,8 @@ def changes(many: ManyJobs, readers: int) -> dict[str, float]:
     return {"cpu_s_per_1000_jobs": cpu_s / ROUNDS / CHANGED * 1000, "bytes_per_1000_jobs": size / ROUNDS / CHANGED * 1000}
 
 
-def of_a_real_control_plane(agents: int, jobs: int, pages: int, seconds: float) -> dict[str, Any]:
-    """CPU of `fairlead serve` with emulated agents of eight GPUs each, without pages, with pages, and without them again."""
+def of_a_real_control_plane(agents: int, jobs: int, pages: int, seconds: float, turns: int) -> dict[str, Any]:
+    """CPU of `fairlead serve` with emulated agents of eight GPUs each, in turns without pages and with them."""
     from control_plane_process import serving
     from runtime_control import Emulators, Load, _Work
 
@@ -237,23 +238,24 @@ def of_a_real_control_plane(agents: int, jobs: int, pages: int, seconds: float) 
             work.begin()
             time.sleep(3 * load.round_s)
             told["launches"], start = emulators["launches"], time.monotonic()
-            for name, count in (("without", 0), ("with", pages), ("without_again", 0)):
+            cores: dict[int, list[float]] = {0: [], pages: []}
+            for turn in range(2 * turns):
+                count = pages * (turn % 2)
                 with open_pages(plane.http_port, count, [plane.token("admin").strip()]) as got:
-                    time.sleep(10.0)
+                    time.sleep(5.0)
                     began, cpu_s, size = time.monotonic(), plane.cpu_s, got[0]
                     while time.monotonic() < began + seconds:
                         work.renew(time.monotonic() - start)
                         time.sleep(1.0)
                     took = time.monotonic() - began
-                    told[f"{name}_pages_cores"] = (plane.cpu_s - cpu_s) / took
-                    told[f"{name}_pages_bytes_per_s"] = (got[0] - size) / took
-                if count:
-                    time.sleep(65.0)  # until the feed sleeps
+                    cores[count].append((plane.cpu_s - cpu_s) / took)
+                    told["bytes_per_s"] = (got[0] - size) / took
             told["memory_mb"] = plane.memory_mb
         finally:
             emulators.close()
-    quiet = (told["without_pages_cores"] + told["without_again_pages_cores"]) / 2
-    return told | {"rise": told["with_pages_cores"] / quiet - 1}
+    rises = [busy / quiet - 1 for quiet, busy in zip(cores[0], cores[pages])]
+    told |= {"cores_without_pages": cores[0], "cores_with_pages": cores[pages], "load_average_at_end": os.getloadavg()[0]}
+    return told | {"rise_median": statistics.median(rises), "rise_of_sums": sum(cores[pages]) / sum(cores[0]) - 1}
 
 
 def main() -> None:
@@ -261,7 +263,8 @@ def main() -> None:
     options.add_argument("--agents", type=int, default=5000, help="nodes of eight GPUs")
     options.add_argument("--jobs", type=int, default=10_000)
     options.add_argument("--pages", type=int, default=20)
-    options.add_argument("--seconds", type=float, default=60.0, help="that are measured each time, with --serve")
+    options.add_argument("--seconds", type=float, default=20.0, help="of each turn, with --serve")
+    options.add_argument("--turns", type=int, default=6, help="without pages and with them, with --serve")
     options.add_argument("--serve", action="store_true", help="a real control plane with emulated agents")
     options.add_argument("--read", nargs="+", help=argparse.SUPPRESS)
     given = options.parse_args()
@@ -269,7 +272,7 @@ def main() -> None:
         read_pages(int(given.read[0]), int(given.read[1]), given.read[2:])
         return
     if given.serve:
-        told = of_a_real_control_plane(given.agents, given.jobs, given.pages, given.seconds)
+        told = of_a_real_control_plane(given.agents, given.jobs, given.pages, given.seconds, given.turns)
     else:
         many = ManyJobs(given.agents, given.jobs)
         told = {"nodes": given.agents, "jobs": given.jobs, "load_average": os.getloadavg()[0], **first_event(many)}

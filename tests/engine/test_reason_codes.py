@@ -27,7 +27,7 @@ def test_the_codes_of_many_jobs_are_those_of_their_reasons(family):
         if int(second) % 3 == 0 and waiting and waiting[0] not in loop.state.running and not loop.state.held:
             loop.record(ev.JobHeld(max(loop.state.time, loop.backend.now), waiting[0], "ann"))
         for plan in (loop.plan, None):
-            codes = reason_codes(loop.state, plan, loop.state.job_of)
+            codes = reason_codes(loop.state, plan, list(loop.state.job_of))
             for number, code in codes.items():
                 reason = why_not_running(loop.state, plan, number, loop.backend.now)
                 assert code == ("" if reason is None else reason.code), (number, second)

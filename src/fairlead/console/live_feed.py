@@ -375,7 +375,7 @@ def _batches(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
 
 def _differs(shown: Heartbeat, now: Heartbeat) -> bool:
     """Whether what a node measures is worth another row."""
-    if shown is now:
+    if shown is now or (shown.utilization == now.utilization and shown.memory_gb == now.memory_gb):
         return False
     pairs: Collection[tuple[float, float]] = list(zip(shown.memory_gb, now.memory_gb))
     return (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
@@ -52,56 +53,56 @@ def why_not_running(state: State, plan: RoundPlan | None, number: int, now: floa
     return Reasons.retrying(*about) if reason.code is Code.NEXT_DECISION else reason.after_failure(*about)
 
 
-def reason_codes(state: State, plan: RoundPlan | None, numbers: Iterable[int]) -> dict[int, str]:
-    """Return the code of `why_not_running` for each of many jobs, empty for None, without the facts: about 2 µs for a job."""
-    a = state.store.arrays
-    queued, blocked = set(state.eligible.tolist()), state.snapshot().blocked
-    free = np.bincount(state.cluster.type_of[state.up & (state.device_map.occupancy == 0)], minlength=len(state.cluster.types))
-    later = plan is not None and state.time > plan.time
+def reason_codes(state: State, plan: RoundPlan | None, numbers: Sequence[int]) -> dict[int, str]:
+    """Return the code of `why_not_running` for each of many jobs, empty for None, without the facts: about 1 µs for a job."""
+    a, at = state.store.arrays, np.array(numbers, dtype=np.int64)
+    phase, since_s, fits, starts = (a[name][at].tolist() for name in ("phase", "waiting_since_s", "fits", "starts"))
+    blocked, no_nodes = state.snapshot().blocked, not state.cluster.number_of_node
     launched, suspended = (set(plan.launches.jobs.tolist()), set(plan.suspended.tolist())) if plan else (set(), set())
     seen_s = 0.0 if plan is None else plan.time if plan.snapshot_s is None else plan.snapshot_s
+    free = np.bincount(state.cluster.type_of[state.up & (state.device_map.occupancy == 0)], minlength=len(state.cluster.types))
+    now_free = free.tolist() if plan is not None and state.time > plan.time else ()
 
-    def most(by_type: Iterable[int], fits: int) -> int:
+    @cache
+    def most(by_type: tuple[int, ...], fits: int) -> int:
         return max((count for type_, count in enumerate(by_type) if fits >> type_ & 1), default=0)
 
-    def waiting(number: int) -> Code:
+    def waiting(number: int, queued: bool, since_s: float, fits: int) -> Code:
         if number in blocked:
             return Code.WAITING_FOR_JOBS
-        if not state.cluster.number_of_node:
+        if no_nodes:
             return Code.NO_NODES
-        if plan is None or number in launched or (number not in suspended and a["waiting_since_s"][number] > seen_s):
+        if plan is None or number in launched or (since_s > seen_s and number not in suspended):
             return Code.NEXT_DECISION
+        workers = state.job_of[number].workers
         if (known := plan.reasons.get(number)) is not None:
             code = known.code
-        elif number in queued:
+        elif queued:
             code = Code.NEXT_DECISION if plan.not_admitted is None else plan.not_admitted.code
+        elif most(plan.up, fits) < workers:
+            code = Code.NODES_DOWN
+        elif plan.head is not None and plan.head != number:
+            code = Code.BEHIND_HEAD
         else:
-            workers, fits = state.job_of[number].workers, int(a["fits"][number])
-            if most(plan.up, fits) < workers:
-                code = Code.NODES_DOWN
-            elif plan.head is not None and plan.head != number:
-                code = Code.BEHIND_HEAD
-            else:
-                code = Code.NOT_SELECTED if most(plan.free, fits) >= workers else Code.WAITING_FOR_RESOURCES
-        room = later and code is Code.WAITING_FOR_RESOURCES and most(free.tolist(), int(a["fits"][number]))
-        return Code.NEXT_DECISION if room and room >= state.job_of[number].workers else code
+            code = Code.NOT_SELECTED if most(plan.free, fits) >= workers else Code.WAITING_FOR_RESOURCES
+        became_free = code is Code.WAITING_FOR_RESOURCES and most(tuple(now_free), fits) >= workers
+        return Code.NEXT_DECISION if became_free else code
 
-    def code_of(number: int) -> str:
-        phase, failure = int(a["phase"][number]), state.last_failure.get(number)
-        if phase in (Phase.REFUSED, Phase.CANCELLED):
-            return str(state.refusals[number].code) if number in state.refusals else ""
-        if phase == Phase.FAILED:
-            return str(Code.FAILED) if failure is not None else ""
-        if phase > Phase.WAITING:
+    def code_of(number: int, phase: int, since_s: float, fits: int, starts: int) -> str:
+        if phase == Phase.RUNNING or phase == Phase.FINISHED:
             return ""
+        failure = state.last_failure.get(number)
+        if phase > Phase.RUNNING:
+            reason = None if phase == Phase.FAILED else state.refusals.get(number)
+            return str(reason.code) if reason is not None else str(Code.FAILED) if phase == Phase.FAILED and failure else ""
         if number in state.held:
             return str(Code.HELD)
-        code = waiting(number)
-        if code is Code.NEXT_DECISION and failure is not None and failure.start == a["starts"][number]:
+        code = waiting(number, phase == Phase.QUEUED, since_s, fits)
+        if code is Code.NEXT_DECISION and failure is not None and failure.start == starts:
             code = Code.RETRYING if failure.own else Code.LAUNCH_FAILED
         return str(code)
 
-    return {number: code_of(number) for number in numbers}
+    return {number: code_of(number, *about) for number, *about in zip(numbers, phase, since_s, fits, starts)}
 
 
 def _has_room(state: State, number: int) -> bool:
