@@ -93,9 +93,20 @@ def open_pages(port: int, count: int, tokens: list[str]) -> Iterator[list[int]]:
     threading.Thread(target=follow, daemon=True).start()
     try:
         yield got
+        if process.poll() is not None:
+            raise RuntimeError("the process with the pages has ended")
     finally:
         process.stdin.close()
         process.wait(timeout=60)
+
+
+def _await_first_events(got: list[int], count: int) -> None:
+    """Wait until all pages have their first events, which are large, or a while where there is no page."""
+    before, deadline = -1, time.monotonic() + PATIENCE_S
+    while count and (not got[0] or got[0] - before > 1 << 20) and time.monotonic() < deadline:
+        before = got[0]
+        time.sleep(2.0)
+    time.sleep(5.0)
 
 
 class ManyJobs:
@@ -242,7 +253,7 @@ def of_a_real_control_plane(agents: int, jobs: int, pages: int, seconds: float, 
             for turn in range(2 * turns):
                 count = pages * (turn % 2)
                 with open_pages(plane.http_port, count, [plane.token("admin").strip()]) as got:
-                    time.sleep(5.0)
+                    _await_first_events(got, count)
                     began, cpu_s, size = time.monotonic(), plane.cpu_s, got[0]
                     while time.monotonic() < began + seconds:
                         work.renew(time.monotonic() - start)
