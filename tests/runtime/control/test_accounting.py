@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +27,7 @@ from fairlead.core.errors import JournalError
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.apply import apply_event, replay_events
+from fairlead.engine.fairness_ledger import nanoseconds
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
@@ -209,6 +211,20 @@ def test_history_has_each_run_of_a_requeued_job_and_usage_counts_the_jobs_that_r
     ]
     assert [(run["waited_s"], run["ran_s"], run["gpu_hours"]) for run in runs] == [(9, 36, 0.01), (10, 36, 0.01), (1, 0, 0)]
     assert [row["jobs"] for row in usage] == [1], "the other job has not run"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_ledger_has_the_gpu_time_of_the_journals_runs_exactly(seed: int) -> None:
+    opened, *later = eventful(seed)
+    assert isinstance(opened, ev.JournalOpened)
+    events = [replace(opened, journal="x"), *later]
+    state = replay_events(events)
+    _, runs = gpu_runs(events, state, state.time)
+    assert state.ledger is not None
+    rows = state.ledger.up_to(state, state.time).rows.values()
+    assert sum(row.received for row in rows) == sum(
+        run.gpus * (nanoseconds(run.end_s) - nanoseconds(run.start_s)) for run in runs
+    )
 
 
 def two_users(machines: Any) -> State:
