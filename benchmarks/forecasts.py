@@ -1,13 +1,12 @@
 """How good forecasts of start and end times are, in simulated weeks of jobs that declare no steps.
 
-    python benchmarks/forecasts.py [--policy fifo] [--seed 1] [--scenarios 19] [--spread 0.7]
+    python benchmarks/forecasts.py [--policy fifo] [--seed 1] [--scenarios 19] [--shape 2981 1.2 0.7]
 
 Twelve users submit jobs of 16 job types to 32 GPUs for three weeks, at three loads. Run times are lognormal: each user and job
-type has its own median (sigma 1.2 around 50 minutes), and its jobs differ by sigma 0.7 (`--spread`);
-none is above a week. Arrivals follow the hour of day. In the second and third week, at random moments, a forecast sees the
-state without run times, and covers up to 12 pending jobs. These forecasts are recorded, so that later ones learn from them. It
-prints how many starts and ends were within the 80 % intervals (in brackets: without what was learned), and the median absolute
-error of the start.
+type has its own median (sigma 1.2 around 50 minutes), and its jobs differ by sigma 0.7 (`--shape`); none is above a week.
+Arrivals follow the hour of day. In the second and third week, at random moments, a forecast sees the state without run times,
+and covers up to 12 pending jobs. These forecasts are recorded, so that later ones learn from them. It prints how many starts
+and ends were within the 80 % intervals (in brackets: without what was learned), and the median absolute error of the start.
 
 The naive estimate is (pending jobs up to this one, in order of submission) x (mean run time of ended jobs) / (running jobs).
 """
@@ -38,7 +37,15 @@ from fairlead.workloads.throughput_tables import MeasuredRate, ThroughputTable, 
 
 WEEK_S, GPUS, SIZES = 7 * 86400.0, 32, (1, 2, 4, 8)
 LOADS = (0.6, 0.8, 0.95)
-BETWEEN, LONGEST_S = (8.0, 1.2), 7 * 86400.0
+LONGEST_S = 7 * 86400.0
+
+
+class Shape(NamedTuple):
+    """Run times: the median in seconds, and sigma between users and job types and within them."""
+
+    median_s: float = math.exp(8.0)
+    between: float = 1.2
+    within: float = 0.7
 
 
 class Outcome(NamedTuple):
@@ -67,15 +74,16 @@ def _within(second: float, bounds: tuple[float, float, float], factor: float = 1
     return median - (median - low) / factor <= second <= median + (high - median) / factor
 
 
-def workload(load: float, spread: float, seed: int) -> list[Job]:
+def workload(load: float, shape: Shape, seed: int) -> list[Job]:
     """Jobs of three weeks, in the mean so many that they need this part of the cluster."""
     draw = stream(seed, "forecast-benchmark", round(100 * load))
     groups = [
-        (f"user-{user}", f"type-{kind}", float(np.exp(draw.normal(*BETWEEN))), int(draw.choice(SIZES, p=(0.5, 0.2, 0.2, 0.1))))
+        (f"user-{user}", f"type-{kind}", median_s, int(draw.choice(SIZES, p=(0.5, 0.2, 0.2, 0.1))))
         for user in range(12)
         for kind in draw.choice(16, 3, replace=False).tolist()
+        for median_s in [float(np.exp(draw.normal(math.log(shape.median_s), shape.between)))]
     ]
-    run_s = {group: np.minimum(group[2] * np.exp(draw.normal(0.0, spread, 2000)), LONGEST_S) for group in groups}
+    run_s = {group: np.minimum(group[2] * np.exp(draw.normal(0.0, shape.within, 2000)), LONGEST_S) for group in groups}
     rate = load * GPUS / float(np.mean([run_s[group].mean() * group[3] for group in groups]))
     jobs, second = [], 0.0
     while (second := second + float(draw.exponential(1 / (2 * rate)))) < 3 * WEEK_S:
@@ -100,9 +108,9 @@ def hidden(state: State) -> State:
 
 
 def outcomes(
-    policy: str, load_level: float, spread: float, moments: int, options: ForecastOptions, seed: int
+    policy: str, load_level: float, shape: Shape, moments: int, options: ForecastOptions, seed: int
 ) -> Iterator[Outcome]:
-    jobs = workload(load_level, spread, seed)
+    jobs = workload(load_level, shape, seed)
     table, on, scheduler = table_of(jobs), cluster(f"{GPUS}xv100:8"), SchedulerConfig(Part(policy), round_s=60.0)
     loop = Loop(State(on), SimulatedBackend(on, table, jobs), scheduler.build(table))
     loop.record(JournalOpened(0.0, on, scheduler.to_data()))
@@ -138,14 +146,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scenarios", type=int, default=19)
     parser.add_argument("--moments", type=int, default=50)
-    parser.add_argument("--spread", type=float, default=0.7)
+    parser.add_argument("--shape", type=float, nargs="*", default=Shape())
     parser.add_argument("--load", type=float, nargs="*", default=LOADS)
     given = parser.parse_args()
     options, every = ForecastOptions(given.scenarios), []
     print(f"{'load':>5} {'forecasts':>9} {'start in':>15} {'end in':>15} {'error':>8} {'naive':>8} {'ratio':>6} {'CPU s':>6}")
     for level in (*given.load, None):
         began = time.process_time()
-        found = every if level is None else [*outcomes(given.policy, level, given.spread, given.moments, options, given.seed)]
+        found = (
+            every
+            if level is None
+            else [*outcomes(given.policy, level, Shape(*given.shape), given.moments, options, given.seed)]
+        )
         every = every if level is None else [*every, *found]
         start, end, start_as_drawn, end_as_drawn = np.mean([one.covered for one in found], axis=0).tolist()
         error = float(np.median([abs(one.starts[1] - one.started) for one in found]))

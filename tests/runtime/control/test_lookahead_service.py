@@ -24,7 +24,9 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.errors import FairleadError
+from fairlead.core.events import FORECAST_COLUMNS, ForecastsRecorded
 from fairlead.core.job import Job
+from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import freeze
 from fairlead.experiments.forecast_json import forecast_from_json, forecast_to_json
@@ -35,8 +37,14 @@ from fairlead.experiments.lookahead import (
     JobForecast,
     JobTimes,
 )
-from fairlead.experiments.lookahead_process import STARTUP_S, forecast_in_process
-from fairlead.runtime.control.lookahead_service import VALID_S, LookaheadService
+from fairlead.experiments.lookahead_process import STARTUP_S, WarmLookahead, forecast_in_process
+from fairlead.runtime.control.lookahead_service import (
+    RECORD_AGAIN_S,
+    VALID_S,
+    LookaheadResult,
+    LookaheadService,
+    sampled_forecasts,
+)
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.testing import Harness, cluster
 
@@ -450,3 +458,46 @@ def test_of_a_process_that_does_not_end_counts_what_it_has_said_last(tmp_path, m
         else:
             with pytest.raises(FairleadError, match="printed nothing"):
                 asyncio.run(forecast_in_process(0.0, b"", {}))
+
+
+def answered(from_s: float, completed: int, jobs: dict[int, list[list[float | None]]]) -> LookaheadResult:
+    found = [{"number": number, "with_arrivals": times} for number, times in jobs.items()]
+    return LookaheadResult(from_s, from_s, {"jobs": found, "completed": completed, "widened": [1.0, 1.5]})
+
+
+def test_a_sample_of_forecasts_is_recorded_once_and_again_after_hours():
+    harness = Harness(SchedulerConfig(Part("fifo"))).cluster("v100:4").submit(Job("a", steps=900.0), Job("b", steps=900.0))
+    harness.round()
+    times: list[list[float | None]] = [[1.0, 10.0], [2.04, 20.0], [3.0, None]]
+    result = answered(100.0, 20, {0: times, 1: times[:1], 77: times})
+    (event,) = sampled_forecasts(result, 105.0, harness.state)
+    assert isinstance(event, ForecastsRecorded)
+    assert event.jobs.tolist() == [0], "the second has no interval, and the third is not there"
+    columns = [getattr(event, name).tolist() for name in FORECAST_COLUMNS]
+    assert columns == [[101.0], [102.0], [103.0], [110.0], [120.0], [math.inf]]
+    assert (event.widened_starts, event.widened_ends) == (1.0, 1.5)
+    assert sampled_forecasts(answered(100.0, 2, {0: times}), 105.0, harness.state) == [], "too few simulations"
+    apply_event(harness.state, event)
+    assert sampled_forecasts(result, 106.0, harness.state) == []
+    assert len(sampled_forecasts(result, 106.0 + RECORD_AGAIN_S, harness.state)) == 1
+
+
+def test_a_warm_process_answers_again_and_starts_again_after_a_failure():
+    state = State(cluster("v100:4"))
+    state.scheduler = {"policy": "fifo", "rounds": 5.0}
+    saved = freeze(state)()
+
+    async def story() -> None:
+        warm = WarmLookahead()
+        try:
+            assert (await warm.forecast(0.0, saved, {"rates": []}))["jobs"] == []
+            first = warm._process
+            assert (await warm.forecast(1.0, saved, {"rates": []}))["jobs"] == []
+            assert warm._process is first
+            with pytest.raises(FairleadError, match="not a saved state"):
+                await warm.forecast(2.0, b"no state", {"rates": []})
+            assert (await warm.forecast(3.0, saved, {"rates": []}))["jobs"] == []
+        finally:
+            await warm.close()
+
+    asyncio.run(story())
