@@ -39,7 +39,7 @@ from fairlead.experiments.live_inputs import (
     with_colocated_rates,
 )
 from fairlead.experiments.scenarios import ArrivalForecast, FaultHistory, RunTimes
-from fairlead.simulator.backend import SimulatedBackend
+from fairlead.simulator.backend import Other, SimulatedBackend
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -63,6 +63,7 @@ class StartingPoint:
     arrivals: tuple[Job, ...] = ()
     costs: Costs = field(default_factory=Costs)
     faults: tuple[NodeLost | NodeRepaired, ...] = ()  # of nodes, by time
+    others: tuple[Other, ...] = ()  # such as cancellations
 
 
 def forward_loop(
@@ -82,7 +83,7 @@ def forward_loop(
     due = sorted((second, node, bool(undo)) for second, node, undo in times if second is not None)
     drains = [NodeDrained(max(second, start.view.time), node, undo) for second, node, undo in due]
     backend = SimulatedBackend.from_snapshot(
-        start.view, table, start.arrivals, costs=start.costs, faults=start.faults, others=drains
+        start.view, table, start.arrivals, costs=start.costs, faults=start.faults, others=(*drains, *start.others)
     )
     stages = simulated_with(start.costs, scheduler).build(table, registry or Registry.installed())
     return Loop(State.from_snapshot(start.view, memo), backend, stages, on_decision=on_decision)

@@ -249,11 +249,18 @@ def past_fork(events: Sequence[ev.Event], second: float, name: str = "journal") 
         job = truth[number]
         state.job_of[number] = replace(state.job_of[number], kind=job.kind, time_limit_s=job.time_limit_s)
         state.assume(number, steps=max(job.steps, float(state.columns["base_steps"][number])), min_run_s=job.min_run_s)
-    coming = [replace(truth[n], name=f"{truth[n].name}#{n}", after=(), group="") for n in numbers if n not in state.job_of]
+    later = sorted((n for n in numbers if n not in state.job_of), key=lambda n: truth[n].submitted_s)
+    coming = [replace(truth[n], name=f"{truth[n].name}#{n}", after=(), group="") for n in later]
+    place = {number: state.next_number + index for index, number in enumerate(later)}  # their numbers in the fork
     faults = tuple(fault for fault in outage_events(world.outages) if fault.time > second)
     view = state.snapshot().detached()
     table = world.table.for_types(view.cluster.type_names)
-    start = StartingPoint(view, scheduler_of(state.scheduler), state.memo, tuple(coming), world.costs, faults)
+    others = [event for event in world.others if event.time > second]
+    for index, event in enumerate(others):
+        if isinstance(event, (ev.JobCancelled, ev.JobHeld, ev.JobReleased, ev.JobRequeued, ev.JobUpdated)):
+            number = numbers[event.number]
+            others[index] = replace(event, number=place.get(number, number))
+    start = StartingPoint(view, scheduler_of(state.scheduler), state.memo, tuple(coming), world.costs, faults, tuple(others))
     ended, phase = whole.columns["ended_s"], whole.columns["phase"]
     recorded = {
         n: float(ended[n] - whole.columns["submitted_s"][n])
