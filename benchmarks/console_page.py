@@ -61,14 +61,17 @@ def main() -> None:
         browser.wait("document.querySelector('.tiles-box canvas')?.dataset.gpus > 0")
         told["signed_in_to_drawn_ms"] = round(browser.run("performance.now()") - began)
         told["signed_in_to_drawn_main_thread_ms"] = round(1000 * (browser.metrics()["TaskDuration"] - before))
-        thread = threading.Thread(target=work)
+        browser.open(f"http://127.0.0.1:{port}/?again")
+        told["first_paint_again_ms"] = browser.wait(PAINT)
+        browser.wait("document.querySelector('.tiles-box canvas')?.dataset.gpus > 0")
+        thread, told["views"] = threading.Thread(target=work), {}
         thread.start()
         try:
             for view in VIEWS:
                 browser.run(f"location.hash = '{view}'")
                 browser.wait(f"document.querySelector('main').dataset.view === '{view}'")
                 time.sleep(3.0)
-                told[view] = measured(browser, given.seconds)
+                told["views"][view] = measured(browser, given.seconds)
         finally:
             over.set()
             thread.join()

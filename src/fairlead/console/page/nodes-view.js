@@ -3,7 +3,8 @@ import { ask } from "/console/api.js";
 import { confirmChange } from "/console/dialog.js";
 import { plural } from "/console/words.js";
 
-const arrangeEveryMs = 1000;
+const arrangeEveryMs = 1000,
+  restful = 25;
 
 export function nodesView(root, { store, session }) {
   const box = make("div", { class: "grid tall", id: "nodes-table" }),
@@ -89,12 +90,16 @@ export function nodesView(root, { store, session }) {
     { none: "no nodes", ...(admin ? { onClick: choose } : {}) },
   );
   let timer = 0,
-    arrangedAt = -Infinity;
+    arrangedAt = -Infinity,
+    took = 0;
 
   function update(touched) {
     if (!touched.all && !touched.nodes.size) return;
     clearTimeout(timer);
-    timer = setTimeout(arrange, Math.max(0, touched.all ? 0 : arrangedAt + arrangeEveryMs - performance.now()));
+    timer = setTimeout(
+      arrange,
+      Math.max(0, touched.all ? 0 : arrangedAt + Math.max(arrangeEveryMs, restful * took) - performance.now()),
+    );
   }
 
   function arrange(anew = false) {
@@ -108,6 +113,7 @@ export function nodesView(root, { store, session }) {
     note.textContent = `${plural(all.length, "node")}${down ? `, ${down} not up` : ""}`;
     if (anew === true) table.show(shown);
     else table.renew(shown);
+    took = performance.now() - arrangedAt; // the more nodes, the longer until the next time
   }
 
   function choose(node) {

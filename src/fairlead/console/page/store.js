@@ -1,8 +1,11 @@
 // What the page knows of the cluster: jobs, nodes, the jobs on each GPU, and past runs. Changes are applied as they arrive, and
 // noted in `touched` until the next frame is drawn.
-import { waitingStates } from "/console/words.js";
+import { endedStates, waitingStates } from "/console/words.js";
 
 const maxDecisions = 50;
+const keptJobs = 15_000,
+  keptRuns = 60_000,
+  keptS = 86_400; // a page may stay open for weeks
 const fresh = () => ({ all: false, jobs: new Set(), nodes: new Set(), moved: false, decisions: false, scheduler: false });
 
 export class Store {
@@ -36,6 +39,7 @@ export class Store {
     if (data.types) this.types = data.types;
     for (const row of data.nodes ?? []) this.#putNode(named(this.nodeColumns, row));
     for (const row of data.jobs ?? []) this.#putJob(named(this.jobColumns, row));
+    this.#prune();
     if (data.decisions?.length) {
       this.decisions = [...data.decisions, ...this.decisions].sort((a, b) => b.second - a.second).slice(0, maxDecisions);
       this.touched.decisions = true;
@@ -44,6 +48,14 @@ export class Store {
       this.scheduler = data.scheduler;
       this.touched.scheduler = true;
     }
+  }
+
+  #prune() {
+    if (this.jobs.size <= keptJobs && this.runs.length <= keptRuns) return;
+    const before = this.origin + this.second - keptS;
+    for (const [number, job] of this.jobs)
+      if (endedStates.has(job.state) && (job.ended ?? 0) < before) this.jobs.delete(number);
+    this.runs = this.runs.filter((run) => run.end >= before).slice(-keptRuns);
   }
 
   take() {
