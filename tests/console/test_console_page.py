@@ -124,7 +124,7 @@ def test_the_keyboard_reaches_rows_and_dialogs(browser: Browser) -> None:
         clean(browser, server)
 
 
-def test_a_view_of_5000_nodes_and_10000_jobs_has_few_elements_and_takes_little_of_the_processor(browser: Browser) -> None:
+def test_a_view_of_5000_nodes_and_10000_jobs_has_few_elements(browser: Browser) -> None:
     """The main thread's own processor time, over so many batches of changes, each of half a second."""
     batches = 10
     with FakeConsole(InventedCluster(5000, 10_000), 200, 100) as server:
