@@ -71,7 +71,7 @@ def test_running_launches_outlive_a_plane_that_is_killed_at_any_kind_of_write(tm
         os.kill(cluster.plane, signal.SIGUSR1)
         wait_for(lambda: cluster.ask("GET", "/v1/scheduler")["scheduler"]["policy"] == "fifo", "the policy is another")
         cluster.until_all_ended()
-        cluster.submit(cluster.job("steady", steps=5000, step_s=0.1), cluster.job("waits", after=["steady"]))
+        cluster.submit(cluster.job("steady", steps=50_000, step_s=0.1), cluster.job("waits", after=["steady"]))
         cluster.until("it runs", lambda jobs: jobs["steady"]["steps_done"] > 2)
         worker = cluster.workers_of("steady")
         cluster.kill_plane()
