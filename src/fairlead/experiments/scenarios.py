@@ -102,7 +102,7 @@ class RunTimes:
         self.ran_s: dict[int, float] = {}
         phases, held, started = (state.columns[name] for name in ("phase", "held", "run_started_s"))
         for number, job in state.job_of.items():
-            over = bool(phases[number] > int(Phase.RUNNING))
+            over = bool(phases[number] == int(Phase.FINISHED))  # one that was cancelled or failed would have run longer
             ran_s = run_s(state, number) + (max(0.0, state.time - float(started[number])) if held[number] else 0.0)
             self.ran_s[number] = ran_s
             if ran_s > 0:

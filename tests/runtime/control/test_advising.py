@@ -366,7 +366,8 @@ def test_a_forecast_says_that_it_depends_on_jobs_without_a_first_step(busy):
 
 def test_a_job_behind_one_of_unknown_end_starts_after_it(busy):
     _, plane = busy
-    plane.cancel("long")
+    until(lambda: plane.job("long")["phase"] == "running")
+    plane.cancel("long")  # its run time is no end that others may have
     plane.submit([{"name": "holds", "run": "sleep 99", "workers": 4, "priority": 9}])
     plane.submit([{"name": "wide", "run": "sleep 9", "workers": 4}, {"name": "next", "run": "sleep 9", "after": ["holds"]}])
     for n in range(3):
