@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +27,7 @@ from fairlead.runtime.drivers.base import (
     MachineState,
     TaskState,
 )
-from fairlead.runtime.drivers.kubernetes_api import ApiAccess
+from fairlead.runtime.drivers.kubernetes_api import ApiAccess, KubernetesApi
 from fairlead.runtime.drivers.kubernetes_driver import KubernetesDriver
 from fairlead.runtime.drivers.kubernetes_objects import quantity
 from fairlead.runtime.host import Host
@@ -707,3 +709,34 @@ def test_no_folder_of_manifests_is_inside_one_that_it_uses():
     for path in (Path(__file__).resolve().parents[3] / "deploy").rglob("kustomization.yaml"):
         used = [(path.parent / each).resolve() for each in yaml.safe_load(path.read_text())["resources"]]
         assert all(each.exists() and each not in path.parents for each in used), path
+
+
+def test_a_connection_is_closed_by_the_thread_that_reads_from_it():
+    # Closed by another thread, its file descriptor may belong to a new connection while the first one still reads from it.
+    closed_by: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        api = KubernetesApi(ApiAccess(f"http://127.0.0.1:{server.getsockname()[1]}"))
+        close_client, answers = api._client.close, threading.Event()
+
+        def closed() -> None:
+            closed_by.append(threading.get_ident())
+            close_client()
+
+        def follow() -> None:
+            with contextlib.suppress(EngineUnavailable):
+                for _ in api.stream("/watch", read_s=120):
+                    answers.set()
+
+        api._client.close = closed  # type: ignore[method-assign]
+        reader = threading.Thread(target=follow)
+        reader.start()
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            assert answers.wait(120)
+            api.close()
+            reader.join(120)
+        assert closed_by == [reader.ident]
+    with pytest.raises(EngineUnavailable, match="closed"):
+        api.ask("GET", "/api/v1/pods")

@@ -10,6 +10,7 @@ import os
 import socket
 import ssl
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,14 +146,18 @@ class KubernetesApi:
             transport=transport,
             trust_env=False,
         )
-        self._sockets: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._sockets: set[socket.socket] = set()  # of streams
+        self._requests = 0
+        self._closed = threading.Event()
 
     def ask(self, method: str, path: str, body: Any = None, *, kind: str = "application/json", **query: Any) -> dict[str, Any]:
         """Send a request and return the object that answers it."""
         headers = {**self._access.headers(), "Content-Type": kind}
         content = None if body is None else orjson.dumps(body)
         try:
-            answer = self._client.request(method, path, params=query, content=content, headers=headers)
+            with self._request():
+                answer = self._client.request(method, path, params=query, content=content, headers=headers)
             self._check(answer)
             return dict(orjson.loads(answer.content))
         except self._problems as problem:
@@ -163,7 +168,8 @@ class KubernetesApi:
     def stream(self, path: str, *, read_s: float = ANSWER_WITHIN_S, **query: Any) -> Iterator[bytes]:
         """Yield the answer to a request in pieces as they come; the first is empty, and says that the server answers."""
         try:
-            with self._client.stream("GET", path, params=query, headers=self._access.headers()) as answer:
+            headers = self._access.headers()
+            with self._request(), self._client.stream("GET", path, params=query, headers=headers) as answer:
                 answer.request.extensions.get("timeout", {})["read"] = read_s  # the answer has begun; the rest may take longer
                 if not answer.is_success:
                     answer.read()
@@ -189,11 +195,31 @@ class KubernetesApi:
                 rest = [others[-1]]
 
     def close(self) -> None:
-        """End all connections, also those that wait."""
-        for each in tuple(self._sockets):
-            with contextlib.suppress(OSError, ValueError):
-                each.shutdown(socket.SHUT_RDWR)
-        self._client.close()
+        """End all connections, also those that wait. Each thread leaves its own request: if a connection were closed under it,
+        the thread would read from the next one that gets the same file descriptor."""
+        with self._lock:
+            self._closed.set()
+            for each in self._sockets:
+                with contextlib.suppress(OSError, ValueError):
+                    each.shutdown(socket.SHUT_RDWR)
+            unused = not self._requests
+        if unused:
+            self._client.close()
+
+    @contextlib.contextmanager
+    def _request(self) -> Iterator[None]:
+        with self._lock:
+            if self._closed.is_set():
+                raise RuntimeError("the connection is closed")
+            self._requests += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._requests -= 1
+                unused = self._closed.is_set() and not self._requests
+            if unused:
+                self._client.close()
 
     @contextlib.contextmanager
     def _open(self, answer: httpx.Response) -> Iterator[None]:
@@ -202,11 +228,15 @@ class KubernetesApi:
         if connection is None:
             yield
             return
-        self._sockets.add(connection)
+        with self._lock:
+            if self._closed.is_set():
+                raise RuntimeError("the connection is closed")
+            self._sockets.add(connection)
         try:
             yield
         finally:
-            self._sockets.discard(connection)
+            with self._lock:
+                self._sockets.discard(connection)
 
     def _silent(self, problem: Exception) -> EngineUnavailable:
         return EngineUnavailable(f"the API server {self._access.server} does not answer ({problem or type(problem).__name__})")
