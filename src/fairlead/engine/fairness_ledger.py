@@ -29,7 +29,15 @@ DAY_S = 86_400.0
 Holder: TypeAlias = tuple[str, str]
 """An account and a user in it."""
 
-_NO_CHANGE = (ev.JobSubmitted, ev.MetricsReported, ev.MemoChanged, ev.ObservationsRecorded, ev.ProgressReported, ev.JobReleased)
+_NO_CHANGE = (
+    ev.ForecastsRecorded,
+    ev.JobReleased,
+    ev.JobSubmitted,
+    ev.MemoChanged,
+    ev.MetricsReported,
+    ev.ObservationsRecorded,
+    ev.ProgressReported,
+)
 """Events that change neither demand nor capacity."""
 
 # 2^(-elapsed / half-life) in whole numbers, so that every machine computes the same.
