@@ -102,7 +102,7 @@ def submit_command(
     override those of a file.
 
     Without --code, the job runs in this directory, which the nodes must have too. With --code DIR (or code: DIR in the file),
-    the directory is sent and unpacked on the node.
+    the directory is sent and unpacked on the node, without private keys (PEM files).
 
     Several task files, an array or a grid are one submission: all jobs are accepted or none. If a job fails, the jobs
     that wait for it (--after) are cancelled.
@@ -129,7 +129,7 @@ def submit_command(
     for source, task, folder in written:
         task = _merged(_by_field(task), _fields(given))
         if (place := _code(given.get("code", ""), task, folder)) is not None:
-            archives.append(pack_code(place))
+            archives.append(pack_code(place, lambda path: note(f"{path} is not sent: it is a private key")))
             task["code"] = archive_digest(archives[-1])
         else:
             task.setdefault("directory", str(Path.cwd()))

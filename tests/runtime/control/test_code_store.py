@@ -94,6 +94,18 @@ def test_the_same_files_give_the_same_archive(tmp_path):
     assert pack_code(zip_file) == GOOD
 
 
+def test_private_keys_are_not_sent(tmp_path):
+    keys = {
+        f"{name}.pem": f"-----BEGIN {kind}PRIVATE KEY-----\nMII"
+        for name, kind in (("a", ""), ("b", "RSA "), ("c", "ENCRYPTED "))
+    }
+    code = "marker = 'PRIVATE KEY-----'"
+    folder = folder_with(tmp_path / "one", **keys, **{"train.py": code, "ca.pem": "-----BEGIN CERTIFICATE-----\nMII"})
+    left_out: list[Path] = []
+    assert sorted(zipfile.ZipFile(io.BytesIO(pack_code(folder, left_out.append))).namelist()) == ["ca.pem", "train.py"]
+    assert [path.name for path in left_out] == ["a.pem", "b.pem", "c.pem"]
+
+
 @pytest.mark.parametrize("place", ["absent", "text"])
 def test_what_cannot_be_packed_is_refused(tmp_path, place):
     (tmp_path / "text").write_text("no archive")

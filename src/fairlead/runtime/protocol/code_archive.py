@@ -11,7 +11,7 @@ import stat
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -25,6 +25,7 @@ _EXCLUDED = frozenset({".git", ".hg", ".venv", "__pycache__", ".mypy_cache", ".p
 _MAX_BYTES, _MAX_FILES = 64 << 20, 50_000
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
 _CHUNK = 1 << 16
+_PRIVATE_KEY = b"PRIVATE KEY-----"  # near the beginning of a PEM file
 
 
 class ArchiveRefused(FairleadError):
@@ -54,14 +55,14 @@ def is_digest(text: str) -> bool:
     return len(text) == 64 and set(text) <= set("0123456789abcdef")
 
 
-def pack_code(place: Path) -> bytes:
-    """A zip file as it is, or a directory packed without caches and repositories. Links to files are followed, links to folders
-    are not."""
+def pack_code(place: Path, on_private_key: Callable[[Path], None] = lambda path: None) -> bytes:
+    """A zip file as it is, or a directory packed without caches, repositories and private keys (each is passed to
+    `on_private_key`). Links to files are followed, links to folders are not."""
     if place.is_file():
         archive = place.read_bytes()
         require(zipfile.is_zipfile(io.BytesIO(archive)), place, "a directory, or a zip file", "code")
     elif place.is_dir():
-        archive = _packed(place)
+        archive = _packed(place, on_private_key)
     else:
         raise InputError(place, "an existing directory or zip file", field="code")
     if len(archive) > _MAX_BYTES:
@@ -71,17 +72,21 @@ def pack_code(place: Path) -> bytes:
     return archive
 
 
-def _packed(folder: Path) -> bytes:
+def _packed(folder: Path, on_private_key: Callable[[Path], None]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for count, path in enumerate(_files(folder)):
             if count >= _MAX_FILES or packed.tell() > _MAX_BYTES:
                 raise InputError(folder, f"at most {_MAX_FILES:,} files and {_MAX_BYTES:,} bytes when packed", field="code")
+            content = path.read_bytes()
+            if _PRIVATE_KEY in content[:_CHUNK] and content.lstrip().startswith(b"-----BEGIN "):
+                on_private_key(path)
+                continue
             entry = zipfile.ZipInfo(path.relative_to(folder).as_posix(), _EARLIEST)
             executable = path.stat().st_mode & stat.S_IXUSR
             entry.external_attr = (stat.S_IFREG | (0o755 if executable else 0o644)) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, path.read_bytes())
+            archive.writestr(entry, content)
     return packed.getvalue()
 
 
