@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from fairlead.runtime.agent.shim import Exit
 from fairlead.runtime.agent.stored_records import MAX_RECORD_BYTES, read_exit
 from fairlead.runtime.agent.worker_logs import read_log_files
 from fairlead.runtime.protocol.messages import ReportBatch, decode_message, encode_message
-from fairlead.runtime.protocol.orders import MAX_COUNT, Ended, Extend, RequestRouting
+from fairlead.runtime.protocol.orders import Ended, Extend, RequestRouting
 
 EXIT = {"code": 0, "at_ns": 1, "why": "", "lost": 0, "permanent": False, "asked_ns": 0}
 
@@ -246,12 +247,25 @@ def test_a_damaged_request_to_stop_counts_as_missing(node: Node, content: str) -
     assert not running.stopping
 
 
+def full_disk(path: Path) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 @pytest.mark.parametrize("content", [b"", b"x", b"-1", b"9" * 400, b"\xff", str(2**60).encode()])
-def test_a_damaged_incarnation_is_replaced_by_a_larger_one(node: Node, content: bytes) -> None:
-    for expected in (1, 2):
-        assert Agent(node.supervisor, "n", "")._hello().incarnation == expected
+def test_a_number_that_the_control_plane_has_issued_is_kept_and_a_damaged_one_counts_as_missing(
+    node: Node, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Agent(node.supervisor, "n", "")
+    assert agent._hello().incarnation == 0
+    agent.own.keep_incarnation(7)
+    agent.own.keep_incarnation(0)  # a control plane of a former version issues none
+    assert [one._hello().incarnation for one in (agent, Agent(node.supervisor, "n", ""))] == [7, 7]
+    with monkeypatch.context() as patch:
+        patch.setattr("fairlead.files.before_write", full_disk)
+        agent.own.keep_incarnation(8)
+    assert [one._hello().incarnation for one in (agent, Agent(node.supervisor, "n", ""))] == [8, 0], "with 7 it is refused"
     (node.root / "incarnation").write_bytes(content)
-    assert 1e9 < Agent(node.supervisor, "n", "")._hello().incarnation < MAX_COUNT
+    assert Agent(node.supervisor, "n", "")._hello().incarnation == 0
     (node.root / "journal").write_bytes(b"\xff\0" + content)
     assert Agent(node.supervisor, "n", "")._hello().journal == ""
 

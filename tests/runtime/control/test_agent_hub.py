@@ -76,6 +76,9 @@ class SetClock(Host):
         self.asked += 1
         return self.now
 
+    def time(self) -> float:
+        return 1.8e9 + self.now
+
 
 class Agent:
     def __init__(self, port: int, token: str = "secret") -> None:
@@ -243,21 +246,46 @@ def test_a_second_agent_with_the_name_of_a_node_is_refused_until_the_first_is_gi
     with_hub(scene, lease_s=10.0, grace_s=5.0, host=host)
 
 
-def test_a_large_incarnation_locks_a_node_until_its_agent_is_given_up_and_not_for_ever():
+def plain_hub(now: float = 0.0) -> AgentHub:
     host = SetClock()
+    host.now = now
+    hub = AgentHub(lambda: cluster("v100:2,v100:2"), host=host, post=lambda call: call())
+    hub.backend = Backend()  # type: ignore[assignment]
+    return hub
 
-    async def scene(hub, backend, connect):
-        absurd, early, later = connect(), connect(), connect()
-        await absurd.say(hello(incarnation=2**53))
-        await absurd.hear()
-        await absurd.channel.close()
-        await early.say(hello(incarnation=3))
-        assert "more recent" in (await early.hear()).why
-        host.now = 15.0
-        await later.say(hello(incarnation=4))
-        assert isinstance(await later.hear(), Welcome)
 
-    with_hub(scene, lease_s=10.0, grace_s=5.0, host=host)
+def join(hub: AgentHub, incarnation: int, *, keeps: bool = True, heard: bool = False) -> int:
+    """The number that is issued to an agent which had this one; `heard`: it sends a heartbeat."""
+    received: list[Any] = []
+    session = hub.welcome(hello(incarnation=incarnation, identity="a" * 32, keeps_incarnation=keeps), received.append)
+    if heard:
+        hub.receive(session, Heartbeat())
+    return received[0].incarnation
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_number_that_was_never_issued_does_not_lock_a_node(keeps: bool) -> None:
+    hub = plain_hub()
+    join(hub, 2**53, keeps=keeps, heard=not keeps)
+    issued = join(hub, 3, keeps=keeps)
+    assert (2**40 < issued < 2**43) if keeps else issued == 0
+
+
+def test_the_control_plane_issues_numbers_that_grow_and_refuses_an_old_copy_of_a_root() -> None:
+    hub = plain_hub()
+    first = join(hub, 0)
+    again = join(hub, 0)
+    assert again > first, "the first welcome may not have arrived"
+    second = join(hub, again, heard=True)
+    assert second > again
+    with pytest.raises(BadMessage, match="a more recent agent has connected"):
+        join(hub, again)
+    third = join(hub, second)
+    assert join(hub, second) > third, "its file was not written before it died"
+    last = join(hub, 0, heard=True)
+    assert last > third, "its file was damaged"
+    assert join(hub, last + 1, keeps=False) == 0, "an agent of a former version counts on from the file"
+    assert join(plain_hub(1.0), first) > last, "also after a restart of the control plane"
 
 
 def test_an_agent_of_a_former_version_has_no_identity_and_can_be_upgraded():

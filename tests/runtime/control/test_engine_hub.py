@@ -771,7 +771,7 @@ def test_the_credential_of_a_node_is_no_token_of_a_launch():
 
 def test_a_node_sends_the_ends_of_its_own_logs_only():
     nodes, kept = cluster("v100:4,v100:4"), list[ms.LogTail]()
-    host = SimpleNamespace(monotonic=lambda: 0.0, spawn=lambda name, work: work())
+    host = SimpleNamespace(monotonic=lambda: 0.0, time=lambda: 0.0, spawn=lambda name, work: work())
     hub = AgentHub(lambda: nodes, host=host, post=lambda call: call())  # type: ignore[arg-type]
     hub.backend = SimpleNamespace(agent_joined=lambda node, running, accept, stay: accept())  # type: ignore[assignment]
     hub.transfers.logs = SimpleNamespace(add=kept.append)  # type: ignore[assignment]

@@ -1,8 +1,10 @@
-"""What an agent keeps in its root folder to be recognized after a restart: the root's identity, the number of its starts, and
-its node's credential. A job that runs as the agent's user can write these files: a file of another form counts as damaged."""
+"""What an agent keeps in its root folder to be recognized after a restart: the root's identity, the last number from its
+control plane, and its node's credential. A job that runs as the agent's user can write these files: a file of another form
+counts as damaged."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -26,7 +28,9 @@ class AgentIdentity:
 
     def __init__(self, root: Path, token: str, host: Host) -> None:
         with node_errors(root):
-            self.incarnation, self.identity = _next_incarnation(root, host), _identity(root, host)
+            self.identity = _identity(root, host)
+        self._incarnation_file = root / "incarnation"
+        self.incarnation = int(stored_text(self._incarnation_file, _COUNT) or 0)
         self._credential_file = root / CREDENTIAL_FILE
         credential = stored_text(self._credential_file, _TOKEN)
         if not credential and os.path.lexists(self._credential_file):
@@ -58,20 +62,24 @@ class AgentIdentity:
             why = f"{problem.strerror}; after a restart the agent token is used again"
             log.warning("cannot store the credential of this node: %s", why, extra={"file": str(self._credential_file)})
 
+    def keep_incarnation(self, number: int) -> None:
+        """Use the number that the control plane has issued, if any, from now on. If it cannot be stored, the agent has none
+        after a restart: with an old one it would be refused."""
+        if not number:
+            return
+        self.incarnation = number
+        try:
+            atomic_write(self._incarnation_file, str(number).encode(), private=True)
+        except OSError as problem:
+            log.warning("cannot store the number of this agent: %s", problem.strerror, extra={"file": str(problem.filename)})
+            with contextlib.suppress(OSError):
+                self._incarnation_file.unlink(missing_ok=True)
+
 
 def stored_text(path: Path, form: re.Pattern[str]) -> str:
     """The text in a file, which a job may have written; empty if it does not have this form."""
     text = (read_plain_file(path) or b"").decode(errors="replace")
     return text if form.fullmatch(text) else ""
-
-
-def _next_incarnation(root: Path, host: Host) -> int:
-    """A number that grows with every start of an agent on this root. If it is lost, the Unix time is larger than any count."""
-    path = root / "incarnation"
-    before = stored_text(path, _COUNT)
-    number = int(before or 0) + 1 if before or not os.path.lexists(path) else int(host.time())
-    atomic_write(path, str(number).encode(), private=True)
-    return number
 
 
 def _identity(root: Path, host: Host) -> str:

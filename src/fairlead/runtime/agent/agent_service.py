@@ -219,7 +219,7 @@ class Agent:
                 if self._heartbeats and now - self._heartbeats[0] > self._answer_within_s():
                     self._unanswered += not self._welcomed
                     raise ConnectionLost("no answer")
-                if self._lease is not None and now >= next_heartbeat:
+                if self._welcomed and self._lease is not None and now >= next_heartbeat:
                     self._heartbeats.append(now)
                     samples = self.supervisor.accelerators.samples()
                     used, memory_gb = tuple(used for used, _ in samples), tuple(gb for _, gb in samples)
@@ -299,6 +299,7 @@ class Agent:
             self._journal,
             identity=self.own.identity,
             keeps_credential=True,
+            keeps_incarnation=True,
             left_s=self._departure.left_s(self.host.time()),
             temporary=self.temporary,
             leaving=self._departure.has_begun,
@@ -318,6 +319,7 @@ class Agent:
                 self._lost_s, self._loss_logged = None, False
                 self._set_journal(message.journal)
                 self.own.keep_credential(message.credential)
+                self.own.keep_incarnation(message.incarnation)  # before the first heartbeat, which confirms it
                 self._lease, self._grace_s = AgentLease(message.lease_s), message.grace_s
                 self._renewed()
                 if in_doubt := self._in_doubt():  # before any end: later reports about a launch are ignored

@@ -55,7 +55,8 @@ class AgentHub:
         self.backend: ClusterBackend  # set after construction: the two need each other
         self._sessions: dict[int, AgentSession] = {}
         self._accepted: dict[int, AgentSession] = {}  # of which the backend knows
-        self._agent: dict[int, tuple[str, int]] = {}  # by node: identity and incarnation of its agent
+        self._agent: dict[int, tuple[str, int]] = {}  # by node: identity of its agent, and the last number that it surely has
+        self._issued = 0  # the last number of an agent
         self._registering: set[AgentSession] = set()  # until their nodes are in the journal
         self._adding: set[str] = set()  # names of nodes that may not be in the journal yet
         self._address: dict[int, str] = {}
@@ -284,10 +285,13 @@ class AgentHub:
         self._close(node)
         if credential and self.tokens is not None:
             session.bearer = self.tokens.bearer(credential) or session.bearer
-        self._agent[node], self._address[node] = (message.identity, message.incarnation), message.address
+        self._issued = max(self._issued + 1, int(self.host.time() * 1000))  # grows over restarts too
+        session.incarnation = self._issued if message.keeps_incarnation else 0
+        number = message.incarnation if message.incarnation < self._issued else 0  # none that was never issued
+        self._agent[node], self._address[node] = (message.identity, number), message.address
         self._sessions[node] = session
         self._renew(node)
-        session.out(ms.Welcome(self.lease_s, self.grace_s, self.journal, credential))
+        session.out(ms.Welcome(self.lease_s, self.grace_s, self.journal, credential, session.incarnation))
         self.backend.agent_joined(node, message.running, lambda: self._accept(session), stay_of(message, self.grace_s))
 
     def _check_agent(self, node: int, message: ms.Hello, bearer: Bearer) -> None:
@@ -306,9 +310,10 @@ class AgentHub:
             self._give_up(node, self.lease_s + self.grace_s)
 
     def _check_former_agent(self, name: str, node: int, message: ms.Hello, bearer: Bearer, left_s: float) -> None:
-        """Refuse an agent that is not the one whose jobs may still run on the node. Of agents with one root, the most recent
-        counts. The credential knows the root of its agent over restarts of the control plane."""
-        identity, incarnation = self._agent.get(node, ("", -1))
+        """Refuse an agent that is not the one whose jobs may still run on the node. Of agents with one root, such as a copy of
+        it, the one with the last number counts; one that has lost its number (0) is believed. The credential knows the root of
+        its agent over restarts of the control plane."""
+        identity, incarnation = self._agent.get(node, ("", 0))
         held = bearer if bearer.root else None
         if self.tokens is not None and bearer.role is Role.AGENT:
             held = self.tokens.credential_of(name)
@@ -317,7 +322,7 @@ class AgentHub:
                 f"node {name!r} has an agent with another root folder, and its jobs may still run: run one agent for "
                 f"each node; if this one replaces it, stop the other and start this one again in {left_s:.0f} s"
             )
-        if message.incarnation < incarnation:
+        if 0 < message.incarnation < incarnation:
             raise ms.BadMessage(f"a more recent agent has connected for node {name!r}: run one agent for each node")
 
     def _credential(self, tokens: Tokens, name: str, message: ms.Hello, bearer: Bearer) -> str:
@@ -355,6 +360,8 @@ class AgentHub:
                 self._close(session.node)  # agents match answers to heartbeats by their order: none may be left out
                 return False
             self._renew(session.node)
+            if session.incarnation:
+                self._agent[session.node] = (self._agent[session.node][0], session.incarnation)
             session.out(ms.LeaseRenewed())
         elif isinstance(message, ms.ReportBatch):
             acknowledged, repeated = ms.Acknowledged(message.sequence), any(map(is_repeated, message.reports))

@@ -28,6 +28,7 @@ class AgentSession:
     node: int
     out: Callable[[ms.FromControl | None], None]
     bearer: Bearer = ANY_AGENT
+    incarnation: int = 0  # that was issued to its agent; 0: an agent of a former version counts by itself
 
 
 @dataclass(eq=False)

@@ -40,10 +40,11 @@ class BadMessage(FairleadError):
 @with_config(ConfigDict(extra="ignore"))  # a newer agent may say more: its version decides
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of an agent. `incarnation` grows with every start of an agent on the node: the most recent one counts.
-    `journal` names the journal that its launches belong to; empty before the first. `identity` tells apart two agents with one
-    node name. `cpus`, `memory_gb` and `gpu_memory_gb` (of each accelerator) describe the node, where they are known. Agents of
-    former versions send none of these, and do not keep a credential.
+    """The first message of an agent. `incarnation` is the last number that a control plane has issued to an agent of this root,
+    or 0; agents of former versions count their starts (`keeps_incarnation` is false). `journal` names the journal that its
+    launches belong to; empty before the first. `identity` tells apart two agents with one node name. `cpus`, `memory_gb` and
+    `gpu_memory_gb` (of each accelerator) describe the node, where they are known. Agents of former versions send none of these,
+    and do not keep a credential.
 
     `left_s`: seconds until an engine, such as Slurm, takes the machine away; 0: not known. `temporary`: the node is removed
     from the cluster when its agent has left, or was given up. `leaving`: as after `Leaving`."""
@@ -65,6 +66,7 @@ class Hello:
     temporary: bool = False
     leaving: bool = False
     launch: tuple[Count, Count] | None = None  # of an agent that an engine has started for this launch only
+    keeps_incarnation: bool = False
 
 
 @_message
@@ -132,6 +134,7 @@ class Welcome:
     grace_s: float = 35.0
     journal: str = ""  # that job numbers belong to from now on
     credential: str = ""  # a token for this node only, in place of the agent's from now on; empty: none is given
+    incarnation: int = 0  # for the agent's next hello; 0: none is issued
 
 
 @_message
@@ -230,8 +233,9 @@ def _plain(value: Any) -> Any:
     if not is_dataclass(value):
         return value
     record = {part.name: _plain(getattr(value, part.name)) for part in fields(value)}
-    if isinstance(value, Welcome) and not value.credential:
-        del record["credential"]  # agents of former versions do not know it
+    if isinstance(value, Welcome):
+        for name in [name for name in ("credential", "incarnation") if not record[name]]:
+            del record[name]  # agents of former versions do not know it
     if isinstance(value, Metric) and not math.isfinite(value.value):
         record["value"] = str(value.value)  # JSON has no such number
     name = type(value).__name__.lower()
