@@ -7,7 +7,7 @@ OUT := out
 # Where one is told to write none, every process of the tests and of the demo would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-ray test-kubernetes lint types imports unit browser postgres slurm ray golden soak bench pictures docs clean
+.PHONY: help setup demo test test-ray test-kubernetes lint types imports unit browser postgres slurm prometheus ray golden soak bench pictures docs clean
 
 help:
 	@echo "make demo    a dozen real jobs, the same under other policies, seven schedulers compared; a report"
@@ -52,7 +52,7 @@ types: setup
 imports: setup
 	$(BIN)/lint-imports --no-cache
 
-unit: setup browser postgres slurm
+unit: setup browser postgres slurm prometheus
 	$(BIN)/pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
 
 # A cluster of small Ray nodes on this machine; `make test` has the parts that need no Ray.
@@ -88,6 +88,16 @@ slurm:
 		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 			slurmctld slurmd slurm-client munge) >/dev/null 2>&1 \
 		|| echo "slurm could not be installed; the tests on it will be skipped"; \
+	fi
+
+# Rules and dashboard are tested with a real Prometheus. Installed in the same way; Debian's service of it is not left running.
+prometheus:
+	@{ command -v prometheus && command -v promtool; } >/dev/null 2>&1 || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+		echo "installing prometheus for the tests of alert rules"; \
+		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus) >/dev/null 2>&1 \
+		|| echo "prometheus could not be installed; the tests of alert rules in it will be skipped"; \
+		if command -v systemctl >/dev/null 2>&1; then systemctl disable --now prometheus >/dev/null 2>&1 || true; fi; \
 	fi
 
 # A real kube-apiserver with etcd, and processes instead of containers. It is built into ~/.cache/fairlead/kubernetes.

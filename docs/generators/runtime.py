@@ -139,7 +139,7 @@ def prometheus() -> str:
     harness = Harness()
     harness.cluster("v100:1").submit(job("one"))
     harness.round()
-    loop = MagicMock(state=harness.state, missed=0)
+    loop = MagicMock(state=harness.state, missed=0, backend=MagicMock(now=0.0))
     ledger = FairnessLedger(rows={("lab", "ann"): LedgerRow()})
     metrics.attach(loop, lambda: 0, MagicMock(), lambda: 0.0, lambda: ledger)
     labels = {f"{one._name}": one._labelnames for one in vars(metrics).values() if hasattr(one, "_labelnames")}

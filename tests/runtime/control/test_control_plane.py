@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.datastructures import URL
@@ -17,9 +18,12 @@ from starlette.requests import HTTPConnection
 
 from fairlead.config.schedulers import compose
 from fairlead.core import events as ev
-from fairlead.engine.apply import replay_events
+from fairlead.core.job import Job
+from fairlead.core.plan import Launches, RoundPlan
+from fairlead.engine.apply import apply_event, replay_events
 from fairlead.engine.journal import MemoryJournal
 from fairlead.journal.control_files import FolderFiles
+from fairlead.runtime.control import prometheus
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.tokens import Role, Tokens
@@ -117,12 +121,49 @@ def test_metrics_say_what_happened_and_how_things_stand():
     assert told["fairlead_decision_seconds_count"][()] >= 1
     assert told["fairlead_journal_commit_seconds_count"][()] >= 3
     assert told["fairlead_journal_events_total"][("JobSubmitted",)] == 4
+    assert told["fairlead_job_wait_seconds_count"] == {("",): 4}, "of the account, once for each job"
+    assert told["fairlead_job_rho_count"] == {("admin",): 1}, "of finished jobs"
+    assert told["fairlead_job_rho_sum"][("admin",)] > 0
+    assert told["fairlead_longest_wait_seconds"][()] >= 0
+    assert told["fairlead_nodes"] == {("up",): 1, ("lost",): 1, ("unreachable",): 0, ("drained",): 0, ("backed-off",): 0}
     assert told["fairlead_rounds_missed_total"][()] >= 0
     assert told["fairlead_jobs_preempted_total"][()] >= 0
     requests = told["fairlead_http_requests_total"]
     assert requests[("POST", "/v1/jobs", "201")] == 1
     assert requests[("GET", "/v1/jobs/{name}", "404")] == 1
     assert requests[("GET", "", "404")] == 1, "a path that nobody answers to is no label"
+
+
+def test_rho_is_the_time_in_the_cluster_by_run_time_and_demand():
+    scene = Scene()
+    state, metrics = scene.plane.loop.state, scene.plane.metrics
+
+    def happens(*events: ev.Event) -> None:
+        for event in events:
+            apply_event(state, event)
+        metrics.observe_commit(events, 0.001)
+
+    def starts(number: int, second: float) -> ev.RoundPlanned:
+        launches = Launches(np.array([number]), np.array([0]), np.array([0, 4]), np.arange(4))
+        return ev.RoundPlanned(RoundPlan(second, admitted=np.array([number]), launches=launches))
+
+    happens(ev.JournalOpened(0.0, state.cluster, SCHEDULER))
+    jobs = [Job(name, 0.0, 100.0, workers=4, user=name, account="lab") for name in ("ann", "bob")]
+    happens(*(ev.JobSubmitted(0.0, number, job) for number, job in enumerate(jobs)))
+    happens(starts(0, 0.0))
+    happens(ev.JobsFinished(100.0, np.array([0]), np.array([100.0])))
+    happens(starts(1, 100.0))
+    happens(ev.JobsFinished(200.0, np.array([1]), np.array([200.0])))
+    told = families(metrics.text().decode())
+    assert told["fairlead_job_wait_seconds_sum"] == {("lab",): 100.0}
+    assert told["fairlead_job_rho_sum"][("ann",)] == pytest.approx(100 / (100 * 2.0)), "8 GPUs were requested of 4"
+    assert told["fairlead_job_rho_sum"][("bob",)] == pytest.approx(200 / (100 * 1.5))
+
+
+def test_series_by_user_and_account_are_bounded(monkeypatch):
+    monkeypatch.setattr(prometheus, "MAX_NAMES", 2)
+    metrics = prometheus.ControlPlaneMetrics()
+    assert [metrics._label("user", name) for name in ("a", "b", "c", "a", "d")] == ["a", "b", "(others)", "a", "(others)"]
 
 
 def test_who_leaves_because_another_did_and_drains_are_told_as_what_they_are(caplog):

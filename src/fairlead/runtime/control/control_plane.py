@@ -123,7 +123,8 @@ class ControlPlane:
             self.backend.wake, (self.metrics.observe_decision, event_log.observe_decision), self.decision_health, host
         )
         connected, unreachable_s = lambda: len(self.hub.connected), lambda: observed.unreachable_s
-        self.metrics.attach(self.loop, connected, self.backend.lock, unreachable_s, self.fairness_ledger)
+        silent = self.hub.silent_nodes
+        self.metrics.attach(self.loop, connected, self.backend.lock, unreachable_s, self.fairness_ledger, silent)
         self.snapshotter: Snapshotter | None = None
         if isinstance(self.journal, DatabaseJournal):
             lock, rules = self.backend.lock, self.retention
