@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from fairlead.core.job import ELASTIC, TIMED, Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.compare import run_comparison
+from fairlead.experiments.fork import ForkChanges
 from fairlead.experiments.metrics import summarize
 from fairlead.experiments.resimulate import (
     ControlCheck,
@@ -27,6 +29,7 @@ from fairlead.experiments.resimulate import (
     resimulation,
 )
 from fairlead.experiments.simulate import Faults, Simulation, SimulationRun, run_simulation
+from fairlead.experiments.whatif import WhatIfOptions, past_fork, what_if
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage
 from fairlead.workloads.catalogue import catalogue
@@ -271,3 +274,63 @@ def test_an_elastic_job_is_simulated_at_the_size_it_asked_for_though_it_never_ha
     nearest, row = world.table.row(kind, sizes[-1]), world.table.row(kind, 4)
     assert world.table.alone[row, 0] == pytest.approx(world.table.alone[nearest, 0] * 4 / sizes[-1])
     assert (again(world, SchedulerConfig(Part("las"))).record.jobs.phase == int(Phase.FINISHED)).all()
+
+
+def test_the_last_report_counts_as_work_and_a_rate_that_changes_is_a_mean_over_time() -> None:
+    """A job that doubles its batch size makes more steps than it declared, and its last report has no rate."""
+    events = real_run(
+        launched(2.0, 0, 0),
+        told(2.0, 0, 0.0, 10.0),
+        told(8.0, 0, 60.0, 30.0),
+        told(10.0, 0, 120.0, 0.0),
+        finished(10.0, 0),
+        jobs=[Job("grows", kind="count", steps=60.0)],
+    )
+    world, _ = exogenous_inputs(events)
+    assert world.trace.jobs[0].steps == 120.0
+    assert world.table.alone[world.table.row("count", 1), 0] == pytest.approx(15.0)
+
+
+def test_of_jobs_with_equally_many_rounds_the_running_one_has_the_least_service() -> None:
+    """A real plan is carried out a little after its round began, so a running job has had a little less than its rounds."""
+    jobs = [Job(f"job-{number}", kind=TIMED, steps=100.0) for number in range(3)]
+
+    def fourth_plan(costs: Costs) -> tuple[float, list[int]]:
+        journal = MemoryJournal()
+        given = Simulation(
+            Trace(tuple(jobs), "three"), Cluster.parse("2xv100:2"), SchedulerConfig(Part("las"), round_s=10.0), costs=costs
+        )
+        run_simulation(given, journal=journal)
+        plan = [event.plan for event in journal.events if isinstance(event, ev.RoundPlanned)][3]
+        return plan.time, plan.launches.jobs.tolist()
+
+    assert fourth_plan(Costs()) == (30.0, [0])  # all have had two rounds, and the first job comes first
+    assert fourth_plan(Costs(decision_s=0.01)) == (40.01, [0])
+
+
+def test_starts_and_decisions_take_as_long_as_in_the_journal() -> None:
+    opened = ev.JournalOpened(0.0, Cluster.parse("2xv100:2"), {"policy": "fifo", "estimator": "measured", "rounds": 2.0})
+    events: list[ev.Event] = [opened]
+    for number, (late, delay) in enumerate(((0.01, 0.5), (0.02, 1.5), (0.03, 1.0))):
+        at = 10.0 * number + 2.0
+        events += [ev.JobSubmitted(at - 1, number, Job(f"job-{number}", kind="count", steps=50.0))]
+        plan = launched(at + late, number, 0).plan
+        events += [ev.RoundPlanned(replace(plan, admitted=np.array([number])))]
+        events += [told(at + late + delay, number, 0.0, 10.0), finished(at + late + delay + 5.0, number)]
+    costs = exogenous_inputs(events)[0].costs
+    assert (costs.decision_s, costs.of("count").launch_s) == pytest.approx((0.02, 1.0))
+    assert sorted(costs.starts_vary_s) == pytest.approx([-0.5 * math.sqrt(1.5), 0.0, 0.5 * math.sqrt(1.5)])
+    fork = past_fork(events, 11.5)
+    simulated = [jct_s for _, jct_s, _ in fork.simulated(8)]
+    assert len({*simulated}) > 1
+    assert min(simulated) <= fmean(fork.recorded_jct_s.values()) <= max(simulated)
+    found = what_if(fork.fork, ForkChanges(submit=(Job("more", kind=TIMED, steps=5.0),)), WhatIfOptions(4))
+    assert found.metrics["average_jct_s"][2].half_width > 0
+
+
+def test_a_fork_in_the_past_switches_the_scheduler_as_it_was_switched() -> None:
+    switch = ev.SchedulerSwitched(15_000.0, SchedulerConfig(Part("srtf"), round_s=600.0).to_data())
+    _, events = run_of(scheduler=SchedulerConfig(Part("las")), others=(switch,))
+    [(recorded, simulated, jobs)] = past_fork(events, 8_000.0).simulated(5)
+    assert jobs > 10
+    assert simulated == pytest.approx(recorded, rel=1e-6)

@@ -87,6 +87,7 @@ class Loop:
     stopwatch: Callable[[], float] = lambda: 0.0
     on_decision: Callable[[RoundPlan], None] | None = None  # for progress bars and tests; it must not change the plan
     decision_runner: DecisionRunner | None = None  # None: the loop blocks while it decides
+    decision_delay: Callable[[], float] | None = None  # how long a simulated decision takes; None: no time
 
     decisions: int = 0
     rounds: int = 0  # that have passed, skipped ones included; without rounds, decisions
@@ -171,9 +172,21 @@ class Loop:
         """Make one decision now and act on it."""
         view = self._view(self.backend.now)
         plan, memo = self._decide(view, self.state.memo, self.stages)
+        if self.decision_delay is not None:
+            plan = self._delayed(plan, self.backend.now + self.decision_delay())
         if len(plan.launches):
             validate_launches(plan, view, self.stages)
         return self._act(plan, memo)
+
+    def _delayed(self, plan: RoundPlan, until: float) -> RoundPlan:
+        """The plan when the decision is made, without what events meanwhile have made impossible."""
+        changed = False
+        while self.backend.now < until:
+            happened = self.backend.wait(until, 0.0)
+            self._record_all(happened)
+            changed = changed or _matter(happened)
+        plan = revalidate_plan(plan, self.state.snapshot(until))
+        return replace(plan, valid_until=until) if changed else plan
 
     def _step_async(self, runner: DecisionRunner) -> RoundPlan | None:
         """Let `runner` make a decision for the start of a round. Events are recorded meanwhile, and the parts of the plan that

@@ -7,6 +7,7 @@ cases the interval is Student's t of the differences. Windows are long, so that 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,11 +47,13 @@ class PairedDifference:
     ratio_half_width: float
 
     @classmethod
-    def of(cls, pairs: Sequence[tuple[float, float]]) -> PairedDifference:
-        """From pairs of values: first, second."""
+    def of(cls, pairs: Sequence[tuple[float, float]], *, of_one: bool = False) -> PairedDifference:
+        """From pairs of values: first, second. With `of_one`, the intervals are those of one further pair, and not of the mean
+        (prediction intervals)."""
         difference, half_width = interval([first - second for first, second in pairs])
         ratio, ratio_half_width = interval([first / second for first, second in pairs if second])
-        return cls(len(pairs), difference, half_width, ratio, ratio_half_width)
+        wider = math.sqrt(len(pairs) + 1) if of_one else 1.0
+        return cls(len(pairs), difference, wider * half_width, ratio, wider * ratio_half_width)
 
     @property
     def significant(self) -> bool:

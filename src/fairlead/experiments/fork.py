@@ -111,6 +111,7 @@ class Fork:
             memo=state.memo if scheduler == self.start.scheduler else None,
             arrivals=(*self.start.arrivals, *jobs),
             faults=(*self.start.faults, *faults),
+            others=tuple(one for one in self.start.others if not (changes.scheduler and isinstance(one, ev.SchedulerSwitched))),
         )
         past = tuple(replace(job, weight=changes.weights.get(job.user, job.weight)) for job in self.past)
         return replace(
@@ -160,6 +161,11 @@ class Fork:
         for event in _events(state, changes):
             apply_event(state, event)
         return state
+
+    def with_starts(self, seed: int) -> Fork:
+        """The same fork, in which starts and decisions take as long as in one scenario."""
+        costs = self.start.costs
+        return replace(self, start=replace(self.start, costs=replace(costs, seed=seed))) if costs.varies else self
 
     def with_arrivals(self, window_s: float, seed: int) -> Fork:
         """The same fork with the arrivals of one scenario: as in the last `window_s`. Where more or fewer jobs arrive, those

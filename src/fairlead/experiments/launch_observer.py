@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -14,6 +14,7 @@ import numpy as np
 from fairlead.core import events as ev
 from fairlead.core.cluster import Ints
 from fairlead.core.job import TIMED, kind_of, model_of
+from fairlead.core.plan import boundary_at
 from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
 from fairlead.estimators.base import spread_gangs
@@ -25,7 +26,11 @@ PlacementKey: TypeAlias = tuple[str, int, str, bool]
 """Job type, workers, GPU type, and whether it is spread over more nodes than needed: what a rate depends on."""
 
 MAX_STEP_ERROR = 0.25
-"""Declared steps count as wrong where the observed steps differ by more than this share."""
+"""Declared steps count as wrong where the observed steps differ by more than this share; a rate that does is not constant."""
+
+
+MAX_OBSERVED = 1000
+"""The most recent starts, and decisions, whose times are kept one by one."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,9 @@ class LaunchObserver:
     work: dict[int, float] = field(default_factory=dict)  # steps of finished jobs; NaN where unknown
     failure_reasons: dict[int, str] = field(default_factory=dict)
     repeated_steps: dict[int, float] = field(default_factory=lambda: defaultdict(float))  # steps lost by a job's own failures
-    _rates: dict[PlacementKey, list[float]] = field(default_factory=lambda: defaultdict(list))
+    _rates: dict[PlacementKey, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))  # with seconds
+    _rate_now: dict[int, tuple[PlacementKey, float, float]] = field(default_factory=dict)  # rate, and since when
+    _decision_delays: list[float] = field(default_factory=list)
     _placements: dict[int, PlacementKey] = field(default_factory=dict)
     _began: dict[int, tuple[float, float]] = field(default_factory=dict)  # second and steps
     _leaving: dict[int, tuple[ObservedLaunch, float]] = field(default_factory=dict)  # suspended, and its steps at the beginning
@@ -59,8 +66,18 @@ class LaunchObserver:
     _report_delays: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))  # by job
 
     def rates(self) -> dict[PlacementKey, MeasuredRate]:
-        """The median of the reported rates."""
-        return {key: MeasuredRate(*key, float(np.median(rates))) for key, rates in self._rates.items()}
+        """The median of the reported rates; where they differ much, the mean over time: their jobs changed their batch size."""
+        for number in tuple(self._rate_now):
+            self._close_rate(number, self.state.time)
+        return {key: MeasuredRate(*key, _typical_rate(*zip(*reports))) for key, reports in self._rates.items()}
+
+    def costs(self, table: ThroughputTable, types: Sequence[str]) -> Costs:
+        """What starts and decisions took, in the mean and each."""
+        costs = startup_costs(self.launches, table, types)
+        if not any(self._decision_delays):  # a simulation
+            return replace(costs, starts_vary_s=())
+        delays = tuple(self._decision_delays[-MAX_OBSERVED:])
+        return replace(costs, decision_s=round(float(np.median(delays)), 6), decisions_vary_s=delays)
 
     def first_reports(self, otherwise: float) -> dict[int, float]:
         """Seconds from a launch to the first report of a rate, by job: the median of its launches, else that of its job type.
@@ -79,6 +96,9 @@ class LaunchObserver:
 
     def observe(self, event: ev.Event) -> None:
         if isinstance(event, ev.RoundPlanned):
+            if isinstance(round_s := self.state.scheduler.get("rounds"), (int, float)):
+                left_s = boundary_at(event.time, round_s) - event.time
+                self._decision_delays.append(round_s - left_s if left_s else 0.0)
             for number in event.plan.suspended.tolist():
                 self._left(number, event.time)
             for number in event.plan.ended.tolist():
@@ -137,10 +157,11 @@ class LaunchObserver:
         self._settle(number)
         a = self.state.columns
         declared, observed = float(a["steps"][number]), self._steps(number, second)
-        if a["rate"][number] <= 0:
-            self.work[number] = math.nan if declared == UNKNOWN_STEPS else declared
-        else:
-            self.work[number] = declared if abs(observed - declared) <= MAX_STEP_ERROR * declared else observed
+        if a["rate"][number] <= 0:  # it may have made steps since its last report
+            observed = max(observed, declared)
+        known = declared if abs(observed - declared) <= MAX_STEP_ERROR * declared else observed
+        self.work[number] = math.nan if known == UNKNOWN_STEPS else known
+        self._close_rate(number, second)
         launch = self._launch(number, second, self.work[number])
         if launch is not None:
             self.launches.append(launch)
@@ -151,10 +172,16 @@ class LaunchObserver:
 
     def _rated(self, event: ev.ProgressReported) -> None:
         for number, rate in zip(event.jobs.tolist(), event.rates.tolist()):
+            self._close_rate(number, event.time)
             if rate > 0 and number in self._unreported:
                 self._report_delays[number].append(event.time - self._unreported.pop(number))
             if rate > 0 and (place := self.place(number)) is not None and place[0] != TIMED:
-                self._rates[place].append(rate)
+                self._rate_now[number] = place, rate, event.time
+
+    def _close_rate(self, number: int, second: float) -> None:
+        if number in self._rate_now:
+            place, rate, since = self._rate_now.pop(number)
+            self._rates[place].append((rate, max(0.0, second - since)))
 
     def place(self, number: int) -> PlacementKey | None:
         """Where a job runs, if it runs and shares no GPU."""
@@ -176,6 +203,11 @@ class LaunchObserver:
             self._placements[number] = kind_of(model_of(kind), size) if size > 0 else kind, held, names[type_], wide
 
 
+def _typical_rate(rates: Sequence[float], seconds: Sequence[float]) -> float:
+    constant = max(rates) <= (1 + MAX_STEP_ERROR) * min(rates) or not any(seconds)
+    return float(np.median(rates) if constant else np.average(rates, weights=seconds))
+
+
 def startup_costs(launches: Iterable[ObservedLaunch], table: ThroughputTable, types: Sequence[str]) -> Costs:
     """Seconds that launches did not spend on steps, by job type; without observations, the mean of all types."""
     spent: dict[str, dict[bool, list[float]]] = {}
@@ -189,7 +221,13 @@ def startup_costs(launches: Iterable[ObservedLaunch], table: ThroughputTable, ty
             overall[one.first].append(cost)
     first, later = _mean(overall[True], 0.0), _mean(overall[False], _mean(overall[True], 0.0))
     by_kind = {kind: Costs(_mean(costs[True], first), _mean(costs[False], later)) for kind, costs in spent.items()}
-    return Costs(first, later, by_kind=by_kind)
+    return Costs(first, later, by_kind=by_kind, starts_vary_s=tuple(_deviations(spent.values()))[:MAX_OBSERVED])
+
+
+def _deviations(spent: Iterable[Mapping[bool, Sequence[float]]]) -> Iterator[float]:
+    """Of each start from the mean of its group, which is itself of those starts."""
+    for costs in (costs for of in spent for costs in of.values() if len(costs) > 1):
+        yield from ((np.array(costs) - np.mean(costs)) * math.sqrt(len(costs) / (len(costs) - 1))).tolist()
 
 
 def _mean(costs: Sequence[float], otherwise: float) -> float:

@@ -85,8 +85,12 @@ def forward_loop(
     backend = SimulatedBackend.from_snapshot(
         start.view, table, start.arrivals, costs=start.costs, faults=start.faults, others=(*drains, *start.others)
     )
-    stages = simulated_with(start.costs, scheduler).build(table, registry or Registry.installed())
-    return Loop(State.from_snapshot(start.view, memo), backend, stages, on_decision=on_decision)
+    parts = registry or Registry.installed()
+    stages = simulated_with(start.costs, scheduler).build(table, parts)
+    loop = Loop(State.from_snapshot(start.view, memo), backend, stages, on_decision=on_decision)
+    loop.compose = lambda data: simulated_with(start.costs, scheduler_of(data)).build(table, parts)
+    loop.decision_delay = start.costs.decision_delays()
+    return loop
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from fairlead.engine.apply import replay_events
 from fairlead.engine.state import State
 from fairlead.experiments.compare import CaseOutcome, Comparison, Workload
 from fairlead.experiments.inputs import used_rates
-from fairlead.experiments.launch_observer import LaunchObserver, PlacementKey, startup_costs
+from fairlead.experiments.launch_observer import LaunchObserver, PlacementKey
 from fairlead.experiments.live_inputs import with_estimated_interference
 from fairlead.experiments.metric_columns import COLUMNS, format_value
 from fairlead.experiments.metrics import DEFAULTS, MetricOptions, Summary, summarize
@@ -105,7 +105,7 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[ExogenousInputs, RunR
         state.cluster.with_removed,
         trace,
         table,
-        startup_costs(observer.launches, table, types),
+        observer.costs(table, types),
         tuple(_outages(events)),
         tuple(_others(events, state, jobs)),
         state.scheduler,

@@ -156,6 +156,7 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
         skip_quiet_rounds=given.skip_quiet_rounds,
         compose=lambda data: simulated_with(given.costs, SchedulerConfig.from_data(data)).build(table, registry),
         stopwatch=time.perf_counter,
+        decision_delay=given.costs.decision_delays(),
     )
     rates = {**used_rates(given.trace.jobs, table), **rates_by_nature(given.trace, table, given.cluster)}
     scheduler = {**config.to_data(), "name": config.label}

@@ -1,6 +1,7 @@
 """What if: a fork of a cluster with changes, against the same fork without. Both are simulated on the same arrivals, in several
-scenarios; the differences are paired, with intervals over the scenarios. A fork at a past moment has the jobs that really came,
-with the work that they really had; how far it is from what happened says how far the model can be trusted."""
+scenarios; the differences are paired. Their intervals are for what one future will show, not for the mean of all. A fork at a
+past moment has the jobs that really came, with the work that they really had, and its scenarios differ in how long starts and
+decisions take. How far it is from what happened says how far the model can be trusted."""
 
 from __future__ import annotations
 
@@ -110,12 +111,13 @@ def what_if(
 ) -> WhatIfResult:
     """Simulate a fork without and with changes, in each scenario."""
     other, pairs = fork.changed(changes), list[tuple[ForkRun, ForkRun]]()
-    seeds = range(options.scenarios) if fork.past else range(1)  # without arrivals, all scenarios are the same
+    seeds = range(options.scenarios) if fork.past or fork.start.costs.varies else range(1)  # else all are the same
     records: list[RunRecord] = []
     for seed in seeds:
         runs = []
-        for label, one in ((CONTROL, fork), (CHANGED, other)):
+        for place, (label, one) in enumerate(((CONTROL, fork), (CHANGED, other))):
             scenario = one.with_arrivals(options.window_s, seed) if fork.past else one
+            scenario = scenario.with_starts(2 * seed + place)  # two real runs would differ in these
             keep = keep_records and seed == 0
             runs.append(run_fork(scenario, horizon_s=options.horizon_s, registry=registry, keep_events=keep))
             if keep:
@@ -134,7 +136,7 @@ def _compared(
         values = [(one[name], other[name]) for one, other in both if math.isfinite(one[name] + other[name])]
         if values:
             means = fmean(one for one, _ in values), fmean(other for _, other in values)
-            metrics[name] = (*means, PairedDifference.of([(other, one) for one, other in values]))
+            metrics[name] = (*means, PairedDifference.of([(other, one) for one, other in values], of_one=True))
     users = _groups(pairs, lambda key, job: job.user or "(no user)")
     there = {key for first, second in pairs for key in {*first.jobs} & {*second.jobs} if isinstance(key, int)}
     jobs = _groups(pairs, lambda key, job: job.name if key in there else None)
@@ -186,7 +188,7 @@ def _groups(
             counts[name],
             fmean(one for one, _ in times),
             fmean(other for _, other in times),
-            PairedDifference.of([(other, one) for one, other in times]),
+            PairedDifference.of([(other, one) for one, other in times], of_one=True),
         )
         for name, times in values.items()
     ]
@@ -230,6 +232,11 @@ class PastFork:
         require(both, "what-if", "a time since which a job has ended", "past")
         return fmean(self.recorded_jct_s[n] for n in both), fmean(simulated[n].jct_s for n in both), len(both)
 
+    def simulated(self, scenarios: int) -> list[tuple[float, float, int]]:
+        """The same of several scenarios, or of one if they do not differ."""
+        count = scenarios if self.fork.start.costs.varies else 1
+        return [self.error(run_fork(self.fork.with_starts(seed))) for seed in range(count)]
+
     @staticmethod
     def _number(key: int | str) -> int:
         return key if isinstance(key, int) else int(key.rpartition("#")[2])
@@ -255,7 +262,7 @@ def past_fork(events: Sequence[ev.Event], second: float, name: str = "journal") 
     faults = tuple(fault for fault in outage_events(world.outages) if fault.time > second)
     view = state.snapshot().detached()
     table = world.table.for_types(view.cluster.type_names)
-    others = [event for event in world.others if event.time > second]
+    others = [event for event in (*world.others, *world.switches) if event.time > second]
     for index, event in enumerate(others):
         if isinstance(event, (ev.JobCancelled, ev.JobHeld, ev.JobReleased, ev.JobRequeued, ev.JobUpdated)):
             number = numbers[event.number]

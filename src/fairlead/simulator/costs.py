@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fairlead.core.errors import InputError, check_number
 from fairlead.core.job import model_of
+from fairlead.core.rng import stream
 
 MAX_COST_S = 1e9
 
@@ -17,7 +18,10 @@ class Costs:
     """Seconds lost by starting, saving and loading; `by_kind` has other values for some job types.
 
     A job checkpoints when it is suspended, and every `checkpoint_every_s` while it runs; each save takes `checkpoint_s`,
-    without progress. The first start takes `launch_s`, every later one `restart_s`.
+    without progress. The first start takes `launch_s`, every later one `restart_s`. A plan is carried out `decision_s` after
+    the moment that it decides on, so that of jobs with equally many rounds, the running ones have attained less service.
+
+    With a `seed`, one of the deviations `starts_vary_s` is added to each start, and a decision takes one of `decisions_vary_s`.
     """
 
     launch_s: float = 0.0
@@ -25,9 +29,13 @@ class Costs:
     checkpoint_s: float = 0.0
     checkpoint_every_s: float = math.inf
     by_kind: Mapping[str, Costs] = field(default_factory=dict)
+    decision_s: float = 0.0
+    starts_vary_s: tuple[float, ...] = ()
+    decisions_vary_s: tuple[float, ...] = ()
+    seed: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("launch_s", "restart_s", "checkpoint_s"):
+        for name in ("launch_s", "restart_s", "checkpoint_s", "decision_s"):
             check_number("costs", name, getattr(self, name), f"seconds from 0 to {MAX_COST_S:g}", 0.0, MAX_COST_S)
         check_number("costs", "checkpoint_every_s", self.checkpoint_every_s, "seconds above 0", math.ulp(0.0))
         if not isinstance(self.by_kind, Mapping) or not all(isinstance(one, Costs) for one in self.by_kind.values()):
@@ -37,6 +45,18 @@ class Costs:
     def longest_start_s(self) -> float:
         """The longest start of any job type."""
         return max(max(cost.launch_s, cost.restart_s) for cost in (self, *self.by_kind.values()))
+
+    @property
+    def varies(self) -> bool:
+        """Whether runs with different seeds differ."""
+        return len(self.starts_vary_s) > 1 or len(self.decisions_vary_s) > 1
+
+    def decision_delays(self) -> Callable[[], float] | None:
+        """The time of each decision, one after the other; None if they take none."""
+        if self.seed is None or not self.decisions_vary_s:
+            return (lambda: self.decision_s) if self.decision_s else None
+        draw = stream(self.seed, "decisions")
+        return lambda: self.decisions_vary_s[int(draw.integers(len(self.decisions_vary_s)))]
 
     def of(self, kind: str) -> Costs:
         """The costs of a job type: its own, or those of its model, or those of all."""

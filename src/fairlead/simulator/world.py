@@ -15,6 +15,7 @@ from fairlead.core.device_map import NONE, DeviceMap
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.job import TIMED, Job, batch_size_of, kind_of, model_of
 from fairlead.core.plan import TUNED, Launches
+from fairlead.core.rng import stream
 from fairlead.core.routes import Routes
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.dynamics_tracker import DynamicsTracker
@@ -40,6 +41,8 @@ class World:
         dynamics: Mapping[str, JobDynamics] | None = None,
     ) -> None:
         self.cluster, self.costs = cluster, costs
+        varies = costs.seed is not None and costs.starts_vary_s
+        self._start_draw = stream(costs.seed or 0, "starts") if varies else None
         self.table = table.for_types(cluster.type_names)
         self.devices = DeviceMap(cluster.size, capacity)
         self._block: Floats = np.zeros((capacity, len(_FIXED) + len(_CHANGING)))  # a row for each job
@@ -138,7 +141,10 @@ class World:
         if self._limited:
             c["run_started"][jobs] = since
         if self.has_costs:
-            since = since + np.where(self.started[jobs], c["restart"][jobs], c["launch"][jobs])
+            start_s = np.where(self.started[jobs], c["restart"][jobs], c["launch"][jobs])
+            if self._start_draw is not None:
+                start_s = np.maximum(start_s + self._start_draw.choice(self.costs.starts_vary_s, len(jobs)), ZERO)
+            since = since + start_s
             self.started[jobs] = TRUE
         c["since"][jobs] = c["began"][jobs] = c["saved_at"][jobs] = since
         c["saved"][jobs] = c["base"][jobs]
