@@ -162,9 +162,21 @@ LIVE_NODE: Mapping[str, str] = {
 }
 """Columns of a node in `GET /v1/live`."""
 
+METRIC_CURVE: Mapping[str, str] = {
+    "time": "Unix times of the reports; a long curve has fewer points",
+    "step": "steps that the job had done by then",
+    "value": "values; null for one that is not finite",
+}
+"""A metric of a job in `GET /v1/jobs/{name}/metrics`."""
+
 ANSWERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "GET /v1/jobs": ("`jobs` is a list. Each entry has:", JOB),
     "GET /v1/jobs/{name}": ("All fields of an entry of [`GET /v1/jobs`](#get-v1jobs), and:", ONE_JOB),
+    "GET /v1/jobs/{name}/metrics": (
+        "`number` is the job. The journal's events begin at the Unix time `known_since`. `metrics` has each metric by name. "
+        "A metric has three lists of the same length:",
+        METRIC_CURVE,
+    ),
     "GET /v1/nodes": ("`nodes` is a list. Each entry has:", NODE),
     "GET /v1/usage": ("`usage` is a list. Each entry has:", USAGE),
     "GET /v1/live": (

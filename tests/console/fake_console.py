@@ -40,6 +40,7 @@ JOB_COLUMNS = [
     "preemptions",
 ]
 NODE_COLUMNS = ["index", "name", "type", "gpus", "first", "state", "drain", "utilization", "memory_gb"]
+FEATURES = ["when", "fix"]
 USERS = ("ann", "bob", "cat", "dan", "eva")
 REASONS = ("waiting-for-resources", "behind-head", "not-admitted", "next-decision")
 
@@ -173,6 +174,82 @@ class InventedCluster:
         ]
         return {"jobs": found, "completed": 5, "simulations": 4}
 
+    def job(self, number: int) -> dict[str, Any]:
+        """One job, in full: it was preempted, moved and resized, if it runs."""
+        row = dict(zip(JOB_COLUMNS, self.jobs[number]))
+        waits = row["state"] in ("waiting", "held")
+        reason = {"code": row["reason"], "by": "las", "text": "Waiting for resources: needs 4 GPUs", "facts": {"needs": 4}}
+        times = {"submitted_at": row["submitted"], "started_at": row["started"], "ended_at": row["ended"], "run_s": 600.0}
+        return {
+            **{name: row[name] for name in ("number", "name", "user", "account", "priority", "weight", "preemptions")},
+            "kind": row["job_type"],
+            "phase": row["state"],
+            "workers": row["gpus"],
+            "type": "v100",
+            "nodes": ["node-00000"],
+            "starts": 0 if waits else 4,
+            "reason": reason if waits else None,
+            "metrics": {"loss": 0.5},
+            **times,
+        }
+
+    def launches(self, number: int) -> list[dict[str, Any]]:
+        if self.jobs[number][5] != "running":
+            return []
+        now, about = self.origin + self.second, {"number": number, "gpu_type": "v100", "nodes": ["node-00000"]}
+        ends = [(4, 0.7, "preempted"), (4, 0.5, "moved"), (4, 0.3, "moved"), (2, 0.0, "")]
+        begin, found = now - 3600, []
+        for gpus, before, outcome in ends:
+            end = now - 3600 * before
+            run = {"gpus": gpus, "start": begin, "end": end, "outcome": outcome, "exit_code": None}
+            found.append({**about, **run})
+            begin = end + (300 if outcome == "preempted" else 0)
+        return found
+
+    def metrics(self, number: int) -> dict[str, Any]:
+        """Curves with a gap while it was preempted, and steps that were done again afterwards."""
+        if self.jobs[number][5] != "running":
+            return {}
+        now, draw = self.origin + self.second, random.Random(number)
+        curves: dict[str, dict[str, list[Any]]] = {
+            name: {"time": [], "step": [], "value": []}
+            for name in ("accelerator_busy", "accuracy", "batch_size", "learning_rate", "loss")
+        }
+
+        def add(name: str, time: float, step: float, value: float | None) -> None:
+            for key, one in (("time", time), ("step", step), ("value", value)):
+                curves[name][key].append(one)
+
+        step = 0.0
+        for minute in range(60):
+            at = now - 3600 + 60 * minute
+            if 18 <= minute < 23:
+                continue
+            step = step - 120 if minute == 23 else step + 40
+            add("loss", at, step, 0.4 + 6 / (1 + step / 150) + draw.gauss(0, 0.08))
+            add("accuracy", at, step, None if minute == 40 else 0.8 - 0.7 / (1 + step / 400))
+            add("learning_rate", at, step, 3e-4 * (1 - minute / 70))
+            add("accelerator_busy", at, step, min(1.0, 0.86 + draw.gauss(0, 0.03)))
+            if minute in (0, 31, 44):
+                add("batch_size", at, step, {0: 64.0, 31: 128.0, 44: 256.0}[minute])
+        return curves
+
+
+FIX = {
+    "starts": False,
+    "changes": [
+        {"kind": "fewer GPUs", "size": 2, "text": "submit it again with 2 GPUs instead of 4", "delays": []},
+        {
+            "kind": "priority",
+            "size": 1,
+            "text": "give it priority 1 instead of 0",
+            "delays": [{"name": f"train-{n}", "user": "bob", "seconds": 60.0 * n} for n in range(1, 8)],
+        },
+        {"kind": "more GPUs", "size": 4, "text": "add a node with 4 × v100", "delays": None},
+    ],
+    "unsearched": ["jobs that would have to end"],
+}
+
 
 class FakeConsole(ThreadingHTTPServer):
     """`with FakeConsole(cluster) as server:` answers at `server.url`; each open page gets `rate` changes a second."""
@@ -226,7 +303,7 @@ class Handler(BaseHTTPRequestHandler):
             return self._send(b"", status=503) if self.server.cut.is_set() else self._stream()
         now = cluster.origin + cluster.second
         answers: dict[str, Any] = {
-            "/console/session": {"user": "ann", "role": "admin", "cluster": "lab", "version": "1", "features": []},
+            "/console/session": {"user": "ann", "role": "admin", "cluster": "lab", "version": "1", "features": FEATURES},
             "/v1/runs": {"known_since": cluster.origin, "now": now, "runs": cluster.runs},
             "/v1/when": cluster.forecast if path == "/v1/when" else None,
             "/v1/usage": {
@@ -248,8 +325,18 @@ class Handler(BaseHTTPRequestHandler):
                 b'fairlead_decision_seconds_bucket{le="0.1"} 90\nfairlead_decision_seconds_bucket{le="+Inf"} 100\n',
                 "text/plain",
             )
+        if path.startswith("/v1/jobs/"):
+            answers[path] = self._job(cluster, *path.split("/")[3:])
+        elif path == "/v1/runs" and "job=" in self.path:
+            answers[path]["runs"] = cluster.launches(int(self.path.rpartition("=")[2]))
         found = answers.get(path)
         return self._send(json.dumps(found or {"detail": "none here"}).encode(), status=200 if found else 404)
+
+    def _job(self, cluster: InventedCluster, number: str, part: str = "") -> dict[str, Any]:
+        if part == "metrics":
+            return {"number": int(number), "known_since": cluster.origin, "metrics": cluster.metrics(int(number))}
+        log = {"text": "" if "offset=7" in self.path else "step 1\n", "next": 7, "over": True, "launch": 1, "launches": 4}
+        return {"": cluster.job(int(number)), "fix": FIX, "logs": log}[part]
 
     def do_POST(self) -> None:
         self.server.changed.append((self.command, self.path, self.rfile.read(int(self.headers.get("Content-Length") or 0))))

@@ -18,8 +18,8 @@ from cluster_at_work import ClusterAtWork
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine to open the console in")
 
 TALKS = """
-import fairlead, time
-for step in fairlead.lease(range(60)):
+import fairlead, sys, time
+for step in fairlead.lease(range(int(sys.argv[1]))):
     print("step", step, flush=True)
     fairlead.report(loss=1 / (1 + step))
     time.sleep(0.1)
@@ -66,7 +66,7 @@ def test_an_operator_works_with_a_cluster_in_the_console(tmp_path: Path, browser
 
         # A job that waits behind another one, runs, and is done; the page is never loaded again.
         cluster.submit(cluster.job("first", 4000, 0.05, workers=4))
-        cluster.submit({**cluster.job("second", 60, 0.1), "run": [sys.executable, "-c", TALKS]})
+        cluster.submit({**cluster.job("second", 60, 0.1), "run": [sys.executable, "-c", TALKS, "60"]})
         del cluster._about["second"]
         browser.wait("(({ running, waiting }) => running === '1' && waiting === '1')(document.querySelector('.tiles').dataset)")
         browser.click("nav a[href='#queue']")
@@ -80,8 +80,23 @@ def test_an_operator_works_with_a_cluster_in_the_console(tmp_path: Path, browser
         browser.wait("document.querySelector('.log').textContent.includes('step 3')", "the log follows")
         browser.wait("document.querySelector('#job').dataset.state === 'finished'")
         browser.wait("document.querySelector('.log').textContent.includes('step 59')", "the whole log is there")
-        browser.wait("document.querySelector('#metrics').textContent.includes('loss')")
+        browser.wait("document.querySelector('#metrics figcaption').textContent.startsWith('loss')")
+        browser.wait("document.querySelector('#metrics path.line').getAttribute('d').includes('L')", "a curve with points")
         browser.wait("document.querySelectorAll('#launches tbody tr').length === 1")
+
+        # A job that is requeued while it runs has a mark on its curves.
+        cluster.submit({**cluster.job("again", 9000, 0.1), "run": [sys.executable, "-c", TALKS, "9000"]}, ends="cancelled")
+        del cluster._about["again"]
+        browser.run(f"location.hash = 'job/{cluster.jobs()['again']['number']}'")
+        browser.wait("document.querySelector('#job').dataset.state === 'running'")
+        browser.wait("!!document.querySelector('#metrics path.line')")
+        browser.click("[data-action=requeue]")
+        confirm(browser)
+        browser.wait("document.querySelectorAll('#launches tbody tr').length === 2")
+        browser.wait("document.querySelector('#metrics').dataset.events === 'preempted'")
+        browser.click("[data-action=cancel]")
+        confirm(browser)
+        browser.wait("document.querySelector('#job').dataset.state === 'cancelled'")
 
         # A job is held, released, moved up and cancelled.
         cluster.submit(cluster.job("wide", 4000, 0.05, workers=4))

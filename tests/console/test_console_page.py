@@ -57,6 +57,66 @@ def test_every_view_is_drawn_and_fits_at_every_width(browser: Browser) -> None:
         clean(browser, server)
 
 
+def job_in(cluster: InventedCluster, state: str) -> int:
+    return next(int(job[0]) for job in cluster.jobs if job[5] == state)
+
+
+def page_of_job(browser: Browser, server: FakeConsole, state: str) -> None:
+    browser.run(f"location.hash = 'job/{job_in(server.cluster, state)}'")
+    browser.wait(f"document.querySelector('#job').dataset.state === '{state}'")
+
+
+def test_the_metrics_of_a_job_are_curves_with_what_happened_to_it(browser: Browser) -> None:
+    cluster = InventedCluster(12, 60)
+    with FakeConsole(cluster, 0, 0) as server:
+        browser.open(server.url)
+        for width in (1440, 390):
+            browser.resize(width, mobile=width < 500)
+            page_of_job(browser, server, "running")
+            browser.wait("document.querySelector('#metrics').dataset.curves === '5'")
+            assert browser.run("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+            browser.run("location.hash = 'queue'")
+            browser.wait("document.querySelector('main').dataset.view === 'queue'")
+        page_of_job(browser, server, "running")
+        browser.wait("document.querySelector('#metrics').dataset.curves === '5'")
+        titles = "[...document.querySelectorAll('#metrics figcaption')].map((one) => one.firstChild.textContent)"
+        assert browser.run(titles) == ["loss", "accuracy", "learning_rate", "batch_size", "GPU utilization"]
+        first = "document.querySelector('#metrics figure')"
+        kinds = f"[...{first}.querySelectorAll('.event')].map((one) => one.classList[1])"
+        assert browser.run(kinds) == ["preempted", "moved", "resized", "batch", "batch"]
+        assert browser.run("document.querySelector('#metrics .keys').textContent") == (
+            "preempted or requeuedmoved to other GPUsresizedbatch size changed"
+        )
+        pieces = f"{first}.querySelector('path.line').getAttribute('d').split('M').length - 1"
+        assert browser.run(pieces) == 1, "along steps, work that was done again is there once"
+        browser.run(
+            "(() => { const s = document.querySelector('#metrics select'); s.value = 'time'; s.onchange?.();"
+            " s.dispatchEvent(new Event('change')); })()"
+        )
+        assert browser.run(pieces) == 2, "along time there is a gap while it waited"
+        titles = f"[...{first}.querySelectorAll('.event title')].map((one) => one.textContent.split(',').slice(0, -1).join())"
+        assert browser.run(titles)[2:4] == ["resized, then 2 × v100", "batch size 64 to 128"]
+        clean(browser, server)
+
+
+def test_the_smallest_change_that_would_start_a_job_is_searched_when_asked(browser: Browser) -> None:
+    with FakeConsole(InventedCluster(12, 60), 0, 0) as server:
+        browser.open(server.url)
+        page_of_job(browser, server, "running")
+        assert browser.run("document.querySelector('#fix').hidden")
+        page_of_job(browser, server, "waiting")
+        browser.wait("document.querySelector('#fix').hidden === false")
+        assert not [url for url in browser.requests if url.endswith("/fix")], "the search is not for free"
+        browser.run("document.querySelector('#fix button').focus()")
+        browser.press("Enter")
+        browser.wait("document.querySelector('#fix').dataset.state === 'found'")
+        rows = "[...document.querySelectorAll('#fix tbody tr')].map((row) => row.lastChild.textContent)"
+        several = "train-7 (bob) by 7.0 min, train-6 (bob) by 6.0 min, train-5 (bob) by 5.0 min, train-4 (bob) by 4.0 min"
+        assert browser.run(rows) == ["no job", f"{several}, and 3 more jobs", "not simulated"]
+        assert "jobs that would have to end" in browser.run("document.querySelector('#fix').textContent")
+        clean(browser, server)
+
+
 def test_names_made_to_break_the_page_are_shown_as_text(browser: Browser) -> None:
     cluster = InventedCluster(4, 20)
     for job in cluster.jobs:

@@ -1,17 +1,23 @@
 // #job/NUMBER: why it waits, its forecast, launches, metrics and log, and what the user may change.
 import { get, jobPath } from "/console/api.js";
+import { curvesCard } from "/console/curves.js";
 import { facts, plainTable } from "/console/dialog.js";
 import { jobActions } from "/console/job-actions.js";
 import { logBox } from "/console/log.js";
-import { date, endedStates, forecastWords, plural } from "/console/words.js";
+import { smallestChange } from "/console/smallest-change.js";
+import { date, endedStates, forecastWords, plural, waitingStates } from "/console/words.js";
 
 const againAfterMs = 5000;
 
 export function jobView(root, { store, forecast, session, go }, argument) {
   const number = Number(argument),
-    body = make("div"),
+    head = make("div"),
+    launches = make("div"),
+    change = smallestChange(number),
+    curves = curvesCard(number, () => store.now()),
     log = logBox(number);
-  root.append(body, log.element);
+  for (const part of [change, curves, log]) part.element.hidden = true;
+  root.append(head, change.element, launches, curves.element, log.element);
   let record = null,
     runs = [],
     timer = 0,
@@ -24,10 +30,13 @@ export function jobView(root, { store, forecast, session, go }, argument) {
     try {
       const found = await get(jobPath(number));
       runs = (await get(`/v1/runs?job=${number}`)).runs;
+      const moved = found.starts !== record?.starts || found.phase !== record?.phase;
       record = found;
       show();
+      for (const part of [curves, log]) part.element.hidden = false;
+      curves.update(runs, moved);
     } catch (refused) {
-      body.replaceChildren(
+      head.replaceChildren(
         make(
           "section",
           { class: "card" },
@@ -36,7 +45,8 @@ export function jobView(root, { store, forecast, session, go }, argument) {
           make("button", { type: "button", text: "Back to the queue", onclick: () => go("#queue") }),
         ),
       );
-      log.element.hidden = true;
+      for (const part of [change, curves, log]) part.element.hidden = true;
+      launches.replaceChildren();
       return;
     }
     if (!stopped && !endedStates.has(record.phase)) timer = setTimeout(load, againAfterMs);
@@ -90,12 +100,11 @@ export function jobView(root, { store, forecast, session, go }, argument) {
       jobActions({ ...record, phase: state }, session, load),
     );
     card.dataset.state = state;
-    body.replaceChildren(
-      card,
-      make("div", { class: "charts two" }, reasonCard(), forecastCard(state)),
-      launchesCard(now),
-      metricsCard(),
-    );
+    const focused = document.activeElement?.dataset.action; // the buttons are made anew
+    head.replaceChildren(card, make("div", { class: "charts two" }, reasonCard(), forecastCard(state)));
+    if (focused) head.querySelector(`[data-action="${focused}"]`)?.focus();
+    launches.replaceChildren(launchesCard(now));
+    change.element.hidden = !(waitingStates.has(state) && session.features?.includes("fix"));
   }
 
   function reasonCard() {
@@ -176,18 +185,6 @@ export function jobView(root, { store, forecast, session, go }, argument) {
       rows.length
         ? plainTable(["launch", "GPUs", "nodes", "from", "to", "for", "outcome", "exit code"], rows, [3, 4, 5, 7])
         : make("p", { class: "muted", text: "not started yet" }),
-    );
-  }
-
-  function metricsCard() {
-    const metrics = Object.entries(record.metrics ?? {});
-    return make(
-      "section",
-      { class: "card", id: "metrics" },
-      make("h2", {}, "Metrics ", make("small", { text: "last reported values" })),
-      metrics.length
-        ? facts(metrics.map(([name, value]) => [name, Number(value.toPrecision(6))]))
-        : make("p", { class: "muted", text: "none reported" }),
     );
   }
 

@@ -57,20 +57,48 @@ function stepPath(line, x, y, low) {
   return path;
 }
 
-// options: lines [{label, colour, dash, x, y, before, after}], x {low, high, log, ticks, text}, y {high, text}, marks, height
+// Straight from point to point; a value that is not known (null) is a gap, and a point between two gaps a dot.
+function straightPath(line, x, y) {
+  let path = "";
+  line.y.forEach((value, i) => {
+    if (value === null) return;
+    const lone = (line.y[i - 1] ?? null) === null, at = `${x(line.x[i]).toFixed(1)} ${y(value).toFixed(1)}`;
+    path += lone ? `M${at}${(line.y[i + 1] ?? null) === null ? "h.01" : ""}` : `L${at}`;
+  });
+  return path;
+}
+
+// What happened at a moment: each kind has a form of its own, so that colour is not needed to tell them apart.
+const eventForms = {
+  preempted: "M-2 -6h4v12h-4z", moved: "M-5 -5h10l-5 9z", resized: "M-5 -5h10v10h-10z", batch: "M0 -6l6 6l-6 6l-6 -6z",
+  failed: "M-5 -5l10 10M5 -5l-10 10",
+};
+
+function drawEvents(svg, events, x, edge, height) {
+  for (const event of events) {
+    const place = x(event.x), group = draw(svg, "g", { class: `event ${event.kind}` });
+    draw(group, "line", { x1: place, x2: place, y1: edge.top, y2: height - edge.bottom });
+    draw(group, "path", { d: eventForms[event.kind], transform: `translate(${place.toFixed(1)} ${edge.top - 7})` });
+    draw(group, "title", {}, event.text);
+  }
+}
+
+// options: lines [{label, colour, dash, x, y, before, after, straight}], x {low, high, log, ticks, text}, y {low, high, text}, marks,
+// events [{x, kind, text}], label, height
 function lineChart(box, options) {
-  const width = Math.max(box.clientWidth, 240), height = options.height || 250;
-  const edge = { left: 46, right: 14, top: 8, bottom: 26 };
+  const width = Math.max(box.clientWidth, 240), height = options.height || 250, events = options.events || [];
+  const edge = { left: 46, right: 14, top: events.length ? 20 : 8, bottom: 26 }, bottom = options.y.low || 0;
   box.replaceChildren();
   const svg = draw(box, "svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img" });
+  if (options.label) svg.setAttribute("aria-label", options.label);
   const lines = options.lines.filter((line) => line.y.length);
   if (!lines.length) {
     draw(svg, "text", { x: width / 2, y: height / 2, "text-anchor": "middle", class: "empty" }, "nothing to show");
     return 0;
   }
   const x = scale(options.x.low, options.x.high, edge.left, width - edge.right, options.x.log);
-  const y = scale(0, options.y.high, height - edge.bottom, edge.top, false);
-  for (const tick of options.y.ticks || niceTicks(0, options.y.high, 5)) {
+  const y = scale(bottom, options.y.high, height - edge.bottom, edge.top, false);
+  for (const tick of options.y.ticks || niceTicks(bottom, options.y.high, 5)) {
     draw(svg, "line", { x1: edge.left, x2: width - edge.right, y1: y(tick), y2: y(tick), class: "gridline" });
     draw(svg, "text", { x: edge.left - 8, y: y(tick) + 4, "text-anchor": "end" }, options.y.text(tick));
   }
@@ -78,7 +106,7 @@ function lineChart(box, options) {
     draw(svg, "line", { x1: x(tick), x2: x(tick), y1: edge.top, y2: height - edge.bottom, class: "gridline" });
     draw(svg, "text", { x: x(tick), y: height - 8, "text-anchor": "middle" }, options.x.text(tick));
   }
-  draw(svg, "line", { x1: edge.left, x2: width - edge.right, y1: y(0), y2: y(0), class: "axis" });
+  draw(svg, "line", { x1: edge.left, x2: width - edge.right, y1: y(bottom), y2: y(bottom), class: "axis" });
   for (const mark of options.marks || []) {
     if (mark.x !== undefined && mark.x > options.x.low && mark.x < options.x.high) {
       draw(svg, "line", { x1: x(mark.x), x2: x(mark.x), y1: edge.top, y2: height - edge.bottom, class: "mark-line" });
@@ -89,9 +117,11 @@ function lineChart(box, options) {
     }
   }
   for (const line of lines) {
-    const path = draw(svg, "path", { d: stepPath(line, x, y, options.x.low), class: "line", "stroke-dasharray": line.dash });
+    const shape = line.straight ? straightPath(line, x, y) : stepPath(line, x, y, options.x.low);
+    const path = draw(svg, "path", { d: shape, class: "line", "stroke-dasharray": line.dash });
     path.style.stroke = line.colour;
   }
+  drawEvents(svg, events, x, edge, height);
   crossHair(svg, box, options, lines, x, edge, width, height);
   return lines.length;
 }

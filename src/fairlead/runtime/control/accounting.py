@@ -1,9 +1,10 @@
-"""Accounting: which jobs have ended, and which GPUs jobs held, from when to when. Ended jobs come from the state, which keeps
-all of them. Times on GPUs come from the events of the journal; what it has dropped is not known any more. (No postponed
-annotations here: FastAPI reads them.)"""
+"""Accounting: which jobs have ended, which GPUs jobs held, from when to when, and their metrics over time. Ended jobs come from
+the state, which keeps all of them. Times and metrics come from the events of the journal; what it has dropped is not known any
+more. (No postponed annotations here: FastAPI reads them.)"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
@@ -20,6 +21,8 @@ from fairlead.engine.state import State
 from fairlead.journal.sql_journal import DatabaseJournal
 from fairlead.runtime.control import views
 from fairlead.runtime.control.control_plane import ControlPlane
+from fairlead.runtime.control.job_metrics import MetricCurves
+from fairlead.runtime.control.job_routes import JobName, Requests
 from fairlead.runtime.control.tokens import Bearer
 from fairlead.runtime.protocol.task_array import array_of
 
@@ -47,7 +50,7 @@ class GpuRunRecorder:
 
     def __init__(self, state: State) -> None:
         self.seen: int | None = None  # the number of the last event, or how many there were
-        self._state, self._known_s = state, -1.0
+        self._state, self.known_s = state, -1.0  # the second from which on events are known
         self._open: dict[int, tuple[int, int, float, tuple[int, ...]]] = {}  # type, GPUs, start and nodes
         self._launched: set[int] = set()  # or stopped: their first launch is not from before the events
         self._runs: list[GpuRun] = []
@@ -64,8 +67,8 @@ class GpuRunRecorder:
             self._observe(event)
 
     def _observe(self, event: ev.Event) -> None:
-        if self._known_s < 0:
-            self._known_s = 0.0 if isinstance(event, ev.JournalOpened) else event.time
+        if self.known_s < 0:
+            self.known_s = 0.0 if isinstance(event, ev.JournalOpened) else event.time
         match event:
             case ev.RoundPlanned(plan):
                 starts, again = plan.launches, set(plan.launches.jobs.tolist())
@@ -100,12 +103,12 @@ class GpuRunRecorder:
             began = int(a["type"][number]), int(a["held"][number]), float(a["run_started_s"][number])
             unfinished.setdefault(number, (*began, ()))
         going_on = [GpuRun(number, *begun, now) for number, begun in unfinished.items() if now > begun[2]]
-        return max(self._known_s, 0.0), sorted((*self._runs, *going_on), key=lambda run: (run.start_s, run.number))
+        return max(self.known_s, 0.0), sorted((*self._runs, *going_on), key=lambda run: (run.start_s, run.number))
 
     def _close(self, number: int, second: float, outcome: str, code: int = 0, *, held: bool = False) -> None:
         begun = self._open.pop(number, None)
-        if begun is None and held and number not in self._launched and self._known_s > 0 and number in self._state.job_of:
-            begun = int(self._state.columns["type"][number]), self._state.job_of[number].workers, self._known_s, ()
+        if begun is None and held and number not in self._launched and self.known_s > 0 and number in self._state.job_of:
+            begun = int(self._state.columns["type"][number]), self._state.job_of[number].workers, self.known_s, ()
         self._launched.add(number)
         if begun is not None and second > begun[2]:
             self._runs.append(GpuRun(number, *begun, second, outcome, code))
@@ -187,11 +190,9 @@ def ledger_records(ledger: FairnessLedger, visible_to: str | None = None) -> dic
     return found
 
 
-def accounting_routes(
-    plane: ControlPlane, bearer: Callable[..., Any], read: Callable[[Callable[[], Any]], Awaitable[Any]]
-) -> APIRouter:
-    """Return the routes `/v1/history`, `/v1/runs` and `/v1/ledger`."""
-    router = APIRouter()
+def accounting_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Requests) -> APIRouter:
+    """Return the routes `/v1/history`, `/v1/runs`, `/v1/jobs/{name}/metrics` and `/v1/ledger`."""
+    router, read = APIRouter(), requests.read
     Caller = Annotated[Bearer, Depends(bearer)]
     Moment = Annotated[float, Query(ge=0, le=1e12, description="Unix time")]
 
@@ -216,21 +217,27 @@ def accounting_routes(
         await asyncio.to_thread(views.drop_saved_work, found, plane.backend.checkpoints)
         return {"jobs": found}
 
-    recorder, catching_up = GpuRunRecorder(plane.loop.state), asyncio.Lock()
+    recorder, curves, catching_up = GpuRunRecorder(plane.loop.state), MetricCurves(), asyncio.Lock()
 
     async def observe_unseen() -> None:
         """Let the recorder observe the events since the last request. They are read outside the control plane's lock."""
         unseen = recorder.unseen(plane.journal)
-        while batch := await asyncio.to_thread(lambda: list(islice(unseen, BATCH))):
+
+        def next_batch() -> list[tuple[int, ev.Event]]:
+            batch = list(islice(unseen, BATCH))
+            curves.observe_all(batch)
+            return batch
+
+        while batch := await asyncio.to_thread(next_batch):
             await read(partial(recorder.observe_all, batch))
 
     async def catch_up() -> None:
-        nonlocal recorder
+        nonlocal recorder, curves
         async with catching_up:
             try:
                 await observe_unseen()
             except JournalError:  # events were dropped before they were observed: begin again with those that are left
-                recorder = GpuRunRecorder(plane.loop.state)
+                recorder, curves = GpuRunRecorder(plane.loop.state), MetricCurves()
                 await observe_unseen()
 
     @router.get("/v1/runs")
@@ -268,6 +275,24 @@ def accounting_routes(
             return {"known_since": plane.origin + known_s, "now": plane.origin + plane.backend.now, "runs": rows}
 
         return dict(await read(collect))
+
+    @router.get("/v1/jobs/{name}/metrics")
+    async def metrics(name: JobName, caller: Caller) -> dict[str, Any]:
+        """What a job reported over time, and what was measured of its GPUs. Long curves have fewer points. The journal's events
+        begin at `known_since`."""
+        number = await read(lambda: requests.find(name, caller))
+        await catch_up()
+        async with catching_up:
+            found, known_s = curves.of(number), max(recorder.known_s, 0.0)
+        rows = {
+            metric: {
+                "time": [plane.origin + second for second in seconds],
+                "step": steps,
+                "value": [value if math.isfinite(value) else None for value in values],
+            }
+            for metric, (seconds, steps, values) in found.items()
+        }
+        return {"number": number, "known_since": plane.origin + known_s, "metrics": rows}
 
     @router.get("/v1/ledger")
     async def ledger(caller: Caller) -> dict[str, Any]:

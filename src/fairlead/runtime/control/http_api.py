@@ -425,7 +425,7 @@ def create_app(
     service = None if lookahead is None else lookahead_service(plane, lookahead)
     app.include_router(job_routes(plane, bearer, requests), dependencies=[Depends(service.sample)] if service else [])
     app.include_router(node_routes(plane, bearer, requests))
-    app.include_router(accounting_routes(plane, bearer, read))
+    app.include_router(accounting_routes(plane, bearer, requests))
     if service is not None:
         app.include_router(when_routes(plane, bearer, service))
         features.append("when")

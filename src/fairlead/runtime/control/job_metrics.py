@@ -1,18 +1,19 @@
 """Collect the metrics of jobs for the journal: what jobs report, and what agents measure of their accelerators. There is one
-event per metric and second, with the last value of each job, and a bounded number of metric names. It knows no network; callers
-pass the time."""
+event per metric and second, with the last value of each job, and a bounded number of metric names. From these events come the
+curves of jobs that pages show. It knows no network; callers pass the time."""
 
 from __future__ import annotations
 
 import logging
 import math
+from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from fairlead.core.events import MetricsReported
+from fairlead.core import events as ev
 from fairlead.core.job import BATCH_SIZE
 from fairlead.core.plan import BUSY, MEASURED_METRICS, TAKEN_GB
 from fairlead.core.snapshot import Snapshot
@@ -34,6 +35,8 @@ MAX_HEARTBEATS = 20_000  # collected while the loop does nothing, for instance w
 MIN_HEARTBEATS = 10  # before a utilization is reported
 MAX_STARTUP_HEARTBEATS = 30  # after these a job counts as working even without progress
 DECAY = 0.1  # weight of a new heartbeat in the mean
+MAX_POINTS = 1_000_000  # of the curves of all jobs, 24 bytes each
+CURVE_POINTS, MIN_CURVE_POINTS = 300, 20  # of one curve, at most; fewer where all together would have too many
 BUSY_TOLERANCE, MEMORY_TOLERANCE = 0.05, 0.1  # changes worth an event: of the share of time, and of memory in proportion
 
 
@@ -97,12 +100,12 @@ class MetricBuffer:
     def due_s(self) -> float:
         return self._flushed_s + FLUSH_EVERY_S if self._pending else math.inf
 
-    def flush(self, now: float) -> list[MetricsReported]:
+    def flush(self, now: float) -> list[ev.MetricsReported]:
         pending, self._pending = self._pending, {}
         if pending:
             self._flushed_s = now
         return [
-            MetricsReported(now, name, np.array(list(values), dtype=np.int64), np.array(list(values.values())))
+            ev.MetricsReported(now, name, np.array(list(values), dtype=np.int64), np.array(list(values.values())))
             for name, values in pending.items()
         ]
 
@@ -239,3 +242,85 @@ class HeartbeatBuffer:
 
 def _measures(beat: Heartbeat, local: int) -> bool:
     return local < min(len(beat.utilization), len(beat.memory_gb))
+
+
+@dataclass(slots=True)
+class _Curve:
+    """Seconds, steps and values, one after the other. The last point is always the most recent one."""
+
+    flat: array[float] = field(default_factory=lambda: array("d"))
+    gap_s: float = 0.0  # between points
+
+    def add(self, time: float, step: float, value: float, most: int) -> int:
+        """Add a point; return by how many there are more."""
+        if len(self.flat) >= 6 and time - self.flat[-6] < self.gap_s:
+            del self.flat[-3:]
+            self.flat.extend((time, step, value))
+            return 0
+        self.flat.extend((time, step, value))
+        return 1 + (self.thin(most) if len(self.flat) > 3 * most else 0)
+
+    def thin(self, most: int) -> int:
+        """Drop every second point while there are too many; return by how many there are more, so 0 or less."""
+        points = np.array(self.flat).reshape(-1, 3)
+        before = len(points)
+        while len(points) > most:
+            points = np.concatenate((points[:-1:2], points[-1:]))
+            self.gap_s = 2 * float(points[-1, 0] - points[0, 0]) / most
+        if len(points) < before:
+            self.flat = array("d", points.ravel().tolist())
+        return len(points) - before
+
+
+class MetricCurves:
+    """The metrics of jobs over time, from the events of a journal. Their number is bounded: of a long curve every second point
+    is dropped. If all jobs have too many, the first jobs that ended lose theirs, and then all curves get shorter."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, dict[str, _Curve]] = {}
+        self._progress: dict[int, tuple[float, float, float]] = {}  # steps and steps per second, since a second
+        self._ended: dict[int, None] = {}  # in the order of their ends
+        self._most, self._total, self._seen = CURVE_POINTS, 0, 0
+
+    def observe_all(self, events: Iterable[tuple[int, ev.Event]]) -> None:
+        """Observe events with their numbers, in order; those that were observed before are skipped."""
+        for number, event in events:
+            if number <= self._seen:
+                continue
+            self._seen = number
+            match event:
+                case ev.MetricsReported(time, name, jobs, values):
+                    for job, value in zip(jobs.tolist(), values.tolist()):
+                        steps, rate, since = self._progress.get(job, (0.0, 0.0, time))
+                        curves = self._of.setdefault(job, {})
+                        if (curve := curves.get(name)) is None:
+                            curve = curves[name] = _Curve()
+                        self._total += curve.add(time, steps + rate * max(0.0, time - since), value, self._most)
+                    self._shrink()
+                case ev.ProgressReported(_, jobs, steps, rates, since):
+                    at = zip(steps.tolist(), rates.tolist(), since.tolist())
+                    self._progress.update(zip(jobs.tolist(), at))
+                case ev.JobsFinished(_, jobs) | ev.JobsFailed(_, jobs):
+                    self._end(jobs.tolist())
+                case ev.JobCancelled(_, job):
+                    self._end([job])
+
+    def of(self, job: int) -> dict[str, list[list[float]]]:
+        """Return the seconds, steps and values of each metric of a job."""
+        return {name: np.array(curve.flat).reshape(-1, 3).T.tolist() for name, curve in sorted(self._of.get(job, {}).items())}
+
+    def _end(self, jobs: Sequence[int]) -> None:
+        for job in jobs:
+            self._progress.pop(job, None)
+            if job in self._of:
+                self._ended[job] = None
+
+    def _shrink(self) -> None:
+        while self._total > MAX_POINTS:
+            if not self._ended and self._most > MIN_CURVE_POINTS:
+                self._most //= 2
+                self._total += sum(curve.thin(self._most) for curves in self._of.values() for curve in curves.values())
+                continue
+            job = next(iter(self._ended or self._of))
+            self._ended.pop(job, None)
+            self._total -= sum(len(curve.flat) // 3 for curve in self._of.pop(job, {}).values())

@@ -1,0 +1,64 @@
+// What would have to change for a job that waits to start at the next decision, and which jobs would pay for it.
+import { get, jobPath } from "/console/api.js";
+import { plainTable } from "/console/dialog.js";
+import { plural } from "/console/words.js";
+
+const shownDelays = 4;
+
+export function smallestChange(number) {
+  const button = make("button", { type: "button", text: "Find the smallest change", onclick: search }),
+    result = make("div", { role: "status", "aria-live": "polite" });
+  const element = make(
+    "section",
+    { class: "card", id: "fix" },
+    make("h2", {}, "Smallest change that would start it ", make("small", { text: "at the next decision" })),
+    result,
+    make("div", { class: "actions" }, button),
+  );
+
+  async function search() {
+    button.disabled = true;
+    element.dataset.state = "searching";
+    result.replaceChildren(make("p", { class: "muted", text: "The control plane tries changes on a copy of the cluster …" }));
+    try {
+      const found = await get(jobPath(number, "/fix"));
+      result.replaceChildren(...words(found));
+      button.textContent = "Search again";
+      element.dataset.state = "found";
+    } catch (refused) {
+      result.replaceChildren(make("p", { class: "problem", text: refused.message }));
+      element.dataset.state = "refused";
+    }
+    button.disabled = false;
+  }
+
+  return { element };
+}
+
+function words(found) {
+  if (found.starts) return [make("p", { text: "It starts at the next decision without a change." })];
+  const told = found.changes.length
+    ? [
+        plainTable(
+          ["change", "delays"],
+          found.changes.map((change) => [sentence(change.text), delays(change.delays)]),
+        ),
+      ]
+    : [make("p", { text: "No change of one kind alone starts it." })];
+  if (found.unsearched.length)
+    told.push(make("p", { class: "muted", text: `There was no time to search: ${found.unsearched.join(", ")}.` }));
+  return told;
+}
+
+const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+function delays(found) {
+  if (!found) return "not simulated";
+  if (!found.length) return "no job";
+  const sorted = [...found].sort((a, b) => b.seconds - a.seconds),
+    rest = sorted.length - shownDelays;
+  const told = sorted
+    .slice(0, shownDelays)
+    .map((one) => `${one.name}${one.user ? ` (${one.user})` : ""} by ${duration(one.seconds)}`);
+  return told.join(", ") + (rest > 0 ? `, and ${plural(rest, "more job")}` : "");
+}
